@@ -1,0 +1,44 @@
+"""Errors raised by the package.
+
+Every error derives from :class:`OrtMeterError` and from the built-in exception that describes it
+best, so that callers may catch either. A message says what was asked, what was given and what is
+accepted.
+"""
+
+__all__ = [
+    "FeedError",
+    "InvalidArgumentError",
+    "MissingDependencyError",
+    "ModelError",
+    "OrtMeterError",
+    "ProviderUnavailableError",
+    "ShapeMismatchError",
+]
+
+
+class OrtMeterError(Exception):
+    """Base class of the errors of this package."""
+
+
+class InvalidArgumentError(OrtMeterError, ValueError):
+    """An argument has a value that is not accepted."""
+
+
+class MissingDependencyError(OrtMeterError, ImportError):
+    """An optional dependency is missing; the message names the extra to install."""
+
+
+class ModelError(OrtMeterError, ValueError):
+    """A model cannot be read or cannot be executed by ONNX Runtime."""
+
+
+class ProviderUnavailableError(OrtMeterError, RuntimeError):
+    """The execution provider asked for is not the one that would run."""
+
+
+class FeedError(OrtMeterError, ValueError):
+    """An input of a model is missing, unknown, or has a wrong type, rank, shape or device."""
+
+
+class ShapeMismatchError(OrtMeterError, ValueError):
+    """Two results that are compared have different shapes."""
