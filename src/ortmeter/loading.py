@@ -1,0 +1,86 @@
+"""Read a model from a path, bytes, a ``ModelProto`` or ONNX text."""
+
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+import google.protobuf.message
+import onnx
+import onnx.parser
+
+from ortmeter.errors import ModelError
+
+__all__ = ["ModelLike", "load_model"]
+
+ModelLike: TypeAlias = onnx.ModelProto | bytes | str | os.PathLike[str]
+
+
+def load_model(model: ModelLike) -> onnx.ModelProto:
+    """Read a model.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        A model already in memory, its serialized bytes, the path of a file, or the text of a
+        model in ONNX syntax (recognised by its braces).
+
+    Returns
+    -------
+    onnx.ModelProto
+        The model, with its external data loaded when it came from a path. A ``ModelProto`` is
+        returned as it is, not copied.
+
+    Raises
+    ------
+    ModelError
+        The file is missing, the bytes are not a model, the text cannot be parsed or external data
+        cannot be read.
+
+    Examples
+    --------
+    >>> text = '<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[n] Y) { Y = Abs(X) }'
+    >>> [node.op_type for node in load_model(text).graph.node]
+    ['Abs']
+    """
+    if isinstance(model, onnx.ModelProto):
+        return model
+    if isinstance(model, bytes):
+        return _parse_bytes(model, f"{len(model)} bytes")
+    if is_onnx_text(model):
+        return _parse_text(str(model))
+    return _read_file(Path(model))
+
+
+def is_onnx_text(model: object) -> bool:
+    """Tell the text of a model from the path of a file."""
+    return isinstance(model, str) and "{" in model and "}" in model
+
+
+def _parse_text(text: str) -> onnx.ModelProto:
+    try:
+        return onnx.parser.parse_model(text)
+    except onnx.parser.ParseError as cause:
+        raise ModelError(f"This text is not a model in ONNX syntax: {cause}") from cause
+
+
+def _read_file(path: Path) -> onnx.ModelProto:
+    try:
+        content = path.read_bytes()
+    except OSError as cause:
+        raise ModelError(f"Model {str(path)!r} cannot be read: {cause.strerror}") from cause
+    model = _parse_bytes(content, f"file {path.name!r}")
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as cause:
+        raise ModelError(f"External data of {path.name!r} cannot be read: {cause}") from cause
+    return model
+
+
+def _parse_bytes(content: bytes, origin: str) -> onnx.ModelProto:
+    try:
+        model = onnx.load_model_from_string(content)
+    except google.protobuf.message.DecodeError as cause:
+        raise ModelError(f"The {origin} given are not an ONNX model: {cause}") from cause
+    if not model.graph.node and not model.graph.output:
+        raise ModelError(f"The {origin} given hold no graph: no node and no output")
+    return model
