@@ -7,10 +7,11 @@ from typing import TypeAlias
 import google.protobuf.message
 import onnx
 import onnx.parser
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from ortmeter.errors import ModelError
 
-__all__ = ["ModelLike", "load_model"]
+__all__ = ["ModelLike", "is_onnx_text", "load_model", "model_files"]
 
 ModelLike: TypeAlias = onnx.ModelProto | bytes | str | os.PathLike[str]
 
@@ -63,12 +64,29 @@ def _parse_text(text: str) -> onnx.ModelProto:
         raise ModelError(f"This text is not a model in ONNX syntax: {cause}") from cause
 
 
-def _read_file(path: Path) -> onnx.ModelProto:
+def model_files(path: str | os.PathLike[str]) -> list[Path]:
+    """List the files of a model: its own, then those of its external data.
+
+    Raises
+    ------
+    ModelError
+        The file is missing or is not a model.
+    """
+    file = Path(path)
+    tensors = _parse_bytes(_read_bytes(file), f"file {file.name!r}").graph.initializer
+    external = {ExternalDataInfo(t).location for t in tensors if uses_external_data(t)}
+    return [file, *(file.parent / location for location in sorted(external))]
+
+
+def _read_bytes(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as cause:
         raise ModelError(f"Model {str(path)!r} cannot be read: {cause.strerror}") from cause
-    model = _parse_bytes(content, f"file {path.name!r}")
+
+
+def _read_file(path: Path) -> onnx.ModelProto:
+    model = _parse_bytes(_read_bytes(path), f"file {path.name!r}")
     try:
         onnx.load_external_data_for_model(model, str(path.parent))
     except (OSError, ValueError, onnx.checker.ValidationError) as cause:

@@ -1,0 +1,178 @@
+"""What is measured, and what came out of it."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortmeter.errors import InvalidArgumentError
+
+__all__ = ["Candidate", "Measurement", "Recipe", "format_seconds"]
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_NOISY = 0.2
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a fresh process builds a candidate again.
+
+    Parameters
+    ----------
+    target : str
+        ``module:function``; the function returns a candidate or a callable without arguments.
+    arguments : mapping
+        Keyword arguments of that function, values that JSON accepts.
+    """
+
+    target: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A function to time, with what is known about its work.
+
+    Parameters
+    ----------
+    function : callable without arguments
+        One call is timed. It must return when its results are ready, unless *sync* waits for them.
+    flop : float, optional
+        Floating point operations of a call.
+    bytes_moved : float, optional
+        Bytes that a call must read and write.
+    sync : callable, optional
+        Called after every call, inside the timed region, to wait for the device.
+    recipe : callable, optional
+        Writes what a fresh process needs into the folder it is given and returns the
+        :class:`Recipe`. Needed for ``measure(..., processes=...)``.
+    """
+
+    function: Callable[[], object]
+    flop: float | None = None
+    bytes_moved: float | None = None
+    sync: Callable[[], object] | None = None
+    recipe: Callable[[Path], Recipe] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """Raw times of one candidate; the statistics are properties.
+
+    Parameters
+    ----------
+    name : str
+        Name of the candidate.
+    seconds : array of shape (processes, repeat)
+        Seconds per call, one sample per round, in the order of the rounds.
+    number : int
+        Calls in a sample.
+    warmup : tuple of float
+        Seconds of each call before the samples, in the first process; the first call often
+        includes initialisations.
+    flop, bytes_moved : float, optional
+        Work of a call, as declared by the candidate.
+
+    Examples
+    --------
+    >>> Measurement("copy", [[1e-3, 2e-3, 3e-3]], bytes_moved=4e6).gb_per_s
+    2.0
+    """
+
+    name: str
+    seconds: npt.NDArray[np.float64]
+    number: int = 1
+    warmup: tuple[float, ...] = ()
+    flop: float | None = None
+    bytes_moved: float | None = None
+
+    def __post_init__(self) -> None:
+        seconds = np.array(self.seconds, dtype=np.float64)
+        if seconds.ndim != 2 or seconds.size == 0:  # noqa: PLR2004 - processes and rounds
+            raise InvalidArgumentError(
+                f"seconds of {self.name!r} has shape {seconds.shape}. "
+                "Accepted: (processes, repeat), with at least one sample"
+            )
+        seconds.flags.writeable = False
+        object.__setattr__(self, "seconds", seconds)
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that measured."""
+        return int(self.seconds.shape[0])
+
+    @property
+    def repeat(self) -> int:
+        """Number of samples in each process."""
+        return int(self.seconds.shape[1])
+
+    @property
+    def median(self) -> float:
+        """Median latency of a call, in seconds."""
+        return float(np.median(self.seconds))
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """First and third quartiles of the latency, in seconds."""
+        q1, q3 = np.percentile(self.seconds, [25, 75])
+        return float(q1), float(q3)
+
+    @property
+    def relative_iqr(self) -> float:
+        """Interquartile range divided by the median."""
+        q1, q3 = self.quartiles
+        return (q3 - q1) / self.median if self.median > 0 else math.inf
+
+    @property
+    def gflop_per_s(self) -> float | None:
+        """Throughput in GFLOP/s at the median, None when the work is unknown."""
+        return None if self.flop is None else self.flop / self.median / 1e9
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """Throughput in GB/s at the median, None when the bytes are unknown."""
+        return None if self.bytes_moved is None else self.bytes_moved / self.median / 1e9
+
+    def __str__(self) -> str:
+        q1, q3 = self.quartiles
+        text = (
+            f"{self.name}: median {format_seconds(self.median)}, quartiles {format_seconds(q1)} to "
+            f"{format_seconds(q3)}, {self.repeat} samples of {self.number} calls"
+        )
+        if self.processes > 1:
+            text += f" in each of {self.processes} processes"
+        if self.relative_iqr > _NOISY:
+            text += f" (noisy: the interquartile range is {self.relative_iqr:.0%} of the median)"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
+        return {
+            "name": self.name,
+            "seconds": self.seconds.tolist(),
+            "number": self.number,
+            "warmup": list(self.warmup),
+            "flop": self.flop,
+            "bytes_moved": self.bytes_moved,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Measurement":
+        """Build a measurement from what :meth:`to_dict` returned."""
+        return cls(**{**fields, "warmup": tuple(fields["warmup"])})
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration with the unit that suits it.
+
+    Examples
+    --------
+    >>> format_seconds(0.00012345)
+    '123 µs'
+    """
+    scale, unit = next((u for u in _UNITS if seconds >= u[0]), _UNITS[-1])
+    return f"{seconds / scale:.3g} {unit}"
