@@ -1,0 +1,141 @@
+"""Arrays of any library to and from the values of ONNX Runtime, without copies where possible."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortmeter.arrays import as_numpy
+from ortmeter.dtypes import numpy_dtype, onnx_type, torch_dtype
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import import_optional
+from ortmeter.providers import Provider
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["EXPORTS", "device_of", "to_ortvalue"]
+
+_DLPACK_CUDA = 2
+
+
+def device_of(value: Any) -> str:
+    """Name the device that holds an array: ``cpu`` for host memory, ``cuda``, ``cuda:1``.
+
+    Examples
+    --------
+    >>> device_of(np.zeros(2))
+    'cpu'
+    """
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
+        return "cpu"
+    kind, index = value.__dlpack_device__()
+    return str(Provider("cuda", int(index))) if kind == _DLPACK_CUDA else "cpu"
+
+
+def to_ortvalue(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
+    """Put an array on the device of a provider.
+
+    Parameters
+    ----------
+    value : array
+        numpy, torch, OrtValue, a Python number or anything with ``__dlpack__``.
+    provider : Provider
+        Where the value is needed.
+
+    Returns
+    -------
+    onnxruntime.OrtValue
+        It shares the memory of *value* when that is contiguous and already on the device; *value*
+        must then outlive it.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The value is not an array of numbers, or is on the memory of another device.
+    """
+    ort = import_optional("onnxruntime", "cpu", "gpu")
+    device = device_of(value)
+    if device == "cpu":
+        host = value if isinstance(value, ort.OrtValue) else _from_host(value)
+        return host if provider.name == "cpu" else _copy(host, provider)
+    if device != str(provider):
+        raise InvalidArgumentError(f"it is on {device} while the session runs on {provider}")
+    return value if isinstance(value, ort.OrtValue) else _from_device(value)
+
+
+def _from_host(value: Any) -> "onnxruntime.OrtValue":
+    import onnxruntime
+
+    array = as_numpy(value)
+    element_type = onnx_type(array.dtype)
+    if array.dtype.kind in "OSUT":
+        raise InvalidArgumentError(
+            "strings cannot be bound by ONNX Runtime: give them to session.run"
+        )
+    native = np.require(array, numpy_dtype(element_type), "C")
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(native, element_type)
+
+
+def _copy(value: "onnxruntime.OrtValue", provider: Provider) -> "onnxruntime.OrtValue":
+    """Copy to the device of a provider."""
+    import onnxruntime
+
+    copy = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+        value.shape(), value.element_type(), provider.name, provider.index
+    )
+    copy.update_inplace(value)
+    return copy
+
+
+def _from_device(value: Any) -> "onnxruntime.OrtValue":
+    import onnxruntime
+
+    if type(value).__module__.partition(".")[0] != "torch":
+        return onnxruntime.OrtValue.from_dlpack(value)
+    tensor = value.detach().contiguous()
+    # Pending work of torch on its stream is not seen by the stream of ONNX Runtime.
+    torch = import_optional("torch", "torch")
+    torch.cuda.current_stream(tensor.device).synchronize()
+    if tensor.dtype == torch.bool:
+        return onnxruntime.OrtValue.from_dlpack(_BoolAsBytes(tensor.view(torch.uint8)))
+    return onnxruntime.OrtValue.from_dlpack(tensor)
+
+
+class _BoolAsBytes:
+    """Booleans in the form that ONNX Runtime reads: bytes, with the true type beside them."""
+
+    dtype = "bool"
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._data.__dlpack__(**options)
+
+
+def _as_is(value: "onnxruntime.OrtValue") -> "onnxruntime.OrtValue":
+    return value
+
+
+def _export_numpy(value: "onnxruntime.OrtValue") -> Any:
+    if not value.is_tensor():
+        return value.numpy()
+    return as_numpy(value if device_of(value) == "cpu" else _copy(value, Provider("cpu")))
+
+
+def _export_torch(value: "onnxruntime.OrtValue") -> Any:
+    torch = import_optional("torch", "torch")
+    dtype = torch_dtype(value.data_type())
+    try:
+        return torch.from_dlpack(value).view(dtype)
+    except RuntimeError:  # float8 is not a type of DLPack: its bits travel as bytes
+        return torch.from_numpy(_export_numpy(value).view(np.uint8)).view(dtype)
+
+
+EXPORTS: dict[str, Callable[["onnxruntime.OrtValue"], Any]] = {
+    "numpy": _export_numpy,
+    "torch": _export_torch,
+    "ortvalue": _as_is,
+}
+"""How an output becomes an array of each library."""
