@@ -8,15 +8,66 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ortmeter.args import Param, get_parsed_args
+    from ortmeter.discrepancy import max_diff
+    from ortmeter.display import show
+    from ortmeter.error_bounds import matmul_error_bound
     from ortmeter.errors import OrtMeterError
+    from ortmeter.iobinding import BoundSession, session_candidate
+    from ortmeter.loading import load_model
+    from ortmeter.models import freeze_inputs
+    from ortmeter.plotting import draw_model, latency_plot
+    from ortmeter.providers import resolve_provider, usable_providers
+    from ortmeter.results import save_tables
+    from ortmeter.sessions import make_session, node_assignment, optimized_model
+    from ortmeter.timing import Candidate, in_milliseconds, measure, rank, speedup, to_frame
 
 __version__ = "0.1.0"
 
-_MODULE_OF = {
-    "OrtMeterError": "errors",
-}
+__all__ = [
+    "BoundSession",
+    "Candidate",
+    "OrtMeterError",
+    "Param",
+    "__version__",
+    "draw_model",
+    "freeze_inputs",
+    "get_parsed_args",
+    "in_milliseconds",
+    "latency_plot",
+    "load_model",
+    "make_session",
+    "matmul_error_bound",
+    "max_diff",
+    "measure",
+    "node_assignment",
+    "optimized_model",
+    "rank",
+    "resolve_provider",
+    "save_tables",
+    "session_candidate",
+    "show",
+    "speedup",
+    "to_frame",
+    "usable_providers",
+]
 
-__all__ = ["OrtMeterError", "__version__"]
+_NAMES_OF_MODULE = {
+    "args": ("Param", "get_parsed_args"),
+    "discrepancy": ("max_diff",),
+    "display": ("show",),
+    "error_bounds": ("matmul_error_bound",),
+    "errors": ("OrtMeterError",),
+    "iobinding": ("BoundSession", "session_candidate"),
+    "loading": ("load_model",),
+    "models": ("freeze_inputs",),
+    "plotting": ("draw_model", "latency_plot"),
+    "providers": ("resolve_provider", "usable_providers"),
+    "results": ("save_tables",),
+    "sessions": ("make_session", "node_assignment", "optimized_model"),
+    "timing": ("Candidate", "in_milliseconds", "measure", "rank", "speedup", "to_frame"),
+}
+_MODULE_OF = {name: module for module, names in _NAMES_OF_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

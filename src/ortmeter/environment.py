@@ -216,7 +216,9 @@ def _onnxruntime_build() -> str:
 
 def _gpus() -> tuple[Gpu, ...]:
     listing = _output(
-        "nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"
+        "nvidia-smi",
+        "--query-gpu=name,memory.total,driver_version",
+        "--format=csv,noheader,nounits",
     )
     rows = (line.split(", ") for line in (listing or "").splitlines())
     return tuple(

@@ -78,6 +78,7 @@ class BoundSession:
         self._sources = dict(feeds)
         self._values = {name: self._convert(name, value) for name, value in feeds.items()}
         self._binding = session.io_binding()
+        self._volatile: tuple[str, ...] = ()
         self._run_bound = session.run_with_iobinding
         self._synchronize = (
             None if self.provider.name == "cpu" else self._binding.synchronize_outputs

@@ -16,7 +16,9 @@ __all__ = ["ModelLike", "is_onnx_text", "load_model", "model_files"]
 ModelLike: TypeAlias = onnx.ModelProto | bytes | str | os.PathLike[str]
 
 
-def load_model(model: ModelLike) -> onnx.ModelProto:
+def load_model(
+    model: ModelLike, *, external_folder: str | os.PathLike[str] | None = None
+) -> onnx.ModelProto:
     """Read a model.
 
     Parameters
@@ -24,6 +26,8 @@ def load_model(model: ModelLike) -> onnx.ModelProto:
     model : ModelProto, bytes, path or text
         A model already in memory, its serialized bytes, the path of a file, or the text of a
         model in ONNX syntax (recognised by its braces).
+    external_folder : path, optional
+        Where the external data of a file is, by default the folder of the file.
 
     Returns
     -------
@@ -39,7 +43,8 @@ def load_model(model: ModelLike) -> onnx.ModelProto:
 
     Examples
     --------
-    >>> text = '<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[n] Y) { Y = Abs(X) }'
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
     >>> [node.op_type for node in load_model(text).graph.node]
     ['Abs']
     """
@@ -49,7 +54,8 @@ def load_model(model: ModelLike) -> onnx.ModelProto:
         return _parse_bytes(model, f"{len(model)} bytes")
     if is_onnx_text(model):
         return _parse_text(str(model))
-    return _read_file(Path(model))
+    path = Path(model)
+    return _read_file(path, Path(external_folder or path.parent))
 
 
 def is_onnx_text(model: object) -> bool:
@@ -85,10 +91,10 @@ def _read_bytes(path: Path) -> bytes:
         raise ModelError(f"Model {str(path)!r} cannot be read: {cause.strerror}") from cause
 
 
-def _read_file(path: Path) -> onnx.ModelProto:
+def _read_file(path: Path, external_folder: Path) -> onnx.ModelProto:
     model = _parse_bytes(_read_bytes(path), f"file {path.name!r}")
     try:
-        onnx.load_external_data_for_model(model, str(path.parent))
+        onnx.load_external_data_for_model(model, str(external_folder))
     except (OSError, ValueError, onnx.checker.ValidationError) as cause:
         raise ModelError(f"External data of {path.name!r} cannot be read: {cause}") from cause
     return model

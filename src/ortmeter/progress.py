@@ -34,4 +34,6 @@ def progress_bar(description: str, total: int) -> Any:
     ...     _ = bar.update()
     """
     watched = sys.stderr.isatty() or "ipykernel" in type(sys.stderr).__module__
-    return _Bar(desc=description, total=total, disable=not watched, delay=_SHOW_AFTER_S, leave=False)
+    return _Bar(
+        desc=description, total=total, disable=not watched, delay=_SHOW_AFTER_S, leave=False
+    )

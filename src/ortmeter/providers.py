@@ -51,7 +51,7 @@ class Provider:
         match = re.fullmatch(r"(cpu|cuda(?::(\d+))?)", text)
         if match is None:
             raise InvalidArgumentError(
-                f"provider={text!r} is not known. Accepted: auto, cpu, cuda, cuda:1 (a device index)"
+                f"provider={text!r} is not known. Accepted: auto, cpu, cuda, cuda:1 (device index)"
             )
         return cls(text.partition(":")[0], int(match[2] or 0))
 

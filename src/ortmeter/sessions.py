@@ -20,7 +20,13 @@ from ortmeter.providers import Provider, resolve_provider
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["NodeAssignment", "make_session", "node_assignment", "optimized_model", "session_provider"]
+__all__ = [
+    "NodeAssignment",
+    "make_session",
+    "node_assignment",
+    "optimized_model",
+    "session_provider",
+]
 
 _LEVELS = {
     "none": "ORT_DISABLE_ALL",
@@ -99,7 +105,8 @@ def make_session(
 
     Examples
     --------
-    >>> text = '<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[n] Y) { Y = Abs(X) }'
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
     >>> make_session(text, provider="cpu").get_providers()
     ['CPUExecutionProvider']
     """
@@ -127,7 +134,8 @@ def session_provider(session: "onnxruntime.InferenceSession") -> Provider:
 
     Examples
     --------
-    >>> text = '<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[n] Y) { Y = Abs(X) }'
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
     >>> str(session_provider(make_session(text, provider="cpu")))
     'cpu'
     """
@@ -204,18 +212,25 @@ def optimized_model(
     resolved = resolve_provider(provider) if isinstance(provider, str) else provider
     settings = (ort.__version__, optimization, str(resolved), str(tf32), *cpu_flags())
     folder = Path(cache) if cache is not None else _default_cache()
-    stored = folder / f"{_fingerprint(model, settings)}.onnx"
-    if stored.exists():
-        return load_model(stored)
-    folder.mkdir(parents=True, exist_ok=True)
-    # Written beside its place, then renamed: a killed process leaves no truncated model.
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        fresh = Path(temporary) / "optimized.onnx"
-        make_session(
-            model, provider=resolved, optimization=optimization, tf32=tf32, optimized_path=fresh
-        )
-        fresh.replace(stored)
-    return load_model(stored)
+    source = _source(model)
+    stored = folder / f"{_fingerprint(source, settings)}.onnx"
+    if not stored.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        # Written beside its place, then renamed: a killed process leaves no truncated model.
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            fresh = Path(temporary) / "optimized.onnx"
+            make_session(
+                source,
+                provider=resolved,
+                optimization=optimization,
+                tf32=tf32,
+                optimized_path=fresh,
+            )
+            fresh.replace(stored)
+    # ONNX Runtime refers to the external data of the original, beside the original.
+    return load_model(
+        stored, external_folder=None if isinstance(source, bytes) else Path(source).parent
+    )
 
 
 def _session_options(threads: int, optimization: str) -> Any:
@@ -226,7 +241,9 @@ def _session_options(threads: int, optimization: str) -> Any:
             f"optimization={optimization!r} is not known. Accepted: {', '.join(_LEVELS)}"
         )
     if threads < 0:
-        raise InvalidArgumentError(f"threads={threads} is negative. Accepted: 0 (automatic), 1, ...")
+        raise InvalidArgumentError(
+            f"threads={threads} is negative. Accepted: 0 (automatic), 1, ..."
+        )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = getattr(
@@ -285,9 +302,8 @@ def _default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ortmeter"
 
 
-def _fingerprint(model: ModelLike, settings: tuple[str, ...]) -> str:
+def _fingerprint(source: str | bytes, settings: tuple[str, ...]) -> str:
     digest = hashlib.sha256("\n".join(settings).encode())
-    source = _source(model)
     if isinstance(source, bytes):
         digest.update(source)
     else:

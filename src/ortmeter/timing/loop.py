@@ -21,7 +21,9 @@ __all__ = ["measure"]
 
 _MIN_SAMPLE_S = 2e-4
 _CLOCK_TICKS = 1000
+_MAX_NUMBER = 1_000_000
 _BATCHES = 10
+_MIN_BATCH = 2
 _GROWTH = 1.5
 _STABLE_CALLS = 5
 _STABLE_CHANGE = 0.05
@@ -108,7 +110,7 @@ def measure(
     calls = {name: _synchronized(c, sync) for name, c in prepared.items()}
     with _garbage_collector_off():
         warmups = {name: _warm_up(name, call, warmup, timer) for name, call in calls.items()}
-        numbers = {name: _calibrate(seconds) for name, seconds in warmups.items()}
+        numbers = {name: _calibrate(call, timer) for name, call in calls.items()}
         samples = _rounds(calls, numbers, repeat, precision, budget_s, seed, timer)
     return {
         name: Measurement(
@@ -186,14 +188,20 @@ def _is_warm(seconds: list[float], warmup: int | None) -> bool:
     return abs(before - after) <= _STABLE_CHANGE * after
 
 
-def _calibrate(warmup: tuple[float, ...]) -> int:
+def _calibrate(call: _Function, timer: _Timer) -> int:
     """Return how many calls make a sample long enough for the clock."""
     least = max(_MIN_SAMPLE_S, _CLOCK_TICKS * time.get_clock_info("perf_counter").resolution)
-    fastest = max(min(warmup), 1e-9)
-    return max(1, math.ceil(least / fastest))
+    number = 1
+    while number < _MAX_NUMBER:
+        per_call = _sample(call, number, timer)
+        if per_call * number >= least:
+            break
+        # The first samples of a short call are mostly clock: never trust one for more than tenfold.
+        number = min(math.ceil(least / max(per_call, 1e-9)), 10 * number)
+    return number
 
 
-def _rounds(
+def _rounds(  # noqa: PLR0917 - private, called once with everything
     calls: Mapping[str, _Function],
     numbers: Mapping[str, int],
     repeat: int,
@@ -204,25 +212,30 @@ def _rounds(
 ) -> npt.NDArray[np.float64]:
     """Take rounds of samples; return seconds per call, of shape (rounds, candidates)."""
     rng = np.random.default_rng(seed)
-    plan = [(i, call, numbers[name]) for i, (name, call) in enumerate(calls.items())]
+    plan = [(call, numbers[name]) for name, call in calls.items()]
     rows: list[list[float]] = []
     wanted = repeat
-    start = timer()
+    deadline = timer() + budget_s
     with progress_bar("rounds", total=wanted) as bar:
         while len(rows) < wanted:
-            row = [0.0] * len(plan)
-            for k in rng.permutation(len(plan)):
-                i, call, number = plan[k]
-                row[i] = _sample(call, number, timer)
-            rows.append(row)
+            rows.append(_round(plan, rng, timer))
             bar.update()
-            if len(rows) == wanted and precision is not None and timer() - start < budget_s:
-                if _ratio_error(np.array(rows)) > precision:
-                    wanted = math.ceil(_GROWTH * wanted)
-                    bar.total = wanted
-            elif timer() - start >= budget_s:
-                wanted = max(repeat, len(rows))
+            if len(rows) >= repeat and timer() >= deadline:
+                break
+            if len(rows) == wanted and _is_imprecise(rows, precision):
+                wanted = bar.total = math.ceil(_GROWTH * wanted)
     return np.array(rows)
+
+
+def _round(
+    plan: list[tuple[_Function, int]], rng: np.random.Generator, timer: _Timer
+) -> list[float]:
+    """Take one sample of each candidate, in a random order."""
+    row = [0.0] * len(plan)
+    for i in rng.permutation(len(plan)).tolist():
+        call, number = plan[i]
+        row[i] = _sample(call, number, timer)
+    return row
 
 
 def _sample(call: _Function, number: int, timer: _Timer) -> float:
@@ -233,17 +246,18 @@ def _sample(call: _Function, number: int, timer: _Timer) -> float:
     return (timer() - start) / number
 
 
-def _ratio_error(samples: npt.NDArray[np.float64]) -> float:
-    """Estimate the standard error of the ratios of medians, relative.
+def _is_imprecise(rows: list[list[float]], precision: float | None) -> bool:
+    """Tell whether the standard error of a ratio of medians is above *precision*, relative.
 
     Batch means: the median is taken over batches of consecutive rounds, so that correlated samples
     count for what they are worth. What all candidates share (a slow spell) cancels in the ratios.
     """
-    count = len(samples) // _BATCHES * _BATCHES
-    if count < 2 * _BATCHES or (samples <= 0).any():
-        return 0.0
-    medians = np.median(samples[:count].reshape(_BATCHES, -1, samples.shape[1]), axis=1)
-    logs = np.log(medians)
-    ratios = logs - logs.mean(axis=1, keepdims=True) if samples.shape[1] > 1 else logs
-    # Centred on the mean of the candidates, a difference of two has up to sqrt(2) more.
-    return float(ratios.std(axis=0, ddof=1).max() * math.sqrt(2 / _BATCHES))
+    length = len(rows) // _BATCHES
+    if precision is None or length < _MIN_BATCH:
+        return False
+    batches = np.array(rows[: length * _BATCHES]).reshape(_BATCHES, length, -1)
+    logs = np.log(np.maximum(np.median(batches, axis=1), np.finfo(np.float64).tiny))
+    # A difference of two candidates varies up to sqrt(2) times more than one from their mean.
+    shared = logs.mean(axis=1, keepdims=True) if logs.shape[1] > 1 else 0.0
+    error = (logs - shared).std(axis=0, ddof=1).max() * math.sqrt(2 / _BATCHES)
+    return bool(error > precision)

@@ -75,10 +75,8 @@ def rank(
     compared = [
         speedup(other, first, confidence=confidence, min_effect=min_effect) for other in others
     ]
-    undecided = tuple(s.baseline for s in compared if s.verdict == "undecided")
-    return Ranking(
-        (first.name, *undecided), tuple(s for s in compared if s.verdict != "undecided")
-    )
+    undecided = tuple(s.baseline for s in compared if not s.is_claim)
+    return Ranking((first.name, *undecided), tuple(s for s in compared if s.is_claim))
 
 
 def _enumerate(items: list[str] | tuple[str, ...]) -> str:

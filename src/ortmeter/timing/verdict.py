@@ -43,21 +43,30 @@ class Speedup:
 
     @property
     def verdict(self) -> str:
-        """``faster``, ``slower`` or ``undecided``, said of the candidate.
+        """``faster``, ``slower``, ``equivalent`` or ``undecided``, said of the candidate.
 
-        A claim needs an interval that leaves 1 out, and a ratio beyond the minimum effect.
+        A claim needs an interval that leaves 1 out, and a ratio beyond the minimum effect. When the
+        whole interval is within the minimum effect, the two are equivalent.
         """
         if self.low > 1 and self.ratio >= 1 + self.min_effect:
             return "faster"
         if self.high < 1 and self.ratio <= 1 / (1 + self.min_effect):
             return "slower"
+        if 1 / (1 + self.min_effect) < self.low and self.high < 1 + self.min_effect:
+            return "equivalent"
         return "undecided"
 
+    @property
+    def is_claim(self) -> bool:
+        """Whether one of the two is said to be faster."""
+        return self.verdict in {"faster", "slower"}
+
     def __str__(self) -> str:
-        if self.verdict == "undecided":
+        if not self.is_claim:
+            below = f", below {self.min_effect:.0%}" if self.verdict == "equivalent" else ""
             return (
                 f"no difference can be claimed between {self.candidate} and {self.baseline} "
-                f"(ratio {self.ratio:.2f}, {self._interval(self.low, self.high)})"
+                f"(ratio {self.ratio:.2f}{below}, {self._interval(self.low, self.high)})"
             )
         if self.verdict == "faster":
             times, bounds = self.ratio, (self.low, self.high)
@@ -149,7 +158,9 @@ def _resampled_logs(baseline: _Array, candidate: _Array, seed: int) -> _Array:
     blocks = math.ceil(repeat / length)
     logs = np.empty(_RESAMPLES)
     for i in range(_RESAMPLES):
-        rows = rng.integers(0, processes, (processes, 1)) if processes > 1 else np.zeros((1, 1), int)
+        rows = (
+            rng.integers(0, processes, (processes, 1)) if processes > 1 else np.zeros((1, 1), int)
+        )
         starts = rng.integers(0, repeat, (processes, blocks, 1))
         # Blocks wrap around, so that the first and the last rounds are drawn as often as others.
         rounds = (starts + np.arange(length)).reshape(processes, -1)[:, :repeat] % repeat

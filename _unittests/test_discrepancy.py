@@ -1,0 +1,368 @@
+"""Tests of ortmeter.discrepancy."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+import tracemalloc
+from fractions import Fraction
+
+import hypothesis
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import ortmeter.discrepancy
+from ortmeter.discrepancy import Discrepancy, max_diff
+from ortmeter.dtypes import numpy_dtype
+from ortmeter.errors import InvalidArgumentError, ShapeMismatchError
+
+SMALL_FLOATS = ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
+INTEGERS = ["int8", "uint8", "int32", "uint32", "int64", "uint64"]
+
+
+def to_float(fraction):
+    try:
+        return float(fraction)
+    except OverflowError:
+        return math.inf
+
+
+def oracle(expected, got, spacing):
+    """Compute the figures with rational numbers, one element at a time."""
+    pairs = [
+        (Fraction(float(e)), Fraction(float(g)))
+        for e, g in zip(expected, got, strict=True)
+        if math.isfinite(e) and math.isfinite(g)
+    ]
+    errors = [abs(g - e) for e, g in pairs]
+    rels = [
+        math.inf if error and not e else error / abs(e) if error else 0
+        for (e, _), error in zip(pairs, errors, strict=True)
+    ]
+    ulps = [
+        error / spacing(max(abs(e), abs(g))) for (e, g), error in zip(pairs, errors, strict=True)
+    ]
+    largest = max((abs(e) for e, _ in pairs), default=Fraction(0))
+    worst = max(errors, default=Fraction(0))
+    return {
+        "abs": to_float(worst),
+        "rel": to_float(max(rels, default=0)),
+        "ulp": to_float(max(ulps, default=0)),
+        "ulp_at_max": to_float(worst / spacing(largest)),
+        "sum": to_float(sum(errors)),
+        "n_finite": len(pairs),
+    }
+
+
+def assert_figures(diff, expected):
+    for name, value in expected.items():
+        assert getattr(diff, name) == pytest.approx(value, rel=1e-12, abs=0), name
+
+
+def numpy_spacing(dtype):
+    def spacing(x):
+        x = np.asarray(float(x), dtype)
+        if x == np.finfo(dtype).max:  # numpy answers infinity
+            return Fraction(float(x)) - Fraction(float(np.nextafter(x, np.zeros_like(x))))
+        return Fraction(float(np.spacing(x)))
+
+    return spacing
+
+
+def two_arrays(dtype):
+    shape = st.integers(0, 12)
+    elements = {"allow_nan": True, "allow_infinity": True, "allow_subnormal": True}
+    return shape.flatmap(
+        lambda n: st.tuples(
+            *[
+                hnp.arrays(dtype, n, elements=hnp.from_dtype(np.dtype(dtype), **elements))
+                for _ in range(2)
+            ]
+        )
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@hypothesis.given(data=st.data(), equal_nan=st.booleans())
+@hypothesis.settings(deadline=None, max_examples=150)
+def test_floats_against_rational_numbers(dtype, data, equal_nan):
+    expected, got = data.draw(two_arrays(dtype))
+    diff = max_diff(expected, got, equal_nan=equal_nan)
+    wide = oracle(expected, got, numpy_spacing(dtype))
+    if diff.abs == math.inf:  # the difference of two finite float64 does not always exist
+        assert wide["abs"] == math.inf
+        return
+    assert_figures(diff, wide)
+    nan = np.isnan(expected) | np.isnan(got)
+    same = (expected == got) | (equal_nan & np.isnan(expected) & np.isnan(got))
+    assert diff.n_nan == np.count_nonzero(nan & ~same)
+    assert diff.n_inf == np.count_nonzero(~nan & ~same & (np.isinf(expected) | np.isinf(got)))
+    assert not any(math.isnan(getattr(diff, name)) for name in ("abs", "rel", "ulp", "sum"))
+
+
+def values_of(dtype):
+    """List every finite number of a type of at most 16 bits, in order."""
+    dtype = numpy_dtype(dtype)
+    bits = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype)
+    with np.errstate(invalid="ignore"):
+        values = bits.astype(np.float64)
+    return np.unique(values[np.isfinite(values)])
+
+
+@pytest.mark.parametrize("name", [*SMALL_FLOATS, "float16"])
+def test_ulp_of_every_number_of_a_small_type(name):
+    """The spacing of a number is the gap between it and the next one."""
+    positive = values_of(name)
+    positive = positive[positive >= 0]
+    step = len(positive) // 100 + 1
+    neighbours = zip(positive[:-2:step], positive[1:-1:step], positive[2::step], strict=True)
+    for below, number, above in neighbours:
+        got = np.array(number).astype(numpy_dtype(name))
+        assert max_diff(below, got).ulp == (number - below) / (above - number) in {0.5, 1}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_ulp_agrees_with_numpy_inside_a_binade(dtype):
+    rng = np.random.default_rng(0)
+    expected = rng.uniform(1, 1.5, 100).astype(dtype)
+    got = expected
+    for _ in range(3):
+        got = np.nextafter(got, np.asarray(2, dtype))
+    np.testing.assert_array_max_ulp(expected, got, 3)
+    with pytest.raises(AssertionError):
+        np.testing.assert_array_max_ulp(expected, got, 2)
+    assert max_diff(expected, got).ulp == 3
+
+
+def test_ulp_is_that_of_got():
+    """The reference may be more precise, or beyond the range of the output."""
+    assert max_diff(np.float64([1 + 2**-12]), np.float16([1])).ulp == 0.25
+    assert max_diff(np.float16([1]), np.float64([1 + 2**-12])).ulp == 2.0**40
+    assert max_diff(np.float64([2.0**20]), np.float16([0])).ulp == 2.0**10
+    assert max_diff(np.float64([1e-300]), np.float16([0])).ulp == 1e-300 / 2.0**-24
+
+
+@pytest.mark.parametrize("expected", [*INTEGERS, "bool"])
+@pytest.mark.parametrize("got", [*INTEGERS, "bool"])
+def test_integers_are_exact(expected, got):
+    def draw(dtype):
+        if dtype == "bool":
+            return np.array([False, True, False, True, True])
+        info = np.iinfo(dtype)
+        return np.array([info.min, info.max, 0, info.max - 1, info.max // 2], dtype)
+
+    e, g = draw(expected), draw(got)[::-1]
+    diff = max_diff(e, g)
+    errors = [abs(int(x) - int(y)) for x, y in zip(e, g, strict=True)]
+    assert (diff.abs, diff.ulp, diff.ulp_at_max, diff.sum) == (*[max(errors)] * 3, sum(errors))
+    assert type(diff.abs) is type(diff.sum) is type(diff.ulp) is type(diff.ulp_at_max) is int
+    if max(errors):
+        assert diff.argmax == (errors.index(max(errors)),)
+
+
+def test_neighbours_that_float64_confuses():
+    assert max_diff(np.int64(2**53), np.int64(2**53 + 1)).abs == 1
+    assert max_diff(np.uint64(2**64 - 1), np.uint64(2**64 - 2)).abs == 1
+    assert max_diff(np.int64(-(2**63)), np.int64(2**63 - 1)).abs == 2**64 - 1
+    assert max_diff(np.uint64(2**64 - 1), np.int64(-(2**63))).abs == 2**64 + 2**63 - 1
+    many = np.full(9, 2**63, np.uint64)
+    assert max_diff(many, np.zeros_like(many)).sum == 9 * 2**63
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="no extended precision here")
+def test_large_integer_against_float():
+    assert max_diff(np.int64([2**53 + 1]), np.float64([2.0**53])).abs == 1
+
+
+def test_small_integers():
+    diff = max_diff(np.array([-8, 7], ml_dtypes.int4), np.array([7, 7], ml_dtypes.int4))
+    assert (diff.abs, diff.dtype_got) == (15, "i4")
+
+
+def test_both_parts_of_complex_numbers_count():
+    expected = np.array([1 + 2j, 3 - 4j], np.complex64)
+    diff = max_diff(expected, expected + np.array([0, 3 + 4j], np.complex64))
+    assert (diff.abs, diff.rel, diff.argmax) == (5, 1, (1,))
+    assert max_diff(expected, expected.conj()).abs == 8
+    assert max_diff(expected.real, expected).abs == 4
+    assert max_diff(np.complex64([1j]), np.complex64([1j + 2**-23 * 1j])).ulp == 1
+    assert max_diff(np.complex128([3e307j]), np.complex128([3e307j * (1 + 2**-52)])).ulp == 1
+
+
+def test_complex_nan_and_infinity():
+    nan, inf = math.nan, math.inf
+    expected = np.array([complex(nan, 0), complex(0, inf), complex(1, inf), complex(1, nan), 1])
+    got = np.array([complex(0, nan), complex(0, inf), complex(2, inf), 1, 2])
+    diff = max_diff(expected, got)
+    assert (diff.n_nan, diff.n_inf, diff.n_finite, diff.abs) == (1, 1, 1, 1)
+
+
+def test_overflow_gives_infinity_and_no_nan():
+    largest = np.finfo(np.float64).max
+    diff = max_diff(np.array([largest, 1.0]), np.array([-largest, 1.0]))
+    assert (diff.abs, diff.rel, diff.argmax, diff.n_inf) == (math.inf, math.inf, (0,), 0)
+    modulus = max_diff(np.array([complex(largest, largest)]), np.array([0j]))
+    assert (modulus.abs, modulus.rel) == (math.inf, math.inf)
+
+
+def test_nan_and_infinities_are_counted_apart():
+    nan, inf = math.nan, math.inf
+    expected = np.array([nan, nan, 1.0, inf, inf, -inf, 1.0, 2.0])
+    got = np.array([nan, 1.0, nan, inf, -inf, 3.0, inf, 2.5])
+    diff = max_diff(expected, got)
+    assert (diff.n_nan, diff.n_inf, diff.n_finite) == (2, 3, 1)
+    assert (diff.abs, diff.sum, diff.mean_abs, diff.argmax) == (0.5, 0.5, 0.5, (7,))
+    assert max_diff(expected, got, equal_nan=False).n_nan == 3
+
+
+def test_signalling_nan():
+    signalling = np.array([0x7F800001], np.uint32).view(np.float32)
+    assert max_diff(signalling, np.float32([1])).n_nan == 1
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0, 3), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16", "complex64"])
+def test_shapes(shape, dtype):
+    zeros = np.zeros(shape, numpy_dtype(dtype))
+    same, other = max_diff(zeros, zeros), max_diff(zeros, np.ones_like(zeros))
+    assert (same.abs, same.sum, same.mean_abs, same.argmax, same.shape) == (0, 0, 0, None, shape)
+    assert (other.n, other.n_finite, other.sum) == (zeros.size,) * 3
+    assert other.argmax == (tuple(0 for _ in shape) if zeros.size else None)
+    assert type(same.abs) is (int if dtype in {"int64", "bool"} else float)
+
+
+@pytest.mark.parametrize(("expected", "got"), [((2,), (1, 2)), ((), (1,)), ((2, 3), (3, 2))])
+def test_nothing_is_broadcast(expected, got):
+    with pytest.raises(ShapeMismatchError, match="nothing is broadcast") as info:
+        max_diff(np.zeros(expected), np.zeros(got))
+    assert str(expected) in str(info.value)
+    assert str(got) in str(info.value)
+
+
+@pytest.mark.parametrize(
+    "value", [np.array(["a"]), np.array([None]), np.datetime64("2020-01-01"), [1.0], None, 2**70]
+)
+def test_what_is_not_a_number_is_refused(value):
+    with pytest.raises(InvalidArgumentError, match="Accepted"):
+        max_diff(value, value)
+
+
+@pytest.mark.parametrize(
+    "got",
+    [
+        1.5,
+        np.float32(1.5),
+        np.array(1.5, ml_dtypes.bfloat16),
+        torch.tensor(1.5, requires_grad=True),
+        torch.tensor(1.5, dtype=torch.bfloat16),
+        torch.tensor(1.5, dtype=torch.float8_e5m2),
+        onnxruntime.OrtValue.ortvalue_from_numpy(np.array(1.5)),
+    ],
+    ids=lambda got: type(got).__module__,
+)
+def test_arrays_of_every_library(got):
+    assert max_diff(1.25, got).abs == 0.25
+
+
+def test_types_that_differ_are_reported():
+    diff = max_diff(np.float32([1]), np.float16([1]))
+    assert (diff.abs, diff.dtype_expected, diff.dtype_got) == (0, "f32", "f16")
+    assert str(diff).endswith("expected f32, got f16")
+
+
+@pytest.mark.parametrize("view", [lambda a: a, lambda a: a.T, lambda a: a[::2, ::-1]])
+@pytest.mark.parametrize("dtype", ["float32", ">f4", "int64", "bfloat16"])
+def test_pieces_do_not_change_the_figures(monkeypatch, view, dtype):
+    rng = np.random.default_rng(1)
+    dtype = np.dtype(dtype) if dtype.startswith(">") else numpy_dtype(dtype)
+    expected = view((rng.standard_normal((31, 17)) * 100).astype(dtype))
+    got = view((rng.standard_normal((31, 17)) * 100).astype(dtype))
+    if dtype.kind == "f":
+        got[::5, 0], got[::5, 1] = math.nan, math.inf
+    error = np.abs(expected.astype(np.float64) - got.astype(np.float64))
+    whole = max_diff(expected, got)
+    assert (whole.n_nan, whole.n_inf) == (np.isnan(error).sum(), np.isinf(error).sum())
+    error[~np.isfinite(error)] = 0
+    assert whole.abs == error.max()
+    assert whole.argmax == np.unravel_index(error.argmax(), error.shape)
+    monkeypatch.setattr(ortmeter.discrepancy, "_CHUNK", 7)
+    pieces = max_diff(expected, got)
+    assert pieces.sum == pytest.approx(whole.sum, rel=1e-12)
+    assert dataclasses.replace(pieces, sum=0) == dataclasses.replace(whole, sum=0)
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["contiguous", "strided"])
+def test_temporary_memory_is_bounded(step):
+    expected = np.zeros((1 << 20) * step, np.float32)[::step]
+    tracemalloc.start()
+    try:
+        max_diff(expected, expected)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20  # a copy in float64 takes eight times more
+
+
+BASE = (np.array([1.0, 2.0, -4.0, 0.5]), np.array([1.0, 2.0, -4.0, 0.5]))
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "changed"),
+    [
+        (0, 1.0 + 2**-40, {"abs", "rel", "ulp", "ulp_at_max", "sum", "argmax"}),
+        (1, math.nan, {"n_nan", "n_finite"}),
+        (2, -math.inf, {"n_inf", "n_finite"}),
+    ],
+)
+def test_every_figure_sees_a_perturbation(index, value, changed):
+    expected, got = BASE
+    got = got.copy()
+    got[index] = value
+    before, after = max_diff(expected, expected), max_diff(expected, got)
+    names = {field.name for field in dataclasses.fields(Discrepancy)}
+    assert {name for name in names if getattr(before, name) != getattr(after, name)} == changed
+
+
+def test_figures_of_a_perturbation():
+    diff = max_diff(np.float32([0.5, 4.0]), np.float32([0.75, 4.0]))
+    assert (diff.abs, diff.rel, diff.sum, diff.mean_abs) == (0.25, 0.5, 0.25, 0.125)
+    assert (diff.ulp, diff.ulp_at_max) == (2.0**22, 2.0**19)
+    assert max_diff(np.float32([0]), np.float32([1e-9])).rel == math.inf
+
+
+def test_one_line():
+    diff = max_diff(np.array([[1.0, math.nan, math.inf]]), np.array([[1.5, 1.0, 1.0]]))
+    assert str(diff) == (
+        "abs 0.5, rel 0.5, 2.25e+15 ulp, 2.25e+15 ulp at the largest value, n=3, at (0, 0), "
+        "1 finite, mismatches: 1 NaN, 1 inf"
+    )
+    assert str(max_diff(2**62 + 1, 2**62 - 1)).startswith("abs 2, rel 4.34e-19, 2 ulp,")
+
+
+def test_dictionary_is_json():
+    diff = max_diff(np.array([[0.0, 1.0]]), np.array([[1.0, 1.0]]))
+    row = json.loads(json.dumps(diff.to_dict(), allow_nan=False))
+    assert row == diff.to_dict()
+    assert (row["abs"], row["rel"], row["argmax"], row["shape"]) == (1, None, [0, 0], [1, 2])
+    assert (row["n"], row["mean_abs"]) == (2, 0.5)
+
+
+def test_table():
+    html = max_diff(1.0, 1.5)._repr_html_()
+    assert "<tr><th>abs</th><td>0.5</td></tr>" in html
+    assert html.count("<tr>") == 14
+
+
+def test_torch_is_not_imported():
+    code = (
+        "import sys, numpy as np; from ortmeter.discrepancy import max_diff;"
+        "max_diff(np.ones(2), np.ones(2)); print({'torch', 'onnxruntime'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

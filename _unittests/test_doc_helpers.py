@@ -1,0 +1,442 @@
+"""Helpers of the configuration of the site, one by one."""
+
+import ast
+import json
+import re
+import sys
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from docutils.utils.math import MathError
+from sphinx.errors import ConfigError, ExtensionError
+
+DOC = Path(__file__).resolve().parents[1] / "_doc"
+sys.path.insert(0, str(DOC))
+
+from _ext import (  # noqa: E402
+    api,
+    bundle,
+    fingerprint,
+    gallery,
+    mathml,
+    notebook,
+    provider,
+    published,
+    resetting,
+    staleness,
+    wheel,
+)
+
+import ortmeter  # noqa: E402
+from ortmeter.environment import Environment, Gpu  # noqa: E402
+from ortmeter.errors import ProviderUnavailableError  # noqa: E402
+from ortmeter.providers import Provider  # noqa: E402
+
+WHEEL = "ortmeter-0.1.0-py3-none-any.whl"
+
+
+# mathml
+
+
+@pytest.mark.parametrize(
+    ("latex", "block", "parts"),
+    [
+        ("2MNK", False, ['alttext="2MNK"', "<mn>2</mn>"]),
+        ("a < b", False, ['alttext="a &lt; b"', "<mo>&lt;</mo>"]),
+        (r"\frac{1}{2}", True, ['display="block"', "<mfrac>"]),
+        (r"K u |A||B|", False, ["<mi>K</mi>", "<mi>A</mi>"]),
+        (
+            "a &= b \\\\\n c &= d",
+            True,
+            ['class="ams-align"', r'alttext="a &amp;= b \\ c &amp;= d"'],
+        ),
+        ("a = b\n\nc = d", True, ['class="ams-align"']),
+    ],
+)
+def test_formula_is_converted(latex, block, parts):
+    converted = mathml.latex_to_mathml(latex, block=block)
+    assert [part for part in parts if part not in converted] == []
+
+
+def test_formula_that_is_not_latex_is_refused():
+    with pytest.raises(MathError):
+        mathml.latex_to_mathml(r"\nosuchcommand{x}")
+
+
+# provider
+
+
+def test_provider_that_does_not_work_stops_the_build_with_its_reason(monkeypatch):
+    def refuse(name):
+        raise ProviderUnavailableError(f"{name} does not work: no driver")
+
+    monkeypatch.setenv("ORTMETER_PROVIDER", "cuda:1")
+    monkeypatch.setattr(provider, "resolve_provider", refuse)
+    with pytest.raises(ExtensionError, match="cuda:1 does not work: no driver"):
+        provider.chosen_provider()
+
+
+def test_footer_names_the_devices_and_the_versions():
+    machine = Environment(
+        system="Linux",
+        cpu="Some CPU",
+        cores=4,
+        threads={},
+        python="3.12",
+        packages={"numpy": "2.4", "onnxruntime-gpu": "1.31 (commit 1234)", "ortmeter": "0.1.0"},
+        providers={},
+        gpus=(Gpu("Some GPU", 1024, "1.0"),),
+        precision={},
+        commit=None,
+    )
+    assert provider.built_on(Provider("cuda", 1), machine) == (
+        "Measured on Some CPU (4 cores), Some GPU, provider CUDA:1: "
+        "ortmeter 0.1.0, onnxruntime-gpu 1.31, numpy 2.4."
+    )
+
+
+# fingerprint
+
+
+def test_fingerprint_depends_on_the_page_and_on_the_context(tmp_path):
+    page = tmp_path / "plot_x.py"
+    page.write_text("1", encoding="utf-8")
+    first = fingerprint.page_fingerprint(page, {"a": "1", "b": "2"})
+    assert first == fingerprint.page_fingerprint(page, {"b": "2", "a": "1"})
+    assert first != fingerprint.page_fingerprint(page, {"a": "1", "b": "3"})
+    page.write_text("2", encoding="utf-8")
+    assert first != fingerprint.page_fingerprint(page, {"a": "1", "b": "2"})
+
+
+def test_context_depends_on_sources_provider_and_mode(tmp_path, monkeypatch):
+    monkeypatch.delenv("ORTMETER_FAST", raising=False)
+    (tmp_path / "src").mkdir()
+    before = fingerprint.build_context(tmp_path, "cpu")
+    assert before["numpy"] == np.__version__
+    assert before == fingerprint.build_context(tmp_path, "cpu")
+    assert before != fingerprint.build_context(tmp_path, "cuda")
+    monkeypatch.setenv("ORTMETER_FAST", "1")
+    assert before != fingerprint.build_context(tmp_path, "cpu")
+
+
+def test_hash_of_a_tree_sees_names_and_contents_not_compiled_files(tmp_path):
+    (tmp_path / "a.py").write_text("1", encoding="utf-8")
+    first = fingerprint.hash_tree(tmp_path)
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "a.pyc").write_text("1", encoding="utf-8")
+    assert fingerprint.hash_tree(tmp_path) == first
+    (tmp_path / "a.py").write_text("2", encoding="utf-8")
+    second = fingerprint.hash_tree(tmp_path)
+    (tmp_path / "a.py").rename(tmp_path / "b.py")
+    assert len({first, second, fingerprint.hash_tree(tmp_path)}) == 3
+
+
+# staleness
+
+
+def test_orphans_are_removed_and_nothing_else(tmp_path):
+    kept = ["s/plot_a.py", "s/plot_a.rst", "s/images/sphx_glr_plot_a_001.png"]
+    gone = [
+        "s/plot_b.py",
+        "s/plot_b.py.md5",
+        "s/plot_b.codeobj.json",
+        "s/images/sphx_glr_plot_b_001.png",
+        "s/images/thumb/sphx_glr_plot_b_thumb.png",
+    ]
+    for name in kept + gone:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    staleness.remove_orphans(tmp_path, {"s/plot_a.py"})
+    left = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
+    assert left == sorted(kept)
+
+
+# wheel
+
+
+def test_wheel_that_cannot_be_built_stops_the_build(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n", encoding="utf-8")
+    with pytest.raises(ExtensionError, match="the wheel was not built"):
+        wheel.build_wheel(tmp_path, tmp_path / "out")
+
+
+def test_wheel_replaces_the_older_ones(tmp_path):
+    (tmp_path / "ortmeter-0.0.1-py3-none-any.whl").touch()
+    built = wheel.build_wheel(DOC.parent, tmp_path)
+    assert list(tmp_path.glob("*.whl")) == [built]
+    assert "ortmeter/errors.py" in zipfile.ZipFile(built).namelist()
+
+
+# notebook
+
+
+def test_first_cell_is_code_that_names_the_wheel():
+    cell = notebook.first_cell(WHEEL)
+    ast.parse(cell)
+    assert f'WHEEL = "{WHEEL}"' in cell
+    assert 'SITE = ""' in cell
+
+
+@pytest.mark.parametrize("base", ["http://127.0.0.1:8000", "http://127.0.0.1:8000/"])
+def test_first_cell_knows_where_the_site_is(base):
+    cell = notebook.first_cell(WHEEL, base)
+    assert 'SITE = "http://127.0.0.1:8000/_static/wheel/"' in cell
+
+
+class FakeMachine:
+    """Runs the first cell with its commands recorded instead of run."""
+
+    def __init__(self, monkeypatch, gpus="", installed=(), returncode=0):
+        self.commands = []
+        done = type("Done", (), {"returncode": returncode, "stderr": "pip is sorry"})()
+        packages = [type("Package", (), {"name": name})() for name in installed]
+
+        def run(command, **_):
+            self.commands.append(command[3:-2])
+            return done
+
+        monkeypatch.setattr("subprocess.run", run)
+        monkeypatch.setattr("subprocess.getoutput", lambda _: gpus)
+        monkeypatch.setattr("importlib.metadata.distributions", lambda: packages)
+
+    def run(self, base=""):
+        """Execute the cell, return the commands given to pip."""
+        exec(compile(notebook.first_cell(WHEEL, base), "cell", "exec"), {})  # noqa: S102
+        return self.commands
+
+
+@pytest.mark.parametrize("folder", [".", "performance"])
+def test_first_cell_installs_the_wheel_beside_the_notebook(monkeypatch, tmp_path, folder):
+    (tmp_path / WHEEL).touch()
+    (tmp_path / folder).mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / folder)
+    source = (tmp_path / WHEEL).as_uri()
+    assert FakeMachine(monkeypatch).run("https://example.org") == [
+        ["install", f"ortmeter[cpu,pages] @ {source}"],
+        ["install", "--force-reinstall", "--no-deps", "--no-cache-dir", f"ortmeter @ {source}"],
+    ]
+
+
+def test_first_cell_takes_the_wheel_of_the_site_otherwise(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    first, _ = FakeMachine(monkeypatch).run("https://example.org")
+    url = f"https://example.org/_static/wheel/{WHEEL}"
+    assert first == ["install", f"ortmeter[cpu,pages] @ {url}"]
+
+
+def test_first_cell_says_where_to_put_the_wheel(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"Put {WHEEL} beside this notebook"):
+        FakeMachine(monkeypatch).run()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "installed", "first"),
+    [
+        ("", ["onnxruntime"], ["install", "ortmeter[cpu,pages]"]),
+        ("", ["onnxruntime-gpu"], ["uninstall", "--yes"]),
+        ("GPU 0: Some GPU (UUID: x)", ["onnxruntime-gpu"], ["install", "ortmeter[gpu,pages]"]),
+        ("GPU 0: Some GPU (UUID: x)", ["onnxruntime"], ["uninstall", "--yes"]),
+        ("sh: 1: nvidia-smi: not found", [], ["install", "ortmeter[cpu,pages]"]),
+    ],
+)
+def test_first_cell_never_leaves_two_runtimes(monkeypatch, tmp_path, gpus, installed, first):
+    (tmp_path / WHEEL).touch()
+    monkeypatch.chdir(tmp_path)
+    command = FakeMachine(monkeypatch, gpus, installed).run()[0]
+    assert [command[0], command[1].partition(" @ ")[0]] == first
+
+
+def test_first_cell_shows_why_pip_failed(monkeypatch, tmp_path):
+    (tmp_path / WHEEL).touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match="pip is sorry"):
+        FakeMachine(monkeypatch, returncode=1).run()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # roles that name code
+        (":func:`numpy.sum` and :class:`~a.b.C`", "`numpy.sum` and `C`"),
+        (":py:mod:`!timeit`", "`timeit`"),
+        # roles that name prose
+        (":term:`latency`, :doc:`/methodology`", "latency, methodology"),
+        (":ref:`a title <label>`", "a title"),
+        (":class:`a class <a.b.C>`", "a class"),
+        # what sphinx-gallery leaves of :ref:
+        ("`a title <label>` and `l-plot-x`", "a title and *The title of x?*"),
+        # not roles
+        ("`l-plot-unknown` and ``l-plot-x``", "`l-plot-unknown` and ``l-plot-x``"),
+        ("``a <b>`` and `text <https://x.org>`_", "``a <b>`` and `text <https://x.org>`_"),
+        ("```python\n:func:`x`\n```\n:func:`x`", "```python\n:func:`x`\n```\n`x`"),
+        # raw html
+        (".. raw:: html\n\n   <p>\n     a\n   </p>\n\nb\n", "<p>\n  a\n</p>\n\nb\n"),
+    ],
+)
+def test_markdown_is_tidied(text, expected):
+    titles = {"l-plot-x": "The title of x?"}
+    assert notebook.tidy_markdown(text, titles) == expected
+    assert notebook.tidy_markdown(expected, titles) == expected
+
+
+def test_tidied_notebook_does_not_change_when_tidied_again():
+    before = {
+        "cells": [
+            {"cell_type": "markdown", "metadata": {}, "source": ["\n\n# T\n", ":term:`x`\n"]},
+            {"cell_type": "code", "metadata": {}, "source": ["s = ':term:`x`'"]},
+        ],
+        "nbformat": 4,
+    }
+    copy = json.loads(json.dumps(before))
+    once = notebook.tidy_notebook(before, "install()\nit()\n", {})
+    assert before == copy
+    assert ["".join(cell["source"]) for cell in once["cells"]] == [
+        "install()\nit()",
+        "# T\nx",
+        "s = ':term:`x`'",
+    ]
+    assert notebook.tidy_notebook(once, "install()\nit()\n", {}) == once
+    other = notebook.tidy_notebook(once, "other()", {})
+    assert "".join(other["cells"][0]["source"]) == "other()"
+    assert len(other["cells"]) == 3
+
+
+# bundle
+
+
+def test_titles_are_read_from_the_pages(tmp_path):
+    page = tmp_path / "plot_x.py"
+    page.write_text('"""\n.. _l-plot-x:\n\nIs it?\n======\n"""\n', encoding="utf-8")
+    assert bundle.page_titles([page]) == {"l-plot-x": "Is it?"}
+
+
+def test_archive_changes_with_its_members_only(tmp_path):
+    member, outside = tmp_path / "a" / "x.py", tmp_path / "w.whl"
+    member.parent.mkdir()
+    member.write_text("1", encoding="utf-8")
+    outside.write_text("2", encoding="utf-8")
+    archive = tmp_path / "a.zip"
+    bundle.write_zip(archive, [member, outside], tmp_path / "a")
+    first, stamp = archive.read_bytes(), archive.stat().st_mtime_ns
+    assert zipfile.ZipFile(archive).namelist() == ["x.py", "w.whl"]
+    bundle.write_zip(archive, [member, outside], tmp_path / "a")
+    assert archive.stat().st_mtime_ns == stamp
+    outside.write_text("3", encoding="utf-8")
+    bundle.write_zip(archive, [member, outside], tmp_path / "a")
+    assert archive.read_bytes() != first
+
+
+# gallery
+
+
+def test_pages_are_sorted_by_section_then_by_place():
+    expected = [
+        "examples/performance/plot_op_gemm2_cuda.py",
+        "examples/performance/plot_profiling.py",
+        "examples/performance/plot_unknown.py",
+        "examples/einsum/plot_einsum_decomposition.py",
+        "examples/unknown/plot_x.py",
+    ]
+    assert sorted(sorted(expected), key=gallery.page_rank) == expected
+    order = gallery.PageOrder("examples/performance")
+    names = ["plot_unknown.py", "plot_profiling.py", "plot_op_gemm2_cuda.py"]
+    assert sorted(names, key=order) == names[::-1]
+
+
+def test_pattern_selects_one_page_or_all(tmp_path):
+    for name in ("plot_x.py", "plot_x_y.py"):
+        (tmp_path / name).touch()
+    one, everything = gallery.page_pattern("plot_x", tmp_path), gallery.page_pattern("", tmp_path)
+    assert [bool(re.search(one, str(p))) for p in sorted(tmp_path.iterdir())] == [True, False]
+    assert all(re.search(everything, str(p)) for p in tmp_path.iterdir())
+    with pytest.raises(ConfigError, match=r"plot_z.* is not a page. Accepted: plot_x, plot_x_y"):
+        gallery.page_pattern("plot_z", tmp_path)
+
+
+# resetting
+
+
+def test_reset_gives_a_page_its_own_warnings_and_numbers(monkeypatch):
+    logged = []
+    monkeypatch.setattr(resetting.logger, "warning", lambda *args, **_: logged.append(args[1:]))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    filters, formatter = list(warnings.filters), warnings.formatwarning
+    resetting.reset({}, "plot_x.py", when="before")
+    warnings.simplefilter("ignore")
+    assert warnings.formatwarning("text", UserWarning, "/a/path.py", 1) == ""
+    first = np.random.random()  # noqa: NPY002
+    resetting.reset({}, "plot_x.py", when="after")
+    assert warnings.filters == filters
+    assert warnings.formatwarning is formatter
+    assert np.random.random() == first  # noqa: NPY002
+    assert logged == [("UserWarning", "text")]
+
+
+def test_reset_restores_torch():
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        torch.set_grad_enabled(False)
+        torch.set_float32_matmul_precision("medium")
+        resetting.reset({}, "plot_x.py", when="after")
+        assert torch.is_grad_enabled()
+        assert torch.get_num_threads() == resetting._default_torch_threads() != threads + 1
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_num_threads(threads)
+
+
+# api
+
+
+def test_public_names_are_documented_in_one_module():
+    modules = [name for names in api.public_modules().values() for name in names]
+    names = {
+        name: [m for m in modules if name in api.public_names(__import__(m, fromlist=["x"]))]
+        for name in ortmeter.__all__
+        if not name.startswith("__")
+    }
+    assert {name: owners for name, owners in names.items() if len(owners) != 1} == {}
+
+
+def test_module_page_documents_each_name_and_links_the_pages():
+    text = api.module_page("ortmeter.providers", ["examples/performance/plot_x.py"])
+    assert ".. autofunction:: resolve_provider" in text
+    assert ".. autoclass:: Provider\n   :members:" in text
+    assert ".. minigallery::\n\n   examples/performance/plot_x.py" in text
+    assert "minigallery" not in api.module_page("ortmeter.providers", [])
+    assert ".. autoexception:: OrtMeterError" in api.module_page("ortmeter.errors", [])
+
+
+# published
+
+
+@pytest.mark.parametrize(
+    ("html", "addresses"),
+    [
+        # what a browser loads
+        ('<script src="https://a.org/x.js"></script>', ["https://a.org/x.js"]),
+        ('<script src="//a.org/x.js"></script>', ["//a.org/x.js"]),
+        ('<link rel="stylesheet" href="https://a.org/x.css">', ["https://a.org/x.css"]),
+        ('<img src="a.png" srcset="a.png, https://a.org/b.png 2x">', ["https://a.org/b.png"]),
+        ("<style>@import 'https://a.org/x.css';</style>", ["https://a.org/x.css"]),
+        ('<p style="background: url(https://a.org/x)">', ["https://a.org/x"]),
+        # what it does not
+        ('<a href="https://a.org">a</a>', []),
+        ('<link rel="canonical" href="https://a.org/index.html">', []),
+        ('<script src="_static/x.js?v=//1"></script>', []),
+        ('<img src="data:image/png;base64,AA//BB">', []),
+    ],
+)
+def test_external_requests_are_found(html, addresses):
+    assert published.external_requests(html) == addresses
+
+
+def test_paths_of_the_machine_are_found():
+    html = "<pre>/home/me/project/x.py:3</pre>"
+    assert published.machine_paths(html, ["/home/me/project", "/opt/env"]) == ["/home/me/project"]

@@ -1,0 +1,280 @@
+"""A site of two pages, built by Sphinx with the real configuration and a package of one file."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DOC = REPOSITORY / "_doc"
+
+PYPROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "ortmeter"
+version = "0.1.0"
+requires-python = ">=3.11"
+
+[tool.hatch.build.targets.wheel]
+packages = ["src/ortmeter"]
+"""
+
+INDEX = """
+Site
+====
+
+.. minigallery::
+
+   examples/*/plot_*.py
+
+.. toctree::
+
+   auto_examples/index
+"""
+
+# {name} appends a line to the file of the runs: what ran is known whatever is printed.
+PAGE = r'''
+r"""
+.. _l-{name}:
+
+Is {name} a page?
+=================
+
+The cost is :math:`2N^2`, and
+
+.. math::
+
+   \sum_{{i=1}}^{{n}} i = \frac{{n (n + 1)}}{{2}}
+"""
+# %%
+# Results
+# -------
+
+import os
+from pathlib import Path
+
+with Path(os.environ["RUNS"]).open("a") as file:
+    file.write("{name}\n")
+{code}
+print("results of {name}")
+'''
+
+
+class Site:
+    """A repository in miniature."""
+
+    def __init__(self, root):
+        self.root = root
+        self.doc = root / "_doc"
+        self.out = root / "dist" / "html"
+        self.gallery = self.doc / "auto_examples" / "performance"
+        self.log = ""
+
+    def write(self, name, code=""):
+        """Write a page."""
+        page = self.doc / "examples" / "performance" / f"{name}.py"
+        page.write_text(PAGE.format(name=name, code=code).lstrip(), encoding="utf-8")
+
+    def build(self, **variables):
+        """Build the site, return the exit code and the names of the pages that ran."""
+        runs = self.root / "runs.txt"
+        runs.write_text("", encoding="utf-8")
+        kept = {name: value for name, value in os.environ.items() if "ORTMETER" not in name}
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "sphinx",
+                "-nW",
+                "-d",
+                self.root / "doctrees",
+                self.doc,
+                self.out,
+            ],
+            env=kept | {"RUNS": str(runs), "ORTMETER_PROVIDER": "cpu"} | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.log = done.stdout + done.stderr
+        return done.returncode, runs.read_text(encoding="utf-8").split()
+
+    def html(self, name):
+        """Return the published page."""
+        return (self.out / f"auto_examples/performance/{name}.html").read_text(encoding="utf-8")
+
+    def recorded(self):
+        """Return the names of the pages whose results are known to be current."""
+        file = self.doc / "auto_examples" / "fingerprints.json"
+        return sorted(Path(key).stem for key in json.loads(file.read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Site that was built once; tests copy it."""
+    site = Site(tmp_path_factory.mktemp("site"))
+    (site.root / "src" / "ortmeter").mkdir(parents=True)
+    (site.root / "src" / "ortmeter" / "__init__.py").touch()
+    (site.root / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    (site.doc / "examples" / "performance").mkdir(parents=True)
+    for folder in ("_ext", "_static", "_templates"):
+        shutil.copytree(DOC / folder, site.doc / folder)
+    for header in ("GALLERY_HEADER.rst", "performance/GALLERY_HEADER.rst"):
+        shutil.copy(DOC / "examples" / header, site.doc / "examples" / header)
+    conf = (DOC / "conf.py").read_text(encoding="utf-8")
+    # The API of the real package is the business of the real site.
+    conf += "\nextensions = ['sphinx_gallery.gen_gallery', '_ext']\n"
+    (site.doc / "conf.py").write_text(conf, encoding="utf-8")
+    (site.doc / "index.rst").write_text(INDEX, encoding="utf-8")
+    (site.doc / "methodology.rst").write_text(":orphan:\n\nMethod\n======\n", encoding="utf-8")
+    site.write("plot_a")
+    site.write("plot_b")
+    code, ran = site.build(ORTMETER_BASEURL="https://example.org/site/")
+    assert code == 0, site.log
+    assert ran == ["plot_a", "plot_b"]
+    return site
+
+
+@pytest.fixture
+def site(built, tmp_path):
+    """Copy of the built site."""
+    shutil.copytree(built.root, tmp_path / "site", symlinks=True)
+    return Site(tmp_path / "site")
+
+
+def test_page_publishes_its_results_and_its_machine(built):
+    html = built.html("plot_a")
+    assert "results of plot_a" in html
+    assert "provider CPU" in re.search(r'<p class="built-on">(.*)</p>', html)[1]
+
+
+def test_formulas_are_mathml_without_script(built):
+    html = built.html("plot_a")
+    assert '<math alttext="2N^2"' in html
+    assert r'<math alttext="\sum_{i=1}^{n} i = \frac{n (n + 1)}{2}"' in html
+    assert "<mfrac>" in html
+    assert "mathjax" not in html.lower()
+
+
+def test_site_publishes_one_wheel(built):
+    wheels = [wheel.name for wheel in built.out.rglob("*.whl")]
+    assert wheels == ["ortmeter-0.1.0-py3-none-any.whl"]
+
+
+@pytest.mark.parametrize(
+    ("archive", "members"),
+    [
+        ("performance/plot_a.zip", {"plot_a.py", "plot_a.ipynb"}),
+        ("auto_examples_python.zip", {"performance/plot_a.py", "performance/plot_b.py"}),
+        ("auto_examples_jupyter.zip", {"performance/plot_a.ipynb", "performance/plot_b.ipynb"}),
+    ],
+)
+def test_archive_holds_the_page_and_the_wheel_together(built, archive, members):
+    (published,) = built.out.glob(f"_downloads/*/{Path(archive).name}")
+    with zipfile.ZipFile(published) as opened:
+        assert set(opened.namelist()) == members | {"ortmeter-0.1.0-py3-none-any.whl"}
+        wheel = opened.read("ortmeter-0.1.0-py3-none-any.whl")
+    (expected,) = built.out.glob("_static/wheel/*.whl")
+    assert wheel == expected.read_bytes()
+
+
+def test_notebook_begins_with_the_wheel_of_the_site(built):
+    (published,) = built.out.glob("_downloads/*/plot_a.ipynb")
+    notebook = json.loads(published.read_text(encoding="utf-8"))
+    first, *others = ("".join(cell["source"]) for cell in notebook["cells"])
+    assert 'SITE = "https://example.org/site/_static/wheel/"' in first
+    assert 'WHEEL = "ortmeter-0.1.0-py3-none-any.whl"' in first
+    assert not any("pip" in cell for cell in others)
+
+
+def test_second_build_runs_no_page(site):
+    assert site.build() == (0, [])
+    assert "results of plot_a" in site.html("plot_a")
+
+
+def test_edited_page_runs_alone(site):
+    site.write("plot_b", "print('second edition')")
+    assert site.build() == (0, ["plot_b"])
+    assert "second edition" in site.html("plot_b")
+
+
+def test_change_of_the_package_runs_every_page(site):
+    (site.root / "src" / "ortmeter" / "__init__.py").write_text("x = 1\n", encoding="utf-8")
+    assert site.build() == (0, ["plot_a", "plot_b"])
+
+
+def test_failing_page_fails_the_build_and_runs_again(site):
+    site.write("plot_a", "raise RuntimeError('no luck')")
+    code, ran = site.build()
+    assert code != 0
+    assert ran == ["plot_a"]
+    assert "no luck" in site.log
+    assert site.recorded() == ["plot_b"]
+    # Back to a text that ran before: sphinx-gallery alone would publish the failure.
+    site.write("plot_a")
+    assert site.build() == (0, ["plot_a"])
+    assert "no luck" not in site.html("plot_a")
+
+
+def test_build_without_plot_keeps_the_results(site):
+    site.write("plot_a", "print('second edition')")
+    assert site.build(ORTMETER_PLOT="0") == (0, [])
+    assert "results of plot_a" in site.html("plot_a")
+    assert "Built without running the pages" in site.html("plot_a")
+    assert site.build() == (0, ["plot_a"])
+    assert "second edition" in site.html("plot_a")
+
+
+def test_copy_built_without_plot_shows_the_text_of_today(site):
+    copy = Site(site.root)
+    copy.doc, copy.out = site.root / "build" / "noplot", site.root / "dist" / "html-noplot"
+    site.write("plot_a", "print('second edition')")
+    shutil.copytree(site.doc, copy.doc, ignore=shutil.ignore_patterns("auto_examples"))
+    assert copy.build(ORTMETER_PLOT="0") == (0, [])
+    assert "second edition" in copy.html("plot_a")
+    assert "results of plot_b" in site.html("plot_b")
+    assert site.build() == (0, ["plot_a"])
+
+
+def test_build_of_one_page_runs_it_and_keeps_the_others(site):
+    site.write("plot_a", "print('second edition')")
+    assert site.build(ORTMETER_PAGE="plot_b") == (0, ["plot_b"])
+    assert "results of plot_a" in site.html("plot_a")
+    assert site.build() == (0, ["plot_a"])
+
+
+def test_page_that_is_gone_leaves_nothing(site):
+    (site.doc / "examples" / "performance" / "plot_a.py").unlink()
+    assert site.build() == (0, [])
+    assert not list(site.gallery.rglob("*plot_a*"))
+
+
+def test_warning_of_a_page_fails_the_build_and_is_not_published(site):
+    site.write("plot_a", "import warnings\nwarnings.warn('too small', stacklevel=1)")
+    code, _ = site.build()
+    assert code != 0
+    assert "UserWarning raised by a page: too small" in site.log
+    assert "too small" not in (site.gallery / "plot_a.rst").read_text().partition("Out")[2]
+    assert "examples/performance/plot_a.py:" not in site.html("plot_a")
+
+
+def test_unknown_provider_stops_the_build(site):
+    code, ran = site.build(ORTMETER_PROVIDER="tpu")
+    assert code != 0
+    assert ran == []
+    assert "ORTMETER_PROVIDER: provider='tpu' is not known" in site.log
+
+
+def test_unknown_page_stops_the_build(site):
+    code, _ = site.build(ORTMETER_PAGE="plot_c")
+    assert code != 0
+    assert "ORTMETER_PAGE='plot_c' is not a page. Accepted: plot_a, plot_b" in site.log

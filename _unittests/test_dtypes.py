@@ -1,0 +1,208 @@
+"""Tests of ortmeter.dtypes."""
+
+import subprocess
+import sys
+from fractions import Fraction
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto
+
+from ortmeter.dtypes import numpy_dtype, onnx_type, short_name, torch_dtype, unit_roundoff
+from ortmeter.errors import InvalidArgumentError
+
+
+class Row(NamedTuple):
+    """The names of one element type."""
+
+    name: str
+    scalar: type
+    torch_type: torch.dtype | None
+    short: str  # the one of onnx_ir
+    ort: str
+    bits: int | None  # of the significand, None for what is not a real float
+
+
+TABLE = [
+    # floats
+    Row("FLOAT", np.float32, torch.float32, "f32", "float", 24),
+    Row("DOUBLE", np.float64, torch.float64, "f64", "double", 53),
+    Row("FLOAT16", np.float16, torch.float16, "f16", "float16", 11),
+    Row("BFLOAT16", ml_dtypes.bfloat16, torch.bfloat16, "bf16", "bfloat16", 8),
+    # 8 bits and less
+    Row(
+        "FLOAT8E4M3FN", ml_dtypes.float8_e4m3fn, torch.float8_e4m3fn, "f8e4m3fn", "float8e4m3fn", 4
+    ),
+    Row(
+        "FLOAT8E4M3FNUZ",
+        ml_dtypes.float8_e4m3fnuz,
+        torch.float8_e4m3fnuz,
+        "f8e4m3fnuz",
+        "float8e4m3fnuz",
+        4,
+    ),
+    Row("FLOAT8E5M2", ml_dtypes.float8_e5m2, torch.float8_e5m2, "f8e5m2", "float8e5m2", 3),
+    Row(
+        "FLOAT8E5M2FNUZ",
+        ml_dtypes.float8_e5m2fnuz,
+        torch.float8_e5m2fnuz,
+        "f8e5m2fnuz",
+        "float8e5m2fnuz",
+        3,
+    ),
+    Row("FLOAT8E8M0", ml_dtypes.float8_e8m0fnu, torch.float8_e8m0fnu, "f8e8m0", "float8e8m0", 1),
+    Row("FLOAT4E2M1", ml_dtypes.float4_e2m1fn, None, "f4e2m1", "float4e2m1", 2),
+    # integers
+    Row("INT4", ml_dtypes.int4, torch.int4, "i4", "int4", None),
+    Row("INT8", np.int8, torch.int8, "i8", "int8", None),
+    Row("INT16", np.int16, torch.int16, "i16", "int16", None),
+    Row("INT32", np.int32, torch.int32, "i32", "int32", None),
+    Row("INT64", np.int64, torch.int64, "i64", "int64", None),
+    Row("UINT4", ml_dtypes.uint4, torch.uint4, "u4", "uint4", None),
+    Row("UINT8", np.uint8, torch.uint8, "u8", "uint8", None),
+    Row("UINT16", np.uint16, torch.uint16, "u16", "uint16", None),
+    Row("UINT32", np.uint32, torch.uint32, "u32", "uint32", None),
+    Row("UINT64", np.uint64, torch.uint64, "u64", "uint64", None),
+    # others
+    Row("BOOL", np.bool_, torch.bool, "b8", "bool", None),
+    Row("STRING", np.str_, None, "s", "string", None),
+    Row("COMPLEX64", np.complex64, torch.complex64, "c64", "complex64", None),
+    Row("COMPLEX128", np.complex128, torch.complex128, "c128", "complex128", None),
+]
+# Types that the lowest onnx accepted does not have.
+RECENT = {
+    "INT2": "i2",
+    "UINT2": "u2",
+    "FLOAT6E2M3": "f6e2m3",
+    "FLOAT6E3M2": "f6e3m2",
+}
+ALL = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+
+
+@ALL
+def test_every_description_gives_the_same_type(row):
+    enum = TensorProto.DataType.Value(row.name)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(enum)
+    descriptions = [enum, row.name, row.name.lower(), row.scalar, np.dtype(row.scalar), row.short]
+    descriptions += [f"tensor({row.ort})"]
+    descriptions += [dtype.name] if row.name != "STRING" else []
+    descriptions += [row.torch_type, str(row.torch_type)] if row.torch_type else []
+    for description in descriptions:
+        assert onnx_type(description) == enum, description
+        assert numpy_dtype(description) == dtype, description
+        assert short_name(description) == row.short, description
+        if row.torch_type:
+            assert torch_dtype(description) is row.torch_type, description
+
+
+@ALL
+def test_round_trip_through_onnx_helper(row):
+    enum = onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(row.short))
+    assert enum == onnx_type(row.name)
+
+
+@ALL
+def test_unit_roundoff(row):
+    if row.bits is None:
+        with pytest.raises(InvalidArgumentError, match="is not a real floating-point type"):
+            unit_roundoff(row.name)
+    else:
+        assert unit_roundoff(row.name) == 2.0**-row.bits
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float8_e4m3fn"])
+def test_unit_roundoff_is_the_worst_relative_error_near_one(name):
+    """The worst case of rounding to nearest is halfway between 1 and the next number."""
+    dtype, u = numpy_dtype(name), Fraction(unit_roundoff(name))
+    above = Fraction(float(np.float64(1 + 1.001 * float(u)).astype(dtype)))
+    below = Fraction(float(np.float64(1 + 0.999 * float(u)).astype(dtype)))
+    assert (above, below) == (1 + 2 * u, 1)
+
+
+def test_the_table_covers_onnx():
+    known = {row[0] for row in TABLE} | set(RECENT) | {"UNDEFINED"}
+    assert set(TensorProto.DataType.keys()) <= known
+
+
+@pytest.mark.parametrize("name", [n for n in RECENT if n in TensorProto.DataType.keys()])  # noqa: SIM118
+def test_recent_types(name):
+    assert short_name(name) == RECENT[name]
+    assert onnx_type(numpy_dtype(name)) == TensorProto.DataType.Value(name)
+
+
+@pytest.mark.parametrize(
+    ("description", "short"),
+    [
+        # Python types are those of numpy
+        (float, "f64"),
+        (int, short_name(np.int_)),
+        (bool, "b8"),
+        (complex, "c128"),
+        (str, "s"),
+        (bytes, "s"),
+        # a string is an ONNX name, never a type code of numpy
+        ("float", "f32"),
+        ("double", "f64"),
+        ("i8", "i8"),
+        ("u4", "u4"),
+        # dtypes of numpy with the same elements
+        (np.dtype(">f4"), "f32"),
+        (np.dtype("U7"), "s"),
+        (np.dtypes.StringDType(), "s"),
+        (np.dtype(object), "s"),
+        (np.longlong, "i64"),
+    ],
+    ids=repr,
+)
+def test_ambiguous_descriptions(description, short):
+    assert short_name(description) == short
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        0,
+        99,
+        -1,
+        True,
+        None,
+        1.5,
+        "",
+        "f8",
+        "floaty",
+        "sequence(tensor(float))",
+        "seq(tensor(float))",
+        "tensor(tensor(float))",
+        object,
+        list,
+        np.datetime64,
+        np.dtype([("a", "f4")]),
+        np.float32(1),
+        torch.complex32,
+        torch.float4_e2m1fn_x2,
+        torch.zeros(1),
+    ],
+    ids=repr,
+)
+def test_unknown_types_are_refused(description):
+    with pytest.raises(
+        InvalidArgumentError, match=r"is not an ONNX element type\. Accepted: "
+    ) as info:
+        onnx_type(description)
+    assert repr(description) in str(info.value)
+
+
+@pytest.mark.parametrize("name", ["string", "float4e2m1"])
+def test_torch_lacks_some_types(name):
+    with pytest.raises(InvalidArgumentError, match=f"has no dtype for '{name}'"):
+        torch_dtype(name)
+
+
+def test_torch_is_not_imported():
+    code = "import sys, ortmeter.dtypes as d; d.short_name('f32'); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,298 @@
+"""Parameters of a page: one declaration for the command line, the notebook and the fast mode."""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, NoReturn
+
+from ortmeter._host import command_line
+from ortmeter._params import Declaration, Param, Setting, as_text, declare, fast_mode
+from ortmeter.errors import InvalidArgumentError
+
+__all__ = ["Arguments", "Param", "get_parsed_args"]
+
+
+class Arguments:
+    """Values of the parameters of a page, read as attributes; :func:`get_parsed_args` makes it.
+
+    Iterating gives pairs (name, value). Nothing can be changed.
+
+    Parameters
+    ----------
+    name : str
+        Name of the page.
+    declarations : mapping of str to Declaration
+        Every parameter.
+    settings : mapping of str to Setting
+        What every parameter is set to.
+    fast : bool
+        Whether the fast mode is on.
+
+    Examples
+    --------
+    >>> args = get_parsed_args("plot_x", args=["--size", "512"], size=256, provider="cpu")
+    >>> args.size
+    512
+    >>> print(args)
+    size=512, provider=cpu
+    >>> args.to_dict()
+    {'size': 512, 'provider': 'cpu'}
+    """
+
+    def __init__(
+        self,
+        name: str,
+        declarations: Mapping[str, Declaration],
+        settings: Mapping[str, Setting],
+        *,
+        fast: bool,
+    ) -> None:
+        self.__dict__.update({key: setting.value for key, setting in settings.items()})
+        self.__dict__.update(_name=name, _fast=fast)
+        self.__dict__.update(_declarations=dict(declarations), _settings=dict(settings))
+
+    @property
+    def fast(self) -> bool:
+        """Whether the fast mode is on (environment variable ``ORTMETER_FAST``)."""
+        return bool(self._fast)
+
+    def label(self, name: str) -> str:
+        """Return the text that displays a parameter.
+
+        Parameters
+        ----------
+        name : str
+            Name of the parameter.
+
+        Returns
+        -------
+        str
+            The name of a choice, otherwise the value as the command line accepts it.
+
+        Raises
+        ------
+        InvalidArgumentError
+            No parameter has this name.
+
+        Examples
+        --------
+        >>> get_parsed_args("plot_x", args=[], sizes=(256, 512)).label("sizes")
+        '256,512'
+        """
+        if name not in self._settings:
+            raise InvalidArgumentError(f"got parameter {name!r}, expected {self._names()}")
+        return str(self._settings[name].label)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values by name, sequences as tuples."""
+        return dict(self)
+
+    def _names(self) -> str:
+        return " or ".join(self.__dict__.get("_settings", ()))
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return ((name, setting.value) for name, setting in self._settings.items())
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"got parameter {name!r}, expected {self._names()}", name=name, obj=self
+        )
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"arguments cannot be changed, got {name}={value!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"arguments cannot be changed, got a deletion of {name!r}")
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={_display(s)}" for name, s in self._settings.items())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self})"
+
+    def _repr_html_(self) -> str:
+        mode = ", fast mode" if self.fast else ""
+        rows = (
+            (declaration.flag, _display(self._settings[name]), declaration.param.help)
+            for name, declaration in self._declarations.items()
+        )
+        cells = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in rows)
+        return (
+            f"<table><caption>Parameters of {escape(self._name)}{mode}</caption>"
+            "<thead><tr><th>option</th><th>value</th><th>help</th></tr></thead><tbody>"
+            + "".join(f"<tr>{row}</tr>" for row in cells)
+            + "</tbody></table>"
+        )
+
+
+# Attributes of the class, and what argparse keeps for itself.
+_RESERVED = frozenset({"help", *(n for n in vars(Arguments) if not n.startswith("_"))})
+
+
+def get_parsed_args(
+    name: str,
+    description: str | None = None,
+    expose: str | None = None,
+    args: Sequence[str] | None = None,
+    **params: Any,
+) -> Arguments:
+    """Get the parameters of a page, from the command line when there is one.
+
+    The command line wins over the environment variable of a parameter, which wins over the fast
+    default (when ``ORTMETER_FAST=1``), which wins over the default.
+
+    Parameters
+    ----------
+    name : str
+        Name of the page, shown by ``--help`` and in errors.
+    description : str, optional
+        First paragraph of ``--help``.
+    expose : str, optional
+        Names of the parameters that the command line accepts, separated by commas. None exposes
+        all of them, an empty string none. The others keep their defaults and their variables.
+    args : sequence of str, optional
+        Arguments to read. By default, the command line of the program. The arguments of pytest,
+        of sphinx-build or of a notebook are not for the page: there the defaults hold. With
+        ``%run plot_x.py --config large`` in IPython they are, and they are read.
+    **params : bool, int, float, str, None, sequence, (default, help) or Param
+        Declaration of each parameter; the option of ``num_layers`` is ``--num-layers`` or
+        ``--num_layers``. A tuple of two elements whose second one is a text always is
+        ``(default, help)``: write a list, or a :class:`Param`, for a sequence of two texts.
+
+    Returns
+    -------
+    Arguments
+        The values as attributes, with a text and a table to show.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A declaration is wrong, or a value is not accepted. When the page is the program, a value
+        that is not accepted prints the usage and exits with code 2 instead.
+
+    Examples
+    --------
+    >>> args = get_parsed_args(
+    ...     "plot_x",
+    ...     args=["--config", "large", "--with-mask"],
+    ...     config=Param("small", choices={"small": (256, 512), "large": (2048,)}, help="sizes"),
+    ...     with_mask=(False, "use a causal mask"),
+    ... )
+    >>> args.config, args.with_mask
+    ((2048,), True)
+    >>> args.label("config")
+    'large'
+    >>> print(args)
+    config=large (2048), with_mask=True
+    """
+    declarations = {key: _declare(key, declared) for key, declared in params.items()}
+    exposed = _exposed(expose, declarations)
+    parser = _make_parser(name, description, exposed)
+    argv, is_program = command_line() if args is None else (_checked(args), False)
+    try:
+        given = _read_options(parser, argv, exposed)
+        fast = fast_mode()
+        settings = {k: d.setting(given.get(k), fast=fast) for k, d in declarations.items()}
+    except InvalidArgumentError as error:
+        if not is_program:
+            raise InvalidArgumentError(f"{name}: {error}") from None
+        parser.print_usage(sys.stderr)
+        parser.exit(2, f"{name}: error: {error}\n")
+    return Arguments(name, declarations, settings, fast=fast)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parser that raises: the caller knows whether it may exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidArgumentError(message)
+
+
+def _declare(name: str, declared: Any) -> Declaration:
+    if name in _RESERVED or name.startswith("_") or not name.isidentifier():
+        reserved = ", ".join(sorted(_RESERVED))
+        raise InvalidArgumentError(
+            f"got parameter name {name!r}, expected an identifier that neither starts with '_' "
+            f"nor is one of {reserved}"
+        )
+    return declare(name, declared)
+
+
+def _exposed(expose: str | None, declarations: Mapping[str, Declaration]) -> dict[str, Declaration]:
+    """Return by name what the command line accepts."""
+    if expose is None:
+        return dict(declarations)
+    names = [n.strip().replace("-", "_") for n in expose.split(",") if n.strip()]
+    if unknown := [n for n in names if n not in declarations]:
+        raise InvalidArgumentError(
+            f"expose: got {', '.join(unknown)}, expected {' or '.join(declarations)}"
+        )
+    return {n: d for n, d in declarations.items() if n in names}
+
+
+def _make_parser(
+    name: str, description: str | None, exposed: Mapping[str, Declaration]
+) -> argparse.ArgumentParser:
+    # argparse expands % in a help always, in a description only when it finds "%(prog)".
+    if description and "%(prog)" in description:
+        description = description.replace("%", "%%")
+    parser = _Parser(name, description=description, allow_abbrev=False)
+    for key, declaration in exposed.items():
+        is_flag = declaration.reader.kind is bool
+        parser.add_argument(
+            declaration.flag,
+            dest=key,
+            default=argparse.SUPPRESS,
+            help=declaration.help.replace("%", "%%"),
+            metavar=declaration.reader.metavar,
+            nargs="?" if is_flag else None,
+            const="true" if is_flag else None,
+        )
+    return parser
+
+
+def _read_options(
+    parser: argparse.ArgumentParser, argv: Sequence[str], exposed: Mapping[str, Declaration]
+) -> dict[str, str]:
+    """Return the text given to each option."""
+    flags = [declaration.flag for declaration in exposed.values()]
+    given, unknown = parser.parse_known_args(_normalized(argv, flags))
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], flags, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise InvalidArgumentError(
+            f"got unknown argument {' '.join(unknown)}{hint}, "
+            f"expected {', '.join(flags) or 'no argument'}"
+        )
+    return vars(given)
+
+
+def _normalized(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Write options with hyphens and attach values such as -1e-3, which argparse would refuse."""
+    tokens: list[str] = []
+    for token in argv:
+        option, equal, value = token.partition("=")
+        if (flag := option.replace("_", "-")) in flags:
+            tokens.append(flag + equal + value)
+        elif tokens and tokens[-1] in flags and token[:1] == "-" and token[1:2] not in ("-", "h"):
+            tokens[-1] += "=" + token
+        else:
+            tokens.append(token)
+    return tokens
+
+
+def _checked(args: Sequence[str]) -> list[str]:
+    if isinstance(args, str):
+        raise InvalidArgumentError(f"args: got {args!r}, expected a list such as {args.split()}")
+    return [str(token) for token in args]
+
+
+def _display(setting: Setting) -> str:
+    """Write the label on one line, and the value when the label is the name of something else."""
+    value = as_text(setting.value)
+    label = setting.label if setting.label.isprintable() else repr(setting.label)
+    if value == setting.label:
+        return label
+    return f"{label} ({' '.join(value.replace(',', ', ').split())})"

@@ -1,0 +1,96 @@
+"""One view of the arrays of every library, as NumPy arrays, without importing these libraries."""
+
+import ctypes
+import math
+import sys
+from typing import Any
+
+import numpy as np
+
+from ortmeter.dtypes import numpy_dtype
+from ortmeter.errors import InvalidArgumentError
+
+__all__ = ["as_numpy"]
+
+_ACCEPTED = (
+    "Accepted: a numpy array, a Python number, a torch tensor, an OrtValue, or anything with "
+    "__array__ or __dlpack__"
+)
+
+
+def as_numpy(value: Any) -> np.ndarray:
+    """View an array of any library as a NumPy array of the same element type.
+
+    Parameters
+    ----------
+    value : array of shape (...), or a number
+        NumPy array or scalar, Python number, torch tensor (any device, with or without gradient),
+        :class:`onnxruntime.OrtValue`, or anything with ``__array__`` or ``__dlpack__``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (...). The memory is shared when *value* is on CPU and its library allows it: do not
+        write into the result. bfloat16 and float8 stay what they are, on a dtype of ``ml_dtypes``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        *value* is not an array of numbers or strings on one of the devices its library can copy
+        from: a list, a sparse tensor, packed 4 bits elements.
+
+    Examples
+    --------
+    >>> as_numpy(1.5)
+    array(1.5)
+    """
+    try:
+        return _convert(value)
+    except (TypeError, ValueError, RuntimeError, BufferError) as cause:
+        if isinstance(cause, InvalidArgumentError):
+            raise
+        raise InvalidArgumentError(
+            f"{type(value).__name__} cannot be read as an array: {cause}. {_ACCEPTED}"
+        ) from cause
+
+
+def _convert(value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
+        return np.asarray(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _from_torch(value, torch)
+    if type(value).__module__.startswith("onnxruntime") and hasattr(value, "data_ptr"):
+        return _from_ortvalue(value)
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
+    raise InvalidArgumentError(f"{type(value).__name__} is not an array. {_ACCEPTED}")
+
+
+def _from_torch(tensor: Any, torch: Any) -> np.ndarray:
+    dtype = numpy_dtype(tensor.dtype)
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if dtype.isbuiltin != 1:  # torch refuses to export what NumPy does not define: export the bits
+        bits = {1: torch.uint8, 2: torch.int16}[dtype.itemsize]
+        tensor = tensor.view(bits)
+    return np.asarray(tensor.numpy()).view(dtype)
+
+
+def _from_ortvalue(value: Any) -> np.ndarray:
+    dtype = numpy_dtype(value.data_type())
+    if dtype.isbuiltin == 1:
+        return np.asarray(value.numpy())
+    # numpy() fails for bfloat16 and gives float8 as uint8, and DLPack refuses both: view the bits.
+    shape, size = tuple(value.shape()), value.tensor_size_in_bytes()
+    if value.device_name() != "cpu" or size != math.prod(shape) * dtype.itemsize:
+        raise InvalidArgumentError(
+            f"An OrtValue of {value.data_type()} on {value.device_name()} ({size} bytes, shape "
+            f"{shape}) cannot be read. Accepted for this type: elements of one byte or more on cpu"
+        )
+    if size == 0:
+        return np.empty(shape, dtype)
+    bits = (ctypes.c_ubyte * size).from_address(value.data_ptr())
+    bits.owner = value  # the memory lives as long as what is made of it
+    return np.frombuffer(bits, dtype).reshape(shape)
