@@ -287,6 +287,7 @@ def test_tidied_notebook_does_not_change_when_tidied_again():
     before = {
         "cells": [
             {"cell_type": "markdown", "metadata": {}, "source": ["\n\n# T\n", ":term:`x`\n"]},
+            {"cell_type": "code", "metadata": {}, "source": ["\n"]},
             {"cell_type": "code", "metadata": {}, "source": ["s = ':term:`x`'"]},
         ],
         "nbformat": 4,

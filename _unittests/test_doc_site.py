@@ -41,7 +41,8 @@ Site
    auto_examples/index
 """
 
-# {name} appends a line to the file of the runs: what ran is known whatever is printed.
+# The file of the runs tells which pages ran. Outputs are in upper case: the source of a page is
+# published too.
 PAGE = r'''
 r"""
 .. _l-{name}:
@@ -55,6 +56,9 @@ The cost is :math:`2N^2`, and
 
    \sum_{{i=1}}^{{n}} i = \frac{{n (n + 1)}}{{2}}
 """
+
+# sphinx_gallery_tags = ["tag of {name}"]
+
 # %%
 # Results
 # -------
@@ -65,7 +69,7 @@ from pathlib import Path
 with Path(os.environ["RUNS"]).open("a") as file:
     file.write("{name}\n")
 {code}
-print("results of {name}")
+print("results of {name}".upper())
 '''
 
 
@@ -153,8 +157,15 @@ def site(built, tmp_path):
 
 def test_page_publishes_its_results_and_its_machine(built):
     html = built.html("plot_a")
-    assert "results of plot_a" in html
+    assert "RESULTS OF PLOT_A" in html
     assert "provider CPU" in re.search(r'<p class="built-on">(.*)</p>', html)[1]
+
+
+def test_settings_of_a_page_are_a_tag_and_not_an_empty_cell(built):
+    html = built.html("plot_a")
+    assert "Tags: tag of plot_a" in html
+    assert "sphinx_gallery_tags" not in html
+    assert html.count('<div class="highlight"><pre>') == 2  # the code and its output
 
 
 def test_formulas_are_mathml_without_script(built):
@@ -198,13 +209,13 @@ def test_notebook_begins_with_the_wheel_of_the_site(built):
 
 def test_second_build_runs_no_page(site):
     assert site.build() == (0, [])
-    assert "results of plot_a" in site.html("plot_a")
+    assert "RESULTS OF PLOT_A" in site.html("plot_a")
 
 
 def test_edited_page_runs_alone(site):
-    site.write("plot_b", "print('second edition')")
+    site.write("plot_b", "print('second edition'.upper())")
     assert site.build() == (0, ["plot_b"])
-    assert "second edition" in site.html("plot_b")
+    assert "SECOND EDITION" in site.html("plot_b")
 
 
 def test_change_of_the_package_runs_every_page(site):
@@ -226,29 +237,29 @@ def test_failing_page_fails_the_build_and_runs_again(site):
 
 
 def test_build_without_plot_keeps_the_results(site):
-    site.write("plot_a", "print('second edition')")
+    site.write("plot_a", "print('second edition'.upper())")
     assert site.build(ORTMETER_PLOT="0") == (0, [])
-    assert "results of plot_a" in site.html("plot_a")
+    assert "RESULTS OF PLOT_A" in site.html("plot_a")
     assert "Built without running the pages" in site.html("plot_a")
     assert site.build() == (0, ["plot_a"])
-    assert "second edition" in site.html("plot_a")
+    assert "SECOND EDITION" in site.html("plot_a")
 
 
 def test_copy_built_without_plot_shows_the_text_of_today(site):
     copy = Site(site.root)
     copy.doc, copy.out = site.root / "build" / "noplot", site.root / "dist" / "html-noplot"
-    site.write("plot_a", "print('second edition')")
+    site.write("plot_a", "print('second edition'.upper())")
     shutil.copytree(site.doc, copy.doc, ignore=shutil.ignore_patterns("auto_examples"))
     assert copy.build(ORTMETER_PLOT="0") == (0, [])
     assert "second edition" in copy.html("plot_a")
-    assert "results of plot_b" in site.html("plot_b")
+    assert "RESULTS OF PLOT_B" in site.html("plot_b")
     assert site.build() == (0, ["plot_a"])
 
 
 def test_build_of_one_page_runs_it_and_keeps_the_others(site):
-    site.write("plot_a", "print('second edition')")
+    site.write("plot_a", "print('second edition'.upper())")
     assert site.build(ORTMETER_PAGE="plot_b") == (0, ["plot_b"])
-    assert "results of plot_a" in site.html("plot_a")
+    assert "RESULTS OF PLOT_A" in site.html("plot_a")
     assert site.build() == (0, ["plot_a"])
 
 

@@ -78,7 +78,7 @@ def _recipe(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]:
         raise InvalidArgumentError(
             f"Candidate {name!r} has no recipe, so that a fresh process cannot build it again. "
             "Accepted with processes > 1: Candidate(..., recipe=...), for example "
-            "ortmeter.bound_candidate(model, feeds)"
+            "ortmeter.session_candidate(model, feeds)"
         )
     folder.mkdir()
     recipe = candidate.recipe(folder)

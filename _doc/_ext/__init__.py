@@ -1,0 +1,25 @@
+"""What `conf.py` adds to Sphinx and sphinx-gallery.
+
+The steps of a build, in the order of their priorities; sphinx-gallery runs the pages at 500.
+`_ext.api` is an extension of its own, which comes after them.
+"""
+
+from typing import Any
+
+from sphinx.application import Sphinx
+
+from _ext import bundle, cells, mathml, provider, published, staleness, wheel
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the extension."""
+    app.add_config_value("ortmeter_root", "", "", types=(str,))
+    mathml.register(app)
+    app.connect("config-inited", provider.announce)
+    app.connect("builder-inited", wheel.publish_wheel, priority=200)
+    app.connect("builder-inited", staleness.choose_pages, priority=300)
+    app.connect("builder-inited", staleness.record_pages, priority=600)
+    app.connect("builder-inited", bundle.finish_downloads, priority=700)
+    app.connect("doctree-read", cells.drop_empty_cells)
+    app.connect("build-finished", published.check_site)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,117 @@
+"""Settings of sphinx-gallery and the order of the pages."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from sphinx.errors import ConfigError
+
+#: Sections in the order of the site, and their pages in the order of reading.
+SECTIONS = {
+    "performance": ("plot_op_gemm2_cuda", "plot_profiling", "plot_kmeans_profiling"),
+    "einsum": ("plot_einsum_decomposition",),
+    "numerics": ("plot_parallelized_reduction", "plot_layer_norm_discrepancies"),
+    "backend": ("plot_custom_backend_101", "plot_custom_backend_llama_102"),
+}
+
+
+def page_rank(path: str) -> tuple[int, int, str]:
+    """Sort key of a page: its section, then its place in it; unknown ones come last."""
+    section, name = Path(path).parent.name, Path(path).stem
+    sections = list(SECTIONS)
+    names = SECTIONS.get(section, ())
+    return (
+        sections.index(section) if section in sections else len(sections),
+        names.index(name) if name in names else len(names),
+        name,
+    )
+
+
+class PageOrder:
+    """Order of the pages of a section, in the form that sphinx-gallery asks for.
+
+    Parameters
+    ----------
+    folder : str
+        Folder of the section.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, page: str) -> tuple[int, int, str]:
+        return page_rank(str(Path(self.folder, page)))
+
+    def __repr__(self) -> str:
+        return "PageOrder"
+
+
+def page_pattern(page: str, examples: Path) -> str:
+    """Regular expression of the pages to run.
+
+    Parameters
+    ----------
+    page : str
+        Name of the only page to run, empty for all of them.
+    examples : Path
+        Folder of the pages.
+
+    Raises
+    ------
+    ConfigError
+        No page has this name.
+    """
+    if not page:
+        return re.escape(os.sep) + "plot_"
+    known = sorted(path.stem for path in examples.rglob("plot_*.py"))
+    if page not in known:
+        raise ConfigError(f"ORTMETER_PAGE={page!r} is not a page. Accepted: {', '.join(known)}")
+    return re.escape(f"{os.sep}{page}.py") + "$"
+
+
+def gallery_conf(doc: Path, build: Path) -> dict[str, Any]:
+    """Settings of sphinx-gallery.
+
+    Parameters
+    ----------
+    doc : Path
+        Folder of ``conf.py``.
+    build : Path
+        Where reports go, outside the site.
+
+    Returns
+    -------
+    dict
+        Value of ``sphinx_gallery_conf``. Functions are given by name: Sphinx keeps the
+        configuration between two builds only when it can be pickled.
+    """
+    page = os.environ.get("ORTMETER_PAGE", "")
+    return {
+        "examples_dirs": ["examples"],
+        "gallery_dirs": ["auto_examples"],
+        "subsection_order": [*(f"examples/{section}" for section in SECTIONS), "*"],
+        "within_subsection_order": "_ext.gallery.PageOrder",
+        "minigallery_sort_order": "_ext.gallery.page_rank",
+        "filename_pattern": page_pattern(page, doc / "examples"),
+        # Whoever names a page wants it to run.
+        "run_stale_examples": bool(page),
+        "plot_gallery": os.environ.get("ORTMETER_PLOT", "1") != "0",
+        "backreferences_dir": "api/generated",
+        "doc_module": ("ortmeter",),
+        "capture_repr": ("_repr_html_", "__repr__"),
+        "ignore_repr_types": r"matplotlib\.",
+        "image_srcset": ["2x"],
+        "thumbnail_size": (560, 350),
+        "recommender": {"enable": True, "n_examples": 3, "min_df": 1, "max_df": 1.0},
+        "reset_modules": ("matplotlib", "_ext.resetting.reset"),
+        "reset_modules_order": "both",
+        "remove_config_comments": True,
+        "show_memory": False,
+        "show_signature": False,
+        # Its page asks for scripts of other sites.
+        "write_computation_times": False,
+        # All pages run and the report names every failure; the build fails at its end.
+        "abort_on_example_error": False,
+        "junit": str(build / "gallery-junit.xml"),
+    }

@@ -1,0 +1,68 @@
+"""Configuration of the site, see CONTRIBUTING.rst for the commands and the variables."""
+
+import os
+import sys
+from pathlib import Path
+
+DOC = Path(__file__).resolve().parent
+ROOT = next(folder for folder in DOC.parents if (folder / "pyproject.toml").exists())
+sys.path.insert(0, str(DOC))
+
+from _ext.gallery import gallery_conf  # noqa: E402
+
+import ortmeter  # noqa: E402
+
+project = "ortmeter"
+author = "The ortmeter developers"
+project_copyright = author
+version = release = ortmeter.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.viewcode",
+    "numpydoc",
+    "sphinx_gallery.gen_gallery",
+    "_ext",
+    "_ext.api",
+]
+nitpicky = True
+# Names of other projects are not links: the build asks nothing of the network.
+nitpick_ignore_regex = [
+    (r"py:.*", rf"{name}(\..*)?")
+    for name in ("matplotlib", "numpy", "onnx", "onnxruntime", "pandas", "torch")
+]
+templates_path = ["_templates"]
+# The headers of the gallery are parts of pages that sphinx-gallery writes.
+exclude_patterns = ["_ext", "_templates", "examples", "results"]
+
+ortmeter_root = str(ROOT)
+sphinx_gallery_conf = gallery_conf(DOC, ROOT / "build")
+
+autosummary_generate = False
+autodoc_member_order = "bysource"
+# The docstrings give types with shapes and units, which annotations cannot.
+autodoc_typehints = "none"
+add_module_names = False
+numpydoc_show_class_members = False
+toc_object_entries = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = "ortmeter"
+html_baseurl = os.environ.get("ORTMETER_BASEURL", "")
+html_math_renderer = "mathml"
+html_context = {"default_mode": "auto"}
+html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
+html_css_files = ["ortmeter.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {
+    "navbar_align": "left",
+    "navigation_with_keys": False,
+    "show_toc_level": 2,
+    "secondary_sidebar_items": ["page-toc", "sg_download_links"],
+    "footer_start": ["built-on"],
+    "footer_center": [],
+    "footer_end": [],
+}

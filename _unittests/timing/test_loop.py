@@ -1,0 +1,160 @@
+import gc
+import time
+
+import numpy as np
+import pytest
+from fakes import FakeClock
+
+from ortmeter.errors import InvalidArgumentError, MissingDependencyError
+from ortmeter.timing import loop
+from ortmeter.timing.loop import measure
+from ortmeter.timing.measurement import Candidate
+
+
+def test_medians_are_the_durations():
+    clock = FakeClock()
+    durations = {"a": 1e-3, "b": 3e-3}
+    candidates = {name: clock.candidate(name, s) for name, s in durations.items()}
+    results = measure(candidates, repeat=9, timer=clock)
+    assert {name: m.median for name, m in results.items()} == pytest.approx(durations)
+    assert all(m.repeat == 9 for m in results.values())
+
+
+def test_rounds_are_interleaved_in_a_shuffled_order_that_the_seed_decides():
+    def rounds(seed):
+        clock = FakeClock()
+        candidates = {name: clock.candidate(name, 1e-3) for name in "abc"}
+        measure(candidates, repeat=30, warmup=1, precision=None, seed=seed, timer=clock)
+        return ["".join(clock.calls[-90:][i : i + 3]) for i in range(0, 90, 3)]
+
+    assert all(sorted(order) == ["a", "b", "c"] for order in rounds(0))
+    assert len(set(rounds(0))) == 6
+    assert rounds(0) == rounds(0) != rounds(1)
+
+
+@pytest.mark.parametrize(("duration", "number"), [(1e-3, 1), (1e-5, 20), (3e-5, 7)])
+def test_short_calls_are_grouped(duration, number):
+    clock = FakeClock()
+    (m,) = measure({"a": clock.candidate("a", duration)}, repeat=3, timer=clock).values()
+    assert m.number == pytest.approx(number, abs=1)
+    assert m.median == pytest.approx(duration)
+
+
+def test_a_call_that_takes_no_time_ends(monkeypatch):
+    monkeypatch.setattr(loop, "_MAX_NUMBER", 1000)
+    (m,) = measure({"a": lambda: None}, repeat=2, warmup=1, timer=FakeClock()).values()
+    assert m.median == 0
+
+
+def test_the_warm_up_lasts_until_times_are_stable_and_stays_apart():
+    clock = FakeClock()
+    slow_start = [30.0, 0.1, 0.05, 0.03, 0.02, 0.015, 0.012, *[0.01] * 500]
+    (m,) = measure({"a": clock.candidate("a", slow_start)}, repeat=5, timer=clock).values()
+    assert m.warmup[0] == pytest.approx(30)
+    assert m.median == pytest.approx(0.01)
+    assert m.seconds.max() == pytest.approx(0.01)
+
+
+def test_the_warm_up_is_bounded():
+    clock = FakeClock()
+    never_stable = (1e-6 * 2**i for i in range(10_000))
+    (m,) = measure({"a": clock.candidate("a", never_stable)}, repeat=1, timer=clock).values()
+    assert sum(m.warmup[1:-1]) < 1
+
+
+def test_a_given_warm_up_is_taken_as_it_is():
+    clock = FakeClock()
+    (m,) = measure({"a": clock.candidate("a", 1e-3)}, repeat=1, warmup=4, timer=clock).values()
+    assert len(m.warmup) == 4
+
+
+def test_rounds_are_added_until_the_ratio_is_known():
+    def rounds(noise, precision=0.015, budget_s=100.0):
+        rng = np.random.default_rng(0)
+        clock = FakeClock()
+        candidates = {
+            name: clock.candidate(name, 1e-3 * np.exp(noise * rng.standard_normal(20_000)))
+            for name in "ab"
+        }
+        results = measure(
+            candidates, repeat=50, precision=precision, budget_s=budget_s, timer=clock
+        )
+        return results["a"].repeat
+
+    assert rounds(noise=0.001) == 50
+    assert 100 < rounds(noise=0.15) < 2000
+    assert rounds(noise=0.15, precision=None) == 50
+    assert rounds(noise=0.15, budget_s=0.01) == 50
+    assert rounds(noise=0.15, budget_s=0.15) < rounds(noise=0.15)
+
+
+def test_a_slow_spell_that_hits_all_adds_no_round():
+    clock = FakeClock()
+    machine = 1e-3 * (1 + 0.5 * np.sin(np.linspace(0, 6, 4000)))
+    candidates = {name: clock.candidate(name, np.repeat(machine, 1)) for name in "ab"}
+    assert measure(candidates, repeat=60, warmup=1, timer=clock)["a"].repeat == 60
+
+
+def test_each_call_is_synchronized_inside_the_timed_region():
+    clock = FakeClock()
+    launch = clock.candidate("launch", 1e-4)
+    wait = clock.candidate("wait", 2e-3)
+    both = Candidate(launch, sync=wait)
+    measured = measure({"own": both, "default": launch}, repeat=3, sync=wait, timer=clock)
+    for m in measured.values():
+        assert m.median == pytest.approx(2.1e-3)
+    alone = measure({"a": launch}, repeat=3, sync="cpu", timer=clock)
+    assert alone["a"].median == pytest.approx(1e-4)
+
+
+def test_a_provider_stands_for_the_synchronisation_of_torch(monkeypatch):
+    import torch
+
+    devices = []
+    monkeypatch.setattr(torch.cuda, "synchronize", devices.append)
+    measure({"a": lambda: None}, repeat=2, warmup=1, sync="cuda:1", precision=None)
+    assert set(devices) == {1}
+
+
+def test_synchronisation_without_torch_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(MissingDependencyError, match=r"ortmeter\[torch\]"):
+        measure({"a": lambda: None}, sync="cuda")
+
+
+def test_the_garbage_collector_is_off_while_measuring_and_on_again_after():
+    states = []
+    measure({"a": lambda: states.append(gc.isenabled())}, repeat=2, warmup=1, precision=None)
+    assert not any(states)
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        measure({"a": lambda: 1 / 0})
+    assert gc.isenabled()
+
+
+def test_an_error_names_the_candidate():
+    with pytest.raises(ZeroDivisionError) as caught:
+        measure({"good": lambda: None, "bad": lambda: 1 / 0})
+    assert "candidate 'bad'" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"candidates": {}}, "candidates is empty"),
+        ({"repeat": 0}, "repeat=0"),
+        ({"warmup": -1}, "warmup=-1"),
+        ({"processes": 0}, "processes=0"),
+        ({"processes": 2}, "'a' has no recipe"),
+        ({"sync": "gpu"}, "provider='gpu'"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        measure(**{"candidates": {"a": lambda: None}, **options})
+
+
+def test_the_real_clock_agrees_with_sleep():
+    (m,) = measure({"a": lambda: time.sleep(2e-3)}, repeat=3, warmup=1, precision=None).values()
+    assert m.seconds.min() >= 2e-3
+    assert m.number == 1

@@ -1,0 +1,67 @@
+import json
+
+import numpy as np
+import pytest
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.timing.measurement import Measurement, format_seconds
+
+SECONDS = np.array([[3.0, 1.0, 2.0], [5.0, 4.0, 6.0]])
+
+
+def test_statistics_are_those_of_numpy():
+    m = Measurement("a", SECONDS, number=7)
+    assert m.median == np.median(SECONDS)
+    assert m.quartiles == tuple(np.percentile(SECONDS, [25, 75]))
+    assert (m.processes, m.repeat) == (2, 3)
+    assert m.relative_iqr == pytest.approx(2.5 / 3.5)
+
+
+def test_throughput_needs_declared_work():
+    m = Measurement("a", [[2.0]], flop=6e9, bytes_moved=8e9)
+    assert (m.gflop_per_s, m.gb_per_s) == (3.0, 4.0)
+    assert Measurement("a", [[2.0]]).gflop_per_s is None
+    assert Measurement("a", [[2.0]]).gb_per_s is None
+
+
+def test_the_text_warns_when_the_samples_are_noisy():
+    assert "noisy: the interquartile range is 71% of the median" in str(Measurement("a", SECONDS))
+    assert "noisy" not in str(Measurement("a", [[1.0, 1.01, 1.02]]))
+    assert "in each of 2 processes" in str(Measurement("a", SECONDS))
+
+
+def test_samples_cannot_be_changed():
+    source = SECONDS.copy()
+    m = Measurement("a", source)
+    source[:] = 0
+    assert m.median == 3.5
+    with pytest.raises(ValueError, match="read-only"):
+        m.seconds[0, 0] = 1
+
+
+def test_json_round_trip():
+    m = Measurement("a", SECONDS, 7, (0.5, 0.25), 1e9, None)
+    again = Measurement.from_dict(json.loads(json.dumps(m.to_dict())))
+    np.testing.assert_array_equal(again.seconds, m.seconds)
+    assert again.to_dict() == m.to_dict()
+
+
+@pytest.mark.parametrize("seconds", [[], [[]], [1.0], [[[1.0]]]])
+def test_other_shapes_are_refused(seconds):
+    with pytest.raises(InvalidArgumentError, match=r"Accepted: \(processes, repeat\)"):
+        Measurement("a", seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (2.5, "2.5 s"),
+        (1.0, "1 s"),
+        (0.01234, "12.3 ms"),
+        (2e-6, "2 µs"),
+        (3.3e-8, "33 ns"),
+        (0, "0 ns"),
+    ],
+)
+def test_durations_are_written_with_their_unit(seconds, expected):
+    assert format_seconds(seconds) == expected
