@@ -1,0 +1,50 @@
+# One environment (.venv), one site (dist/html). `make help` lists the targets.
+PYTHON ?= python3
+RUNTIME ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
+PROVIDER ?= auto
+PAGE ?= plot_op_gemm2_cuda
+SPHINXOPTS ?=
+ifeq ($(filter $(RUNTIME),cpu gpu),)
+$(error RUNTIME=$(RUNTIME) is not known. Accepted: cpu, gpu)
+endif
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed-$(RUNTIME)
+SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
+export ORTMETER_PROVIDER = $(PROVIDER)
+export ORTMETER_CACHE = $(CURDIR)/build/cache
+
+.PHONY: help install html html-noplot page test test-site lint bench notebooks serve clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+install: $(INSTALLED) ## create .venv with everything, for RUNTIME=cpu or gpu
+html: install ## run the pages on PROVIDER=auto, cpu, cuda or cuda:1, build dist/html
+	$(SPHINX) -d build/doctrees _doc dist/html
+html-noplot: install ## build dist/html-noplot without running a page
+	rm -rf build/noplot && mkdir -p build && cp -rp _doc build/noplot && rm -rf build/noplot/auto_examples && ORTMETER_PLOT=0 $(SPHINX) -d build/doctrees-noplot build/noplot dist/html-noplot
+page: install ## run one page, PAGE=plot_x, and rebuild the site around it
+	ORTMETER_PAGE=$(PAGE) $(SPHINX) -d build/doctrees _doc dist/html
+test: install ## run the tests that need no site
+	$(BIN)/python -m pytest -m "not site"
+test-site: html ## run the tests of the built site
+	$(BIN)/python -m pytest -m site
+lint: install ## check style, types and layers
+	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports
+bench: install ## time our functions beside the peers'
+	for script in _benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+notebooks: html ## put the notebooks of the site into dist/notebooks
+	$(BIN)/python -m zipfile -e _doc/auto_examples/auto_examples_jupyter.zip dist/notebooks
+serve: html ## serve the site on http://127.0.0.1:8000
+	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 -d dist/html
+clean: ## remove the environment, the site and what the pages left
+	rm -rf .venv build dist _doc/auto_examples _doc/api/generated
+
+# The two wheels of ONNX Runtime install the same module: both leave before either comes.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python >= 3.11 is needed, PYTHON=$(PYTHON) is " + sys.version)'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	rm -f .venv/.installed-* && $(BIN)/python -m pip uninstall --quiet --yes onnxruntime onnxruntime-gpu
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(RUNTIME),pages]" --group dev
+	touch $@
