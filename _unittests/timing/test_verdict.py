@@ -85,7 +85,13 @@ def test_processes_that_differ_widen_the_interval():
     [
         (2.0, 1.8, 2.2, "faster", "b is 2.00 times faster than a (99% interval 1.80 to 2.20)"),
         (0.5, 0.4, 0.625, "slower", "b is 2.00 times slower than a (99% interval 1.60 to 2.50)"),
-        (1.5, 0.9, 2.0, "undecided", "no difference can be claimed between b and a (ratio 1.50, 99"),
+        (
+            1.5,
+            0.9,
+            2.0,
+            "undecided",
+            "no difference can be claimed between b and a (ratio 1.50, 99",
+        ),
         # an interval that leaves 1 out is not enough: the effect must be worth a claim
         (1.02, 1.01, 1.03, "equivalent", "(ratio 1.02, below 5%, 99% interval 1.01 to 1.03)"),
         (1.04, 1.01, 1.08, "undecided", "no difference can be claimed"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ortmeter.iobinding import BoundSession, session_candidate
     from ortmeter.loading import load_model
     from ortmeter.models import freeze_inputs
-    from ortmeter.plotting import draw_model, latency_plot
+    from ortmeter.plotting import draw_model, latency_plot, speedup_plot
     from ortmeter.providers import resolve_provider, usable_providers
     from ortmeter.results import save_tables
     from ortmeter.sessions import make_session, node_assignment, optimized_model
@@ -48,6 +48,7 @@ __all__ = [
     "session_candidate",
     "show",
     "speedup",
+    "speedup_plot",
     "to_frame",
     "usable_providers",
 ]
@@ -61,7 +62,7 @@ _NAMES_OF_MODULE = {
     "iobinding": ("BoundSession", "session_candidate"),
     "loading": ("load_model",),
     "models": ("freeze_inputs",),
-    "plotting": ("draw_model", "latency_plot"),
+    "plotting": ("draw_model", "latency_plot", "speedup_plot"),
     "providers": ("resolve_provider", "usable_providers"),
     "results": ("save_tables",),
     "sessions": ("make_session", "node_assignment", "optimized_model"),

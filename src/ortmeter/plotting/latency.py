@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import textwrap
 from collections.abc import Iterator
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.plotting._axes import (
+    add_legend,
+    add_titles,
+    new_axes,
+    number,
+    paint,
+    plain,
+    series_style,
+    wrap,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,14 +29,7 @@ __all__ = ["latency_plot"]
 
 STATISTICS = ("q1", "median", "q3")
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
-# Okabe and Ito's colours, told apart by colour-blind readers, without the two palest.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-# As far from white as from the near black of dark pages: 4.5 to 1 and 4.1 to 1.
-GREY = "#767676"
 AXES_WIDTH = 390  # points, about, in our own figure
-SHORT_NAME = 18  # letters: three of them fit side by side
 
 
 def latency_plot(
@@ -93,21 +95,17 @@ def latency_plot(
     single = len(set(frame[x])) == 1
     own_figure = ax is None
     if ax is None:
-        from matplotlib import pyplot as plt
-
-        height = 1.8 + 0.4 * len(series) if single else 4.8
-        figure, ax = plt.subplots(figsize=(6.4, height), layout="constrained")
-        figure.patch.set_alpha(0)
+        ax = new_axes(1.8 + 0.4 * len(series) if single else 4.8)
     latency = f"median latency ({unit}), lower is better"
     if single:
         _draw_rows(ax, series)
-        ax.set(xlabel=latency, ylabel=f"candidate, {_plain(x)} = {_number(frame[x].iloc[0])}")
+        ax.set(xlabel=latency, ylabel=f"candidate, {plain(x)} = {number(frame[x].iloc[0])}")
     else:
         _draw_lines(ax, series, sorted(frame[x].unique()))
-        ax.set(xlabel=_plain(x), ylabel=latency)
-        _add_legend(ax, [one.name for one in series], own_figure=own_figure)
-    _add_titles(ax, title, caption)
-    _paint(ax)
+        ax.set(xlabel=plain(x), ylabel=latency)
+        add_legend(ax, [one.name for one in series], own_figure=own_figure)
+    add_titles(ax, title, caption)
+    paint(ax)
     return ax
 
 
@@ -166,13 +164,10 @@ def _series(frame: "pd.DataFrame", x: str, factor: float) -> Iterator[_Series]:
     for i, name in enumerate(frame["candidate"].unique()):
         rows = frame[frame["candidate"] == name].sort_values(x)
         q1, medians, q3 = (rows[column].to_numpy(dtype=float) * factor for column in STATISTICS)
-        style = {
-            "color": COLORS[i % len(COLORS)],
-            "marker": MARKERS[i % len(MARKERS)],
-            "linestyle": LINES[i % len(LINES)],
-        }
         sizes = rows[x].to_numpy(dtype=float)
-        yield _Series(str(name), sizes, medians, np.array([medians - q1, q3 - medians]), style)
+        yield _Series(
+            str(name), sizes, medians, np.array([medians - q1, q3 - medians]), series_style(i)
+        )
 
 
 def _draw_lines(ax: "Axes", series: list[_Series], sizes: list[float]) -> None:
@@ -191,7 +186,7 @@ def _draw_lines(ax: "Axes", series: list[_Series], sizes: list[float]) -> None:
 def _draw_rows(ax: "Axes", series: list[_Series]) -> None:
     for row, one in enumerate(series):
         ax.errorbar(one.medians, [row], xerr=one.whiskers, capsize=4, **one.style)
-    ax.set_yticks(range(len(series)), [_wrap(one.name, 24) for one in series])
+    ax.set_yticks(range(len(series)), [wrap(one.name, 24) for one in series])
     ax.set_ylim(len(series) - 0.5, -0.5)
     ax.set_xlim(left=0)
 
@@ -201,62 +196,9 @@ def _spaced_labels(sizes: list[float]) -> list[str]:
     labels, free_from = [], -math.inf
     points_per_log = AXES_WIDTH / math.log(sizes[-1] / sizes[0])
     for size in sizes:
-        label, position = _number(size), points_per_log * math.log(size)
+        label, position = number(size), points_per_log * math.log(size)
         half_width = 3.5 * len(label) + 2
         fits = position - half_width >= free_from
         labels.append(label if fits else "")
         free_from = position + half_width if fits else free_from
     return labels
-
-
-def _add_legend(ax: "Axes", names: list[str], *, own_figure: bool) -> None:
-    """Put the legend outside the axes: below in our own figure, beside in someone else's."""
-    labels = [_wrap(name, 30) for name in names]
-    options: dict[str, Any] = {"frameon": False, "labelcolor": GREY}
-    handles: list[Any] = list(ax.containers)
-    if own_figure:
-        columns = 2 if max(map(len, names)) > SHORT_NAME else 3
-        options |= {"loc": "outside lower center", "ncols": columns}
-        ax.figure.legend(handles, labels, **options)
-    else:
-        ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1), **options)
-
-
-def _add_titles(ax: "Axes", title: str, caption: str) -> None:
-    caption = _wrap(caption, 70)
-    lines = len(caption.splitlines())
-    ax.set_title(_wrap(title, 52), loc="left", pad=8 + 12 * lines, color=GREY)
-    ax.annotate(
-        caption,
-        (0, 1),
-        (0, 6),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        va="bottom",
-        fontsize=9,
-        color=GREY,
-    )
-
-
-def _paint(ax: "Axes") -> None:
-    """Make the background transparent and everything that is not data grey."""
-    ax.patch.set_alpha(0)
-    ax.tick_params(colors=GREY)
-    ax.spines[:].set_color(GREY)
-    ax.spines[["top", "right"]].set_visible(False)
-    for label in (ax.xaxis.label, ax.yaxis.label):
-        label.set_color(GREY)
-    ax.grid(color=GREY, alpha=0.3, linewidth=0.6)
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else f"{value:g}"
-
-
-def _wrap(text: str, width: int) -> str:
-    return _plain("\n".join(textwrap.wrap(text, width)))
-
-
-def _plain(text: str) -> str:
-    """Escape the signs that matplotlib would read as a formula."""
-    return str(text).replace("$", r"\$")
