@@ -73,6 +73,16 @@ def _parse_text(text: str) -> onnx.ModelProto:
 def model_files(path: str | os.PathLike[str]) -> list[Path]:
     """List the files of a model: its own, then those of its external data.
 
+    Parameters
+    ----------
+    path : path
+        File of the model.
+
+    Returns
+    -------
+    list of Path
+        Its own file first. Those of external data are not checked to exist.
+
     Raises
     ------
     ModelError

@@ -20,7 +20,17 @@ _DLPACK_CUDA = 2
 
 
 def device_of(value: Any) -> str:
-    """Name the device that holds an array: ``cpu`` for host memory, ``cuda``, ``cuda:1``.
+    """Name the device that holds an array.
+
+    Parameters
+    ----------
+    value : array
+        Of any library.
+
+    Returns
+    -------
+    str
+        ``cpu`` for host memory, ``cuda``, ``cuda:1``.
 
     Examples
     --------

@@ -84,7 +84,7 @@ def save_tables(
     if not tables:
         raise InvalidArgumentError("tables is empty. Accepted: at least one table")
     for part in (name, *tables):
-        if not part or Path(part).name != part:
+        if part in {"", ".", ".."} or Path(part).name != part:
             raise InvalidArgumentError(f"{part!r} is not a plain name for a file")
     import_optional("openpyxl", "excel")
     target = Path(folder or tempfile.mkdtemp(prefix="ortmeter-"))

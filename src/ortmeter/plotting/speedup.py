@@ -81,7 +81,8 @@ def speedup_plot(
         offset = _SPREAD * ((rank + 0.5) / len(names) - 0.5)
         ratios = [s.ratio for _, s in mine]
         whiskers = [[s.ratio - s.low for _, s in mine], [s.high - s.ratio for _, s in mine]]
-        style = {**series_style(rank), "linestyle": "none"}
+        # The baseline keeps the first style: a candidate looks the same as in a plot of latencies.
+        style = {**series_style(rank + 1), "linestyle": "none"}
         ax.errorbar([i + offset for i, _ in mine], ratios, yerr=whiskers, capsize=4, **style)
     ax.set_xticks(range(len(speedups)), [str(key) for key in speedups])
     ax.set_xlim(-0.5, len(speedups) - 0.5)

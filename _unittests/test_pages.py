@@ -1,0 +1,182 @@
+"""Run the pages as their readers do, in fast mode: as a script and as a notebook."""
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import nbclient
+import nbformat
+import numpy as np
+import pytest
+from sphinx_gallery.gen_gallery import DEFAULT_GALLERY_CONF
+from sphinx_gallery.notebook import jupyter_notebook
+from sphinx_gallery.py_source_parser import split_code_and_text_blocks
+
+from ortmeter.timing import Measurement
+
+EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
+PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
+GEMM = EXAMPLES / "performance" / "plot_op_gemm2_cuda.py"
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+@pytest.fixture
+def fast(monkeypatch):
+    monkeypatch.setenv("ORTMETER_FAST", "1")
+    monkeypatch.setenv("ORTMETER_PROVIDER", "cpu")
+
+
+def run_script(page, folder, *arguments, flags=("-W", "error"), **environment):
+    return subprocess.run(
+        [sys.executable, *flags, str(page), *arguments],
+        cwd=folder,
+        env={**os.environ, "MPLBACKEND": "agg", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def told(stderr):
+    """Lines of the standard error, but for those of the fonts of the machine."""
+    return [line for line in stderr.splitlines() if not line.startswith("Fontconfig ")]
+
+
+@each_page
+def test_the_script_runs_without_a_warning(fast, tmp_path, page):
+    done = run_script(page, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert told(done.stderr) == []
+    assert "Measured on" in done.stdout
+    assert str(tmp_path) not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@each_page
+def test_the_notebook_runs_in_an_empty_folder(fast, tmp_path, page):
+    _, blocks = split_code_and_text_blocks(str(page))
+    settings = {**DEFAULT_GALLERY_CONF, "src_dir": ""}
+    written = jupyter_notebook(blocks, settings, str(page.parent))
+    notebook = nbformat.reads(json.dumps(written), as_version=4)
+    folder = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=120, resources=folder).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    streams = [output["text"] for output in outputs if output.get("name") == "stderr"]
+    assert told("".join(streams)) == []
+    pictures = [o for o in outputs if "image/png" in o.get("data", {})]
+    assert pictures
+    assert any("<svg" in o.get("data", {}).get("text/html", "") for o in outputs)
+
+
+@each_page
+def test_the_page_keeps_the_promises_of_its_checklist(page):
+    text = page.read_text(encoding="utf-8")
+    title = re.search(r"^(.+)\n=+$", text, flags=re.MULTILINE)[1]
+    assert title.endswith("?")
+    for promise in ("Prediction", "get_parsed_args", "environment()", "default_rng(", "assert "):
+        assert promise in text, promise
+    assert "tqdm" not in text
+    cells = re.split(r"^# %%.*$", text, flags=re.MULTILINE)
+    longest = max(
+        sum(bool(line.strip()) and not line.startswith("#") for line in cell.splitlines())
+        for cell in cells[1:]
+    )
+    assert longest <= 40
+
+
+def test_an_unknown_option_of_a_page_is_refused(tmp_path):
+    done = run_script(GEMM, tmp_path, "--itype", "99", flags=())
+    assert done.returncode == 2
+    assert "got '99', expected 1, 10 or 16" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_page_never_runs_on_another_provider_than_asked(fast, tmp_path):
+    from ortmeter.providers import usable_providers
+
+    if "cuda" in usable_providers():
+        pytest.skip("CUDA works on this machine")
+    done = run_script(GEMM, tmp_path, "--provider", "cuda", flags=())
+    assert done.returncode != 0
+    assert "ProviderUnavailableError" in done.stderr
+    assert "Measured on" not in done.stdout
+
+
+def test_a_type_without_kernel_is_an_error_when_it_is_the_one_to_measure(fast, tmp_path):
+    done = run_script(GEMM, tmp_path, "--itype", "16", flags=())
+    assert done.returncode != 0
+    assert "Could not find an implementation for Gemm" in done.stderr
+
+
+@pytest.mark.parametrize("itype", ["10"])
+def test_the_gemm_page_measures_other_types(fast, tmp_path, itype):
+    done = run_script(GEMM, tmp_path, "--itype", itype, "--config", "8,12")
+    assert done.returncode == 0, done.stderr
+    assert "float16 on CPU, threads=1" in done.stdout
+    assert "size 12" in done.stdout
+
+
+@pytest.mark.cuda
+@each_page
+@pytest.mark.parametrize("itype", ["1", "10", "16"])
+def test_the_same_lines_run_on_cuda(fast, tmp_path, page, itype):
+    done = run_script(page, tmp_path, "--provider", "cuda", "--itype", itype, flags=())
+    assert done.returncode == 0, done.stderr
+    assert "on CUDA" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def gemm_page():
+    """Names of the Gemm page, after it ran."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORTMETER_FAST", "1")
+        patch.setenv("ORTMETER_PROVIDER", "cpu")
+        patch.setattr(sys, "argv", [str(GEMM)])
+        return runpy.run_path(str(GEMM))
+
+
+def planted(**medians):
+    """Samples whose medians are known, by name of candidate."""
+    names = {
+        "two": "two Gemms",
+        "concat": "Concat then Gemm",
+        "one": "one Gemm (constant)",
+        "two_constant": "two Gemms (constant)",
+    }
+    rng = np.random.default_rng(0)
+    return {
+        names[key]: Measurement(names[key], m * np.exp(0.01 * rng.standard_normal((1, 80))))
+        for key, m in medians.items()
+    }
+
+
+def test_the_conclusion_follows_the_samples(gemm_page):
+    faster = planted(two=2.0, concat=1.0, one=1.0, two_constant=3.0)
+    slower = planted(two=1.0, concat=2.0, one=3.0, two_constant=1.5)
+    equal = planted(two=1.0, concat=1.0, one=1.0, two_constant=1.0)
+    sentences = gemm_page["conclude"]({1: faster, 2: slower, 3: equal})
+    change = [s for s in sentences if s.startswith("weights that change")]
+    assert re.search(
+        r"size 1: Concat then Gemm is (1\.9\d|2\.0\d) times faster than two G", change[0]
+    )
+    assert re.search(
+        r"size 2: Concat then Gemm is (1\.9\d|2\.0\d) times slower than two G", change[1]
+    )
+    assert "size 3: no difference can be claimed" in change[2]
+    ranks = [s for s in sentences if s.startswith("all four")]
+    assert "two Gemms is the fastest" in ranks[1]
+    assert "no difference can be claimed between" in ranks[2]
+    assert sentences[-1] == "the prediction that joined weights never lose is wrong at size 2."
+    assert "not contradicted" in gemm_page["conclude"]({1: faster, 3: equal})[-1]
+
+
+def test_the_conclusion_on_copies_follows_the_samples(gemm_page):
+    times = {"session.run": 2.0, "inputs bound": 1.0}
+    samples = {name: Measurement(name, np.full((1, 40), t)) for name, t in times.items()}
+    (sentence,) = gemm_page["conclude_copies"]({64: samples})
+    assert "size 64: inputs bound is 2.00 times faster than session.run" in sentence
