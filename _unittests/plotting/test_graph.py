@@ -122,22 +122,22 @@ def test_a_node_more_is_seen():
 def test_texts():
     drawing = draw_model(MLP)
     assert texts(drawing, "node") == [
-        ["MatMul", "W float32[8,1]"],
+        ["MatMul", "W f32[8,1]"],
         ["Relu"],
         ["Concat", "axis=1"],
         ["LpNormalization", "axis=1, p=2"],
-        ["Add", "bias float32[2] = [0.5,-1]"],
+        ["Add", "bias f32[2] = [0.5,-1]"],
     ]
-    assert texts(drawing, "input") == [["input X", "float32[batch,8]"]]
-    assert texts(drawing, "output") == [["output Y", "float32[batch,2]"]]
+    assert texts(drawing, "input") == [["input X", "f32[batch,8]"]]
+    assert texts(drawing, "output") == [["output Y", "f32[batch,2]"]]
     labels = [[line.strip() for line in lines] for lines in texts(drawing, "edge")]
-    assert ["h", "float32[batch,1]"] in labels
-    assert ["p", "float32[batch,2]"] in labels
+    assert ["h", "f32[batch,1]"] in labels
+    assert ["p", "f32[batch,2]"] in labels
     assert tooltips(drawing, "node")[0].splitlines() == [
         "MatMul (no name)",
-        "input 0: X float32[batch,8]",
-        "input 1: W float32[8,1]",
-        "output 0: h float32[batch,1]",
+        "input 0: X f32[batch,8]",
+        "input 1: W f32[8,1]",
+        "output 0: h f32[batch,1]",
     ]
     description = parse(drawing.svg).get("aria-label")
     assert description.startswith("mlp: graph of 5 nodes (1 MatMul, 1 Relu")
@@ -147,7 +147,7 @@ def test_domain_and_subgraphs():
     drawing = draw_model(IF)
     assert ["FastGelu", "com.microsoft"] in texts(drawing, "node")
     assert tooltips(drawing, "body") == ["If: then_branch", "If: else_branch"]
-    assert ["Add", "one float32[1] = [1]"] in texts(drawing, "node")
+    assert ["Add", "one f32[1] = [1]"] in texts(drawing, "node")
 
 
 def test_initializer_as_output_and_as_input():
@@ -204,7 +204,7 @@ def test_malformed_and_external_tensors_show_no_value():
         [short, external, unknown],
     )
     lines = texts(draw_model(oh.make_model(graph)), "node")[0]
-    assert lines == ["Sum", "S float32[2]", "E float32[1]", "U type 99[1]"]
+    assert lines == ["Sum", "S f32[2]", "E f32[1]", "U type 99[1]"]
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=[ascii(name[:12]) for name in HOSTILE])

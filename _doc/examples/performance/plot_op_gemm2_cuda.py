@@ -29,7 +29,7 @@ that change at every run, 9 against 10 moves should be hard to tell apart. We me
 latency (ms) and the error (ulp).
 
 This page descends from `Gemm Exploration with CUDA
-<https://sdpython.github.io/doc/onnx-extended/dev/auto_examples/plot_op_gemm2_cuda.html>`_ of
+<https://github.com/sdpython/onnx-extended/blob/main/_doc/examples/plot_op_gemm2_cuda.py>`_ of
 onnx-extended.
 """
 

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 import onnx
 import onnx.numpy_helper
 
+from ortmeter.dtypes import short_name
+from ortmeter.errors import InvalidArgumentError
+
 __all__ = ["at_most", "attribute_text", "clean", "fill", "shorten", "tensor_text", "type_text"]
 
 MAX_VALUES = 6
 MAX_LINE = 30
 MAX_LABEL = 40
-_ELEMENT_NAMES = {"float": "float32", "double": "float64"}
 
 
 def clean(text: str) -> str:
@@ -104,10 +106,9 @@ def _dimension_text(dimension: onnx.TensorShapeProto.Dimension) -> str:
 
 def _element_text(element: int) -> str:
     try:
-        name: str = onnx.TensorProto.DataType.Name(element).lower()
-    except ValueError:
+        return short_name(element)
+    except InvalidArgumentError:
         return f"type {element}"
-    return _ELEMENT_NAMES.get(name, name)
 
 
 def _values_text(tensor: onnx.TensorProto) -> str:

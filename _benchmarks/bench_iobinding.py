@@ -1,0 +1,46 @@
+"""Cost of a call: BoundSession.run beside what it wraps, and beside other ways to run a model.
+
+The model is tiny, so that the call itself is what is measured. Goal: BoundSession.run takes at
+most 1.05 of the public ``run_with_iobinding``.
+"""
+
+import numpy as np
+from polygraphy.backend.onnxrt import OnnxrtRunner
+
+import ortmeter
+
+MODEL = """<ir_version: 10, opset_import: ["": 21]>
+tiny (float[4] X, float[4] Y) => (float[4] Z) { Z = Add(X, Y) }"""
+
+
+def main() -> None:
+    """Print the median of each way and its ratio to the public call."""
+    session = ortmeter.make_session(MODEL, provider="cpu")
+    feeds = {name: np.ones(4, np.float32) for name in "XY"}
+    bound = ortmeter.BoundSession(session, feeds)
+
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_output("Z")
+
+    with OnnxrtRunner(session) as runner:
+        results = ortmeter.measure(
+            {
+                "session.run_with_iobinding": lambda: session.run_with_iobinding(binding),
+                "BoundSession.run": lambda: bound.run(),  # noqa: PLW0108 - the same lambda for all
+                "session.run": lambda: session.run(None, feeds),
+                "polygraphy OnnxrtRunner.infer": lambda: runner.infer(feeds, check_inputs=False),
+            },
+            repeat=300,
+            precision=0.003,
+        )
+    baseline = results["session.run_with_iobinding"]
+    for measurement in results.values():
+        share = ortmeter.speedup(measurement, baseline)
+        print(f"{measurement}\n    {share.ratio:.3f} of the public call ({share.low:.3f} to "
+              f"{share.high:.3f})")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

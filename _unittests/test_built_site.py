@@ -1,0 +1,190 @@
+"""Read the site that `make html` built: what is published, and whether it works elsewhere."""
+
+import functools
+import html.parser
+import http.server
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.parse
+import venv
+import zipfile
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+import ortmeter
+from ortmeter.providers import resolve_provider
+
+ROOT = Path(__file__).parent.parent
+SITE = ROOT / "dist" / "html"
+WHEEL = f"ortmeter-{ortmeter.__version__}-py3-none-any.whl"
+PAGES = sorted(path.stem for path in (ROOT / "_doc" / "examples").rglob("plot_*.py"))
+
+pytestmark = pytest.mark.site
+each_page = pytest.mark.parametrize("page", PAGES)
+
+
+class Links(html.parser.HTMLParser):
+    """Collect the targets of a page, its anchors, its images and its text."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.anchors, self.images, self.text = [], {""}, [], []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.anchors.update(attributes[key] for key in ("id", "name") if key in attributes)
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
+        if tag == "img":
+            self.images.append(attributes)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@functools.cache
+def read(path):
+    return Links(path)
+
+
+def published(page):
+    (path,) = SITE.glob(f"auto_examples/*/{page}.html")
+    return path
+
+
+def test_every_internal_link_and_anchor_exists():
+    broken = []
+    for path in SITE.rglob("*.html"):
+        for link in read(path).links:
+            url = urllib.parse.urlsplit(link)
+            if url.scheme:
+                continue
+            target = (path.parent / urllib.parse.unquote(url.path)).resolve() if url.path else path
+            if not target.exists() or (
+                target.suffix == ".html" and url.fragment not in read(target).anchors | {"top"}
+            ):
+                broken.append((path.name, link))
+    assert broken == []
+
+
+@each_page
+def test_a_page_publishes_its_measurements(page):
+    got = read(published(page))
+    text = "".join(got.text)
+    assert "Measured on " in text
+    assert f"provider {resolve_provider(os.environ.get('ORTMETER_PROVIDER', 'auto')).label}" in text
+    plots = [image for image in got.images if "sphx_glr_plot" in image["src"]]
+    assert plots
+    assert all(image.get("alt") for image in plots)
+
+
+@each_page
+def test_a_page_shows_nothing_of_the_machine_that_built_it(page):
+    text = "".join(read(published(page)).text)
+    for unwanted in ("Traceback", "Warning:", "it/s]", str(ROOT), str(Path.home()), "/tmp/"):  # noqa: S108
+        assert unwanted not in text, unwanted
+
+
+def test_the_wheel_is_made_of_this_tree():
+    with zipfile.ZipFile(SITE / "_static" / "wheel" / WHEEL) as wheel:
+        packed = {name for name in wheel.namelist() if name.startswith("ortmeter/")}
+        sources = {
+            path.relative_to(ROOT / "src").as_posix(): path
+            for path in (ROOT / "src" / "ortmeter").rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        assert packed == sources.keys()
+        assert all(wheel.read(name) == path.read_bytes() for name, path in sources.items())
+
+
+@each_page
+def test_the_downloads_of_a_page_are_there(page):
+    downloads = {Path(link).name for link in read(published(page)).links if "_downloads" in link}
+    assert {f"{page}.py", f"{page}.ipynb", f"{page}.zip"} <= downloads
+    (archive,) = SITE.glob(f"_downloads/*/{page}.zip")
+    with zipfile.ZipFile(archive) as members:
+        assert {f"{page}.py", f"{page}.ipynb", WHEEL} == set(members.namelist())
+
+
+@pytest.fixture
+def loopback():
+    """Address of the site served on this machine."""
+    handler = functools.partial(QuietHandler, directory=str(SITE))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format, *args):  # noqa: A002 - the name in the base class
+        pass
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """Python of somebody who has Jupyter and nothing of ours."""
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    constraints = ["--constraint", str(ROOT / "constraints.txt")]
+    install = [python, "-m", "pip", "install", "--quiet", "ipykernel", *constraints]
+    subprocess.run(install, check=True)
+    return python
+
+
+def first_cell(base_url):
+    """Installing cell of the notebooks, for another address."""
+    path = ROOT / "_doc" / "_ext" / "notebook.py"
+    spec = importlib.util.spec_from_file_location("notebook_of_the_site", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.first_cell(WHEEL, base_url)
+
+
+@pytest.mark.slow
+@each_page
+def test_a_notebook_runs_alone_from_a_published_site(page, loopback, reader, tmp_path, monkeypatch):
+    monkeypatch.setenv("ORTMETER_FAST", "1")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (source,) = SITE.glob(f"_downloads/*/{page}.ipynb")
+    notebook = nbformat.read(source, as_version=4)
+    assert notebook.cells[0].source == first_cell(os.environ.get("ORTMETER_BASEURL", "")).strip()
+    notebook.cells[0].source = first_cell(loopback)
+    where = "import ortmeter; print(ortmeter.__file__)"
+    notebook.cells.append(nbformat.v4.new_code_cell(where))
+
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    run_notebook(notebook, reader, folder, monkeypatch)
+    assert notebook.cells[0].outputs == []
+    assert re.search(r"env.*site-packages", notebook.cells[-1].outputs[0].text)
+    errors = [o for c in notebook.cells for o in c.get("outputs", ()) if o.get("name") == "stderr"]
+    assert not re.search(r"Warning|Error", "".join(output.text for output in errors))
+    assert list(folder.iterdir()) == []
+
+
+def run_notebook(notebook, python, folder, monkeypatch):
+    """Execute with the kernel of another environment."""
+    kernels = folder.parent / "jupyter" / "kernels" / "reader"
+    kernels.mkdir(parents=True)
+    command = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec = {"argv": command, "display_name": "reader", "language": "python"}
+    (kernels / "kernel.json").write_text(json.dumps(spec))
+    monkeypatch.setenv("JUPYTER_PATH", str(folder.parent / "jupyter"))
+    assert sys.executable != str(python)
+    client = nbclient.NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="reader",
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute()
