@@ -3,7 +3,7 @@ import pytest
 from fakes import FakeClock
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing import Measurement, measure, speedup
+from ortmeter.timing import Measurement, measure, speedup, summarize
 from ortmeter.timing.verdict import Speedup
 
 TRIALS = 100
@@ -104,6 +104,17 @@ def test_a_claim_needs_an_interval_and_an_effect(ratio, low, high, verdict, text
     assert got.verdict == verdict
     assert text in str(got)
     assert got.is_claim is (verdict in {"faster", "slower"})
+
+
+def test_a_summary_groups_the_keys_by_verdict():
+    wins, loses = Speedup("a", "b", 2.0, 1.8, 2.2), Speedup("a", "b", 0.5, 0.4, 0.6)
+    ties = Speedup("a", "b", 1.01, 0.9, 1.1)
+    assert summarize({1: wins, 2: ties, 3: loses, 4: ties}, "size") == (
+        "b is faster than a at size 1 (2.00, 1.80 to 2.20); "
+        "no difference can be claimed between b and a at size 2 (1.01, 0.90 to 1.10) "
+        "and 4 (1.01, 0.90 to 1.10); "
+        "b is slower than a at size 3 (0.50, 0.40 to 0.60)"
+    )
 
 
 def test_measurements_of_different_runs_are_refused():

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from ortmeter.providers import resolve_provider, usable_providers
     from ortmeter.results import save_tables
     from ortmeter.sessions import make_session, node_assignment, optimized_model
-    from ortmeter.timing import Candidate, in_milliseconds, measure, rank, speedup, to_frame
+    from ortmeter.timing import (
+        Candidate,
+        in_milliseconds,
+        measure,
+        rank,
+        speedup,
+        summarize,
+        to_frame,
+    )
 
 __version__ = "0.1.0"
 
@@ -49,6 +57,7 @@ __all__ = [
     "show",
     "speedup",
     "speedup_plot",
+    "summarize",
     "to_frame",
     "usable_providers",
 ]
@@ -66,7 +75,15 @@ _NAMES_OF_MODULE = {
     "providers": ("resolve_provider", "usable_providers"),
     "results": ("save_tables",),
     "sessions": ("make_session", "node_assignment", "optimized_model"),
-    "timing": ("Candidate", "in_milliseconds", "measure", "rank", "speedup", "to_frame"),
+    "timing": (
+        "Candidate",
+        "in_milliseconds",
+        "measure",
+        "rank",
+        "speedup",
+        "summarize",
+        "to_frame",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF_MODULE.items() for name in names}
 

@@ -297,8 +297,8 @@ show(table.rename_axis(columns=legend))
 # -------------------------
 #
 # The sentences below are computed from the samples of this page by the function ``conclude``: none
-# is typed. A difference is claimed when the 99 % interval of the ratio of medians leaves 1 out and
-# the ratio is beyond 5 %.
+# is typed. In brackets, the ratio of medians and its 99 % interval. A difference is claimed when
+# the interval leaves 1 out and the ratio is beyond 5 %.
 
 PAIRS = {
     "weights that change": ("two Gemms", "Concat then Gemm"),
@@ -306,34 +306,33 @@ PAIRS = {
 }
 
 
+def compare(results, baseline, candidate):
+    return {size: ortmeter.speedup(m[baseline], m[candidate]) for size, m in results.items()}
+
+
 def conclude(results):
     sentences = []
     for case, (two, one) in PAIRS.items():
-        for size, measured in results.items():
-            verdict = ortmeter.speedup(measured[two], measured[one])
-            sentences.append(f"{case}, size {size}: {verdict}.")
+        summary = ortmeter.summarize(compare(results, two, one), "size")
+        sentences.append(f"{case}: {summary}.")
     sentences += [f"all four, size {size}: {ortmeter.rank(m)}." for size, m in results.items()]
     return [*sentences, judge_prediction(results)]
 
 
 def judge_prediction(results):
-    two, one = PAIRS["constant weights"]
-    verdicts = {s: ortmeter.speedup(m[two], m[one]).verdict for s, m in results.items()}
-    lost = [str(size) for size, verdict in verdicts.items() if verdict == "slower"]
+    speedups = compare(results, *PAIRS["constant weights"])
+    lost = [str(size) for size, found in speedups.items() if found.verdict == "slower"]
     if lost:
         return f"the prediction that joined weights never lose is wrong at size {', '.join(lost)}."
     return "the prediction that joined weights never lose is not contradicted."
 
 
 def conclude_copies(copies):
-    return [
-        f"two Gemms, size {size}: {ortmeter.speedup(m['session.run'], m['inputs bound'])}."
-        for size, m in copies.items()
-    ]
+    speedups = compare(copies, "session.run", "inputs bound")
+    return f"two Gemms: {ortmeter.summarize(speedups, 'size')}."
 
 
-provenance = f"{legend}; {environment()}"
-show(Conclusion((*conclude(results), *conclude_copies(copies)), provenance))
+show(Conclusion((*conclude(results), conclude_copies(copies)), f"{environment()}, {legend}"))
 
 # %%
 # The tables behind these sentences:

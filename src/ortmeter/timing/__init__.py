@@ -8,7 +8,7 @@ from ortmeter.timing.loop import measure
 from ortmeter.timing.measurement import Candidate, Measurement, Recipe
 from ortmeter.timing.ranking import Ranking, rank
 from ortmeter.timing.table import in_milliseconds, to_frame
-from ortmeter.timing.verdict import Speedup, speedup
+from ortmeter.timing.verdict import Speedup, speedup, summarize
 
 __all__ = [
     "Candidate",
@@ -20,5 +20,6 @@ __all__ = [
     "measure",
     "rank",
     "speedup",
+    "summarize",
     "to_frame",
 ]

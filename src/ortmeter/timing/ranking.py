@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing.measurement import Measurement
-from ortmeter.timing.verdict import Speedup, speedup
+from ortmeter.timing.verdict import Speedup, enumerate_items, speedup
 
 __all__ = ["Ranking", "rank"]
 
@@ -27,7 +27,7 @@ class Ranking:
 
     def __str__(self) -> str:
         if len(self.leaders) > 1:
-            text = f"no difference can be claimed between {_enumerate(self.leaders)}"
+            text = f"no difference can be claimed between {enumerate_items(self.leaders)}"
         else:
             text = f"{self.leaders[0]} is the fastest"
         if not self.slower:
@@ -37,7 +37,7 @@ class Ranking:
             for s in self.slower
         ]
         subject = f"; {self.leaders[0]} is " if len(self.leaders) > 1 else ", "
-        return f"{text}{subject}{_enumerate(beaten)}"
+        return f"{text}{subject}{enumerate_items(beaten)}"
 
 
 def rank(
@@ -77,8 +77,3 @@ def rank(
     ]
     undecided = tuple(s.baseline for s in compared if not s.is_claim)
     return Ranking((first.name, *undecided), tuple(s for s in compared if s.is_claim))
-
-
-def _enumerate(items: list[str] | tuple[str, ...]) -> str:
-    *start, last = items
-    return f"{', '.join(start)} and {last}" if start else last

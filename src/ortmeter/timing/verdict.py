@@ -1,7 +1,9 @@
 """Compare two measurements, with an interval."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +11,7 @@ import numpy.typing as npt
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing.measurement import Measurement
 
-__all__ = ["Speedup", "speedup"]
+__all__ = ["Speedup", "enumerate_items", "speedup", "summarize"]
 
 _RESAMPLES = 1000
 _Array = npt.NDArray[np.float64]
@@ -57,6 +59,13 @@ class Speedup:
         return "undecided"
 
     @property
+    def claim(self) -> str:
+        """The verdict in words, without numbers."""
+        if self.is_claim:
+            return f"{self.candidate} is {self.verdict} than {self.baseline}"
+        return f"no difference can be claimed between {self.candidate} and {self.baseline}"
+
+    @property
     def is_claim(self) -> bool:
         """Whether one of the two is said to be faster."""
         return self.verdict in {"faster", "slower"}
@@ -64,10 +73,8 @@ class Speedup:
     def __str__(self) -> str:
         if not self.is_claim:
             below = f", below {self.min_effect:.0%}" if self.verdict == "equivalent" else ""
-            return (
-                f"no difference can be claimed between {self.candidate} and {self.baseline} "
-                f"(ratio {self.ratio:.2f}{below}, {self._interval(self.low, self.high)})"
-            )
+            interval = self._interval(self.low, self.high)
+            return f"{self.claim} (ratio {self.ratio:.2f}{below}, {interval})"
         if self.verdict == "faster":
             times, bounds = self.ratio, (self.low, self.high)
         else:
@@ -148,6 +155,52 @@ def speedup(
     return Speedup(
         baseline.name, candidate.name, ratio, float(low), float(high), confidence, min_effect
     )
+
+
+def summarize(speedups: Mapping[Any, Speedup], key: str) -> str:
+    """Say in one sentence how a candidate compares to a baseline at several sizes.
+
+    Parameters
+    ----------
+    speedups : mapping of Speedup
+        For each size, or type, or another key, the speedup of the same candidate.
+    key : str
+        What the keys are.
+
+    Returns
+    -------
+    str
+        The keys by verdict, with the ratio of each and its interval.
+
+    Examples
+    --------
+    >>> wins = Speedup("two", "one", ratio=1.5, low=1.4, high=1.6)
+    >>> ties = Speedup("two", "one", ratio=1.0, low=0.9, high=1.1)
+    >>> summarize({8: wins, 16: wins}, "size")
+    'one is faster than two at size 8 (1.50, 1.40 to 1.60) and 16 (1.50, 1.40 to 1.60)'
+    >>> summarize({8: ties}, "size")
+    'no difference can be claimed between one and two at size 8 (1.00, 0.90 to 1.10)'
+    """
+    groups: dict[str, list[str]] = {}
+    for value, s in speedups.items():
+        groups.setdefault(s.claim, []).append(
+            f"{value} ({s.ratio:.2f}, {s.low:.2f} to {s.high:.2f})"
+        )
+    return "; ".join(
+        f"{claim} at {key} {enumerate_items(found)}" for claim, found in groups.items()
+    )
+
+
+def enumerate_items(items: Sequence[str]) -> str:
+    """Write ``a, b and c``.
+
+    Parameters
+    ----------
+    items : sequence of str
+        At least one.
+    """
+    *start, last = items
+    return f"{', '.join(start)} and {last}" if start else last
 
 
 def _resampled_logs(baseline: _Array, candidate: _Array, seed: int) -> _Array:
