@@ -1,0 +1,45 @@
+"""Follow the README: its code runs as it is written."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.rst").read_text(encoding="utf-8")
+MODEL = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n, 3, 224, 224] X) => (float[n, 3, 224, 224] Y) { Z = Identity(X)  Y = Abs(Z) }"""
+
+
+@pytest.mark.slow
+def test_the_example_measures_a_model_of_the_reader(tmp_path):
+    (code,) = re.findall(r"\.\. code-block:: python\n\n((?: {3}.*\n|\n)+)", README)
+    script = tmp_path / "example.py"
+    script.write_text(re.sub(r"^ {3}", "", code, flags=re.MULTILINE))
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "ORTMETER_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r"all is .* than none|between all and none", done.stdout)
+    assert {path.name for path in tmp_path.iterdir()} == {"example.py", "model.onnx"}
+
+
+def test_the_commands_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for text in (README, (ROOT / "CONTRIBUTING.rst").read_text(encoding="utf-8")):
+        assert set(re.findall(r"^ {3}make ([a-z-]+)", text, flags=re.MULTILINE)) <= targets
+
+
+def test_the_files_it_shows_exist():
+    for path in re.findall(r"(?:figure::|<)\s*([\w/]+\.(?:png|rst))", README):
+        assert (ROOT / path).exists(), path
