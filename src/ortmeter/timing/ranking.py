@@ -16,12 +16,15 @@ class Ranking:
 
     Parameters
     ----------
+    fastest : str
+        The candidate of lowest median.
     leaders : tuple of str
-        The candidate of lowest median first, then those from which no difference can be claimed.
+        That candidate and those from which no difference can be claimed, in the order given.
     slower : tuple of Speedup
-        For each other candidate, how many times faster the first leader is, the closest first.
+        For each other candidate, how many times faster the fastest is, the closest first.
     """
 
+    fastest: str
     leaders: tuple[str, ...]
     slower: tuple[Speedup, ...]
 
@@ -29,14 +32,14 @@ class Ranking:
         if len(self.leaders) > 1:
             text = f"no difference can be claimed between {enumerate_items(self.leaders)}"
         else:
-            text = f"{self.leaders[0]} is the fastest"
+            text = f"{self.fastest} is the fastest"
         if not self.slower:
             return text
         beaten = [
             f"{s.ratio:.2f} times faster than {s.baseline} ({s.low:.2f} to {s.high:.2f})"
             for s in self.slower
         ]
-        subject = f"; {self.leaders[0]} is " if len(self.leaders) > 1 else ", "
+        subject = f"; {self.fastest} is " if len(self.leaders) > 1 else ", "
         return f"{text}{subject}{enumerate_items(beaten)}"
 
 
@@ -75,5 +78,6 @@ def rank(
     compared = [
         speedup(other, first, confidence=confidence, min_effect=min_effect) for other in others
     ]
-    undecided = tuple(s.baseline for s in compared if not s.is_claim)
-    return Ranking((first.name, *undecided), tuple(s for s in compared if s.is_claim))
+    slower = tuple(s for s in compared if s.is_claim)
+    beaten = {s.baseline for s in slower}
+    return Ranking(first.name, tuple(name for name in results if name not in beaten), slower)
