@@ -1,5 +1,4 @@
 import gc
-import json
 import weakref
 
 import ml_dtypes
@@ -9,10 +8,9 @@ import torch
 
 from ortmeter import iobinding
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
-from ortmeter.iobinding import BoundSession, candidate_from_files, session_candidate
+from ortmeter.iobinding import BoundSession
 from ortmeter.providers import Provider
 from ortmeter.sessions import make_session
-from ortmeter.timing import measure
 
 HEADER = '<ir_version: 11, opset_import: ["": 23]>'
 MATMUL = f"{HEADER} g (float[n, k] X, float[k, 3] Y) => (float[n, 3] Z) {{ Z = MatMul(X, Y) }}"
@@ -245,38 +243,6 @@ def test_run_returns_when_the_outputs_are_ready(monkeypatch):
 
 
 real = iobinding.to_ortvalue
-
-
-@pytest.mark.parametrize("bound", [True, False])
-def test_a_candidate_is_built_again_from_its_files(tmp_path, bound):
-    arrays = feeds()
-    candidate = session_candidate(MATMUL, arrays, bound=bound, provider="cpu", flop=48)
-    candidate.function()
-    recipe = candidate.recipe(tmp_path)
-    assert recipe.target == "ortmeter.iobinding:candidate_from_files"
-    again = candidate_from_files(**json.loads(json.dumps(recipe.arguments)))
-    again.function()
-    assert again.flop == 48
-
-
-def test_a_recipe_refers_to_a_file_instead_of_copying_it(tmp_path):
-    path = tmp_path / "model.onnx"
-    path.write_bytes(iobinding.load_model(MATMUL).SerializeToString())
-    folder = tmp_path / "recipe"
-    folder.mkdir()
-    recipe = session_candidate(path, feeds(), provider="cpu").recipe(folder)
-    assert recipe.arguments["model"] == str(path)
-    assert not list(folder.glob("*.onnx"))
-
-
-def test_fresh_processes_measure_the_same_work():
-    candidates = {
-        name: session_candidate(MATMUL, feeds(), bound=bound, provider=Provider("cpu"))
-        for name, bound in {"bound": True, "run": False}.items()
-    }
-    results = measure(candidates, processes=2, repeat=3, warmup=1, precision=None)
-    assert [m.seconds.shape for m in results.values()] == [(2, 3), (2, 3)]
-    assert list(results) == ["bound", "run"]
 
 
 @pytest.mark.cuda

@@ -17,7 +17,7 @@ import ortmeter
 MODULES = {
     "Measure": ("timing", "profiling", "peaks", "results", "sweep"),
     "Compare results": ("discrepancy", "error_bounds", "dtypes"),
-    "Run models": ("loading", "sessions", "iobinding", "models"),
+    "Run models": ("loading", "sessions", "iobinding", "candidates", "models"),
     "Transform and execute": ("einsum", "evaluator", "backend"),
     "Know the machine": ("environment", "providers"),
     "Show": ("conclusion", "display", "plotting", "report"),

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortmeter.args import Param, get_parsed_args
+    from ortmeter.candidates import session_candidate
     from ortmeter.discrepancy import max_diff
     from ortmeter.display import show
     from ortmeter.error_bounds import matmul_error_bound
     from ortmeter.errors import OrtMeterError
-    from ortmeter.iobinding import BoundSession, session_candidate
+    from ortmeter.iobinding import BoundSession
     from ortmeter.loading import load_model
     from ortmeter.models import freeze_inputs
     from ortmeter.plotting import draw_model, latency_plot, speedup_plot
@@ -64,11 +65,12 @@ __all__ = [
 
 _NAMES_OF_MODULE = {
     "args": ("Param", "get_parsed_args"),
+    "candidates": ("session_candidate",),
     "discrepancy": ("max_diff",),
     "display": ("show",),
     "error_bounds": ("matmul_error_bound",),
     "errors": ("OrtMeterError",),
-    "iobinding": ("BoundSession", "session_candidate"),
+    "iobinding": ("BoundSession",),
     "loading": ("load_model",),
     "models": ("freeze_inputs",),
     "plotting": ("draw_model", "latency_plot", "speedup_plot"),

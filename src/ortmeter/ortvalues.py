@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortmeter.arrays import as_numpy
-from ortmeter.dtypes import numpy_dtype, onnx_type, torch_dtype
+from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type, torch_dtype
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
 from ortmeter.providers import Provider
@@ -66,16 +66,15 @@ def to_ortvalue(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
     """
     ort = import_optional("onnxruntime", "cpu", "gpu")
     device = device_of(value)
-    if device == "cpu":
-        host = value if isinstance(value, ort.OrtValue) else _from_host(value)
-        return host if provider.name == "cpu" else _copy(host, provider)
-    if device != str(provider):
+    if device not in {"cpu", str(provider)}:
         raise InvalidArgumentError(f"it is on {device} while the session runs on {provider}")
-    return value if isinstance(value, ort.OrtValue) else _from_device(value)
+    if isinstance(value, ort.OrtValue):
+        return value if device == str(provider) else _copy(value, provider)
+    return _from_host(value, provider) if device == "cpu" else _from_device(value)
 
 
-def _from_host(value: Any) -> "onnxruntime.OrtValue":
-    import onnxruntime
+def _from_host(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
+    from onnxruntime import OrtValue
 
     array = as_numpy(value)
     element_type = onnx_type(array.dtype)
@@ -84,14 +83,22 @@ def _from_host(value: Any) -> "onnxruntime.OrtValue":
             "strings cannot be bound by ONNX Runtime: give them to session.run"
         )
     native = np.require(array, numpy_dtype(element_type), "C")
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(native, element_type)
+    if _is_known_to_numpy(element_type):
+        return OrtValue.ortvalue_from_numpy(native, provider.name, provider.index)
+    host = OrtValue.ortvalue_from_numpy_with_onnx_type(native, element_type)
+    return host if provider.name == "cpu" else _copy(host, provider)
+
+
+def _is_known_to_numpy(element_type: DTypeLike) -> bool:
+    """Tell float32 from bfloat16, which ONNX Runtime does not exchange with NumPy by itself."""
+    return numpy_dtype(element_type).isbuiltin == 1
 
 
 def _copy(value: "onnxruntime.OrtValue", provider: Provider) -> "onnxruntime.OrtValue":
     """Copy to the device of a provider."""
-    import onnxruntime
+    from onnxruntime import OrtValue
 
-    copy = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+    copy = OrtValue.ortvalue_from_shape_and_type(
         value.shape(), value.element_type(), provider.name, provider.index
     )
     copy.update_inplace(value)
@@ -99,17 +106,17 @@ def _copy(value: "onnxruntime.OrtValue", provider: Provider) -> "onnxruntime.Ort
 
 
 def _from_device(value: Any) -> "onnxruntime.OrtValue":
-    import onnxruntime
+    from onnxruntime import OrtValue
 
     if type(value).__module__.partition(".")[0] != "torch":
-        return onnxruntime.OrtValue.from_dlpack(value)
+        return OrtValue.from_dlpack(value)
     tensor = value.detach().contiguous()
     # Pending work of torch on its stream is not seen by the stream of ONNX Runtime.
     torch = import_optional("torch", "torch")
     torch.cuda.current_stream(tensor.device).synchronize()
     if tensor.dtype == torch.bool:
-        return onnxruntime.OrtValue.from_dlpack(_BoolAsBytes(tensor.view(torch.uint8)))
-    return onnxruntime.OrtValue.from_dlpack(tensor)
+        return OrtValue.from_dlpack(_BoolAsBytes(tensor.view(torch.uint8)))
+    return OrtValue.from_dlpack(tensor)
 
 
 class _BoolAsBytes:
@@ -131,7 +138,9 @@ def _as_is(value: "onnxruntime.OrtValue") -> "onnxruntime.OrtValue":
 def _export_numpy(value: "onnxruntime.OrtValue") -> Any:
     if not value.is_tensor():
         return value.numpy()
-    return as_numpy(value if device_of(value) == "cpu" else _copy(value, Provider("cpu")))
+    if device_of(value) != "cpu" and not _is_known_to_numpy(value.data_type()):
+        value = _copy(value, Provider("cpu"))
+    return as_numpy(value)
 
 
 def _export_torch(value: "onnxruntime.OrtValue") -> Any:

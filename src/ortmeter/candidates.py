@@ -1,0 +1,91 @@
+"""Models as candidates of a measurement, which fresh processes can build again."""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ortmeter.arrays import as_numpy
+from ortmeter.iobinding import BoundSession
+from ortmeter.loading import ModelLike, is_onnx_text, load_model
+from ortmeter.sessions import make_session
+from ortmeter.timing import Candidate, Recipe
+
+__all__ = ["candidate_from_files", "session_candidate"]
+
+
+def session_candidate(
+    model: ModelLike,
+    feeds: Mapping[str, Any],
+    *,
+    bound: bool = True,
+    flop: float | None = None,
+    bytes_moved: float | None = None,
+    **options: Any,
+) -> Candidate:
+    """Make a candidate that runs a model, here or in a fresh process.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs, see :class:`BoundSession`.
+    bound : bool
+        Bind the inputs on the device once; False calls ``session.run``, which copies host arrays
+        to the device and the outputs back at every call.
+    flop, bytes_moved : float, optional
+        Work of a call.
+    **options
+        Options of :func:`~ortmeter.sessions.make_session`.
+
+    Returns
+    -------
+    Candidate
+        For :func:`~ortmeter.timing.measure`, with a recipe.
+    """
+    session = make_session(model, **options)
+    if bound:
+        function = BoundSession(session, feeds).run
+    else:
+        host = {name: as_numpy(value) for name, value in feeds.items()}
+        function = functools.partial(session.run, None, host)
+    work = {"bound": bound, "flop": flop, "bytes_moved": bytes_moved}
+    recipe = functools.partial(_write_recipe, model, feeds, {**work, **options})
+    return Candidate(function, flop=flop, bytes_moved=bytes_moved, recipe=recipe)
+
+
+def candidate_from_files(model: str, feeds: Mapping[str, str], **options: Any) -> Candidate:
+    """Make the candidate again in a fresh process, from what its recipe wrote.
+
+    Parameters
+    ----------
+    model : path
+        Model file.
+    feeds : mapping of str to path
+        One file per input, a serialized ``TensorProto``.
+    **options
+        As in :func:`session_candidate`.
+    """
+    arrays = {
+        name: onnx.numpy_helper.to_array(onnx.load_tensor(path)) for name, path in feeds.items()
+    }
+    return session_candidate(model, arrays, **options)
+
+
+def _write_recipe(
+    model: ModelLike, feeds: Mapping[str, Any], options: Mapping[str, Any], folder: Path
+) -> Recipe:
+    if isinstance(model, onnx.ModelProto | bytes) or is_onnx_text(model):
+        path = folder / "model.onnx"
+        path.write_bytes(load_model(model).SerializeToString())
+    else:
+        path = Path(model).resolve()
+    files = {name: folder / f"feed-{i}.pb" for i, name in enumerate(feeds)}
+    for name, file in files.items():
+        onnx.save_tensor(onnx.numpy_helper.from_array(as_numpy(feeds[name])), str(file))
+    arguments = {"model": str(path), "feeds": {name: str(f) for name, f in files.items()}}
+    plain = {key: str(v) if key == "provider" else v for key, v in options.items()}
+    return Recipe("ortmeter.candidates:candidate_from_files", {**arguments, **plain})
