@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from ortmeter import candidates
 from ortmeter.candidates import candidate_from_files, session_candidate
 from ortmeter.loading import load_model
 from ortmeter.providers import Provider
@@ -35,10 +36,17 @@ def test_a_recipe_refers_to_a_file_instead_of_copying_it(tmp_path):
 
 
 def test_fresh_processes_measure_the_same_work():
-    candidates = {
+    ways = {
         name: session_candidate(MATMUL, FEEDS, bound=bound, provider=Provider("cpu"))
         for name, bound in {"bound": True, "run": False}.items()
     }
-    results = measure(candidates, processes=2, repeat=3, warmup=1, precision=None)
+    results = measure(ways, processes=2, repeat=3, warmup=1, precision=None)
     assert [m.seconds.shape for m in results.values()] == [(2, 3), (2, 3)]
     assert list(results) == ["bound", "run"]
+
+
+def test_a_fresh_process_does_not_probe_again(tmp_path, monkeypatch):
+    recipe = session_candidate(MATMUL, FEEDS, provider="auto").recipe(tmp_path)
+    assert recipe.arguments["provider"] in {"cpu", "cuda"}
+    monkeypatch.setattr(candidates, "resolve_provider", None)
+    candidate_from_files(**recipe.arguments).function()

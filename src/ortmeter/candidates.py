@@ -10,6 +10,7 @@ import onnx
 from ortmeter.arrays import as_numpy
 from ortmeter.iobinding import BoundSession
 from ortmeter.loading import ModelLike, is_onnx_text, load_model
+from ortmeter.providers import Provider, resolve_provider
 from ortmeter.sessions import make_session
 from ortmeter.timing import Candidate, Recipe
 
@@ -20,6 +21,7 @@ def session_candidate(
     model: ModelLike,
     feeds: Mapping[str, Any],
     *,
+    provider: str | Provider = "auto",
     bound: bool = True,
     flop: float | None = None,
     bytes_moved: float | None = None,
@@ -32,32 +34,37 @@ def session_candidate(
     model : ModelProto, bytes, path or text
         See :func:`~ortmeter.loading.load_model`.
     feeds : mapping of str to array
-        Inputs, see :class:`BoundSession`.
+        Inputs, see :class:`~ortmeter.iobinding.BoundSession`.
+    provider : str or Provider
+        See :func:`~ortmeter.sessions.make_session`.
     bound : bool
         Bind the inputs on the device once; False calls ``session.run``, which copies host arrays
         to the device and the outputs back at every call.
     flop, bytes_moved : float, optional
         Work of a call.
     **options
-        Options of :func:`~ortmeter.sessions.make_session`.
+        Other options of :func:`~ortmeter.sessions.make_session`.
 
     Returns
     -------
     Candidate
         For :func:`~ortmeter.timing.measure`, with a recipe.
     """
-    session = make_session(model, **options)
+    resolved = resolve_provider(provider) if isinstance(provider, str) else provider
+    session = make_session(model, provider=resolved, **options)
     if bound:
         function = BoundSession(session, feeds).run
     else:
         host = {name: as_numpy(value) for name, value in feeds.items()}
         function = functools.partial(session.run, None, host)
-    work = {"bound": bound, "flop": flop, "bytes_moved": bytes_moved}
-    recipe = functools.partial(_write_recipe, model, feeds, {**work, **options})
+    plain = {"bound": bound, "flop": flop, "bytes_moved": bytes_moved, **options}
+    recipe = functools.partial(_write_recipe, model, feeds, {**plain, "provider": str(resolved)})
     return Candidate(function, flop=flop, bytes_moved=bytes_moved, recipe=recipe)
 
 
-def candidate_from_files(model: str, feeds: Mapping[str, str], **options: Any) -> Candidate:
+def candidate_from_files(
+    model: str, feeds: Mapping[str, str], *, provider: str, **options: Any
+) -> Candidate:
     """Make the candidate again in a fresh process, from what its recipe wrote.
 
     Parameters
@@ -66,13 +73,15 @@ def candidate_from_files(model: str, feeds: Mapping[str, str], **options: Any) -
         Model file.
     feeds : mapping of str to path
         One file per input, a serialized ``TensorProto``.
+    provider : str
+        Provider that the first process found to work: it is not probed again.
     **options
         As in :func:`session_candidate`.
     """
     arrays = {
         name: onnx.numpy_helper.to_array(onnx.load_tensor(path)) for name, path in feeds.items()
     }
-    return session_candidate(model, arrays, **options)
+    return session_candidate(model, arrays, provider=Provider.parse(provider), **options)
 
 
 def _write_recipe(
@@ -87,5 +96,4 @@ def _write_recipe(
     for name, file in files.items():
         onnx.save_tensor(onnx.numpy_helper.from_array(as_numpy(feeds[name])), str(file))
     arguments = {"model": str(path), "feeds": {name: str(f) for name, f in files.items()}}
-    plain = {key: str(v) if key == "provider" else v for key, v in options.items()}
-    return Recipe("ortmeter.candidates:candidate_from_files", {**arguments, **plain})
+    return Recipe("ortmeter.candidates:candidate_from_files", {**arguments, **options})
