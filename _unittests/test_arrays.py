@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 
-from ortmeter.arrays import as_numpy
+from ortmeter.arrays import as_numpy, device_of, is_array
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError
 
@@ -155,6 +155,58 @@ def test_other_arrays(value, expected):
 def test_what_is_not_an_array_is_refused(value):
     with pytest.raises(InvalidArgumentError, match="Accepted"):
         as_numpy(value)
+
+
+@pytest.mark.parametrize("name", FLOATS + FLOATS_OF_8_BITS + INTEGERS)
+def test_tensor_proto(name):
+    array = np.array(VALUES if name in FLOATS + FLOATS_OF_8_BITS else [[0, 1, 1]])
+    array = array.astype(numpy_dtype(name))
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    proto = onnx.helper.make_tensor("x", kind, array.shape, array.tobytes(), raw=True)
+    assert_same(as_numpy(proto), array)
+
+
+def test_strings_of_a_tensor_proto():
+    proto = onnx.helper.make_tensor("x", onnx.TensorProto.STRING, [2], ["a", "é"])
+    assert as_numpy(proto).tolist() == ["a", "é"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((value, True) for value in (1, 1.5, 1j, True, "a", b"a", np.float32(1), np.zeros(1))),
+        *((value, True) for value in (torch.ones(1), onnx.TensorProto(), WithArray())),
+        (onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1)), True),
+        (WithDlpack(np.zeros(1)), True),
+        *((value, False) for value in (None, [1], (1,), {"a": 1}, object())),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_an_array(value, expected):
+    assert is_array(value) is expected
+
+
+class OnCuda:
+    def __init__(self, index):
+        self.index = index
+
+    def __dlpack_device__(self):
+        return (2, self.index)
+
+
+@pytest.mark.parametrize(
+    ("value", "device"),
+    [
+        (OnCuda(0), "cuda"),
+        (OnCuda(1), "cuda:1"),
+        (torch.ones(1, requires_grad=True), "cpu"),
+        (np.zeros(1), "cpu"),
+        (1.5, "cpu"),
+    ],
+    ids=["cuda", "cuda:1", "torch", "numpy", "number"],
+)
+def test_devices(value, device):
+    assert device_of(value) == device
 
 
 def test_neither_torch_nor_onnxruntime_is_imported():

@@ -4,8 +4,9 @@ import onnxruntime
 import pytest
 import torch
 
+from ortmeter.arrays import device_of
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.ortvalues import EXPORTS, device_of, to_ortvalue
+from ortmeter.ortvalues import EXPORTS, to_ortvalue
 from ortmeter.providers import Provider
 
 CPU = Provider("cpu")

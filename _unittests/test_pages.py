@@ -125,9 +125,10 @@ def test_the_gemm_page_measures_other_types(fast, tmp_path, itype):
 @each_page
 @pytest.mark.parametrize("itype", ["1", "10", "16"])
 def test_the_same_lines_run_on_cuda(fast, tmp_path, page, itype):
-    done = run_script(page, tmp_path, "--provider", "cuda", "--itype", itype, flags=())
+    options = ["--itype", itype] if "itype=" in page.read_text(encoding="utf-8") else []
+    done = run_script(page, tmp_path, "--provider", "cuda", *options, flags=())
     assert done.returncode == 0, done.stderr
-    assert "on CUDA" in done.stdout
+    assert "CUDA" in done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import ortmeter
 
 #: Public modules by what a reader wants to do. One that does not exist has no page.
 MODULES = {
-    "Measure": ("timing", "profiling", "peaks", "results", "sweep"),
-    "Compare results": ("discrepancy", "error_bounds", "dtypes"),
+    "Measure": ("timing", "profiling", "costs", "peaks", "results", "sweep"),
+    "Compare results": ("discrepancy", "error_bounds", "summation", "dtypes"),
     "Run models": ("loading", "sessions", "iobinding", "candidates", "models"),
     "Transform and execute": ("einsum", "evaluator", "backend"),
     "Know the machine": ("environment", "providers"),

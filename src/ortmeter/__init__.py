@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ortmeter.args import Param, get_parsed_args
     from ortmeter.candidates import session_candidate
-    from ortmeter.discrepancy import max_diff
+    from ortmeter.discrepancy import Tolerance, assert_close, max_diff, string_diff, string_type
     from ortmeter.display import show
     from ortmeter.error_bounds import matmul_error_bound
     from ortmeter.errors import OrtMeterError
     from ortmeter.iobinding import BoundSession
     from ortmeter.loading import load_model
-    from ortmeter.models import freeze_inputs
-    from ortmeter.plotting import draw_model, latency_plot, speedup_plot
+    from ortmeter.models import freeze_inputs, sample_cnn
+    from ortmeter.plotting import draw_model, latency_plot, speedup_plot, spread_plot
     from ortmeter.providers import resolve_provider, usable_providers
     from ortmeter.results import save_tables
     from ortmeter.sessions import make_session, node_assignment, optimized_model
@@ -38,7 +38,9 @@ __all__ = [
     "Candidate",
     "OrtMeterError",
     "Param",
+    "Tolerance",
     "__version__",
+    "assert_close",
     "draw_model",
     "freeze_inputs",
     "get_parsed_args",
@@ -53,11 +55,15 @@ __all__ = [
     "optimized_model",
     "rank",
     "resolve_provider",
+    "sample_cnn",
     "save_tables",
     "session_candidate",
     "show",
     "speedup",
     "speedup_plot",
+    "spread_plot",
+    "string_diff",
+    "string_type",
     "summarize",
     "to_frame",
     "usable_providers",
@@ -66,14 +72,14 @@ __all__ = [
 _NAMES_OF_MODULE = {
     "args": ("Param", "get_parsed_args"),
     "candidates": ("session_candidate",),
-    "discrepancy": ("max_diff",),
+    "discrepancy": ("Tolerance", "assert_close", "max_diff", "string_diff", "string_type"),
     "display": ("show",),
     "error_bounds": ("matmul_error_bound",),
     "errors": ("OrtMeterError",),
     "iobinding": ("BoundSession",),
     "loading": ("load_model",),
-    "models": ("freeze_inputs",),
-    "plotting": ("draw_model", "latency_plot", "speedup_plot"),
+    "models": ("freeze_inputs", "sample_cnn"),
+    "plotting": ("draw_model", "latency_plot", "speedup_plot", "spread_plot"),
     "providers": ("resolve_provider", "usable_providers"),
     "results": ("save_tables",),
     "sessions": ("make_session", "node_assignment", "optimized_model"),

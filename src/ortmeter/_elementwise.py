@@ -1,16 +1,33 @@
 """Errors of two flat arrays, element by element."""
 
+import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ortmeter.dtypes import float_info
 
-__all__ = ["PieceErrors", "choose_comparison", "is_integer", "spacing"]
+__all__ = [
+    "NonFinite",
+    "distance",
+    "float_limits",
+    "is_integer",
+    "set_aside",
+    "spacing",
+    "wide_dtype",
+]
+
+_LONG = {"i64", "u64"}
+_COMPLEX = {"c64": "f32", "c128": "f64"}
+
+
+@functools.cache
+def float_limits(name: str) -> tuple[int, float]:
+    """Return the bits after the point of a significand, and the smallest normal number."""
+    info = float_info(_COMPLEX.get(name, name))
+    return int(info.nmant), 2.0 ** int(info.minexp)
 
 
 def is_integer(name: str) -> bool:
@@ -18,73 +35,69 @@ def is_integer(name: str) -> bool:
     return name == "b8" or name[0] in "iu"
 
 
-@dataclass
-class PieceErrors:
-    """Errors of a piece of the arrays, one value per position where both are finite."""
+@functools.cache
+def wide_dtype(expected: str, got: str) -> np.dtype[Any]:
+    """Choose the type in which two element types are subtracted without losing a digit.
 
-    error: np.ndarray
-    expected: np.ndarray  # magnitude
-    ulp: np.ndarray
-    index: np.ndarray | None = None  # positions in the piece, None for all of them
-    n_nan: int = 0
-    n_inf: int = 0
-
-    def max_rel(self) -> float:
-        """Return the largest relative error, infinite where zero is expected and not got."""
-        error = self.error.astype(np.float64)
-        rel = np.divide(error, self.expected, out=np.zeros(error.shape), where=error > 0)
-        largest = float(rel.max())
-        return math.inf if math.isnan(largest) else largest  # a complex modulus overflowed
-
-    def total(self) -> float:
-        """Return the sum of the errors, exact for integers."""
-        if self.error.dtype.kind == "f":
-            return float(self.error.sum())
-        fits = int(self.error.max()) * self.error.size < 2**64
-        return int(self.error.sum(dtype=self.error.dtype if fits else object))
-
-
-def choose_comparison(expected: str, got: str, *, equal_nan: bool) -> Callable[..., PieceErrors]:
-    """Choose the arithmetic that compares two element types."""
+    Integers below 64 bits are exact in float64. Python integers are the only ones that hold the
+    difference of a signed and of an unsigned integer of 64 bits.
+    """
+    types = {expected, got}
     if is_integer(expected) and is_integer(got):
-        return partial(_compare_integers, dtype=object if "u64" in {expected, got} else np.int64)
-    dtype = np.dtype(np.longdouble if {expected, got} & {"i64", "u64"} else np.float64)
-    if "c" in expected[0] + got[0]:
-        dtype = np.result_type(dtype, np.complex64)
-    return partial(_compare_floats, dtype=dtype, got_type=got, equal_nan=equal_nan)
+        if not types & _LONG:
+            return np.dtype(np.float64)
+        if "u64" not in types:
+            return np.dtype(np.int64)
+        signed = any(name[0] == "i" for name in types)
+        return np.dtype(object if signed else np.uint64)
+    wide = np.dtype(np.longdouble if types & _LONG else np.float64)
+    return np.result_type(wide, np.complex64) if types & _COMPLEX.keys() else wide
 
 
-def _compare_integers(expected: np.ndarray, got: np.ndarray, *, dtype: Any) -> PieceErrors:
-    """Compare exactly: the difference of two int64 fits in uint64, uint64 needs Python integers."""
-    e, g = expected.astype(dtype), got.astype(dtype)
-    error = np.maximum(e, g) - np.minimum(e, g)
-    if dtype is np.int64:
-        error = error.view(np.uint64)
-    return PieceErrors(error, np.abs(e.astype(np.float64)), error)
+def distance(expected: np.ndarray, got: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Compute ``|got - expected|`` of two arrays of the same wide type, exactly for integers."""
+    error: np.ndarray
+    if expected.dtype.kind in "iuO":
+        error = np.maximum(expected, got) - np.minimum(expected, got)
+        # The difference of two int64 wraps around, into its value once read as uint64.
+        return error.view(np.uint64) if error.dtype.kind == "i" else error
+    error = np.subtract(got, expected, out=out)
+    error = np.absolute(error, out=out)
+    return error
 
 
-def _compare_floats(
-    expected: np.ndarray, got: np.ndarray, *, dtype: Any, got_type: str, equal_nan: bool
-) -> PieceErrors:
-    e, g = expected.astype(dtype), got.astype(dtype)
-    finite = np.isfinite(e) & np.isfinite(g)
-    index, n_nan, n_inf = None, 0, 0
-    if not finite.all():
-        nan_e, nan_g = np.isnan(e), np.isnan(g)
-        nan = nan_e | nan_g
-        n_nan = int(np.count_nonzero(nan_e != nan_g if equal_nan else nan))
-        n_inf = int(np.count_nonzero(~finite & ~nan & (e != g)))
-        index = np.flatnonzero(finite)
-        e, g = e[index], g[index]
-    error, magnitude = np.abs(g - e), np.abs(e)
-    ulp = error / spacing(np.maximum(magnitude, np.abs(g)), got_type)
-    return PieceErrors(error, magnitude, ulp, index, n_nan, n_inf)
+@dataclass(frozen=True)
+class NonFinite:
+    """NaN and infinities of a piece of the arrays, and where both values are finite."""
+
+    index: np.ndarray
+    mismatched: np.ndarray
+    n_nan: int
+    n_inf: int
+    n_nan_expected: int
+    n_nan_got: int
+    n_inf_expected: int
+    n_inf_got: int
 
 
-def spacing(magnitude: np.ndarray, name: str) -> np.ndarray:
+def set_aside(expected: np.ndarray, got: np.ndarray, *, equal_nan: bool) -> NonFinite:
+    """Count the NaN and the infinities of two arrays, those that do not match apart.
+
+    The same infinities match, NaN match NaN if `equal_nan`. A complex number with a NaN is a NaN.
+    """
+    nan_e, nan_g = np.isnan(expected), np.isnan(got)
+    inf_e, inf_g = np.isinf(expected) & ~nan_e, np.isinf(got) & ~nan_g
+    nan = nan_e ^ nan_g if equal_nan else nan_e | nan_g
+    inf = (inf_e | inf_g) & ~(nan_e | nan_g) & (expected != got)
+    finite = ~(nan_e | nan_g | inf_e | inf_g)
+    counts = [int(np.count_nonzero(m)) for m in (nan, inf, nan_e, nan_g, inf_e, inf_g)]
+    return NonFinite(np.flatnonzero(finite), np.flatnonzero(nan | inf), *counts)
+
+
+def spacing(magnitude: float, name: str) -> float:
     """Distance between consecutive numbers of a type, as if its exponent had no upper limit."""
     if is_integer(name):
-        return np.ones(magnitude.shape)
-    finfo = float_info({"c64": "f32", "c128": "f64"}.get(name, name))
-    _, exponent = np.frexp(np.maximum(magnitude, 2.0**finfo.minexp))
-    return np.asarray(np.ldexp(1.0, exponent - 1 - finfo.nmant))
+        return 1.0
+    n_bits, smallest_normal = float_limits(name)
+    _, exponent = math.frexp(max(magnitude, smallest_normal))
+    return math.ldexp(1.0, exponent - 1 - n_bits)

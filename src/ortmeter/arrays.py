@@ -6,16 +6,71 @@ import sys
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.numpy_helper
 
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.providers import Provider
 
-__all__ = ["as_numpy"]
+__all__ = ["as_numpy", "device_of", "is_array"]
 
 _ACCEPTED = (
-    "Accepted: a numpy array, a Python number, a torch tensor, an OrtValue, or anything with "
-    "__array__ or __dlpack__"
+    "Accepted: a numpy array, a Python number, a torch tensor, an OrtValue, a TensorProto, or "
+    "anything with __array__ or __dlpack__"
 )
+_DLPACK_CUDA = 2
+_NUMERIC = (np.ndarray, np.generic, bool, int, float, complex)
+
+
+def device_of(value: Any) -> str:
+    """Name the device that holds an array.
+
+    Parameters
+    ----------
+    value : array
+        Of any library.
+
+    Returns
+    -------
+    str
+        ``cpu`` for host memory, ``cuda``, ``cuda:1``.
+
+    Examples
+    --------
+    >>> device_of(np.zeros(2))
+    'cpu'
+    """
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
+        return "cpu"
+    kind, index = value.__dlpack_device__()
+    return str(Provider("cuda", int(index))) if kind == _DLPACK_CUDA else "cpu"
+
+
+def is_array(value: Any) -> bool:
+    """Tell whether a value is meant to be an array of some library, a number or a string.
+
+    Parameters
+    ----------
+    value : object
+        Anything.
+
+    Returns
+    -------
+    bool
+        Whether there is something to read; :func:`as_numpy` may still refuse it.
+
+    Examples
+    --------
+    >>> is_array(1.5), is_array([1.5])
+    (True, False)
+    """
+    return (
+        isinstance(value, (*_NUMERIC, str, bytes, onnx.TensorProto))
+        or _is_ortvalue(value)
+        or hasattr(value, "__array__")
+        or hasattr(value, "__dlpack__")
+    )
 
 
 def as_numpy(value: Any) -> np.ndarray:
@@ -25,7 +80,8 @@ def as_numpy(value: Any) -> np.ndarray:
     ----------
     value : array of shape (...), or a number
         NumPy array or scalar, Python number, torch tensor (any device, with or without gradient),
-        :class:`onnxruntime.OrtValue`, or anything with ``__array__`` or ``__dlpack__``.
+        :class:`onnxruntime.OrtValue`, :class:`onnx.TensorProto`, or anything with ``__array__`` or
+        ``__dlpack__``.
 
     Returns
     -------
@@ -55,18 +111,24 @@ def as_numpy(value: Any) -> np.ndarray:
 
 
 def _convert(value: Any) -> np.ndarray:
-    if isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
+    if isinstance(value, _NUMERIC):
         return np.asarray(value)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _from_torch(value, torch)
-    if type(value).__module__.startswith("onnxruntime") and hasattr(value, "data_ptr"):
+    if _is_ortvalue(value):
         return _from_ortvalue(value)
+    if isinstance(value, onnx.TensorProto):
+        return np.asarray(onnx.numpy_helper.to_array(value))
     if hasattr(value, "__array__"):
         return np.asarray(value)
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
     raise InvalidArgumentError(f"{type(value).__name__} is not an array. {_ACCEPTED}")
+
+
+def _is_ortvalue(value: Any) -> bool:
+    return type(value).__module__.startswith("onnxruntime") and hasattr(value, "data_ptr")
 
 
 def _from_torch(tensor: Any, torch: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ortmeter.providers import probe_providers
 
-__all__ = ["Environment", "Gpu", "cpu_flags", "environment"]
+__all__ = ["Environment", "Gpu", "cpu_flags", "environment", "usable_cores"]
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch", "ortmeter")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -132,7 +132,7 @@ def environment() -> Environment:
     return Environment(
         system=f"{_system_name()} {platform.machine()}",
         cpu=_cpu_model(),
-        cores=_usable_cores(),
+        cores=usable_cores(),
         threads=_thread_settings(),
         python=platform.python_version(),
         packages=_package_versions(),
@@ -178,7 +178,8 @@ def _system_name() -> str:
         return f"{platform.system()} {platform.release()}"
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """Logical cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

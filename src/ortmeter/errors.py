@@ -41,4 +41,4 @@ class FeedError(OrtMeterError, ValueError):
 
 
 class ShapeMismatchError(OrtMeterError, ValueError):
-    """Two results that are compared have different shapes."""
+    """Two results that are compared have different shapes or structures."""

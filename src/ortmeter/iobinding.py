@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from ortmeter.arrays import device_of
 from ortmeter.dtypes import short_name
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
-from ortmeter.ortvalues import EXPORTS, device_of, to_ortvalue
+from ortmeter.ortvalues import EXPORTS, to_ortvalue
 from ortmeter.sessions import session_provider
 
 if TYPE_CHECKING:

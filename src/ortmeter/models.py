@@ -1,15 +1,53 @@
 """Models built by code."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
+import onnx.parser
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.loading import ModelLike, load_model
 
-__all__ = ["freeze_inputs"]
+__all__ = ["freeze_inputs", "sample_cnn"]
+
+_CNN = """<ir_version: 10, opset_import: ["": 21]>
+sample_cnn (float[1, 3, {size}, {size}] input) => (float[1, 64, {half}, {half}] output)
+<int64[1] channels = {{1}}> {{
+[stem] c0 = Conv <pads = [1, 1, 1, 1]> (input, stem_w, stem_b)
+[stem_act] p0 = PRelu (c0, stem_slope)
+[mean] m0 = ReduceMean <keepdims = 1> (p0, channels)
+[max] m1 = ReduceMax <keepdims = 1> (p0, channels)
+[pool] m2 = Concat <axis = 1> (m0, m1)
+[gate] g0 = Conv <pads = [3, 3, 3, 3]> (m2, gate_w)
+[gate_act] g1 = Sigmoid (g0)
+[gated] g2 = Mul (g1, p0)
+[norm] n0 = BatchNormalization (g2, norm_scale, norm_b, norm_mean, norm_var)
+[body] c1 = Conv <pads = [1, 1, 1, 1]> (n0, body_w, body_b)
+[body_act] p1 = PRelu (c1, body_slope)
+[down] c2 = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (p1, down_w, down_b)
+[shortcut] c3 = Conv <strides = [2, 2]> (g2, shortcut_w, shortcut_b)
+[sum] output = Add (c2, c3)
+}}"""
+_CNN_WEIGHTS = {
+    "stem_w": (64, 3, 3, 3),
+    "stem_b": (64,),
+    "stem_slope": (64, 1, 1),
+    "gate_w": (1, 2, 7, 7),
+    "norm_scale": (64,),
+    "norm_b": (64,),
+    "norm_mean": (64,),
+    "norm_var": (64,),
+    "body_w": (64, 64, 3, 3),
+    "body_b": (64,),
+    "body_slope": (64, 1, 1),
+    "down_w": (64, 64, 3, 3),
+    "down_b": (64,),
+    "shortcut_w": (64, 64, 1, 1),
+    "shortcut_b": (64,),
+}
 
 
 def freeze_inputs(model: ModelLike, values: Mapping[str, np.ndarray]) -> onnx.ModelProto:
@@ -57,3 +95,58 @@ def freeze_inputs(model: ModelLike, values: Mapping[str, np.ndarray]) -> onnx.Mo
     frozen.graph.input.extend(kept)
     frozen.graph.initializer.extend(tensors)
     return frozen
+
+
+def sample_cnn(*, size: int = 112, seed: int = 0) -> onnx.ModelProto:
+    """Build a small convolutional network: an attention over the pixels, then a residual block.
+
+    It has what a graph optimizer looks for: activations to fuse, a chain of convolutions whose
+    layout may change, reductions and moves in between.
+
+    Parameters
+    ----------
+    size : int
+        Height and width of the image, even.
+    seed : int
+        Seed of the weights.
+
+    Returns
+    -------
+    onnx.ModelProto
+        14 nodes of opset 21, every one with a name; input ``input`` of shape (1, 3, size, size),
+        output ``output`` of shape (1, 64, size / 2, size / 2), float32. Each layer keeps the
+        variance of what it receives, about.
+
+    Raises
+    ------
+    InvalidArgumentError
+        *size* is not a positive even number.
+
+    Examples
+    --------
+    >>> [node.op_type for node in sample_cnn().graph.node][:4]
+    ['Conv', 'PRelu', 'ReduceMean', 'ReduceMax']
+    """
+    if size <= 0 or size % 2:
+        raise InvalidArgumentError(f"size={size}. Accepted: a positive even number")
+    rng = np.random.default_rng(seed)
+    model = onnx.parser.parse_model(_CNN.format(size=size, half=size // 2))
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(_draw(rng, name, shape), name)
+        for name, shape in _CNN_WEIGHTS.items()
+    )
+    return model
+
+
+def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw a weight of the size that suits its role, the end of its name."""
+    match name.rpartition("_")[2]:
+        case "w":
+            values = rng.standard_normal(shape) / math.sqrt(math.prod(shape[1:]))
+        case "scale" | "var":
+            values = rng.uniform(0.5, 1.5, shape)
+        case "slope":
+            values = rng.uniform(0.1, 0.4, shape)
+        case _:
+            values = 0.1 * rng.standard_normal(shape)
+    return values.astype(np.float32)

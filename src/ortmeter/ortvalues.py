@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortmeter.arrays import as_numpy
+from ortmeter.arrays import as_numpy, device_of
 from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type, torch_dtype
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
@@ -14,33 +14,7 @@ from ortmeter.providers import Provider
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["EXPORTS", "device_of", "to_ortvalue"]
-
-_DLPACK_CUDA = 2
-
-
-def device_of(value: Any) -> str:
-    """Name the device that holds an array.
-
-    Parameters
-    ----------
-    value : array
-        Of any library.
-
-    Returns
-    -------
-    str
-        ``cpu`` for host memory, ``cuda``, ``cuda:1``.
-
-    Examples
-    --------
-    >>> device_of(np.zeros(2))
-    'cpu'
-    """
-    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
-        return "cpu"
-    kind, index = value.__dlpack_device__()
-    return str(Provider("cuda", int(index))) if kind == _DLPACK_CUDA else "cpu"
+__all__ = ["EXPORTS", "to_ortvalue"]
 
 
 def to_ortvalue(value: Any, provider: Provider) -> "onnxruntime.OrtValue":

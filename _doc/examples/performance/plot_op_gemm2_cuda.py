@@ -52,6 +52,7 @@ from ortmeter import Param, show
 from ortmeter.conclusion import Conclusion
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.environment import environment
+from ortmeter.peaks import add_shares, measured_peaks
 
 args = ortmeter.get_parsed_args(
     "plot_op_gemm2_cuda",
@@ -243,7 +244,18 @@ for size in args.config:
     }
     results[size] = ortmeter.measure(candidates, processes=args.processes, **measuring)
 
-latency = ortmeter.to_frame(results, "size")
+# %%
+# The throughputs below count the operations and the moves of the first table. What they could be at
+# best is measured as well (:mod:`~ortmeter.peaks`), by a large Gemm and a large copy:
+
+peaks = measured_peaks(provider=provider, threads=args.threads, itype=args.itype)
+print(f"peaks: {peaks}")
+
+# %%
+# A share close to 1 leaves nothing to win on that side. Matrices that stay in a cache may move
+# faster than that copy.
+
+latency = add_shares(ortmeter.to_frame(results, "size"), peaks)
 legend = f"{numpy_dtype(args.itype)} on {provider.label}, threads={args.threads}"
 table = ortmeter.in_milliseconds(latency, ["size", "candidate"]).rename_axis(columns=legend)
 show(table)

@@ -3,6 +3,21 @@
 from ortmeter.plotting.drawing import Drawing
 from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.latency import latency_plot
+from ortmeter.plotting.profile import comparison_plot, node_plot, operator_plot, profile_notes
 from ortmeter.plotting.speedup import speedup_plot
+from ortmeter.plotting.spread import spread_plot
+from ortmeter.plotting.timeline import timeline_plot
 
-__all__ = ["Drawing", "NodeNote", "draw_model", "latency_plot", "speedup_plot"]
+__all__ = [
+    "Drawing",
+    "NodeNote",
+    "comparison_plot",
+    "draw_model",
+    "latency_plot",
+    "node_plot",
+    "operator_plot",
+    "profile_notes",
+    "speedup_plot",
+    "spread_plot",
+    "timeline_plot",
+]

@@ -1,4 +1,4 @@
-"""How far a computation in finite precision may be from the exact result, known before it runs."""
+"""How far a matrix product in finite precision may be from the exact one."""
 
 import math
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from ortmeter.arrays import as_numpy
-from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, short_name, unit_roundoff
+from ortmeter.dtypes import DTypeLike, float_info, short_name, unit_roundoff
+from ortmeter.error_bounds._checks import check_accumulator, check_finite
 from ortmeter.errors import InvalidArgumentError
 
 __all__ = ["matmul_error_bound"]
@@ -113,12 +114,7 @@ def _check_operands(a: np.ndarray, b: np.ndarray, accumulate: DTypeLike) -> None
         raise InvalidArgumentError(
             f"The operands have types {a.dtype} and {b.dtype}: one type is expected"
         )
-    if unit_roundoff(accumulate) > unit_roundoff(a.dtype):
-        raise InvalidArgumentError(
-            f"Operands of type {a.dtype} are rounded by an accumulator of type "
-            f"{numpy_dtype(accumulate)}. Accepted: accumulate={str(a.dtype)!r} or more precise, "
-            "with the operands in the type that the kernel reads"
-        )
+    check_accumulator(a.dtype, accumulate)
     try:
         np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         compatible = a.shape[-1] == b.shape[max(b.ndim - 2, 0)]
@@ -129,8 +125,4 @@ def _check_operands(a: np.ndarray, b: np.ndarray, accumulate: DTypeLike) -> None
             f"Shapes {a.shape} and {b.shape} cannot be multiplied. Accepted: (..., M, K) and "
             "(..., K, N)"
         )
-    # ml_dtypes has no isfinite for every type
-    if not (np.isfinite(a.astype(np.float64)).all() and np.isfinite(b.astype(np.float64)).all()):
-        raise InvalidArgumentError(
-            "The operands hold NaN or infinite values: finite ones are expected"
-        )
+    check_finite(a, b)

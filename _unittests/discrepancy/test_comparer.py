@@ -1,28 +1,21 @@
-"""Tests of ortmeter.discrepancy."""
+"""Tests of ortmeter.discrepancy._comparer: the arithmetic, against exact fractions and numpy."""
 
-import dataclasses
-import json
 import math
-import subprocess
-import sys
-import tracemalloc
 from fractions import Fraction
 
 import hypothesis
 import ml_dtypes
 import numpy as np
-import onnxruntime
 import pytest
-import torch
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import ortmeter.discrepancy
-from ortmeter.discrepancy import Discrepancy, max_diff
+from ortmeter.discrepancy import max_diff
 from ortmeter.dtypes import numpy_dtype
-from ortmeter.errors import InvalidArgumentError, ShapeMismatchError
 
 SMALL_FLOATS = ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
+
+
 INTEGERS = ["int8", "uint8", "int32", "uint32", "int64", "uint64"]
 
 
@@ -55,6 +48,8 @@ def oracle(expected, got, spacing):
         "rel": to_float(max(rels, default=0)),
         "ulp": to_float(max(ulps, default=0)),
         "ulp_at_max": to_float(worst / spacing(largest)),
+        "sum_ulp": to_float(sum(ulps)),
+        "largest": to_float(largest),
         "sum": to_float(sum(errors)),
         "n_finite": len(pairs),
     }
@@ -224,145 +219,3 @@ def test_nan_and_infinities_are_counted_apart():
 def test_signalling_nan():
     signalling = np.array([0x7F800001], np.uint32).view(np.float32)
     assert max_diff(signalling, np.float32([1])).n_nan == 1
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0, 3), (2, 3, 4)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16", "complex64"])
-def test_shapes(shape, dtype):
-    zeros = np.zeros(shape, numpy_dtype(dtype))
-    same, other = max_diff(zeros, zeros), max_diff(zeros, np.ones_like(zeros))
-    assert (same.abs, same.sum, same.mean_abs, same.argmax, same.shape) == (0, 0, 0, None, shape)
-    assert (other.n, other.n_finite, other.sum) == (zeros.size,) * 3
-    assert other.argmax == (tuple(0 for _ in shape) if zeros.size else None)
-    assert type(same.abs) is (int if dtype in {"int64", "bool"} else float)
-
-
-@pytest.mark.parametrize(("expected", "got"), [((2,), (1, 2)), ((), (1,)), ((2, 3), (3, 2))])
-def test_nothing_is_broadcast(expected, got):
-    with pytest.raises(ShapeMismatchError, match="nothing is broadcast") as info:
-        max_diff(np.zeros(expected), np.zeros(got))
-    assert str(expected) in str(info.value)
-    assert str(got) in str(info.value)
-
-
-@pytest.mark.parametrize(
-    "value", [np.array(["a"]), np.array([None]), np.datetime64("2020-01-01"), [1.0], None, 2**70]
-)
-def test_what_is_not_a_number_is_refused(value):
-    with pytest.raises(InvalidArgumentError, match="Accepted"):
-        max_diff(value, value)
-
-
-@pytest.mark.parametrize(
-    "got",
-    [
-        1.5,
-        np.float32(1.5),
-        np.array(1.5, ml_dtypes.bfloat16),
-        torch.tensor(1.5, requires_grad=True),
-        torch.tensor(1.5, dtype=torch.bfloat16),
-        torch.tensor(1.5, dtype=torch.float8_e5m2),
-        onnxruntime.OrtValue.ortvalue_from_numpy(np.array(1.5)),
-    ],
-    ids=lambda got: type(got).__module__,
-)
-def test_arrays_of_every_library(got):
-    assert max_diff(1.25, got).abs == 0.25
-
-
-def test_types_that_differ_are_reported():
-    diff = max_diff(np.float32([1]), np.float16([1]))
-    assert (diff.abs, diff.dtype_expected, diff.dtype_got) == (0, "f32", "f16")
-    assert str(diff).endswith("expected f32, got f16")
-
-
-@pytest.mark.parametrize("view", [lambda a: a, lambda a: a.T, lambda a: a[::2, ::-1]])
-@pytest.mark.parametrize("dtype", ["float32", ">f4", "int64", "bfloat16"])
-def test_pieces_do_not_change_the_figures(monkeypatch, view, dtype):
-    rng = np.random.default_rng(1)
-    dtype = np.dtype(dtype) if dtype.startswith(">") else numpy_dtype(dtype)
-    expected = view((rng.standard_normal((31, 17)) * 100).astype(dtype))
-    got = view((rng.standard_normal((31, 17)) * 100).astype(dtype))
-    if dtype.kind == "f":
-        got[::5, 0], got[::5, 1] = math.nan, math.inf
-    error = np.abs(expected.astype(np.float64) - got.astype(np.float64))
-    whole = max_diff(expected, got)
-    assert (whole.n_nan, whole.n_inf) == (np.isnan(error).sum(), np.isinf(error).sum())
-    error[~np.isfinite(error)] = 0
-    assert whole.abs == error.max()
-    assert whole.argmax == np.unravel_index(error.argmax(), error.shape)
-    monkeypatch.setattr(ortmeter.discrepancy, "_CHUNK", 7)
-    pieces = max_diff(expected, got)
-    assert pieces.sum == pytest.approx(whole.sum, rel=1e-12)
-    assert dataclasses.replace(pieces, sum=0) == dataclasses.replace(whole, sum=0)
-
-
-@pytest.mark.parametrize("step", [1, 2], ids=["contiguous", "strided"])
-def test_temporary_memory_is_bounded(step):
-    expected = np.zeros((1 << 20) * step, np.float32)[::step]
-    tracemalloc.start()
-    try:
-        max_diff(expected, expected)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 1 << 20  # a copy in float64 takes eight times more
-
-
-BASE = (np.array([1.0, 2.0, -4.0, 0.5]), np.array([1.0, 2.0, -4.0, 0.5]))
-
-
-@pytest.mark.parametrize(
-    ("index", "value", "changed"),
-    [
-        (0, 1.0 + 2**-40, {"abs", "rel", "ulp", "ulp_at_max", "sum", "argmax"}),
-        (1, math.nan, {"n_nan", "n_finite"}),
-        (2, -math.inf, {"n_inf", "n_finite"}),
-    ],
-)
-def test_every_figure_sees_a_perturbation(index, value, changed):
-    expected, got = BASE
-    got = got.copy()
-    got[index] = value
-    before, after = max_diff(expected, expected), max_diff(expected, got)
-    names = {field.name for field in dataclasses.fields(Discrepancy)}
-    assert {name for name in names if getattr(before, name) != getattr(after, name)} == changed
-
-
-def test_figures_of_a_perturbation():
-    diff = max_diff(np.float32([0.5, 4.0]), np.float32([0.75, 4.0]))
-    assert (diff.abs, diff.rel, diff.sum, diff.mean_abs) == (0.25, 0.5, 0.25, 0.125)
-    assert (diff.ulp, diff.ulp_at_max) == (2.0**22, 2.0**19)
-    assert max_diff(np.float32([0]), np.float32([1e-9])).rel == math.inf
-
-
-def test_one_line():
-    diff = max_diff(np.array([[1.0, math.nan, math.inf]]), np.array([[1.5, 1.0, 1.0]]))
-    assert str(diff) == (
-        "abs 0.5, rel 0.5, 2.25e+15 ulp, 2.25e+15 ulp at the largest value, n=3, at (0, 0), "
-        "1 finite, mismatches: 1 NaN, 1 inf"
-    )
-    assert str(max_diff(2**62 + 1, 2**62 - 1)).startswith("abs 2, rel 4.34e-19, 2 ulp,")
-
-
-def test_dictionary_is_json():
-    diff = max_diff(np.array([[0.0, 1.0]]), np.array([[1.0, 1.0]]))
-    row = json.loads(json.dumps(diff.to_dict(), allow_nan=False))
-    assert row == diff.to_dict()
-    assert (row["abs"], row["rel"], row["argmax"], row["shape"]) == (1, None, [0, 0], [1, 2])
-    assert (row["n"], row["mean_abs"]) == (2, 0.5)
-
-
-def test_table():
-    html = max_diff(1.0, 1.5)._repr_html_()
-    assert "<tr><th>abs</th><td>0.5</td></tr>" in html
-    assert html.count("<tr>") == 14
-
-
-def test_torch_is_not_imported():
-    code = (
-        "import sys, numpy as np; from ortmeter.discrepancy import max_diff;"
-        "max_diff(np.ones(2), np.ones(2)); print({'torch', 'onnxruntime'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -1,0 +1,142 @@
+"""Tests of ortmeter.discrepancy._device: the reduction by torch, on the CPU unless marked."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from ortmeter.discrepancy import _arrays, _device, max_diff
+
+FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.fixture
+def by_torch(monkeypatch):
+    """Reduce tensors of the CPU as those of a device are; tell how many were."""
+    calls = []
+
+    def compare(*args):
+        calls.append(args)
+        return _device.compare_on_device(*args)
+
+    monkeypatch.setattr(_arrays, "is_on_device", lambda value: isinstance(value, torch.Tensor))
+    monkeypatch.setattr(_device, "_LENGTH", 97)
+    monkeypatch.setattr(_arrays, "compare_on_device", compare)
+    return calls
+
+
+def two_tensors(dtype, shape=(13, 31), seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    expected, got = (torch.randn(shape, generator=generator) * 10 for _ in range(2))
+    expected[0, :3] = 0
+    got[0, :2] = 0
+    if dtype.startswith("float8_e4m3"):
+        got[3, 4] = float("nan")
+    elif dtype.startswith(("float", "bfloat")):
+        got[3, 4:6], got[5, 6], expected[5, 6:9] = float("nan"), float("inf"), float("inf")
+        expected[7, 7] = expected[3, 5] = float("nan")
+    return expected.to(getattr(torch, dtype)), got.to(getattr(torch, dtype))
+
+
+def host_figures(monkeypatch, expected, got, **options):
+    with monkeypatch.context() as patch:
+        patch.setattr(_arrays, "is_on_device", lambda value: False)
+        return max_diff(expected, got, **options)
+
+
+def assert_same(found, wanted):
+    for name in ("sum", "sum_ulp"):
+        assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-12)
+        assert type(getattr(found, name)) is type(getattr(wanted, name))
+    assert dataclasses.replace(found, sum=0, sum_ulp=0) == dataclasses.replace(
+        wanted, sum=0, sum_ulp=0
+    )
+
+
+@pytest.mark.parametrize("equal_nan", [True, False])
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        *((dtype, dtype) for dtype in [*FLOATS, "int8", "int32", "uint8", "bool"]),
+        *(("float32", "float16"), ("float64", "bfloat16"), ("float32", "int16")),
+    ],
+    ids="-".join,
+)
+def test_the_same_figures_as_the_host(by_torch, monkeypatch, dtypes, equal_nan):
+    (expected, _), (_, got) = (two_tensors(dtype) for dtype in dtypes)
+    options = {"equal_nan": equal_nan, "thresholds": (0, 0.5, 10)}
+    found = max_diff(expected, got, **options)
+    assert len(by_torch) == 1
+    assert_same(found, host_figures(monkeypatch, expected, got, **options))
+    assert found.abs > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e5m2", "bool"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t.T,
+        lambda t: t[::2, 1::3],
+        lambda t: t[:, :1].expand(13, 5),
+        lambda t: t[:0],
+        lambda t: t[1, 1],
+    ],
+    ids=["transposed", "strided", "expanded", "empty", "scalar"],
+)
+def test_views(by_torch, monkeypatch, dtype, view):
+    expected, got = map(view, two_tensors(dtype))
+    found = max_diff(expected, got)
+    assert len(by_torch) == 1
+    assert_same(found, host_figures(monkeypatch, expected, got))
+
+
+def test_gradients_and_floors(by_torch, monkeypatch):
+    expected, got = two_tensors("float32")
+    got.requires_grad_()
+    found = max_diff(expected, got, rtol_floor=2.0)
+    assert_same(found, host_figures(monkeypatch, expected, got, rtol_floor=2.0))
+    assert found.rel < 100
+
+
+@pytest.mark.parametrize("dtype", ["int64", "complex64"])
+@pytest.mark.parametrize("view", [lambda t: t, lambda t: t.T], ids=["contiguous", "transposed"])
+def test_other_types_are_read_by_the_host_by_pieces(by_torch, monkeypatch, dtype, view):
+    expected, got = map(view, two_tensors(dtype))
+    found = max_diff(expected, got)
+    assert not by_torch
+    assert_same(found, host_figures(monkeypatch, expected, got))
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["contiguous", "strided"])
+def test_what_is_read_by_pieces(step):
+    tensor = torch.arange(40).reshape(4, 10)[:, ::step]
+    read = _device.device_reader(tensor)
+    pieces = [read(a, b) for a, b in itertools.pairwise([0, 1, 7, tensor.numel()])]
+    np.testing.assert_array_equal(torch.cat(pieces), tensor.numpy().reshape(-1))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64", "complex64", "bool"])
+@pytest.mark.parametrize("view", [lambda t: t, lambda t: t.T], ids=["contiguous", "transposed"])
+def test_cuda(dtype, view):
+    expected, got = map(view, two_tensors(dtype))
+    found = max_diff(expected.cuda(), got.cuda())
+    assert (found.device_expected, found.same_device) == ("cuda", True)
+    wanted = max_diff(expected, got)
+    assert_same(
+        dataclasses.replace(found, device_expected="cpu", device_got="cpu"),
+        wanted,
+    )
+    mixed = max_diff(expected, got.cuda())
+    assert (mixed.abs, mixed.same_device) == (wanted.abs, False)
+
+
+@pytest.mark.cuda
+def test_memory_of_the_device_is_bounded():
+    tensor = torch.ones(1 << 25, device="cuda", dtype=torch.float16)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    max_diff(tensor, tensor)
+    assert torch.cuda.max_memory_allocated() - before <= 64 << 20

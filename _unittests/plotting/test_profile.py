@@ -1,0 +1,204 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import onnx.parser
+import pandas as pd
+import pytest
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.models import sample_cnn
+from ortmeter.plotting import comparison_plot, draw_model, node_plot, operator_plot, profile_notes
+from ortmeter.profiling import merge_profiles, profile
+
+MODEL = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+g (float[4] X) => (float[4] Y) {
+    [first] A = Abs(X)  [second] B = Exp(A)  [third] C = Exp(B)  [last] Y = Neg(C)
+}""")
+
+
+class Ran:
+    """A profile whose summaries are known: medians in µs."""
+
+    model = MODEL
+
+    def by_operator(self):
+        return pd.DataFrame(
+            {
+                "op": pd.Categorical(["Exp", "Abs", "Neg", "Not"]),
+                "calls": [2.0, 1.0, 1.0, 0.5],
+                "median": [900.0, 95.0, 3.0, 2.0],
+                "q1": [800.0, 90.0, 3.0, 1.0],
+                "q3": [950.0, 99.0, 4.0, 2.0],
+                "share": [0.9, 0.095, 0.003, 0.002],
+            }
+        )
+
+    def by_node(self, cost=None):
+        return pd.DataFrame(
+            {
+                "name": ["first", "second", "third", "last", "gone"],
+                "op": ["Abs", "Exp", "Exp", "Neg", "Not"],
+                "provider": ["CPUExecutionProvider"] * 5,
+                "signature": ["(f32 4) -> f32 4"] * 5,
+                "median": [95.0, 600.0, 300.0, 3.0, 2.0],
+                "q1": [90.0, 500.0, 300.0, 3.0, 1.0],
+                "q3": [99.0, 650.0, 301.0, 4.0, 2.0],
+                "share": [0.095, 0.6, 0.3, 0.003, 0.002],
+                "gflop_per_s": [1.5, np.nan, 2.0, None, None],
+                "gb_per_s": [np.nan, np.nan, 3.0, None, None],
+            }
+        )
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def rows(ax):
+    return [label.get_text() for label in ax.get_yticklabels()]
+
+
+def lengths(ax, container=0):
+    return [bar.get_width() for bar in ax.containers[container]]
+
+
+def test_the_operators_are_sorted_and_the_small_ones_are_grouped():
+    ax = operator_plot(Ran(), title="times", caption="CPU")
+    assert rows(ax) == ["Exp (2)", "Abs (1)", "other (2)"]
+    assert lengths(ax) == [900.0, 95.0, 5.0]
+    assert ax.get_xlabel() == "median time per run (µs), lower is better"
+    assert ax.get_ylabel() == "operator (kernels per run)"
+    assert ax.get_title(loc="left") == "times"
+    bottom, top = ax.get_ylim()
+    assert bottom > top  # the slowest is at the top
+
+
+def test_whiskers_are_at_the_quartiles():
+    ax = operator_plot(Ran(), title="times")
+    (whiskers,) = (c for c in ax.containers if hasattr(c, "has_xerr"))
+    exp, abs_, _ = whiskers.lines[2][0].get_segments()  # the group has none
+    assert [exp[:, 0].tolist(), abs_[:, 0].tolist()] == [[800.0, 950.0], [90.0, 99.0]]
+
+
+def test_the_limit_of_the_group_is_a_choice():
+    assert rows(operator_plot(Ran(), title="t", minimum=0.2)) == ["Exp (2)", "other (3)"]
+    assert len(rows(operator_plot(Ran(), title="t", minimum=0))) == 4
+    # a group of one would hide a name for nothing
+    assert rows(operator_plot(Ran(), title="t", minimum=0.0025))[-1] == "Not (0.5)"
+
+
+def test_nodes_are_plotted_and_may_be_filtered():
+    assert rows(node_plot(Ran(), title="t"))[:2] == ["Exp second", "Exp third"]
+    ax = node_plot(Ran(), op="Exp", title="t")
+    assert rows(ax) == ["Exp second", "Exp third"]
+    assert lengths(ax) == [600.0, 300.0]
+    with pytest.raises(InvalidArgumentError, match=r"op='Conv' did not run\. Accepted: Abs, Exp"):
+        node_plot(Ran(), op="Conv", title="t")
+
+
+def test_long_times_are_in_milliseconds():
+    class Slow(Ran):
+        def by_operator(self):
+            frame = super().by_operator()
+            return frame.assign(**{name: 100 * frame[name] for name in ("median", "q1", "q3")})
+
+    ax = operator_plot(Slow(), title="t")
+    assert ax.get_xlabel() == "median time per run (ms), lower is better"
+    assert lengths(ax)[0] == pytest.approx(90.0)
+
+
+def test_a_profile_without_run_cannot_be_plotted():
+    class Empty(Ran):
+        def by_operator(self):
+            return super().by_operator().iloc[:0]
+
+    with pytest.raises(InvalidArgumentError, match="no steady run"):
+        operator_plot(Empty(), title="t")
+
+
+def test_a_plot_goes_where_it_is_asked():
+    _, axes = plt.subplots(1, 2)
+    assert operator_plot(Ran(), title="t", ax=axes[0]) is axes[0]
+    assert node_plot(Ran(), title="t", ax=axes[1]) is axes[1]
+    assert len(plt.get_fignums()) == 1
+
+
+MERGED = pd.DataFrame(
+    {
+        "op": ["Conv", "Conv", "Add", "Reorder", "Abs", "Neg"],
+        "name_baseline": ["stem", None, "sum", None, "a", "b"],
+        "name_candidate": [None, "c0_nchwc", None, "Reorder_1", "a", "b"],
+        "median_baseline": [700.0, np.nan, 200.0, np.nan, 4.0, 4.0],
+        "median_candidate": [np.nan, 500.0, np.nan, 100.0, 3.0, 3.0],
+    }
+)
+
+
+def test_the_two_sides_have_a_bar_each():
+    ax = comparison_plot(MERGED, title="t", names=("written", "fused"))
+    assert rows(ax) == ["Conv stem", "Conv c0_nchwc", "Add sum", "Reorder_1", "other (2)"]
+    np.testing.assert_array_equal(lengths(ax, 0), [700, np.nan, 200, np.nan, 8])
+    np.testing.assert_array_equal(lengths(ax, 1), [np.nan, 500, np.nan, 100, 6])
+    assert [c.get_label() for c in ax.containers] == ["written", "fused"]
+    assert np.nansum(lengths(ax, 0)) == MERGED["median_baseline"].sum()
+
+
+@pytest.mark.parametrize(
+    ("merged", "names"), [(MERGED.iloc[:0], ("a", "b")), (MERGED, ("a",)), (MERGED, "abc")]
+)
+def test_a_comparison_has_two_sides_and_a_row(merged, names):
+    with pytest.raises(InvalidArgumentError, match="Accepted: at least one row, two names"):
+        comparison_plot(merged, title="t", names=names)
+
+
+def test_notes_tell_what_was_measured():
+    notes = profile_notes(Ran())
+    assert set(notes) == {"first", "second", "third", "last"}  # "gone" is not in the graph
+    assert notes["second"].share == 0.6
+    assert notes["third"].text.splitlines() == [
+        "time: 300 µs per run",
+        "provider: CPUExecutionProvider",
+        "(f32 4) -> f32 4",
+        "2 GFLOP/s",
+        "3 GB/s",
+    ]
+    assert notes["second"].text.endswith("-> f32 4")
+    drawing = draw_model(MODEL, notes=notes)
+    assert "60.0%" in drawing.svg
+    assert "time: 600 µs per run" in drawing.svg
+
+
+def test_notes_need_the_graph():
+    class Unknown(Ran):
+        model = None
+
+    with pytest.raises(InvalidArgumentError, match="graph of this profile is not known"):
+        profile_notes(Unknown())
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Profiles of a network, as written and optimized."""
+    feeds = {"input": np.zeros((1, 3, 16, 16), np.float32)}
+    return [
+        profile(sample_cnn(size=16), feeds, provider="cpu", optimization=level, repeat=3)
+        for level in ("none", "all")
+    ]
+
+
+def test_a_real_profile_is_plotted(recorded):
+    before, after = recorded
+    operators = after.by_operator()
+    ax = operator_plot(after, title="t", minimum=0)
+    assert lengths(ax)[0] == pytest.approx(operators["median"].max())
+    assert len(rows(node_plot(before, title="t", minimum=0))) == 14
+    assert len(rows(comparison_plot(merge_profiles(before, after), title="t", minimum=0))) > 14
+
+
+def test_every_node_of_a_real_profile_has_a_note(recorded):
+    for ran in recorded:
+        notes = profile_notes(ran)
+        assert set(notes) == {node.name for node in ran.model.graph.node}
+        assert sum(note.share for note in notes.values()) == pytest.approx(1)
+        assert "GFLOP/s" in notes[ran.model.graph.node[0].name].text

@@ -1,0 +1,107 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.models import sample_cnn
+from ortmeter.plotting import timeline_plot
+from ortmeter.profiling import profile
+
+
+class Ran:
+    """Three runs of three kernels; the second steady run is the longest."""
+
+    def __init__(self, events=None):
+        kernel = pd.DataFrame(
+            {
+                "name": ["a", "b", "c"],
+                "op": pd.Categorical(["Conv", "Add", "Conv"]),
+                "start": [110, 420, 640],
+                "duration": [300, 200, 50],
+                "self_duration": [300, 200, 50],
+            }
+        )
+        shifts = {0: 0, 1: 1000, 2: 2000, 3: 3000}
+        runs = [kernel.assign(start=kernel["start"] + s, iteration=i) for i, s in shifts.items()]
+        self.events = pd.concat(runs, ignore_index=True) if events is None else events
+
+    def by_iteration(self):
+        return pd.DataFrame(
+            {
+                "iteration": [0, 1, 2, 3],
+                "start": [100, 1100, 2100, 3100],
+                "duration": [900, 650, 800, 610],
+                "steady": [False, True, True, True],
+            }
+        )
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def bars(ax):
+    return {
+        container.get_label(): [
+            (round(bar.get_x(), 6), round(bar.get_width(), 6), round(bar.get_y() + 0.4))
+            for bar in container
+        ]
+        for container in ax.containers
+    }
+
+
+def test_each_kernel_is_where_it_ran():
+    ax = timeline_plot(Ran(), title="one run")
+    assert bars(ax) == {
+        "Conv": [(0.01, 0.3, 0), (0.54, 0.05, 2)],
+        "Add": [(0.32, 0.2, 1)],
+    }
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["Conv a", "Add b", "Conv c"]
+    # the steady run of median duration
+    assert ax.get_xlabel() == "time since the start of run 1 (ms)"
+    assert ax.get_xlim() == (0, 0.65)
+
+
+def test_another_run_may_be_asked():
+    ax = timeline_plot(Ran(), title="one run", iteration=0)
+    assert ax.get_xlabel() == "time since the start of run 0 (ms)"
+    with pytest.raises(InvalidArgumentError, match=r"iteration=7 is not.*4 complete runs"):
+        timeline_plot(Ran(), title="one run", iteration=7)
+
+
+def test_many_nodes_have_a_row_per_operator():
+    events = pd.DataFrame(
+        {
+            "iteration": 1,
+            "name": [f"n{i}" for i in range(60)],
+            "op": [f"Op{i % 9}" for i in range(60)],
+            "start": 1100 + 10 * np.arange(60),
+            "duration": 5,
+            "self_duration": [100 if i % 9 < 3 else 1 for i in range(60)],
+        }
+    )
+    ax = timeline_plot(Ran(events), title="one run")
+    assert [label.get_text() for label in ax.get_yticklabels()] == [f"Op{i}" for i in range(9)]
+    assert sum(len(container) for container in ax.containers) == 60
+    # six operators have a colour, the others share one
+    assert len(ax.containers) == 7
+    assert {"Op0", "Op1", "Op2", "other"} <= set(bars(ax))
+
+
+def test_nodes_with_the_same_start_of_name_have_their_own_row():
+    kernels = Ran().events
+    long = "a_name_that_is_much_longer_than_what_fits_beside_a_bar_"
+    ax = timeline_plot(Ran(kernels.assign(name=long + kernels["name"])), title="one run")
+    assert len(ax.get_yticklabels()) == 3
+
+
+def test_a_real_run_is_plotted():
+    feeds = {"input": np.zeros((1, 3, 16, 16), np.float32)}
+    ran = profile(sample_cnn(size=16), feeds, provider="cpu", optimization="none", repeat=3)
+    ax = timeline_plot(ran, title="one run")
+    assert sum(len(container) for container in ax.containers) == 14
+    ends = [bar.get_x() + bar.get_width() for container in ax.containers for bar in container]
+    assert max(ends) <= ax.get_xlim()[1] + 1e-3

@@ -1,0 +1,61 @@
+import pytest
+from profile_writer import kernel_event, run_event, two_runs, write
+
+from ortmeter.profiling import read_profile
+from ortmeter.profiling.caveats import find_caveats
+from ortmeter.timing import Speedup
+
+LONG = [
+    kernel_event("first", 101, 400),
+    kernel_event("second", 502, 300),
+    run_event(100, 800),
+    kernel_event("first", 1001, 400),
+    kernel_event("second", 1502, 300),
+    run_event(1000, 850),
+]
+
+
+def caveats(folder, events):
+    return read_profile(write(folder / "p.json", events)).caveats
+
+
+def test_a_plain_profile_has_none(tmp_path):
+    assert caveats(tmp_path, LONG) == ()
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        (
+            [
+                LONG[0],
+                LONG[2],
+                {**LONG[3], "args": {**LONG[3]["args"], "provider": "CUDA"}},
+                LONG[5],
+            ],
+            "times of CUDA are those of the launch of a kernel",
+        ),
+        (LONG[:3], "only one run"),
+        (two_runs(), "Kernels below 10 µs take 100% of the time"),
+        (
+            [*LONG[:4], kernel_event("beside", 1050, 300, thread=8), *LONG[4:]],
+            "Kernels ran at the same time",
+        ),
+        ([*LONG[:5], run_event(500, 1400, thread=8), LONG[5]], "Runs overlap"),
+    ],
+)
+def test_each_cause_is_told(tmp_path, events, message):
+    found = caveats(tmp_path, events)
+    assert len(found) == 1
+    assert message in found[0]
+    assert found[0].endswith(".")
+
+
+def test_an_overhead_is_told_when_it_can_be_claimed(tmp_path):
+    profile = read_profile(write(tmp_path / "p.json", LONG))
+    runs = profile.by_iteration()
+    slow = Speedup("not recorded", "recorded", ratio=0.5, low=0.4, high=0.6)
+    (found,) = find_caveats(profile.steady, runs, slow, truncated=False)
+    assert found.startswith("recorded is 2.00 times slower than not recorded")
+    same = Speedup("not recorded", "recorded", ratio=1.0, low=0.99, high=1.01)
+    assert not list(find_caveats(profile.steady, runs, same, truncated=False))

@@ -1,0 +1,101 @@
+import onnx
+import pandas as pd
+import pytest
+
+from ortmeter.loading import load_model
+from ortmeter.profiling.correlation import domains, find_nodes, name_nodes, walk
+
+HEAD = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "other": 1]>'
+
+
+def kinds(*rows):
+    return pd.DataFrame(rows, columns=["name", "op", "parent"]).astype(object)
+
+
+def graph(body, weights=""):
+    return load_model(f"{HEAD} g (float[2] X, bool C) => (float[2] Y) {weights} {{ {body} }}")
+
+
+def test_nodes_are_found_by_name():
+    model = graph("[a] T = Abs(X)  [b] U = Abs(T)  [c] Y = com.microsoft.Gelu(U)")
+    found = find_nodes(kinds(("b", "Abs", None), ("c", "Gelu", None), ("d", "Abs", None)), model)
+    assert [f and f.node.name for f in found] == ["b", "c", None]
+    assert found[1].domain == "com.microsoft"
+
+
+def test_a_name_that_is_not_unique_is_not_found():
+    model = graph("[a] T = Abs(X)  [a] Y = Abs(T)")
+    assert find_nodes(kinds(("a", "Abs", None)), model) == [None]
+
+
+def test_unnamed_nodes_are_found_in_order():
+    model = graph("T = Abs(X)  U = Neg(T)  Y = Abs(U)")
+    rows = kinds(("Abs_0", "Abs", None), ("Neg_3", "Neg", None), ("Abs_7", "Abs", None))
+    outputs = [found.node.output[0] for found in find_nodes(rows, model)]
+    assert outputs == ["T", "U", "Y"]
+    # Not as many as in the graph: any guess could be wrong.
+    assert find_nodes(kinds(("Abs_7", "Abs", None)), model) == [None]
+
+
+def test_bodies_are_told_by_their_node():
+    model = graph("""[one] T = If (C) <then_branch = t () => (float[2] a) { [in] a = Abs(X) },
+        else_branch = e () => (float[2] b) { [in] b = other.Abs(X) }>
+        [in] Y = Abs(T)""")
+    found = list(walk(model.graph))
+    assert [(f.node.op_type, f.parent) for f in found] == [
+        ("If", None),
+        ("Abs", "one"),
+        ("Abs", "one"),
+        ("Abs", None),
+    ]
+    assert find_nodes(kinds(("in", "Abs", "one"), ("in", "Abs", None)), model)[0] is None
+    assert find_nodes(kinds(("in", "Abs", None)), model)[0].node.output[0] == "Y"
+
+
+def test_the_domain_of_an_unknown_node_is_that_of_its_operator_when_it_is_the_only_one():
+    model = graph("[a] T = com.microsoft.Gelu(X)  [b] U = Abs(T)  [c] Y = other.Abs(U)")
+    rows = kinds(
+        ("lost", "Gelu", None), ("lost", "Abs", None), ("b", "Abs", None), ("x", "No", None)
+    )
+    assert domains(rows, model) == ["com.microsoft", None, "ai.onnx", None]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "size"),
+    [
+        ("float[3] W = {1, 2, 3}", 12),
+        ("double[2, 2] W = {1, 2, 3, 4}", 32),
+        ("int64 W = {1}", 8),
+        ("bool[3] W = {1, 0, 1}", 3),
+        ("int4[3] W = {1, 2, 3}", 2),
+        ('string[1] W = {"a"}', 0),
+    ],
+)
+def test_bytes_of_initializers(declaration, size):
+    model = graph("[a] T = Cast<to=1>(W)  Y = Add(X, X)", f"<{declaration}>")
+    assert [found.initializer_size for found in walk(model.graph)] == [size, 0]
+
+
+def test_initializers_of_the_graph_around_count():
+    model = graph(
+        "[one] Y = If (C) <then_branch = t () => (float[2] a) { a = Add(X, W) }, "
+        "else_branch = e () => (float[2] b) { b = Neg(X) }>",
+        "<float[2] W = {1, 2}>",
+    )
+    assert [found.initializer_size for found in walk(model.graph)] == [0, 8, 0]
+
+
+def test_names_are_given_once():
+    model = graph("""T = If (C) <then_branch = t () => (float[2] a) { a = Abs(X) },
+        else_branch = e () => (float[2] b) { b = Abs(X) }>
+        [Abs_2] U = Neg(T)  Y = Abs(U)""")
+    before = model.SerializeToString()
+    names = [found.node.name for found in walk(name_nodes(model).graph)]
+    assert names == ["If_0", "If_0/Abs_0", "If_0/Abs_0_", "Abs_2", "Abs_2_"]
+    assert model.SerializeToString() == before
+
+
+def test_a_named_model_is_not_copied():
+    model = graph("[a] Y = Abs(X)")
+    assert name_nodes(model) is model
+    assert isinstance(model, onnx.ModelProto)

@@ -1,0 +1,162 @@
+import tempfile
+
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter.errors import FeedError, InvalidArgumentError, ModelError
+from ortmeter.loading import load_model
+from ortmeter.models import sample_cnn
+from ortmeter.profiling import profile, running
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n] X, int64[k] I) => (float[k] Y) { Z = Abs(X)  [pick] Y = Gather(Z, I) }"""
+FEEDS = {"X": np.ones(3, np.float32), "I": np.array([0, 2])}
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+    """Work in a folder where nothing can be written; return where temporary files go."""
+    work, temporary = tmp_path / "work", tmp_path / "temporary"
+    work.mkdir()
+    temporary.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    work.chmod(0o500)
+    yield temporary
+    work.chmod(0o700)
+    assert not list(work.iterdir())
+
+
+def test_runs_are_counted_and_nothing_is_left(empty):
+    found = profile(TEXT, FEEDS, provider="cpu", repeat=4, warmup=2)
+    assert found.iterations == 6
+    assert found.by_iteration()["steady"].tolist() == [False, False, True, True, True, True]
+    assert found.by_iteration()["kernels"].tolist() == [2] * 6
+    assert found.by_node()["name"].tolist() == ["Abs_0", "pick"]
+    assert found.overhead.baseline == "not recorded"
+    assert found.overhead.ratio > 0
+    assert found.settings == {
+        "provider": "cpu",
+        "optimization": "all",
+        "threads": 1,
+        "tf32": False,
+        "repeat": 4,
+        "warmup": 2,
+    }
+    assert not list(empty.iterdir())
+
+
+def test_the_start_up_is_recorded_once(empty):
+    found = profile(TEXT, FEEDS, provider="cpu", repeat=1, overhead=False)
+    assert found.startup()["name"].tolist() == ["model_loading_array", "session_initialization"]
+    assert found.overhead is None
+    assert (found.session_events["iteration"] < found.iterations).all()
+
+
+def test_a_model_that_fails_leaves_nothing(empty, monkeypatch):
+    closed = []
+    make_session = running.make_session
+
+    def spy(*args, **options):
+        session = make_session(*args, **options)
+        end = session.end_profiling
+        session.end_profiling = lambda: closed.append(end()) or closed[-1]
+        return session
+
+    monkeypatch.setattr(running, "make_session", spy)
+    with pytest.raises(ModelError, match="failed on cpu: .*out of data bounds") as caught:
+        profile(TEXT, {**FEEDS, "I": np.array([7])}, provider="cpu")
+    assert caught.value.__notes__ == ["This happened in run 0 of a profile of 11."]
+    assert len(closed) == 2  # both sessions closed their file
+    assert not list(empty.iterdir())
+
+
+def test_a_model_that_fails_in_the_middle_leaves_nothing(empty, monkeypatch):
+    calls = iter(range(10))
+
+    class Fragile(running.BoundSession):
+        def run(self):
+            if next(calls) == 3:
+                raise ModelError("out of luck")
+            super().run()
+
+    monkeypatch.setattr(running, "BoundSession", Fragile)
+    with pytest.raises(ModelError, match="out of luck") as caught:
+        profile(TEXT, FEEDS, provider="cpu")
+    assert caught.value.__notes__ == ["This happened in run 3 of a profile of 11."]
+    assert not list(empty.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ({}, "Missing inputs: X, I"),
+        ({**FEEDS, "Z": 1}, "Unknown inputs: Z"),
+        ({**FEEDS, "X": np.ones(3)}, "was given f64"),
+    ],
+)
+def test_feeds_that_do_not_match_are_refused(empty, feeds, message):
+    with pytest.raises(FeedError, match=message):
+        profile(TEXT, feeds, provider="cpu")
+    assert not list(empty.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options", [{"repeat": 0}, {"warmup": -1}, {"optimization": "most"}, {"threads": -1}]
+)
+def test_settings_out_of_range_are_refused(options):
+    with pytest.raises(InvalidArgumentError, match="Accepted"):
+        profile(TEXT, FEEDS, provider="cpu", **options)
+
+
+def test_what_is_not_a_model_is_refused(empty):
+    with pytest.raises(ModelError):
+        profile(b"not a model", {}, provider="cpu")
+    assert not list(empty.iterdir())
+
+
+def test_the_model_given_is_not_modified():
+    model = load_model(TEXT)
+    before = model.SerializeToString()
+    found = profile(model, FEEDS, provider="cpu", repeat=1, overhead=False)
+    assert model.SerializeToString() == before
+    assert [node.name for node in found.original.graph.node] == ["Abs_0", "pick"]
+
+
+def test_external_data_is_found_beside_the_model(tmp_path):
+    model = onnx.ModelProto()
+    model.CopyFrom(load_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[2] X) => (float[2] Y)'
+        "<float[2] W = {1, 2}> { Y = Mul(X, W) }"
+    ))  # fmt: skip
+    tensor = onnx.numpy_helper.from_array(np.float32([1, 2]), "W")
+    model.graph.initializer[0].CopyFrom(tensor)
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    found = profile(path, {"X": np.ones(2, np.float32)}, provider="cpu", repeat=1, overhead=False)
+    assert found.by_node()[["name", "initializer_size"]].to_numpy().tolist() == [["Mul_0", 8]]
+
+
+@pytest.mark.parametrize("optimization", ["none", "all"])
+def test_every_kernel_of_the_sample_is_found_in_the_graph_that_ran(optimization):
+    feeds = {"input": np.ones((1, 3, 112, 112), np.float32)}
+    found = profile(
+        sample_cnn(), feeds, provider="cpu", optimization=optimization, repeat=2, overhead=False
+    )
+    table = found.by_node()
+    assert len(table) == len(found.model.graph.node)
+    by_name = {node.name: node for node in found.model.graph.node}
+    for row in table.itertuples():
+        node = by_name[row.name]
+        assert (row.op, row.domain) == (node.op_type, node.domain or "ai.onnx")
+    # What the profile counts as parameters are the initializers of the node.
+    sizes = found.memory().set_index("name")["parameter_size"].to_dict()
+    assert table.set_index("name")["initializer_size"].to_dict() == sizes
+    assert table["flop"].notna().all()
+
+
+@pytest.mark.cuda
+def test_on_cuda_times_are_those_of_the_launch():
+    found = profile(TEXT, FEEDS, provider="cuda", repeat=2)
+    assert any("launch of a kernel" in caveat for caveat in found.caveats)

@@ -1,0 +1,174 @@
+"""Comparison of two torch tensors where they are: only sums, counts and maxima are copied."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortmeter._elementwise import float_limits, is_integer
+from ortmeter.discrepancy._figures import CODE_SCALE, CODE_SHIFT, Figures, Options
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["compare_on_device", "device_reader", "is_on_device"]
+
+_LENGTH = 1 << 19  # a dozen temporary tensors of 4 MiB
+_N_CODES = 1 << (63 - CODE_SHIFT)
+_EXPONENT = 0x7FF << 52
+_COUNTS = (
+    *("n_finite", "n_nan", "n_inf"),
+    *("n_nan_expected", "n_nan_got", "n_inf_expected", "n_inf_got"),
+)
+
+
+def is_on_device(value: Any) -> bool:
+    """Tell whether a value is a torch tensor in the memory of a GPU, without importing torch.
+
+    Parameters
+    ----------
+    value : object
+        Anything.
+
+    Returns
+    -------
+    bool
+        Whether torch may read it where it is.
+    """
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor) and bool(value.is_cuda)
+
+
+def compare_on_device(
+    expected: "torch.Tensor", got: "torch.Tensor", types: tuple[str, str], options: Options
+) -> Figures:
+    """Measure how far a tensor is from another one, on the device that holds both.
+
+    Parameters
+    ----------
+    expected, got : torch.Tensor of shape (...)
+        On one device, of types that float64 holds.
+    types : tuple of str
+        Short names of their element types.
+    options : Options
+        What the caller chose.
+
+    Returns
+    -------
+    Figures
+        The figures that the host finds, the sums rounded in another order.
+    """
+    import torch
+
+    exact = is_integer(types[0]) and is_integer(types[1])
+    readers = device_reader(expected), device_reader(got)
+    codes = torch.zeros(_N_CODES, dtype=torch.int64, device=got.device)
+    rows = []
+    with torch.no_grad():
+        for start in range(0, got.numel(), _LENGTH):
+            stop = min(start + _LENGTH, got.numel())
+            e, g = (read(start, stop).to(torch.float64) for read in readers)
+            rows.append(_reduce_piece(e, g, types[1], options, codes))
+        if not rows:
+            return Figures.of_nothing(options, exact=exact)
+        columns = zip(*rows, strict=True)
+        reals, counts, above = (torch.stack(column).cpu().numpy() for column in columns)
+    figures = _add_up(reals, counts, above)
+    figures.n = got.numel()
+    figures.codes = codes.cpu().numpy()
+    figures.codes[0] -= figures.n - figures.n_finite  # their errors were set to zero
+    if exact:
+        _make_exact(figures)
+    return figures
+
+
+def device_reader(tensor: "torch.Tensor") -> Callable[[int, int], "torch.Tensor"]:
+    """Read a tensor by flat pieces, without ever copying it whole.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor of shape (...)
+        On any device, strided or not.
+
+    Returns
+    -------
+    callable
+        From two flat positions, a tensor on the same device.
+    """
+    import torch
+
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.is_contiguous():
+        flat = tensor.view(-1)
+        return lambda start, stop: flat[start:stop]
+    dtype = tensor.dtype
+    if not dtype.is_complex:  # not every type can be gathered, the bits of all can
+        bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        tensor = tensor.view(bits[dtype.itemsize])
+
+    def gather(start: int, stop: int) -> "torch.Tensor":
+        return torch.take(tensor, torch.arange(start, stop, device=tensor.device)).view(dtype)
+
+    return gather
+
+
+def _reduce_piece(
+    e: "torch.Tensor", g: "torch.Tensor", got_type: str, options: Options, codes: "torch.Tensor"
+) -> tuple["torch.Tensor", "torch.Tensor", "torch.Tensor"]:
+    """Return the maxima and sums, the counts, and the errors above the thresholds."""
+    import torch
+
+    nan_e, nan_g, inf_e, inf_g = e.isnan(), g.isnan(), e.isinf(), g.isinf()
+    nan = nan_e ^ nan_g if options.equal_nan else nan_e | nan_g
+    inf = (inf_e | inf_g) & ~(nan_e | nan_g) & (e != g)
+    finite = ~(nan_e | nan_g | inf_e | inf_g)
+    zero = torch.zeros((), dtype=torch.float64, device=e.device)
+    error = torch.where(finite, (g - e).abs(), zero)
+    e, g = (torch.where(finite, side.abs(), zero) for side in (e, g))
+    relative = torch.where(error > 0, error / e.clamp(min=options.rtol_floor), zero)
+    ulp = _in_ulp(error, torch.maximum(e, g), got_type)
+    reals = (error.max(), relative.max(), ulp.max(), error.sum(), ulp.sum(), e.max())
+    counts = (finite, nan, inf, nan_e, nan_g, inf_e, inf_g)
+    code = (error * CODE_SCALE).view(torch.int64) >> CODE_SHIFT
+    codes.scatter_add_(0, code, torch.ones_like(code))
+    return (
+        torch.stack(reals),
+        torch.stack([*(mask.sum() for mask in counts), error.argmax()]),
+        torch.stack([zero.long(), *((error > t).sum() for t in options.thresholds)]),
+    )
+
+
+def _in_ulp(error: "torch.Tensor", larger: "torch.Tensor", got_type: str) -> "torch.Tensor":
+    import torch
+
+    if is_integer(got_type):
+        return error
+    n_bits, smallest_normal = float_limits(got_type)
+    exponent = larger.clamp(min=smallest_normal).view(torch.int64) & _EXPONENT
+    scale = (_EXPONENT - exponent).view(torch.float64)  # see Comparer._add_ulp
+    return error.mul(scale).mul(2.0 ** (n_bits - 1))
+
+
+def _add_up(reals: np.ndarray, counts: np.ndarray, above: np.ndarray) -> Figures:
+    """Make figures of the rows of the pieces."""
+    worst = int(reals[:, 0].argmax())
+    largest, relative, ulp = (float(v) for v in reals[:, :3].max(axis=0))
+    return Figures(
+        abs=largest,
+        ulp=ulp,
+        rel=relative,
+        largest=float(reals[:, 5].max()),
+        position=worst * _LENGTH + int(counts[worst, -1]) if largest > 0 else None,
+        sums=reals[:, 3].tolist(),
+        ulp_sums=reals[:, 4].tolist(),
+        above=above.sum(axis=0)[1:],
+        **dict(zip(_COUNTS, counts[:, :-1].sum(axis=0).tolist(), strict=True)),
+    )
+
+
+def _make_exact(figures: Figures) -> None:
+    """Turn the figures of integers, exact in float64, into integers."""
+    figures.abs, figures.ulp = int(figures.abs), int(figures.ulp)
+    figures.sums = [int(value) for value in figures.sums]
+    figures.ulp_sums = [int(value) for value in figures.ulp_sums]

@@ -1,0 +1,279 @@
+"""What a comparison found: figures, not a verdict."""
+
+import dataclasses
+import html
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ortmeter.errors import InvalidArgumentError
+
+__all__ = ["Difference", "Discrepancy"]
+
+_DERIVED = ("mean_abs", "mean_ulp", "same_dtype", "same_device", "same_structure")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that is not the same on the two sides, beside the values.
+
+    Parameters
+    ----------
+    kind : str
+        ``dtype``, ``device``, ``shape`` (arrays that were not compared) or ``structure``.
+    path : str
+        Where, the Python expression that follows the name of the object: ``['past'].layers[0]``.
+    expected, got : str
+        What is on each side.
+
+    Examples
+    --------
+    >>> print(Difference("dtype", "['logits']", "f32", "f16"))
+    dtype of ['logits']: expected f32, got f16
+    """
+
+    kind: str
+    path: str
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        where = f" of {self.path}" if self.path else ""
+        return f"{self.kind}{where}: expected {self.expected}, got {self.got}"
+
+
+@dataclass(frozen=True)
+class Discrepancy:
+    """How far arrays are from the expected ones. It holds figures, not a verdict.
+
+    The errors are taken where both values are finite. The other positions match when the values
+    are equal, and are counted otherwise: read `n_nan` and `n_inf` before the errors. Of several
+    arrays (a dictionary, a list...), the figures are the largest ones, or sums.
+
+    Attributes
+    ----------
+    abs : float
+        Largest absolute error, ``|got - expected|``, the modulus of the difference for complex
+        numbers, 1 for strings that differ. An exact ``int`` when both sides hold integers or
+        booleans. ``inf`` when a difference of finite values overflows.
+    rel : float
+        Largest relative error, ``|got - expected| / max(|expected|, rtol_floor)``. ``inf`` when
+        *got* is not zero somewhere *expected* is, unless there is a floor.
+    ulp : float
+        Largest error in units in the last place, ``|got - expected| / spacing(max(|got|,
+        |expected|))`` where *spacing* is the distance between consecutive numbers of the type of
+        *got* at this magnitude, subnormal numbers included; 1 for integers. Equal to `abs` and an
+        exact ``int`` when both sides hold integers.
+    ulp_at_max : float
+        `abs` in units in the last place of `largest`, taken array by array: what to
+        read after a reduction, whose rounding errors follow the largest terms while a result that
+        cancels has a huge `rel` and `ulp`.
+    sum, sum_ulp : float
+        Sums of the absolute errors and of the errors in ulp; exact ``int`` for integers.
+    largest : float
+        Largest ``|expected|`` where both values are finite.
+    n : int
+        Number of elements compared.
+    n_finite : int
+        Positions where both values are finite, those the errors come from.
+    n_nan : int
+        Mismatches with a NaN: one of the values is NaN (either of them if not `equal_nan`).
+    n_inf : int
+        Mismatches with an infinity: no NaN, one of the values is infinite, and they differ.
+    n_nan_expected, n_nan_got, n_inf_expected, n_inf_got : int
+        NaN and infinities of each side, those that match included.
+    histogram : dict of float to int
+        Number of absolute errors above each threshold.
+    quantiles : dict of str to float
+        ``p50``, ``p90``, ``p99`` of the absolute errors, zeros included: the smallest error that
+        this share of the errors does not exceed, rounded down to 5 significant bits, hence at most
+        1/16 too low. Of an array of more than 131072 elements, one error in 13 is looked at.
+    path : str
+        Which of the arrays has the largest error: the Python expression that follows the name of
+        the object, ``['past'].layers[0]``. Empty for a single array.
+    argmax : tuple of int or None
+        First index of the largest absolute error in this array, None when there is no error.
+    worst : tuple of (expected, got) or None
+        The two values there.
+    dtype_expected, dtype_got : str or None
+        Element types of this array, :func:`~ortmeter.dtypes.short_name`. None without any array.
+    shape : tuple of int or None
+        Shape of this array.
+    device_expected, device_got : str or None
+        ``cpu``, ``cuda``, ``cuda:1``.
+    n_arrays : int
+        Number of pairs of arrays that were compared.
+    differences : tuple of Difference
+        Everything that is not the same beside the values, for every array.
+    rtol_floor : float
+        What divides the errors of smaller values, see `rel`.
+    """
+
+    abs: float
+    rel: float
+    ulp: float
+    ulp_at_max: float
+    sum: float
+    sum_ulp: float
+    largest: float
+    n: int
+    n_finite: int
+    n_nan: int
+    n_inf: int
+    n_nan_expected: int
+    n_nan_got: int
+    n_inf_expected: int
+    n_inf_got: int
+    histogram: dict[float, int]
+    quantiles: dict[str, float]
+    path: str
+    argmax: tuple[int, ...] | None
+    worst: tuple[Any, Any] | None
+    dtype_expected: str | None
+    dtype_got: str | None
+    shape: tuple[int, ...] | None
+    device_expected: str | None
+    device_got: str | None
+    n_arrays: int = 1
+    differences: tuple[Difference, ...] = ()
+    rtol_floor: float = 0.0
+
+    @property
+    def mean_abs(self) -> float:
+        """Mean absolute error over the positions where both values are finite, 0 if none is."""
+        return self.sum / self.n_finite if self.n_finite else 0.0
+
+    @property
+    def mean_ulp(self) -> float:
+        """Mean error in units in the last place, over the same positions."""
+        return self.sum_ulp / self.n_finite if self.n_finite else 0.0
+
+    @property
+    def same_dtype(self) -> bool:
+        """Whether every array has the expected element type."""
+        return not self._differs("dtype")
+
+    @property
+    def same_device(self) -> bool:
+        """Whether every array is on the same device on both sides."""
+        return not self._differs("device")
+
+    @property
+    def same_structure(self) -> bool:
+        """Whether everything was compared: same keys, lengths and shapes."""
+        return not self._differs("shape", "structure")
+
+    def _differs(self, *kinds: str) -> bool:
+        return any(difference.kind in kinds for difference in self.differences)
+
+    def __str__(self) -> str:
+        parts = [
+            f"abs {_format(self.abs)}",
+            f"rel {_format(self.rel)}",
+            f"{_format(self.ulp)} ulp",
+            f"{_format(self.ulp_at_max)} ulp at the largest value",
+            f"n={self.n}",
+        ]
+        above = [(count, threshold) for threshold, count in self.histogram.items() if count]
+        parts += [f"{count} above {threshold:g}" for count, threshold in above[-1:]]
+        if self.path or self.argmax:  # a scalar has no index to show
+            parts.append(f"at {self.path}{self.argmax or ''}")
+        if self.n_finite < self.n:
+            parts.append(f"{self.n_finite} finite")
+        if self.n_nan or self.n_inf:
+            parts.append(f"mismatches: {self.n_nan} NaN, {self.n_inf} inf")
+        return ", ".join([*parts, *map(str, self.differences)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures for JSON or a row of a table.
+
+        Returns
+        -------
+        dict
+            Every attribute and property. Tuples become lists, keys strings, and what JSON does not
+            hold a string that Python reads: ``inf``, ``nan``, ``(1+2j)``.
+        """
+        stored = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {key: _to_json(v) for key, v in (stored | self._derived()).items()}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> "Discrepancy":
+        """Read what :meth:`to_dict` wrote.
+
+        Parameters
+        ----------
+        row : mapping
+            With all the keys of the attributes.
+
+        Returns
+        -------
+        Discrepancy
+            Equal to the one that was written, but for a NaN in `worst`, which no NaN equals.
+
+        Raises
+        ------
+        InvalidArgumentError
+            An attribute is missing.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        if missing := [name for name in names if name not in row]:
+            raise InvalidArgumentError(
+                f"{', '.join(missing)} missing from {sorted(row)}. Expected: what to_dict returns"
+            )
+        values: dict[str, Any] = {name: row[name] for name in names}
+        for name in ("abs", "rel", "ulp", "ulp_at_max", "sum", "sum_ulp", "largest"):
+            values[name] = _number(row[name])
+        values["histogram"] = {float(key): count for key, count in row["histogram"].items()}
+        values["quantiles"] = {key: _number(value) for key, value in row["quantiles"].items()}
+        for name in ("argmax", "shape"):
+            values[name] = None if row[name] is None else tuple(row[name])
+        if row["worst"] is not None and row["dtype_got"] != "s":
+            values["worst"] = tuple(_number(value) for value in row["worst"])
+        elif row["worst"] is not None:
+            values["worst"] = tuple(row["worst"])
+        values["differences"] = tuple(Difference(**found) for found in row["differences"])
+        return cls(**values)
+
+    def _derived(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _DERIVED}
+
+    def _repr_html_(self) -> str:
+        stored = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        rows = "".join(
+            f"<tr><th>{name}</th><td>{html.escape(_cell(value))}</td></tr>"
+            for name, value in (stored | self._derived()).items()
+        )
+        return f"<table>{rows}</table>"
+
+
+def _format(value: float) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{_cell(key)}: {_cell(v)}" for key, v in value.items())
+    if isinstance(value, tuple) and any(isinstance(v, float | Difference) for v in value):
+        return ", ".join(map(_cell, value))
+    return _format(value)
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Difference):
+        return dataclasses.asdict(value)
+    if isinstance(value, tuple):
+        return [_to_json(v) for v in value]
+    if isinstance(value, dict):
+        return {str(key): _to_json(v) for key, v in value.items()}
+    is_json = not isinstance(value, float | complex) or (
+        isinstance(value, float) and math.isfinite(value)
+    )
+    return value if is_json else str(value)
+
+
+def _number(value: Any) -> Any:
+    """Read a number that JSON may have held as a string."""
+    if not isinstance(value, str):
+        return value
+    return complex(value) if value.endswith(("j", "j)")) else float(value)

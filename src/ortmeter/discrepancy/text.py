@@ -1,0 +1,136 @@
+"""Discrepancies, arrays and structures of arrays, in one line."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ortmeter._elementwise import is_integer, set_aside, wide_dtype
+from ortmeter.discrepancy._arrays import Side
+from ortmeter.discrepancy._pieces import piece_length
+from ortmeter.discrepancy._structure import children
+from ortmeter.discrepancy.result import Discrepancy
+
+__all__ = ["string_diff", "string_type"]
+
+
+def string_diff(diff: Discrepancy | Mapping[str, Any]) -> str:
+    """Describe a discrepancy in one line.
+
+    Parameters
+    ----------
+    diff : Discrepancy or mapping
+        What :func:`~ortmeter.discrepancy.max_diff` returned, or its ``to_dict``.
+
+    Returns
+    -------
+    str
+        The errors, how many are above the largest threshold that one exceeds, where the worst one
+        is, the mismatches and what differs beside the values, if anything.
+
+    Examples
+    --------
+    >>> from ortmeter import max_diff
+    >>> string_diff(max_diff([1, 2, 4], [1, 2, 6]))
+    'abs 2, rel 0.5, 2 ulp, 2 ulp at the largest value, n=3, 1 above 1, at [2]'
+    """
+    return str(diff if isinstance(diff, Discrepancy) else Discrepancy.from_dict(diff))
+
+
+def string_type(value: Any, *, values: bool = True, limit: int = 20) -> str:
+    """Describe arrays in one line: element type, shape, and what they hold.
+
+    Parameters
+    ----------
+    value : array of shape (...), number, string, None, or nested mapping, list, tuple, dataclass
+        Anything that :func:`~ortmeter.discrepancy.max_diff` compares.
+    values : bool
+        Whether to read the arrays, for their extrema, their mean and their number of NaN.
+    limit : int
+        Number of items shown of each structure.
+
+    Returns
+    -------
+    str
+        The type is followed by the shape, then by the device when it is not the host. The extrema
+        and the mean are those of the finite values, of the moduli for complex numbers. Infinities
+        are counted if there are some.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Something is neither an array nor one of these structures.
+
+    Examples
+    --------
+    >>> string_type(np.float16([[1, 2], [4, np.nan]]))
+    'f16[2x2] min 1.000 max 4.000 mean 2.333 nan 1'
+    >>> string_type({"ids": np.arange(3), "past": [None, 0.5]})
+    '{ids: i64[3] min 0 max 2 mean 1.000, past: [None, f64[] 0.5000]}'
+    >>> string_type([np.zeros(2), np.zeros(3)], values=False)
+    '[f64[2], f64[3]]'
+    """
+    if value is None:
+        return "None"
+    node = children(value)
+    if node is None:
+        return _describe_array(value, values=values)
+    items = [
+        ("" if node.is_sequence else f"{key}: ") + string_type(item, values=values, limit=limit)
+        for key, (_, item) in list(node.items.items())[:limit]
+    ]
+    if len(node.items) > limit:
+        items.append(f"... {len(node.items) - limit} more")
+    opening, closing = _brackets(value, is_sequence=node.is_sequence)
+    return opening + ", ".join(items) + closing
+
+
+def _brackets(value: Any, *, is_sequence: bool) -> tuple[str, str]:
+    if is_sequence:
+        return ("(", ")") if isinstance(value, tuple) else ("[", "]")
+    return ("{", "}") if isinstance(value, Mapping) else (f"{type(value).__name__}(", ")")
+
+
+def _describe_array(value: Any, *, values: bool) -> str:
+    side = Side.of(value)
+    device = "" if side.device == "cpu" else f" {side.device}"
+    head = f"{side.dtype}[{'x'.join(map(str, side.shape))}]{device}"
+    if not values or math.prod(side.shape) == 0:
+        return head
+    if not side.shape:
+        return f"{head} {_format(side.item(0))}"
+    return head if side.dtype == "s" else f"{head} {_summarize(side)}"
+
+
+def _summarize(side: Side) -> str:
+    """Describe the values of an array, read by pieces."""
+    size, length = math.prod(side.shape), piece_length((side.dtype, side.dtype))
+    lows, highs, sums, n_nan, n_inf, n_finite = [], [], [], 0, 0, 0
+    for start in range(0, size, length):
+        with np.errstate(all="ignore"):  # signalling NaN, a modulus that overflows
+            wide = side.read(start, min(start + length, size))
+            wide = wide.astype(wide_dtype(side.dtype, side.dtype))
+            if wide.dtype.kind in "fc":
+                found = set_aside(wide, wide, equal_nan=True)
+                n_nan, n_inf = n_nan + found.n_nan_got, n_inf + found.n_inf_got
+                wide = wide[found.index]
+            wide = np.abs(wide) if wide.dtype.kind == "c" else wide
+            if wide.size:
+                lows.append(wide.min())
+                highs.append(wide.max())
+                sums.append(float(wide.sum(dtype=np.float64)))
+                n_finite += wide.size
+    number = int if is_integer(side.dtype) else float
+    parts = []
+    if n_finite:
+        extrema = (_format(number(value)) for value in (min(lows), max(highs)))
+        parts.append("min {} max {}".format(*extrema))
+        parts.append(f"mean {_format(math.fsum(sums) / n_finite)}")
+    if number is float:
+        parts.append(f"nan {n_nan}")
+    return " ".join([*parts, f"inf {n_inf}"] if n_inf else parts)
+
+
+def _format(value: Any) -> str:
+    return f"{value:#.4g}" if isinstance(value, float | complex) else repr(value)

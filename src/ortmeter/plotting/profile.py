@@ -1,0 +1,229 @@
+"""Plot profiles, and colour the graph that ran."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from ortmeter.costs import node_cost
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.plotting._axes import GREY, add_legend, new_axes, series_style
+from ortmeter.plotting._dot import NodeNote, walk
+from ortmeter.plotting._rows import choose_unit, finish, group_small, label_rows, node_label
+from ortmeter.profiling import Profile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["comparison_plot", "node_plot", "operator_plot", "profile_notes"]
+
+
+def profile_notes(profile: Profile) -> dict[str | int, NodeNote]:
+    """Make the notes that :func:`~ortmeter.plotting.draw_model` adds to the nodes of a graph.
+
+    Parameters
+    ----------
+    profile : Profile
+        Profile whose graph is known.
+
+    Returns
+    -------
+    dict of NodeNote
+        For each node of ``profile.model`` that has a name and ran: its share of the time, its
+        median time, its provider, and the types and shapes of its tensors.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The graph that ran is not known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortmeter.plotting import draw_model
+    >>> from ortmeter.profiling import profile
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { [one] Y = Abs(X) }'''
+    >>> ran = profile(text, {"X": np.float32([1, 2])}, provider="cpu", repeat=3)
+    >>> draw_model(ran.model, notes=profile_notes(ran))
+    Drawing(title='g')
+    """
+    if profile.model is None:
+        raise InvalidArgumentError(
+            "The graph of this profile is not known. Accepted: what profile returns, or "
+            "read_profile(path, model=...)"
+        )
+    nodes = profile.by_node(node_cost)
+    known = {node.name for node in walk(profile.model.graph)}
+    ran = {str(row.name): row for row in nodes.itertuples(index=False)}
+    return {name: _note(row) for name, row in ran.items() if name in known}
+
+
+def operator_plot(
+    profile: Profile,
+    *,
+    title: str,
+    caption: str = "",
+    minimum: float = 0.01,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Plot the time of each operator, with whiskers at the quartiles.
+
+    Parameters
+    ----------
+    profile : Profile
+        What to plot.
+    title : str
+        Title of the plot.
+    caption : str
+        Line below the title: the machine, the provider, the number of threads.
+    minimum : float
+        Operators below this share of the total are one bar, *other*.
+    ax : matplotlib.axes.Axes, optional
+        Where to plot, a new figure by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, readable on a light and on a dark page.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The profile holds no steady run.
+    """
+    frame = profile.by_operator()
+    labels = [f"{op} ({calls:g})" for op, calls in zip(frame["op"], frame["calls"], strict=True)]
+    ax = _bars(frame.set_axis(labels), minimum, ax)
+    ax.set_ylabel("operator (kernels per run)")
+    return finish(ax, title, caption)
+
+
+def node_plot(
+    profile: Profile,
+    *,
+    title: str,
+    op: str | None = None,
+    caption: str = "",
+    minimum: float = 0.01,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Plot the time of each node, with whiskers at the quartiles.
+
+    Parameters
+    ----------
+    profile : Profile
+        What to plot.
+    title : str
+        Title of the plot.
+    op : str, optional
+        Keep the nodes of that operator.
+    caption, minimum, ax
+        As in :func:`operator_plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, readable on a light and on a dark page.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no such operator, or no steady run.
+    """
+    frame = profile.by_node()
+    if op is not None:
+        operators = sorted(set(frame["op"]))
+        if op not in operators:
+            raise InvalidArgumentError(f"op={op!r} did not run. Accepted: {', '.join(operators)}")
+        frame = frame[frame["op"] == op]
+    labels = [node_label(o, n) for o, n in zip(frame["op"], frame["name"], strict=True)]
+    ax = _bars(frame.set_axis(labels), minimum, ax)
+    ax.set_ylabel("node")
+    return finish(ax, title, caption)
+
+
+def comparison_plot(
+    merged: pd.DataFrame,
+    *,
+    title: str,
+    names: Sequence[str] = ("baseline", "candidate"),
+    caption: str = "",
+    minimum: float = 0.01,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Plot two profiles side by side.
+
+    Parameters
+    ----------
+    merged : pandas.DataFrame
+        What :func:`~ortmeter.profiling.merge_profiles` returned.
+    title : str
+        Title of the plot.
+    names : sequence of str
+        Names of the two profiles.
+    caption, ax
+        As in :func:`operator_plot`.
+    minimum : float
+        Rows whose two times together are below this share of all of them are one row, *other*.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Two bars per node, one for a node that a side lacks.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is nothing to plot, or *names* are not two.
+    """
+    if merged.empty or len(names) != 2:  # noqa: PLR2004 - two sides
+        raise InvalidArgumentError(
+            f"{len(merged)} rows and names {list(names)}. Accepted: at least one row, two names"
+        )
+    columns = ["median_baseline", "median_candidate"]
+    first = merged["name_baseline"].astype(object).fillna(merged["name_candidate"])
+    labels = [node_label(op, name) for op, name in zip(merged["op"], first, strict=True)]
+    shown = group_small(merged[columns].astype(float).set_axis(labels), columns, minimum)
+    scale, unit = choose_unit(shown[columns].to_numpy())
+    own_figure = ax is None
+    ax = new_axes(1.8 + 0.36 * len(shown)) if ax is None else ax
+    for rank, (column, name) in enumerate(zip(columns, names, strict=True)):
+        places = np.arange(len(shown)) + 0.4 * (rank - 0.5)
+        color = series_style(rank)["color"]
+        ax.barh(places, shown[column] * scale, height=0.38, color=color, label=name)
+    label_rows(ax, list(shown.index))
+    ax.set(xlabel=f"median time per run ({unit}), lower is better", ylabel="node of either side")
+    add_legend(ax, list(names), own_figure=own_figure)
+    return finish(ax, title, caption)
+
+
+def _note(row: Any) -> NodeNote:
+    lines = [f"time: {row.median:.4g} µs per run", f"provider: {row.provider}", str(row.signature)]
+    throughputs = {"GFLOP/s": row.gflop_per_s, "GB/s": row.gb_per_s}
+    lines += [f"{value:.3g} {unit}" for unit, value in throughputs.items() if pd.notna(value)]
+    return NodeNote("\n".join(lines), share=float(row.share))
+
+
+def _bars(frame: pd.DataFrame, minimum: float, ax: "Axes | None") -> "Axes":
+    """Plot one bar per row of a frame that has the columns median, q1 and q3 (µs)."""
+    if frame.empty:
+        raise InvalidArgumentError("This profile has no steady run: there is nothing to plot")
+    shown = group_small(frame[["median", "q1", "q3"]].astype(float), ["median"], minimum)
+    scale, unit = choose_unit(shown["median"].to_numpy())
+    medians, q1, q3 = (shown[name].to_numpy() * scale for name in ("median", "q1", "q3"))
+    ax = new_axes(1.4 + 0.3 * len(shown)) if ax is None else ax
+    color = series_style(0)["color"]
+    ax.barh(range(len(shown)), medians, color=color)
+    ax.errorbar(
+        medians,
+        range(len(shown)),
+        xerr=[medians - q1, q3 - medians],
+        fmt="none",
+        ecolor=GREY,
+        capsize=3,
+    )
+    label_rows(ax, list(shown.index))
+    ax.set_xlabel(f"median time per run ({unit}), lower is better")
+    return ax

@@ -1,0 +1,17 @@
+"""Where the time and the memory of a run go, node by node.
+
+``profile`` runs a model and records it, ``read_profile`` reads what ONNX Runtime wrote elsewhere:
+both give a :class:`Profile`. ``merge_profiles`` puts two of them side by side. Times are in
+microseconds, the resolution of ONNX Runtime; sizes are in bytes.
+
+``parsing`` reads the file, ``structure`` finds iterations and bodies of subgraphs, ``frames`` makes
+the columns, ``summary`` aggregates them, ``correlation`` finds the nodes in the graph that ran.
+"""
+
+from ortmeter.profiling.export import read_events
+from ortmeter.profiling.merging import merge_profiles
+from ortmeter.profiling.reading import read_profile
+from ortmeter.profiling.record import Profile
+from ortmeter.profiling.running import profile
+
+__all__ = ["Profile", "merge_profiles", "profile", "read_events", "read_profile"]

@@ -1,0 +1,70 @@
+"""What a reader of a profile must know before trusting it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from ortmeter.timing import Speedup
+
+__all__ = ["find_caveats"]
+
+_CPU = "CPUExecutionProvider"
+_SHORT_US = 10
+_SHORT_SHARE = 0.1
+_PARALLEL = 1.05
+
+
+def find_caveats(
+    steady: pd.DataFrame, runs: pd.DataFrame, overhead: Speedup | None, *, truncated: bool
+) -> Iterator[str]:
+    """Find what limits the conclusions drawn from a profile.
+
+    Parameters
+    ----------
+    steady : pandas.DataFrame
+        Kernels of the steady runs.
+    runs : pandas.DataFrame
+        What :meth:`~ortmeter.profiling.Profile.by_iteration` returns.
+    overhead : Speedup, optional
+        Latency without and with profiling.
+    truncated : bool
+        Whether the end of the file is missing.
+
+    Yields
+    ------
+    str
+        One sentence for each.
+    """
+    if truncated:
+        yield "The file is truncated: the last run is incomplete and is left out."
+    devices = sorted(set(steady["provider"].dropna().astype(str)) - {_CPU})
+    if devices:
+        yield (
+            f"The times of {', '.join(devices)} are those of the launch of a kernel, which runs "
+            "later on the device: compare latencies of whole runs. Times on the device need a "
+            "build of ONNX Runtime with --enable_cuda_profiling (its kernels are then in "
+            "session_events, category Kernel) or a profiler of the device such as Nsight Systems."
+        )
+    if len(runs) == 1:
+        yield "There is only one run: it includes the allocations and the cold caches of the first."
+    counted = runs[runs["steady"]]
+    if counted["kernel_time"].sum() > _PARALLEL * counted["covered"].sum():
+        yield "Kernels ran at the same time: their times add up to more than the duration of a run."
+    if np.any(_ends(runs)[:-1] > runs["start"].to_numpy()[1:]):
+        yield (
+            "Runs overlap: a kernel executed by a thread of the pool is counted in the run that "
+            "started last."
+        )
+    short = steady["self_duration"][steady["duration"] < _SHORT_US].sum()
+    if short > _SHORT_SHARE * steady["self_duration"].sum():
+        yield (
+            f"Kernels below {_SHORT_US} µs take {short / steady['self_duration'].sum():.0%} of "
+            "the time of all kernels, and each of their times is rounded down to a microsecond."
+        )
+    if overhead is not None and overhead.is_claim:
+        yield f"{overhead}."
+
+
+def _ends(runs: pd.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    return (runs["start"] + runs["duration"]).to_numpy()

@@ -1,0 +1,270 @@
+"""What a profile holds."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pandas as pd
+
+from ortmeter.costs import node_cost
+from ortmeter.profiling import export, nodes, summary
+from ortmeter.profiling.caveats import find_caveats
+from ortmeter.profiling.correlation import CostFunction
+from ortmeter.timing import Speedup
+from ortmeter.timing.measurement import format_seconds
+
+__all__ = ["Profile"]
+
+_US_PER_S = 1e6
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Profile:
+    """Kernels of a profile, one row each, with the runs and the start-up apart.
+
+    Parameters
+    ----------
+    events : pandas.DataFrame
+        One row per execution of a kernel, in the order of their start. Columns, always all of
+        them, in this order:
+
+        ==================== ========= =========================================================
+        column               dtype     meaning
+        ==================== ========= =========================================================
+        ``iteration``        int64     run that executed it, from 0; -1 outside of any run (the
+                                       last run of a truncated file)
+        ``name``             category  name of the node, or operator and index when it has none
+        ``op``               category  operator
+        ``domain``           category  domain of the operator, ``ai.onnx`` for the standard one;
+                                       missing when the graph is not known
+        ``node_index``       Int64     index of the node in its graph
+        ``provider``         category  execution provider, ``CPUExecutionProvider``...
+        ``parent``           category  name of the If, Loop or Scan whose body it belongs to;
+                                       missing for the main graph
+        ``thread``           int64     thread that executed it
+        ``start``            int64     µs since the profiler started
+        ``duration``         int64     µs, the body of an If, Loop or Scan included
+        ``self_duration``    int64     µs, without the kernels of the body: these add up
+        ``input_types``      object    tuple of short names (``f32``) of the inputs that are
+                                       present tensors
+        ``input_shapes``     object    tuple of their shapes, each one a tuple of int
+        ``output_types``     object    the same for the outputs
+        ``output_shapes``    object    the same for the outputs
+        ``signature``        category  the four above as a text,
+                                       ``(f32 1x3, i64 scalar) -> f32 1x3``
+        ``parameter_size``   Int64     bytes of the inputs that are initializers
+        ``activation_size``  Int64     bytes of the other inputs
+        ``output_size``      Int64     bytes of the outputs
+        ``in_use``           Int64     bytes that the allocator of the node gave out, after it
+        ``in_use_delta``     Int64     bytes that this kernel added to them
+        ``in_use_peak``      Int64     largest ``in_use`` since the session exists
+        ``requested``        Int64     bytes asked for, before rounding up, after it
+        ``requested_delta``  Int64     bytes that this kernel added to them
+        ``arena_held``       Int64     bytes that the arena took from the system, after it
+        ``arena_held_delta`` Int64     bytes that the arena took during this kernel
+        ==================== ========= =========================================================
+
+        Sizes that were not recorded are missing: the seven memory columns in files written before
+        they existed.
+    session_events : pandas.DataFrame
+        Everything else that was recorded: runs (``model_run``), executors, start-up
+        (``model_loading...``, ``session_initialization``), kernels seen by a device. Columns
+        ``name``, ``category`` (category), ``thread``, ``start``, ``duration`` (int64, µs),
+        ``iteration`` (int64, -1 outside of the runs).
+    model : onnx.ModelProto, optional
+        Graph that ran, optimized, when it is known.
+    original : onnx.ModelProto, optional
+        Model before optimization, when it is known.
+    overhead : Speedup, optional
+        Latency without profiling (baseline) beside latency with it (candidate): a ratio of 0.8
+        means that profiling makes a run 1.25 times longer. None for a file read back.
+    settings : dict
+        What :func:`~ortmeter.profiling.profile` was asked: provider, threads, optimization...
+        Empty for a file read back.
+    warmup : int
+        First runs that the statistics leave out: they allocate memory and warm caches.
+    truncated : bool
+        The file ends before its last event; what was complete is here.
+
+    Notes
+    -----
+    *Steady* runs are the complete ones after the first *warmup*, at least the last one. Statistics
+    are about steady runs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortmeter.profiling import profile
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Z = Abs(X)  Y = Exp(Z) }'''
+    >>> found = profile(text, {"X": np.float32([1, 2])}, provider="cpu", repeat=3)
+    >>> found.by_operator()["op"].sort_values().tolist()
+    ['Abs', 'Exp']
+    """
+
+    events: pd.DataFrame
+    session_events: pd.DataFrame
+    model: onnx.ModelProto | None = None
+    original: onnx.ModelProto | None = None
+    overhead: Speedup | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    warmup: int = 1
+    truncated: bool = False
+
+    def __repr__(self) -> str:
+        runs = self.by_iteration()
+        median = runs["duration"][runs["steady"]].median() / _US_PER_S
+        return (
+            f"profile of {len(runs)} runs: {len(self.by_node(None))} nodes, median run "
+            f"{format_seconds(median)}, {self.unexplained:.0%} outside of any kernel"
+        )
+
+    @property
+    def iterations(self) -> int:
+        """Number of complete runs."""
+        return len(self._runs)
+
+    @property
+    def steady(self) -> pd.DataFrame:
+        """Rows of ``events`` that belong to steady runs."""
+        runs = self.by_iteration()
+        kept: pd.DataFrame = self.events[
+            self.events["iteration"].isin(runs["iteration"][runs["steady"]])
+        ]
+        return kept
+
+    def by_operator(self) -> pd.DataFrame:
+        """Sum the time of each operator.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per operator, domain and provider, slowest first: ``op``, ``domain``,
+            ``provider``, ``nodes`` (distinct nodes), ``calls`` (kernels per run), ``median``,
+            ``q1``, ``q3`` (µs per run, bodies not counted twice), ``mean`` (µs per run),
+            ``total`` (µs, all steady runs), ``first`` (µs in the first run), ``share`` (of the
+            total of all operators, from 0 to 1).
+        """
+        return summary.by_operator(*self._complete())
+
+    def by_node(self, cost: CostFunction | None = node_cost) -> pd.DataFrame:
+        """Sum the time of each node.
+
+        Parameters
+        ----------
+        cost : callable, optional
+            ``cost(node, input_shapes, output_shapes, input_types, output_types)`` gives
+            ``(flop, bytes)`` of one execution, or None when it does not know the operator. None
+            leaves these columns empty, as does a graph that is not known.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per node, in the order of the first execution: ``name``, ``op``, ``domain``,
+            ``node_index``, ``provider``, ``parent``, ``signature``, the columns of
+            :meth:`by_operator` from ``calls`` to ``share``, ``inclusive`` (median µs per run, body
+            included), ``initializer_size`` (bytes of the initializers of the node), ``origin``
+            (tuple of the names of the original nodes, empty when nothing tells), ``flop``,
+            ``bytes`` (of one run), ``gflop_per_s``, ``gb_per_s`` (missing when not known).
+        """
+        events, runs = self._complete()
+        return nodes.by_node(events, runs, model=self.model, original=self.original, cost=cost)
+
+    def by_iteration(self) -> pd.DataFrame:
+        """Describe each complete run.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per run: ``iteration``, ``start``, ``duration`` (µs, ``model_run``),
+            ``kernels`` (number of them), ``kernel_time`` (µs, sum of ``self_duration``),
+            ``covered`` (µs during which a kernel runs, once even if several run), ``unexplained``
+            (share of the duration outside of any kernel, from 0 to 1), ``steady`` (bool).
+        """
+        return summary.by_iteration(self._kernels, self._runs, self.warmup)
+
+    def memory(self) -> pd.DataFrame:
+        """Describe the memory of each node.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per node, in the order of the first execution: ``name``, ``op``, ``parent``,
+            ``parameter_size``, ``activation_size``, ``output_size``, ``in_use`` (largest, bytes),
+            ``in_use_peak`` (largest), ``arena_held`` (largest), ``in_use_delta`` (median),
+            ``first_in_use_delta`` and ``first_arena_held_delta`` (sum over the first run). Missing
+            when the file does not tell.
+
+        Notes
+        -----
+        From the second run on the same shapes, ONNX Runtime allocates all intermediate results at
+        once: the first run tells what each node needs.
+        """
+        return summary.memory(*self._complete())
+
+    def startup(self) -> pd.DataFrame:
+        """Describe what happened before the first run.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``name``, ``start``, ``duration`` (µs): loading, initialization.
+        """
+        others = self.session_events
+        before = others["start"] < self._runs["start"].min()
+        outside = others.loc[before & (others["iteration"] < 0), ["name", "start", "duration"]]
+        found: pd.DataFrame = outside.reset_index(drop=True)
+        return found
+
+    @property
+    def unexplained(self) -> float:
+        """Share of the steady runs during which no kernel runs, from 0 to 1."""
+        runs = self.by_iteration()
+        steady = runs[runs["steady"]]
+        return float(1 - steady["covered"].sum() / max(steady["duration"].sum(), 1))
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What a reader of this profile must know, one sentence each; often empty."""
+        return tuple(
+            find_caveats(self.steady, self.by_iteration(), self.overhead, truncated=self.truncated)
+        )
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Write ``events`` as CSV; :func:`~ortmeter.profiling.read_events` reads it back."""
+        return export.write_csv(self.events, path)
+
+    def to_xlsx(self, path: str | os.PathLike[str]) -> Path:
+        """Write ``events`` and the summaries as an Excel file, one sheet each."""
+        tables = {
+            "events": self.events,
+            "by_operator": self.by_operator(),
+            "by_node": self.by_node(),
+            "by_iteration": self.by_iteration(),
+            "memory": self.memory(),
+        }
+        return export.write_xlsx(tables, path)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> Path:
+        """Write ``events`` as Parquet."""
+        return export.write_parquet(self.events, path)
+
+    def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
+        """Write a trace that Perfetto and ``chrome://tracing`` open."""
+        return export.write_trace(self.events, self.session_events, path)
+
+    @property
+    def _runs(self) -> pd.DataFrame:
+        """Complete runs, in order."""
+        runs = self.session_events[self.session_events["name"] == "model_run"]
+        return runs.sort_values("iteration")[["iteration", "start", "duration"]]
+
+    @property
+    def _kernels(self) -> pd.DataFrame:
+        """Kernels of the complete runs."""
+        return self.events[self.events["iteration"] >= 0].reset_index(drop=True)
+
+    def _complete(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        return self._kernels, self.by_iteration()
