@@ -1,9 +1,10 @@
 import numpy as np
+import onnx
 import pytest
 from profile_writer import kernel_event, run_event, write
 
 from ortmeter.loading import load_model
-from ortmeter.profiling import read_profile
+from ortmeter.profiling import profile, read_profile
 from ortmeter.sessions import make_session
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
@@ -106,3 +107,34 @@ def test_origin_of_a_fused_node(tmp_path):
     session.run(None, {"X": np.eye(2, dtype=np.float32), "W": np.eye(2, dtype=np.float32)})
     profile = read_profile(session.end_profiling(), model=optimized, original=before)
     assert profile.by_node()[["op", "origin"]].to_numpy().tolist() == [["Gemm", ("a", "b")]]
+
+
+def test_a_packed_weight_keeps_its_place(tmp_path):
+    """ONNX Runtime does not record the weights that it packs for itself."""
+    seen = {}
+    kept = [e for e in events() if e["args"].get("op_name") != "Clip"]
+    for event in kept:
+        shapes = event["args"].get("input_type_shape")
+        if shapes:
+            event["args"]["input_type_shape"] = shapes[:1]
+
+    def spy(node, *tensors):
+        seen[node.op_type] = tensors
+
+    read_profile(write(tmp_path / "p.json", kept), model=TEXT).by_node(spy)
+    inputs, _, input_types, _ = seen["MatMul"]
+    assert inputs == ((3, 4), (4, 2))
+    assert input_types == ("f32", "f32")
+
+
+def test_the_cost_of_a_packed_gemm_is_known():
+    rng = np.random.default_rng(0)
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[n, 20] X) => (float[n, 8] Y) { Y = Gemm<transB = 1>(X, W, C) }"""
+    model = load_model(text)
+    for name, shape in {"W": (8, 20), "C": (8,)}.items():
+        weight = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    feeds = {"X": rng.standard_normal((50, 20)).astype(np.float32)}
+    table = profile(model, feeds, provider="cpu", repeat=2, overhead=False).by_node()
+    assert table["flop"].tolist() == [2 * 50 * 20 * 8 + 50 * 8]

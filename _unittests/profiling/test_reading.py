@@ -196,3 +196,20 @@ def test_any_damage_is_read_or_refused(tmp_path_factory, data):
     content[start : start + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
     path.write_bytes(content)
     assert try_to_use(path)
+
+
+@pytest.mark.parametrize("value", [2**70, 2**62, -5, 1e300, "9" * 5000, "\ud800", [1], True])
+@pytest.mark.parametrize("rank", [2, 9])
+@pytest.mark.parametrize("field", FIELDS)
+def test_values_at_the_limits_are_read_or_refused(tmp_path, field, rank, value):
+    events = two_runs()
+    holder, key = (
+        (events[rank]["args"], field[1])
+        if isinstance(field, tuple)
+        else (
+            events[rank],
+            field,
+        )
+    )
+    holder[key] = value
+    assert try_to_use(write(tmp_path / "p.json", events))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ortmeter.loading import load_model
     from ortmeter.models import freeze_inputs, sample_cnn
     from ortmeter.plotting import draw_model, latency_plot, speedup_plot, spread_plot
+    from ortmeter.profiling import Profile, merge_profiles, profile, read_events, read_profile
     from ortmeter.providers import resolve_provider, usable_providers
     from ortmeter.results import save_tables
     from ortmeter.sessions import make_session, node_assignment, optimized_model
@@ -38,6 +39,7 @@ __all__ = [
     "Candidate",
     "OrtMeterError",
     "Param",
+    "Profile",
     "Tolerance",
     "__version__",
     "assert_close",
@@ -51,9 +53,13 @@ __all__ = [
     "matmul_error_bound",
     "max_diff",
     "measure",
+    "merge_profiles",
     "node_assignment",
     "optimized_model",
+    "profile",
     "rank",
+    "read_events",
+    "read_profile",
     "resolve_provider",
     "sample_cnn",
     "save_tables",
@@ -80,6 +86,7 @@ _NAMES_OF_MODULE = {
     "loading": ("load_model",),
     "models": ("freeze_inputs", "sample_cnn"),
     "plotting": ("draw_model", "latency_plot", "speedup_plot", "spread_plot"),
+    "profiling": ("Profile", "merge_profiles", "profile", "read_events", "read_profile"),
     "providers": ("resolve_provider", "usable_providers"),
     "results": ("save_tables",),
     "sessions": ("make_session", "node_assignment", "optimized_model"),

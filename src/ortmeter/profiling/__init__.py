@@ -4,8 +4,11 @@
 both give a :class:`Profile`. ``merge_profiles`` puts two of them side by side. Times are in
 microseconds, the resolution of ONNX Runtime; sizes are in bytes.
 
-``parsing`` reads the file, ``structure`` finds iterations and bodies of subgraphs, ``frames`` makes
-the columns, ``summary`` aggregates them, ``correlation`` finds the nodes in the graph that ran.
+``running`` records, ``reading`` reads a file: ``parsing`` cuts it into events, ``columns`` makes
+arrays of them, ``structure`` finds the runs and the bodies of subgraphs, ``frames`` makes frames.
+``record`` is the result; ``summary`` and ``nodes`` aggregate it, ``correlation`` finds its nodes in
+the graph that ran, ``provenance`` in the original model, ``caveats`` says what limits it.
+``merging`` compares two of them, ``export`` writes them.
 """
 
 from ortmeter.profiling.export import read_events

@@ -40,22 +40,31 @@ class GraphNode:
         The node.
     parent : str, optional
         Name of the node whose body holds it, None in the main graph.
-    initializer_size : int
-        Bytes of the initializers that it reads.
+    initializers : mapping of str to onnx.TensorProto
+        Initializers that it reads, by name.
     """
 
     node: onnx.NodeProto
     parent: str | None
-    initializer_size: int
+    initializers: Mapping[str, onnx.TensorProto]
 
     @property
     def domain(self) -> str:
         """Domain of the operator, ``ai.onnx`` for the standard one."""
         return self.node.domain or STANDARD
 
+    @property
+    def initializer_size(self) -> int:
+        """Bytes of the initializers, counted as often as they are read."""
+        return sum(
+            _size(self.initializers[name]) for name in self.node.input if name in self.initializers
+        )
+
 
 def walk(
-    graph: onnx.GraphProto, parent: str | None = None, outer: Mapping[str, int] | None = None
+    graph: onnx.GraphProto,
+    parent: str | None = None,
+    outer: Mapping[str, onnx.TensorProto] | None = None,
 ) -> Iterator[GraphNode]:
     """Iterate over the nodes of a graph, each one followed by those of its bodies.
 
@@ -65,19 +74,19 @@ def walk(
         The graph.
     parent : str, optional
         Name of the node it is the body of.
-    outer : mapping of str to int, optional
-        Bytes of the initializers of the graphs around.
+    outer : mapping of str to onnx.TensorProto, optional
+        Initializers of the graphs around.
 
     Yields
     ------
     GraphNode
         The nodes, in order.
     """
-    sizes = {**(outer or {}), **{tensor.name: _size(tensor) for tensor in graph.initializer}}
+    known = {**(outer or {}), **{tensor.name: tensor for tensor in graph.initializer}}
     for node in graph.node:
-        yield GraphNode(node, parent, sum(sizes.get(name, 0) for name in node.input))
+        yield GraphNode(node, parent, {name: known[name] for name in node.input if name in known})
         for body in _bodies(node):
-            yield from walk(body, node.name, sizes)
+            yield from walk(body, node.name, known)
 
 
 def name_nodes(model: onnx.ModelProto) -> onnx.ModelProto:

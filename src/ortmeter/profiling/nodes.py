@@ -1,21 +1,21 @@
 """Aggregate the events of a profile by node, with what the graph tells about each one."""
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import pandas as pd
 
+from ortmeter.dtypes import short_name
 from ortmeter.profiling.correlation import CostFunction, GraphNode, find_nodes
 from ortmeter.profiling.provenance import origins
 from ortmeter.profiling.summary import first_rows, node_times, number
 
 __all__ = ["by_node"]
 
-_T = TypeVar("_T")
-_TENSORS = ("input_shapes", "output_shapes", "input_types", "output_types")
+_Shape: TypeAlias = tuple[int, ...]
 _FLOP_PER_US_TO_GFLOP_PER_S = 1e-3
 
 
@@ -71,27 +71,53 @@ def _work(
     total[:, first["node"]] = 0
     for rank, row, count in zip(first["node"], first.itertuples(), counts, strict=True):
         node = nodes[rank]
-        found = None if node is None else _cost_of_row(cost, node.node, row)
+        found = None if node is None else _cost_of_row(cost, node, row)
         total[:, rank] += np.nan if found is None else np.multiply(found, count)
     return total
 
 
-def _cost_of_row(cost: CostFunction, node: onnx.NodeProto, row: Any) -> tuple[float, float] | None:
+def _cost_of_row(cost: CostFunction, found: GraphNode, row: Any) -> tuple[float, float] | None:
     """Cost of one execution, None when the recorded tensors are not those of the node."""
-    tensors = [
-        _place(getattr(row, name), node.input if name.startswith("input") else node.output)
-        for name in _TENSORS
-    ]
-    if any(found is None for found in tensors):
+    node = found.node
+    inputs = _place(row.input_types, row.input_shapes, node.input, found.initializers)
+    outputs = _place(row.output_types, row.output_shapes, node.output, {})
+    if inputs is None or outputs is None:
         return None
-    return cost(node, *tensors)  # type: ignore[arg-type]
+    (input_types, input_shapes), (output_types, output_shapes) = inputs, outputs
+    return cost(node, input_shapes, output_shapes, input_types, output_types)
 
 
-def _place(values: tuple[_T, ...] | None, names: Sequence[str]) -> tuple[_T | None, ...] | None:
-    """Put None where an optional tensor is absent: the profile only lists those that are there."""
-    if values is None or len(values) == len(names):
-        return values
-    if len(values) != sum(map(bool, names)):
+def _place(
+    types: Sequence[str] | None,
+    shapes: Sequence[_Shape] | None,
+    names: Sequence[str],
+    initializers: Mapping[str, onnx.TensorProto],
+) -> tuple[tuple[str | None, ...], tuple[_Shape | None, ...]] | None:
+    """Give each tensor of a node its recorded type and shape.
+
+    The profile lists the tensors that are there: neither the optional ones that are absent, nor the
+    weights that ONNX Runtime packed in a layout of its own, which the graph still describes.
+    """
+    if types is None or shapes is None:
         return None
-    present = iter(values)
-    return tuple(next(present) if name else None for name in names)
+    recorded = list(zip(types, shapes, strict=True))
+    missing = sum(map(bool, names)) - len(recorded)
+    placed: list[tuple[str | None, _Shape | None]] = []
+    for name in names:
+        known = _described(initializers[name]) if name in initializers else None
+        if not name:
+            placed.append((None, None))
+        elif known and missing and (not recorded or recorded[0] != known):
+            placed.append(known)
+            missing -= 1
+        elif recorded:
+            placed.append(recorded.pop(0))
+        else:
+            return None
+    if recorded:
+        return None
+    return tuple(kind for kind, _ in placed), tuple(shape for _, shape in placed)
+
+
+def _described(tensor: onnx.TensorProto) -> tuple[str, _Shape]:
+    return short_name(tensor.data_type), tuple(tensor.dims)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pandas as pd
 
+from ortmeter.collector import collector_off
 from ortmeter.errors import OrtMeterError
 from ortmeter.loading import ModelLike, load_model
 from ortmeter.profiling.columns import Columns, collect
@@ -18,7 +19,6 @@ from ortmeter.profiling.frames import category, events_frame, session_frame
 from ortmeter.profiling.parsing import EventFile
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.summary import first_rows, number
-from ortmeter.timing.loop import _garbage_collector_off
 
 __all__ = ["Recording", "read_profile", "read_recording", "read_startup"]
 
@@ -156,7 +156,7 @@ def read_startup(path: str | os.PathLike[str]) -> pd.DataFrame:
 def _refusing(file: EventFile) -> Iterator[None]:
     """Say what is wrong with a file; garbage is not collected, which takes half of the time."""
     try:
-        with _garbage_collector_off():
+        with collector_off():
             yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as cause:
         if isinstance(cause, OrtMeterError):

@@ -1,15 +1,14 @@
 """Time candidates in turn, in one process."""
 
-import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from ortmeter.collector import collector_off
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
 from ortmeter.progress import progress_bar
@@ -108,7 +107,7 @@ def measure(
             seed=seed,
         )
     calls = {name: _synchronized(c, sync) for name, c in prepared.items()}
-    with _garbage_collector_off():
+    with collector_off():
         warmups = {name: _warm_up(name, call, warmup, timer) for name, call in calls.items()}
         numbers = {name: _calibrate(call, timer) for name, call in calls.items()}
         samples = _rounds(calls, numbers, repeat, precision, budget_s, seed, timer)
@@ -151,17 +150,6 @@ def _synchronizer(provider: str) -> _Function | None:
         return None
     torch = import_optional("torch", "torch")
     return lambda: torch.cuda.synchronize(device.index)
-
-
-@contextmanager
-def _garbage_collector_off() -> Iterator[None]:
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _warm_up(name: str, call: _Function, warmup: int | None, timer: _Timer) -> tuple[float, ...]:
