@@ -23,8 +23,7 @@ def sentences(output: str) -> list[str]:
 def verdict(sentence: str) -> tuple[str, str]:
     """Case and claim of a sentence, without the numbers of the run."""
     case, _, claim = sentence.rpartition(": ")
-    claim = re.sub(r" \(\d[^)]*\)", "", claim)
-    claim = re.sub(r"[^,;]* \d+\.\d+ times faster than", " faster than", claim)
+    claim = re.sub(r" \(\d[^)]*\)|\d+\.\d+ times ", "", claim)
     return case or "prediction", claim
 
 

@@ -248,14 +248,20 @@ timeline_plot(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=le
 #
 # Two nodes match when they have the same operator, domain, provider, types and shapes. A
 # convolution that works on blocks is another kernel than one that does not: it is on one side only,
-# and missing on the other one. The type, float32, is left out of the labels.
+# and has no time on the other one. The type, float32, is left out of the labels.
+
+
+def blank(table):
+    """Leave the cells of absent nodes empty."""
+    return table.astype(object).where(table.notna(), "")
+
 
 merged = merge_profiles(before, after)
 SHORTER = {"com.microsoft.": "", "f32 ": "", " -> ": "→", ", ": ","}
 TIMES = {"median_baseline": AS_WRITTEN, "median_candidate": REWRITTEN}
 table = merged.set_index(merged["label"].astype(str).replace(SHORTER, regex=True))
-table = table[list(TIMES)].rename(columns=TIMES).rename_axis("µs per run")
-show(table)
+table = table[list(TIMES)].rename(columns=TIMES)
+show(blank(table.rename_axis("µs per run")))
 
 # %%
 # Nodes below 1 % of the two runs together are one row.
@@ -285,7 +291,7 @@ ORIGINS = {
     "median": REWRITTEN,
 }
 origins = trace_origins(nodes[AS_WRITTEN], nodes[REWRITTEN]).set_index("name")
-show(origins[list(ORIGINS)].rename(columns=ORIGINS).rename_axis("µs per run"))
+show(blank(origins[list(ORIGINS)].rename(columns=ORIGINS).rename_axis("µs per run")))
 
 # %%
 # The memory that each kernel reads and writes, and what the session held at most, in bytes.

@@ -21,7 +21,7 @@ class Ranking:
     leaders : tuple of str
         That candidate and those from which no difference can be claimed, in the order given.
     slower : tuple of Speedup
-        For each other candidate, how many times faster the fastest is, the closest first.
+        For each other candidate, how many times faster the fastest is, in the order given.
     """
 
     fastest: str
@@ -74,9 +74,11 @@ def rank(
     """
     if not results:
         raise InvalidArgumentError("results is empty. Accepted: at least one measurement")
-    first, *others = sorted(results.values(), key=lambda m: m.median)
+    first = min(results.values(), key=lambda m: m.median)
     compared = [
-        speedup(other, first, confidence=confidence, min_effect=min_effect) for other in others
+        speedup(other, first, confidence=confidence, min_effect=min_effect)
+        for other in results.values()
+        if other is not first
     ]
     slower = tuple(s for s in compared if s.is_claim)
     beaten = {s.baseline for s in slower}
