@@ -1,32 +1,22 @@
 """The page on KMeans, after it ran in fast mode."""
 
 import json
-import runpy
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import onnx.parser
 import pandas as pd
 import pytest
+from page_runner import run_page
 from scipy.spatial.distance import cdist
 
 from ortmeter.timing import Measurement
-
-PAGE = (
-    Path(__file__).parent.parent / "_doc" / "examples" / "performance" / "plot_kmeans_profiling.py"
-)
 
 
 @pytest.fixture(scope="module")
 def page():
     """Names of the page."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ORTMETER_FAST", "1")
-        patch.setenv("ORTMETER_PROVIDER", "cpu")
-        patch.setattr(sys, "argv", [str(PAGE)])
-        return runpy.run_path(str(PAGE))
+    return run_page("performance/plot_kmeans_profiling.py")
 
 
 def operators(**medians):

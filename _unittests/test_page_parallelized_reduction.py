@@ -1,34 +1,15 @@
 """The conclusion of the page on parallelized reductions follows its tables."""
 
-import runpy
-import sys
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
-
-PAGE = (
-    Path(__file__).parent.parent
-    / "_doc"
-    / "examples"
-    / "numerics"
-    / "plot_parallelized_reduction.py"
-)
+from page_runner import run_page
 
 
 @pytest.fixture(scope="module")
 def page():
     """Names of the page, after it ran."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ORTMETER_FAST", "1")
-        patch.setenv("ORTMETER_PROVIDER", "cpu")
-        patch.setenv("MPLBACKEND", "agg")
-        patch.setattr(sys, "argv", [str(PAGE)])
-        names = runpy.run_path(str(PAGE))
-    plt.close("all")
-    return names
+    return run_page("numerics/plot_parallelized_reduction.py")
 
 
 SPREADS = {"naive": 100.0, "blocked": 20.0, "pairwise": 10.0, "kahan": 2.0, "exact": 0.0}

@@ -1,8 +1,5 @@
 """The page on what onnxruntime optimizes, after it ran in fast mode."""
 
-import runpy
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,20 +8,15 @@ import onnx.numpy_helper
 import onnx.reference
 import pandas as pd
 import pytest
+from page_runner import run_page
 
 from ortmeter.timing import Measurement
-
-PAGE = Path(__file__).parent.parent / "_doc" / "examples" / "performance" / "plot_profiling.py"
 
 
 @pytest.fixture(scope="module")
 def page():
     """Names of the page."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ORTMETER_FAST", "1")
-        patch.setenv("ORTMETER_PROVIDER", "cpu")
-        patch.setattr(sys, "argv", [str(PAGE)])
-        return runpy.run_path(str(PAGE))
+    return run_page("performance/plot_profiling.py")
 
 
 def planted(*medians):

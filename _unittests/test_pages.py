@@ -3,22 +3,20 @@
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import nbclient
 import nbformat
 import numpy as np
 import pytest
+from page_runner import EXAMPLES, run_page
 from sphinx_gallery.gen_gallery import DEFAULT_GALLERY_CONF
 from sphinx_gallery.notebook import jupyter_notebook
 from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 
 from ortmeter.timing import Measurement
 
-EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
 GEMM = EXAMPLES / "performance" / "plot_op_gemm2_cuda.py"
 
@@ -134,11 +132,7 @@ def test_the_same_lines_run_on_cuda(fast, tmp_path, page, itype):
 @pytest.fixture(scope="module")
 def gemm_page():
     """Names of the Gemm page, after it ran."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ORTMETER_FAST", "1")
-        patch.setenv("ORTMETER_PROVIDER", "cpu")
-        patch.setattr(sys, "argv", [str(GEMM)])
-        return runpy.run_path(str(GEMM))
+    return run_page(GEMM)
 
 
 def planted(**medians):

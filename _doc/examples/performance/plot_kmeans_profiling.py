@@ -52,7 +52,6 @@ from threadpoolctl import threadpool_limits
 import ortmeter
 from ortmeter import Param, show
 from ortmeter.conclusion import Conclusion
-from ortmeter.costs import node_cost
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.environment import environment
 from ortmeter.peaks import add_shares, measured_peaks
@@ -217,7 +216,7 @@ node_plot(ran, op=op, title=f"KMeans, time of each {op}, {provider.label}", capt
 # that stay in a cache move faster than that copy.
 
 peaks = measured_peaks(provider=provider, threads=args.threads)
-nodes = add_shares(ran.by_node(node_cost), peaks)
+nodes = add_shares(ran.by_node(), peaks)
 nodes["least"] = (1e6 * peaks.least_seconds(nodes["flop"], nodes["bytes"])).round(1)
 FLOOR = {
     "median": "median (µs)",

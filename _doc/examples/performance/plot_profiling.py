@@ -45,7 +45,6 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter import Param, show
 from ortmeter.conclusion import Conclusion
-from ortmeter.costs import node_cost
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.environment import cpu_flags, environment
 from ortmeter.models import sample_cnn
@@ -220,7 +219,7 @@ COLUMNS = {
 
 
 def describe_nodes(ran):
-    nodes = add_shares(ran.by_node(node_cost), peaks)
+    nodes = add_shares(ran.by_node(), peaks)
     least = 1e6 * peaks.least_seconds(nodes["flop"], nodes["bytes"])
     return nodes.assign(least=least.round(1))
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ortmeter.costs import node_cost
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting._axes import GREY, add_legend, new_axes, series_style
 from ortmeter.plotting._dot import NodeNote, walk
@@ -54,7 +53,7 @@ def profile_notes(profile: Profile) -> dict[str | int, NodeNote]:
             "The graph of this profile is not known. Accepted: what profile returns, or "
             "read_profile(path, model=...)"
         )
-    nodes = profile.by_node(node_cost)
+    nodes = profile.by_node()
     known = {node.name for node in walk(profile.model.graph)}
     ran = {str(row.name): row for row in nodes.itertuples(index=False)}
     return {name: _note(row) for name, row in ran.items() if name in known}

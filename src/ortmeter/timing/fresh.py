@@ -1,5 +1,6 @@
 """Repeat a measurement in fresh processes."""
 
+import dataclasses
 import json
 import math
 import os
@@ -105,5 +106,4 @@ def _run(task: dict[str, Any], folder: Path) -> _Results:
 
 
 def _join(parts: list[Measurement]) -> Measurement:
-    fields = parts[0].to_dict()
-    return Measurement.from_dict({**fields, "seconds": np.concatenate([p.seconds for p in parts])})
+    return dataclasses.replace(parts[0], seconds=np.concatenate([p.seconds for p in parts]))
