@@ -46,5 +46,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	rm -f .venv/.installed-* && $(BIN)/python -m pip uninstall --quiet --yes onnxruntime onnxruntime-gpu
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(RUNTIME),pages]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(RUNTIME),pages,torch]" --group dev
 	touch $@

@@ -141,13 +141,14 @@ def reader(tmp_path):
     return python
 
 
-def first_cell(base_url):
-    """Installing cell of the notebooks, for another address."""
+def first_cell(page, base_url):
+    """Installing cell of the notebook of a page, for another address."""
     path = ROOT / "_doc" / "_ext" / "notebook.py"
     spec = importlib.util.spec_from_file_location("notebook_of_the_site", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.first_cell(WHEEL, base_url)
+    (script,) = SITE.glob(f"_downloads/*/{page}.py")
+    return module.first_cell(WHEEL, base_url, module.extras_of(script.read_text(encoding="utf-8")))
 
 
 @pytest.mark.slow
@@ -155,10 +156,13 @@ def first_cell(base_url):
 def test_a_notebook_runs_alone_from_a_published_site(page, loopback, reader, tmp_path, monkeypatch):
     monkeypatch.setenv("ORTMETER_FAST", "1")
     monkeypatch.delenv("PYTHONPATH", raising=False)
+    # The versions of this site: the newest torch would bring the libraries of CUDA.
+    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "constraints.txt"))
     (source,) = SITE.glob(f"_downloads/*/{page}.ipynb")
     notebook = nbformat.read(source, as_version=4)
-    assert notebook.cells[0].source == first_cell(os.environ.get("ORTMETER_BASEURL", "")).strip()
-    notebook.cells[0].source = first_cell(loopback)
+    published = os.environ.get("ORTMETER_BASEURL", "")
+    assert notebook.cells[0].source == first_cell(page, published).strip()
+    notebook.cells[0].source = first_cell(page, loopback)
     where = "import ortmeter; print(ortmeter.__file__)"
     notebook.cells.append(nbformat.v4.new_code_cell(where))
 

@@ -186,6 +186,22 @@ def test_first_cell_knows_where_the_site_is(base):
     assert 'SITE = "http://127.0.0.1:8000/_static/wheel/"' in cell
 
 
+@pytest.mark.parametrize(
+    ("line", "extras"),
+    [
+        ("import torch", "pages,torch"),
+        ("    from torch import nn", "pages,torch"),
+        ("from ortmeter.backend import OrtBackend", "pages,torch"),
+        ("from ortmeter.evaluator import Evaluator", "pages,torch"),
+        ("import torchless", "pages"),
+        ("# torch is not needed", "pages"),
+    ],
+)
+def test_first_cell_installs_torch_for_the_pages_that_use_it(line, extras):
+    assert notebook.extras_of(f"import numpy as np\n{line}\n") == extras
+    assert f"ortmeter[{{runtime}},{extras}]" in notebook.first_cell(WHEEL, extras=extras)
+
+
 class FakeMachine:
     """Runs the first cell with its commands recorded instead of run."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-from _ext.notebook import first_cell, tidy_notebook
+from _ext.notebook import extras_of, first_cell, tidy_notebook
 from _ext.staleness import gallery_pages
 from _ext.wheel import published_wheel
 
@@ -22,8 +22,9 @@ def finish_downloads(app: Sphinx) -> None:
     wheel = published_wheel(app)
     pages = gallery_pages(app)
     titles = page_titles(page.source for page in pages)
-    cell = first_cell(wheel.name, app.config.html_baseurl)
     for page in pages:
+        extras = extras_of(page.source.read_text(encoding="utf-8"))
+        cell = first_cell(wheel.name, app.config.html_baseurl, extras)
         finish_notebook(page.target.with_suffix(".ipynb"), cell, titles)
         members = [page.target, page.target.with_suffix(".ipynb"), wheel]
         write_zip(page.target.with_suffix(".zip"), members, page.target.parent)

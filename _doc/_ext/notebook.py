@@ -35,7 +35,7 @@ other = "onnxruntime" if runtime == "gpu" else "onnxruntime-gpu"
 if other in {{package.name for package in distributions()}}:
     # Both install the same module and break each other.
     pip("uninstall", "--yes", "onnxruntime", "onnxruntime-gpu")
-pip("install", f"ortmeter[{{runtime}},pages] @ {{source}}")
+pip("install", f"ortmeter[{{runtime}},{extras}] @ {{source}}")
 pip("install", "--force-reinstall", "--no-deps", "--no-cache-dir", f"ortmeter @ {{source}}")
 """
 
@@ -48,10 +48,18 @@ _LABEL = re.compile(r"(?<!`)`(?P<label>[\w-]+)`(?!`)")
 _RAW_HTML = re.compile(
     r"^\.\. raw:: html\n\s*\n(?P<body>(?:[ \t]+\S.*\n|[ \t]*\n)+)", flags=re.MULTILINE
 )
+_TORCH = re.compile(
+    r"^\s*(?:import|from) (?:torch|ortmeter\.evaluator|ortmeter\.backend)\b", flags=re.MULTILINE
+)
 _PROSE_ROLES = {"doc", "term", "ref", "numref", "sub", "sup", "abbr"}
 
 
-def first_cell(wheel_name: str, base_url: str = "") -> str:
+def extras_of(script: str) -> str:
+    """List what the page needs beside a runtime: torch is large, few pages use it."""
+    return "pages,torch" if _TORCH.search(script) else "pages"
+
+
+def first_cell(wheel_name: str, base_url: str = "", extras: str = "pages") -> str:
     """Write the cell that installs what a page needs.
 
     Parameters
@@ -60,6 +68,8 @@ def first_cell(wheel_name: str, base_url: str = "") -> str:
         File name of the wheel. It is looked for beside the notebook, then in the parent folder.
     base_url : str
         Address of the published site, used when the wheel is not found. Empty when there is none.
+    extras : str
+        See :func:`extras_of`.
 
     Returns
     -------
@@ -67,7 +77,7 @@ def first_cell(wheel_name: str, base_url: str = "") -> str:
         Python code, for plain Jupyter and for a script.
     """
     site = f"{base_url.rstrip('/')}/_static/wheel/" if base_url else ""
-    return _CELL.format(wheel_name=wheel_name, site=site)
+    return _CELL.format(wheel_name=wheel_name, site=site, extras=extras)
 
 
 def tidy_notebook(notebook: dict[str, Any], cell: str, titles: dict[str, str]) -> dict[str, Any]:
