@@ -14,7 +14,7 @@ SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
 
-.PHONY: help install html html-noplot page test test-site lint bench notebooks serve clean
+.PHONY: help install html html-noplot page record test test-site lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -25,6 +25,8 @@ html-noplot: install ## build dist/html-noplot without running a page
 	rm -rf build/noplot && mkdir -p build && cp -rp _doc build/noplot && rm -rf build/noplot/auto_examples && ORTMETER_PLOT=0 $(SPHINX) -d build/doctrees-noplot build/noplot dist/html-noplot
 page: install ## run one page, PAGE=plot_x, and rebuild the site around it
 	ORTMETER_PAGE=$(PAGE) $(SPHINX) -d build/doctrees _doc dist/html
+record: install ## run the pages on PROVIDER, keep what they measured in _doc/results
+	for page in _doc/examples/*/plot_*.py; do ORTMETER_RECORD=1 ORTMETER_RESULTS=_doc/results MPLBACKEND=agg $(BIN)/python $$page || exit 1; done
 test: install ## run the tests that need no site
 	$(BIN)/python -m pytest -m "not site"
 test-site: html ## run the tests of the built site

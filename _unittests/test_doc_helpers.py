@@ -104,11 +104,23 @@ def test_footer_names_the_devices_and_the_versions():
 def test_fingerprint_depends_on_the_page_and_on_the_context(tmp_path):
     page = tmp_path / "plot_x.py"
     page.write_text("1", encoding="utf-8")
-    first = fingerprint.page_fingerprint(page, {"a": "1", "b": "2"})
-    assert first == fingerprint.page_fingerprint(page, {"b": "2", "a": "1"})
-    assert first != fingerprint.page_fingerprint(page, {"a": "1", "b": "3"})
+    first = fingerprint.page_fingerprint(page, {"a": "1", "b": "2"}, tmp_path)
+    assert first == fingerprint.page_fingerprint(page, {"b": "2", "a": "1"}, tmp_path)
+    assert first != fingerprint.page_fingerprint(page, {"a": "1", "b": "3"}, tmp_path)
     page.write_text("2", encoding="utf-8")
-    assert first != fingerprint.page_fingerprint(page, {"a": "1", "b": "2"})
+    assert first != fingerprint.page_fingerprint(page, {"a": "1", "b": "2"}, tmp_path)
+
+
+def test_fingerprint_depends_on_what_other_machines_recorded_of_the_page(tmp_path):
+    page = tmp_path / "plot_x.py"
+    page.touch()
+    (tmp_path / "machine").mkdir()
+    seen = [fingerprint.page_fingerprint(page, {}, tmp_path)]
+    for name, text in (("plot_x--cpu", "1"), ("plot_x--cpu", "2"), ("plot_xy--cpu", "1")):
+        (tmp_path / "machine" / f"{name}.json").write_text(text, encoding="utf-8")
+        seen.append(fingerprint.page_fingerprint(page, {}, tmp_path))
+    assert len(set(seen[:3])) == 3
+    assert seen[3] == seen[2]
 
 
 def test_context_depends_on_sources_provider_and_mode(tmp_path, monkeypatch):

@@ -76,7 +76,7 @@ def test_what_multiplies_by_zero_is_told(page):
     }""")
     nodes = pd.DataFrame({"name": ["a", "b", "c"], "share": [0.25, 0.5, 0.25]})
     expected = "products by zero take 25% of the time of the kernels (a)."
-    assert page["conclude_zeros"](model, nodes) == expected
+    assert page["conclude_zeros"](page["multiplied_by_zero"](model), nodes) == expected
 
 
 def test_a_profile_tells_how_far_it_can_be_trusted(page):

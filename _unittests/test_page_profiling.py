@@ -112,7 +112,7 @@ def kernels(domain, channels):
     ],
 )
 def test_the_size_of_a_block_is_told(page, events, flags, expected):
-    sentence = page["conclude_machine"](events, flags)
+    sentence = page["conclude_machine"](page["find_block"](events), flags)
     head, _, tail = expected.partition(".*")
     assert head in sentence
     assert tail in sentence

@@ -1,5 +1,6 @@
 """Run the pages as their readers do, in fast mode: as a script and as a notebook."""
 
+import dataclasses
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from sphinx_gallery.gen_gallery import DEFAULT_GALLERY_CONF
 from sphinx_gallery.notebook import jupyter_notebook
 from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 
+import ortmeter
 from ortmeter.timing import Measurement
 
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
@@ -111,6 +113,18 @@ def test_a_type_without_kernel_is_an_error_when_it_is_the_one_to_measure(fast, t
     assert "Could not find an implementation for Gemm" in done.stderr
 
 
+def test_a_page_shows_what_it_recorded(tmp_path):
+    options = ["--provider", "cpu", "--config", "8,12", "--repeat", "5", "--processes", "1"]
+    folder = tmp_path / "results"
+    done = run_script(GEMM, tmp_path, *options, "--record", ORTMETER_RESULTS=str(folder))
+    assert done.returncode == 0, done.stderr
+    (file,) = folder.rglob("*.json")
+    assert file.name.startswith("plot_op_gemm2_cuda--cpu--")
+    measured, recorded = done.stdout.split("recorded on ")
+    conclusion = measured.partition("Measured on")[2].partition("saved plot_op")[0].strip()
+    assert recorded.partition("Measured on")[2].strip() == conclusion
+
+
 @pytest.mark.parametrize("itype", ["10"])
 def test_the_gemm_page_measures_other_types(fast, tmp_path, itype):
     done = run_script(GEMM, tmp_path, "--itype", itype, "--config", "8,12")
@@ -168,6 +182,21 @@ def test_the_conclusion_follows_the_samples(gemm_page):
     assert "no difference can be claimed between" in ranks[2]
     assert sentences[-1] == "the prediction that joined weights never lose is wrong at size 2."
     assert "not contradicted" in gemm_page["conclude"]({1: faster, 3: equal})[-1]
+
+
+def test_another_machine_gets_the_sentences_of_its_own_samples(gemm_page):
+    here = gemm_page["here"]
+    slower = planted(two=1.0, concat=2.0, one=3.0, two_constant=1.5)
+    there = dataclasses.replace(
+        here,
+        data={**here.data, "results": {2: slower}},
+        environment=dataclasses.replace(here.environment, cpu="A Planted CPU"),
+    )
+    text = str(ortmeter.replay(gemm_page["report"], [there]))
+    assert text.startswith("A Planted CPU, ")
+    sentence = "the prediction that joined weights never lose is wrong at size 2."
+    assert sentence in " ".join(text.split())
+    assert "Measured on A Planted CPU" in text
 
 
 def test_the_conclusion_on_copies_follows_the_samples(gemm_page):

@@ -56,10 +56,21 @@ def build_context(root: Path, provider: str) -> dict[str, str]:
     }
 
 
-def page_fingerprint(page: Path, context: dict[str, str]) -> str:
-    """Hash the source of a page together with the context of the build."""
+def page_fingerprint(page: Path, context: dict[str, str], results: Path) -> str:
+    """Hash a page, what was recorded of it on other machines and the context of the build.
+
+    Parameters
+    ----------
+    page : Path
+        Source of the page.
+    context : dict of str to str
+        See :func:`build_context`.
+    results : Path
+        Folder of the records.
+    """
     digest = hashlib.sha256(json.dumps(context, sort_keys=True).encode())
-    digest.update(page.read_bytes())
+    for file in [page, *sorted(results.glob(f"*/{page.stem}--*.json"))]:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
 
 

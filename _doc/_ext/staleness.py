@@ -68,7 +68,7 @@ def choose_pages(app: Sphinx) -> None:
     for page in pages:
         runs = conf["plot_gallery"] and re.search(conf["filename_pattern"], str(page.source))
         if runs:
-            current = records.get(page.key) == page_fingerprint(page.source, context)
+            current = records.get(page.key) == _fingerprint(app, page, context)
             if not current or not page.rendered or conf["run_stale_examples"]:
                 records.pop(page.key, None)
                 page.md5_file.unlink(missing_ok=True)
@@ -85,7 +85,7 @@ def record_pages(app: Sphinx) -> None:
         return
     context = _context(app)
     new = {
-        page.key: page_fingerprint(page.source, context)
+        page.key: _fingerprint(app, page, context)
         for page in gallery_pages(app)
         if page.source.resolve() in ran
     }
@@ -117,6 +117,10 @@ def write_records(app: Sphinx, records: dict[str, Any]) -> None:
     file = _records_file(app)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _fingerprint(app: Sphinx, page: Page, context: dict[str, str]) -> str:
+    return page_fingerprint(page.source, context, Path(app.srcdir, "results"))
 
 
 def _records_file(app: Sphinx) -> Path:

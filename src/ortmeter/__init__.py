@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortmeter.plotting import draw_model, latency_plot, speedup_plot, spread_plot
     from ortmeter.profiling import Profile, merge_profiles, profile, read_events, read_profile
     from ortmeter.providers import resolve_provider, usable_providers
-    from ortmeter.results import save_tables
+    from ortmeter.results import load_records, record, replay, save_tables
     from ortmeter.sessions import make_session, node_assignment, optimized_model
     from ortmeter.timing import (
         Candidate,
@@ -49,6 +49,7 @@ __all__ = [
     "in_milliseconds",
     "latency_plot",
     "load_model",
+    "load_records",
     "make_session",
     "matmul_error_bound",
     "max_diff",
@@ -60,6 +61,8 @@ __all__ = [
     "rank",
     "read_events",
     "read_profile",
+    "record",
+    "replay",
     "resolve_provider",
     "sample_cnn",
     "save_tables",
@@ -88,7 +91,7 @@ _NAMES_OF_MODULE = {
     "plotting": ("draw_model", "latency_plot", "speedup_plot", "spread_plot"),
     "profiling": ("Profile", "merge_profiles", "profile", "read_events", "read_profile"),
     "providers": ("resolve_provider", "usable_providers"),
-    "results": ("save_tables",),
+    "results": ("load_records", "record", "replay", "save_tables"),
     "sessions": ("make_session", "node_assignment", "optimized_model"),
     "timing": (
         "Candidate",

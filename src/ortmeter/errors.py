@@ -12,6 +12,7 @@ __all__ = [
     "ModelError",
     "OrtMeterError",
     "ProviderUnavailableError",
+    "RecordError",
     "ShapeMismatchError",
 ]
 
@@ -42,3 +43,7 @@ class FeedError(OrtMeterError, ValueError):
 
 class ShapeMismatchError(OrtMeterError, ValueError):
     """Two results that are compared have different shapes or structures."""
+
+
+class RecordError(OrtMeterError, ValueError):
+    """A file of recorded results cannot be read or does not follow its schema."""

@@ -82,6 +82,7 @@ args = ortmeter.get_parsed_args(
         1, choices=tuple(TYPES.values()), help="1 float32, 10 float16, 11 float64, 16 bf16"
     ),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
+    record=Param(False, env="ORTMETER_RECORD", help="keep what is computed for other builds"),
 )
 provider = ortmeter.resolve_provider(args.provider)
 rng = np.random.default_rng(0)
@@ -556,13 +557,40 @@ def judge_libraries(libraries):
 
 
 legend = f"{shown} on {provider.label}, threads={args.label('threads')}"
-show(Conclusion(tuple(conclude(sums, libraries)), f"{environment()}, {legend}"))
+data = {"sums": sums, "libraries": libraries, "legend": legend}
+here = ortmeter.record("plot_parallelized_reduction", args, provider, data)
+
+
+def conclusion(record):
+    sentences = conclude(record.data["sums"], record.data["libraries"])
+    return Conclusion(tuple(sentences), f"{record.environment}, {record.data['legend']}")
+
+
+show(conclusion(here))
 
 # %%
 # The tables behind these sentences:
 
 tables = {"sums": sums, "libraries": libraries}
 show(ortmeter.save_tables("plot_parallelized_reduction", tables))
+
+# %%
+# On other machines
+# -----------------
+#
+# With ``--record``, the page keeps its two tables in a file. From the files of other machines, the
+# functions above write what their libraries do.
+
+
+def report(record):
+    libraries = record.data["libraries"]
+    yield table_of_spreads(libraries, ["type", "law", "result"], ["library", "threads"])
+    yield conclusion(record)
+
+
+if args.record:
+    here.save(conclusion(here))
+show(ortmeter.replay(report, ortmeter.load_records(here.page)))
 
 # %%
 # What this page does not cover

@@ -68,6 +68,7 @@ args = ortmeter.get_parsed_args(
     threads=Param(1, minimum=0, help="threads of both libraries, 0 lets them choose"),
     runs=Param(111, fast=7, minimum=2, help="runs of the profile"),
     repeat=Param(30, fast=5, minimum=1, help="samples of a latency, at least"),
+    record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 provider = ortmeter.resolve_provider(args.provider)
 rng = np.random.default_rng(0)
@@ -298,9 +299,12 @@ def conclude_nodes(nodes):
     )
 
 
-def conclude_zeros(model, nodes):
+def multiplied_by_zero(model):
     zeros = {t.name for t in model.graph.initializer if not onnx.numpy_helper.to_array(t).any()}
-    useless = [n.name for n in model.graph.node if n.op_type == "Mul" and zeros & set(n.input)]
+    return [n.name for n in model.graph.node if n.op_type == "Mul" and zeros & set(n.input)]
+
+
+def conclude_zeros(useless, nodes):
     share = nodes["share"][nodes["name"].isin(useless)].sum()
     return f"products by zero take {share:.0%} of the time of the kernels ({', '.join(useless)})."
 
@@ -313,20 +317,59 @@ def conclude_trust(ran):
 # %%
 # All of them:
 
-sentences = [
-    *conclude_profile(operators, runs),
-    conclude_nodes(nodes),
-    conclude_zeros(ran.model, nodes),
-    *conclude_latency(measured, floor),
-    *conclude_trust(ran),
-]
-show(Conclusion(tuple(sentences), f"{environment()}, {legend}"))
+data = {
+    "operators": operators[["op", "median", "share"]],
+    "runs": runs[["steady", "duration"]],
+    "nodes": nodes[["name", "op", "median", "least", "share"]],
+    "useless": multiplied_by_zero(ran.model),
+    "measured": measured,
+    "floor": floor,
+    "trust": conclude_trust(ran),
+    "latency": latency,
+    "legend": legend,
+}
+here = ortmeter.record("plot_kmeans_profiling", args, provider, data)
+
+
+def conclusion(record):
+    data = record.data
+    sentences = [
+        *conclude_profile(data["operators"], data["runs"]),
+        conclude_nodes(data["nodes"]),
+        conclude_zeros(data["useless"], data["nodes"]),
+        *conclude_latency(data["measured"], data["floor"]),
+        *data["trust"],
+    ]
+    return Conclusion(tuple(sentences), f"{record.environment}, {data['legend']}")
+
+
+show(conclusion(here))
 
 # %%
 # The tables behind these sentences:
 
 tables = {"latency": latency, "operators": table.reset_index(), "nodes": shown.reset_index()}
 show(ortmeter.save_tables("plot_kmeans_profiling", tables))
+
+# %%
+# On other machines
+# -----------------
+#
+# With ``--record``, the page keeps its samples in a file. From the files of other machines, the
+# functions above compute the same table, plot and sentences.
+
+
+def report(record):
+    latency, legend = record.data["latency"], record.data["legend"]
+    yield ortmeter.in_milliseconds(latency, ["points", "candidate"]).rename_axis(columns=legend)
+    title = f"KMeans, {record.configuration['provider']}"
+    yield ortmeter.latency_plot(latency, x="points", title=title, caption=legend)
+    yield conclusion(record)
+
+
+if args.record:
+    here.save(conclusion(here))
+show(ortmeter.replay(report, ortmeter.load_records(here.page)))
 
 # %%
 # What this page does not cover

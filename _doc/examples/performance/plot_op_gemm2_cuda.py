@@ -74,6 +74,7 @@ args = ortmeter.get_parsed_args(
     warmup=Param(None, fast=2, minimum=1, help="calls before measuring, until stable by default"),
     repeat=Param(20, fast=5, minimum=1, help="samples in each process, at least"),
     processes=Param(5, fast=1, minimum=1, help="fresh processes that measure"),
+    record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 provider = ortmeter.resolve_provider(args.provider)
 rng = np.random.default_rng(0)
@@ -344,13 +345,41 @@ def conclude_copies(copies):
     return f"two Gemms: {ortmeter.summarize(speedups, 'size')}."
 
 
-show(Conclusion((*conclude(results), conclude_copies(copies)), f"{environment()}, {legend}"))
+def conclusion(record):
+    data = record.data
+    sentences = (*conclude(data["results"]), conclude_copies(data["copies"]))
+    return Conclusion(sentences, f"{record.environment}, {data['legend']}")
+
+
+measured = {"results": results, "copies": copies, "latency": latency, "legend": legend}
+here = ortmeter.record("plot_op_gemm2_cuda", args, provider, measured)
+show(conclusion(here))
 
 # %%
 # The tables behind these sentences:
 
 tables = {"latency": latency, "inputs_bound": bound_latency, "errors": errors.reset_index()}
 show(ortmeter.save_tables("plot_op_gemm2_cuda", tables))
+
+# %%
+# On other machines
+# -----------------
+#
+# With ``--record``, the page keeps its samples in a file. From the files of other machines, the
+# functions above compute the same table, plot and sentences.
+
+
+def report(record):
+    latency, legend = record.data["latency"], record.data["legend"]
+    yield ortmeter.in_milliseconds(latency, ["size", "candidate"]).rename_axis(columns=legend)
+    title = f"Latency of the four candidates, {record.configuration['provider']}"
+    yield ortmeter.latency_plot(latency, x="size", title=title, caption=legend)
+    yield conclusion(record)
+
+
+if args.record:
+    here.save(conclusion(here))
+show(ortmeter.replay(report, ortmeter.load_records(here.page)))
 
 # %%
 # What this page does not cover

@@ -61,6 +61,7 @@ args = ortmeter.get_parsed_args(
     runs=Param(50, fast=5, minimum=2, help="runs of a profile"),
     repeat=Param(20, fast=5, minimum=1, help="samples of a latency in each process, at least"),
     processes=Param(5, fast=1, minimum=1, help="fresh processes that measure a latency"),
+    record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 provider = ortmeter.resolve_provider(args.provider)
 rng = np.random.default_rng(0)
@@ -398,12 +399,15 @@ def conclude_trust(ran):
     return told + [caveat for caveat in ran.caveats if str(ran.overhead) not in caveat]
 
 
-def conclude_machine(events, flags):
+def find_block(events):
     blocked = events[(events["domain"] == BLOCKED) & (events["op"] == "Conv")]
-    if blocked.empty:
-        return "no convolution works on blocks of channels here."
     # The gate has one channel, padded to a block.
-    block = min(shapes[0][1] for shapes in blocked["output_shapes"])
+    return min((shapes[0][1] for shapes in blocked["output_shapes"]), default=None)
+
+
+def conclude_machine(block, flags):
+    if block is None:
+        return "no convolution works on blocks of channels here."
     known = [flag for flag in ("avx512f", "avx2", "avx", "asimd") if flag in flags]
     widest = f" ({known[0]})" if known else ""
     return f"a block holds {block} channels, for the vectors of this CPU{widest}."
@@ -412,15 +416,33 @@ def conclude_machine(events, flags):
 # %%
 # All of them:
 
-sentences = [
-    *conclude_latency(measured),
-    conclude_layout(nodes[AS_WRITTEN], nodes[REWRITTEN]),
-    conclude_nodes(nodes[REWRITTEN]),
-    f"{ortmeter.speedup(images[NOISE], images[SURFACE])}.",
-    conclude_machine(after.events, cpu_flags()),
-    *(f"{name}: {text}" for name, ran in profiles.items() for text in conclude_trust(ran)),
-]
-show(Conclusion(tuple(sentences), f"{environment()}, {legend}"))
+data = {
+    "measured": measured,
+    "nodes": {name: frame[["name", "op", "median", "least"]] for name, frame in nodes.items()},
+    "images": images,
+    "block": find_block(after.events),
+    "flags": list(cpu_flags()),
+    "trust": {name: conclude_trust(ran) for name, ran in profiles.items()},
+    "latency": latency,
+    "legend": legend,
+}
+here = ortmeter.record("plot_profiling", args, provider, data)
+
+
+def conclusion(record):
+    data = record.data
+    sentences = [
+        *conclude_latency(data["measured"]),
+        conclude_layout(data["nodes"][AS_WRITTEN], data["nodes"][REWRITTEN]),
+        conclude_nodes(data["nodes"][REWRITTEN]),
+        f"{ortmeter.speedup(data['images'][NOISE], data['images'][SURFACE])}.",
+        conclude_machine(data["block"], data["flags"]),
+        *(f"{name}: {text}" for name, told in data["trust"].items() for text in told),
+    ]
+    return Conclusion(tuple(sentences), f"{record.environment}, {data['legend']}")
+
+
+show(conclusion(here))
 
 # %%
 # The tables behind these sentences:
@@ -431,6 +453,26 @@ tables = {
     "merged": table.reset_index(),
 }
 show(ortmeter.save_tables("plot_profiling", tables))
+
+# %%
+# On other machines
+# -----------------
+#
+# With ``--record``, the page keeps its samples in a file. From the files of other machines, the
+# functions above compute the same table, plot and sentences.
+
+
+def report(record):
+    latency, legend = record.data["latency"], record.data["legend"]
+    yield ortmeter.in_milliseconds(latency, ["size", "candidate"]).rename_axis(columns=legend)
+    title = f"Latency of the network, {record.configuration['provider']}"
+    yield ortmeter.latency_plot(latency, x="size", title=title, caption=legend)
+    yield conclusion(record)
+
+
+if args.record:
+    here.save(conclusion(here))
+show(ortmeter.replay(report, ortmeter.load_records(here.page)))
 
 # %%
 # What this page does not cover

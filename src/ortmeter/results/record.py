@@ -1,0 +1,270 @@
+"""Keep what a page measured on a machine, for the pages built on others."""
+
+import dataclasses
+import datetime as dt
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ortmeter._files import write_atomically
+from ortmeter.args import Arguments
+from ortmeter.conclusion import Conclusion
+from ortmeter.environment import Environment, environment
+from ortmeter.errors import InvalidArgumentError, RecordError
+from ortmeter.providers import Provider
+from ortmeter.results.schema import VERSION, why_invalid
+from ortmeter.results.values import decode, encode
+
+__all__ = ["Record", "load", "load_records", "machine_name", "record"]
+
+#: Where the records are, unless a folder is given.
+FOLDER_VARIABLE = "ORTMETER_RESULTS"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a page measured on a machine.
+
+    Parameters
+    ----------
+    page : str
+        Name of the page.
+    configuration : mapping of str to str
+        Parameters of the page, as they are displayed; ``provider`` is the one that ran.
+    environment : Environment
+        Machine and versions.
+    date : datetime
+        When it was recorded, in UTC.
+    data : mapping of str to object
+        What the conclusions of the page are computed from, see
+        :func:`~ortmeter.results.encode` for the types.
+    sentences : tuple of str
+        What the page concluded on that day.
+    """
+
+    page: str
+    configuration: Mapping[str, str]
+    environment: Environment
+    date: dt.datetime
+    data: Mapping[str, Any]
+    sentences: tuple[str, ...] = ()
+
+    @property
+    def machine(self) -> str:
+        """Name of the machine, and of its folder."""
+        return machine_name(self.environment)
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file: a page recorded again with the same parameters replaces it."""
+        text = orjson.dumps(dict(self.configuration), option=orjson.OPT_SORT_KEYS)
+        digest = hashlib.sha256(text).hexdigest()[:8]
+        return f"{self.page}--{_slug(self.configuration['provider'])}--{digest}.json"
+
+    @property
+    def parameters(self) -> str:
+        """The parameters on one line."""
+        return ", ".join(f"{name}={label}" for name, label in self.configuration.items())
+
+    def __str__(self) -> str:
+        return f"{self.page} ({self.parameters}) on {self.machine}, {self.date:%Y-%m-%d}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
+        return {
+            "schema_version": VERSION,
+            "page": self.page,
+            "configuration": dict(self.configuration),
+            "date": self.date.isoformat(timespec="seconds"),
+            "environment": self.environment.to_dict(),
+            "sentences": list(self.sentences),
+            "data": encode(self.data),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Record":
+        """Build a record from what :meth:`to_dict` returned.
+
+        Raises
+        ------
+        RecordError
+            The content does not follow the schema.
+        """
+        version = fields.get("schema_version") if isinstance(fields, Mapping) else None
+        if version != VERSION:
+            raise RecordError(f"got schema_version {version!r}. Accepted: {VERSION}")
+        if reason := why_invalid(fields):
+            raise RecordError(f"not a record: {reason}")
+        return cls(
+            page=fields["page"],
+            configuration=fields["configuration"],
+            environment=Environment.from_dict(fields["environment"]),
+            date=dt.datetime.fromisoformat(fields["date"]),
+            data=decode(fields["data"]),
+            sentences=tuple(fields["sentences"]),
+        )
+
+    def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
+        """Write ``<folder>/<machine>/<page>--<provider>--<hash>.json``, all of it or nothing.
+
+        Parameters
+        ----------
+        conclusion : Conclusion
+            What the page concludes from the data: its sentences are kept beside the data.
+        folder : path, optional
+            Folder of the records, made when it does not exist; by default the environment
+            variable ``ORTMETER_RESULTS``, or ``results``.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+        """
+        root = folder or os.environ.get(FOLDER_VARIABLE) or "results"
+        file = Path(root, self.machine, self.file_name)
+        concluded = dataclasses.replace(self, sentences=conclusion.sentences)
+        content = orjson.dumps(concluded.to_dict(), option=orjson.OPT_INDENT_2) + b"\n"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, content)
+        return file
+
+
+def record(
+    page: str,
+    args: Arguments,
+    provider: Provider,
+    data: Mapping[str, Any],
+    machine: Environment | None = None,
+) -> Record:
+    """Put together what a page measured.
+
+    Parameters
+    ----------
+    page : str
+        Name of the page.
+    args : Arguments
+        Its parameters; ``record``, which asks for the file, is left out.
+    provider : Provider
+        Execution provider that ran: the parameter may say ``auto``.
+    data : mapping of str to object
+        What the conclusions of the page are computed from.
+    machine : Environment, optional
+        Where it was measured, this machine by default.
+
+    Returns
+    -------
+    Record
+        :meth:`Record.save` writes it.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A part of `data` cannot be written in JSON, or the fast mode is asked to be recorded.
+
+    Examples
+    --------
+    >>> from ortmeter.args import get_parsed_args
+    >>> from ortmeter.providers import Provider
+    >>> args = get_parsed_args("plot_x", args=[], size=256)
+    >>> record("plot_x", args, Provider.parse("cpu"), {"error (ulp)": 0.5}).parameters
+    'size=256, provider=cpu'
+    """
+    if args.fast and dict(args).get("record"):
+        raise InvalidArgumentError(
+            "the fast mode measures sizes that mean nothing. "
+            "Accepted: --record without ORTMETER_FAST"
+        )
+    encode(data)  # what cannot be kept is refused now, not when it is written
+    labels = {name: args.label(name) for name, _ in args if name != "record"}
+    return Record(
+        page=page,
+        configuration={**labels, "provider": str(provider)},
+        environment=machine or environment(),
+        date=dt.datetime.now(dt.UTC).replace(microsecond=0),
+        data=data,
+    )
+
+
+def load(file: str | os.PathLike[str]) -> Record:
+    """Read and check a file written by :meth:`Record.save`.
+
+    Parameters
+    ----------
+    file : path
+        JSON file.
+
+    Returns
+    -------
+    Record
+        What was recorded.
+
+    Raises
+    ------
+    RecordError
+        The file cannot be read, is not JSON, or does not follow the schema.
+    """
+    try:
+        return Record.from_dict(orjson.loads(Path(file).read_bytes()))
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise RecordError(f"{Path(file).name} cannot be read: {error}") from error
+    except RecordError as error:
+        raise RecordError(f"{Path(file).name}: {error}") from None
+
+
+def load_records(page: str, folder: str | os.PathLike[str] | None = None) -> list[Record]:
+    """Read every record of a page.
+
+    Parameters
+    ----------
+    page : str
+        Name of the page.
+    folder : path, optional
+        Folder of the records; by default the environment variable ``ORTMETER_RESULTS``, and
+        nothing is read where it is not set.
+
+    Returns
+    -------
+    list of Record
+        By machine, then by parameters.
+
+    Raises
+    ------
+    RecordError
+        A file is not a record of this page.
+    """
+    folder = folder or os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return []
+    files = sorted(Path(folder).glob(f"*/{page}--*.json"))
+    records = [load(file) for file in files]
+    for file, found in zip(files, records, strict=True):
+        if found.page != page:
+            raise RecordError(f"{file.name} is a record of {found.page!r}, not of {page!r}")
+    return records
+
+
+def machine_name(machine: Environment) -> str:
+    """Name a machine by its processor and its GPUs.
+
+    Parameters
+    ----------
+    machine : Environment
+        The machine.
+
+    Returns
+    -------
+    str
+        Lower case letters, digits and hyphens.
+    """
+    parts = [machine.cpu, f"{machine.cores} cores", *(gpu.name for gpu in machine.gpus)]
+    return "-".join(map(_slug, parts))
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9_.]+", "-", text.lower()).strip("-.")

@@ -1,0 +1,119 @@
+"""JSON Schema of a record, and the check of a file against it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ortmeter.optional import import_optional
+
+__all__ = ["SCHEMA", "VERSION", "why_invalid"]
+
+#: Incremented when older readers would misread a file.
+VERSION = 1
+
+#: Characters of a message that are shown.
+_LONG = 200
+
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 1}
+_POSITIVE = {"type": "number", "minimum": 0}
+_WORK = {"type": ["number", "null"], "minimum": 0}
+_SCALAR = {"type": ["null", "boolean", "integer", "number", "string"]}
+_VALUE = {"$ref": "#/$defs/value"}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    """Schema of an object that has just these properties."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _list_of(items: Mapping[str, Any], **limits: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, **limits}
+
+
+def _tagged(tag: str, **properties: Any) -> dict[str, Any]:
+    return _object(**{"$": {"const": tag}}, **properties)
+
+
+_MEASUREMENT = _tagged(
+    "measurement",
+    unit={"const": "s"},
+    repeat=_COUNT,
+    name=_TEXT,
+    seconds=_list_of(_list_of(_POSITIVE, minItems=1), minItems=1),
+    number=_COUNT,
+    warmup=_list_of(_POSITIVE),
+    flop=_WORK,
+    bytes_moved=_WORK,
+)
+_NUMBERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+_NUMBERS += ["float16", "float32", "float64"]
+_COLUMN = _object(
+    name=_TEXT,
+    dtype={"enum": [None, "bool", *_NUMBERS]},
+    values=_list_of(_VALUE),
+)
+_TEXTS = {"type": "object", "additionalProperties": _TEXT}
+_ENVIRONMENT = _object(
+    system=_TEXT,
+    cpu=_TEXT,
+    cores=_COUNT,
+    threads={"type": "object", "additionalProperties": {"type": "integer"}},
+    python=_TEXT,
+    packages=_TEXTS,
+    providers=_TEXTS,
+    gpus=_list_of(_object(name=_TEXT, memory_mib={"type": ["integer", "null"]}, driver=_TEXT)),
+    precision=_TEXTS,
+    commit={"type": ["string", "null"]},
+)
+_ITEM = {"type": "array", "prefixItems": [_SCALAR, _VALUE], "minItems": 2, "maxItems": 2}
+
+#: Schema of the files (draft 2020-12).
+SCHEMA: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "What a page of ortmeter measured on a machine",
+    "$defs": {
+        "value": {
+            "anyOf": [
+                _SCALAR,
+                _list_of(_VALUE),
+                _tagged("float", text={"enum": ["nan", "inf", "-inf"]}),
+                _tagged("mapping", items=_list_of(_ITEM)),
+                _tagged("tuple", items=_list_of(_VALUE)),
+                _tagged("table", index=_list_of(_TEXT), columns=_list_of(_COLUMN)),
+                _MEASUREMENT,
+            ]
+        }
+    },
+    **_object(
+        schema_version={"const": VERSION},
+        page={"type": "string", "pattern": r"^plot_\w+$"},
+        configuration={**_TEXTS, "required": ["provider"]},
+        date={"type": "string", "format": "date-time"},
+        environment=_ENVIRONMENT,
+        sentences=_list_of(_TEXT),
+        data=_tagged("mapping", items=_list_of(_ITEM)),
+    ),
+}
+
+
+def why_invalid(content: Any) -> str | None:
+    """Say where *content* differs from the schema, None when it does not.
+
+    Raises
+    ------
+    MissingDependencyError
+        jsonschema is missing.
+    """
+    jsonschema = import_optional("jsonschema", "pages")
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    error = jsonschema.exceptions.best_match(validator.iter_errors(content))
+    if error is None:
+        return None
+    where = "".join(f"[{part!r}]" for part in error.absolute_path)
+    message = error.message if len(error.message) < _LONG else f"{error.message[:_LONG]}..."
+    return f"{where or 'the file'}: {message}"
