@@ -1,5 +1,6 @@
 """Run a page in fast mode, to test its functions on planted results."""
 
+import functools
 import runpy
 import sys
 from pathlib import Path
@@ -10,9 +11,10 @@ from matplotlib import pyplot as plt
 EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
 
 
-def run_page(path):
-    """Return the names that a page defines, given its path below the examples."""
-    script = str(EXAMPLES / path)
+@functools.cache
+def run_page(name):
+    """Return the names that a page defines, for tests that change none of them."""
+    (script,) = map(str, EXAMPLES.rglob(f"{name}.py"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORTMETER_FAST", "1")
         patch.setenv("ORTMETER_PROVIDER", "cpu")

@@ -16,7 +16,7 @@ from ortmeter.timing import Measurement
 @pytest.fixture(scope="module")
 def page():
     """Names of the page."""
-    return run_page("performance/plot_kmeans_profiling.py")
+    return run_page("plot_kmeans_profiling")
 
 
 def operators(**medians):

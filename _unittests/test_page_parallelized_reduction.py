@@ -9,7 +9,7 @@ from page_runner import run_page
 @pytest.fixture(scope="module")
 def page():
     """Names of the page, after it ran."""
-    return run_page("numerics/plot_parallelized_reduction.py")
+    return run_page("plot_parallelized_reduction")
 
 
 SPREADS = {"naive": 100.0, "blocked": 20.0, "pairwise": 10.0, "kahan": 2.0, "exact": 0.0}

@@ -11,7 +11,7 @@ PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_page_draws_the_same_sentences_from_its_record(path, tmp_path):
-    names = run_page(path)
+    names = run_page(path.stem)
     here = names["here"]
     assert here.page == path.stem
     there = load(here.save(names["conclusion"](here), tmp_path))

@@ -146,7 +146,7 @@ def test_the_same_lines_run_on_cuda(fast, tmp_path, page, itype):
 @pytest.fixture(scope="module")
 def gemm_page():
     """Names of the Gemm page, after it ran."""
-    return run_page(GEMM)
+    return run_page("plot_op_gemm2_cuda")
 
 
 def planted(**medians):

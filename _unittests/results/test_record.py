@@ -49,6 +49,7 @@ def test_the_same_parameters_replace_the_file_and_others_do_not(tmp_path):
     planted().save(SAID, tmp_path)
     planted(size=512).save(SAID, tmp_path)
     assert len(load_records("plot_x", tmp_path)) == 2
+    assert len(load_records(folder=tmp_path)) == 2
     assert load_records("plot_y", tmp_path) == []
 
 
@@ -122,7 +123,7 @@ def test_a_missing_file_is_an_error_of_ours(tmp_path):
 def test_a_record_of_another_page_is_not_taken_for_this_one(tmp_path):
     file = planted().save(SAID, tmp_path)
     file.rename(file.with_name("plot_y--cpu.json"))
-    with pytest.raises(RecordError, match="is a record of 'plot_x', not of 'plot_y'"):
+    with pytest.raises(RecordError, match="plot_y--cpu.json is a record of 'plot_x'"):
         load_records("plot_y", tmp_path)
 
 

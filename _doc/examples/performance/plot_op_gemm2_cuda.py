@@ -351,7 +351,13 @@ def conclusion(record):
     return Conclusion(sentences, f"{record.environment}, {data['legend']}")
 
 
-measured = {"results": results, "copies": copies, "latency": latency, "legend": legend}
+measured = {
+    "results": results,
+    "copies": copies,
+    "latency": latency,
+    "legend": legend,
+    "peaks": {"GFLOP/s": peaks.gflop_per_s, "GB/s": peaks.gb_per_s},
+}
 here = ortmeter.record("plot_op_gemm2_cuda", args, provider, measured)
 show(conclusion(here))
 

@@ -217,13 +217,15 @@ def load(file: str | os.PathLike[str]) -> Record:
         raise RecordError(f"{Path(file).name}: {error}") from None
 
 
-def load_records(page: str, folder: str | os.PathLike[str] | None = None) -> list[Record]:
+def load_records(
+    page: str | None = None, folder: str | os.PathLike[str] | None = None
+) -> list[Record]:
     """Read every record of a page.
 
     Parameters
     ----------
-    page : str
-        Name of the page.
+    page : str, optional
+        Name of the page, by default all of them.
     folder : path, optional
         Folder of the records; by default the environment variable ``ORTMETER_RESULTS``, and
         nothing is read where it is not set.
@@ -236,16 +238,16 @@ def load_records(page: str, folder: str | os.PathLike[str] | None = None) -> lis
     Raises
     ------
     RecordError
-        A file is not a record of this page.
+        A file is not a record, or has the name of another page.
     """
     folder = folder or os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return []
-    files = sorted(Path(folder).glob(f"*/{page}--*.json"))
+    files = sorted(Path(folder).glob(f"*/{page or '*'}--*.json"))
     records = [load(file) for file in files]
     for file, found in zip(files, records, strict=True):
-        if found.page != page:
-            raise RecordError(f"{file.name} is a record of {found.page!r}, not of {page!r}")
+        if found.page != file.name.partition("--")[0]:
+            raise RecordError(f"{file.name} is a record of {found.page!r}")
     return records
 
 

@@ -1,0 +1,58 @@
+"""What the original pages concluded, beside what this site measures."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from _ext.tables import list_table, plain, reference
+from ortmeter.results import Record
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A conclusion of an original page.
+
+    Parameters
+    ----------
+    text : str
+        What was claimed, in our words.
+    page : str
+        Page of this site that checks it.
+    pattern : str
+        Regular expression that finds the sentences that answer it.
+    """
+
+    text: str
+    page: str
+    pattern: str
+
+
+CLAIMS = (
+    Claim(
+        "joining the weights at every run, then one Gemm, is 33 % faster than two Gemms (CUDA)",
+        "plot_op_gemm2_cuda",
+        "^weights that change",
+    ),
+)
+
+
+def claims_text(records: Sequence[Record]) -> list[str]:
+    """Write every claim with its answers, in lines of reStructuredText."""
+    rows = [
+        (plain(claim.text), reference(claim.page), *map(plain, answer))
+        for claim in CLAIMS
+        for answer in answers(claim, records)
+    ]
+    header = ("claimed", "page", "machine", "measured")
+    return list_table(header, rows or [("nothing was recorded yet", "", "", "")])
+
+
+def answers(claim: Claim, records: Iterable[Record]) -> list[tuple[str, str]]:
+    """List (machine and provider, sentence) for every sentence that answers a claim."""
+    return [
+        (f"{record.machine}, {record.configuration['provider']}", sentence)
+        for record in records
+        if record.page == claim.page
+        for sentence in record.sentences
+        if re.search(claim.pattern, sentence)
+    ]

@@ -1,0 +1,36 @@
+"""Tables and references written as reStructuredText."""
+
+from collections.abc import Iterable, Sequence
+
+_SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\*`|_<>"})
+
+
+def list_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    r"""Write a table, a list of lines; the cells are taken as reStructuredText.
+
+    Examples
+    --------
+    >>> print("\n".join(list_table(["a", "b"], [["1", "2"]])))
+    .. list-table::
+       :header-rows: 1
+    <BLANKLINE>
+       * - a
+         - b
+       * - 1
+         - 2
+    <BLANKLINE>
+    """
+    lines = [".. list-table::", "   :header-rows: 1", ""]
+    for row in (header, *rows):
+        lines += [f"   {'*' if i == 0 else ' '} - {cell}" for i, cell in enumerate(row)]
+    return [*lines, ""]
+
+
+def plain(text: str) -> str:
+    """Write a text that reStructuredText does not interpret."""
+    return text.translate(_SPECIAL)
+
+
+def reference(page: str) -> str:
+    """Write a reference to a page, displayed by its title."""
+    return f":ref:`l-{page.replace('_', '-')}`"

@@ -1,0 +1,88 @@
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+from page_runner import run_page
+
+import ortmeter
+from ortmeter.environment import environment
+from ortmeter.providers import Provider
+from ortmeter.results import load_records
+
+DOC = Path(__file__).parent.parent / "_doc"
+sys.path.insert(0, str(DOC))
+from _ext import claims, machines, tables  # noqa: E402
+
+RECORDS = load_records(folder=DOC / "results")
+PAGES = sorted({record.page for record in RECORDS})
+
+
+def planted(page, sentences, cpu="A CPU_1", **data):
+    args = ortmeter.get_parsed_args(page, args=[])
+    machine = dataclasses.replace(environment(), cpu=cpu, cores=3, gpus=())
+    record = ortmeter.record(page, args, Provider.parse("cpu"), data, machine)
+    return dataclasses.replace(record, sentences=sentences)
+
+
+def test_a_table_is_a_list_of_lists():
+    assert tables.list_table(["a"], [["1"]]) == [
+        ".. list-table::",
+        "   :header-rows: 1",
+        "",
+        "   * - a",
+        "   * - 1",
+        "",
+    ]
+
+
+def test_texts_are_not_interpreted():
+    assert tables.plain("a*b_`c`|d|") == r"a\*b\_\`c\`\|d\|"
+
+
+def test_machines_have_one_row_each_and_pages_the_order_of_the_site():
+    peaks = {"peaks": {"GFLOP/s": 123.4, "GB/s": 20.0}, "legend": "float32 on CPU, threads=1"}
+    records = [
+        planted("plot_parallelized_reduction", ("first.", "second.")),
+        planted("plot_op_gemm2_cuda", ("gemm.",), **peaks),
+        planted("plot_op_gemm2_cuda", ("other.",), cpu="B", **peaks),
+    ]
+    text = "\n".join(machines.machines_text(records))
+    assert text.count("A CPU\\_1, 3 cores\n") == 1
+    assert text.count("123 GFLOP/s, 20 GB/s (float32 on CPU, threads=1)") == 2
+    gemm, reduction = (
+        text.index(f":ref:`l-plot-{name}`") for name in ("op-gemm2-cuda", "parallelized-reduction")
+    )
+    assert gemm < text.index("gemm.") < text.index("other.") < reduction < text.index("first.")
+    assert "second." not in text
+
+
+def test_without_records_nothing_is_claimed():
+    assert machines.machines_text([]) == ["Nothing was recorded yet."]
+    assert "nothing was recorded" in "\n".join(claims.claims_text([]))
+
+
+def test_a_claim_is_answered_by_the_sentences_of_every_machine():
+    claim = claims.Claim("it is faster", "plot_x", "^speed")
+    records = [
+        planted("plot_x", ("speed: 2.", "size: 3."), cpu="A"),
+        planted("plot_x", ("speed: 4.",), cpu="B"),
+        planted("plot_y", ("speed: 5.",)),
+    ]
+    assert claims.answers(claim, records) == [
+        ("a-3-cores, cpu", "speed: 2."),
+        ("b-3-cores, cpu", "speed: 4."),
+    ]
+
+
+@pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: claim.text[:40])
+def test_every_claim_is_answered(claim):
+    assert claims.answers(claim, RECORDS)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_recorded_sentences_are_those_of_the_recorded_samples(page):
+    conclusion = run_page(page)["conclusion"]
+    for record in RECORDS:
+        if record.page == page:
+            assert conclusion(record).sentences == record.sentences
