@@ -17,7 +17,7 @@ import ortmeter
 MODULES = {
     "Measure": ("timing", "profiling", "costs", "peaks", "results", "sweep"),
     "Compare results": ("discrepancy", "error_bounds", "summation", "dtypes"),
-    "Run models": ("loading", "sessions", "iobinding", "candidates", "models"),
+    "Run models": ("loading", "feeds", "sessions", "iobinding", "candidates", "models"),
     "Transform and execute": ("einsum", "evaluator", "backend"),
     "Know the machine": ("environment", "providers"),
     "Show": ("conclusion", "display", "plotting", "report"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ortmeter.display import show
     from ortmeter.error_bounds import matmul_error_bound
     from ortmeter.errors import OrtMeterError
+    from ortmeter.feeds import random_feeds, read_feeds
     from ortmeter.iobinding import BoundSession
     from ortmeter.loading import load_model
     from ortmeter.models import freeze_inputs, sample_cnn
@@ -58,8 +59,10 @@ __all__ = [
     "node_assignment",
     "optimized_model",
     "profile",
+    "random_feeds",
     "rank",
     "read_events",
+    "read_feeds",
     "read_profile",
     "record",
     "replay",
@@ -85,6 +88,7 @@ _NAMES_OF_MODULE = {
     "display": ("show",),
     "error_bounds": ("matmul_error_bound",),
     "errors": ("OrtMeterError",),
+    "feeds": ("random_feeds", "read_feeds"),
     "iobinding": ("BoundSession",),
     "loading": ("load_model",),
     "models": ("freeze_inputs", "sample_cnn"),

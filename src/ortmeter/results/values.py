@@ -59,7 +59,17 @@ def encode(value: Any, path: str = "data") -> Any:
 
 
 def decode(value: Any) -> Any:
-    """Read back what :func:`encode` returned; its format is checked by the schema.
+    """Read back what :func:`encode` returned.
+
+    Parameters
+    ----------
+    value : object
+        Plain value that follows :data:`~ortmeter.results.SCHEMA`.
+
+    Returns
+    -------
+    object
+        What was encoded: numpy scalars came back as Python ones.
 
     Examples
     --------

@@ -1,0 +1,138 @@
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter import make_session
+from ortmeter.errors import FeedError
+from ortmeter.feeds import random_feeds
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+
+
+def model(signature, body="Y = Identity(X)", output="float[a] Y"):
+    return f"{HEADER} g ({signature}) => ({output}) {{ {body} }}"
+
+
+@pytest.mark.parametrize(
+    ("onnx_name", "dtype"),
+    [
+        ("float", "float32"),
+        ("double", "float64"),
+        ("float16", "float16"),
+        ("bfloat16", "bfloat16"),
+        ("float8e4m3fn", "float8_e4m3fn"),
+        ("int64", "int64"),
+        ("uint8", "uint8"),
+        ("int8", "int8"),
+        ("bool", "bool"),
+        ("complex64", "complex64"),
+        ("string", "object"),
+    ],
+)
+def test_arrays_have_the_declared_type(onnx_name, dtype):
+    feeds = random_feeds(model(f"{onnx_name}[50] X", output=f"{onnx_name}[50] Y"))
+    assert feeds["X"].dtype.name == dtype
+    assert feeds["X"].shape == (50,)
+    if dtype not in {"bool", "object"}:
+        assert len(np.unique(feeds["X"])) > 5
+
+
+def test_a_seed_gives_the_same_arrays_and_another_one_does_not():
+    text = model("float[8] X, int64[8] I")
+    first, again, other = (random_feeds(text, seed=seed) for seed in (1, 1, 2))
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, again[name])
+        assert not np.array_equal(array, other[name])
+
+
+def test_symbolic_dimensions_take_the_sizes_given():
+    text = model("float[batch, seq, 4] X, float[batch] Z")
+    feeds = random_feeds(text, dims={"batch": 2, "seq": 3})
+    assert feeds["X"].shape == (2, 3, 4)
+    assert feeds["Z"].shape == (2,)
+
+
+def test_a_shape_gives_its_dimensions_to_the_other_inputs():
+    text = model("float[batch, seq] X, float[batch, ?] Z", output="float[batch, seq] Y")
+    feeds = random_feeds(text, shapes={"Z": (5, 6)}, dims={"seq": 2})
+    assert feeds["X"].shape == (5, 2)
+    assert feeds["Z"].shape == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("signature", "options", "message"),
+    [
+        ("float[b, s] X", {}, "no size for dimension 'b', 's': give b=SIZE s=SIZE"),
+        ("float[?] X", {}, r"unnamed dimension in X: \w+\[\?\]: give the shape"),
+        ("float[b] X", {"dims": {"c": 1}}, "dimension given for 'c'. Accepted: 'b'"),
+        ("float[3] X", {"dims": {"c": 1}}, "Accepted: none, all sizes are fixed"),
+        ("float[b] X", {"shapes": {"Z": (1,)}}, "shape given for 'Z'. Accepted: 'X'"),
+        ("float[3] X", {"shapes": {"X": (4,)}}, "4 where 3 is expected"),
+        ("float[3] X", {"shapes": {"X": (3, 1)}}, "the ranks differ"),
+        ("float[b, b] X", {"shapes": {"X": (3, 4)}}, "4 where 3 is expected"),
+        ("float[b] X", {"shapes": {"X": (3,)}, "dims": {"b": 2}}, "3 where 2 is expected"),
+        ("float[b] X", {"dims": {"b": 2**60}}, "the largest is 'X'. Accepted"),
+        ("float[4] X", {"max_bytes": 15}, "the largest is 'X'. Accepted"),
+        ("float X, seq(float) S", {}, "input 'S' is of type sequence. Accepted: a dense"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(signature, options, message):
+    with pytest.raises(FeedError, match=message):
+        random_feeds(model(signature), **options)
+
+
+def test_an_input_without_a_rank_is_refused():
+    loaded = onnx.parser.parse_model(model("float[1] X"))
+    loaded.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(FeedError, match="input 'X' has no declared rank"):
+        random_feeds(loaded)
+
+
+def test_initializers_are_not_fed():
+    signature = "(float[1] X, float[1] W) => (float[1] Y) <float[1] W = {2}>"
+    assert list(random_feeds(f"{HEADER} g {signature} {{ Y = Mul(X, W) }}")) == ["X"]
+
+
+def test_masks_are_made_of_ones():
+    feeds = random_feeds(model("int64[4] attention_mask, bool[4] keep, float[4] Mask, float[4] X"))
+    for name in ("attention_mask", "keep", "Mask"):
+        assert (feeds[name] == 1).all()
+    assert not (feeds["X"] == 1).any()
+
+
+GATHERS = {
+    "weights": ("int64[500] I", "Y = Gather(W, I)", 3),
+    "through": ("int64[500] I", "J = Cast<to = 6>(I) K = Unsqueeze(J, zero) Y = Gather(W, K)", 3),
+    "axis": ("int64[500] I", "Y = Gather<axis = 1>(W, I)", 7),
+    "negative axis": ("int64[500] I", "Y = Gather<axis = -1>(W, I)", 7),
+    "smallest": ("int64[500] I", "Z = Gather<axis = 1>(W, I) Y = Gather(W, I)", 3),
+    "elements": ("int64[3, 500] I", "Y = GatherElements<axis = 1>(W, I)", 7),
+}
+
+
+@pytest.mark.parametrize("case", GATHERS)
+def test_indices_are_valid_and_reach_the_whole_range(case):
+    signature, body, bound = GATHERS[case]
+    weights = f"float[3, 7] W = {{{', '.join('0' * 21)}}}, int64[1] zero = {{0}}"
+    text = f"{HEADER} g ({signature}) => (float Y) <{weights}> {{ {body} }}"
+    loaded = onnx.parser.parse_model(text)
+    loaded.graph.output[0].type.tensor_type.ClearField("shape")
+    feeds = random_feeds(loaded)
+    assert feeds["I"].min() == 0
+    assert feeds["I"].max() == bound - 1
+    make_session(loaded, provider="cpu").run(None, feeds)
+
+
+def test_an_index_into_an_unknown_size_is_zero():
+    text = model("float[n] X, int64[9] I", "Y = Gather(X, I)")
+    assert (random_feeds(text, dims={"n": 4})["I"] == 0).all()
+
+
+def test_indices_used_inside_a_subgraph_are_valid():
+    text = f"""{HEADER} g (bool[1] c, int64[300] I) => (float Y) <float[5] W = {{1, 2, 3, 4, 5}}> {{
+        Y = If (c) <
+            then_branch = yes () => (float[300] A) {{ A = Gather(W, I) }},
+            else_branch = no () => (float[300] B) {{ B = Gather(W, I) }}
+        >
+    }}"""
+    assert random_feeds(text)["I"].max() == 4

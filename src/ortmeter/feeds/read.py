@@ -1,0 +1,143 @@
+"""Read the inputs of a model from files."""
+
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from ortmeter.errors import FeedError
+from ortmeter.feeds.inputs import Input, declared_inputs
+from ortmeter.feeds.limits import half_of_memory
+from ortmeter.loading import ModelLike, load_model
+
+__all__ = ["read_feeds"]
+
+
+def read_feeds(model: ModelLike, path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """Read the inputs of a model from a file or a folder. Nothing is ever unpickled.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.loading.load_model`.
+    path : path
+        ``.npz`` file with one array per input; ``.pb`` file, a serialized ``TensorProto``, for the
+        input that it names or for the only one; folder of ``input_0.pb``, ``input_1.pb``, ... in
+        the order of the inputs, as the test data of ONNX are.
+
+    Returns
+    -------
+    dict of str to array
+        One array for each input that is not an initializer.
+
+    Raises
+    ------
+    FeedError
+        The file cannot be read, an input is missing or unknown, or has another type or rank.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(Path(folder, "feeds.npz"), X=np.float32([1, -2]))
+    ...     read_feeds(text, Path(folder, "feeds.npz"))["X"].tolist()
+    [1.0, -2.0]
+    """
+    inputs = declared_inputs(load_model(model))
+    path = Path(path)
+    readers = {".npz": _read_npz, ".pb": _read_tensor_file}
+    if path.is_dir():
+        arrays = _read_folder(path, inputs)
+    elif path.suffix in readers:
+        arrays = readers[path.suffix](path, inputs)
+    else:
+        raise FeedError(
+            f"{path.name!r} is neither a folder nor a file of a known kind. "
+            f"Accepted: {', '.join(readers)}"
+        )
+    _check(arrays, inputs, path.name)
+    return arrays
+
+
+def _read_npz(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
+    try:
+        total = _uncompressed_size(path)
+        if total <= half_of_memory():
+            with np.load(path, allow_pickle=False) as archive:
+                return _with_custom_types(dict(archive), inputs)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as cause:
+        raise FeedError(f"{path.name!r} cannot be read: {cause}") from cause
+    raise FeedError(f"{path.name!r} holds {total / 2**30:.3g} GiB, more than half of the memory")
+
+
+def _uncompressed_size(path: Path) -> int:
+    with zipfile.ZipFile(path) as archive:
+        return sum(member.file_size for member in archive.infolist())
+
+
+def _with_custom_types(
+    arrays: dict[str, np.ndarray], inputs: Sequence[Input]
+) -> dict[str, np.ndarray]:
+    """Give bfloat16 and its like their type back: numpy writes their bits without it."""
+    custom = {declared.name: declared.dtype for declared in inputs if declared.dtype.kind == "V"}
+    return {
+        name: array.view(custom[name])
+        if name in custom and array.dtype == f"V{custom[name].itemsize}"
+        else array
+        for name, array in arrays.items()
+    }
+
+
+def _read_tensor_file(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
+    tensor = _read_tensor(path)
+    names = [declared.name for declared in inputs]
+    name = tensor.name if tensor.name in names or len(names) != 1 else names[0]
+    return {name: onnx.numpy_helper.to_array(tensor)}
+
+
+def _read_folder(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
+    files = sorted(path.glob("input_*.pb"), key=lambda file: (len(file.name), file.name))
+    if len(files) != len(inputs):
+        raise FeedError(
+            f"folder {path.name!r} has {len(files)} files input_*.pb, "
+            f"the model has {len(inputs)} inputs"
+        )
+    return {
+        declared.name: onnx.numpy_helper.to_array(_read_tensor(file))
+        for declared, file in zip(inputs, files, strict=True)
+    }
+
+
+def _read_tensor(path: Path) -> onnx.TensorProto:
+    tensor = onnx.TensorProto()
+    try:
+        tensor.ParseFromString(path.read_bytes())
+        onnx.checker.check_tensor(tensor)
+    except (OSError, DecodeError, onnx.checker.ValidationError) as cause:
+        raise FeedError(f"{path.name!r} is not a tensor: {cause}") from cause
+    return tensor
+
+
+def _check(arrays: dict[str, np.ndarray], inputs: Sequence[Input], origin: str) -> None:
+    expected = {declared.name: declared for declared in inputs}
+    if set(arrays) != set(expected):
+        raise FeedError(
+            f"{origin!r} has {', '.join(map(repr, arrays)) or 'no array'}. "
+            f"Accepted: one array for each of {', '.join(map(str, inputs))}"
+        )
+    for name, array in arrays.items():
+        declared = expected[name]
+        same_kind = array.dtype == declared.dtype or (
+            declared.dtype == object and array.dtype.kind in "UO"
+        )
+        if not same_kind or array.ndim != len(declared.shape):
+            raise FeedError(
+                f"{origin!r} has {name!r} of type {array.dtype} and shape {array.shape}. "
+                f"Accepted: {declared}"
+            )
