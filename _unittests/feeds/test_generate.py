@@ -62,8 +62,8 @@ def test_a_shape_gives_its_dimensions_to_the_other_inputs():
 @pytest.mark.parametrize(
     ("signature", "options", "message"),
     [
-        ("float[b, s] X", {}, "no size for dimension 'b', 's': give b=SIZE s=SIZE"),
-        ("float[?] X", {}, r"unnamed dimension in X: \w+\[\?\]: give the shape"),
+        ("float[b, s] X", {}, "dimension 'b', 's': give .* or --dim b=SIZE --dim s=SIZE on"),
+        ("float[?] X", {}, r"unnamed dimension in X: \w+\[\?\]: give .* or --shape X=... on"),
         ("float[b] X", {"dims": {"c": 1}}, "dimension given for 'c'. Accepted: 'b'"),
         ("float[3] X", {"dims": {"c": 1}}, "Accepted: none, all sizes are fixed"),
         ("float[b] X", {"shapes": {"Z": (1,)}}, "shape given for 'Z'. Accepted: 'X'"),

@@ -137,7 +137,13 @@ def _refuse_unresolved(
     waiting = [declared for declared in inputs if declared.name not in shapes]
     named = {size: 0 for d in waiting for size in d.shape if isinstance(size, str)}
     if missing := [name for name in named if name not in known]:
-        options = " ".join(f"{name}=SIZE" for name in missing)
-        raise FeedError(f"no size for dimension {', '.join(map(repr, missing))}: give {options}")
+        options = " ".join(f"--dim {name}=SIZE" for name in missing)
+        raise FeedError(
+            f"no size for dimension {', '.join(map(repr, missing))}: give dims={{name: size}}, "
+            f"or {options} on the command line"
+        )
     if blank := [declared for declared in waiting if None in declared.shape]:
-        raise FeedError(f"unnamed dimension in {blank[0]}: give the shape of this input")
+        raise FeedError(
+            f"unnamed dimension in {blank[0]}: give shapes={{name: shape}}, "
+            f"or --shape {blank[0].name}=... on the command line"
+        )

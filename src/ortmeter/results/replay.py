@@ -1,16 +1,11 @@
 """Show for every recorded machine what a page shows for its own."""
 
-import base64
 import html
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
+from ortmeter._rendering import as_html, as_text, freeze
 from ortmeter.results.record import Record
 
 __all__ = ["Replay", "replay"]
@@ -34,19 +29,11 @@ class Replay:
         if not self.parts:
             return "Nothing was recorded on other machines."
         return "\n\n".join(
-            "\n".join([_heading(record), *map(_as_text, shown)]) for record, shown in self.parts
+            "\n".join([_heading(record), *map(as_text, shown)]) for record, shown in self.parts
         )
 
     def _repr_html_(self) -> str:
-        if not self.parts:
-            return f"<p>{self}</p>"
-        return "".join(
-            f'<details class="ortmeter-recorded"><summary>{html.escape(_heading(record))}</summary>'
-            f"<p>{html.escape(record.parameters)}</p>{record.environment._repr_html_()}"
-            + "".join(map(_as_html, shown))
-            + "</details>"
-            for record, shown in self.parts
-        )
+        return "".join(_as_details(*part) for part in self.parts) or f"<p>{self}</p>"
 
 
 def replay(report: Report, records: Iterable[Record]) -> Replay:
@@ -70,44 +57,18 @@ def replay(report: Report, records: Iterable[Record]) -> Replay:
     >>> print(replay(lambda record: [record.page], []))
     Nothing was recorded on other machines.
     """
-    return Replay([(record, [_frozen(item) for item in report(record)]) for record in records])
-
-
-@dataclass(frozen=True)
-class _Picture:
-    """A figure that is closed: a page must not collect it a second time."""
-
-    png: bytes
-    title: str
-
-
-def _frozen(item: Any) -> Any:
-    figure = item.figure if isinstance(item, Axes) else item
-    if not isinstance(figure, Figure):
-        return item
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=200, bbox_inches="tight")
-    titles = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
-    plt.close(figure)
-    return _Picture(content.getvalue(), next(filter(None, titles), "plot"))
+    return Replay([(record, [freeze(item) for item in report(record)]) for record in records])
 
 
 def _heading(record: Record) -> str:
-    gpus = ", ".join(gpu.name for gpu in record.environment.gpus)
-    machine = f"{record.environment.cpu}, {record.environment.cores} cores"
-    return f"{f'{gpus}, ' if gpus else ''}{machine}, recorded on {record.date:%Y-%m-%d}"
+    machine = record.environment
+    names = [*(gpu.name for gpu in machine.gpus), f"{machine.cpu}, {machine.cores} cores"]
+    return f"{', '.join(names)}, recorded on {record.date:%Y-%m-%d}"
 
 
-def _as_text(item: Any) -> str:
-    if isinstance(item, _Picture):
-        return f"[{item.title}]"
-    return str(item.to_string() if hasattr(item, "to_string") else item)
-
-
-def _as_html(item: Any) -> str:
-    if isinstance(item, _Picture):
-        data = base64.b64encode(item.png).decode("ascii")
-        return f'<img alt="{html.escape(item.title)}" src="data:image/png;base64,{data}">'
-    if hasattr(item, "_repr_html_"):
-        return str(item._repr_html_())
-    return f"<pre>{html.escape(str(item))}</pre>"
+def _as_details(record: Record, shown: Iterable[Any]) -> str:
+    return (
+        f'<details class="ortmeter-recorded"><summary>{html.escape(_heading(record))}</summary>'
+        f"<p>{html.escape(record.parameters)}</p>{as_html(record.environment)}"
+        f"{''.join(map(as_html, shown))}</details>"
+    )

@@ -1,0 +1,260 @@
+"""Every command, end to end, as its users call it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import onnx
+import pytest
+
+import ortmeter
+from ortmeter.cli import main
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+SYMBOLIC = f"{HEADER} g (float[batch, 4] X) => (float[batch, 4] Y) {{ [e] Y = Exp(X) }}"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Files of a CNN and of a model with a symbolic dimension."""
+    folder = tmp_path_factory.mktemp("models")
+    onnx.save(ortmeter.sample_cnn(size=16), folder / "cnn.onnx")
+    onnx.save(onnx.parser.parse_model(SYMBOLIC), folder / "exp.onnx")
+    return folder
+
+
+def run(*arguments, **options):
+    command = [sys.executable, "-m", "ortmeter", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def sections(report):
+    return {section["title"]: section["tables"] for section in report["sections"]}
+
+
+def test_env_tells_the_machine_and_why_a_provider_does_not_work():
+    done = run("env", "--json")
+    assert done.returncode == 0, done.stderr
+    found = sections(json.loads(done.stdout))
+    assert {row["provider"] for row in found["Providers"][0]} == {"cpu", "cuda"}
+    assert {"CPU", "Python", "Packages"} <= {row["what"] for row in found["Environment"][0]}
+
+
+def test_bench_compares_what_varies(models, tmp_path):
+    html = tmp_path / "report.html"
+    done = run(
+        *("bench", models / "cnn.onnx", "--optimization", "none,all", "--provider", "cpu"),
+        *("--repeat", 5, "--budget", 1, "--json", "--html", html),
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    found = sections(report)
+    names = ["optimization=none", "optimization=all"]
+    latency = found["Latency"][0]
+    assert [row["candidate"] for row in latency] == names
+    for row in latency:
+        assert row["q1 (ms)"] <= row["median (ms)"] <= row["q3 (ms)"]
+        assert row["runs/s"] == pytest.approx(1e3 / row["median (ms)"], rel=1e-2)
+    assert [row["candidate"] for row in found["Speedup over the first"][0]] == names[1:]
+    memory = found["Memory of a process that runs it"][0]
+    if sys.platform == "linux":
+        assert all(row["peak growth (MiB)"] > 1 for row in memory)
+    assert len(report["conclusion"]) == 1
+    text = html.read_text(encoding="utf-8")
+    assert report["conclusion"][0] in text
+    assert "data:image/png;base64," in text
+    assert str(models) not in text
+
+
+def test_bench_of_two_models_names_them(models):
+    options = ["--dim", "batch=8", "--repeat", 5, "--budget", 1, "--json"]
+    done = run("bench", models / "cnn.onnx", models / "exp.onnx", *options)
+    assert done.returncode == 0, done.stderr
+    names = [row["candidate"] for row in sections(json.loads(done.stdout))["Latency"][0]]
+    assert names == ["cnn.onnx", "exp.onnx"]
+
+
+def test_bench_names_only_what_varies(models):
+    options = ["--dim", "batch=8", "--threads", "1,2", "--repeat", 5, "--budget", 1, "--json"]
+    done = run("bench", models / "exp.onnx", models / "exp.onnx", *options)
+    names = [row["candidate"] for row in sections(json.loads(done.stdout))["Latency"][0]]
+    assert names == ["threads=1", "threads=2"]
+
+
+def test_profile_tells_where_the_time_goes(models, tmp_path):
+    html = tmp_path / "report.html"
+    done = run(
+        *("profile", models / "cnn.onnx", "--baseline", "unoptimized", "--repeat", 5),
+        *("--json", "--html", html),
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    found = sections(report)
+    operators = found["Time by operator"][0]
+    assert sum(row["share"] for row in operators) == pytest.approx(1, abs=1e-3)
+    assert "Conv" in {row["op"] for row in operators}
+    merged = found["Beside the baseline, unoptimized"][0]
+    assert {row["side"] for row in merged} == {"both", "baseline only", "candidate only"}
+    assert any("of that of the kernels" in sentence for sentence in report["conclusion"])
+    assert "<svg" in html.read_text(encoding="utf-8")
+
+
+def test_profile_of_another_model_as_baseline(models):
+    done = run(
+        "profile", models / "exp.onnx", "--baseline", models / "exp.onnx", "--shape", "X=2x4"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Beside the baseline, exp.onnx" in done.stdout
+
+
+def test_feeds_come_from_a_file(models, tmp_path):
+    np.savez(tmp_path / "feeds.npz", X=np.ones((3, 4), np.float32))
+    done = run("profile", models / "exp.onnx", "--feeds", tmp_path / "feeds.npz")
+    assert done.returncode == 0, done.stderr
+    assert "f32 3x4" in done.stdout
+
+
+@pytest.fixture
+def wrong(tmp_path, models):
+    """Arguments by what is wrong with them, and what the error says."""
+    (tmp_path / "broken.onnx").write_bytes(b"\x08\x0a\x3a\xff")
+    (tmp_path / "empty.onnx").touch()
+    (tmp_path / "there.html").touch()
+    np.savez(tmp_path / "wrong.npz", X=np.ones((3, 4)))
+    unknown = onnx.parser.parse_model(SYMBOLIC.replace("Exp", "NoSuchOp"))
+    onnx.save(unknown, tmp_path / "unknown.onnx")
+    exp = str(models / "exp.onnx")
+    dim = ["--dim", "batch=2"]
+    return {
+        "missing": (["bench", "no.onnx"], "cannot be read: No such file"),
+        "folder": (["bench", str(tmp_path)], "cannot be read: Is a directory"),
+        "broken": (["profile", str(tmp_path / "broken.onnx")], "are not an ONNX model"),
+        "empty": (["bench", str(tmp_path / "empty.onnx")], "hold no graph"),
+        "operator": (["bench", str(tmp_path / "unknown.onnx"), *dim], "NoSuchOp"),
+        "dimension": (["bench", exp], "or --dim batch=SIZE on the command line"),
+        "unknown": (["bench", exp, "--dim", "n=2"], "--dim is given for 'n'. Accepted: 'batch'"),
+        "no input": (["bench", exp, "--shape", "Z=2"], "--shape is given for 'Z'. Accepted: 'X'"),
+        "no size": (["bench", exp, "--dim", "batch"], "--dim: got 'batch', expected NAME=SIZE"),
+        "negative": (["bench", exp, "--dim", "batch=-1"], "expected NAME=SIZE"),
+        "huge": (["bench", exp, "--dim", f"batch={2**50}"], "GiB are asked"),
+        "shape": (["bench", exp, "--shape", "X=2x5"], "5 where 4 is expected"),
+        "type": (["bench", exp, "--feeds", str(tmp_path / "wrong.npz")], "'X' of type float64"),
+        "both": (["bench", exp, *dim, "--feeds", str(tmp_path / "wrong.npz")], "for random"),
+        "provider": (["bench", exp, *dim, "--provider", "tpu"], "tpu"),
+        "threads": (["profile", exp, *dim, "--threads", "many"], "--threads: got 'many'"),
+        "level": (["bench", exp, *dim, "--optimization", "most"], "Accepted: none, basic"),
+        "report": (["env", "--html", str(tmp_path / "there.html")], "or --force to replace it"),
+        "no folder": (["env", "--html", str(tmp_path / "no" / "r.html")], "cannot be written"),
+    }
+
+
+CASES = [
+    *("missing", "folder", "broken", "empty", "operator", "dimension", "no size", "negative"),
+    *(
+        "unknown",
+        "no input",
+        "huge",
+        "shape",
+        "type",
+        "both",
+        "provider",
+        "threads",
+        "level",
+        "report",
+        "no folder",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_is_said_in_one_line(wrong, case, capsys, tmp_path):
+    arguments, message = wrong[case]
+    before = sorted(tmp_path.iterdir())
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    (line,) = told.err.splitlines()
+    assert line.startswith(f"ortmeter {arguments[0]}: ")
+    assert message in line
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_every_wrong_case_is_tried(wrong):
+    assert set(CASES) == set(wrong)
+
+
+def test_debug_shows_the_traceback(capsys):
+    assert main(["bench", "no.onnx", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [([], 2), (["fly"], 2), (["--help"], 0), (["env", "--html"], 2)]
+)
+def test_the_command_line_tells_its_usage(arguments, code, capsys):
+    assert main(arguments) == code
+    told = capsys.readouterr()
+    assert "usage: ortmeter" in told.out + told.err
+
+
+def test_a_model_with_external_data_is_measured_in_place(tmp_path):
+    weights = onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "W")
+    text = f"{HEADER} g (float[2, 64] X) => (float[2, 64] Y) {{ Y = MatMul(X, W) }}"
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(weights)
+    onnx.save(
+        *(model, tmp_path / "m.onnx"),
+        save_as_external_data=True,
+        location="m.bin",
+        size_threshold=0,
+    )
+    done = run("bench", tmp_path / "m.onnx", "--repeat", 5, "--budget", 1)
+    assert done.returncode == 0, done.stderr
+
+
+def test_external_data_cannot_leave_the_folder_of_the_model(tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "secret.bin").write_bytes(bytes(16))
+    model = onnx.parser.parse_model(f"{HEADER} g (float[4] X) => (float[4] Y) {{ Y = Add(X, W) }}")
+    tensor = model.graph.initializer.add(name="W", data_type=1, dims=[4])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret.bin")
+    (tmp_path / "in" / "m.onnx").write_bytes(model.SerializeToString())
+    assert main(["bench", str(tmp_path / "in" / "m.onnx")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_an_interruption_leaves_a_partial_report(models, tmp_path):
+    html = tmp_path / "report.html"
+    started = tmp_path / "started"
+    program = (
+        "import pathlib, sys, time; from ortmeter.cli import bench, main\n"
+        f"started = pathlib.Path({str(started)!r})\n"
+        "bench.measure = lambda *a, **k: (started.touch(), time.sleep(60))\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "bench",
+        str(models / "cnn.onnx"),
+        "--html",
+        str(html),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        while not started.exists():
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert "This report is partial" in out
+    assert "Traceback" not in err
+    assert "This report is partial" in html.read_text(encoding="utf-8")

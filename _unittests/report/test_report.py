@@ -1,0 +1,113 @@
+import html.parser
+import json
+import math
+import re
+
+import pandas as pd
+import pytest
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.report import Report
+
+TABLE = pd.DataFrame({"name": ["a<b", "c"], "latency (ms)": [1.5, math.nan]}).set_index("name")
+
+
+def planted():
+    from matplotlib import pyplot as plt
+
+    report = Report("ortmeter bench a.onnx")
+    axes = plt.figure().gca()
+    axes.set_title("A plot")
+    report.add("Times & more", "Some <text>.", TABLE, axes)
+    report.conclude("a is faster.")
+    return report
+
+
+class Page(html.parser.HTMLParser):
+    """Tags of a page, checked to be closed."""
+
+    VOID = frozenset({"meta", "img", "br"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen, self.addresses = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.addresses += [value for name, value in attrs if name in {"src", "href"}]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_a_page_is_well_formed_and_holds_everything():
+    from matplotlib import pyplot as plt
+
+    text = planted().to_html()
+    assert plt.get_fignums() == []
+    page = Page(text)
+    assert page.seen.count("table") == 2
+    assert page.seen.count("h2") == 3
+    assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
+    assert len(page.addresses) == 1
+    assert not re.search(r"https?://", text)
+    for escaped in ("Times &amp; more", "Some &lt;text&gt;.", "a&lt;b", 'alt="A plot"'):
+        assert escaped in text
+    assert text.index("a is faster.") < text.index("Times &amp; more")
+
+
+def test_a_table_in_a_page_sorts_and_a_missing_value_is_empty():
+    text = planted().to_html()
+    assert 'class="dataframe sortable"' in text
+    assert "<td></td>" in text
+    assert ">NaN<" not in text
+
+
+def test_the_text_has_tables_and_sentences_and_no_plot():
+    text = planted().to_text()
+    assert text.startswith("ortmeter bench a.onnx\n")
+    assert "Times & more\n------------\nSome <text>.\n" in text
+    assert text.endswith("Conclusion\n----------\n- a is faster.")
+    assert "plot" not in text
+
+
+def test_plain_values_are_json_without_nan():
+    fields = json.loads(json.dumps(planted().to_dict(), allow_nan=False))
+    (section,) = fields["sections"]
+    assert section["tables"] == [
+        [{"name": "a<b", "latency (ms)": 1.5}, {"name": "c", "latency (ms)": None}]
+    ]
+    assert fields["conclusion"] == ["a is faster."]
+    assert fields["interrupted"] is False
+    assert fields["environment"]["cores"] >= 1
+
+
+def test_an_interrupted_report_says_so_everywhere():
+    report = planted()
+    report.interrupted = True
+    assert "This report is partial" in report.to_text()
+    assert report.to_html().count('class="notice"') == 1
+    assert report.to_dict()["interrupted"] is True
+    assert 'class="notice"' not in planted().to_html()
+
+
+def test_a_report_is_not_overwritten_unless_asked(tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text("precious")
+    with pytest.raises(InvalidArgumentError, match="exists: give another name, or --force"):
+        planted().save(file)
+    assert file.read_text() == "precious"
+    planted().save(file, overwrite=True)
+    assert "a is faster" in file.read_text(encoding="utf-8")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_folder_that_is_missing_is_said(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="cannot be written: give a file in a writable"):
+        planted().save(tmp_path / "no" / "report.html")
+    with pytest.raises(InvalidArgumentError, match="cannot be written"):
+        planted().save(tmp_path, overwrite=True)

@@ -1,0 +1,109 @@
+"""Compare latencies of models, providers, optimization levels and numbers of threads."""
+
+import itertools
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ortmeter.candidates import session_candidate
+from ortmeter.cli.memory import memory_of_candidate
+from ortmeter.cli.options import add_feeds, add_session, make_feeds, split
+from ortmeter.plotting import latency_plot
+from ortmeter.providers import resolve_provider
+from ortmeter.report import Report
+from ortmeter.timing import (
+    Candidate,
+    Measurement,
+    in_milliseconds,
+    measure,
+    rank,
+    speedup,
+    to_frame,
+)
+
+__all__ = ["register", "run"]
+
+
+def register(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("models", metavar="MODEL", nargs="+", help="ONNX file")
+    add_session(parser, several=True)
+    add_feeds(parser)
+    parser.add_argument("--repeat", type=int, default=50, help="samples, at least (50)")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="fresh processes that measure (1: this one)"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=10.0, metavar="SECONDS", help="time to sample (10)"
+    )
+
+
+def run(options: Namespace, report: Report) -> None:
+    """Fill the report with latencies, memory and verdicts."""
+    candidates = _candidates(options)
+    results = measure(
+        candidates,
+        repeat=options.repeat,
+        processes=options.processes,
+        budget_s=options.budget,
+    )
+    report.add("Latency", _latency_table(results), _plot(results))
+    if len(results) > 1:
+        report.add("Speedup over the first", _speedup_table(results))
+        report.conclude(f"{rank(results)}.")
+    else:
+        report.conclude(*(f"{measured}." for measured in results.values()))
+    report.add("Memory of a process that runs it", _memory_table(candidates))
+
+
+def _candidates(options: Namespace) -> dict[str, Candidate]:
+    """Make every candidate, named by what distinguishes it."""
+    axes = {
+        "model": list(dict.fromkeys(map(Path, options.models))),
+        "provider": split("--provider", options.provider, resolve_provider),
+        "optimization": split("--optimization", options.optimization),
+        "threads": split("--threads", options.threads, int),
+    }
+    feeds = make_feeds(options, axes["model"])
+    varying = [axis for axis, values in axes.items() if len(values) > 1] or ["model"]
+    candidates = {}
+    for values in itertools.product(*axes.values()):
+        chosen = dict(zip(axes, values, strict=True))
+        name = ", ".join(_label(axis, chosen[axis], axes["model"]) for axis in varying)
+        candidates[name] = session_candidate(**chosen, feeds=feeds[chosen["model"]])
+    return candidates
+
+
+def _label(axis: str, value: Any, models: Iterable[Path]) -> str:
+    if axis != "model":
+        return f"{axis}={value}"
+    same_name = [model for model in models if model.name == value.name]
+    return value.name if len(same_name) == 1 else str(value)
+
+
+def _latency_table(results: Mapping[str, Measurement]) -> pd.DataFrame:
+    table = in_milliseconds(to_frame({0: results}, "x").drop(columns="x"), ["candidate"])
+    table.insert(3, "runs/s", [float(f"{1 / m.median:.4g}") for m in results.values()])
+    return table
+
+
+def _plot(results: Mapping[str, Measurement]) -> Any:
+    axes = latency_plot(to_frame({1: results}, "x"), x="x", title="Latency of a run")
+    axes.set_ylabel("candidate")
+    return axes
+
+
+def _speedup_table(results: Mapping[str, Measurement]) -> pd.DataFrame:
+    baseline, *others = results.values()
+    found = [speedup(baseline, other) for other in others]
+    rows = [(s.candidate, s.ratio, s.low, s.high, s.verdict) for s in found]
+    columns = ["candidate", "speedup", "low", "high", "verdict"]
+    return pd.DataFrame(rows, columns=columns).set_index("candidate").round(3)
+
+
+def _memory_table(candidates: Mapping[str, Candidate]) -> pd.DataFrame:
+    rows = [(name, memory_of_candidate(candidate)) for name, candidate in candidates.items()]
+    return pd.DataFrame(rows, columns=["candidate", "peak growth (MiB)"]).set_index("candidate")

@@ -1,0 +1,130 @@
+"""Options that several commands share, and the values that they stand for."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.feeds import random_feeds, read_feeds
+from ortmeter.feeds.inputs import declared_inputs
+from ortmeter.loading import load_model
+
+__all__ = ["add_feeds", "add_session", "make_feeds", "split"]
+
+
+def add_session(parser: ArgumentParser, *, several: bool) -> None:
+    """Declare the options of a session; with *several*, lists are accepted."""
+    more = "; several ones, separated by commas, are compared" if several else ""
+    parser.add_argument("--provider", default="auto", help=f"auto, cpu, cuda or cuda:1{more}")
+    parser.add_argument(
+        "--optimization", default="all", help=f"none, basic, extended, layout or all{more}"
+    )
+    parser.add_argument(
+        "--threads", default="1", help=f"threads of an operator, 0 lets onnxruntime choose{more}"
+    )
+
+
+def add_feeds(parser: ArgumentParser) -> None:
+    """Declare where the inputs come from."""
+    parser.add_argument(
+        "--feeds", metavar="FILE", help="inputs: .npz, .pb or a folder of input_0.pb..."
+    )
+    parser.add_argument(
+        "--dim",
+        metavar="NAME=SIZE",
+        action="append",
+        default=[],
+        help="size of a symbolic dimension, for random inputs; may be repeated",
+    )
+    parser.add_argument(
+        "--shape",
+        metavar="NAME=1x3x224",
+        action="append",
+        default=[],
+        help="shape of an input, for random inputs; may be repeated",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of random inputs")
+
+
+def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[str, np.ndarray]]:
+    """Read the inputs of each model, or draw them.
+
+    Parameters
+    ----------
+    options : Namespace
+        Values of :func:`add_feeds`. A size or a shape is for the models that have such a
+        dimension or such an input.
+    models : sequence of path
+        Files of the models.
+
+    Raises
+    ------
+    FeedError
+        See :func:`~ortmeter.feeds.random_feeds` and :func:`~ortmeter.feeds.read_feeds`.
+    InvalidArgumentError
+        An option is not of the form ``NAME=VALUE``, or is for none of the models.
+    """
+    dims = _pairs("--dim", options.dim, _size)
+    shapes = _pairs("--shape", options.shape, lambda text: tuple(map(_size, text.split("x"))))
+    if options.feeds and (dims or shapes):
+        raise InvalidArgumentError("--dim and --shape are for random inputs, not for --feeds")
+    if options.feeds:
+        return {model: read_feeds(model, options.feeds) for model in models}
+    inputs = {model: declared_inputs(load_model(model)) for model in models}
+    names = {model: {i.name for i in declared} for model, declared in inputs.items()}
+    symbols = {model: {s for i in declared for s in i.shape} for model, declared in inputs.items()}
+    _refuse_unknown("--dim", dims, symbols.values())
+    _refuse_unknown("--shape", shapes, names.values())
+    return {
+        model: random_feeds(
+            model,
+            dims={name: size for name, size in dims.items() if name in symbols[model]},
+            shapes={name: shape for name, shape in shapes.items() if name in names[model]},
+            seed=options.seed,
+        )
+        for model in models
+    }
+
+
+def _refuse_unknown(
+    option: str, given: Mapping[str, object], known: Iterable[Collection[int | str | None]]
+) -> None:
+    accepted = sorted({name for names in known for name in names if isinstance(name, str)})
+    if unknown := [name for name in given if name not in accepted]:
+        raise InvalidArgumentError(
+            f"{option} is given for {', '.join(map(repr, unknown))}. "
+            f"Accepted: {', '.join(map(repr, accepted)) or 'nothing, all sizes are fixed'}"
+        )
+
+
+def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]:
+    """Read a list separated by commas; an empty or a wrong element is an error."""
+    try:
+        if values := [read(part.strip()) for part in text.split(",") if part.strip()]:
+            return list(dict.fromkeys(values))
+    except ValueError:
+        pass
+    raise InvalidArgumentError(f"{option}: got {text!r}, expected values separated by commas")
+
+
+def _pairs(option: str, texts: Iterable[str], read: Callable[[str], Any]) -> Mapping[str, Any]:
+    pairs = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        try:
+            pairs[name] = read(value)
+        except ValueError:
+            name = ""
+        if not name:
+            raise InvalidArgumentError(f"{option}: got {text!r}, expected NAME=SIZE")
+    return pairs
+
+
+def _size(text: str) -> int:
+    size = int(text)
+    if size < 0:
+        raise ValueError(text)
+    return size

@@ -1,0 +1,126 @@
+"""Tell where the time of a model goes, and what was optimized."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ortmeter.cli.options import add_feeds, add_session, make_feeds
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
+from ortmeter.profiling import Profile, merge_profiles, profile
+from ortmeter.report import Report
+
+__all__ = ["register", "run"]
+
+#: Larger graphs take too long to lay out, and cannot be read.
+_MAX_DRAWN = 300
+_UNOPTIMIZED = "unoptimized"
+
+
+def register(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("models", metavar="MODEL", nargs=1, help="ONNX file")
+    parser.add_argument(
+        "--baseline",
+        metavar="MODEL2",
+        help=f"{_UNOPTIMIZED} (the same model, without graph optimization) or another ONNX file",
+    )
+    add_session(parser, several=False)
+    add_feeds(parser)
+    parser.add_argument("--repeat", type=int, default=50, help="runs that are recorded (50)")
+    parser.add_argument("--top", type=int, default=20, help="nodes in the table (20)")
+
+
+def run(options: Namespace, report: Report) -> None:
+    """Fill the report with the profile, then with what changes from the baseline."""
+    model = Path(options.models[0])
+    found = _profile(options, model, options.optimization)
+    _describe(report, found, options.top)
+    if options.baseline:
+        _compare(options, report, model, found)
+
+
+def _profile(options: Namespace, model: Path, optimization: str) -> Profile:
+    try:
+        threads = int(options.threads)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"--threads: got {options.threads!r}, expected a number"
+        ) from None
+    return profile(
+        model,
+        make_feeds(options, [model])[model],
+        provider=options.provider,
+        optimization=optimization,
+        threads=threads,
+        repeat=options.repeat,
+    )
+
+
+def _describe(report: Report, found: Profile, top: int) -> None:
+    operators = found.by_operator()
+    nodes = found.by_node().sort_values("median", ascending=False)
+    report.add(
+        "Time by operator",
+        _readable(operators, ["op", "provider", "nodes", "calls", "median", "q1", "q3", "share"]),
+        operator_plot(found, title="Time by operator"),
+    )
+    columns = ["name", "op", "median", "share", "gflop_per_s", "gb_per_s", "signature"]
+    report.add(f"The {min(top, len(nodes))} longest nodes", _readable(nodes.head(top), columns))
+    if found.model is not None and len(found.model.graph.node) <= _MAX_DRAWN:
+        drawing = draw_model(found.model, title="The graph that ran", notes=profile_notes(found))
+        report.add("The graph that ran, coloured by time", drawing)
+    slowest = operators.iloc[0]
+    report.conclude(
+        f"{found!r}.",
+        f"{slowest['op']} takes the most time, {slowest['share']:.0%} of that of the kernels.",
+        *found.caveats,
+    )
+
+
+def _compare(options: Namespace, report: Report, model: Path, found: Profile) -> None:
+    if options.baseline == _UNOPTIMIZED:
+        baseline = _profile(options, model, "none")
+    else:
+        baseline = _profile(options, Path(options.baseline), options.optimization)
+    merged = merge_profiles(baseline, found)
+    report.add(
+        f"Beside the baseline, {Path(options.baseline).name}",
+        _readable(merged.head(options.top), ["label", "side", "mean_baseline", "mean_candidate"]),
+        comparison_plot(merged, title="Baseline and candidate"),
+    )
+    before, after = (_median_run(p) for p in (baseline, found))
+    report.conclude(
+        f"with the profiler on, a run takes {after:.0f} µs, {before:.0f} µs for the baseline."
+    )
+
+
+def _median_run(found: Profile) -> float:
+    runs = found.by_iteration()
+    return float(runs["duration"][runs["steady"]].median())
+
+
+_UNITS: Mapping[str, str] = {
+    "median": "median (µs)",
+    "q1": "q1 (µs)",
+    "q3": "q3 (µs)",
+    "mean_baseline": "baseline (µs)",
+    "mean_candidate": "candidate (µs)",
+    "gflop_per_s": "GFLOP/s",
+    "gb_per_s": "GB/s",
+}
+
+
+def _readable(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Keep some columns, the first one as index: units in the header, four significant digits."""
+    shown = pd.DataFrame({_UNITS.get(name, name): _digits(table[name]) for name in columns})
+    return shown.set_index(columns[0])
+
+
+def _digits(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    if column.dtype.kind != "f":
+        return column.astype(object)
+    return column.astype(float).map(lambda value: float(f"{value:.4g}"))

@@ -1,0 +1,171 @@
+"""What a report holds, and its forms: text, plain values, one HTML file."""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ortmeter._files import write_atomically
+from ortmeter._rendering import as_text, freeze
+from ortmeter.environment import Environment, environment
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.report.html import as_page
+
+__all__ = ["Report", "Section"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report.
+
+    Parameters
+    ----------
+    title : str
+        Title.
+    items : tuple
+        Tables (DataFrame), texts, and what only a page shows: plots and drawings.
+    """
+
+    title: str
+    items: tuple[Any, ...]
+
+    @property
+    def tables(self) -> list[pd.DataFrame]:
+        """The tables."""
+        return [item for item in self.items if isinstance(item, pd.DataFrame)]
+
+
+@dataclass
+class Report:
+    """A report that grows while the work goes on, so that an interruption leaves what is done.
+
+    Parameters
+    ----------
+    title : str
+        What was asked.
+    machine : Environment
+        Where it runs, this machine by default.
+
+    Examples
+    --------
+    >>> report = Report("two plus two")
+    >>> report.add("Sum", pd.DataFrame({"sum": [4]}))
+    >>> report.conclude("the sum is 4.")
+    >>> print(report.to_text().partition("Conclusion")[2].strip())
+    - the sum is 4.
+    """
+
+    title: str
+    machine: Environment = field(default_factory=environment)
+    sections: list[Section] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    def add(self, title: str, *items: Any) -> None:
+        """Add a section; figures are closed and kept as images.
+
+        Parameters
+        ----------
+        title : str
+            Title of the section.
+        *items : DataFrame, str, plot or drawing
+            What it shows, in this order.
+        """
+        self.sections.append(Section(title, tuple(map(freeze, items))))
+
+    def conclude(self, *sentences: str) -> None:
+        """Add sentences to the conclusion.
+
+        Parameters
+        ----------
+        *sentences : str
+            Each one is computed from what the sections show.
+        """
+        self.sentences.extend(sentences)
+
+    def to_text(self) -> str:
+        """Return the report for a terminal: tables and sentences, without plots."""
+        blocks = [self.title, str(self.machine)]
+        for section in self.sections:
+            shown = [as_text(i) for i in section.items if isinstance(i, (pd.DataFrame, str))]
+            if shown:
+                blocks.append("\n".join([section.title, "-" * len(section.title), *shown]))
+        if self.sentences:
+            blocks.append("\n".join(["Conclusion", "----------", *self._marked()]))
+        if self.interrupted:
+            blocks.append(INTERRUPTED)
+        return "\n\n".join(blocks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values for JSON: no plot, missing numbers are None."""
+        return {
+            "title": self.title,
+            "environment": self.machine.to_dict(),
+            "sections": [
+                {"title": section.title, "tables": [_records(t) for t in section.tables]}
+                for section in self.sections
+            ],
+            "conclusion": list(self.sentences),
+            "interrupted": self.interrupted,
+        }
+
+    def to_html(self) -> str:
+        """Return one HTML page that asks nothing of the network."""
+        parts = [(section.title, section.items) for section in self.sections]
+        notice = INTERRUPTED if self.interrupted else ""
+        return as_page(self.title, self.machine, parts, self.sentences, notice)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the page, all of it or nothing.
+
+        Parameters
+        ----------
+        path : path
+            File to write.
+        overwrite : bool
+            Replace an existing file.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The file exists, or cannot be written.
+        """
+        file = Path(path)
+        check_writable(file, overwrite=overwrite)
+        write_atomically(file, self.to_html().encode())
+        return file
+
+    def _marked(self) -> list[str]:
+        return [f"- {sentence}" for sentence in self.sentences]
+
+
+INTERRUPTED = "This report is partial: the work was interrupted."
+
+
+def check_writable(file: Path, *, overwrite: bool) -> None:
+    """Refuse a file that cannot be written, before the work starts.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The file exists, or its folder is missing or read-only.
+    """
+    if file.exists() and not overwrite:
+        raise InvalidArgumentError(f"{file} exists: give another name, or --force to replace it")
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise InvalidArgumentError(f"{file} cannot be written: give a file in a writable folder")
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    named = [name for name in table.index.names if name is not None]
+    flat = table.reset_index() if named else table
+    records: list[dict[str, Any]] = json.loads(flat.to_json(orient="records"))
+    return records
