@@ -34,9 +34,11 @@ nitpick_ignore_regex = [
 ]
 templates_path = ["_templates"]
 # The headers of the gallery are parts of pages that sphinx-gallery writes.
-exclude_patterns = ["_ext", "_templates", "examples", "results"]
+exclude_patterns = ["_ext", "_templates", "assets", "examples", "results"]
 
 ortmeter_root = str(ROOT)
+# Where the pages find what was recorded on other machines.
+os.environ.setdefault("ORTMETER_RESULTS", str(DOC / "results"))
 sphinx_gallery_conf = gallery_conf(DOC, ROOT / "build")
 
 autosummary_generate = False
@@ -55,6 +57,7 @@ html_context = {"default_mode": "auto"}
 html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
 html_css_files = ["ortmeter.css"]
+html_js_files = [("accessibility.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {

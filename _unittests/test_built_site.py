@@ -1,6 +1,8 @@
 """Read the site that `make html` built: what is published, and whether it works elsewhere."""
 
+import base64
 import functools
+import hashlib
 import html.parser
 import http.server
 import importlib.util
@@ -92,6 +94,26 @@ def test_a_page_shows_nothing_of_the_machine_that_built_it(page):
     text = "".join(read(published(page)).text)
     for unwanted in ("Traceback", "Warning:", "it/s]", str(ROOT), str(Path.home()), "/tmp/"):  # noqa: S108
         assert unwanted not in text, unwanted
+
+
+@each_page
+def test_a_page_loads_what_sorts_its_tables(page):
+    html = published(page).read_text(encoding="utf-8")
+    assert 'class="dataframe"' in html
+    scripts = re.findall(r'<script defer="defer" src="[./]*_static/([^"?]+)', html)
+    assert scripts.index("tables.js") < scripts.index("sorting.js")
+    assert all((SITE / "_static" / script).exists() for script in scripts)
+    # Without npm the site has no such script, and its tables are static.
+    if (SITE / "_static" / "lib" / "simple-datatables.js").exists():
+        assert scripts.index("lib/simple-datatables.js") < scripts.index("sorting.js")
+
+
+def test_scripts_of_other_projects_are_the_pinned_ones():
+    manifest = (ROOT / "_doc" / "assets" / "package.json").read_text(encoding="utf-8")
+    pins = {name: integrity for name, (_, integrity) in json.loads(manifest)["published"].items()}
+    for file in (SITE / "_static" / "lib").glob("*"):
+        digest = hashlib.sha384(file.read_bytes()).digest()
+        assert pins[file.name] == f"sha384-{base64.b64encode(digest).decode()}"
 
 
 def test_the_wheel_is_made_of_this_tree():

@@ -8,18 +8,34 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from _ext import bundle, cells, mathml, provider, published, staleness, wheel
+from _ext import (
+    assets,
+    bundle,
+    cells,
+    commands,
+    machines,
+    mathml,
+    provider,
+    published,
+    staleness,
+    wheel,
+)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension."""
     app.add_config_value("ortmeter_root", "", "", types=(str,))
+    app.add_config_value("ortmeter_scripts", [], "html", types=(list,))
     mathml.register(app)
+    machines.register(app)
+    commands.register(app)
     app.connect("config-inited", provider.announce)
+    app.connect("config-inited", assets.publish_assets)
     app.connect("builder-inited", wheel.publish_wheel, priority=200)
     app.connect("builder-inited", staleness.choose_pages, priority=300)
     app.connect("builder-inited", staleness.record_pages, priority=600)
     app.connect("builder-inited", bundle.finish_downloads, priority=700)
     app.connect("doctree-read", cells.drop_empty_cells)
+    app.connect("html-page-context", assets.add_scripts)
     app.connect("build-finished", published.check_site)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,3 +1,5 @@
+import json
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -5,7 +7,7 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.models import sample_cnn
-from ortmeter.plotting import timeline_plot
+from ortmeter.plotting import timeline_figure, timeline_plot
 from ortmeter.profiling import profile
 
 
@@ -20,6 +22,8 @@ class Ran:
                 "start": [110, 420, 640],
                 "duration": [300, 200, 50],
                 "self_duration": [300, 200, 50],
+                "provider": pd.Categorical(["CPUExecutionProvider", None, "<b>"]),
+                "signature": ["(f32 1) -> f32 1", "", None],
             }
         )
         shifts = {0: 0, 1: 1000, 2: 2000, 3: 3000}
@@ -105,3 +109,39 @@ def test_a_real_run_is_plotted():
     assert sum(len(container) for container in ax.containers) == 14
     ends = [bar.get_x() + bar.get_width() for container in ax.containers for bar in container]
     assert max(ends) <= ax.get_xlim()[1] + 1e-3
+
+
+def test_a_figure_holds_the_bars_of_the_plot():
+    figure = timeline_figure(Ran(), title="<i>one</i> run", caption="a & b").figure
+    assert {
+        trace["name"]: list(zip(trace["base"], trace["x"], trace["y"], strict=True))
+        for trace in figure["data"]
+    } == bars(timeline_plot(Ran(), title="one run"))
+    layout = figure["layout"]
+    assert layout["title"]["text"] == "&lt;i&gt;one&lt;/i&gt; run"
+    assert layout["title"]["subtitle"]["text"] == "a &amp; b"
+    assert layout["yaxis"]["ticktext"] == ["Conv a", "Add b", "Conv c"]
+    assert layout["xaxis"]["title"]["text"] == "time since the start of run 1 (ms)"
+    assert layout["xaxis"]["range"] == [0, 0.65]
+
+
+def test_a_bar_tells_what_ran():
+    conv, add = timeline_figure(Ran(), title="one run").figure["data"]
+    first = "Conv a<br>300 µs<br>CPUExecutionProvider<br>(f32 1) -&gt; f32 1"
+    assert conv["hovertext"] == [first, "Conv c<br>50 µs<br>&lt;b&gt;"]
+    assert add["hovertext"] == ["Add b<br>200 µs"]
+
+
+def test_a_figure_leaves_no_plot_behind_and_has_a_picture():
+    figure = timeline_figure(Ran(), title="one run")
+    assert plt.get_fignums() == []
+    assert figure.picture.startswith(b"\x89PNG")
+    assert figure.alt == "one run: 3 kernels in 3 rows, 0.65 ms"
+
+
+def test_a_figure_of_a_real_run_is_json():
+    feeds = {"input": np.zeros((1, 3, 16, 16), np.float32)}
+    ran = profile(sample_cnn(size=16), feeds, provider="cpu", optimization="none", repeat=3)
+    data = json.loads(json.dumps(timeline_figure(ran, title="one run").figure))["data"]
+    assert sum(len(trace["x"]) for trace in data) == 14
+    assert all("CPUExecutionProvider" in hint for trace in data for hint in trace["hovertext"])

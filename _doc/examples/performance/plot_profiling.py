@@ -49,7 +49,7 @@ from ortmeter.dtypes import unit_roundoff
 from ortmeter.environment import cpu_flags, environment
 from ortmeter.models import sample_cnn
 from ortmeter.peaks import add_shares, measured_peaks
-from ortmeter.plotting import comparison_plot, operator_plot, profile_notes, timeline_plot
+from ortmeter.plotting import comparison_plot, operator_plot, profile_notes, timeline_figure
 from ortmeter.profiling import merge_profiles, profile
 
 args = ortmeter.get_parsed_args(
@@ -240,7 +240,7 @@ operator_plot(after, title=f"Time per operator, {REWRITTEN}, {provider.label}", 
 # %%
 # One run of it. What is not inside a kernel is between the bars.
 
-timeline_plot(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=legend)
+timeline_figure(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=legend)
 
 # %%
 # What did the optimizer change?
@@ -266,7 +266,7 @@ show(blank(table.rename_axis("µs per run")))
 # %%
 # Nodes below 1 % of the two runs together are one row.
 
-# sphinx_gallery_thumbnail_number = 3
+# sphinx_gallery_thumbnail_number = 2
 comparison_plot(
     merged,
     names=(AS_WRITTEN, REWRITTEN),

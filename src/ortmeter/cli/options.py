@@ -12,7 +12,7 @@ from ortmeter.feeds import random_feeds, read_feeds
 from ortmeter.feeds.inputs import declared_inputs
 from ortmeter.loading import load_model
 
-__all__ = ["add_feeds", "add_session", "make_feeds", "split"]
+__all__ = ["add_feeds", "add_session", "integer", "make_feeds", "split"]
 
 
 def add_session(parser: ArgumentParser, *, several: bool) -> None:
@@ -108,6 +108,14 @@ def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]
     except ValueError:
         pass
     raise InvalidArgumentError(f"{option}: got {text!r}, expected values separated by commas")
+
+
+def integer(option: str, text: str) -> int:
+    """Read one integer."""
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgumentError(f"{option}: got {text!r}, expected an integer") from None
 
 
 def _pairs(option: str, texts: Iterable[str], read: Callable[[str], Any]) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 
 from ortmeter import __version__
-from ortmeter.cli import bench, env, profile
+from ortmeter.cli import bench, diff, env, profile
 
 __all__ = ["make_parser"]
 
@@ -23,7 +23,7 @@ def make_parser() -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ortmeter {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (env, bench, profile):
+    for command in (env, bench, profile, diff):
         name = command.__name__.rpartition(".")[2]
         summary = (command.__doc__ or "").strip()
         own = commands.add_parser(

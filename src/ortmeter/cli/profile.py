@@ -1,14 +1,10 @@
 """Tell where the time of a model goes, and what was optimized."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-
-from ortmeter.cli.options import add_feeds, add_session, make_feeds
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.cli.options import add_feeds, add_session, integer, make_feeds
+from ortmeter.cli.tables import readable
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, merge_profiles, profile
 from ortmeter.report import Report
@@ -44,18 +40,12 @@ def run(options: Namespace, report: Report) -> None:
 
 
 def _profile(options: Namespace, model: Path, optimization: str) -> Profile:
-    try:
-        threads = int(options.threads)
-    except ValueError:
-        raise InvalidArgumentError(
-            f"--threads: got {options.threads!r}, expected a number"
-        ) from None
     return profile(
         model,
         make_feeds(options, [model])[model],
         provider=options.provider,
         optimization=optimization,
-        threads=threads,
+        threads=integer("--threads", options.threads),
         repeat=options.repeat,
     )
 
@@ -65,11 +55,11 @@ def _describe(report: Report, found: Profile, top: int) -> None:
     nodes = found.by_node().sort_values("median", ascending=False)
     report.add(
         "Time by operator",
-        _readable(operators, ["op", "provider", "nodes", "calls", "median", "q1", "q3", "share"]),
+        readable(operators[["op", "provider", "nodes", "calls", "median", "q1", "q3", "share"]]),
         operator_plot(found, title="Time by operator"),
     )
     columns = ["name", "op", "median", "share", "gflop_per_s", "gb_per_s", "signature"]
-    report.add(f"The {min(top, len(nodes))} longest nodes", _readable(nodes.head(top), columns))
+    report.add(f"The {min(top, len(nodes))} longest nodes", readable(nodes[columns].head(top)))
     if found.model is not None and len(found.model.graph.node) <= _MAX_DRAWN:
         drawing = draw_model(found.model, title="The graph that ran", notes=profile_notes(found))
         report.add("The graph that ran, coloured by time", drawing)
@@ -89,7 +79,7 @@ def _compare(options: Namespace, report: Report, model: Path, found: Profile) ->
     merged = merge_profiles(baseline, found)
     report.add(
         f"Beside the baseline, {Path(options.baseline).name}",
-        _readable(merged.head(options.top), ["label", "side", "mean_baseline", "mean_candidate"]),
+        readable(merged[["label", "side", "mean_baseline", "mean_candidate"]].head(options.top)),
         comparison_plot(merged, title="Baseline and candidate"),
     )
     before, after = (_median_run(p) for p in (baseline, found))
@@ -101,26 +91,3 @@ def _compare(options: Namespace, report: Report, model: Path, found: Profile) ->
 def _median_run(found: Profile) -> float:
     runs = found.by_iteration()
     return float(runs["duration"][runs["steady"]].median())
-
-
-_UNITS: Mapping[str, str] = {
-    "median": "median (µs)",
-    "q1": "q1 (µs)",
-    "q3": "q3 (µs)",
-    "mean_baseline": "baseline (µs)",
-    "mean_candidate": "candidate (µs)",
-    "gflop_per_s": "GFLOP/s",
-    "gb_per_s": "GB/s",
-}
-
-
-def _readable(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Keep some columns, the first one as index: units in the header, four significant digits."""
-    shown = pd.DataFrame({_UNITS.get(name, name): _digits(table[name]) for name in columns})
-    return shown.set_index(columns[0])
-
-
-def _digits(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    if column.dtype.kind != "f":
-        return column.astype(object)
-    return column.astype(float).map(lambda value: float(f"{value:.4g}"))

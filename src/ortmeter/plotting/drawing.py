@@ -38,7 +38,7 @@ _HELP = "Drag or use the arrow keys to move, Ctrl and the wheel or + and - to zo
 _BUTTONS = {
     "+": "Zoom in",
     "-": "Zoom out",
-    "fit": "Show the whole graph",
+    "fit": "Fit the whole graph",
     "reset": "Reset the view",
 }
 _BUTTON = """<button type="button" data-action="{action}" title="{label}" aria-label="{label}" \

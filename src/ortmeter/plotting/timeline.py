@@ -1,22 +1,27 @@
 """Plot when the kernels of a run were executed."""
 
-from typing import TYPE_CHECKING
+import html
+import io
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting._axes import GREY, add_legend, new_axes, series_style
-from ortmeter.plotting._rows import OTHER, US_PER_MS, finish, label_rows, node_label
+from ortmeter.plotting._axes import GREY, add_legend, new_axes
+from ortmeter.plotting._labels import clean, shorten
+from ortmeter.plotting._rows import finish, label_rows
+from ortmeter.plotting._run import Run, read_run
+from ortmeter.plotting.interactive import InteractiveFigure
 from ortmeter.profiling import Profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["timeline_plot"]
+__all__ = ["timeline_figure", "timeline_plot"]
 
-_COLORED = 6  # operators that have a colour of their own
-_MAX_ROWS = 40
+_YLABEL = "order of execution"
 
 
 def timeline_plot(
@@ -51,49 +56,121 @@ def timeline_plot(
     InvalidArgumentError
         The profile has no such run.
     """
-    runs = profile.by_iteration().set_index("iteration")
-    wanted = _typical(runs) if iteration is None else iteration
-    if wanted is None or wanted not in runs.index:
-        raise InvalidArgumentError(
-            f"iteration={iteration} is not in this profile, which has {len(runs)} complete runs"
-        )
-    begin, duration = (float(runs[name][wanted]) for name in ("start", "duration"))
-    events = profile.events[profile.events["iteration"] == wanted]
-    left = (events["start"].to_numpy() - begin) / US_PER_MS
-    width = events["duration"].to_numpy() / US_PER_MS
-    rows, labels = _rows(events)
-    operators = _longest(events)
-    names = list(dict.fromkeys(operators))
+    return _plot(read_run(profile, iteration), title, caption, ax)
+
+
+def timeline_figure(
+    profile: Profile, *, title: str, iteration: int | None = None, caption: str = ""
+) -> InteractiveFigure:
+    """Make the plot of :func:`timeline_plot` one that can be explored.
+
+    Parameters
+    ----------
+    profile, title, iteration, caption
+        As in :func:`timeline_plot`.
+
+    Returns
+    -------
+    InteractiveFigure
+        It zooms, hides operators, and tells of each bar the node, its times, its provider, its
+        types and its shapes.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The profile has no such run.
+    """
+    run = read_run(profile, iteration)
+    alt = f"{title}: {len(run.events)} kernels in {len(run.labels)} rows, {run.duration:.3g} ms"
+    figure = {"data": list(_traces(run)), "layout": _layout(run, title, caption)}
+    return InteractiveFigure(title, alt, figure, _draw(run, title, caption))
+
+
+def _plot(run: Run, title: str, caption: str, ax: "Axes | None") -> "Axes":
     own_figure = ax is None
-    ax = new_axes(1.6 + 0.22 * len(labels)) if ax is None else ax
-    for rank, name in enumerate(names):
-        mine = operators == name
-        color = GREY if name == OTHER else series_style(rank)["color"]
-        ax.barh(rows[mine], width[mine], left=left[mine], color=color, label=name)
-    label_rows(ax, labels)
-    ax.set_xlim(0, duration / US_PER_MS)
-    ax.set(xlabel=f"time since the start of run {wanted} (ms)", ylabel="order of execution")
-    add_legend(ax, names, own_figure=own_figure)
+    ax = new_axes(1.6 + 0.22 * len(run.labels)) if ax is None else ax
+    for name, color, mine in run.by_operator():
+        ax.barh(run.row[mine], run.length[mine], left=run.start[mine], color=color, label=name)
+    label_rows(ax, run.labels)
+    ax.set_xlim(0, run.duration)
+    ax.set(xlabel=run.xlabel, ylabel=_YLABEL)
+    add_legend(ax, list(dict.fromkeys(run.operator)), own_figure=own_figure)
     return finish(ax, title, caption)
 
 
-def _typical(runs: pd.DataFrame) -> int | None:
-    """Return the steady run of median duration."""
-    durations = runs.loc[runs["steady"], "duration"].sort_values()
-    return int(durations.index[len(durations) // 2]) if len(durations) else None
+def _draw(run: Run, title: str, caption: str) -> bytes:
+    from matplotlib import pyplot as plt
+
+    figure = _plot(run, title, caption, None).get_figure(root=True)
+    assert figure is not None  # it was just made
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+    plt.close(figure)
+    return buffer.getvalue()
 
 
-def _rows(events: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
-    """Give its row to each event, and the labels of the rows."""
-    column = "name" if events["name"].nunique() <= _MAX_ROWS else "op"
-    rows, _ = pd.factorize(events[column])
-    first = events.drop_duplicates(column)
-    return rows, [node_label(o, n) for o, n in zip(first["op"], first[column], strict=True)]
+def _traces(run: Run) -> Iterator[dict[str, Any]]:
+    hints = np.array([_hint(event) for event in run.events.to_dict("records")], dtype=np.object_)
+    for name, color, mine in run.by_operator():
+        yield {
+            "type": "bar",
+            "orientation": "h",
+            "name": _escape(name),
+            "marker": {"color": color},
+            "base": run.start[mine].tolist(),
+            "x": run.length[mine].tolist(),
+            "y": run.row[mine].tolist(),
+            "width": 0.8,
+            "hovertext": hints[mine].tolist(),
+            "hovertemplate": "%{hovertext}<br>starts at %{base:.3f} ms<extra></extra>",
+        }
 
 
-def _longest(events: pd.DataFrame) -> np.ndarray:
-    """Return the operator of each event, *other* but for those that take the most time."""
-    operators = events["op"].astype(str)
-    totals = events["self_duration"].groupby(operators).sum()
-    kept = operators.isin(totals.nlargest(_COLORED).index)
-    return operators.where(kept, OTHER).to_numpy()
+def _layout(run: Run, title: str, caption: str) -> dict[str, Any]:
+    rows = len(run.labels)
+    return {
+        "title": {"text": _escape(title), "subtitle": {"text": _escape(caption)}, "x": 0},
+        "height": 190 + 22 * rows,
+        "margin": {"l": 10, "r": 10, "t": 70, "b": 10},
+        "barmode": "overlay",
+        "font": {"color": GREY},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": GREY},
+        "hoverlabel": {"align": "left"},
+        "legend": {
+            "orientation": "h",
+            "xref": "container",
+            "yref": "container",
+            "x": 0,
+            "y": 0,
+            "yanchor": "bottom",
+        },
+        "xaxis": {
+            "title": {"text": run.xlabel},
+            "range": [0, run.duration],
+            "gridcolor": f"{GREY}4d",
+            "automargin": True,
+        },
+        "yaxis": {
+            "title": {"text": _YLABEL},
+            "tickvals": list(range(rows)),
+            "ticktext": [_escape(label) for label in run.labels],
+            "range": [rows - 0.5, -0.5],
+            "showgrid": False,
+            "automargin": True,
+        },
+    }
+
+
+def _hint(event: Mapping[Any, Any]) -> str:
+    """Tell what a kernel was, one fact per line."""
+    told = [f"{event['op']} {event['name']}", f"{event['duration']} µs"]
+    told += [str(event[key]) for key in ("provider", "signature") if pd.notna(event[key])]
+    lines = (part for line in told for part in textwrap.wrap(shorten(clean(line), 160), 45))
+    return "<br>".join(map(_escape, lines))
+
+
+def _escape(text: str) -> str:
+    """Escape a text for plotly, which reads some tags."""
+    return html.escape(text, quote=False)

@@ -1,0 +1,89 @@
+"""Directive that runs the command line during the build and shows what it printed."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import onnx
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.util.docutils import SphinxDirective
+
+from ortmeter.models import layer_norm_matmul, sample_cnn
+
+#: Where the reports are, below the folder of the site.
+REPORTS = Path("_static", "reports")
+
+
+def register(app: Sphinx) -> None:
+    """Add the directive ``ortmeter-command``."""
+    app.add_directive("ortmeter-command", CommandDirective)
+
+
+class CommandDirective(SphinxDirective):
+    """Run ``ortmeter ARGUMENTS`` beside the sample models, ``cnn.onnx`` and ``norm.onnx``."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    option_spec: ClassVar[dict[str, Any]] = {
+        "report": directives.unchanged_required,
+        "code": directives.nonnegative_int,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """Run it; an exit code that is not the expected one fails the build."""
+        self._depend_on_the_package()
+        arguments = shlex.split(self.arguments[0])
+        report = self.options.get("report")
+        extra = ["--html", str(self._folder(REPORTS) / report), "--force"] if report else []
+        printed = run_command([*arguments, *extra], self._models(), self.options.get("code", 0))
+        text = f"$ ortmeter {self.arguments[0]}\n{printed}"
+        return [nodes.literal_block(text, text, language="none"), *self._link(report)]
+
+    def _depend_on_the_package(self) -> None:
+        for file in Path(self.config.ortmeter_root, "src").rglob("*.py"):
+            self.env.note_dependency(str(file))
+
+    def _folder(self, part: Path) -> Path:
+        folder = Path(self.env.app.outdir, part)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _models(self) -> Path:
+        folder = Path(self.env.app.doctreedir, "commands")
+        folder.mkdir(parents=True, exist_ok=True)
+        onnx.save(sample_cnn(), folder / "cnn.onnx")
+        onnx.save(layer_norm_matmul(256), folder / "norm.onnx")
+        return folder
+
+    def _link(self, report: str | None) -> list[nodes.Node]:
+        if report is None:
+            return []
+        depth = self.env.docname.count("/")
+        address = "../" * depth + (REPORTS / report).as_posix()
+        link = nodes.reference("", "The report of this command", refuri=address)
+        return [nodes.paragraph("", "", link)]
+
+
+def run_command(arguments: list[str], folder: Path, expected: int) -> str:
+    """Return what a command printed, errors included.
+
+    Raises
+    ------
+    ExtensionError
+        The exit code is another one than *expected*.
+    """
+    done = subprocess.run(  # noqa: S603 - our own module
+        [sys.executable, "-m", "ortmeter", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != expected:
+        raise ExtensionError(f"ortmeter {' '.join(arguments)}: {done.stderr or done.stdout}")
+    return done.stdout or done.stderr

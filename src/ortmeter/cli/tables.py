@@ -1,0 +1,31 @@
+"""Tables for people: units in the header, four significant digits."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+__all__ = ["readable"]
+
+_UNITS: Mapping[str, str] = {
+    "median": "median (µs)",
+    "q1": "q1 (µs)",
+    "q3": "q3 (µs)",
+    "mean_baseline": "baseline (µs)",
+    "mean_candidate": "candidate (µs)",
+    "gflop_per_s": "GFLOP/s",
+    "gb_per_s": "GB/s",
+}
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Prepare a table of a profile or of errors for reading; its first column becomes the index."""
+    first, *others = table.columns
+    shown = {_UNITS.get(name, name): _digits(table[name]) for name in others}
+    return pd.DataFrame({first: table[first].astype(object), **shown}).set_index(first)
+
+
+def _digits(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    if column.dtype.kind != "f":
+        return column.astype(object)
+    return column.astype(float).map(lambda value: float(f"{value:.4g}"))
