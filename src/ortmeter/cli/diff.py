@@ -12,13 +12,14 @@ import pandas as pd
 from ortmeter.cli.options import add_feeds, add_session, integer, make_feeds
 from ortmeter.cli.tables import readable
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator import Evaluator, to_float64
 from ortmeter.evaluator.attribution import attribute
 from ortmeter.evaluator.attribution_result import Attribution
 from ortmeter.feeds.inputs import declared_inputs
 from ortmeter.loading import load_model
 from ortmeter.plotting import NodeNote, draw_model
+from ortmeter.providers import Provider, resolve_provider
 from ortmeter.report import Report
 from ortmeter.sessions import make_session
 
@@ -54,38 +55,53 @@ def register(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with the discrepancies; 1 when they are beyond the tolerance."""
-    expected_name, got_name, expected, got = _two_results(options)
-    diffs = {name: max_diff(expected[name], got[name]) for name in expected}
-    report.add(f"{got_name} against {expected_name}", _table(diffs))
+    models, against = _sides(options)
+    provider = resolve_provider(options.provider)
+    feeds = make_feeds(options, models)
+    got = _run_session(options, models[-1], feeds[models[-1]], provider)
+    if against is None:
+        names = (models[0].name, models[-1].name)
+        expected = _aligned(_run_session(options, models[0], feeds[models[0]], provider), got)
+    else:
+        names = (against, f"ONNX Runtime on {provider.label}")
+        expected = _run_against(options, models[0], feeds[models[0]], against, provider)
+    diffs = {name: max_diff(expected[name], got[name]) for name in got}
+    title = f"{names[1]} against {names[0]}"
+    report.add(title, _table(diffs))
     worst = max(diffs, key=lambda name: diffs[name].ulp_at_max)
-    report.conclude(f"{got_name} against {expected_name}, output {worst}: {diffs[worst]}.")
-    if len(options.models) == 1 and (options.against or "float64") in _EVALUATIONS:
-        _search(options, report)
+    report.conclude(f"{title}, output {worst}: {diffs[worst]}.")
+    if against in _EVALUATIONS:
+        _search(options, report, models[0], feeds[models[0]])
     return _judge(options, report, diffs)
 
 
-def _two_results(options: Namespace) -> tuple[str, str, Outputs, Outputs]:
-    """Run both sides; their outputs have the same names."""
+def _sides(options: Namespace) -> tuple[list[Path], str | None]:
+    """Return two models, or one with what it is compared to."""
     models = [Path(model) for model in options.models]
-    if len(models) > 2 or (len(models) == 2 and options.against):  # noqa: PLR2004 - two sides
-        raise InvalidArgumentError(
-            "one model with --against, or two models without it, are expected"
-        )
-    feeds = make_feeds(options, models)
-    got = _run_session(options, models[-1], feeds[models[-1]], options.provider)
-    if len(models) == 2:  # noqa: PLR2004 - the same
-        expected = _run_session(options, models[0], feeds[models[0]], options.provider)
-        return models[0].name, models[1].name, _aligned(expected, got), got
-    against = options.against or "float64"
+    if len(models) == 1:
+        return models, options.against or "float64"
+    if len(models) == 2 and not options.against:  # noqa: PLR2004 - two sides
+        return models, None
+    raise InvalidArgumentError(
+        f"got {len(models)} models and --against {options.against}. "
+        "Accepted: one model, or two models without --against"
+    )
+
+
+def _run_against(
+    options: Namespace,
+    model: Path,
+    feeds: Mapping[str, np.ndarray],
+    against: str,
+    provider: Provider,
+) -> Outputs:
     if against in _EVALUATIONS:
-        expected = _evaluate(load_model(models[0]), feeds[models[0]], against, options.provider)
-    else:
-        expected = _run_session(options, models[0], feeds[models[0]], against)
-    return against, f"ONNX Runtime ({options.provider})", expected, got
+        return _evaluate(load_model(model), feeds, against, provider)
+    return _run_session(options, model, feeds, resolve_provider(against))
 
 
 def _run_session(
-    options: Namespace, model: Path, feeds: Mapping[str, np.ndarray], provider: str
+    options: Namespace, model: Path, feeds: Mapping[str, np.ndarray], provider: Provider
 ) -> Outputs:
     session = make_session(
         model,
@@ -98,7 +114,7 @@ def _run_session(
 
 
 def _evaluate(
-    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], how: str, provider: str
+    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], how: str, provider: Provider
 ) -> Outputs:
     names = [output.name for output in model.graph.output]
     sources = ("reference",) if how == "reference" else ("torch", "ort", "reference")
@@ -139,15 +155,20 @@ def _table(diffs: Mapping[str, Discrepancy]) -> pd.DataFrame:
     return readable(pd.DataFrame(rows))
 
 
-def _search(options: Namespace, report: Report) -> None:
+def _search(
+    options: Namespace, report: Report, path: Path, feeds: Mapping[str, np.ndarray]
+) -> None:
     """Swap kernels one by one, unless the model is too large."""
-    model = load_model(options.models[0])
+    model = load_model(path)
     if (count := len(model.graph.node)) > options.max_nodes:
         report.conclude(f"the {count} nodes were not searched: --max-nodes is {options.max_nodes}.")
         return
-    feeds = make_feeds(options, [Path(options.models[0])])[Path(options.models[0])]
     baseline = "reference" if options.against == "reference" else "torch"
-    found = attribute(model, feeds, baseline, "ort", provider=options.provider)
+    try:
+        found = attribute(model, feeds, baseline, "ort", provider=options.provider)
+    except ModelError as error:  # an operator without a kernel of its own, in float64 for instance
+        report.conclude(f"the nodes were not searched: {error}")
+        return
     ranked = [node.name for node in found.ranking(options.by)]
     table = found.to_frame().set_index("node").loc[ranked].reset_index()
     columns = {
