@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from ortmeter.candidates import session_candidate
     from ortmeter.discrepancy import Tolerance, assert_close, max_diff, string_diff, string_type
     from ortmeter.display import show
+    from ortmeter.einsum import decompose_einsum, einsum_model, optimize_einsum
     from ortmeter.error_bounds import matmul_error_bound
     from ortmeter.errors import OrtMeterError
+    from ortmeter.evaluator import Evaluator, attribute, to_float64
     from ortmeter.feeds import random_feeds, read_feeds
     from ortmeter.iobinding import BoundSession
     from ortmeter.loading import load_model
@@ -38,13 +40,17 @@ __version__ = "0.1.0"
 __all__ = [
     "BoundSession",
     "Candidate",
+    "Evaluator",
     "OrtMeterError",
     "Param",
     "Profile",
     "Tolerance",
     "__version__",
     "assert_close",
+    "attribute",
+    "decompose_einsum",
     "draw_model",
+    "einsum_model",
     "freeze_inputs",
     "get_parsed_args",
     "in_milliseconds",
@@ -57,6 +63,7 @@ __all__ = [
     "measure",
     "merge_profiles",
     "node_assignment",
+    "optimize_einsum",
     "optimized_model",
     "profile",
     "random_feeds",
@@ -77,6 +84,7 @@ __all__ = [
     "string_diff",
     "string_type",
     "summarize",
+    "to_float64",
     "to_frame",
     "usable_providers",
 ]
@@ -87,7 +95,9 @@ _NAMES_OF_MODULE = {
     "discrepancy": ("Tolerance", "assert_close", "max_diff", "string_diff", "string_type"),
     "display": ("show",),
     "error_bounds": ("matmul_error_bound",),
+    "einsum": ("decompose_einsum", "einsum_model", "optimize_einsum"),
     "errors": ("OrtMeterError",),
+    "evaluator": ("Evaluator", "attribute", "to_float64"),
     "feeds": ("random_feeds", "read_feeds"),
     "iobinding": ("BoundSession",),
     "loading": ("load_model",),

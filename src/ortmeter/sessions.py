@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ _LEVELS = {
     "layout": "ORT_ENABLE_LAYOUT",
     "all": "ORT_ENABLE_ALL",
 }
-_ERRORS_ONLY = 3
+_ERRORS_ONLY, _FATAL_ONLY = 3, 4
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,9 @@ def make_session(
     tf32: bool = False,
     profile: str | os.PathLike[str] | None = None,
     optimized_path: str | os.PathLike[str] | None = None,
+    initializers: Mapping[str, "onnxruntime.OrtValue"] | None = None,
+    stream: int | None = None,
+    quiet: bool = False,
 ) -> "onnxruntime.InferenceSession":
     """Create a session that runs on the provider asked for, or fail.
 
@@ -88,6 +92,13 @@ def make_session(
         Record a profile into files that start with this prefix.
     optimized_path : path, optional
         Write the optimized model into this file.
+    initializers : mapping of str to OrtValue, optional
+        Values in host memory of initializers that the model declares as external data: used where
+        they are, no file is read. They must outlive the session.
+    stream : int, optional
+        Handle of the CUDA stream to run on, by default one of ONNX Runtime.
+    quiet : bool
+        Log nothing: for whoever tries what may be refused.
 
     Returns
     -------
@@ -113,12 +124,19 @@ def make_session(
     import_optional("onnxruntime", "cpu", "gpu")
     resolved = resolve_provider(provider) if isinstance(provider, str) else provider
     options = _session_options(threads, optimization)
+    if quiet:
+        options.log_severity_level = _FATAL_ONLY
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = os.fspath(profile)
     if optimized_path is not None:
         options.optimized_model_filepath = os.fspath(optimized_path)
-    session = _create(_source(model), options, resolved, tf32=tf32)
+    if initializers:
+        # The first call shows the values to the optimizer, the second one avoids a copy of them.
+        options.add_external_initializers(list(initializers), list(initializers.values()))
+        for name, value in initializers.items():
+            options.add_initializer(name, value)
+    session = _create(_source(model), options, resolved, tf32=tf32, stream=stream)
     got = session.get_providers()[0]
     if got != resolved.execution_provider:
         raise ProviderUnavailableError(
@@ -256,13 +274,17 @@ def _session_options(threads: int, optimization: str) -> Any:
     return options
 
 
-def _create(source: str | bytes, options: Any, provider: Provider, *, tf32: bool) -> Any:
+def _create(
+    source: str | bytes, options: Any, provider: Provider, *, tf32: bool, stream: int | None
+) -> Any:
     import onnxruntime
 
     providers: list[Any] = ["CPUExecutionProvider"]
     if provider.name == "cuda":
         onnxruntime.preload_dlls()
         cuda_options = {"device_id": str(provider.index), "use_tf32": str(int(tf32))}
+        if stream is not None:
+            cuda_options["user_compute_stream"] = str(stream)
         providers.insert(0, (provider.execution_provider, cuda_options))
     try:
         return onnxruntime.InferenceSession(source, options, providers=providers)

@@ -28,7 +28,13 @@ __all__ = ["register", "run"]
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Parser of the command.
+    """
     parser.add_argument("models", metavar="MODEL", nargs="+", help="ONNX file")
     add_session(parser, several=True)
     add_feeds(parser)
@@ -42,7 +48,15 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, report: Report) -> None:
-    """Fill the report with latencies, memory and verdicts."""
+    """Fill the report with latencies, memory and verdicts.
+
+    Parameters
+    ----------
+    options : Namespace
+        Options of the command.
+    report : Report
+        Report to fill.
+    """
     candidates = _candidates(options)
     results = measure(
         candidates,

@@ -33,7 +33,13 @@ Outputs = Mapping[str, Any]
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Parser of the command.
+    """
     parser.add_argument("models", metavar="MODEL", nargs="+", help="one ONNX file, or two")
     parser.add_argument(
         "--against",
@@ -54,7 +60,15 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, report: Report) -> int:
-    """Fill the report with the discrepancies; 1 when they are beyond the tolerance."""
+    """Fill the report with the discrepancies; 1 when they are beyond the tolerance.
+
+    Parameters
+    ----------
+    options : Namespace
+        Options of the command.
+    report : Report
+        Report to fill.
+    """
     models, against = _sides(options)
     provider = resolve_provider(options.provider)
     feeds = make_feeds(options, models)

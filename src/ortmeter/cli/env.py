@@ -10,11 +10,25 @@ __all__ = ["register", "run"]
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare nothing more than what all commands accept."""
+    """Declare nothing more than what all commands accept.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Parser of the command.
+    """
 
 
 def run(options: Namespace, report: Report) -> None:  # noqa: ARG001 - all commands look alike
-    """Fill the report with the environment."""
+    """Fill the report with the environment.
+
+    Parameters
+    ----------
+    options : Namespace
+        Options of the command.
+    report : Report
+        Report to fill.
+    """
     rows = [row for row in report.machine.to_rows() if row[0] != "Providers"]
     report.add("Environment", pd.DataFrame(rows, columns=["what", "value"]).set_index("what"))
     providers = report.machine.providers.items()

@@ -16,7 +16,15 @@ __all__ = ["add_feeds", "add_session", "integer", "make_feeds", "split"]
 
 
 def add_session(parser: ArgumentParser, *, several: bool) -> None:
-    """Declare the options of a session; with *several*, lists are accepted."""
+    """Declare the options of a session.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Parser of the command.
+    several : bool
+        Whether lists are accepted.
+    """
     more = "; several ones, separated by commas, are compared" if several else ""
     parser.add_argument("--provider", default="auto", help=f"auto, cpu, cuda or cuda:1{more}")
     parser.add_argument(
@@ -28,7 +36,13 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
 
 
 def add_feeds(parser: ArgumentParser) -> None:
-    """Declare where the inputs come from."""
+    """Declare where the inputs come from.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Parser of the command.
+    """
     parser.add_argument(
         "--feeds", metavar="FILE", help="inputs: .npz, .pb or a folder of input_0.pb..."
     )
@@ -101,7 +115,32 @@ def _refuse_unknown(
 
 
 def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]:
-    """Read a list separated by commas; an empty or a wrong element is an error."""
+    """Read a list separated by commas.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the error.
+    text : str
+        What was given.
+    read : callable
+        Reads an element; a ``ValueError`` refuses it.
+
+    Returns
+    -------
+    list
+        The elements, each one once.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no element, or one is refused.
+
+    Examples
+    --------
+    >>> split("--threads", "1,2", int)
+    [1, 2]
+    """
     try:
         if values := [read(part.strip()) for part in text.split(",") if part.strip()]:
             return list(dict.fromkeys(values))
@@ -111,7 +150,25 @@ def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]
 
 
 def integer(option: str, text: str) -> int:
-    """Read one integer."""
+    """Read one integer.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the error.
+    text : str
+        What was given.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is not an integer.
+
+    Examples
+    --------
+    >>> integer("--threads", "2")
+    2
+    """
     try:
         return int(text)
     except ValueError:

@@ -17,7 +17,13 @@ _UNOPTIMIZED = "unoptimized"
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare the options."""
+    """Declare the options.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Parser of the command.
+    """
     parser.add_argument("models", metavar="MODEL", nargs=1, help="ONNX file")
     parser.add_argument(
         "--baseline",
@@ -31,7 +37,15 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, report: Report) -> None:
-    """Fill the report with the profile, then with what changes from the baseline."""
+    """Fill the report with the profile, then with what changes from the baseline.
+
+    Parameters
+    ----------
+    options : Namespace
+        Options of the command.
+    report : Report
+        Report to fill.
+    """
     model = Path(options.models[0])
     found = _profile(options, model, options.optimization)
     _describe(report, found, options.top)

@@ -19,7 +19,23 @@ _UNITS: Mapping[str, str] = {
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Prepare a table of a profile or of errors for reading; its first column becomes the index."""
+    """Prepare a table of a profile or of errors for reading.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Its first column becomes the index.
+
+    Returns
+    -------
+    DataFrame
+        Units in the header, four significant digits.
+
+    Examples
+    --------
+    >>> readable(pd.DataFrame({"op": ["Add"], "median": [1.23456]})).columns.tolist()
+    ['median (µs)']
+    """
     first, *others = table.columns
     shown = {_UNITS.get(name, name): _digits(table[name]) for name in others}
     return pd.DataFrame({first: table[first].astype(object), **shown}).set_index(first)

@@ -1,0 +1,292 @@
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.checker
+import onnx.helper
+import onnx.reference
+import pytest
+from einsum_cases import CASES, EQUATIONS, assert_same, operands_of, oracle
+
+from ortmeter import make_session
+from ortmeter.einsum import EinsumError, decompose_einsum, einsum_model
+from ortmeter.errors import InvalidArgumentError
+
+ATTENTION = "bsnh,btnh->bnts"
+SHAPES = (2, 3, 4, 5), (2, 6, 4, 5)
+
+
+def run(model, operands, optimization="all"):
+    session = make_session(model, provider="cpu", optimization=optimization)
+    feeds = {f"X{i}": x for i, x in enumerate(operands)}
+    (got,) = session.run(None, feeds)
+    return got
+
+
+def refer(model, operands):
+    feeds = {f"X{i}": x for i, x in enumerate(operands)}
+    (got,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
+    return got
+
+
+def operators(model):
+    return [node.op_type for node in model.graph.node]
+
+
+def unknown(shapes):
+    """The same shapes where only the sizes that change the plan are known."""
+    return [tuple(None if size > 1 else size for size in shape) for shape in shapes]
+
+
+@pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
+@pytest.mark.parametrize("known", [True, False], ids=["static", "dynamic"])
+def test_models_compute_the_equation(equation, shapes, known):
+    operands = operands_of(shapes)
+    expected = oracle(equation, operands)
+    plan = decompose_einsum(equation, *(shapes if known else unknown(shapes)))
+    model = plan.to_onnx()
+    onnx.checker.check_model(model, full_check=True)
+    assert_same(refer(model, operands), expected, "onnx.reference")
+    assert_same(run(model, operands), expected, "ONNX Runtime")
+    assert_same(run(model, operands, "none"), expected, "ONNX Runtime, not optimized")
+    assert_same(run(plan.to_onnx(contrib=True), operands), expected, "com.microsoft")
+
+
+@pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
+def test_the_plain_model_computes_the_equation(equation, shapes):
+    operands = operands_of(shapes)
+    model = einsum_model(equation, *operands)
+    onnx.checker.check_model(model, full_check=True)
+    assert operators(model) == ["Einsum"]
+    expected = oracle(equation, operands)
+    assert_same(refer(model, operands), expected, "onnx.reference")
+    assert_same(run(model, operands), expected, "ONNX Runtime")
+
+
+@pytest.mark.parametrize(
+    ("equation", "sizes"),
+    [
+        (ATTENTION, [SHAPES, [(1, 7, 3, 2), (1, 2, 3, 2)], [(3, 1, 2, 1), (3, 4, 2, 1)]]),
+        ("iij->ij", [[(3, 3, 2)], [(1, 1, 4)], [(5, 5, 1)]]),
+        ("iii->", [[(3, 3, 3)], [(1, 1, 1)], [(2, 2, 2)]]),
+        ("ijab,ijcd->abcd", [[(2, 3, 4, 5), (2, 3, 2, 3)], [(1, 2, 3, 4), (1, 2, 5, 6)]]),
+        ("abcij,jka->abick", [[(2, 3, 2, 4, 5), (5, 6, 2)], [(1, 2, 3, 1, 2), (2, 3, 1)]]),
+        ("bij,bj->bi", [[(2, 3, 4), (2, 4)], [(4, 1, 2), (4, 2)]]),
+        ("ijk,ljk->il", [[(2, 3, 4), (5, 3, 4)], [(3, 2, 2), (1, 2, 2)]]),
+        ("ij,j->i", [[(2, 3), (3,)], [(4, 0), (0,)]]),
+    ],
+)
+def test_one_model_runs_at_several_sizes(equation, sizes):
+    model = decompose_einsum(equation).to_onnx()
+    session = make_session(model, provider="cpu")
+    for shapes in sizes:
+        operands = operands_of(shapes)
+        (got,) = session.run(None, {f"X{i}": x for i, x in enumerate(operands)})
+        assert_same(got, oracle(equation, operands), shapes)
+
+
+def test_sizes_are_not_read_where_an_operand_is_broadcast():
+    shapes = (2, 3, 4, 5), (5, 6, 1, 3)
+    plan = decompose_einsum("abij,jkib->abik", (None,) * 4, (None, None, 1, None))
+    model = plan.to_onnx()
+    assert "size_i" in {name for node in model.graph.node for name in node.output}
+    operands = operands_of(shapes)
+    assert_same(run(model, operands), oracle("abij,jkib->abik", operands))
+
+
+def test_dimensions_that_are_not_known_have_the_name_of_their_letter():
+    model = decompose_einsum(ATTENTION, ("batch", None, 4, 5), ("batch", 6, 4, 5)).to_onnx()
+    shapes = {
+        info.name: [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]
+        for info in (*model.graph.input, *model.graph.output)
+    }
+    assert shapes == {
+        "X0": ["batch", "s", 4, 5],
+        "X1": ["batch", 6, 4, 5],
+        "Y": ["batch", 4, 6, "s"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "expected"),
+    [
+        # no shape is computed where Reshape, Squeeze or Unsqueeze need none
+        (ATTENTION, [(None,) * 4] * 2, "Transpose Transpose MatMul"),
+        ("bij,bj->bi", [(None,) * 3, (None,) * 2], "Unsqueeze MatMul Squeeze"),
+        ("ijk,ljk->il", [(None,) * 3] * 2, "Reshape Reshape Transpose MatMul"),
+        ("abij,bjk->abik", [(2, 3, None, 5), (3, 5, 4)], None),
+        ("...ij,jk->...ik", [(None,) * 4, (None, None)], "MatMul"),
+        ("i,j->ij", [(None,)] * 2, "Unsqueeze Mul"),
+        ("ij,ij->", [(None,) * 2] * 2, "Mul ReduceSum"),
+    ],
+)
+def test_shapes_are_constants_where_they_can_be(equation, shapes, expected):
+    found = operators(decompose_einsum(equation, *shapes).to_onnx())
+    assert "Shape" not in found
+    assert expected is None or sorted(found) == sorted(expected.split())
+
+
+def test_a_matrix_is_merged_without_its_sizes():
+    model = decompose_einsum("ijab,ijcd->abcd").to_onnx()
+    assert operators(model)[:4] == ["Flatten", "Transpose", "Flatten", "MatMul"]
+
+
+def test_names_say_what_they_hold():
+    model = decompose_einsum(ATTENTION, *SHAPES).to_onnx()
+    assert [node.output[0] for node in model.graph.node] == ["X1_b_n_t_h", "X0_b_n_h_s", "Y"]
+    assert [node.name for node in model.graph.node] == [
+        "Transpose_X1_b_n_t_h",
+        "Transpose_X0_b_n_h_s",
+        "MatMul_Y",
+    ]
+    assert model.graph.name == ATTENTION
+    merged = decompose_einsum("ijab,ijcd->abcd", (2, 3, 4, 5), (2, 3, 2, 3)).to_onnx()
+    assert {tensor.name for tensor in merged.graph.initializer} == {
+        "shape_6_20",
+        "shape_6_6",
+        "shape_4_5_2_3",
+    }
+
+
+@pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
+def test_names_are_unique_and_reproducible(equation, shapes):
+    for given in (shapes, unknown(shapes)):
+        for contrib in (False, True):
+            model, again = (
+                decompose_einsum(equation, *given).to_onnx(contrib=contrib) for _ in range(2)
+            )
+            assert model.SerializeToString() == again.SerializeToString()
+            names = [node.name for node in model.graph.node]
+            assert len(set(names)) == len(names)
+
+
+def test_intermediate_results_have_a_type_and_a_shape():
+    model = decompose_einsum(ATTENTION, *SHAPES).to_onnx(contrib=True)
+    inferred = onnx.shape_inference.infer_shapes(decompose_einsum(ATTENTION, *SHAPES).to_onnx())
+    shapes = {
+        info.name: [d.dim_value for d in info.type.tensor_type.shape.dim]
+        for info in model.graph.value_info
+    }
+    assert shapes == {"X1_b_n_t_h": [2, 4, 6, 5], "X0_b_n_s_h": [2, 4, 3, 5]}
+    assert len(inferred.graph.value_info) == 2
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "expected"),
+    [
+        (ATTENTION, SHAPES, {"transB": 1}),
+        ("ij,kj->ik", [(2, 3), (4, 3)], {"transB": 1}),
+        ("ji,jk->ik", [(3, 2), (3, 4)], {"transA": 1}),
+        ("ij,jk->ki", [(2, 3), (3, 4)], {"transA": 1, "transB": 1}),
+        ("bij,bkj->bik", [(2, 3, 4), (2, 5, 4)], {"transB": 1}),
+        ("snh,tnh->nts", [(3, 2, 4), (5, 2, 4)], {"transB": 1, "transBatchA": 1, "transBatchB": 1}),
+        ("nsh,tnh->nst", [(2, 3, 4), (5, 2, 4)], {"transB": 1, "transBatchB": 1}),
+    ],
+)
+def test_products_absorb_transposes(equation, shapes, expected):
+    model = decompose_einsum(equation, *shapes).to_onnx(contrib=True)
+    product = model.graph.node[-1]
+    assert (product.domain, product.op_type) == ("com.microsoft", "FusedMatMul")
+    flags = {a.name: a.i for a in product.attribute}
+    assert flags == expected
+    # What remains keeps the last axis.
+    transposes = [node for node in model.graph.node if node.op_type == "Transpose"]
+    for node in transposes:
+        perm = onnx.helper.get_node_attr_value(node, "perm")
+        assert perm[-1] == len(perm) - 1
+    assert len(transposes) == (2 if equation == ATTENTION else 0)
+    operands = operands_of(shapes)
+    assert_same(run(model, operands), oracle(equation, operands))
+
+
+def test_only_models_that_need_it_import_the_domain_of_onnx_runtime():
+    plain = decompose_einsum("ij,jk->ik", (2, 3), (3, 4)).to_onnx(contrib=True)
+    assert [opset.domain for opset in plain.opset_import] == [""]
+    standard = decompose_einsum(ATTENTION, *SHAPES).to_onnx()
+    assert {node.domain for node in standard.graph.node} == {""}
+
+
+FLOATS = ["float64", "float32", "float16"]
+INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "bool"])
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ik", [(2, 3), (3, 4)]),
+        (ATTENTION, SHAPES),
+        ("aab,b->a", [(3, 3, 2), (2,)]),
+        ("ij->j", [(2, 3)]),
+        ("i,j->ij", [(2,), (3,)]),
+        ("bi,bi->b", [(2, 3), (2, 3)]),
+        ("ij->ji", [(2, 3)]),
+    ],
+)
+def test_types_that_operators_take(dtype, equation, shapes):
+    operands = operands_of(shapes, dtype)
+    plan = decompose_einsum(equation, *operands)
+    expected = np.einsum(equation, *operands)
+    for model in (plan.to_onnx(), plan.to_onnx(contrib=True)):
+        for got in (run(model, operands), run(model, operands, "none")):
+            assert got.dtype == np.dtype(dtype)
+            np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(refer(plan.to_onnx(), operands), expected)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_wrap_around_as_those_of_numpy(dtype):
+    info = np.iinfo(dtype)
+    rng = np.random.default_rng(0)
+    shapes = (3, 40), (40, 5)
+    operands = [rng.integers(info.min, info.max, s, dtype, endpoint=True) for s in shapes]
+    plan = decompose_einsum("ij,jk->ik", *operands)
+    expected = np.einsum("ij,jk->ik", *operands)
+    np.testing.assert_array_equal(run(plan.to_onnx(), operands), expected)
+    np.testing.assert_array_equal(plan.run(*operands), expected)
+
+
+def test_bfloat16_is_computed_in_float32_unless_asked_otherwise():
+    plan = decompose_einsum("ij,jk->ik", (2, 3), (3, 4), dtype="bf16")
+    operands = operands_of([(2, 3), (3, 4)])
+    cast = plan.to_onnx()
+    assert operators(cast) == ["Cast", "Cast", "MatMul", "Cast"]
+    narrow = [x.astype(ml_dtypes.bfloat16) for x in operands]
+    assert_same(refer(cast, narrow), oracle("ij,jk->ik", operands))
+    make_session(cast, provider="cpu")
+    native = plan.to_onnx(compute="bfloat16")
+    assert operators(native) == ["MatMul"]
+    onnx.checker.check_model(native, full_check=True)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "string", "float8e4m3fn", "int4"])
+def test_types_that_cannot_be_multiplied_are_refused(dtype):
+    plan = decompose_einsum("ij,jk->ik", (2, 3), (3, 4))
+    with pytest.raises(EinsumError, match=r"no ONNX operator multiplies.*Accepted: f32") as caught:
+        plan.to_onnx(dtype)
+    assert "ij,jk->ik" in str(caught.value)
+
+
+def test_moves_take_every_type():
+    plan = decompose_einsum("iij->ji", (2, 2, 3))
+    operand = np.arange(12).astype(np.complex64).reshape(2, 2, 3)
+    got = refer(plan.to_onnx("complex64"), [operand])
+    np.testing.assert_array_equal(got, np.einsum("iij->ji", operand))
+
+
+@pytest.mark.parametrize("opset", [15, 18, 21, 23])
+@pytest.mark.parametrize(("equation", "shapes"), [CASES["diagonal"][-1], (ATTENTION, SHAPES)])
+def test_every_opset_from_15(equation, shapes, opset):
+    operands = operands_of(shapes)
+    for plan in (decompose_einsum(equation, *shapes), decompose_einsum(equation)):
+        model = plan.to_onnx(opset=opset)
+        assert model.opset_import[0].version == opset
+        assert_same(run(model, operands), oracle(equation, operands))
+
+
+@pytest.mark.parametrize("opset", [14, 10**6])
+def test_other_opsets_are_refused(opset):
+    plan = decompose_einsum(ATTENTION, *SHAPES)
+    with pytest.raises(InvalidArgumentError, match=rf"opset={opset}\. Accepted: 15 to"):
+        plan.to_onnx(opset=opset)
+    with pytest.raises(InvalidArgumentError, match=rf"opset={opset}\. Accepted: 15 to"):
+        einsum_model(ATTENTION, *SHAPES, opset=opset)

@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+from einsum_cases import EQUATIONS
+
+from ortmeter.einsum import EinsumError, decompose_einsum, parse_equation
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+
+
+@pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
+def test_the_explicit_equation_is_the_same(equation, shapes):
+    parsed = parse_equation(equation, [len(shape) for shape in shapes])
+    arrays = [np.arange(np.prod(s), dtype=np.float64).reshape(s) for s in shapes]
+    expected = np.einsum(equation, *arrays)
+    np.testing.assert_array_equal(np.einsum(parsed.with_letters(), *arrays), expected)
+    for letters, places in zip(parsed.inputs, parsed.places, strict=True):
+        for letter, place in zip(letters, places, strict=True):
+            assert equation[place] == (letter if letter.isalpha() else ".")
+
+
+@pytest.mark.parametrize(
+    ("equation", "ranks", "expected"),
+    [
+        # implicit: letters that appear once, in the order of NumPy, upper case first
+        ("ij,jk", [2, 2], "ij,jk->ik"),
+        ("ba", [2], "ba->ab"),
+        ("aB", [2], "aB->Ba"),
+        ("ii", [2], "ii->"),
+        # ellipsis: aligned on the right, first in an implicit result
+        ("...ij,...jk", [4, 3], "01ij,1jk->01ik"),
+        ("i...,...j->j...i", [2, 1], "i0,j->j0i"),
+        ("...", [0], "->"),
+        # spaces
+        (" i j , j -> i ", [2, 1], "ij,j->i"),
+        # ranks that nothing needs
+        ("ij,jk->ik", [None, 2], "ij,jk->ik"),
+    ],
+)
+def test_equations_are_spelled_out(equation, ranks, expected):
+    assert str(parse_equation(equation, ranks)) == expected
+
+
+def test_an_ellipsis_may_stand_for_many_dimensions():
+    parsed = parse_equation("...a->a...", [15])
+    assert len(set(parsed.output)) == 15
+    assert parsed.output[1:] == parsed.inputs[0][:-1]
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "place", "message"),
+    [
+        # characters
+        ("i?->i", [(2,)], " ^", r"'\?' is not accepted. Accepted: letters"),
+        ("i.j->i", [(2, 2)], " ^", r"'\.' is not accepted"),
+        ("ij - > i", [(2, 2)], "   ^", "'-' is not accepted"),
+        ("é->é", [(2,)], "^", "'é' is not accepted"),
+        ("i1,i", [(2, 2), (2,)], " ^", "'1' is not accepted"),
+        ("ij->i->", [(2, 2)], "     ^", "'->' comes after '->'"),
+        ("ij->i,j", [(2, 2)], "     ^", "',' comes after '->'"),
+        # result
+        ("ij,jk->iz", [(2, 2), (2, 2)], "        ^", "'z' is in no operand"),
+        ("ij->ii", [(2, 2)], "     ^", "'i' is repeated in the result"),
+        ("...ij->ij", [(2, 2, 2)], "       ^^", "the result needs it"),
+        ("i->......", [(2,)], "      ^^^", r"a second '\.\.\.'"),
+        # operands
+        ("ij,j", [(2, 2)], "^^^^", "the equation has 2 operands, 1 were given"),
+        ("i->i", [(2,), (2,)], "^", "the equation has 1 operands, 2 were given"),
+        ("ik,ij->i", [(2, 2), (2, 2, 2)], "   ^^", "has 2 letters, its array has 3 dimensions"),
+        ("...ij->...", [(2,)], "^^^^^", "has 2 letters or more, its array has 1 dimensions"),
+        ("...i...->i", [(2, 2)], "    ^^^", r"a second '\.\.\.' in the same operand"),
+        ("i,...j", [None, None], "  ^^^^", "the shape of this operand is needed"),
+        # sizes
+        ("ij,jk->ik", [(2, 3), (4, 5)], "   ^", "'j' has size 4 here, 3 before"),
+        ("ij,kj,jk", [(2, 1), (2, 3), (4, 2)], "      ^", "'j' has size 4 here, 3 before"),
+        ("ii->i", [(2, 3)], " ^", "'i' has size 3 here, 2 before"),
+        ("ii->i", [(1, 3)], " ^", "'i' has size 3 here, 1 before"),
+        ("a...,...->...", [(2, 3), (4,)], "     ^^^", r"a dimension of '\.\.\.' has size 4"),
+    ],
+)
+def test_what_is_wrong_has_a_caret_under_it(equation, shapes, place, message):
+    with pytest.raises(EinsumError, match=message) as caught:
+        decompose_einsum(equation, *shapes)
+    assert str(caught.value).splitlines()[-2:] == ["  " + equation, "  " + place]
+    assert caught.value.equation == equation
+    assert caught.value.start == place.index("^")
+    assert isinstance(caught.value, OrtMeterError)
+
+
+@pytest.mark.parametrize(
+    "equation",
+    ["ij,jk->ik", "i", "ii", "i,i,i", "->", ",", "i->", "ij->i,", "..i", "i...", "...,i->...i"],
+)
+@pytest.mark.parametrize("shapes", [[(2, 2), (2, 2)], [(2,)], [()], [(2,), (3,)], [(), (2, 2)]])
+def test_numpy_refuses_the_same(equation, shapes):
+    try:
+        expected = np.einsum(equation, *(np.ones(shape) for shape in shapes))
+    except ValueError:
+        with pytest.raises(EinsumError):
+            decompose_einsum(equation, *shapes)
+    else:
+        plan = decompose_einsum(equation, *shapes)
+        assert plan.run(*(np.ones(shape) for shape in shapes)).shape == expected.shape
+
+
+@pytest.mark.parametrize("shape", [(2, -1), (2, 1.5), "ij", object()])
+def test_what_is_not_a_shape_is_refused(shape):
+    with pytest.raises(InvalidArgumentError, match="neither an array nor a shape"):
+        decompose_einsum("ij->ji", shape)

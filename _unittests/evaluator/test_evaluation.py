@@ -1,0 +1,292 @@
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+import pytest
+import torch
+
+from ortmeter.errors import FeedError, InvalidArgumentError, ModelError
+from ortmeter.evaluator import Evaluator
+
+TEXT = """<ir_version: 10, opset_import: ["": 18]>
+g (float[n] X, float[n] Y) => (float[n] Z) <float[1] two = {2}> {
+[sum] A = Add(X, Y)
+[double] B = Mul(A, two)
+[root] C = Sqrt(B)
+Z = Neg(C) }"""
+X, Y = np.float32([1, 2]), np.float32([1, 6])
+FEEDS = {"X": X, "Y": Y}
+SOURCES = [("torch",), ("ort",), ("reference",), ("torch", "ort", "reference")]
+
+
+@pytest.mark.parametrize("sources", SOURCES, ids=" ".join)
+def test_a_model_gives_what_numpy_gives(sources):
+    evaluator = Evaluator(TEXT, sources=sources)
+    (got,) = evaluator.run(None, FEEDS)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, -np.sqrt(2 * (X + Y)), rtol=1e-6)
+    assert (evaluator.input_names, evaluator.output_names) == (("X", "Y"), ("Z",))
+
+
+@pytest.mark.parametrize("sources", SOURCES, ids=" ".join)
+def test_torch_in_torch_out(sources):
+    feeds = {name: torch.from_numpy(value) for name, value in FEEDS.items()}
+    (got,) = Evaluator(TEXT, sources=sources).run(None, feeds)
+    assert isinstance(got, torch.Tensor)
+    np.testing.assert_allclose(got.numpy(), -np.sqrt(2 * (X + Y)), rtol=1e-6)
+
+
+def test_gradients_are_not_recorded():
+    feeds = {"X": torch.tensor([1.0], requires_grad=True), "Y": torch.ones(1)}
+    assert not Evaluator(TEXT).run(None, feeds)[0].requires_grad
+
+
+@pytest.mark.parametrize("names", [["A"], ["C", "A", "Z"], ["two", "B"], ["X"], []])
+def test_any_result_can_be_asked_for(names):
+    known = {"X": X, "two": np.float32([2]), "A": X + Y, "B": 2 * (X + Y)}
+    known["C"] = np.sqrt(known["B"])
+    known["Z"] = -known["C"]
+    got = Evaluator(TEXT).run(names, FEEDS)
+    assert len(got) == len(names)
+    for name, value in zip(names, got, strict=True):
+        np.testing.assert_allclose(value, known[name], rtol=1e-6)
+
+
+def test_only_what_is_needed_runs():
+    seen = []
+    evaluator = Evaluator(TEXT, callback=lambda node, *_: seen.append(node.op_type))
+    evaluator.run(["B"], FEEDS)
+    assert seen == ["Add", "Mul"]
+
+
+def test_the_same_evaluator_runs_with_other_shapes_and_types():
+    text = """<ir_version: 10, opset_import: ["": 18]> g (float X, float Y) => (float Z)
+    { Z = Div(X, Y) }"""
+    model = onnx.parser.parse_model(text)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.Clear()
+    evaluator = Evaluator(model, sources=("ort", "torch"))
+    for dtype in ("float32", "int64", "float64"):
+        for shape in ((2, 3), (), (0,)):
+            x, y = np.full(shape, 7, dtype), np.full(shape, 2, dtype)
+            (got,) = evaluator.run(None, {"X": x, "Y": y})
+            expected = x // y if dtype == "int64" else x / y
+            assert got.dtype == dtype
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ({"X": X}, r"Missing input: 'Y'\. Expected: 'X' f32\[n\], 'Y' f32\[n\]"),
+        ({**FEEDS, "W": X}, r"Unknown inputs: 'W'\. Expected: 'X' f32\[n\]"),
+        ({**FEEDS, "Y": Y.astype(np.float64)}, r"Input 'Y' f32\[n\] was given f64\[2\]"),
+        ({**FEEDS, "X": X[None]}, r"Input 'X' f32\[n\] was given f32\[1, 2\]"),
+        ({**FEEDS, "X": [X]}, r"Input 'X' f32\[n\] was given a sequence of f32\[2\]"),
+        ({**FEEDS, "X": None}, r"Input 'X' f32\[n\] was given nothing"),
+        ({**FEEDS, "X": "text"}, r"Input 'X' f32\[n\] cannot be read"),
+    ],
+)
+def test_a_wrong_feed_is_named(feeds, message):
+    with pytest.raises(FeedError, match=message):
+        Evaluator(TEXT).run(None, feeds)
+
+
+def test_a_fixed_dimension_is_checked():
+    with pytest.raises(FeedError, match=r"'X' f32\[3\] was given f32\[2\]"):
+        Evaluator(TEXT.replace("float[n] X", "float[3] X")).run(None, FEEDS)
+
+
+def test_an_initializer_is_a_default():
+    text = """<ir_version: 10, opset_import: ["": 18]>
+    g (float[n] X, float[1] W = {3}) => (float[n] Z) { Z = Mul(X, W) }"""
+    evaluator = Evaluator(text)
+    for feeds, factor in (({}, 3), ({"W": np.float32([5])}, 5), ({}, 3)):
+        np.testing.assert_array_equal(evaluator.run(None, {"X": X, **feeds})[0], X * factor)
+
+
+def test_unknown_results_and_options_are_refused():
+    with pytest.raises(InvalidArgumentError, match="Unknown results: Q. Accepted: A, B"):
+        Evaluator(TEXT).run(["Q"], FEEDS)
+    with pytest.raises(InvalidArgumentError, match="sources=.*'numpy'.*torch, ort, reference"):
+        Evaluator(TEXT, sources=("numpy",))
+    with pytest.raises(InvalidArgumentError, match="sources"):
+        Evaluator(TEXT, sources=())
+    with pytest.raises(InvalidArgumentError, match="'gpu'"):
+        Evaluator(TEXT, device="gpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("Neg(C)", "Neg(D)"), "node 'Z' (Neg) needs 'D', which nothing before it gives"),
+        (("B = Mul", "A = Mul"), "Result 'A' is defined twice"),
+        (("(float[n] Z)", "(float[n] Q)"), "output of the graph needs 'Q'"),
+    ],
+)
+def test_an_invalid_graph_is_refused(change, message):
+    with pytest.raises(ModelError) as caught:
+        Evaluator(TEXT.replace(*change))
+    assert message in str(caught.value)
+
+
+def test_a_failure_names_the_node_and_its_inputs():
+    feeds = {"X": np.ones(2, np.float32), "Y": np.ones(3, np.float32)}
+    with pytest.raises(
+        ModelError, match=r"kernel of node 'sum' \(Add\) fails on f32\[2\], f32\[3\]"
+    ):
+        Evaluator(TEXT).run(None, feeds)
+
+
+def test_an_operator_without_kernel_says_who_refused():
+    text = TEXT.replace("Neg(C)", "Negg(C)")
+    with pytest.raises(
+        ModelError, match=r"No kernel runs node 'Z' \(Negg\).*torch: .*ort: .*refer"
+    ):
+        Evaluator(text).run(None, FEEDS)
+    np.testing.assert_array_equal(Evaluator(text).run(["A"], FEEDS)[0], X + Y)
+
+
+def test_the_assignment_tells_what_ran():
+    text = TEXT.replace("Neg(C)", "Hardmax<axis = 0>(C)")
+    evaluator = Evaluator(
+        text,
+        {"Mul": "ort", "node:root": np.sqrt, "node:Z": "reference"},
+        sources=("torch",),
+    )
+    evaluator.run(None, FEEDS)
+    frame = evaluator.assignment.set_index("node")
+    assert frame["source"].to_dict() == {
+        "sum": "torch", "double": "ort", "root": "callable", "Z": "reference",
+    }  # fmt: skip
+    assert list(frame["op_type"]) == ["Add", "Mul", "Sqrt", "Hardmax"]
+
+
+def test_the_callback_sees_nodes_in_the_library_of_the_feeds():
+    seen = {}
+
+    def watch(node, inputs, outputs):
+        seen[node.op_type] = (inputs, outputs)
+
+    evaluator = Evaluator(TEXT, callback=watch)
+    evaluator.run(None, FEEDS)
+    (a, two), (b,) = seen["Mul"]
+    np.testing.assert_array_equal(a * two, b)
+    assert isinstance(b, np.ndarray)
+    evaluator.run(None, {name: torch.from_numpy(value) for name, value in FEEDS.items()})
+    assert isinstance(seen["Mul"][1][0], torch.Tensor)
+
+
+@pytest.mark.parametrize("sources", [("torch",), ("reference",), ("ort",)], ids=" ".join)
+def test_writing_into_a_result_changes_nothing_else(sources):
+    text = """<ir_version: 10, opset_import: ["": 18]>
+    g (float[n] X) => (float[n] Y, float[1] V) <float[1] W = {3}>
+    { Y = Identity(X)  V = Identity(W) }"""
+    evaluator = Evaluator(text, sources=sources)
+    x = X.copy()
+    for value in evaluator.run(None, {"X": x}):
+        value[...] = 100
+    np.testing.assert_array_equal(x, X)
+    assert evaluator.run(["W", "V"], {"X": x}) == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, ml_dtypes.bfloat16, np.int8, np.uint16, np.bool_, np.complex64]
+)
+@pytest.mark.parametrize("layout", ["reversed", "read-only", "big-endian", "transposed"])
+def test_arrays_of_any_layout_are_taken(dtype, layout):
+    x = np.arange(6).reshape(2, 3).astype(dtype)
+    if layout == "reversed":
+        x = x[::-1, ::-1]
+    elif layout == "transposed":
+        x = x.T
+    elif layout == "read-only":
+        x.flags.writeable = False
+    elif np.dtype(dtype).isbuiltin == 1:
+        x = x.astype(np.dtype(dtype).newbyteorder(">"))
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Transpose", ["X"], ["Y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info("X", kind, [None, None])],
+        [onnx.helper.make_tensor_value_info("Y", kind, [None, None])],
+    )
+    (got,) = Evaluator(onnx.helper.make_model(graph), sources=("torch",)).run(None, {"X": x})
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, x.T)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn])
+def test_types_that_torch_lacks_travel(dtype):
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    text = f"""<ir_version: 11, opset_import: ["": 23]>
+    g (float[n] X) => (float[n] Z) {{ Y = Cast<to = {kind}>(X)  Z = Cast<to = 1>(Y) }}"""
+    x = np.float32([1, 2, 3])
+    for feeds in ({"X": x}, {"X": torch.from_numpy(x)}):
+        y, z = Evaluator(text).run(["Y", "Z"], feeds)
+        assert y.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(z), x)
+
+
+def test_strings_travel():
+    text = """<ir_version: 10, opset_import: ["": 20]>
+    g (string[n] X) => (string[n] Y) { Y = StringConcat(X, X) }"""
+    for sources in SOURCES[1:]:
+        (got,) = Evaluator(text, sources=sources).run(None, {"X": np.array(["a", "é"])})
+        assert got.tolist() == ["aa", "éé"]
+
+
+def test_a_sparse_initializer_is_read():
+    text = """<ir_version: 10, opset_import: ["": 18]>
+    g (float[3, 4] X) => (float[3, 4] Y) { Y = Add(X, S) }"""
+    dense = np.zeros((3, 4), np.float32)
+    dense[0, 1], dense[2, 3] = 5, 7
+    values = onnx.numpy_helper.from_array(np.float32([5, 7]), "S")
+    for indices in (np.int64([1, 11]), np.int64([[0, 1], [2, 3]])):
+        model = onnx.parser.parse_model(text)
+        sparse = model.graph.sparse_initializer.add(dims=[3, 4])
+        sparse.values.CopyFrom(values)
+        sparse.indices.CopyFrom(onnx.numpy_helper.from_array(indices))
+        (got,) = Evaluator(model).run(None, {"X": np.ones((3, 4), np.float32)})
+        np.testing.assert_array_equal(got, dense + 1)
+
+
+def test_external_data_is_read(tmp_path):
+    model = onnx.parser.parse_model(TEXT.replace(" <float[1] two = {2}>", ""))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32([2]), "two"))
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    np.testing.assert_allclose(Evaluator(path).run(["B"], FEEDS)[0], 2 * (X + Y))
+    unloaded = onnx.load(path, load_external_data=False)
+    with pytest.raises(ModelError, match="'two' cannot be read"):
+        Evaluator(unloaded)
+
+
+def test_torch_is_loaded_by_those_who_use_it():
+    code = f"""
+import sys
+import numpy as np
+from ortmeter.evaluator import Evaluator
+feeds = {{"X": np.ones(2, np.float32), "Y": np.ones(2, np.float32)}}
+Evaluator('''{TEXT}''', sources=("ort", "reference")).run(None, feeds)
+print([name for name in ("torch", "matplotlib") if name in sys.modules])"""
+    child = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], check=True, capture_output=True, text=True
+    )
+    assert child.stdout.strip() == "[]"
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("sources", SOURCES, ids=" ".join)
+def test_a_model_runs_on_cuda(sources):
+    evaluator = Evaluator(TEXT, sources=sources, device="cuda")
+    np.testing.assert_allclose(evaluator.run(None, FEEDS)[0], -np.sqrt(2 * (X + Y)), rtol=1e-6)
+    feeds = {name: torch.from_numpy(value).cuda() for name, value in FEEDS.items()}
+    (got,) = evaluator.run(None, feeds)
+    assert got.device.type == "cuda"
+    with pytest.raises(FeedError, match="it is on cuda while the model runs on cpu"):
+        Evaluator(TEXT).run(None, feeds)

@@ -1,0 +1,183 @@
+"""Fallback from a source to the next one, and what each source does."""
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.helper
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+
+from ortmeter.errors import ModelError
+from ortmeter.evaluator import Evaluator, _ort_source
+from ortmeter.evaluator._ort_sessions import SessionCache
+from ortmeter.providers import Provider
+
+HEAD = '<ir_version: 10, opset_import: ["": {}]>'
+
+
+def one_node(op_type, dtypes, opset=18, **attributes):
+    """A model of one node, its inputs of any rank."""
+    names = [f"x{i}" for i in range(len(dtypes))]
+    kinds = [onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for dtype in dtypes]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node(op_type, names, ["y"], name="node", **attributes)],
+        "g",
+        [onnx.helper.make_tensor_value_info(n, k, None) for n, k in zip(names, kinds, strict=True)],
+        [onnx.ValueInfoProto(name="y")],
+    )
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def source_of(evaluator):
+    return evaluator.assignment["source"].tolist()[-1]
+
+
+@pytest.fixture
+def picky(monkeypatch):
+    """A torch kernel of Neg that refuses what is not float32, and counts its calls."""
+    from ortmeter.evaluator import torch_kernels
+
+    calls = []
+
+    def negate(x):
+        calls.append(x.dtype)
+        if x.dtype != torch.float32:
+            raise torch_kernels.UnsupportedError("float32 only")
+        return -x
+
+    find = torch_kernels.find_kernel
+    monkeypatch.setattr(
+        torch_kernels, "find_kernel", lambda d, op, v: negate if op == "Neg" else find(d, op, v)
+    )
+    return calls
+
+
+def test_a_refusal_leads_to_the_next_source_once_per_type(picky):
+    model = one_node("Neg", [np.float32])
+    model.graph.input[0].type.Clear()
+    evaluator = Evaluator(model)
+    for dtype, source in [("float32", "torch"), ("float64", "ort"), ("int32", "ort")] * 3:
+        x = np.ones(3, dtype)
+        (got,) = evaluator.run(None, {"x0": x})
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got, -x)
+        assert source_of(evaluator) == source
+    refused = [dtype for dtype in picky if dtype != torch.float32]
+    assert len(refused) <= 3  # the first type is tried again by the chain
+    assert picky.count(torch.float32) == 3
+
+
+def test_everyone_may_refuse(picky):
+    model = one_node("Neg", [np.float16])
+    with pytest.raises(ModelError, match=r"Neg.*of opset 18 on f16\[2\]. torch: float32 only"):
+        Evaluator(model, sources=("torch",)).run(None, {"x0": np.ones(2, np.float16)})
+
+
+def test_an_error_of_a_kernel_is_not_a_refusal(picky, monkeypatch):
+    from ortmeter.evaluator import torch_kernels
+
+    monkeypatch.setattr(torch_kernels, "find_kernel", lambda *_: lambda x: 1 / 0)
+    with pytest.raises(ModelError, match="torch kernel of node 'node'.*division by zero"):
+        Evaluator(one_node("Neg", [np.float32])).run(None, {"x0": np.ones(2, np.float32)})
+
+
+def test_an_attribute_that_a_kernel_does_not_know_is_refused(monkeypatch):
+    from ortmeter.evaluator import torch_kernels
+
+    monkeypatch.setattr(torch_kernels, "find_kernel", lambda *_: lambda x: x * 100)
+    evaluator = Evaluator(one_node("LeakyRelu", [np.float32], alpha=0.5), sources=("torch", "ort"))
+    (got,) = evaluator.run(None, {"x0": np.float32([-2, 2])})
+    assert got.tolist() == [-1, 2]
+    assert source_of(evaluator) == "ort"
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_the_reference_is_passed_over_before_opset_13(op_type):
+    """A known error: several axes are one before opset 13."""
+    x = np.random.default_rng(0).random((2, 3, 4), np.float32)
+    flat = one_node(op_type, [np.float32], 13, axis=-1)
+    (expected,) = ReferenceEvaluator(flat).run(None, {"x0": x.reshape(2, 12)})
+    evaluator = Evaluator(one_node(op_type, [np.float32], 11, axis=1), sources=("reference", "ort"))
+    np.testing.assert_allclose(
+        evaluator.run(None, {"x0": x})[0], expected.reshape(x.shape), rtol=1e-6
+    )
+    assert source_of(evaluator) == "ort"
+    asked = Evaluator(one_node(op_type, [np.float32], 11, axis=1), {op_type: "reference"})
+    assert not np.allclose(asked.run(None, {"x0": x})[0], expected.reshape(x.shape))
+
+
+def test_attributes_of_old_opsets_are_not_ignored_by_the_reference():
+    model = one_node("Add", [np.float32, np.float32], 6, axis=0, broadcast=1)
+    with pytest.raises(ModelError, match="reference: attributes axis, broadcast of opset 6"):
+        Evaluator(model, sources=("reference",)).run(
+            None, {"x0": np.ones((2, 2), np.float32), "x1": np.ones(2, np.float32)}
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool", "float64"])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_onnxruntime_takes_and_gives_every_type(dtype, library):
+    x = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    sources = ("ort", "torch") if library == "torch" else ("ort",)
+    evaluator = Evaluator(one_node("Transpose", [x.dtype], perm=[1, 0]), sources=sources)
+    (got,) = evaluator.run(None, {"x0": x})
+    assert got.dtype == x.dtype
+    np.testing.assert_array_equal(got, x.T)
+    assert source_of(evaluator) == "ort"
+
+
+def test_sessions_are_shared_by_nodes_that_do_the_same(monkeypatch):
+    cache = SessionCache()
+    monkeypatch.setattr(_ort_source, "_SESSIONS", cache)
+    text = (
+        HEAD.format(18)
+        + """ g (float[n] X, float[m, n] M) => (float[n] A, float[m, n] B) {
+    [a] a = LeakyRelu <alpha = 0.5> (X)  [b] A = LeakyRelu <alpha = 0.5> (a)
+    [c] B = LeakyRelu <alpha = 0.5> (M) }"""
+    )
+    feeds = {"X": np.float32([1, -4]), "M": np.float32([[1, -4]])}
+    a, b = Evaluator(text, sources=("ort",)).run(None, feeds)
+    assert (a.tolist(), b.tolist()) == ([1, -1], [[1, -2]])
+    assert len(cache) == 2  # by rank
+    Evaluator(text.replace("18", "20"), sources=("ort",)).run(None, feeds)
+    assert len(cache) == 2  # LeakyRelu is the one of opset 16
+    Evaluator(text.replace("0.5", "0.25"), sources=("ort",)).run(None, feeds)
+    assert len(cache) == 4
+
+
+def test_the_cache_of_sessions_is_bounded():
+    cache = SessionCache(2)
+    models = [one_node("Neg", [np.float32], opset).SerializeToString() for opset in (15, 16, 17)]
+    cpu = Provider("cpu")
+    first = cache.get(models[0], cpu, tf32=False)
+    assert cache.get(models[0], cpu, tf32=False) is first
+    for model in models:
+        cache.get(model, cpu, tf32=False)
+    assert len(cache) == 2
+    assert cache.get(models[0], cpu, tf32=False) is not first
+
+
+def test_optional_inputs_are_part_of_the_session():
+    text = (
+        HEAD.format(18)
+        + """ g (float[n] X, float L, float H) => (float[n] A, float[n] B) {
+    A = Clip(X, L)  B = Clip(X, , H) }"""
+    )
+    feeds = {"X": np.float32([-3, 0, 3]), "L": np.float32(-1), "H": np.float32(1)}
+    for sources in (("torch",), ("ort",), ("reference",)):
+        a, b = Evaluator(text, sources=sources).run(None, feeds)
+        assert (a.tolist(), b.tolist()) == ([-1, 0, 3], [-3, 0, 1])
+
+
+def test_outputs_without_a_name_are_skipped():
+    text = (
+        HEAD.format(18)
+        + """ g (float[m, n] X, int64[1] K) => (int64[m, n] I)
+    { , I = TopK(X, K) }"""
+    )
+    feeds = {"X": np.float32([[1, 3, 2]]), "K": np.int64([2])}
+    for sources in (("torch",), ("ort",), ("reference",)):
+        (got,) = Evaluator(text, sources=sources).run(None, feeds)
+        assert got.tolist() == [[1, 2]]

@@ -1,0 +1,94 @@
+"""The node tests of ONNX, for each source and for all of them."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from node_tests import difference, load_cases, run_case
+
+from ortmeter.evaluator import Evaluator
+from ortmeter.evaluator.known_errors import KNOWN_ERRORS
+
+# Cases that each choice of sources passes at least; 1874 compare no random draw in onnx 1.23.2.
+AT_LEAST = {
+    ("torch",): 1720,
+    ("ort",): 1500,
+    ("reference",): 1868,
+    ("torch", "ort", "reference"): 1872,
+}
+
+
+def outcomes(sources, kernels=None, cases=None):
+    def evaluate(model, feeds):
+        return Evaluator(model, kernels, sources).run(None, feeds)
+
+    return {case.name: run_case(case, evaluate) for case in cases or load_cases()}
+
+
+@pytest.mark.parametrize("sources", AT_LEAST, ids=" ".join)
+def test_what_runs_is_right_and_enough_runs(sources):
+    found = outcomes(sources)
+    wrong = {name: o.reason for name, o in found.items() if o.status == "wrong"}
+    assert wrong == {}
+    assert sum(outcome.status == "pass" for outcome in found.values()) >= AT_LEAST[sources]
+
+
+def test_most_cases_compare_no_draw():
+    assert len(load_cases()) > 1860
+    names = " ".join(case.name for case in load_cases())
+    assert "bernoulli" not in names
+    assert "test_training_dropout_zero_ratio" in names
+
+
+# Those that only older opsets show are tested with their source.
+SHOWN = [
+    error for error in KNOWN_ERRORS if error.op_type not in {"Softmax", "LogSoftmax", "Hardmax"}
+]
+
+
+@pytest.mark.parametrize("error", SHOWN, ids=lambda error: f"{error.source} {error.op_type}")
+def test_known_errors_are_true(error):
+    """The table says what the source does: without it, cases would fail."""
+    cases = [case for case in load_cases() if error.op_type in _all_operators(case.model.graph)]
+    found = outcomes((error.source, "torch", "reference"), {error.op_type: error.source}, cases)
+    assert any(outcome.status != "pass" for outcome in found.values())
+
+
+def _all_operators(graph):
+    for node in graph.node:
+        yield node.op_type
+        for attribute in node.attribute:
+            yield from _all_operators(attribute.g)
+
+
+ARRAY = np.float32([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "reason"),
+    [
+        (ARRAY, ARRAY * (1 + 5e-4), ""),
+        (np.float32([np.nan, np.inf]), np.float32([np.nan, np.inf]), ""),
+        (np.array(["a"], object), np.array(["a"]), ""),
+        ([ARRAY, None], [ARRAY, None], ""),
+        (np.ones(2, ml_dtypes.bfloat16), np.array([1, 1 + 2**-7], ml_dtypes.bfloat16), ""),
+        # what must be seen
+        (ARRAY, ARRAY * (1 + 5e-3), "2 values of 2, 1.00"),
+        (np.ones(2, ml_dtypes.bfloat16), np.array([1, 1.03], ml_dtypes.bfloat16), "1 values of 2"),
+        (np.float16([1]), np.float16([1.004]), "1 values of 1"),
+        (ARRAY, ARRAY.astype(np.float64), "type float64 instead of float32"),
+        (ARRAY, ARRAY[:1], "shape (1,) instead of (2,)"),
+        (np.float32([np.nan]), np.float32([0]), "1 values of 1"),
+        (np.float32([np.inf]), np.float32([-np.inf]), "1 values of 1"),
+        (np.array([True]), np.array([False]), "1 values of 1"),
+        (np.array(["a"], object), np.array(["b"]), "['b'] instead of ['a']"),
+        ([ARRAY, ARRAY], [ARRAY], "list instead of a list of 2"),
+        (ARRAY, [ARRAY], "a list instead of a tensor"),
+        ([ARRAY], ARRAY, "ndarray instead of a list of 1"),
+        (None, ARRAY, "instead of None"),
+        (ARRAY, None, "None instead of"),
+    ],
+)
+def test_the_comparison_can_fail(expected, got, reason):
+    found = difference(expected, got)
+    assert bool(found) == bool(reason)
+    assert reason in found

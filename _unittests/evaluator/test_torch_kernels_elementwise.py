@@ -1,0 +1,265 @@
+"""Tests of the kernels that work element by element, and of the conversion of types."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+import scipy.special
+from kernel_checks import (
+    assert_agrees,
+    assert_same,
+    case,
+    run_kernel,
+    run_ort,
+    run_reference,
+    widen,
+)
+
+RNG = np.random.default_rng(0)
+SIGNED = ["int8", "int16", "int32", "int64"]
+UNSIGNED = ["uint8", "uint16", "uint32", "uint64"]
+FLOATS = ["float16", "float32", "float64"]
+EDGES = [-math.inf, -3, -1.5, -0.5, -0.0, 0.0, 0.5, 1, 2.5, 30, math.inf, math.nan]
+
+
+def numbers(dtype, *shape):
+    low = 0 if dtype.startswith("u") else -9
+    return RNG.integers(low, 9, shape).astype(dtype)
+
+
+def divisors(dtype, *shape):
+    signs = 1 if dtype.startswith("u") else RNG.choice([-1, 1], shape)
+    return (RNG.integers(1, 9, shape) * signs).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", SIGNED + UNSIGNED + FLOATS)
+@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Max", "Min", "Equal", "Greater", "Less"])
+def test_binary(op_type, dtype):
+    assert_agrees(case(op_type, 19, numbers(dtype, 2, 3, 4), numbers(dtype, 3, 1)), run_reference)
+
+
+@pytest.mark.parametrize("dtype", [*SIGNED, "uint8", "uint16", "uint32", *FLOATS])
+def test_division_truncates_integers(dtype):
+    x, y = numbers(dtype, 2, 3, 4), divisors(dtype, 3, 1)
+    expected = np.trunc(x.astype("f8") / y.astype("f8")) if dtype not in FLOATS else x / y
+    assert_same([expected.astype(dtype)], run_kernel(case("Div", 14, x, y)))
+
+
+@pytest.mark.parametrize("dtype", [*SIGNED, "uint8", "uint16", "uint32"])
+def test_modulo_has_the_sign_of_the_divisor_or_of_the_dividend(dtype):
+    x, y = numbers(dtype, 5, 4), divisors(dtype, 4)
+    assert_same([np.mod(x, y)], run_kernel(case("Mod", 13, x, y)))
+    assert_same([np.fmod(x, y)], run_kernel(case("Mod", 13, x, y, fmod=1)))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_modulo_of_floats_at_zeros_and_infinities(dtype):
+    x, y = np.array(EDGES, dtype)[:, None], np.array([-math.inf, -2, 0.0, 2, math.inf], dtype)
+    got = run_kernel(case("Mod", 28, x, y))
+    with np.errstate(all="ignore"):
+        expected = np.mod(x, y)
+    assert_same([expected], got)
+    numeric = np.isfinite(expected)
+    np.testing.assert_array_equal(np.signbit(got[0])[numeric], np.signbit(expected)[numeric])
+
+
+LARGE = np.uint64([2**63 + 5, 2**64 - 1, 3, 0])
+
+
+@pytest.mark.parametrize(
+    "op_type",
+    ["Add", "Sub", "Mul", "Max", "Min", "Greater", "LessOrEqual", "Equal", "BitwiseXor"],
+)
+def test_unsigned_integers_past_the_signed_ones(op_type):
+    assert_agrees(case(op_type, 19, LARGE, LARGE[::-1].copy()), run_reference)
+
+
+@pytest.mark.parametrize("dtype", SIGNED + UNSIGNED)
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+def test_shifts_past_the_bits(dtype, direction):
+    bits = 8 * np.dtype(dtype).itemsize
+    limits = np.iinfo(dtype)
+    x = np.array([limits.max, limits.min, 5, 1], dtype)[:, None]
+    counts = np.array([0, 1, bits - 1, bits, min(200, limits.max)], dtype)
+    kernel = case("BitShift", 28, x, counts, direction=direction)
+    assert_agrees(kernel, run_reference)
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent"),
+    [
+        ("float32", "int64"),
+        ("float32", "float64"),
+        ("float16", "float32"),
+        ("int64", "float32"),
+        ("int32", "int64"),
+        ("float64", "float32"),
+        ("float32", "uint64"),
+    ],
+)
+def test_power_has_the_type_of_its_base(base, exponent):
+    x, y = np.array([1, 2, 3], base), np.array([0, 1, 3], exponent)
+    assert_agrees(case("Pow", 15, x, y), run_reference)
+    # A scalar exponent does not lower the precision, nor does a scalar base.
+    assert_agrees(case("Pow", 15, np.array(3, base), y), run_reference)
+
+
+FUNCTIONS = {
+    "Abs": np.abs,
+    "Acos": np.arccos,
+    "Acosh": np.arccosh,
+    "Asin": np.arcsin,
+    "Asinh": np.arcsinh,
+    "Atan": np.arctan,
+    "Atanh": np.arctanh,
+    "Ceil": np.ceil,
+    "Cos": np.cos,
+    "Cosh": np.cosh,
+    "Erf": scipy.special.erf,
+    "Exp": np.exp,
+    "Floor": np.floor,
+    "Log": np.log,
+    "Neg": np.negative,
+    "Reciprocal": lambda x: 1 / x,
+    "Relu": lambda x: np.maximum(x, 0),
+    "Round": np.rint,
+    "Sigmoid": scipy.special.expit,
+    "Sign": np.sign,
+    "Sin": np.sin,
+    "Sinh": np.sinh,
+    "Softplus": lambda x: np.logaddexp(0, x),
+    "Sqrt": np.sqrt,
+    "Tan": np.tan,
+    "Tanh": np.tanh,
+}
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "bfloat16"])
+@pytest.mark.parametrize("op_type", FUNCTIONS)
+def test_functions_against_float64(op_type, dtype):
+    dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    x = np.array(EDGES, dtype)
+    with np.errstate(all="ignore"):
+        expected = FUNCTIONS[op_type](x.astype("f8")).astype(dtype)
+    assert_same([expected], run_kernel(case(op_type, 22, x)))
+
+
+def test_softplus_keeps_the_digits_of_float64():
+    x = np.linspace(15, 50, 101)
+    np.testing.assert_array_max_ulp(run_kernel(case("Softplus", 1, x))[0], np.logaddexp(0, x), 1)
+
+
+def test_round_is_to_even_and_zeros_keep_their_sign():
+    x = np.float32([0.5, 1.5, -0.5, -2.5, -0.2])
+    (got,) = run_kernel(case("Round", 11, x))
+    np.testing.assert_array_equal(got, [0, 2, 0, -2, 0])
+    np.testing.assert_array_equal(np.signbit(got), [False, False, True, True, True])
+
+
+X = RNG.standard_normal((3, 4)).astype("f4")
+ACTIVATIONS = [
+    case("Clip", 6, X, min=-0.5, max=0.25),
+    case("Clip", 6, X, min=-0.5),
+    case("Clip", 11, X, np.float32(-0.5), np.float32(0.5)),
+    case("Clip", 13, X, None, np.float32(0.5)),
+    case("Clip", 13, X, np.float32(0.5), np.float32(-0.5)),  # empty interval
+    case("Clip", 13, np.int8([-9, 0, 9]), np.int8(-2), np.int8(3)),
+    case("Celu", 12, X, alpha=0.3),
+    case("Elu", 6, X, alpha=0.3),
+    case("Gelu", 20, X),
+    case("Gelu", 20, X, approximate="tanh"),
+    case("HardSigmoid", 6, X, alpha=0.5, beta=0.1),
+    case("HardSwish", 14, X * 4),
+    case("IsInf", 10, np.float32(EDGES), detect_negative=0),
+    case("IsInf", 10, np.float32(EDGES), detect_positive=0),
+    case("IsNaN", 13, np.float32(EDGES)),
+    case("LeakyRelu", 6, X),
+    case("Mish", 18, X),
+    case("PRelu", 9, X, np.float32([[0.1], [0.2], [0.3]])),
+    case("Selu", 6, X),
+    case("Selu", 6, X, alpha=2.0, gamma=3.0),
+    case("Shrink", 9, X, lambd=0.1, bias=0.2),
+    case("Softsign", 1, X),
+    case("ThresholdedRelu", 10, X, alpha=0.1),
+    case("Mean", 8, X, X[:1], X[:, :1]),
+    case("Sum", 13, X, X[0]),
+    case("Max", 8, X),
+    case("Where", 9, X > 0, X, X[0]),
+    case("Not", 1, X > 0),
+    case("Xor", 7, X > 0, X[0] > 0),
+]
+
+
+@pytest.mark.parametrize("case", ACTIVATIONS, ids=str)
+def test_activations_and_selections(case):
+    assert_agrees(case, run_ort)
+
+
+def test_a_threshold_lets_nothing_undefined_through():
+    assert run_kernel(case("ThresholdedRelu", 10, np.float32([np.nan])))[0][0] == 0
+
+
+CASTS = [*SIGNED, *UNSIGNED, *FLOATS, "bool"]
+
+
+@pytest.mark.parametrize("target", CASTS)
+@pytest.mark.parametrize("source", CASTS)
+def test_casts(source, target):
+    x = np.array([0, 1, 2, 100, 3]).astype(source)
+    to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(target))
+    assert_same([x.astype(target)], run_kernel(case("Cast", 13, x, to=to)))
+
+
+@pytest.mark.parametrize("target", ["float16", "bfloat16", "float8_e5m2", "float8_e4m3fn"])
+def test_float64_is_rounded_once(target):
+    """A first rounding to float32 would put these on a tie, and the second one astray."""
+    dtype = np.dtype("float16") if target == "float16" else np.dtype(getattr(ml_dtypes, target))
+    bits = ml_dtypes.finfo(dtype).nmant + 1
+    tie = 1 + 2.0**-bits
+    x = np.array([tie + 2.0**-40, tie - 2.0**-40, -tie - 2.0**-40, tie + 2.0**-50, tie, math.nan])
+    spacing = 2.0 ** (1 - bits)
+    expected = np.array([1 + spacing, 1, -1 - spacing, 1 + spacing, 1, math.nan])
+    to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+    (got,) = run_kernel(case("Cast", 19, x, to=to))
+    np.testing.assert_array_equal(got.astype("f8"), expected)
+
+
+FLOAT8 = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
+
+
+@pytest.mark.parametrize("saturate", [0, 1])
+@pytest.mark.parametrize("source", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("name", FLOAT8)
+def test_float8_of_every_half(name, source, saturate):
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    with np.errstate(invalid="ignore"):
+        x = np.arange(2**16, dtype=np.uint16).view("f2").astype(source)
+    to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+    got = run_kernel(case("Cast", 19, x, to=to, saturate=saturate))
+    limit = float(ml_dtypes.finfo(dtype).max) if saturate else math.inf
+    with np.errstate(all="ignore"):
+        expected = np.clip(x, -limit, limit).astype(dtype)
+    assert_same([expected], got, tolerance=0)
+    back = run_kernel(case("Cast", 19, got[0], to=onnx.TensorProto.FLOAT))
+    assert_same([widen(got[0]).astype("f4")], back, tolerance=0)
+
+
+@pytest.mark.parametrize(
+    ("round_mode", "expected"),
+    [("up", [1, 2, 4, 4, 0.125]), ("down", [1, 1, 2, 2, 0.125]), ("nearest", [1, 2, 2, 4, 0.125])],
+)
+def test_powers_of_two(round_mode, expected):
+    x = np.float32([1, 1.5, 2.5, 3, 0.125])
+    to = onnx.TensorProto.FLOAT8E8M0
+    (got,) = run_kernel(case("Cast", 25, x, to=to, round_mode=round_mode))
+    np.testing.assert_array_equal(got.astype("f4"), expected)
+
+
+def test_bits_are_kept():
+    x = np.float32([1, -0.0, math.nan])
+    (got,) = run_kernel(case("BitCast", 26, x, to=onnx.TensorProto.UINT32))
+    np.testing.assert_array_equal(got, x.view(np.uint32))
+    (got,) = run_kernel(case("CastLike", 19, x, np.float16([0])))
+    assert got.dtype == np.float16

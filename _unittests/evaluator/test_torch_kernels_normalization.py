@@ -1,0 +1,263 @@
+"""Tests of softmax, normalizations, products of matrices and quantization, opset by opset."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import scipy.special
+from kernel_checks import assert_agrees, assert_same, case, run_kernel, run_ort, run_reference
+
+RNG = np.random.default_rng(0)
+
+
+def floats(*shape, dtype="f4"):
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def integers(dtype, low, high, *shape):
+    return RNG.integers(low, high, shape).astype(dtype)
+
+
+X = floats(2, 3, 4)
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("opset", [7, 11, 12, 13])
+def test_softmax_before_and_after_opset_13(op_type, opset):
+    assert_agrees(case(op_type, opset, X), run_ort)
+    for axis in (0, 1, 2):
+        assert_agrees(case(op_type, opset, X, axis=axis), run_ort)
+    if opset >= 11:
+        assert_agrees(case(op_type, opset, X, axis=-1), run_ort)
+
+
+def test_hardmax_takes_the_first_of_equals():
+    x = np.float32([[1, 3, 3, 0], [2, 2, 2, 2]])
+    assert_same([np.float32([[0, 1, 0, 0], [1, 0, 0, 0]])], run_kernel(case("Hardmax", 13, x)))
+
+
+HALVES = ["float16", "bfloat16"]
+
+
+def dtype_of(name):
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def normalized(x, axis, epsilon=1e-5):
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    mean = x.mean(axes, keepdims=True)
+    deviation = 1 / np.sqrt(x.var(axes, keepdims=True) + epsilon)
+    return (x - mean) * deviation, mean, deviation
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", *HALVES])
+@pytest.mark.parametrize("axis", [-1, 1, 0])
+def test_layer_normalization_and_its_statistics(axis, dtype):
+    x = (X * 3 + 20).astype(dtype_of(dtype))
+    scale, bias = floats(*X.shape[axis:]).astype(x.dtype), floats(*X.shape[axis:]).astype(x.dtype)
+    called = case("LayerNormalization", 17, x, scale, bias, n_outputs=3, axis=axis)
+    y, mean, deviation = normalized(x.astype("f8"), axis)
+    y = (y * scale.astype("f8") + bias.astype("f8")).astype(x.dtype)
+    # Statistics are computed, and given, in float32: 20 has one digit after the point in bfloat16.
+    got = run_kernel(called)
+    assert_same([y], got[:1], tolerance={"float32": 1e-4, "float64": 1e-9}.get(dtype, 2e-2))
+    assert_same([mean.astype("f4"), deviation.astype("f4")], got[1:], tolerance=1e-5)
+
+
+def test_layer_normalization_of_one_row_is_as_exact_as_its_type():
+    """A mean in float16 would lose 1 of 2048: the sums are in float32."""
+    x = (np.arange(64) % 2 + 2048).astype(np.float16)[None] * np.float16(1)
+    x[:, ::2] -= np.float16(4)
+    (got,) = run_kernel(case("LayerNormalization", 17, x, np.ones(64, np.float16)))
+    expected = normalized(x.astype("f8"), -1)[0]
+    np.testing.assert_allclose(got.astype("f8"), expected, rtol=1e-3)
+
+
+NORMALIZATIONS = [
+    case("LayerNormalization", 17, X, floats(4), floats(1), axis=1),  # broadcast scale
+    case("LayerNormalization", 17, X, floats(4), epsilon=0.1),
+    case("RMSNormalization", 23, X, floats(3, 4), axis=1),
+    case("RMSNormalization", 23, X, floats(1), axis=1),
+    case("InstanceNormalization", 6, X, floats(3), floats(3)),
+    case("GroupNormalization", 21, floats(2, 6, 4), floats(6), floats(6), num_groups=3),
+    case("GroupNormalization", 18, floats(2, 6, 4), floats(3), floats(3), num_groups=3),
+    case("MeanVarianceNormalization", 9, floats(2, 3, 4, 5), axes=[0, 1]),
+    case("MeanVarianceNormalization", 13, floats(2, 3, 4, 5)),
+    case("LpNormalization", 1, X, axis=1, p=2),
+]
+BATCH = [floats(2, 3, 4, 5), floats(3), floats(3), floats(3), np.abs(floats(3))]
+
+
+@pytest.mark.parametrize("case", NORMALIZATIONS, ids=str)
+def test_normalizations(case):
+    assert_agrees(case, run_reference)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case("LpNormalization", 1, X, axis=1, p=1),
+        case("LRN", 13, floats(2, 5, 4, 3), size=3, alpha=0.5, beta=0.6, bias=2.0),
+        *(case("BatchNormalization", opset, *BATCH, epsilon=1e-3) for opset in (7, 9, 14, 15)),
+    ],
+    ids=str,
+)
+def test_normalizations_that_onnx_reference_computes_otherwise(case):
+    assert_agrees(case, run_ort)
+
+
+def test_normalization_across_an_even_number_of_channels():
+    x = floats(1, 6, 2)
+    (got,) = run_kernel(case("LRN", 13, x, size=4))
+    squares = x.astype("f8") ** 2
+    sums = np.stack([squares[:, max(0, c - 1) : c + 3].sum(1) for c in range(6)], 1)
+    np.testing.assert_allclose(got, x / (1 + 1e-4 / 4 * sums) ** 0.75, rtol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [14, 15])
+def test_batch_normalization_in_training(opset):
+    called = case("BatchNormalization", opset, *BATCH, n_outputs=3, training_mode=1, momentum=0.7)
+    assert_agrees(called, run_reference)
+
+
+def test_batch_normalization_of_halves_by_statistics_in_float32():
+    x, scale, bias = (value.astype(np.float16) for value in BATCH[:3])
+    exact = [value.astype("f8") for value in (x, scale, bias, *BATCH[3:])]
+    (expected,) = run_reference(case("BatchNormalization", 15, *exact))
+    got = run_kernel(case("BatchNormalization", 15, x, scale, bias, *BATCH[3:]))
+    assert_same([expected.astype(np.float16)], got)
+
+
+PRODUCTS = [
+    case("Gemm", 7, floats(3, 4), floats(4, 5), floats(5), alpha=0.5, beta=2.0),
+    case("Gemm", 11, floats(4, 3), floats(5, 4), transA=1, transB=1),
+    case("Gemm", 13, floats(3, 4), floats(4, 5), floats(3, 1)),
+    case("Gemm", 13, floats(3, 4), floats(4, 5), np.float32(2)),
+    case("Gemm", 13, floats(3, 4), floats(4, 5), alpha=0.25),
+    case("Gemm", 13, floats(0, 4), floats(4, 5), floats(5)),
+    case("MatMul", 9, floats(4), floats(4)),
+    case("MatMul", 13, floats(2, 1, 3, 4), floats(5, 4, 2)),
+    case("MatMul", 13, floats(3), floats(2, 3, 4)),
+    case("MatMul", 13, floats(3, 0), floats(0, 4)),
+    case("MatMul", 13, integers("i4", -9, 9, 3, 4), integers("i4", -9, 9, 4, 2)),
+    case("MatMulInteger", 10, *(integers("u1", 0, 255, 4, 4) for _ in "ab")),
+    case(
+        "MatMulInteger",
+        10,
+        integers("u1", 0, 255, 3, 4),
+        integers("i1", -99, 99, 4, 2),
+        np.uint8(3),
+        np.int8([-3, 5]),
+    ),
+    case("Einsum", 12, floats(2, 3, 4), floats(2, 4, 5), equation="bij, bjk -> bik"),
+    case("Einsum", 12, floats(3, 3), equation="ii->i"),
+    case("Einsum", 12, floats(2, 3, 4), equation="...j->..."),
+    case("Einsum", 12, floats(2, 3), floats(3, 4), equation="iB,Bj"),
+]
+
+
+@pytest.mark.parametrize("case", PRODUCTS, ids=str)
+def test_products(case):
+    assert_agrees(case, run_ort)
+
+
+def test_sums_of_products_past_float32():
+    """A product of int8 matrices is exact past 2**24, where float32 skips integers."""
+    x, y = np.full((1, 30001), 255, np.uint8), np.full((30001, 1), 255, np.uint8)
+    x[0, 0] = 1
+    got = run_kernel(case("MatMulInteger", 10, x, y))
+    assert_same([np.int32([[30000 * 255**2 + 255]])], got)
+
+
+BYTES = [("uint8", 0), ("int8", -99), ("uint16", 0), ("int16", -99)]
+
+
+@pytest.mark.parametrize(("dtype", "low"), BYTES)
+def test_quantization_by_tensor_axis_and_block(dtype, low):
+    x, stored = floats(3, 5) * 9, integers(dtype, low, 99, 3, 5)
+    for scale, zero, options in (
+        (np.float32(0.1), np.array(5, dtype), {}),
+        (np.float32([0.1, 0.2, 0.3]), integers(dtype, 0, 9, 3), {"axis": 0}),
+        (np.abs(floats(5)) + 0.1, integers(dtype, 0, 9, 5), {"axis": -1}),
+        (np.abs(floats(3, 3)) + 0.1, integers(dtype, 0, 9, 3, 3), {"axis": 1, "block_size": 2}),
+    ):
+        for op_type, given in (("QuantizeLinear", x), ("DequantizeLinear", stored)):
+            assert_agrees(case(op_type, 21, given, scale, zero, **options), run_reference)
+
+
+def test_quantization_rounds_to_even_and_saturates():
+    x = np.float32([0.5, 1.5, 2.5, -0.5, 1e9, -1e9, 3.5])
+    got = run_kernel(case("QuantizeLinear", 13, x, np.float32(1)))
+    assert_same([np.uint8([0, 2, 2, 0, 255, 0, 4])], got)
+
+
+def test_quantization_to_float8():
+    x = np.float32([0.1, 449, -1e9, 3.3])
+    zero = np.zeros((), ml_dtypes.float8_e4m3fn)
+    (got,) = run_kernel(case("QuantizeLinear", 19, x, np.float32(0.5), zero))
+    expected = np.clip(x / 0.5, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    assert_same([expected], [got], tolerance=0)
+    (back,) = run_kernel(case("DequantizeLinear", 19, got, np.float32(0.5), zero))
+    np.testing.assert_array_equal(back, expected.astype("f4") * 0.5)
+
+
+QUANTIZED = [
+    case("QuantizeLinear", 10, floats(3, 4) * 9, np.float32(0.1)),
+    case("DequantizeLinear", 13, integers("i4", -99, 99, 3, 4), np.float32([0.1, 0.2, 0.3, 0.4])),
+    case("DynamicQuantizeLinear", 11, floats(3, 4), n_outputs=3),
+    case("DynamicQuantizeLinear", 11, np.float32([1, 2, 3]), n_outputs=3),
+    case(
+        "ConvInteger",
+        10,
+        integers("u1", 0, 255, 1, 2, 5, 5),
+        integers("u1", 0, 255, 3, 2, 2, 2),
+        np.uint8(5),
+        np.uint8(9),
+        pads=[1, 1, 1, 1],
+    ),
+    case(
+        "QLinearConv",
+        10,
+        integers("u1", 0, 255, 1, 2, 5, 5),
+        np.float32(0.1),
+        np.uint8(100),
+        integers("u1", 0, 255, 3, 2, 2, 2),
+        np.float32([0.1, 0.2, 0.3]),
+        np.uint8([90, 100, 110]),
+        np.float32(2),
+        np.uint8(128),
+        integers("i4", -99, 99, 3),
+    ),
+    case(
+        "QLinearMatMul",
+        10,
+        integers("u1", 0, 255, 3, 4),
+        np.float32(0.1),
+        np.uint8(9),
+        integers("u1", 0, 255, 4, 2),
+        np.float32(0.2),
+        np.uint8(100),
+        np.float32(3),
+        np.uint8(110),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", QUANTIZED, ids=str)
+def test_quantized_products(case):
+    assert_agrees(case, run_ort)
+
+
+SCORES, LABELS = floats(3, 4, 2), RNG.integers(0, 4, (3, 2))
+
+
+@pytest.mark.parametrize("weights", [(), (np.float32([0.1, 1, 2, 3]),)], ids=["equal", "weighted"])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_losses(reduction, weights):
+    for attributes in ({}, {"ignore_index": 1}):
+        options = {"reduction": reduction, **attributes}
+        log_prob = scipy.special.log_softmax(SCORES, 1)
+        inputs = (LABELS, *weights)
+        loss = case("NegativeLogLikelihoodLoss", 13, log_prob, *inputs, **options)
+        assert_agrees(loss, run_reference)
+        entropy = case("SoftmaxCrossEntropyLoss", 13, SCORES, *inputs, n_outputs=2, **options)
+        assert_agrees(entropy, run_reference)

@@ -1,0 +1,144 @@
+"""Tests of the table of kernels: opsets, defaults of attributes, refusals."""
+
+import inspect
+
+import numpy as np
+import onnx.defs
+import pytest
+import torch
+from kernel_checks import case, run_kernel
+
+from ortmeter.errors import OrtMeterError
+from ortmeter.evaluator.torch_kernels import UnsupportedError, _registry, find_kernel
+
+ENTRIES = {
+    f"{op_type}-{entry.since}": (op_type, entry)
+    for (domain, op_type), entries in sorted(_registry._ENTRIES.items())
+    for entry in entries
+    if not domain
+}
+
+
+def schemas_of(op_type, entry):
+    """Schemas of the opsets at which `find_kernel` gives this kernel."""
+    every = (s for s in onnx.defs.get_all_schemas_with_history() if s.name == op_type)
+    return [
+        schema
+        for schema in every
+        if not schema.domain and find_kernel("", op_type, schema.since_version) is entry.function
+    ]
+
+
+def test_the_latest_kernel_up_to_the_opset_is_found():
+    old, new = find_kernel("", "Softmax", 12), find_kernel("", "Softmax", 13)
+    assert old is not new
+    assert find_kernel("", "Softmax", 11) is old
+    assert find_kernel("ai.onnx", "Softmax", 99) is new
+
+
+@pytest.mark.parametrize(
+    ("domain", "op_type", "opset"),
+    [
+        ("", "Add", 6),  # broadcasting was an attribute
+        ("", "Upsample", 10),  # deprecated
+        ("", "If", 13),  # control flow is the evaluator's
+        ("", "NoSuchOperator", 13),
+        ("com.microsoft", "Add", 13),
+    ],
+)
+def test_what_has_no_kernel(domain, op_type, opset):
+    assert find_kernel(domain, op_type, opset) is None
+
+
+@pytest.mark.parametrize(("op_type", "entry"), ENTRIES.values(), ids=ENTRIES)
+def test_keywords_are_the_attributes_of_the_schema_with_its_defaults(op_type, entry):
+    schemas = schemas_of(op_type, entry)
+    assert schemas, f"no schema of {op_type} leads to the kernel of opset {entry.since}"
+    parameters = inspect.signature(entry.function).parameters.values()
+    keywords = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "n_outputs"}
+    described = {name for schema in schemas for name in schema.attributes}
+    assert keywords.keys() <= described
+    for name, keyword in keywords.items():
+        check_default(
+            keyword.default, [s.attributes[name] for s in schemas if name in s.attributes]
+        )
+
+
+def check_default(default, attributes):
+    if all(attribute.required for attribute in attributes):
+        assert default is inspect.Parameter.empty
+        return
+    # What an attribute without a default means when it is absent is in the text of the schema.
+    expected = [default_of(a) for a in attributes if a.default_value.name]
+    if expected and default is not None:
+        assert any(is_close(default, value) for value in expected)
+
+
+def is_close(default, expected):
+    if isinstance(expected, str):
+        return default == expected
+    return default == pytest.approx(expected, rel=1e-6)
+
+
+def default_of(attribute):
+    value = onnx.helper.get_attribute_value(attribute.default_value)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def strings():
+    return np.array(["a", "b"], dtype=object)
+
+
+REFUSED = [
+    # strings
+    case("Add", 14, strings(), strings()),
+    case("Equal", 19, strings(), strings()),
+    case("Concat", 13, strings(), strings(), axis=0),
+    case("Gather", 13, strings(), np.int64([0])),
+    case("Cast", 13, strings(), to=1),
+    case("Transpose", 13, strings()),
+    # types that torch names and computes nothing with, or does not name
+    case("Cast", 21, np.float32([1]), to=22),
+    case("Cast", 23, np.float32([1]), to=23),
+    # unsigned integers of 64 bits fit in no signed type
+    case("Div", 14, np.uint64([2**63]), np.uint64([3])),
+    case("Mod", 13, np.uint64([2**63]), np.uint64([3])),
+    case("MatMul", 13, np.uint64([[1]]), np.uint64([[1]])),
+    # attributes
+    case("Dropout", 13, np.float32([1]), np.float32(0.5), np.array(True)),
+    case("BatchNormalization", 9, *[np.ones((1, 1), "f4")] * 5, n_outputs=5),
+    case("BatchNormalization", 7, *[np.ones((1, 1), "f4")] * 5, spatial=0),
+    case("Gemm", 13, np.int32([[1]]), np.int32([[1]]), alpha=0.5),
+    case("Resize", 13, np.uint8([[1]]), None, np.float32([2, 2]), mode="linear"),
+    case("GridSample", 20, *[np.zeros((1, 1, 2, 2, n), "f4") for n in (2, 3)], mode="cubic"),
+    case("Conv", 11, np.zeros((1, 1, 1, 1, 1, 1), "f4"), np.zeros((1, 1, 1, 1, 1, 1), "f4")),
+    case("Shrink", 9, np.int32([1])),
+    case("QuantizeLinear", 21, np.float32([1]), np.float32(1), output_dtype=22),
+]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_what_is_refused_says_what_is_accepted(case):
+    with pytest.raises(UnsupportedError, match="given .*accepted") as info:
+        run_kernel(case)
+    assert isinstance(info.value, OrtMeterError)
+    assert case.op_type in str(info.value)
+
+
+def test_a_wrong_model_is_not_a_refusal():
+    with pytest.raises(RuntimeError) as info:
+        run_kernel(case("Add", 14, np.zeros(2, "f4"), np.zeros(3, "f4")))
+    assert not isinstance(info.value, UnsupportedError)
+    with pytest.raises(IndexError):
+        run_kernel(case("Gather", 13, np.zeros(2, "f4"), np.int64([5])))
+
+
+def test_kernels_leave_their_inputs_as_they_are():
+    x = torch.arange(6.0).reshape(2, 3)
+    for case_ in (
+        ("ScatterND", x, torch.tensor([[0]]), torch.zeros(1, 3)),
+        ("ScatterElements", x, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3)),
+        ("CumSum", x, torch.tensor(0)),
+    ):
+        find_kernel("", case_[0], 18)(*case_[1:])
+    assert torch.equal(x, torch.arange(6.0).reshape(2, 3))

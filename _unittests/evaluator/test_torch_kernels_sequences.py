@@ -1,0 +1,255 @@
+"""Tests of recurrent networks, attention and signals."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+import scipy.signal
+import scipy.special
+from kernel_checks import assert_agrees, assert_same, case, run_kernel, run_ort, run_reference
+
+from ortmeter.evaluator.torch_kernels import UnsupportedError
+
+RNG = np.random.default_rng(0)
+STEPS, BATCH, SIZE, HIDDEN = 5, 3, 4, 6
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+
+
+def floats(*shape):
+    return RNG.standard_normal(shape).astype("f4")
+
+
+def network(
+    op_type, direction, *, lengths=None, bias=True, initial=True, peephole=False, **options
+):
+    """One layer with random weights."""
+    count, gates = DIRECTIONS[direction], GATES[op_type]
+    inputs = [
+        floats(STEPS, BATCH, SIZE),
+        floats(count, gates * HIDDEN, SIZE) * 0.3,
+        floats(count, gates * HIDDEN, HIDDEN) * 0.3,
+        floats(count, 2 * gates * HIDDEN) * 0.3 if bias else None,
+        np.int32(lengths) if lengths else None,
+        floats(count, BATCH, HIDDEN) if initial else None,
+    ]
+    if op_type == "LSTM":
+        inputs.append(floats(count, BATCH, HIDDEN) if initial else None)
+        inputs.append(floats(count, 3 * HIDDEN) if peephole else None)
+    while inputs[-1] is None:
+        del inputs[-1]
+    n_outputs = 3 if op_type == "LSTM" else 2
+    options |= {"direction": direction, "hidden_size": HIDDEN}
+    return case(op_type, 14, *inputs, n_outputs=n_outputs, **options)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("op_type", GATES)
+def test_recurrent_networks(op_type, direction):
+    for options in (
+        {},
+        {"lengths": [5, 2, 3]},
+        {"lengths": [1, 5, 4], "initial": False},
+        {"bias": False, "initial": False},
+        {"clip": 0.3},
+    ):
+        assert_agrees(network(op_type, direction, **options), run_ort)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_variants_of_the_gates(direction):
+    for op_type, options in (
+        ("GRU", {"linear_before_reset": 1}),
+        ("GRU", {"linear_before_reset": 1, "lengths": [5, 1, 2]}),
+        ("LSTM", {"peephole": True, "lengths": [2, 2, 5]}),
+        ("LSTM", {"input_forget": 1}),
+    ):
+        assert_agrees(network(op_type, direction, **options), run_ort)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("op_type", "activations", "alpha", "beta"),
+    [
+        ("RNN", ["Relu"], [], []),
+        ("GRU", ["HardSigmoid", "Softsign"], [0.3], [0.4]),
+        ("LSTM", ["Sigmoid", "ScaledTanh", "LeakyRelu"], [1.2, 0.05], [0.7]),
+        ("LSTM", ["HardSigmoid", "Tanh", "Elu"], [0.3, 0.5], [0.4]),
+    ],
+)
+def test_activations_of_the_gates(op_type, activations, alpha, beta, direction):
+    count = DIRECTIONS[direction]
+    options = {"activations": activations * count}
+    if alpha:
+        options |= {"activation_alpha": alpha * count}
+    if beta:
+        options |= {"activation_beta": beta * count}
+    assert_agrees(network(op_type, direction, **options), run_ort)
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_batch_first(op_type):
+    """A layout that ONNX Runtime refuses on CPU: the other one, transposed."""
+    time_first = network(op_type, "bidirectional")
+    x, w, r, bias, lengths, *states = time_first.inputs
+    moved = [x.swapaxes(0, 1), w, r, bias, lengths, *(state.swapaxes(0, 1) for state in states)]
+    batch_first = case(
+        op_type, 14, *moved, n_outputs=time_first.n_outputs, layout=1, **time_first.attributes
+    )
+    y, *finals = run_ort(time_first)
+    expected = [y.transpose(2, 0, 1, 3), *(final.swapaxes(0, 1) for final in finals)]
+    assert_same(expected, run_kernel(batch_first))
+
+
+def test_an_unknown_activation_is_refused():
+    with pytest.raises(UnsupportedError, match=r"'Sine'.*accepted: relu, tanh"):
+        run_kernel(network("RNN", "forward", activations=["Sine"]))
+
+
+def attended(heads=(4, 4), *, past=0, packed=False, mask=None, valid=None, opset=24, n_outputs=1,
+             **options):  # fmt: skip
+    """Attention of 4 queries to 6 keys; heads are those of the queries and of the keys."""
+    queries, keys = heads
+    q, k, v = floats(2, queries, 4, 8), floats(2, keys, 6, 8), floats(2, keys, 6, 5)
+    if packed:
+        q, k, v = (x.transpose(0, 2, 1, 3).reshape(2, x.shape[2], -1) for x in (q, k, v))
+        options |= {"q_num_heads": queries, "kv_num_heads": keys}
+    cache = [floats(2, keys, past, 8), floats(2, keys, past, 5)] if past else [None, None]
+    inputs = [q, k, v, mask, *cache, None if valid is None else np.int64(valid)]
+    while inputs[-1] is None:
+        del inputs[-1]
+    return case("Attention", opset, *inputs, n_outputs=n_outputs, **options)
+
+
+MASKS = [
+    (RNG.random((4, 6)) < 0.6),
+    (RNG.random((4, 4, 6)) < 0.6),
+    (RNG.random((2, 4, 4, 6)) < 0.3),
+    np.zeros((4, 6), bool),
+    floats(4, 6),
+    floats(2, 1, 4, 6),
+]
+ATTENTIONS = [
+    *(
+        attended(heads, packed=packed, past=past, n_outputs=n_outputs, **options)
+        for heads in ((4, 4), (4, 2), (4, 1))
+        for packed, past, n_outputs in ((False, 0, 1), (True, 0, 1), (False, 3, 3), (True, 3, 4))
+        for options in (
+            {},
+            {"is_causal": 1},
+            {"scale": 0.3},
+            {"softmax_precision": 1},
+            {"qk_matmul_output_mode": 1, "softcap": 2.0},
+            {"qk_matmul_output_mode": 2, "softcap": 2.0},
+            {"qk_matmul_output_mode": 3},
+        )
+    ),
+    *(attended(mask=mask, is_causal=causal) for mask in MASKS for causal in (0, 1)),
+    *(attended(mask=MASKS[1], n_outputs=4, past=0, qk_matmul_output_mode=m) for m in (0, 2, 3)),
+    attended(mask=floats(2, 1, 4, 4)),  # shorter than the keys
+    attended(valid=[5, 3]),
+    attended(valid=[6, 2], is_causal=1, mask=MASKS[0]),
+    *(
+        attended(opset=25, **options, **window)
+        for options in ({}, {"is_causal": 1}, {"past": 2, "n_outputs": 3}, {"valid": [5, 6]})
+        for window in (
+            {"left_window_size": 1},
+            {"right_window_size": 1},
+            {"left_window_size": 2, "right_window_size": 0},
+        )
+    ),
+    attended(opset=23, past=3, n_outputs=3, is_causal=1),
+]
+
+
+@pytest.mark.parametrize("case", ATTENTIONS, ids=lambda case: f"{case.n_outputs}-{case}")
+def test_attention(case):
+    assert_agrees(case, run_reference)
+
+
+def test_raw_scores_are_not_capped():
+    """Where onnx.reference gives those after the cap, against the text of the operator."""
+    called = attended(n_outputs=4, past=3, softcap=2.0)
+    q, k, past = called.inputs[0], called.inputs[1], called.inputs[4]
+    keys = np.concatenate([past, k], 2).astype("f8")
+    expected = q.astype("f8") @ keys.swapaxes(2, 3) / math.sqrt(q.shape[3])
+    np.testing.assert_allclose(run_kernel(called)[3], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["f16", "bf16"])
+@pytest.mark.parametrize("options", [{}, {"is_causal": 1}, {"softcap": 2.0}], ids=str)
+def test_attention_of_halves_is_near_the_exact_one(options, dtype):
+    called = attended(**options)
+    halves = tuple(x.astype(dtype) for x in called.inputs)
+    exact = tuple(x.astype("f8") for x in halves)
+    (got,) = run_kernel(case("Attention", 24, *halves, **options))
+    (expected,) = run_reference(case("Attention", 24, *exact, **options))
+    assert got.dtype == dtype
+    assert_same([expected.astype(dtype)], [got])
+
+
+ROTATIONS = [
+    case("RotaryEmbedding", 23, floats(2, 3, 4, 8), floats(9, 4), floats(9, 4),
+         RNG.integers(0, 9, (2, 4)), interleaved=mixed)
+    for mixed in (0, 1)
+] + [
+    case("RotaryEmbedding", 23, floats(2, 4, 24), floats(2, 4, 4), floats(2, 4, 4),
+         interleaved=mixed, num_heads=3)
+    for mixed in (0, 1)
+] + [
+    case("RotaryEmbedding", 23, floats(2, 3, 4, 8), floats(2, 4, 2), floats(2, 4, 2),
+         rotary_embedding_dim=4)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ROTATIONS, ids=str)
+def test_rotary_embedding(case):
+    assert_agrees(case, run_reference)
+
+
+@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
+def test_linear_attention(rule):
+    decay = -np.abs(floats(2, 5, 2)) if "gated" in rule else None
+    beta = np.abs(floats(2, 5, 2)) if "delta" in rule else None
+    called = case("LinearAttention", 27, floats(2, 5, 12), floats(2, 5, 6), floats(2, 5, 8),
+                  floats(2, 2, 3, 4), decay, beta, n_outputs=2, update_rule=rule,
+                  q_num_heads=4, kv_num_heads=2)  # fmt: skip
+    assert_agrees(called, run_reference)
+
+
+def test_causal_convolution_carries_its_past():
+    x, weight = floats(2, 3, 8), floats(3, 1, 4)
+    whole = run_kernel(case("CausalConvWithState", 27, x, weight, n_outputs=2))
+    first, state = run_kernel(case("CausalConvWithState", 27, x[..., :5], weight, n_outputs=2))
+    last = case("CausalConvWithState", 27, x[..., 5:], weight, None, state, n_outputs=2)
+    assert_agrees(last, run_reference)
+    assert_same([np.concatenate([first, run_kernel(last)[0]], 2)], whole[:1])
+
+
+SPECTRA = [
+    case("DFT", 17, floats(2, 6, 1), axis=1),
+    case("DFT", 17, floats(2, 6, 1), axis=1, onesided=1),
+    case("DFT", 17, floats(2, 6, 2), axis=1, inverse=1),
+    case("DFT", 20, floats(2, 6, 3, 2), None, np.array(1)),
+    case("DFT", 20, floats(2, 6, 2), np.array(8)),  # padded
+    case("DFT", 20, floats(2, 6, 2), np.array(4)),  # cut
+    case("DFT", 20, floats(2, 4, 2), inverse=1, onesided=1),
+    case("STFT", 17, floats(1, 20, 1), np.array(4), None, np.array(8)),
+    case("STFT", 17, floats(1, 20, 1), np.array(4), floats(8), onesided=0),
+    case("STFT", 17, floats(2, 20, 2), np.array(4), floats(8), np.array(8), onesided=0),
+]
+
+
+@pytest.mark.parametrize("case", SPECTRA, ids=str)
+def test_spectra(case):
+    assert_agrees(case, run_reference)
+
+
+@pytest.mark.parametrize("periodic", [0, 1])
+@pytest.mark.parametrize("name", ["Hann", "Hamming", "Blackman"])
+def test_windows(name, periodic):
+    shape = ("general_hamming", 25 / 46) if name == "Hamming" else name.lower()
+    expected = scipy.signal.get_window(shape, 10, fftbins=bool(periodic))
+    called = case(f"{name}Window", 17, np.array(10), periodic=periodic, output_datatype=11)
+    np.testing.assert_allclose(run_kernel(called)[0], expected, atol=1e-15)

@@ -1,0 +1,179 @@
+"""Write the steps of a plan one after the other, without those that do nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ortmeter.einsum._sizes import Axes, Sizes
+from ortmeter.einsum.steps import Step, result_name
+
+__all__ = ["StepBuilder", "Tensor"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A result that the next steps may read.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    root : str
+        Operand or product that it comes from.
+    axes : tuple of str
+        Letters of each axis.
+    """
+
+    name: str
+    root: str
+    axes: Axes
+
+    @property
+    def letters(self) -> str:
+        """Letters of the axes, in order."""
+        return "".join(self.axes)
+
+
+class StepBuilder:
+    """Collects steps; those that do nothing are skipped, those that follow one another merged.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        Size of every letter.
+    itemsize : int
+        Bytes of an element.
+    """
+
+    def __init__(self, sizes: Sizes, itemsize: int) -> None:
+        self.sizes = sizes
+        self._itemsize = itemsize
+        self._steps: dict[str, Step] = {}
+        self._products = 0
+
+    def operand(self, index: int, letters: str) -> Tensor:
+        """Start from an operand; its axes that are stretched to another size have no letter."""
+        stretched = self.sizes.stretched[index]
+        axes = tuple("" if letter in stretched else letter for letter in letters)
+        return Tensor(f"X{index}", f"X{index}", axes)
+
+    def diagonal(self, tensor: Tensor, letter: str) -> Tensor:
+        """Keep the diagonal of the first two axes of a letter, which are brought side by side."""
+        first = tensor.axes.index(letter)
+        second = tensor.axes.index(letter, first + 1)
+        order = [i for i in range(len(tensor.axes)) if i != second]
+        order.insert(first + 1, second)
+        beside = self._permute(tensor, order)
+        axes = (*beside.axes[:first], *beside.axes[first + 1 :])
+        return self._add("diagonal", [beside], axes, where=(first,))
+
+    def reduce_sum(self, tensor: Tensor, letters: set[str]) -> Tensor:
+        """Sum along the axes of some letters."""
+        where = tuple(i for i, axis in enumerate(tensor.axes) if axis in letters)
+        if not where:
+            return tensor
+        axes = tuple(axis for i, axis in enumerate(tensor.axes) if i not in where)
+        return self._add("reduce_sum", [tensor], axes, where=where)
+
+    def transpose(self, tensor: Tensor, axes: Axes) -> Tensor:
+        """Put the axes in another order."""
+        return self._permute(tensor, [tensor.axes.index(axis) for axis in axes])
+
+    def reshape(self, tensor: Tensor, axes: Axes) -> Tensor:
+        """Merge or split axes, add or remove axes of size 1."""
+        if axes == tensor.axes:
+            return tensor
+        before = self._steps.get(tensor.name)
+        if before is not None and before.kind == "reshape":
+            origin = Tensor(before.inputs[0], tensor.root, before.input_axes[0])
+            return self.reshape(origin, axes)
+        return self._add("reshape", [tensor], axes)
+
+    def mul(self, left: Tensor, right: Tensor, letters: str) -> Tensor:
+        """Multiply elements; both operands have their letters in the order of the result."""
+        operands = [self._align(tensor, letters) for tensor in (left, right)]
+        return self._add("mul", operands, tuple(letters), root=self._product())
+
+    def matmul(self, left: Tensor, right: Tensor, axes: Axes) -> Tensor:
+        """Multiply matrices, in batch."""
+        return self._add("matmul", [left, right], axes, root=self._product())
+
+    def finish(self, tensor: Tensor) -> tuple[Step, ...]:
+        """Give the steps that a tensor needs, in order; the last result is ``Y``."""
+        needed: list[Step] = []
+        names = {tensor.name}
+        for step in reversed(self._steps.values()):
+            if step.output in names:
+                names.update(step.inputs)
+                needed.append(step)
+        if needed:
+            needed[0] = replace(needed[0], output="Y")
+        return tuple(reversed(needed))
+
+    def _align(self, tensor: Tensor, letters: str) -> Tensor:
+        """Add axes of size 1 for the letters of a result that a tensor lacks, but the first."""
+        aligned = tuple(x if x in tensor.axes else "" for x in letters)
+        before = self._steps.get(tensor.name)
+        if before is not None and before.kind == "reshape" and before.input_axes[0] == aligned:
+            return self.reshape(tensor, aligned)  # the axes of size 1 were there
+        first = min((letters.index(x) for x in tensor.letters), default=len(letters))
+        return self.reshape(tensor, aligned[first:])
+
+    def _permute(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
+        if list(order) == sorted(order):
+            return tensor
+        before = self._steps.get(tensor.name)
+        if before is not None and before.kind == "transpose":
+            origin = Tensor(before.inputs[0], tensor.root, before.input_axes[0])
+            return self._permute(origin, [before.where[i] for i in order])
+        axes = tuple(tensor.axes[i] for i in order)
+        return self._add("transpose", [tensor], axes, where=tuple(order))
+
+    def _product(self) -> str:
+        self._products += 1
+        return f"T{self._products - 1}"
+
+    def _add(
+        self,
+        kind: str,
+        inputs: Sequence[Tensor],
+        axes: Axes,
+        *,
+        where: tuple[int, ...] = (),
+        root: str | None = None,
+    ) -> Tensor:
+        root = root or inputs[0].root
+        name = result_name(root, axes, self._steps)
+        read = tuple(tensor.axes for tensor in inputs)
+        flop, moved = self._cost(kind, read, axes)
+        self._steps[name] = Step(
+            kind,
+            tuple(tensor.name for tensor in inputs),
+            name,
+            read,
+            axes,
+            self.sizes.shape(axes),
+            flop,
+            moved,
+            where,
+        )
+        return Tensor(name, root, axes)
+
+    def _cost(self, kind: str, read: Sequence[Axes], axes: Axes) -> tuple[int | None, int | None]:
+        counts = [self.sizes.count("".join(a)) for a in (*read, axes)]
+        known = [count for count in counts if count is not None]
+        if len(known) < len(counts):
+            return None, None
+        *inputs, out = known
+        if kind == "diagonal":
+            inputs = [out]
+        moved = 0 if kind == "reshape" else (sum(inputs) + out) * self._itemsize
+        match kind:
+            case "reduce_sum":
+                flop = max(inputs[0] - out, 0)
+            case "mul":
+                flop = out
+            case "matmul":
+                flop = 2 * out * (self.sizes.count(read[0][-1]) or 0)
+            case _:
+                flop = 0
+        return flop, moved

@@ -1,0 +1,182 @@
+"""A graph compiled into steps over numbered slots, and the loop that runs them."""
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from ortmeter.errors import ModelError
+from ortmeter.evaluator._kernels import Choice, raise_for
+from ortmeter.evaluator._names import NOTHING, Names
+from ortmeter.evaluator._node import Node
+
+__all__ = ["Plan", "Schedule", "Step", "Watch"]
+
+Watch: TypeAlias = Callable[[Node, tuple[Any, ...], tuple[Any, ...]], None]
+"""Sees each node that ran, with its inputs and outputs."""
+
+
+class Step:
+    """One node of a plan: where its inputs are, what runs it, where its outputs go.
+
+    Parameters
+    ----------
+    node : Node
+        What is run.
+    inputs : sequence of int
+        Slots of the inputs.
+    outputs : sequence of int
+        Slots of the outputs, :data:`~ortmeter.evaluator._names.NOTHING` for those without a name.
+    choice : Choice
+        What runs it.
+    """
+
+    __slots__ = ("chain", "inputs", "kernel", "node", "output", "outputs", "source", "take")
+
+    def __init__(
+        self, node: Node, inputs: Sequence[int], outputs: Sequence[int], choice: Choice
+    ) -> None:
+        self.node = node
+        self.inputs = tuple(_trimmed(inputs))
+        self.outputs = tuple(outputs)
+        self.output = outputs[0] if len(outputs) == 1 else NOTHING
+        self.take = _taker(self.inputs)
+        self.kernel, self.source, self.chain = choice
+
+    @property
+    def used(self) -> str:
+        """Source that ran this node last."""
+        return self.chain.used if self.chain and self.kernel is self.chain else self.source
+
+    def recover(self, inputs: tuple[Any, ...], error: Exception) -> Any:
+        """Run the next kernels when the first one refuses, now and from now on."""
+        if self.chain is None or self.kernel is self.chain or not self.chain.refuses(error):
+            raise_for(self.node, self.source, inputs, error)
+        self.kernel = self.chain
+        return self.chain(*inputs)
+
+    def store(self, values: list[Any], result: Any) -> None:
+        """Put the outputs in their slots."""
+        results = result if type(result) is tuple else (result,)
+        if len(results) < len(self.outputs):
+            raise ModelError(
+                f"The kernel of {self.node} gave {len(results)} outputs instead of "
+                f"{len(self.outputs)}"
+            )
+        for slot, value in zip(self.outputs, results, strict=False):
+            if slot:
+                values[slot] = value
+
+
+def _trimmed(slots: Sequence[int]) -> Sequence[int]:
+    """Leave out the absent inputs at the end."""
+    return slots[: max((i + 1 for i, slot in enumerate(slots) if slot != NOTHING), default=0)]
+
+
+def _taker(slots: tuple[int, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    if slots:
+        (only,) = slots
+        return lambda values: (values[only],)
+    return lambda _values: ()
+
+
+class Schedule:
+    """The steps that some outputs need, with what each one frees.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        All the steps of a plan, in order.
+    outputs : sequence of int
+        Slots to compute.
+    """
+
+    def __init__(self, steps: Sequence[Step], outputs: Sequence[int]) -> None:
+        self._outputs = tuple(outputs)
+        self._pairs: list[tuple[Step, tuple[int, ...]]] = []
+        needed = {NOTHING, *outputs}
+        for step in reversed(steps):
+            if needed.isdisjoint(set(step.outputs) - {NOTHING}):
+                continue
+            last_used = {*step.inputs, *step.outputs} - needed
+            self._pairs.append((step, tuple(sorted(last_used))))
+            needed.update(step.inputs)
+        self._pairs.reverse()
+
+    def execute(self, values: list[Any], watch: Watch | None) -> list[Any]:
+        """Run the steps on the slots, which are emptied whatever happens."""
+        inputs: Any = None
+        try:
+            for step, free in self._pairs:
+                inputs = step.take(values)
+                try:
+                    result = step.kernel(*inputs)
+                except Exception as error:  # noqa: BLE001 - the step knows what it means
+                    result = step.recover(inputs, error)
+                if step.output and type(result) is not tuple:
+                    values[step.output] = result
+                else:
+                    step.store(values, result)
+                if watch is not None:
+                    watch(step.node, inputs, tuple(values[slot] for slot in step.outputs))
+                for slot in free:
+                    values[slot] = None
+            return [values[slot] for slot in self._outputs]
+        finally:
+            # The traceback of an error holds this frame, and would hold the values.
+            values.clear()
+            inputs = result = None
+
+
+class Plan:
+    """A compiled graph.
+
+    Parameters
+    ----------
+    names : Names
+        Slots of the graph, constants, values taken from the graphs around.
+    inputs, outputs : sequence of str
+        Names given by the caller, names of the results.
+    steps : sequence of Step
+        What to run, in order.
+    """
+
+    def __init__(
+        self, names: Names, inputs: Sequence[str], outputs: Sequence[str], steps: Sequence[Step]
+    ) -> None:
+        self._names = names
+        self.slots = names.slots
+        self.captures = tuple(names.captures)
+        self.constants = names.constants
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.steps = tuple(steps)
+        self._given = [self.slots[name] for name in (*self.inputs, *self.captures)]
+        self._initial = [self.constants.get(i) for i in range(len(self.slots))]
+        self._schedules: dict[tuple[str, ...], Schedule] = {}
+
+    def with_steps(self, steps: Sequence[Step]) -> "Plan":
+        """Return the same plan with other steps, in the same order."""
+        return Plan(self._names, self.inputs, self.outputs, steps)
+
+    def run(self, given: Sequence[Any], watch: Watch | None = None) -> list[Any]:
+        """Compute the outputs from the inputs, then the captures."""
+        return self.compute(self.outputs, self.start(given), watch)
+
+    def start(self, given: Sequence[Any]) -> list[Any]:
+        """Fill the slots with the inputs, then the captures; ``None`` keeps a default."""
+        values = self._initial.copy()
+        for slot, value in zip(self._given, given, strict=True):
+            if value is not None:
+                values[slot] = value
+        return values
+
+    def compute(
+        self, names: tuple[str, ...], values: list[Any], watch: Watch | None = None
+    ) -> list[Any]:
+        """Compute results from the slots, which are consumed."""
+        if names not in self._schedules:
+            slots = [self.slots[name] for name in names]
+            self._schedules[names] = Schedule(self.steps, slots)
+        return self._schedules[names].execute(values, watch)

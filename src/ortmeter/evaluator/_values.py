@@ -1,0 +1,211 @@
+"""Values between the nodes: torch tensors, or NumPy arrays for what torch does not hold.
+
+A value is a tensor, a list of values (an ONNX sequence) or ``None`` (an absent optional).
+"""
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx.helper
+
+from ortmeter.arrays import as_numpy, device_of
+from ortmeter.dtypes import numpy_dtype, onnx_type, torch_dtype
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import import_optional
+from ortmeter.providers import Provider
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Address",
+    "Memory",
+    "Signature",
+    "addresses",
+    "copy_shared",
+    "element_type",
+    "fed_library",
+    "is_torch",
+    "pick",
+    "signature",
+    "stack",
+    "type_proto",
+]
+
+Signature: TypeAlias = tuple[Any, ...]
+Address: TypeAlias = tuple[int | None, int]
+
+# torch names these types, and computes nothing with them.
+_NOT_IN_TORCH = {"int2", "int4", "uint2", "uint4"}
+
+_native_dtype: Callable[[Any], np.dtype[Any]] = functools.cache(numpy_dtype)
+
+element_type: Callable[[Any], int] = functools.cache(onnx_type)
+"""ONNX element type of a dtype, remembered."""
+
+
+class Memory:
+    """Where the values of an evaluation live.
+
+    Parameters
+    ----------
+    device : Provider
+        Device of the tensors.
+    library : {"torch", "numpy"}
+        What holds them; with ``torch``, the types that torch lacks (strings, 4 bits) stay NumPy
+        arrays.
+    """
+
+    def __init__(self, device: Provider, library: str) -> None:
+        self.device = device
+        self.library = library
+        self._place = str(device)
+        self._torch: Any = import_optional("torch", "torch") if library == "torch" else None
+        self._tensor = self._torch.Tensor if self._torch else None
+        self._torch_device = (
+            self._torch.empty(0, device=self._place).device if self._torch else None
+        )
+
+    def _is_here(self, value: Any) -> bool:
+        """Tell that there is nothing to do, at once: this is what every run pays."""
+        tensor = self._tensor
+        return (
+            tensor is not None
+            and type(value) is tensor
+            and value.device == self._torch_device
+            and not value.requires_grad
+        )
+
+    def hold(self, value: Any) -> Any:
+        """Put a value of any library where the kernels expect it, without copy when possible."""
+        if self._is_here(value):
+            return value
+        if value is None or isinstance(value, list | tuple):
+            return None if value is None else [self.hold(item) for item in value]
+        if self._torch is None:
+            return _native(as_numpy(value))
+        if isinstance(value, self._torch.Tensor):
+            return value.detach().to(self._place)
+        return self._from_numpy(as_numpy(value))
+
+    def receive(self, value: Any) -> Any:
+        """Take a value from the user; one of the wrong device is refused, the host is never."""
+        if self._is_here(value):
+            return value
+        if isinstance(value, list | tuple):
+            return [self.receive(item) for item in value]
+        if value is not None and (device := device_of(value)) not in {"cpu", self._place}:
+            raise InvalidArgumentError(f"it is on {device} while the model runs on {self._place}")
+        return self.hold(value)
+
+    def export(self, value: Any, library: str) -> Any:
+        """Give a value to the user: NumPy arrays, or torch tensors on the device."""
+        if value is None or isinstance(value, list):
+            return None if value is None else [self.export(item, library) for item in value]
+        if library == "numpy":
+            return as_numpy(value)
+        return value if is_torch(value) else Memory(self.device, "torch").hold(value)
+
+    def _from_numpy(self, array: np.ndarray) -> "torch.Tensor | np.ndarray":
+        array = _native(array)
+        name = array.dtype.name
+        if array.dtype.kind == "O" or name in _NOT_IN_TORCH or not hasattr(self._torch, name):
+            return array
+        if array.dtype.isbuiltin == 1:
+            return self._torch.from_numpy(array).to(self._place)  # type: ignore[no-any-return]
+        bits = array.view({1: np.uint8, 2: np.int16}[array.dtype.itemsize])
+        tensor = self._torch.from_numpy(bits).view(torch_dtype(array.dtype))
+        return tensor.to(self._place)  # type: ignore[no-any-return]
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """Make an array that torch accepts: writable, native byte order, strings as objects."""
+    wanted = _native_dtype(array.dtype)
+    ready = array.flags.writeable and array.flags.c_contiguous and array.dtype == wanted
+    return array if ready else np.array(array, wanted, order="C")
+
+
+def copy_shared(values: Sequence[Any], taken: Collection[Address]) -> list[Any]:
+    """Copy the values that live in memory taken by inputs or weights.
+
+    Without this, whoever writes into a result changes the weights of the next run.
+    """
+    return [_copy(v) if any(a in taken for a in addresses([v])) else v for v in values]
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    return value.clone() if is_torch(value) else value.copy()
+
+
+def addresses(values: Iterable[Any]) -> Iterator[Address]:
+    """Identify the memory of values: a device and an address."""
+    for value in values:
+        if isinstance(value, list):
+            yield from addresses(value)
+        elif is_torch(value):
+            yield value.device.index, value.untyped_storage().data_ptr()
+        elif isinstance(value, np.ndarray) and value.size:
+            owner = value
+            while isinstance(owner.base, np.ndarray):
+                owner = owner.base
+            yield None, owner.ctypes.data
+
+
+def is_torch(value: Any) -> bool:
+    """Tell a torch tensor, without importing torch."""
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+def signature(values: Iterable[Any]) -> Signature:
+    """Types and ranks of the inputs of a node: what its kernel is chosen from.
+
+    Examples
+    --------
+    >>> signature([np.zeros((2, 3)), None, [np.zeros(1)]])
+    ((dtype('float64'), 2), None, ((dtype('float64'), 1),))
+    """
+    return tuple(
+        None
+        if value is None
+        else signature(value[:1])
+        if isinstance(value, list)
+        else (value.dtype, value.ndim)
+        for value in values
+    )
+
+
+def stack(values: Sequence[Any], axis: int) -> Any:
+    """Put tensors along a new axis."""
+    if is_torch(values[0]):
+        import torch
+
+        return torch.stack(list(values), axis)
+    return np.stack(values, axis)
+
+
+def pick(value: Any, axis: int, index: int) -> Any:
+    """Take one element along an axis, which disappears."""
+    if is_torch(value):
+        return value.select(axis, index)
+    return np.asarray(value[(slice(None),) * (axis % value.ndim) + (index,)], value.dtype)
+
+
+def fed_library(feeds: Iterable[Any]) -> str:
+    """Library that the user works with: torch as soon as one value is a tensor of torch."""
+    flat = (item for value in feeds for item in (value if isinstance(value, list) else [value]))
+    return "torch" if any(map(is_torch, flat)) else "numpy"
+
+
+def type_proto(value: Any, *, with_shapes: bool = False) -> onnx.TypeProto:
+    """Describe a value in ONNX: its type and its rank, and its shape when asked for."""
+    if value is None:
+        return onnx.TypeProto()
+    if isinstance(value, list):
+        return onnx.helper.make_sequence_type_proto(type_proto(value[0] if value else None))
+    shape = value.shape if with_shapes else [None] * value.ndim
+    return onnx.helper.make_tensor_type_proto(element_type(value.dtype), shape)

@@ -1,0 +1,276 @@
+"""Find which kernel makes two runs of a model differ."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import onnx
+
+from ortmeter.arrays import as_numpy
+from ortmeter.discrepancy import Discrepancy, max_diff
+from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.evaluator._hybrid import BASELINE, CANDIDATE, Hybrid, Visit, widen
+from ortmeter.evaluator._swaps import KernelKey, Swap
+from ortmeter.evaluator.attribution_result import Attribution, NodeAttribution, differing
+from ortmeter.evaluator.evaluation import Evaluator
+from ortmeter.evaluator.float64 import to_float64
+from ortmeter.iobinding import BoundSession
+from ortmeter.loading import ModelLike, load_model
+from ortmeter.progress import progress_bar
+from ortmeter.providers import Provider, resolve_provider
+from ortmeter.sessions import make_session
+
+__all__ = ["attribute"]
+
+Side: TypeAlias = str | Mapping[KernelKey, Swap]
+
+_SESSIONS = ("all", "none")
+
+
+def attribute(
+    model: ModelLike,
+    feeds: Mapping[str, Any],
+    baseline: Side = "torch",
+    candidate: Side = "ort",
+    *,
+    provider: str | Provider = "auto",
+    tf32: bool | Mapping[str, bool] = False,
+    sources: Sequence[str] = ("torch", "ort", "reference"),
+    exact_kernels: Mapping[KernelKey, Swap] | None = None,
+) -> Attribution:
+    """Find which nodes are responsible for what separates a candidate from a baseline.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs of the model, see :meth:`~ortmeter.evaluator.Evaluator.run`.
+    baseline : str or mapping
+        A source, ``torch``, ``ort`` or ``reference``, for every node; or the kernels of some
+        nodes, as :class:`~ortmeter.evaluator.Evaluator` takes them, the others having the first of
+        *sources*.
+    candidate : str or mapping
+        What is compared with the baseline: a source for every node; or the kernels of some nodes,
+        the others keeping that of the baseline.
+    provider : str or Provider
+        ``auto``, ``cpu``, ``cuda`` or ``cuda:1``: where every kernel runs.
+    tf32 : bool or mapping of str to bool
+        Whether float32 products may round their operands to TF32 on CUDA, for all the sources or
+        by source: ``{"ort": True}``.
+    sources : sequence of str
+        Order of fallback for the nodes that a source has no kernel for. They may then have the
+        same kernel on both sides.
+    exact_kernels : mapping, optional
+        Kernels of the evaluation in float64, for operators that no source knows.
+
+    Returns
+    -------
+    Attribution
+        One row per node that the outputs need, the whole runs, and the controls.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A source is not known, a kernel designates nothing or a constant.
+    ModelError
+        The model has no node, or no kernel runs one of its nodes, in float64 included.
+    FeedError
+        An input is missing, unknown, or has a wrong type.
+    ProviderUnavailableError
+        The provider does not work on this machine.
+
+    Notes
+    -----
+    The model runs once on each side; at each node, the other kernel and the kernel in float64 run
+    too, on the same inputs. Then it runs again for every node alone, and for every node but one,
+    unless the two kernels gave the same values: a model of *n* nodes runs :math:`2n + 5` times at
+    most. No result of a node is kept after its last use.
+
+    Swapping a node that executes graphs, or a local function, swaps the kernels of all its nodes. A
+    constant has no row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Z) { [exp] Y = Exp(X)  [abs] Z = Abs(Y) }'''
+    >>> biased = {"node:exp": lambda x: np.exp(x) * np.float32(1.001)}
+    >>> found = attribute(text, {"X": np.float32([1, 2])}, "reference", biased, provider="cpu")
+    >>> [node.name for node in found.ranking()]
+    ['exp', 'abs']
+    """
+    proto = load_model(model)
+    if not proto.graph.node:
+        raise ModelError("This model has no node: there is no kernel to hold responsible")
+    device = resolve_provider(provider) if isinstance(provider, str) else provider
+    policy = _policy(tf32)
+    order = list(dict.fromkeys([*sources, *_asked(baseline), *_asked(candidate)]))
+    sides = [
+        Evaluator(proto, kernels, names, device, tf32=policy["ort"])
+        for kernels, names in _settings(baseline, candidate, order)
+    ]
+    double = to_float64(proto)
+    exact = Evaluator(double, exact_kernels, order, device)
+    hybrid = Hybrid(sides, exact, feeds, _exact_feeds(proto, double, feeds))
+    with hybrid.policy(tf32=policy["torch"]):
+        study = _Study(hybrid)
+        study.run_twice()
+    if "ort" in (baseline, candidate):
+        side = study.candidate if candidate == "ort" else study.baseline
+        for level in _SESSIONS:
+            session = functools.partial(_run_session, model, feeds, device, level)
+            study.add_session(level, functools.partial(session, tf32=policy["ort"]), side)
+    return study.attribution(str(device))
+
+
+class _Study:
+    """What the runs of a hybrid tell about each node."""
+
+    def __init__(self, hybrid: Hybrid) -> None:
+        self._hybrid = hybrid
+        self._everything = frozenset(range(len(hybrid.steps)))
+        self._exact = hybrid.run_exact()
+        self._local: dict[int, tuple[Discrepancy, Discrepancy, Discrepancy]] = {}
+        self._idle: set[int] = set()
+        self._controls: dict[str, Discrepancy] = {}
+        self._missing: dict[str, str] = {}
+        with progress_bar("attribution", total=4 * len(self._everything)) as bar:
+            self.baseline = hybrid.run(visit=self._beside_baseline(bar))
+            self.candidate = hybrid.run(self._everything, self._beside_candidate(bar))
+            self._of_baseline = self._compare_run(self.baseline)
+            self._of_candidate = self._compare_run(self.candidate)
+            self._nodes = tuple(self._swap(rank, bar) for rank in sorted(self._local))
+        self._errors = {"baseline": self._of_baseline[1], "candidate": self._of_candidate[1]}
+
+    def run_twice(self) -> None:
+        """Compare each side with itself, run a second time."""
+        again = self._hybrid.run(), self._hybrid.run(self._everything)
+        self._controls["baseline, run twice"] = _compare(self.baseline, again[BASELINE])
+        self._controls["candidate, run twice"] = _compare(self.candidate, again[CANDIDATE])
+
+    def add_session(self, level: str, run: Callable[[], list[Any]], kernels: list[Any]) -> None:
+        """Compare a session on the whole model with its kernels run one by one."""
+        try:
+            outputs = run()
+        except ModelError as refusal:
+            self._missing[f"session, {level}"] = str(refusal)
+            return
+        self._errors[f"session, {level}"] = _compare(self._exact, outputs)
+        self._controls[f"ort kernels against session, {level}"] = _compare(outputs, kernels)
+
+    def attribution(self, provider: str) -> Attribution:
+        """Return what was found."""
+        if not self._nodes:
+            raise ModelError("No output of this model needs a node: no kernel is responsible")
+        change, _ = self._of_candidate
+        return Attribution(
+            self._nodes, change, self._errors, self._controls, self._missing, provider
+        )
+
+    def _beside_baseline(self, bar: Any) -> Visit:
+        """Run the kernel of the candidate and the one in float64 beside that of the baseline."""
+        hybrid = self._hybrid
+
+        def visit(rank: int, inputs: tuple[Any, ...], outputs: list[Any]) -> None:
+            other = hybrid.apply(CANDIDATE, rank, inputs)
+            exact = hybrid.apply_exact(rank, inputs)
+            errors = _compare(exact, outputs), _compare(exact, other)
+            self._local[rank] = _compare(outputs, other), *errors
+            bar.update()
+
+        return visit
+
+    def _beside_candidate(self, bar: Any) -> Visit:
+        """Find the nodes whose two kernels give the same values in both runs."""
+
+        def visit(rank: int, inputs: tuple[Any, ...], outputs: list[Any]) -> None:
+            if not differing(self._local[rank][0]):
+                other = self._hybrid.apply(BASELINE, rank, inputs)
+                if not differing(_compare(other, outputs)):
+                    self._idle.add(rank)
+            bar.update()
+
+        return visit
+
+    def _swap(self, rank: int, bar: Any) -> NodeAttribution:
+        """Swap one node, then all the others; where the kernels agree, nothing is run again."""
+        only, all_but = self._of_baseline, self._of_candidate
+        local = self._local[rank]
+        if differing(local[0]):
+            only = self._compare_run(self._hybrid.run({rank}))
+        bar.update()
+        if rank not in self._idle:
+            all_but = self._compare_run(self._hybrid.run(self._everything - {rank}))
+        bar.update()
+        node = self._hybrid.steps[rank].node
+        op = ".".join(filter(None, (node.domain, node.op_type)))
+        kernels = self._hybrid.sources(rank)
+        return NodeAttribution(node.label, op, *kernels, *local, *only, *all_but)
+
+    def _compare_run(self, outputs: list[Any]) -> tuple[Discrepancy, Discrepancy]:
+        """Compare outputs of the model with those of the baseline, and in float64."""
+        return _compare(self.baseline, outputs), _compare(self._exact, outputs)
+
+
+def _compare(expected: list[Any], got: list[Any]) -> Discrepancy:
+    """Compare outputs; a shape that differs is a discrepancy like another."""
+    return max_diff(expected, got, on_mismatch="report")
+
+
+def _policy(tf32: bool | Mapping[str, bool]) -> dict[str, bool]:
+    """Tell by library whether products may use TF32."""
+    accepted = ("torch", "ort")
+    if not isinstance(tf32, Mapping):
+        return dict.fromkeys(accepted, bool(tf32))
+    if unknown := set(tf32) - set(accepted):
+        raise InvalidArgumentError(
+            f"tf32={dict(tf32)!r}: unknown {sorted(unknown)}. Accepted: True, False, or a mapping "
+            "with the keys 'torch' and 'ort'"
+        )
+    return {name: bool(tf32.get(name, False)) for name in accepted}
+
+
+def _asked(side: Side) -> list[str]:
+    """List the sources that a side names."""
+    return [side] if isinstance(side, str) else []
+
+
+def _settings(
+    baseline: Side, candidate: Side, order: Sequence[str]
+) -> list[tuple[dict[KernelKey, Swap], list[str]]]:
+    """Write the kernels and the sources of both sides.
+
+    They know the same sources, since values go from the kernels of one to those of the other.
+    """
+    settings: list[tuple[dict[KernelKey, Swap], list[str]]] = [({}, list(order))]
+    for side in (baseline, candidate):
+        kernels, names = settings[-1]
+        if isinstance(side, str):
+            settings.append(({}, list(dict.fromkeys((side, *order)))))
+        else:
+            settings.append(({**kernels, **side}, names))
+    return settings[1:]
+
+
+def _exact_feeds(
+    model: onnx.ModelProto, double: onnx.ModelProto, feeds: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Convert the feeds whose type is another one in float64."""
+    pairs = zip(model.graph.input, double.graph.input, strict=True)
+    wide = {value.name for value, exact in pairs if value.type != exact.type}
+    return {name: widen(value) if name in wide else value for name, value in feeds.items()}
+
+
+def _run_session(
+    model: ModelLike, feeds: Mapping[str, Any], device: Provider, level: str, *, tf32: bool
+) -> list[Any]:
+    """Run the whole model in ONNX Runtime."""
+    session = make_session(model, provider=device, optimization=level, tf32=tf32)
+    kinds = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
+    if all(kind.startswith("tensor(") and "string" not in kind for kind in kinds):
+        with BoundSession(session, feeds) as bound:
+            bound.run()
+            return [value.copy() for value in bound.outputs().values()]
+    found: list[Any] = session.run(None, {name: as_numpy(value) for name, value in feeds.items()})
+    return found

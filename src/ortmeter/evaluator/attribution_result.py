@@ -1,0 +1,198 @@
+"""What an attribution found: which node makes two runs of a model differ."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from ortmeter.discrepancy import Discrepancy
+from ortmeter.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Attribution", "NodeAttribution", "differing"]
+
+# Columns of the table that a notebook displays.
+_SHOWN = (
+    *("node", "op", "baseline", "candidate"),
+    *("local_change_ulp", "only_change_ulp", "all_but_change_ulp"),
+    *("only_error_ulp", "all_but_error_ulp"),
+)
+# How a discrepancy is told in a table: suffix of the column -> attribute.
+_FIGURES = {"ulp": "ulp_at_max", "abs": "abs", "mean": "mean_abs"}
+
+
+@dataclass(frozen=True)
+class NodeAttribution:
+    """What the two kernels of one node do, to its own outputs and to those of the model.
+
+    An *error* is a distance to the evaluation in float64, a *change* is a distance to what the
+    baseline computes.
+
+    Parameters
+    ----------
+    name : str
+        Name of the node, that of its first output when it has none.
+    op : str
+        Operator, with its domain unless it is the standard one.
+    baseline, candidate : str
+        Kernels of the node: a source, ``schema`` (the body that ONNX gives to the operator),
+        ``callable``, ``function`` or ``evaluator`` for a node that executes others. Two sources
+        that fall back on the same one have nothing to swap.
+    local_change : Discrepancy
+        Outputs of the node with the kernel of the candidate, against those with the kernel of the
+        baseline, on the inputs that the node has in the baseline run.
+    local_error_baseline, local_error_candidate : Discrepancy
+        Outputs of the node with each kernel, against float64, on these same inputs.
+    only_change, only_error : Discrepancy
+        Outputs of the model when only this node is swapped.
+    all_but_change, all_but_error : Discrepancy
+        Outputs of the model when every node is swapped but this one.
+    """
+
+    name: str
+    op: str
+    baseline: str
+    candidate: str
+    local_change: Discrepancy
+    local_error_baseline: Discrepancy
+    local_error_candidate: Discrepancy
+    only_change: Discrepancy
+    only_error: Discrepancy
+    all_but_change: Discrepancy
+    all_but_error: Discrepancy
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the figures for a table.
+
+        Returns
+        -------
+        dict
+            *node*, *op*, *baseline*, *candidate*, then three columns for each discrepancy: ``_ulp``
+            (largest error in ulp of the largest value), ``_abs`` (largest absolute error) and
+            ``_mean`` (mean absolute error).
+        """
+        row: dict[str, Any] = {"node": self.name, "op": self.op}
+        row |= {"baseline": self.baseline, "candidate": self.candidate}
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, diff in found.items():
+            if isinstance(diff, Discrepancy):
+                row |= figures(diff, f"{name}_")
+        return row
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Which nodes are responsible for what separates a candidate from a baseline.
+
+    Parameters
+    ----------
+    nodes : tuple of NodeAttribution
+        One per node, in the order of the graph; a node with subgraphs counts as one.
+    change : Discrepancy
+        Outputs of the candidate, against those of the baseline: what has to be explained.
+    errors : mapping of str to Discrepancy
+        Outputs of whole runs against the evaluation in float64: ``baseline``, ``candidate``, and
+        when ONNX Runtime is one of them ``session, all`` and ``session, none``, the whole model in
+        a session with and without graph optimizations.
+    controls : mapping of str to Discrepancy
+        What differs without any swap: each side against itself run a second time, which must be 0
+        for the attribution to mean something, and the kernels of ONNX Runtime, one by one, against
+        the two sessions.
+    missing : mapping of str to str
+        Sessions that ONNX Runtime refuses to create, with its reason.
+    provider : str
+        Where the kernels ran.
+    """
+
+    nodes: tuple[NodeAttribution, ...]
+    change: Discrepancy
+    errors: Mapping[str, Discrepancy]
+    controls: Mapping[str, Discrepancy]
+    missing: Mapping[str, str]
+    provider: str
+
+    def ranking(self, by: str = "mean") -> tuple[NodeAttribution, ...]:
+        """Sort the nodes, the most responsible first.
+
+        Parameters
+        ----------
+        by : {"mean", "ulp", "abs"}
+            Figure of `only_change` to sort by. The mean tells which kernel moves the outputs in
+            general; the largest error finds a kernel that is wrong at a few places. In 16 bits the
+            latter is one or two roundings for every node.
+
+        Returns
+        -------
+        tuple of NodeAttribution
+            Nodes that add NaN or infinities to the outputs come first. Equal nodes are sorted by
+            their local change, then stay in the order of the graph.
+
+        Raises
+        ------
+        InvalidArgumentError
+            *by* is not known.
+        """
+        if by not in _FIGURES:
+            raise InvalidArgumentError(f"by={by!r}. Accepted: {', '.join(map(repr, _FIGURES))}")
+
+        def responsibility(node: NodeAttribution) -> tuple[float, ...]:
+            moved, local = node.only_change, node.local_change
+            attribute = _FIGURES[by]
+            return mismatches(moved), getattr(moved, attribute), getattr(local, attribute)
+
+        return tuple(sorted(self.nodes, key=responsibility, reverse=True))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per node, in the order of the graph.
+
+        Returns
+        -------
+        pandas.DataFrame
+            See :meth:`NodeAttribution.to_row`.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([node.to_row() for node in self.nodes])
+
+    def runs(self) -> "pd.DataFrame":
+        """Return one row per whole run and per control.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Index: what is compared. Columns *ulp*, *abs*, *mean* as in
+            :meth:`NodeAttribution.to_row`, and *differ*, the number of elements that differ.
+        """
+        import pandas as pd
+
+        rows = {f"{name} against float64": diff for name, diff in self.errors.items()}
+        rows |= {"candidate against baseline": self.change, **self.controls}
+        found = {name: figures(diff) | {"differ": differing(diff)} for name, diff in rows.items()}
+        return pd.DataFrame.from_dict(found, orient="index")
+
+    def __str__(self) -> str:
+        first = self.ranking()[0]
+        return (
+            f"{len(self.nodes)} nodes on {self.provider}, candidate against baseline: "
+            f"{self.change.ulp_at_max:.3g} ulp; first: {first.name} ({first.op}), alone "
+            f"{first.only_change.ulp_at_max:.3g} ulp"
+        )
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame()[list(_SHOWN)].to_html(float_format="{:.3g}".format, index=False))
+
+
+def figures(diff: Discrepancy, prefix: str = "") -> dict[str, float]:
+    """Return the figures of a discrepancy that tables have."""
+    return {f"{prefix}{name}": getattr(diff, key) for name, key in _FIGURES.items()}
+
+
+def differing(diff: Discrepancy) -> int:
+    """Return the number of elements that differ, a shape that does counting as one."""
+    return diff.histogram[0.0] + mismatches(diff)
+
+
+def mismatches(diff: Discrepancy) -> int:
+    """Return the number of NaN and infinities that do not match, and of other shapes."""
+    return diff.n_nan + diff.n_inf + int(not diff.same_structure)

@@ -1,0 +1,221 @@
+"""Walk an ONNX graph, each node on a kernel that can be swapped."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evaluator._compiler import Compiler
+from ortmeter.evaluator._context import Callback, Context
+from ortmeter.evaluator._feeds import FeedChecker
+from ortmeter.evaluator._kernels import Source
+from ortmeter.evaluator._names import Scope
+from ortmeter.evaluator._node import opset_versions
+from ortmeter.evaluator._policy import torch_policy
+from ortmeter.evaluator._schema_bodies import SchemaSource
+from ortmeter.evaluator._swaps import KernelKey, Swap, Swaps
+from ortmeter.evaluator._values import Memory, addresses, copy_shared, fed_library
+from ortmeter.loading import ModelLike, load_model
+from ortmeter.providers import Provider, resolve_provider
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Evaluator"]
+
+_SOURCES = ("torch", "ort", "reference")
+
+
+class Evaluator:
+    """Run an ONNX model node by node, each one on a kernel of its own.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.loading.load_model`.
+    kernels : mapping, optional
+        Kernels that replace those of the sources: ``{"LayerNormalization": "ort"}`` by operator,
+        ``{("com.microsoft", "FusedMatMul"): "reference"}`` for another domain,
+        ``{"node:norm_1": function}`` by node, which comes first. A node without a name is
+        designated by its first output. A value is the name of a source, or a callable
+        ``f(*inputs, **attributes)`` that returns one output or a tuple of outputs; it gives and
+        takes arrays of the library of the feeds, and must not write into its inputs. Nodes of
+        subgraphs and of local functions can be replaced too.
+    sources : sequence of {"torch", "ort", "reference"}
+        Where the other kernels come from. The first source that supports a node, for the types of
+        its inputs, runs it: ``torch`` is the kernels of this package on torch tensors, ``ort`` is
+        a session of ONNX Runtime of this single node, ``reference`` is :mod:`onnx.reference`. When
+        none does, the node runs through the function that its ONNX schema defines, if any.
+    device : str or Provider
+        ``cpu``, ``cuda``, ``cuda:1`` or ``auto``: where torch and ONNX Runtime run.
+    tf32 : bool
+        Let CUDA round the operands of float32 products to TF32, in torch and in ONNX Runtime.
+    callback : callable, optional
+        ``f(node, inputs, outputs)``, called after each node of the model (subgraphs and local
+        functions included, constants excepted) with its ``NodeProto`` and lists of arrays.
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read, or a graph is not valid.
+    InvalidArgumentError
+        A source is unknown, a kernel is neither a source nor a callable, or its key designates no
+        node of the model.
+    MissingDependencyError
+        A source needs torch or onnxruntime, which is not installed.
+    ProviderUnavailableError
+        The device does not work on this machine.
+
+    Notes
+    -----
+    Sources known to be wrong for an operator (:data:`ortmeter.evaluator.known_errors.KNOWN_ERRORS`)
+    are passed over, unless *kernels* asks for them.
+
+    Values are torch tensors on the device when torch is one of the sources, or on CUDA; NumPy
+    arrays otherwise. Each one is released after its last use. An evaluator serves one thread.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Z) { Y = Abs(X)  Z = Sqrt(Y) }'''
+    >>> evaluator = Evaluator(text, {"Abs": np.abs}, sources=("reference",))
+    >>> evaluator.run(None, {"X": np.float32([-4, 9])})[0].tolist()
+    [2.0, 3.0]
+    >>> evaluator.assignment["source"].tolist()
+    ['callable', 'reference']
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        kernels: Mapping[KernelKey, Swap] | None = None,
+        sources: Sequence[str] = _SOURCES,
+        device: str | Provider = "cpu",
+        *,
+        tf32: bool = False,
+        callback: Callback | None = None,
+    ) -> None:
+        proto = load_model(model)
+        kernels = kernels or {}
+        order = _checked_sources(sources)
+        swaps = Swaps(kernels, _SOURCES)
+        asked = {*order, *(swap for swap in kernels.values() if isinstance(swap, str))}
+        provider = resolve_provider(device) if isinstance(device, str) else device
+        library = "torch" if "torch" in asked or provider.name != "cpu" else "numpy"
+        self._memory = Memory(provider, library)
+        self._context = Context(self._memory, callback)
+        self._tf32 = tf32
+        known = {name: _make_source(name, self._memory, tf32=tf32) for name in asked}
+        fallback = [known[name] for name in order]
+        bodies = Compiler((), fallback, known, Swaps({}, ()), self._context)
+        fallback.append(SchemaSource(bodies))
+        self._compiler = Compiler(proto.functions, fallback, known, swaps, self._context)
+        self._plan = self._compiler.graph(proto.graph, Scope("", opset_versions(proto), {}))
+        swaps.check()
+        self._weights = frozenset(addresses(self._plan.constants.values()))
+        self._feeds = FeedChecker(proto.graph, self._memory)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs, those with a default included."""
+        return self._plan.inputs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return self._plan.outputs
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """Compute results.
+
+        Parameters
+        ----------
+        output_names : sequence of str, optional
+            Any results of the main graph, intermediate ones included; all the outputs by default.
+            Only the nodes that they need are run.
+        feeds : mapping of str to array
+            Inputs: NumPy arrays, torch tensors, or anything that holds an array; a list for a
+            sequence; ``None`` for an empty optional. They may be on the host or on the device.
+
+        Returns
+        -------
+        list of array
+            In the order of the names: torch tensors on the device when a feed is one, NumPy arrays
+            otherwise. They share no memory with the feeds, nor with the weights.
+
+        Raises
+        ------
+        FeedError
+            An input is missing, unknown, or has a wrong type, rank, shape or device.
+        InvalidArgumentError
+            A result is not known.
+        ModelError
+            No kernel runs a node, or its kernel fails; the message names it.
+        """
+        names = self._plan.outputs if output_names is None else tuple(output_names)
+        known = self._plan.slots.keys() - {""}
+        if not known.issuperset(names):
+            unknown = ", ".join(name for name in names if name not in known)
+            raise InvalidArgumentError(
+                f"Unknown results: {unknown}. Accepted: {', '.join(sorted(known))}"
+            )
+        given = self._feeds.take(feeds)
+        self._context.library = fed_library(feeds.values())
+        taken = self._weights.union(addresses(given))
+        values = self._plan.start(given)
+        del given  # only the slots keep the inputs, until their last use
+        with torch_policy(self._memory, tf32=self._tf32):
+            results = self._plan.compute(names, values, self._context.watcher)
+            results = copy_shared(results, taken)
+        return [self._context.show(result) for result in results]
+
+    @property
+    def assignment(self) -> "pd.DataFrame":
+        """Which source ran each node last.
+
+        One row per node of the model: ``graph`` (empty for the main one, ``node/attribute`` for a
+        subgraph, ``domain.name`` for a function), ``node`` (its name or its first output),
+        ``domain``, ``op_type``, and ``source``: ``torch``, ``ort``, ``reference``, ``schema`` (the
+        function of the ONNX schema), ``function`` (a local one), ``evaluator`` (constants, and
+        operators that execute graphs), ``callable`` (a function of the user). Before the node has
+        run, it is what would be tried first, empty when that depends on the inputs.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {
+                    "graph": node.scope,
+                    "node": node.label,
+                    "domain": node.domain,
+                    "op_type": node.op_type,
+                    "source": "evaluator" if step is None else step.used,
+                }
+                for node, step in self._compiler.records
+            ],
+            columns=["graph", "node", "domain", "op_type", "source"],
+        )
+
+
+def _checked_sources(sources: Sequence[str]) -> tuple[str, ...]:
+    names = (sources,) if isinstance(sources, str) else tuple(sources)
+    if not names or not set(names) <= set(_SOURCES):
+        raise InvalidArgumentError(
+            f"sources={sources!r}. Accepted: one or more of {', '.join(_SOURCES)}"
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def _make_source(name: str, memory: Memory, *, tf32: bool) -> Source:
+    """Create a source; its library is imported by whoever uses it."""
+    if name == "torch":
+        from ortmeter.evaluator._torch_source import TorchSource
+
+        return TorchSource(memory)
+    if name == "ort":
+        from ortmeter.evaluator._ort_source import OrtSource
+
+        return OrtSource(memory, tf32=tf32)
+    from ortmeter.evaluator._reference_source import ReferenceSource
+
+    return ReferenceSource(memory)

@@ -1,0 +1,223 @@
+"""The same model in float64, the reference that discrepancies are measured against."""
+
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence
+
+import numpy as np
+import onnx
+import onnx.defs
+import onnx.helper
+import onnx.numpy_helper
+
+from ortmeter.evaluator._attributes import dense_array, initializers, subgraphs
+from ortmeter.evaluator._node import domain_name, opset_versions
+from ortmeter.loading import ModelLike, load_model
+
+__all__ = ["to_float64"]
+
+_DOUBLE = onnx.TensorProto.DOUBLE
+# float8 and float4 are left: their values are codes that a scale gives a meaning to.
+_FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+# Attributes that hold an element type.
+_TYPE_ATTRIBUTES = {
+    "dtype",
+    "output_datatype",
+    "output_dtype",
+    "precision",
+    "softmax_precision",
+    "stash_type",
+    "to",
+}
+# Operators whose result is float32 unless an attribute says otherwise.
+_FLOAT_BY_DEFAULT = {
+    "BlackmanWindow": "output_datatype",
+    "HammingWindow": "output_datatype",
+    "HannWindow": "output_datatype",
+    "LayerNormalization": "stash_type",
+    "GroupNormalization": "stash_type",
+    "MelWeightMatrix": "output_datatype",
+    "RMSNormalization": "stash_type",
+    "RandomNormal": "dtype",
+    "RandomUniform": "dtype",
+    "SequenceEmpty": "dtype",
+}
+# Values of a Constant that are not tensors.
+_FLOAT_VALUES = ("value_float", "value_floats")
+
+
+def to_float64(model: ModelLike) -> onnx.ModelProto:
+    """Write a model whose float32, float16 and bfloat16 tensors are float64.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.loading.load_model`. It is not modified.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The same graph with its floating-point inputs, outputs, weights, constants and targets of
+        Cast in float64, in subgraphs and local functions too. The weights keep their values: a
+        float16 weight is the same number in float64.
+
+    Notes
+    -----
+    A weight read only by inputs that ONNX does not define for float64, such as the scales of
+    Resize, is left as it is.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float16[n] X) => (float[n] Y) { Y = Cast<to = 1>(X) }'''
+    >>> double = to_float64(text)
+    >>> [v.type.tensor_type.elem_type for v in (*double.graph.input, *double.graph.output)]
+    [11, 11]
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(load_model(model))
+    _convert_graph(copy.graph, _Rules(copy, opset_versions(copy)))
+    for function in copy.functions:
+        _convert_nodes(function.node, _Rules(copy, opset_versions(function)), kept=set())
+        for value in function.value_info:
+            _convert_type(value.type)
+    return copy
+
+
+class _Rules:
+    """What converting a node needs to know about the model."""
+
+    def __init__(self, model: onnx.ModelProto, imports: Mapping[str, int]) -> None:
+        self._imports = imports
+        self._functions = {(domain_name(f.domain), f.name): f for f in model.functions}
+
+    def refuses_double(self, node: onnx.NodeProto, position: int) -> bool:
+        """Tell whether ONNX gives no float64 to this input of an operator."""
+        domain = domain_name(node.domain)
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self._imports.get(domain, 1), domain)
+        except onnx.defs.SchemaError:
+            return False
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        return not any("double" in kind for kind in formal.types)
+
+    def type_attributes(self, node: onnx.NodeProto) -> set[str]:
+        """Name the attributes of a node that hold an element type."""
+        function = self._functions.get((domain_name(node.domain), node.op_type))
+        if function is None:
+            return _TYPE_ATTRIBUTES
+        return {
+            attribute.ref_attr_name
+            for inner in _all_nodes(function.node)
+            for attribute in inner.attribute
+            if attribute.ref_attr_name and attribute.name in self.type_attributes(inner)
+        }
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for graph in subgraphs(node).values():
+            yield from _all_nodes(graph.node)
+
+
+def _convert_graph(graph: onnx.GraphProto, rules: _Rules) -> None:
+    kept = _names_kept(graph.node, rules)
+    for name, tensor in initializers(graph):
+        if name not in kept:
+            _convert_tensor(tensor)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.name not in kept:
+            _convert_type(value.type)
+    _convert_nodes(graph.node, rules, kept)
+
+
+def _names_kept(nodes: Iterable[onnx.NodeProto], rules: _Rules) -> set[str]:
+    """Name the values that only inputs without float64 read."""
+    refused: set[str] = set()
+    accepted: set[str] = set()
+    for node in _all_nodes(nodes):
+        for position, name in enumerate(node.input):
+            (refused if rules.refuses_double(node, position) else accepted).add(name)
+    return refused - accepted - {""}
+
+
+def _convert_nodes(nodes: MutableSequence[onnx.NodeProto], rules: _Rules, kept: set[str]) -> None:
+    for node in nodes:
+        if not kept.intersection(node.output):
+            _convert_node(node, rules)
+        for graph in subgraphs(node).values():
+            _convert_graph(graph, rules)
+    for i in reversed(range(len(nodes))):
+        if _is_float_of_a_function(nodes[i]):
+            nodes.insert(i + 1, _cast_output(nodes[i]))
+
+
+def _is_float_of_a_function(node: onnx.NodeProto) -> bool:
+    """Tell a Constant whose value, an attribute of the function, is known by the caller only."""
+    return node.op_type == "Constant" and any(
+        attribute.ref_attr_name and attribute.name in _FLOAT_VALUES for attribute in node.attribute
+    )
+
+
+def _cast_output(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Rename the output of a node, and make the node that gives it in float64."""
+    name = node.output[0]
+    node.output[0] = f"{name}__float32"
+    return onnx.helper.make_node("Cast", list(node.output), [name], to=int(_DOUBLE))
+
+
+def _convert_node(node: onnx.NodeProto, rules: _Rules) -> None:
+    types = rules.type_attributes(node)
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.TENSOR:
+            _convert_tensor(attribute.t)
+        elif attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
+            _convert_tensor(attribute.sparse_tensor)
+        elif attribute.type == onnx.AttributeProto.TYPE_PROTO:
+            _convert_type(attribute.tp)
+        elif attribute.name in types and attribute.i in _FLOATS:
+            attribute.i = _DOUBLE
+    _add_defaults(node)
+
+
+def _add_defaults(node: onnx.NodeProto) -> None:
+    """Give a type to the operators that make float32 when nothing is said."""
+    given = {attribute.name: attribute for attribute in node.attribute}
+    if node.domain not in {"", "ai.onnx"}:
+        return
+    default = _FLOAT_BY_DEFAULT.get(node.op_type)
+    if default is not None and default not in given:
+        node.attribute.append(onnx.helper.make_attribute(default, int(_DOUBLE)))
+    elif node.op_type == "ConstantOfShape" and "value" not in given:
+        node.attribute.append(onnx.helper.make_attribute("value", _tensor(np.zeros(1))))
+    elif node.op_type == "Constant":
+        for name in _FLOAT_VALUES:
+            if name in given and not given[name].ref_attr_name:
+                value = onnx.helper.get_attribute_value(given[name])
+                node.attribute.remove(given[name])
+                node.attribute.append(onnx.helper.make_attribute("value", _tensor(value)))
+
+
+def _tensor(value: object) -> onnx.TensorProto:
+    return onnx.numpy_helper.from_array(np.asarray(value, np.float64))
+
+
+def _convert_tensor(tensor: onnx.TensorProto | onnx.SparseTensorProto) -> None:
+    if isinstance(tensor, onnx.SparseTensorProto):
+        tensor = tensor.values
+    if tensor.data_type in _FLOATS:
+        array = dense_array(tensor).astype(np.float64)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+
+def _convert_type(kind: onnx.TypeProto) -> None:
+    match kind.WhichOneof("value"):
+        case "tensor_type" | "sparse_tensor_type" as name:
+            tensor = getattr(kind, name)
+            if tensor.elem_type in _FLOATS:
+                tensor.elem_type = _DOUBLE
+        case "sequence_type":
+            _convert_type(kind.sequence_type.elem_type)
+        case "optional_type":
+            _convert_type(kind.optional_type.elem_type)
+        case "map_type":
+            _convert_type(kind.map_type.value_type)

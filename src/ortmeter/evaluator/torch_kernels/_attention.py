@@ -1,0 +1,199 @@
+"""Attention and rotary embedding."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ortmeter.evaluator.torch_kernels._casting import dtype_of
+from ortmeter.evaluator.torch_kernels._helpers import by_heads
+from ortmeter.evaluator.torch_kernels._registry import UnsupportedError, describe, kernel
+
+__all__ = ["attention", "rotary_embedding"]
+
+_PACKED = 3  # rank of (batch, sequence, heads * size)
+_RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)  # values of qk_matmul_output_mode
+
+
+@dataclass(frozen=True)
+class _Visibility:
+    """Which keys a query may see, besides the mask that is given."""
+
+    is_causal: int
+    left: int
+    right: int
+    past: int
+    valid: Tensor | None
+
+    def allowed(self, q: Tensor, k: Tensor) -> Tensor | None:
+        """Give True where a query sees a key, None when every key is seen."""
+        limited = self.is_causal or self.left >= 0 or self.right >= 0
+        if not limited and self.valid is None:
+            return None
+        keys = torch.arange(k.shape[2], device=q.device)
+        seen = torch.ones((q.shape[2], k.shape[2]), dtype=torch.bool, device=q.device)
+        if limited:
+            ahead = keys - self._positions(q)
+            if self.is_causal:
+                seen = seen & (ahead <= 0)
+            if self.left >= 0:
+                seen = seen & (ahead >= -self.left)
+            if self.right >= 0:
+                seen = seen & (ahead <= self.right)
+        return seen if self.valid is None else seen & (keys < self.valid.reshape(-1, 1, 1, 1))
+
+    def _positions(self, q: Tensor) -> Tensor:
+        """Absolute positions of the queries: those that precede them are in a cache."""
+        places = torch.arange(q.shape[2], device=q.device).reshape(-1, 1) + self.past
+        if self.valid is None:
+            return places
+        return places + (self.valid - q.shape[2]).reshape(-1, 1, 1, 1)
+
+
+@kernel("Attention", since=23)
+def attention(  # noqa: PLR0917 - the inputs of the operator
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    nonpad_kv_seqlen: Tensor | None = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int | None = None,
+    left_window_size: int = -1,
+    q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    right_window_size: int = -1,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+    n_outputs: int = 1,
+) -> Any:
+    """Scaled dot-product attention, with a cache of keys and values."""
+    packed = q.ndim == _PACKED
+    if packed:
+        q, k, v = (
+            _unpack(x, heads)
+            for x, heads in ((q, q_num_heads), (k, kv_num_heads), (v, kv_num_heads))
+        )
+    past = 0 if past_key is None else past_key.shape[2]
+    if past_key is not None and past_value is not None:
+        k, v = torch.cat((past_key, k), 2), torch.cat((past_value, v), 2)
+    visible = _Visibility(is_causal, left_window_size, right_window_size, past, nonpad_kv_seqlen)
+    bias = _bias(mask, visible.allowed(q, k), q, k)
+    scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    precision = q.dtype if softmax_precision is None else dtype_of("Attention", softmax_precision)
+    if n_outputs <= _PROBABILITIES and not softcap and precision == q.dtype:
+        y, scores = _fused(q, k, v, bias, scale), None
+    else:
+        y, scores = _detailed(
+            q,
+            k,
+            v,
+            bias,
+            scale=scale,
+            softcap=softcap,
+            precision=precision,
+            mode=qk_matmul_output_mode,
+        )
+    if packed:
+        y = y.transpose(1, 2).flatten(2)
+    return (y, k, v, scores)[:n_outputs] if n_outputs > 1 else y
+
+
+def _unpack(x: Tensor, heads: int | None) -> Tensor:
+    if heads is None:
+        raise UnsupportedError(
+            f"Attention: given {describe(x)} and no number of heads; accepted: "
+            "4 dimensions, or q_num_heads and kv_num_heads"
+        )
+    return by_heads(x, heads)
+
+
+def _bias(mask: Tensor | None, allowed: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+    """Give what is added to the scores: a mask, and minus infinity where nothing is seen."""
+    if mask is not None:
+        missing = k.shape[2] - mask.shape[-1]
+        if missing > 0:
+            mask = functional.pad(mask, (0, missing), value=_hidden(mask))
+        if mask.dtype == torch.bool:
+            allowed = mask if allowed is None else mask & allowed
+            mask = None
+    if allowed is None:
+        return mask
+    zero = torch.zeros((), dtype=q.dtype, device=q.device) if mask is None else mask
+    return torch.where(allowed, zero, -math.inf)
+
+
+def _hidden(mask: Tensor) -> float:
+    return 0.0 if mask.dtype == torch.bool else -math.inf
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Run the kernel of torch; queries that see nothing give zeros."""
+    grouped = q.shape[1] != k.shape[1]
+    y = functional.scaled_dot_product_attention(q, k, v, bias, scale=scale, enable_gqa=grouped)
+    # torch gives these zeros on CPU, and promises nothing for its other kernels.
+    return y if bias is None else torch.where(_sees_nothing(bias), 0, y)
+
+
+def _sees_nothing(bias: Tensor) -> Tensor:
+    return torch.isneginf(bias).all(-1, keepdim=True)
+
+
+def _detailed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    *,
+    scale: float,
+    softcap: float,
+    precision: torch.dtype,
+    mode: int,
+) -> tuple[Tensor, Tensor]:
+    """Compute the steps one by one; give the result and the scores of the step asked for."""
+    if q.shape[1] != k.shape[1]:
+        repeats = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
+    root = math.sqrt(scale)
+    raw = (q * root) @ (k * root).transpose(2, 3)
+    capped = torch.tanh(raw / softcap) * softcap if softcap else raw
+    biased = capped if bias is None else capped + bias
+    probabilities = torch.softmax(biased.to(precision), -1)
+    if bias is not None:
+        probabilities = torch.where(_sees_nothing(bias), 0, probabilities)
+    probabilities = probabilities.to(q.dtype)
+    steps = {_RAW: raw, _CAPPED: capped, _BIASED: biased, _PROBABILITIES: probabilities}
+    return probabilities @ v, steps[mode]
+
+
+@kernel("RotaryEmbedding", since=23)
+def rotary_embedding(
+    x: Tensor,
+    cos_cache: Tensor,
+    sin_cache: Tensor,
+    position_ids: Tensor | None = None,
+    *,
+    interleaved: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+) -> Tensor:
+    """Rotate pairs of features by an angle that depends on the position."""
+    heads = (by_heads(x, num_heads) if x.ndim == _PACKED else x).transpose(1, 2)
+    size = rotary_embedding_dim or heads.shape[3]
+    cos, sin = (
+        (cache if position_ids is None else cache[position_ids]).unsqueeze(2)
+        for cache in (cos_cache, sin_cache)
+    )
+    turned, kept = heads[..., :size], heads[..., size:]
+    first, second = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    pair = (cos * first - sin * second, sin * first + cos * second)
+    turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    y = torch.cat((turned, kept), -1)
+    return y.flatten(2) if x.ndim == _PACKED else y.transpose(1, 2)

@@ -1,0 +1,75 @@
+"""Products of matrices and what is computed from square ones."""
+
+import torch
+from torch import Tensor
+
+from ortmeter.evaluator.torch_kernels._registry import UnsupportedError, describe, kernel
+from ortmeter.evaluator.torch_kernels._unsigned import direct, same_bits
+
+__all__ = ["det", "einsum", "gemm", "mat_mul_integer", "trilu"]
+
+
+direct("MatMul", torch.matmul, since=1)
+
+
+@kernel("Gemm", since=7)
+def gemm(
+    x: Tensor,
+    y: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Tensor:
+    """Product of two matrices, plus a term that is broadcast to it."""
+    x = x.t() if transA else x
+    y = y.t() if transB else y
+    if not x.is_floating_point():
+        alpha, beta = _integer(x, alpha), _integer(x, beta)
+    if c is not None:
+        return torch.addmm(c, x, y, beta=beta, alpha=alpha)
+    product = torch.mm(x, y)
+    return product if alpha == 1 else product * alpha
+
+
+def _integer(x: Tensor, factor: float) -> int:
+    if factor != int(factor):
+        raise UnsupportedError(
+            f"Gemm: given {describe(x)} and the factor {factor}; accepted: integers for integers"
+        )
+    return int(factor)
+
+
+@kernel("MatMulInteger", since=10)
+def mat_mul_integer(
+    x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
+) -> Tensor:
+    """Product of integer matrices; float64 holds every sum of fewer than 2**37 terms."""
+    left, right = x.to(torch.float64), y.to(torch.float64)
+    if x_zero is not None:
+        left = left - (x_zero.unsqueeze(-1) if x_zero.ndim == 1 else x_zero)
+    if y_zero is not None:
+        right = right - y_zero
+    return torch.matmul(left, right).to(torch.int64).to(torch.int32)
+
+
+@kernel("Einsum", since=12)
+def einsum(*operands: Tensor, equation: str) -> Tensor:
+    """Sum of products in the convention of Einstein."""
+    return torch.einsum(equation, *operands)
+
+
+@kernel("Det", since=11)
+def det(x: Tensor) -> Tensor:
+    """Determinants of a stack of matrices."""
+    values: Tensor = torch.linalg.det(x)
+    return values
+
+
+@kernel("Trilu", since=14)
+def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
+    """Triangle of a stack of matrices, from the diagonal *k* on."""
+    diagonal = 0 if k is None else int(k)
+    return same_bits(torch.triu if upper else torch.tril, x, diagonal)

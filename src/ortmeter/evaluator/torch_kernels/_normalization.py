@@ -1,0 +1,200 @@
+"""Softmax and normalizations."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ortmeter.evaluator.torch_kernels._casting import dtype_of
+from ortmeter.evaluator.torch_kernels._helpers import positive_axis
+from ortmeter.evaluator.torch_kernels._registry import (
+    TensorFunction,
+    UnsupportedError,
+    describe,
+    kernel,
+)
+
+__all__ = [
+    "dropout",
+    "dropout_of_inference",
+    "group_normalization",
+    "group_normalization_per_group",
+    "instance_normalization",
+    "layer_normalization",
+    "lp_normalization",
+    "lrn",
+    "mean_variance_normalization",
+    "rms_normalization",
+]
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
+    return torch.zeros_like(x).scatter(axis, torch.argmax(x, axis, keepdim=True), 1)
+
+
+def _register_softmax(op_type: str, function: Callable[[Tensor, int], Tensor]) -> None:
+    """Register a function over one axis; before opset 13, over all the axes from one on."""
+
+    def flattened(x: Tensor, *, axis: int = 1) -> Tensor:
+        cut = positive_axis(axis, x.ndim)
+        matrix = x.reshape(math.prod(x.shape[:cut]), math.prod(x.shape[cut:]))
+        return function(matrix, 1).reshape(x.shape)
+
+    def along(x: Tensor, *, axis: int = -1) -> Tensor:
+        return function(x, axis)
+
+    kernel(op_type, since=1)(flattened)
+    kernel(op_type, since=13)(along)
+
+
+for _op, _function in (
+    ("Softmax", torch.softmax),
+    ("LogSoftmax", torch.log_softmax),
+    ("Hardmax", _hardmax),
+):
+    _register_softmax(_op, _function)
+
+
+@kernel("LayerNormalization", since=17)
+def layer_normalization(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+    n_outputs: int = 1,
+) -> Any:
+    """Normalize over the last axes; then the mean and the inverse deviation, if asked for."""
+    shape = x.shape[axis:]
+    stash = dtype_of("LayerNormalization", stash_type)
+    if stash not in (torch.float32, x.dtype):
+        y = _stashed(functional.layer_norm, x, shape, epsilon, stash) * scale
+        y = y if bias is None else y + bias
+    elif scale.shape == shape and (bias is None or bias.shape == shape):
+        y = functional.layer_norm(x, shape, scale, bias, epsilon)
+    else:
+        y = functional.layer_norm(x, shape, eps=epsilon) * scale
+        y = y if bias is None else y + bias
+    return (y, *_statistics(x.to(stash), len(shape), epsilon)) if n_outputs > 1 else y
+
+
+def _stashed(
+    function: TensorFunction, x: Tensor, shape: torch.Size, epsilon: float, stash: torch.dtype
+) -> Tensor:
+    """Normalize in another type, and come back."""
+    return function(x.to(stash), shape, eps=epsilon).to(x.dtype)
+
+
+def _statistics(x: Tensor, rank: int, epsilon: float) -> tuple[Tensor, Tensor]:
+    variance, mean = torch.var_mean(x, tuple(range(-rank, 0)), correction=0, keepdim=True)
+    return mean, torch.rsqrt(variance + epsilon)
+
+
+@kernel("RMSNormalization", since=23)
+def rms_normalization(
+    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Tensor:
+    """Divide by the root of the mean square over the last axes."""
+    shape = x.shape[axis:]
+    stash = dtype_of("RMSNormalization", stash_type)
+    if stash not in (torch.float32, x.dtype):
+        return _stashed(functional.rms_norm, x, shape, epsilon, stash) * scale
+    if scale.shape == shape:
+        return functional.rms_norm(x, shape, scale, epsilon)
+    return functional.rms_norm(x, shape, eps=epsilon) * scale
+
+
+@kernel("GroupNormalization", since=18)
+def group_normalization_per_group(
+    x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5
+) -> Tensor:
+    """Normalize groups of channels; scale and bias have one value a group."""
+    repeats = x.shape[1] // num_groups
+    scale, bias = scale.repeat_interleave(repeats), bias.repeat_interleave(repeats)
+    return functional.group_norm(x, num_groups, scale, bias, epsilon)
+
+
+@kernel("GroupNormalization", since=21)
+def group_normalization(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Tensor:
+    """Normalize groups of channels; scale and bias have one value a channel."""
+    stash = dtype_of("GroupNormalization", stash_type)
+    if stash not in (torch.float32, x.dtype):
+        y = functional.group_norm(x.to(stash), num_groups, eps=epsilon).to(x.dtype)
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        return y * scale.reshape(shape) + bias.reshape(shape)
+    return functional.group_norm(x, num_groups, scale, bias, epsilon)
+
+
+@kernel("InstanceNormalization", since=6)
+def instance_normalization(
+    x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5
+) -> Tensor:
+    """Normalize each channel of each sample."""
+    cudnn = torch.backends.cudnn.enabled
+    return torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, cudnn)
+
+
+@kernel("MeanVarianceNormalization", since=9)
+def mean_variance_normalization(
+    x: Tensor, *, axes: tuple[int, ...] | list[int] = (0, 2, 3)
+) -> Tensor:
+    """Subtract the mean, divide by the deviation, plus 1e-9."""
+    variance, mean = torch.var_mean(x, tuple(axes), correction=0, keepdim=True)
+    return (x - mean) / (torch.sqrt(variance) + 1e-9)
+
+
+@kernel("LpNormalization", since=1)
+def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    """Divide by the norm along an axis; zeros stay zeros."""
+    norm = torch.linalg.vector_norm(x, p, axis, keepdim=True)
+    return torch.where(norm == 0, 0, x / norm)
+
+
+@kernel("LRN", since=1)
+def lrn(
+    x: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0
+) -> Tensor:
+    """Divide by a power of the sum of squares over neighbouring channels."""
+    before = (size - 1) // 2
+    shape = [x.shape[0], x.shape[1], -1]
+    squares = functional.pad((x * x).reshape(shape), (0, 0, before, size - 1 - before))
+    sums = squares.unfold(1, size, 1).sum(-1).reshape(x.shape)
+    return x / (sums * (alpha / size) + bias) ** beta
+
+
+@kernel("Dropout", since=12)
+def dropout(
+    x: Tensor,
+    ratio: Tensor | None = None,
+    training_mode: Tensor | None = None,
+    *,
+    seed: int = 0,
+    n_outputs: int = 1,
+) -> Any:
+    """Give the input; nothing is drawn."""
+    if training_mode is not None and bool(training_mode) and (ratio is None or float(ratio)):
+        raise UnsupportedError(
+            f"Dropout: given {describe(x, ratio, training_mode)} and seed={seed}; accepted: "
+            "inference, or a ratio of 0"
+        )
+    return (x, torch.ones_like(x, dtype=torch.bool)) if n_outputs > 1 else x
+
+
+@kernel("Dropout", since=7, until=11)
+def dropout_of_inference(x: Tensor, *, ratio: float = 0.5, n_outputs: int = 1) -> Any:
+    """Give the input, and a mask of ones."""
+    del ratio
+    return (x, torch.ones_like(x, dtype=torch.bool)) if n_outputs > 1 else x
