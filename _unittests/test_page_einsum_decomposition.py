@@ -114,17 +114,11 @@ def test_split_transpositions_are_compared_when_there_are_some(page):
     assert page["conclude_split"](planted(**{worst: 4.0}), worst) == []
 
 
-class Search:
-    seconds, candidates = 2.0, (1, 2, 3)
-
-    class best:  # noqa: N801 - an attribute
-        name = "order bntsh"
-
-
 def test_the_price_of_a_search_is_in_calls(page):
     wins = latencies(page, einsum=3e-3, written=1.0, searched=1e-3)
     loses = latencies(page, einsum=1e-3, written=1.0, searched=2e-3)
-    won, lost = page["conclude_price"]({1: Search(), 2: Search()}, {1: wins, 2: loses})
+    search = {"best": "order bntsh", "candidates": 3, "seconds": 2.0}
+    won, lost = page["conclude_price"]({1: search, 2: search}, {1: wins, 2: loses})
     assert "chose order bntsh among 3 candidates in 2.00 s: it pays after" in won
     calls = float(won.split("after ")[1].split()[0].replace(",", ""))
     assert calls == pytest.approx(1000, rel=0.02)

@@ -64,6 +64,7 @@ args = ortmeter.get_parsed_args(
     budget=Param(2.0, fast=0.2, minimum=0.01, help="seconds of a search"),
     repeat=Param(30, fast=5, minimum=5, help="samples of a latency, at least"),
     runs=Param(40, fast=5, minimum=2, help="runs of a profile"),
+    record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 EQUATION = "bsnh,btnh->bnts"
 provider = ortmeter.resolve_provider(args.provider)
@@ -423,26 +424,55 @@ def conclude_price(searches, measured):
     sentences = []
     for threads, found in searches.items():
         gain = measured[threads][EINSUM].median - measured[threads][SEARCHED].median
-        pays = f"pays after {found.seconds / gain:,.0f} calls" if gain > 0 else "does not pay"
+        pays = f"pays after {found['seconds'] / gain:,.0f} calls" if gain > 0 else "does not pay"
         sentences.append(
-            f"with threads={threads}, the search chose {found.best.name} among "
-            f"{len(found.candidates)} candidates in {found.seconds:.2f} s: it {pays}."
+            f"with threads={threads}, the search chose {found['best']} among "
+            f"{found['candidates']} candidates in {found['seconds']:.2f} s: it {pays}."
         )
     return sentences
+
+
+def describe_search(found):
+    return {
+        "best": found.best.name,
+        "candidates": len(found.candidates),
+        "seconds": found.seconds,
+    }
 
 
 # %%
 # All of them:
 
-sentences = [
-    *conclude_claims(measured),
-    *conclude_threads(measured),
-    *conclude_order(ordered, sessions, named, elsewhere),
-    *conclude_cause(split),
-    *conclude_split(sessions[1], chosen[WORST]),
-    *conclude_price(searches, measured),
-]
-show(Conclusion(tuple(sentences), f"{environment()}, {legend}"))
+data = {
+    "measured": measured,
+    "orders": sorted(ordered),
+    "sessions": sessions,
+    "named": named,
+    "elsewhere": elsewhere,
+    "split": split.rename_axis("candidate"),
+    "worst": chosen[WORST],
+    "searches": {threads: describe_search(found) for threads, found in searches.items()},
+    "latency": latency,
+    "legend": legend,
+}
+here = ortmeter.record("plot_einsum_decomposition", args, provider, data)
+
+
+def conclusion(record):
+    data = record.data
+    sessions = data["sessions"]
+    sentences = [
+        *conclude_claims(data["measured"]),
+        *conclude_threads(data["measured"]),
+        *conclude_order(data["orders"], sessions, data["named"], data["elsewhere"]),
+        *conclude_cause(data["split"]),
+        *conclude_split(sessions[1], data["worst"]),
+        *conclude_price(data["searches"], data["measured"]),
+    ]
+    return Conclusion(tuple(sentences), f"{record.environment}, {data['legend']}")
+
+
+show(conclusion(here))
 
 # %%
 # The tables behind these sentences:
@@ -450,6 +480,26 @@ show(Conclusion(tuple(sentences), f"{environment()}, {legend}"))
 every = ortmeter.to_frame(sessions, "search")
 tables = {"latency": latency, "candidates": every, "split": split.reset_index(names="candidate")}
 show(ortmeter.save_tables("plot_einsum_decomposition", tables))
+
+# %%
+# On other machines
+# -----------------
+#
+# With ``--record``, the page keeps its samples in a file. From the files of other machines, the
+# functions above compute the same table, plot and sentences.
+
+
+def report(record):
+    latency, legend = record.data["latency"], record.data["legend"]
+    yield ortmeter.in_milliseconds(latency, ["threads", "candidate"]).rename_axis(columns=legend)
+    title = f"{EQUATION}, {record.configuration['provider']}"
+    yield ortmeter.latency_plot(latency, x="threads", title=title, caption=legend)
+    yield conclusion(record)
+
+
+if args.record:
+    here.save(conclusion(here))
+show(ortmeter.replay(report, ortmeter.load_records(here.page)))
 
 # %%
 # What this page does not cover
