@@ -5,11 +5,11 @@ import html
 import importlib.resources
 import io
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortmeter._files import write_atomically
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting._matplotlib import draw_svg, svg_size
 
@@ -174,7 +174,7 @@ class Drawing:
             raise InvalidArgumentError(
                 f"A drawing is saved as {', '.join(writers)}, {path.name!r} is none of them"
             )
-        _write_atomically(path, writers[path.suffix]())
+        write_atomically(path, writers[path.suffix]())
         return path
 
     def _writers(self) -> Mapping[str, Callable[[], bytes]]:
@@ -188,14 +188,3 @@ class Drawing:
                 title=html.escape(self.title), body=self._repr_html_()
             ).encode(),
         }
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
