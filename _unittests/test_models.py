@@ -9,7 +9,7 @@ import pytest
 
 from ortmeter import make_session
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.models import freeze_inputs, sample_cnn
+from ortmeter.models import freeze_inputs, layer_norm_matmul, sample_cnn
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] X, float[n] Y) => (float[n] Z) { Z = Sub(X, Y) }"""
@@ -98,3 +98,64 @@ def test_the_sample_network_is_the_same_each_time():
 def test_a_size_that_cannot_be_halved_is_refused(size):
     with pytest.raises(InvalidArgumentError, match=rf"size={size}\. Accepted: a positive even"):
         sample_cnn(size=size)
+
+
+def run_layer_norm(model, x):
+    """Compute the expected output in float64 from the weights of a model."""
+    scale, bias, matrix, last = (
+        onnx.numpy_helper.to_array(tensor).astype(np.float64) for tensor in model.graph.initializer
+    )
+    centred = x - x.mean(-1, keepdims=True)
+    normalized = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 1e-5)
+    return (normalized * scale + bias) @ matrix + last
+
+
+@pytest.mark.parametrize("weights", ["positive", "centred"])
+def test_a_layer_normalization_and_a_product(weights):
+    model = layer_norm_matmul(64, weights=weights)
+    onnx.checker.check_model(model, full_check=True)
+    assert [node.name for node in model.graph.node] == ["norm", "matmul", "add"]
+    x = np.random.default_rng(1).standard_normal((2, 5, 64)).astype(np.float32)
+    expected = run_layer_norm(model, x.astype(np.float64))
+    for got in (
+        onnx.reference.ReferenceEvaluator(model).run(None, {"X": x})[0],
+        make_session(model, provider="cpu").run(None, {"X": x})[0],
+    ):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
+
+
+def test_positive_weights_put_every_output_in_one_binade():
+    x = (np.random.default_rng(1).random((1, 200, 1152)) - 0.5) * 120
+    positive = run_layer_norm(layer_norm_matmul(), x)
+    assert (np.floor(np.log2(positive)) == np.floor(np.log2(288))).mean() > 0.99
+    centred = run_layer_norm(layer_norm_matmul(weights="centred"), x)
+    assert 0.4 < (centred > 0).mean() < 0.6
+    assert 1 < centred.std() < 50
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_the_weights_are_the_same_in_every_type(dtype):
+    model, wide = (layer_norm_matmul(16, dtype=kind) for kind in (dtype, "float64"))
+    onnx.checker.check_model(model, full_check=True)
+    for tensor, reference in zip(model.graph.initializer, wide.graph.initializer, strict=True):
+        got, expected = map(onnx.numpy_helper.to_array, (tensor, reference))
+        assert got.dtype.name == dtype
+        np.testing.assert_array_equal(got, expected.astype(got.dtype))
+
+
+def test_the_layer_normalization_is_the_same_each_time():
+    assert layer_norm_matmul(8) == layer_norm_matmul(8)
+    assert layer_norm_matmul(8) != layer_norm_matmul(8, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": 0}, "features=0"),
+        ({"weights": "negative"}, "weights='negative'. Accepted: .* 'positive', 'centred'"),
+        ({"dtype": "int64"}, "'int64' is not a real floating-point type"),
+    ],
+)
+def test_a_layer_normalization_that_cannot_be_built_is_refused(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        layer_norm_matmul(**options)

@@ -33,6 +33,31 @@ CLAIMS = (
         "plot_op_gemm2_cuda",
         "^weights that change",
     ),
+    Claim(
+        "a decomposed einsum is faster than Einsum once its order was searched for",
+        "plot_einsum_decomposition",
+        "^claim of 2021, the decomposition that the search found",
+    ),
+    Claim(
+        "a decomposed einsum is slower than Einsum as it was written",
+        "plot_einsum_decomposition",
+        "^claim of 2021, the decomposition as it was written",
+    ),
+    Claim(
+        "a product fused with a transposition explains why it is faster",
+        "plot_einsum_decomposition",
+        "^claim of 2021, a product fused",
+    ),
+    Claim(
+        "discrepancies are significant on CUDA, higher for float16",
+        "plot_layer_norm_discrepancies",
+        '^"(higher|significant)',
+    ),
+    Claim(
+        "the implementation of a LayerNormalization cannot be exchanged",
+        "plot_layer_norm_discrepancies",
+        '^"cannot be exchanged"',
+    ),
 )
 
 

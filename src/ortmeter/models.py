@@ -8,10 +8,11 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 
+from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.loading import ModelLike, load_model
 
-__all__ = ["freeze_inputs", "sample_cnn"]
+__all__ = ["freeze_inputs", "layer_norm_matmul", "sample_cnn"]
 
 _CNN = """<ir_version: 10, opset_import: ["": 21]>
 sample_cnn (float[1, 3, {size}, {size}] input) => (float[1, 64, {half}, {half}] output)
@@ -48,6 +49,15 @@ _CNN_WEIGHTS = {
     "shortcut_w": (64, 64, 1, 1),
     "shortcut_b": (64,),
 }
+
+_LAYER_NORM = """<ir_version: 10, opset_import: ["": 21]>
+layer_norm_matmul ({kind}[a, b, {n}] X) => ({kind}[a, b, {n}] Z) {{
+[norm] normalized = LayerNormalization <axis = -1> (X, norm_scale, norm_b)
+[matmul] product = MatMul (normalized, matmul_w)
+[add] Z = Add (product, add_b)
+}}"""
+# Lowest value of the scale, then of everything else; the highest one is one more.
+_LOWEST = {"positive": (0.0, 0.0), "centred": (0.5, -0.5)}
 
 
 def freeze_inputs(model: ModelLike, values: Mapping[str, np.ndarray]) -> onnx.ModelProto:
@@ -95,6 +105,64 @@ def freeze_inputs(model: ModelLike, values: Mapping[str, np.ndarray]) -> onnx.Mo
     frozen.graph.input.extend(kept)
     frozen.graph.initializer.extend(tensors)
     return frozen
+
+
+def layer_norm_matmul(
+    features: int = 1152,
+    *,
+    weights: str = "positive",
+    dtype: DTypeLike = "float32",
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """Build a layer normalization, a product with a matrix, the addition of a bias.
+
+    Parameters
+    ----------
+    features : int
+        Length of the last axis, positive.
+    weights : {"positive", "centred"}
+        ``positive``: all of them are uniform in [0, 1), so that every output is near
+        ``features / 4``, between two powers of two if there are many features. ``centred``: the
+        scale is in [0.5, 1.5), the others in [-0.5, 0.5); outputs have both signs.
+    dtype : dtype
+        Floating-point type of the inputs, weights and outputs. Each type has the same weights,
+        rounded.
+    seed : int
+        Seed of the weights.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Three nodes of opset 21, ``norm``, ``matmul`` and ``add``; input ``X`` and output ``Z`` of
+        shape (a, b, features). The weights are initializers.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An argument has a value that is not accepted.
+
+    Examples
+    --------
+    >>> [node.op_type for node in layer_norm_matmul(8).graph.node]
+    ['LayerNormalization', 'MatMul', 'Add']
+    """
+    if features <= 0 or weights not in _LOWEST:
+        raise InvalidArgumentError(
+            f"features={features}, weights={weights!r}. Accepted: a positive number of features, "
+            f"weights among {', '.join(map(repr, _LOWEST))}"
+        )
+    float_info(dtype)  # refuses what is not a floating-point type
+    rng = np.random.default_rng(seed)
+    kind = onnx.TensorProto.DataType.Name(onnx_type(dtype)).lower()
+    model = onnx.parser.parse_model(_LAYER_NORM.format(kind=kind, n=features))
+    lowest_scale, lowest = _LOWEST[weights]
+    vector, square = (features,), (features, features)
+    shapes = {"norm_scale": vector, "norm_b": vector, "matmul_w": square, "add_b": vector}
+    for name, shape in shapes.items():
+        values = rng.random(shape) + (lowest_scale if name == "norm_scale" else lowest)
+        tensor = onnx.numpy_helper.from_array(values.astype(numpy_dtype(dtype)), name)
+        model.graph.initializer.append(tensor)
+    return model
 
 
 def sample_cnn(*, size: int = 112, seed: int = 0) -> onnx.ModelProto:

@@ -13,9 +13,7 @@ from ortmeter.cli.options import add_feeds, add_session, integer, make_feeds
 from ortmeter.cli.tables import readable
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evaluator import Evaluator, to_float64
-from ortmeter.evaluator.attribution import attribute
-from ortmeter.evaluator.attribution_result import Attribution
+from ortmeter.evaluator import Attribution, Evaluator, attribute, to_float64
 from ortmeter.feeds.inputs import declared_inputs
 from ortmeter.loading import load_model
 from ortmeter.plotting import NodeNote, draw_model
