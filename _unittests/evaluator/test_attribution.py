@@ -459,3 +459,19 @@ def test_tf32_is_the_choice_of_each_library(tf32):
     assert (product.local_error_candidate.ulp_at_max > 50) == rounded["ort"]
     assert (found.errors["session, all"].ulp_at_max > 50) == rounded["ort"]
     assert found.controls["baseline, run twice"].abs == 0
+
+
+def test_a_model_with_operators_without_float64_is_explained():
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[4, 8] X) => (float[4, 8] Y)
+    <float third = {0.33333334}> {
+        S = Mul(X, third)
+        Q, s, z = DynamicQuantizeLinear(S)
+        D = DequantizeLinear(Q, s, z)
+        [last] Y = Add(D, S)
+    }"""
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    biased = {"node:last": lambda a, b: a + b * np.float32(1.001)}
+    found = attribute(text, {"X": x}, "reference", biased, provider="cpu")
+    assert len(found.nodes) == 4
+    assert found.ranking()[0].name == "last"
+    assert found.errors["baseline"].abs < 1e-6

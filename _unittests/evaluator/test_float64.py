@@ -111,7 +111,8 @@ def test_codes_and_integers_stay():
         g (float[n] X, int64[n] I) => (float[n] Y, int32[n] J) <float S = {{0.5}}> {{
         Q = Cast <to = {kind}> (X) Y = DequantizeLinear(Q, S) J = Cast <to = 6> (I) }}""")
     attributes = [node.attribute[0].i for node in model.graph.node if node.op_type == "Cast"]
-    assert attributes == [kind, onnx.TensorProto.INT32]
+    # the one in the middle is around DequantizeLinear, which makes no float64
+    assert attributes == [kind, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT32]
     types = [value.type.tensor_type.elem_type for value in model.graph.input]
     assert types == [onnx.TensorProto.DOUBLE, onnx.TensorProto.INT64]
 
@@ -122,3 +123,36 @@ def test_sequences_are_widened():
         e = SequenceEmpty () x = ConcatFromSequence <axis = 0> (S) T = SequenceInsert(e, x) }""")
     (got,) = Evaluator(model).run(None, {"S": [np.ones(1), np.zeros(2)]})
     assert [value.dtype for value in got] == [np.float64]
+
+
+def test_operators_without_float64_stay_between_casts():
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[2, 4] X) => (float[2, 4] Y)
+    <float third = {0.33333334}> {
+        Q, s, z = DynamicQuantizeLinear(X)
+        D = DequantizeLinear(Q, s, z)
+        t = Mul(s, third)
+        Y = Mul(D, t)
+    }"""
+    x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
+    model = to_float64(text)
+    (got,) = Evaluator(model, sources=("reference",)).run(None, {"X": x})
+    low, high = (np.float32(edge) for edge in (min(x.min(), 0), max(x.max(), 0)))
+    scale = (high - low) / np.float32(255)
+    zero = np.round(-low / scale)
+    codes = np.clip(np.round(x / scale) + zero, 0, 255)
+    dequantized = ((codes - zero) * scale).astype(np.float32).astype(np.float64)
+    third = float(np.float32(0.33333334))
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, dequantized * float(scale) * third, rtol=1e-14)
+
+
+def test_trees_stay_between_casts():
+    from skl2onnx import to_onnx
+    from sklearn.tree import DecisionTreeRegressor
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((30, 3)).astype(np.float32)
+    tree = DecisionTreeRegressor(max_depth=3).fit(x, x.sum(axis=1))
+    (got,) = Evaluator(to_float64(to_onnx(tree, x[:1]))).run(None, {"X": x.astype(np.float64)})
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got.ravel(), tree.predict(x), rtol=1e-6)

@@ -11,6 +11,7 @@ from ortmeter.arrays import as_numpy
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator._context import Context
 from ortmeter.evaluator._feeds import FeedChecker
+from ortmeter.evaluator._narrow import is_added
 from ortmeter.evaluator._plan import Plan, Step, Watch
 from ortmeter.evaluator._policy import torch_policy
 from ortmeter.evaluator._values import element_type, fed_library, is_torch
@@ -53,7 +54,8 @@ class Hybrid:
         self._plans = tuple(plan for plan, _, _ in parts)
         self._memory = context.memory
         self._steps = tuple(plan.steps for plan in self._plans)
-        if len({len(steps) for steps in (*self._steps, self._exact.steps)}) > 1:
+        self._exact_steps = [s for s in self._exact.steps if not is_added(s.node.proto)]
+        if len({len(steps) for steps in (*self._steps, self._exact_steps)}) > 1:
             raise InvalidArgumentError(
                 "A kernel replaces a Constant, which has no discrepancy to attribute. Accepted: "
                 "kernels of the other nodes"
@@ -92,7 +94,7 @@ class Hybrid:
             del outputs
             self._is_wide[rank] = [_is_double(value) for value in inputs]
 
-        return self._exact.run(self._exact_given, _watch(self._exact.steps, remember))
+        return self._exact.run(self._exact_given, _watch(self._exact_steps, remember))
 
     def apply(self, side: int, rank: int, inputs: Sequence[Any]) -> list[Any]:
         """Run one node of a side."""
@@ -102,7 +104,7 @@ class Hybrid:
         """Run one node in float64, once :meth:`run_exact` told which inputs have this type."""
         flags = self._is_wide[rank]
         wide = [widen(v) if flag else v for v, flag in zip(inputs, flags, strict=True)]
-        return _apply(self._exact.steps[rank], wide)
+        return _apply(self._exact_steps[rank], wide)
 
 
 def _parts(evaluator: Evaluator) -> tuple[Plan, FeedChecker, Context]:
@@ -128,8 +130,9 @@ def _watch(steps: Sequence[Step], visit: Visit) -> Watch:
     ranks = {step.node: rank for rank, step in enumerate(steps)}
 
     def watch(node: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        rank = ranks[node]
-        visit(rank, inputs, _named(steps[rank], outputs))
+        rank = ranks.get(node)
+        if rank is not None:
+            visit(rank, inputs, _named(steps[rank], outputs))
 
     return watch
 

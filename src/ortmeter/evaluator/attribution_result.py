@@ -172,6 +172,8 @@ class Attribution:
         return pd.DataFrame.from_dict(found, orient="index")
 
     def __str__(self) -> str:
+        if differing(self.change) == 0:
+            return f"{len(self.nodes)} nodes on {self.provider}: candidate and baseline are equal"
         first = self.ranking()[0]
         return (
             f"{len(self.nodes)} nodes on {self.provider}, candidate against baseline: "

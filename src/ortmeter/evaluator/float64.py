@@ -1,6 +1,6 @@
 """The same model in float64, the reference that discrepancies are measured against."""
 
-from collections.abc import Iterable, Iterator, Mapping, MutableSequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 
 import numpy as np
 import onnx
@@ -9,6 +9,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from ortmeter.evaluator._attributes import dense_array, initializers, subgraphs
+from ortmeter.evaluator._narrow import add_casts, element_types
 from ortmeter.evaluator._node import domain_name, opset_versions
 from ortmeter.loading import ModelLike, load_model
 
@@ -62,7 +63,9 @@ def to_float64(model: ModelLike) -> onnx.ModelProto:
     Notes
     -----
     A weight read only by inputs that ONNX does not define for float64, such as the scales of
-    Resize, is left as it is.
+    Resize, is left as it is. Operators that ONNX defines in float32 only, such as
+    DynamicQuantizeLinear or the trees of ``ai.onnx.ml``, stay so, between casts; those of local
+    functions have none.
 
     Examples
     --------
@@ -72,11 +75,12 @@ def to_float64(model: ModelLike) -> onnx.ModelProto:
     >>> [v.type.tensor_type.elem_type for v in (*double.graph.input, *double.graph.output)]
     [11, 11]
     """
+    original = load_model(model)
     copy = onnx.ModelProto()
-    copy.CopyFrom(load_model(model))
-    _convert_graph(copy.graph, _Rules(copy, opset_versions(copy)))
+    copy.CopyFrom(original)
+    _convert_graph(copy.graph, _Rules(copy, opset_versions(copy), element_types(original)))
     for function in copy.functions:
-        _convert_nodes(function.node, _Rules(copy, opset_versions(function)), kept=set())
+        _convert_nodes(function.node, _Rules(copy, opset_versions(function), {}), kept=set())
         for value in function.value_info:
             _convert_type(value.type)
     return copy
@@ -85,19 +89,29 @@ def to_float64(model: ModelLike) -> onnx.ModelProto:
 class _Rules:
     """What converting a node needs to know about the model."""
 
-    def __init__(self, model: onnx.ModelProto, imports: Mapping[str, int]) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, imports: Mapping[str, int], types: Mapping[str, int]
+    ) -> None:
         self._imports = imports
+        self.widened = {name: kind in _FLOATS for name, kind in types.items()}
         self._functions = {(domain_name(f.domain), f.name): f for f in model.functions}
 
     def refuses_double(self, node: onnx.NodeProto, position: int) -> bool:
         """Tell whether ONNX gives no float64 to this input of an operator."""
+        schema = self._schema(node)
+        return schema is not None and _has_no_double(schema.inputs, position)
+
+    def makes_no_double(self, node: onnx.NodeProto, position: int) -> bool:
+        """Tell whether ONNX gives no float64 to this output of an operator."""
+        schema = self._schema(node)
+        return schema is not None and _has_no_double(schema.outputs, position)
+
+    def _schema(self, node: onnx.NodeProto) -> onnx.defs.OpSchema | None:
         domain = domain_name(node.domain)
         try:
-            schema = onnx.defs.get_schema(node.op_type, self._imports.get(domain, 1), domain)
+            return onnx.defs.get_schema(node.op_type, self._imports.get(domain, 1), domain)
         except onnx.defs.SchemaError:
-            return False
-        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
-        return not any("double" in kind for kind in formal.types)
+            return None
 
     def type_attributes(self, node: onnx.NodeProto) -> set[str]:
         """Name the attributes of a node that hold an element type."""
@@ -110,6 +124,11 @@ class _Rules:
             for attribute in inner.attribute
             if attribute.ref_attr_name and attribute.name in self.type_attributes(inner)
         }
+
+
+def _has_no_double(formals: Sequence[onnx.defs.OpSchema.FormalParameter], position: int) -> bool:
+    formal = formals[min(position, len(formals) - 1)]
+    return not any("double" in kind for kind in formal.types)
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -128,6 +147,7 @@ def _convert_graph(graph: onnx.GraphProto, rules: _Rules) -> None:
         if value.name not in kept:
             _convert_type(value.type)
     _convert_nodes(graph.node, rules, kept)
+    add_casts(graph, rules.widened, kept, rules.refuses_double, rules.makes_no_double)
 
 
 def _names_kept(nodes: Iterable[onnx.NodeProto], rules: _Rules) -> set[str]:
