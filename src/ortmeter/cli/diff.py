@@ -1,5 +1,6 @@
 """Tell how close two models, or two ways to run one, are and which nodes are responsible."""
 
+import importlib.util
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -129,13 +130,19 @@ def _evaluate(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], how: str, provider: Provider
 ) -> Outputs:
     names = [output.name for output in model.graph.output]
-    sources = ("reference",) if how == "reference" else ("torch", "ort", "reference")
+    sources = ("reference",) if how == "reference" else _sources()
     if how == "float64":
         model = to_float64(model)
         wanted = {declared.name: declared.dtype for declared in declared_inputs(model)}
         feeds = {name: array.astype(wanted[name]) for name, array in feeds.items()}
     evaluator = Evaluator(model, sources=sources, device=provider)
     return dict(zip(names, evaluator.run(names, feeds), strict=True))
+
+
+def _sources() -> tuple[str, ...]:
+    """Sources of kernels that are installed: torch is an extra."""
+    torch = ("torch",) if importlib.util.find_spec("torch") else ()
+    return (*torch, "reference", "ort")
 
 
 def _aligned(expected: Outputs, got: Outputs) -> Outputs:
@@ -175,9 +182,10 @@ def _search(
     if (count := len(model.graph.node)) > options.max_nodes:
         report.conclude(f"the {count} nodes were not searched: --max-nodes is {options.max_nodes}.")
         return
-    baseline = "reference" if options.against == "reference" else "torch"
+    sources = _sources()
+    baseline = "reference" if options.against == "reference" else sources[0]
     try:
-        found = attribute(model, feeds, baseline, "ort", provider=options.provider)
+        found = attribute(model, feeds, baseline, "ort", provider=options.provider, sources=sources)
     except ModelError as error:  # an operator without a kernel of its own, in float64 for instance
         report.conclude(f"the nodes were not searched: {error}")
         return
