@@ -10,11 +10,12 @@ endif
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed-$(RUNTIME)
+BROWSER := .venv/.installed-browser
 SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
 
-.PHONY: help install html html-noplot page record test test-site lint bench notebooks serve clean
+.PHONY: help install html html-noplot page record test test-site test-browser publish-check lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -28,9 +29,13 @@ page: install ## run one page, PAGE=plot_x, and rebuild the site around it
 record: install ## run the pages on PROVIDER, keep what they measured in _doc/results
 	for page in _doc/examples/*/plot_*.py; do ORTMETER_RECORD=1 ORTMETER_RESULTS=_doc/results MPLBACKEND=agg $(BIN)/python $$page || exit 1; done
 test: install ## run the tests that need no site
-	$(BIN)/python -m pytest -m "not site"
+	$(BIN)/python -m pytest -m "not site and not browser"
 test-site: html ## run the tests of the built site
-	$(BIN)/python -m pytest -m site
+	$(BIN)/python -m pytest -m "site and not browser"
+test-browser: html $(BROWSER) ## open every page of the built site in a browser
+	$(BIN)/python -m pytest -m browser
+publish-check: html ## verify every internal link and anchor of dist/html
+	$(BIN)/python _doc/_ext/links.py dist/html
 lint: install ## check style, types and layers
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports
 bench: install ## time our functions beside the peers'
@@ -49,4 +54,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	rm -f .venv/.installed-* && $(BIN)/python -m pip uninstall --quiet --yes onnxruntime onnxruntime-gpu
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(RUNTIME),pages,torch]" --group dev
+	touch $@
+
+# A browser of the system is taken first; without any, the tests are skipped and say why.
+$(BROWSER): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group browser
+	command -v chromium || command -v chromium-browser || command -v google-chrome || $(BIN)/python -m playwright install chromium || true
 	touch $@

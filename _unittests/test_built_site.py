@@ -4,15 +4,11 @@ import base64
 import functools
 import hashlib
 import html.parser
-import http.server
-import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
-import urllib.parse
 import venv
 import zipfile
 from pathlib import Path
@@ -20,12 +16,16 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+from browsing import BASE, ROOT, SITE, serve
 
 import ortmeter
 from ortmeter.providers import resolve_provider
 
-ROOT = Path(__file__).parent.parent
-SITE = ROOT / "dist" / "html"
+sys.path.insert(0, str(ROOT / "_doc"))
+
+from _ext import links
+from _ext import notebook as notebooks
+
 WHEEL = f"ortmeter-{ortmeter.__version__}-py3-none-any.whl"
 PAGES = sorted(path.stem for path in (ROOT / "_doc" / "examples").rglob("plot_*.py"))
 
@@ -34,16 +34,15 @@ each_page = pytest.mark.parametrize("page", PAGES)
 
 
 class Links(html.parser.HTMLParser):
-    """Collect the targets of a page, its anchors, its images and its text."""
+    """Collect the targets of a page, its images and its text."""
 
     def __init__(self, path):
         super().__init__()
-        self.links, self.anchors, self.images, self.text = [], {""}, [], []
+        self.links, self.images, self.text = [], [], []
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attrs):
         attributes = dict(attrs)
-        self.anchors.update(attributes[key] for key in ("id", "name") if key in attributes)
         if tag == "a" and "href" in attributes:
             self.links.append(attributes["href"])
         if tag == "img":
@@ -64,18 +63,7 @@ def published(page):
 
 
 def test_every_internal_link_and_anchor_exists():
-    broken = []
-    for path in SITE.rglob("*.html"):
-        for link in read(path).links:
-            url = urllib.parse.urlsplit(link)
-            if url.scheme:
-                continue
-            target = (path.parent / urllib.parse.unquote(url.path)).resolve() if url.path else path
-            if not target.exists() or (
-                target.suffix == ".html" and url.fragment not in read(target).anchors | {"top"}
-            ):
-                broken.append((path.name, link))
-    assert broken == []
+    assert links.Site(SITE, BASE).broken_links() == []
 
 
 @each_page
@@ -140,16 +128,8 @@ def test_the_downloads_of_a_page_are_there(page):
 @pytest.fixture
 def loopback():
     """Address of the site served on this machine."""
-    handler = functools.partial(QuietHandler, directory=str(SITE))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format, *args):  # noqa: A002 - the name in the base class
-        pass
+    with serve(SITE) as address:
+        yield address
 
 
 @pytest.fixture
@@ -165,12 +145,9 @@ def reader(tmp_path):
 
 def first_cell(page, base_url):
     """Installing cell of the notebook of a page, for another address."""
-    path = ROOT / "_doc" / "_ext" / "notebook.py"
-    spec = importlib.util.spec_from_file_location("notebook_of_the_site", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     (script,) = SITE.glob(f"_downloads/*/{page}.py")
-    return module.first_cell(WHEEL, base_url, module.extras_of(script.read_text(encoding="utf-8")))
+    extras = notebooks.extras_of(script.read_text(encoding="utf-8"))
+    return notebooks.first_cell(WHEEL, base_url, extras)
 
 
 @pytest.mark.slow

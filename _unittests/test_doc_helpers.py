@@ -94,7 +94,7 @@ def test_footer_names_the_devices_and_the_versions():
     )
     assert provider.built_on(Provider("cuda", 1), machine) == (
         "Measured on Some CPU (4 cores), Some GPU, provider CUDA:1: "
-        "ortmeter 0.1.0, onnxruntime-gpu 1.31, numpy 2.4."
+        "onnxruntime-gpu 1.31, numpy 2.4."
     )
 
 
@@ -434,12 +434,16 @@ def test_public_names_are_documented_in_one_module():
 
 
 def test_module_page_documents_each_name_and_links_the_pages():
-    text = api.module_page("ortmeter.providers", ["examples/performance/plot_x.py"])
+    uses = {"resolve_provider": ["examples/performance/plot_x.py"], "Provider": []}
+    text = api.module_page("ortmeter.providers", uses)
     assert ".. autofunction:: resolve_provider" in text
     assert ".. autoclass:: Provider\n   :members:" in text
     assert ".. minigallery::\n\n   examples/performance/plot_x.py" in text
-    assert "minigallery" not in api.module_page("ortmeter.providers", [])
-    assert ".. autoexception:: OrtMeterError" in api.module_page("ortmeter.errors", [])
+    entry = text.partition("autofunction:: resolve_provider")[2].partition("autofunction")[0]
+    assert "Used in :ref:`l-plot-x`." in entry
+    assert text.count("Used in") == 1
+    assert "minigallery" not in api.module_page("ortmeter.providers", {})
+    assert ".. autoexception:: OrtMeterError" in api.module_page("ortmeter.errors", {})
 
 
 # published

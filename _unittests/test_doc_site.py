@@ -139,7 +139,9 @@ def built(tmp_path_factory):
     conf += "\nextensions = ['sphinx_gallery.gen_gallery', '_ext']\n"
     (site.doc / "conf.py").write_text(conf, encoding="utf-8")
     (site.doc / "index.rst").write_text(INDEX, encoding="utf-8")
-    (site.doc / "methodology.rst").write_text(":orphan:\n\nMethod\n======\n", encoding="utf-8")
+    for name, title in (("methodology", "Method"), ("404", "Nothing here")):
+        text = f":orphan:\n\n{title}\n============\n"
+        (site.doc / f"{name}.rst").write_text(text, encoding="utf-8")
     site.write("plot_a")
     site.write("plot_b")
     code, ran = site.build(ORTMETER_BASEURL="https://example.org/site/")
@@ -159,6 +161,30 @@ def test_page_publishes_its_results_and_its_machine(built):
     html = built.html("plot_a")
     assert "RESULTS OF PLOT_A" in html
     assert "provider CPU" in re.search(r'<p class="built-on">(.*)</p>', html)[1]
+
+
+def test_page_names_the_version_and_its_published_address(built):
+    html = built.html("plot_a")
+    assert '<p class="built-on">ortmeter 0.1.0. Measured on ' in html
+    address = "https://example.org/site/auto_examples/performance/plot_a.html"
+    assert f'<link rel="canonical" href="{address}" />' in html
+    sitemap = (built.out / "sitemap.xml").read_text(encoding="utf-8")
+    assert f"<loc>{address}</loc>" in sitemap
+    assert "404" not in sitemap
+
+
+def test_page_of_missing_addresses_depends_on_no_folder(built):
+    html = (built.out / "404.html").read_text(encoding="utf-8")
+    addresses = re.findall(r'\s(?:href|src|action|data-content_root)="([^"#][^"]*)"', html)
+    inside = [address for address in addresses if "://" not in address]
+    assert {"/site/", "/site/index.html"} <= set(inside)
+    assert all(address.startswith("/site/") for address in inside)
+
+
+def test_site_without_address_has_no_sitemap(site):
+    assert site.build() == (0, [])
+    assert not (site.out / "sitemap.xml").exists()
+    assert 'href="/index.html"' in (site.out / "404.html").read_text(encoding="utf-8")
 
 
 def test_settings_of_a_page_are_a_tag_and_not_an_empty_cell(built):
@@ -276,6 +302,19 @@ def test_warning_of_a_page_fails_the_build_and_is_not_published(site):
     assert "UserWarning raised by a page: too small" in site.log
     assert "too small" not in (site.gallery / "plot_a.rst").read_text().partition("Out")[2]
     assert "examples/performance/plot_a.py:" not in site.html("plot_a")
+
+
+def test_page_over_its_budget_fails_the_build_but_on_a_slow_machine(site):
+    conf = site.doc / "conf.py"
+    short = "\nfrom _ext import budget\n\nbudget.PAGE_S = 0\n"
+    conf.write_text(conf.read_text(encoding="utf-8") + short, encoding="utf-8")
+    site.write("plot_a", "print('second edition'.upper())")
+    code, ran = site.build()
+    assert code != 0
+    assert ran == ["plot_a"]
+    assert re.search(r"WARNING: performance/plot_a.py took [\d.]+ s, the budget is 0 s", site.log)
+    site.write("plot_a")
+    assert site.build(ORTMETER_BUDGET="off") == (0, ["plot_a"])
 
 
 def test_unknown_provider_stops_the_build(site):

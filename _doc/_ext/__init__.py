@@ -10,11 +10,14 @@ from sphinx.application import Sphinx
 
 from _ext import (
     assets,
+    budget,
     bundle,
     cells,
     commands,
+    hosting,
     machines,
     mathml,
+    plots,
     provider,
     published,
     staleness,
@@ -30,12 +33,17 @@ def setup(app: Sphinx) -> dict[str, Any]:
     machines.register(app)
     commands.register(app)
     app.connect("config-inited", provider.announce)
+    app.connect("config-inited", budget.check_setting)
     app.connect("config-inited", assets.publish_assets)
     app.connect("builder-inited", wheel.publish_wheel, priority=200)
     app.connect("builder-inited", staleness.choose_pages, priority=300)
     app.connect("builder-inited", staleness.record_pages, priority=600)
     app.connect("builder-inited", bundle.finish_downloads, priority=700)
     app.connect("doctree-read", cells.drop_empty_cells)
+    app.connect("doctree-read", cells.drop_repeated_tag_lists)
+    app.connect("doctree-read", plots.box_plots)
     app.connect("html-page-context", assets.add_scripts)
+    app.connect("build-finished", budget.check_budgets)
+    app.connect("build-finished", hosting.prepare_hosting, priority=400)
     app.connect("build-finished", published.check_site)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

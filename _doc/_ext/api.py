@@ -12,6 +12,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 import ortmeter
+from _ext.tables import reference
 
 #: Public modules by what a reader wants to do. One that does not exist has no page.
 MODULES = {
@@ -53,15 +54,16 @@ def public_names(module: ModuleType) -> list[str]:
     return sorted(name for name in module.__all__ if _owner(module, name) == module.__name__)
 
 
-def module_page(name: str, pages: list[str]) -> str:
+def module_page(name: str, uses: dict[str, list[str]]) -> str:
     """Write the page of a module.
 
     Parameters
     ----------
     name : str
         Full name of the module.
-    pages : list of str
-        Pages of the gallery that use it, relative to the folder of ``conf.py``.
+    uses : dict of str to list of str
+        For each of its names, the pages of the gallery that use it, relative to the folder of
+        ``conf.py``.
 
     Returns
     -------
@@ -74,8 +76,9 @@ def module_page(name: str, pages: list[str]) -> str:
         f".. automodule:: {name}\n   :no-members:",
         f".. currentmodule:: {name}",
         _directive("autosummary", names, ":nosignatures:"),
-        *(_member(name, item) for item in names),
+        *(_member(name, item, uses.get(item, [])) for item in names),
     ]
+    pages = sorted(set().union(*uses.values()))
     if pages:
         blocks += [f"{_HEADING}\n{'-' * len(_HEADING)}", _directive("minigallery", pages)]
     return "\n\n".join(blocks) + "\n"
@@ -122,29 +125,39 @@ def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:
             objects[f"ortmeter.{name}"] = entry._replace(aliased=True)
 
 
-def _member(module: str, name: str) -> str:
+def _member(module: str, name: str, pages: list[str]) -> str:
     value = getattr(importlib.import_module(module), name)
     if inspect.isclass(value):
         kind = "autoexception" if issubclass(value, Exception) else "autoclass"
         members = "\n   :members:"
     else:
         kind, members = ("autofunction" if callable(value) else "autodata"), ""
-    return f"{name}\n{'-' * len(name)}\n\n.. {kind}:: {name}{members}"
+    used = ", ".join(reference(Path(page).stem) for page in pages)
+    blocks = [f"{name}\n{'-' * len(name)}", f".. {kind}:: {name}{members}"]
+    return "\n\n".join([*blocks, f"Used in {used}."] if used else blocks)
 
 
-def _pages_using(app: Sphinx, module: str) -> list[str]:
-    conf = app.config.sphinx_gallery_conf
-    file = Path(app.srcdir, conf["backreferences_dir"], "backreferences_all.json")
-    references = json.loads(file.read_text(encoding="utf-8"))
+def _pages_using(app: Sphinx, module: str) -> dict[str, list[str]]:
+    references = _read_references(app)
     names = public_names(importlib.import_module(module))
-    starts = tuple(f"{prefix}.{name}." for prefix in (module, "ortmeter") for name in names)
-    used = {
-        Path(folder, page).resolve().relative_to(Path(app.srcdir).resolve()).as_posix()
-        for key, uses in references.items()
-        if f"{key}.".startswith(starts)
-        for page, folder, *_ in uses
+    starts = {name: (f"{module}.{name}.", f"ortmeter.{name}.") for name in names}
+    uses = {
+        name: [pages for key, pages in references.items() if f"{key}.".startswith(starts[name])]
+        for name in names
     }
-    return sorted(used)
+    return {name: sorted(set().union(*pages)) for name, pages in uses.items()}
+
+
+def _read_references(app: Sphinx) -> dict[str, set[str]]:
+    """Read which pages use each name, as sphinx-gallery found them."""
+    conf, source = app.config.sphinx_gallery_conf, Path(app.srcdir).resolve()
+    file = source / conf["backreferences_dir"] / "backreferences_all.json"
+    return {
+        name: {
+            Path(folder, page).resolve().relative_to(source).as_posix() for page, folder, *_ in uses
+        }
+        for name, uses in json.loads(file.read_text(encoding="utf-8")).items()
+    }
 
 
 def _directive(name: str, lines: list[str], *options: str) -> str:

@@ -31,7 +31,7 @@ def built_on(provider: Provider, machine: Environment) -> str:
     devices = [f"{machine.cpu} ({machine.cores} cores)", *(gpu.name for gpu in machine.gpus)]
     versions = [
         f"{name} {machine.packages[name].partition(' ')[0]}"
-        for name in ("ortmeter", "onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch")
+        for name in ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch")
         if name in machine.packages
     ]
     return f"Measured on {', '.join(devices)}, provider {provider.label}: {', '.join(versions)}."

@@ -266,7 +266,7 @@ show(blank(table.rename_axis("µs per run")))
 # %%
 # Nodes below 1 % of the two runs together are one row.
 
-# sphinx_gallery_thumbnail_number = 2
+# sphinx_gallery_thumbnail_number = 3
 comparison_plot(
     merged,
     names=(AS_WRITTEN, REWRITTEN),

@@ -14,5 +14,13 @@ from ortmeter.evaluator.attribution import attribute
 from ortmeter.evaluator.attribution_result import Attribution, NodeAttribution
 from ortmeter.evaluator.evaluation import Evaluator
 from ortmeter.evaluator.float64 import to_float64
+from ortmeter.evaluator.known_errors import KNOWN_ERRORS
 
-__all__ = ["Attribution", "Evaluator", "NodeAttribution", "attribute", "to_float64"]
+__all__ = [
+    "KNOWN_ERRORS",
+    "Attribution",
+    "Evaluator",
+    "NodeAttribution",
+    "attribute",
+    "to_float64",
+]

@@ -1,0 +1,96 @@
+"""Time budgets: a page that takes too long to run is a warning of the build.
+
+The times are those of the report that sphinx-gallery writes for the pages that ran in this build.
+"""
+
+import os
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.errors import ConfigError
+from sphinx.util import logging
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a page may take on two cores; those of a section that needs another time.
+PAGE_S = 60
+SECTION_S = {"backend": 90}
+#: Seconds that all pages may take.
+TOTAL_S = 8 * 60
+
+_VARIABLE = "ORTMETER_BUDGET"
+_SWITCH = {"": True, "on": True, "off": False}
+
+
+def check_setting(_app: Sphinx, _config: Config) -> None:
+    """Refuse a setting that is not known before any page runs."""
+    _is_enforced()
+
+
+def check_budgets(app: Sphinx, exception: Exception | None) -> None:
+    """Warn of what took too long; ``ORTMETER_BUDGET=off`` notes it, for slow machines."""
+    conf = app.config.sphinx_gallery_conf
+    # Fast mode has its own sizes, and without pages the report is that of another build.
+    if exception is not None or os.environ.get("ORTMETER_FAST") or not conf["plot_gallery"]:
+        return
+    report = logger.warning if _is_enforced() else logger.info
+    for message in over_budget(read_times(Path(conf["junit"]))):
+        report("%s", message, type="ortmeter", subtype="budget")
+
+
+def read_times(report: Path) -> dict[str, float]:
+    """Read how long each page ran, in seconds, from the report of sphinx-gallery.
+
+    Parameters
+    ----------
+    report : Path
+        JUnit file of the build.
+
+    Returns
+    -------
+    dict of str to float
+        By path below the folder of the pages, for example ``performance/plot_x.py``.
+    """
+    root = ET.parse(report).getroot()  # noqa: S314 - written by this build
+    cases = root.iter("testcase")
+    return {case.attrib["file"].partition("/")[2]: float(case.attrib["time"]) for case in cases}
+
+
+def over_budget(times: dict[str, float]) -> list[str]:
+    """List what took longer than its budget.
+
+    Parameters
+    ----------
+    times : dict of str to float
+        See :func:`read_times`.
+
+    Returns
+    -------
+    list of str
+        One sentence per page, one more for all of them.
+    """
+    budgets = {page: SECTION_S.get(page.partition("/")[0], PAGE_S) for page in times}
+    sentences = [
+        _sentence(page, seconds, budgets[page])
+        for page, seconds in times.items()
+        if seconds > budgets[page]
+    ]
+    total = sum(times.values())
+    everything = [_sentence(f"all {len(times)} pages", total, TOTAL_S)]
+    return sentences + (everything if total > TOTAL_S else [])
+
+
+def _sentence(what: str, seconds: float, budget: float) -> str:
+    return (
+        f"{what} took {seconds:.1f} s, the budget is {budget} s: make it smaller, "
+        f"or set {_VARIABLE}=off on a slow machine"
+    )
+
+
+def _is_enforced() -> bool:
+    value = os.environ.get(_VARIABLE, "")
+    if value not in _SWITCH:
+        raise ConfigError(f"{_VARIABLE}={value!r} is not known. Accepted: on, off")
+    return _SWITCH[value]

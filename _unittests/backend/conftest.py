@@ -1,0 +1,20 @@
+"""Shared by the tests of the backend: dynamo forgets what the previous test compiled."""
+
+import logging
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def without_trace():
+    """Switch off the trace of dynamo, which fills the report of a test that fails."""
+    logging.getLogger("torch.__trace").disabled = True
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()

@@ -1,0 +1,93 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from ortmeter.backend import export
+from ortmeter.backend.export import export_graph
+
+X = torch.arange(12.0).reshape(3, 4)
+
+
+def exported(function, *arguments, **options):
+    """Trace a function with dynamo, export its last graph; check that dynamo's is unchanged."""
+    found = []
+
+    def keep(module, given):
+        before = str(module.graph)
+        found.append(export_graph(module, given, 23))
+        assert str(module.graph) == before
+        return module.forward
+
+    compiled = torch.compile(function, backend=keep, **options)
+    with torch.no_grad():
+        for given in arguments:
+            compiled(*copy.deepcopy(given))
+    return found[-1]
+
+
+def test_weights_are_told_from_other_inputs():
+    got = exported(nn.Linear(4, 2), (X,))
+    assert [given.is_weight for given in got.inputs] == [True, True, False]
+    assert [given.position for given in got.inputs] == [0, 1, 2]
+
+
+def test_what_is_written_into_is_no_weight_and_an_output():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(4))
+
+        def forward(self, x):
+            self.count.add_(x.sum(0))
+            return x * self.count
+
+    got = exported(Counter(), (X,))
+    (position,) = got.updated
+    assert not any(given.is_weight for given in got.inputs if given.position == position)
+    assert len(got.model.graph.outputs) == 2
+
+
+def test_what_tracing_did_not_see_written_is_exported_again(monkeypatch):
+    monkeypatch.setattr(export, "is_updated_in_place", lambda node: False)
+    got = exported(lambda x: x.add_(1).sum(0), (X,))
+    assert got.updated == (0,)
+    assert len(got.model.graph.outputs) == 2
+
+
+def test_symbolic_sizes_are_read_from_tensors():
+    got = exported(lambda x, n: x.view(-1) * x.shape[0] * n, (X, 2), (torch.ones(5, 4), 3))
+    kinds = [given.position in got.numbers for given in got.inputs]
+    assert sorted(kinds) == [False, True]
+    (dimension, _) = next(
+        v for v, k in zip(got.model.graph.inputs, kinds, strict=True) if not k
+    ).shape
+    assert not isinstance(dimension, int)
+
+
+def test_there_is_nothing_to_export_in_views():
+    assert exported(lambda x: x.t(), (X,)) is None
+
+
+def test_the_model_has_no_path_of_this_machine():
+    got = exported(nn.Linear(4, 2), (X,))
+    texts = [text for node in got.model.graph for text in node.metadata_props.values()]
+    assert texts
+    assert not any(".py" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "No ONNX function found for <OpOverload(op='lab.twice', overload='default')>.",
+            "lab.twice.default: torch.onnx does not know this operator",
+        ),
+        ("much\n## Exception summary\n\nthe cause\nmore", "ValueError: the cause"),
+        ("one line\nanother", "ValueError: one line"),
+        ("", "ValueError: "),
+    ],
+)
+def test_the_cause_is_one_line(text, expected):
+    assert export._describe(ValueError(text)) == expected

@@ -1,0 +1,217 @@
+import logging
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from backend_graphs import Graph, operators, relative_errors
+from backend_patterns import ATTENTION_SPLIT, PATTERNS, SKIP_RMS, angles, split, splits
+
+from ortmeter.backend.levels import LEVELS, Level, apply_level, parse_level
+from ortmeter.backend.rules import RULES
+from ortmeter.errors import InvalidArgumentError
+
+STANDARD = {"", "ai.onnx"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "without"),
+    [
+        ("none", "none", set()),
+        ("default", "default", set()),
+        ("default+onnxruntime", "default+onnxruntime", set()),
+        ("default-CausalMask", "default", {"CausalMask"}),
+        ("default+onnxruntime-Silu-CausalMask", "default+onnxruntime", {"CausalMask", "Silu"}),
+        ("default-CausalMask+onnxruntime-Silu", "default+onnxruntime", {"CausalMask", "Silu"}),
+        ("default-Rotary-Rotary", "default", {"Rotary"}),
+    ],
+)
+def test_a_level_is_read(text, name, without):
+    level = parse_level(text)
+    assert level == Level(name, frozenset(without))
+    assert {rule.name for rule in level.rules}.isdisjoint(without)
+    assert parse_level(str(level)) == level
+
+
+def test_the_text_of_a_level_is_canonical():
+    level = parse_level("default-Rotary+onnxruntime-CausalMask")
+    assert str(level) == "default+onnxruntime-CausalMask-Rotary"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Level '' is not known. Accepted: none, default, default\\+onnxruntime"),
+        ("Default", "'Default' is not known"),
+        ("onnxruntime", "'onnxruntime' is not known"),
+        ("default+experimental", "'default\\+experimental' is not known"),
+        ("default+onnxruntime+experimental", "is not known"),
+        ("default+default", "is not known"),
+        ("default+", "is not known"),
+        (" default", "is not known"),
+        ("default-", "leaves out , which 'default' does not have"),
+        (
+            "default-Mask",
+            "leaves out Mask, which 'default' does not have. Its rules: SameShape, RMSNorm, ",
+        ),
+        ("default-Silu", "leaves out Silu, which 'default' does not have"),
+        ("none-Rotary", "leaves out Rotary, which 'none' does not have. Its rules: none"),
+    ],
+)
+def test_an_unknown_level_is_an_error(text, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        parse_level(text)
+
+
+def test_a_level_has_the_rules_of_those_below():
+    rules = {name: [rule.name for rule in Level(name).rules] for name in LEVELS}
+    assert rules["none"] == []
+    assert rules["default+onnxruntime"] == list(RULES)
+    assert rules["default"] == rules["default+onnxruntime"][: len(rules["default"])]
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_the_default_level_writes_operators_of_the_standard_only(name):
+    model = PATTERNS[name].graph.model()
+    counts = apply_level(model, parse_level("default"))
+    assert {node.domain for node in model.graph} <= STANDARD
+    assert set(model.opset_imports) <= STANDARD
+    assert all(RULES[rule].stage == "default" for rule in counts)
+
+
+# One block of a Llama: what each rule writes feeds the next ones.
+BLOCK = Graph(
+    f"""g (real[2, 512, 32] X, real[32, 32] Wq, real[32, 32] Wk, real[32, 32] Wv, real[32] G)
+    => (real[2, 512, 32] Y) {{
+        P = Pow(X, two)  M = ReduceMean<keepdims=1>(P, last)  E = Add(M, epsilon)
+        S = Sqrt(E)  R = Reciprocal(S)  N = Mul(X, R)  Z = Mul(N, G)
+        Tq = Transpose<perm=[1,0]>(Wq)  Q = MatMul(Z, Tq)
+        Tk = Transpose<perm=[1,0]>(Wk)  K = MatMul(Z, Tk)
+        Tv = Transpose<perm=[1,0]>(Wv)  V = MatMul(Z, Tv)
+        {split("Q", 2, 16)} {split("K", 2, 16)} {split("V", 2, 16)}
+        Fq = Slice(Qh, zero, middle, axis, one)  Sq = Slice(Qh, middle, end, axis, one)
+        Nq = Neg(Sq)  Rq = Concat<axis=-1>(Nq, Fq)
+        Aq = Mul(Qh, cos)  Bq = Mul(Rq, sin)  Eq = Add(Aq, Bq)
+        Fk = Slice(Kh, zero, middle, axis, one)  Sk = Slice(Kh, middle, end, axis, one)
+        Nk = Neg(Sk)  Rk = Concat<axis=-1>(Nk, Fk)
+        Ak = Mul(Kh, cos)  Bk = Mul(Rk, sin)  Ek = Add(Ak, Bk)
+        T = Transpose<perm=[0,1,3,2]>(Ek)  D = MatMul(Eq, T)  C = Mul(D, scale)
+        A = Add(C, mask)  W = Softmax<axis=-1>(A)  H = MatMul(W, Vh)
+        L = Transpose<perm=[0,2,1,3]>(H)  O = Reshape(L, merged)
+        U = Add(X, O)
+        P2 = Pow(U, two)  M2 = ReduceMean<keepdims=1>(P2, last)  E2 = Add(M2, epsilon)
+        S2 = Sqrt(E2)  R2 = Reciprocal(S2)  N2 = Mul(U, R2)  Z2 = Mul(N2, G)
+        I = Sigmoid(Z2)  J = Mul(Z2, I)  Y = Add(U, J)
+    }}""",
+    {
+        **angles(512, 16),
+        **splits(2, 16),
+        "two": np.float64(2),
+        "last": np.array([-1]),
+        "epsilon": np.float64(1e-3),
+        "zero": np.array([0]),
+        "middle": np.array([8]),
+        "end": np.array([2**63 - 1]),
+        "axis": np.array([3]),
+        "one": np.array([1]),
+        "scale": np.float64(0.25),
+        "mask": np.where(np.tri(512, dtype=bool), 0.0, np.finfo(np.float32).min),
+        "merged": np.array([0, 0, -1]),
+    },
+)
+DEFAULT_COUNTS = {
+    "RMSNorm": 2,
+    "Rotary": 2,
+    "RotaryBeforeSplit": 2,
+    "EagerAttention": 1,
+    "AttentionBeforeSplit": 1,
+    "CausalMask": 1,
+}
+ORT_COUNTS = {"SkipRMSNorm": 1, "Silu": 1, "TransposedWeight": 3, "GroupQuery": 1}
+
+
+@pytest.mark.parametrize(
+    ("level", "counts", "nodes"),
+    [
+        ("none", {}, 52),
+        ("default", DEFAULT_COUNTS, 15),
+        ("default+onnxruntime", DEFAULT_COUNTS | ORT_COUNTS, 8),
+    ],
+)
+def test_each_rule_feeds_those_that_follow(level, counts, nodes):
+    model = BLOCK.model()
+    assert apply_level(model, parse_level(level)) == counts
+    assert len(operators(model)) == nodes
+    assert max(relative_errors(BLOCK, model)) < 1e-5
+
+
+def test_the_tables_of_angles_are_shared():
+    model = BLOCK.model()
+    apply_level(model, parse_level("default"))
+    rotary = [node for node in model.graph if node.op_type == "RotaryEmbedding"]
+    assert len(rotary) == 2
+    assert rotary[0].inputs[1:] == rotary[1].inputs[1:]
+
+
+def test_a_rule_that_is_left_out_is_not_applied():
+    model = BLOCK.model()
+    counts = apply_level(model, parse_level("default+onnxruntime-CausalMask"))
+    expected = DEFAULT_COUNTS | ORT_COUNTS
+    assert counts == {n: c for n, c in expected.items() if n not in {"CausalMask", "GroupQuery"}}
+
+
+def test_the_provider_decides_of_the_kernels():
+    cuda = BLOCK.model()
+    assert "GroupQuery" not in apply_level(
+        cuda, parse_level("default+onnxruntime"), provider="cuda:1"
+    )
+    half = BLOCK.model("float16")
+    counts = apply_level(half, parse_level("default+onnxruntime"), provider="cuda")
+    assert counts["GroupQuery"] == 1
+
+
+def test_an_unknown_provider_is_an_error():
+    with pytest.raises(InvalidArgumentError, match="provider='tpu' is not known"):
+        apply_level(SKIP_RMS.model(), parse_level("default"), provider="tpu")
+
+
+def test_none_changes_nothing():
+    proto = BLOCK.proto()
+    model = ir.from_proto(proto)
+    before = ir.to_proto(model).SerializeToString()
+    assert apply_level(model, parse_level("none")) == {}
+    assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_inputs_and_outputs_keep_their_places():
+    model = ATTENTION_SPLIT.model()
+    inputs, outputs = list(model.graph.inputs), [o.name for o in model.graph.outputs]
+    apply_level(model, parse_level("default+onnxruntime"))
+    assert all(a is b for a, b in zip(model.graph.inputs, inputs, strict=True))
+    assert [o.name for o in model.graph.outputs] == outputs
+
+
+def test_subgraphs_are_rewritten():
+    graph = Graph(
+        """g (real[2, 4] X, bool C) => (real[2, 4] Y) {
+            Y = If(C) <then_branch = yes () => (real[2, 4] A) { S = Sigmoid(X)  A = Mul(X, S) },
+                      else_branch = no () => (real[2, 4] B) { B = Neg(X) }>
+        }"""
+    )
+    model = graph.model()
+    assert apply_level(model, parse_level("default+onnxruntime")) == {"Silu": 1}
+    (node,) = model.graph
+    assert operators(ir.Model(node.attributes["then_branch"].as_graph(), ir_version=10)) == [
+        "QuickGelu"
+    ]
+
+
+def test_folding_says_nothing(caplog, recwarn):
+    # the logarithm of zero, as in the buckets of T5, and a constant that is an output
+    graph = Graph(
+        "g (real[2] X) => (real[2] Y, real[2] Z) { L = Log(zero)  Y = Max(X, L)  Z = Exp(L) }",
+        {"zero": np.zeros(2)},
+    )
+    with caplog.at_level(logging.WARNING):
+        apply_level(graph.model(), parse_level("default"))
+    assert not caplog.records
+    assert not recwarn.list

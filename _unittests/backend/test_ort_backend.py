@@ -1,0 +1,155 @@
+import importlib.metadata
+
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends import registry
+
+from ortmeter.backend import OrtBackend, building, compile_graph, explain
+from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
+from ortmeter.providers import usable_providers
+
+X = torch.arange(12.0).reshape(3, 4)
+
+
+def compiled(backend, function=lambda x: x.softmax(1), **options):
+    with torch.no_grad():
+        return torch.compile(function, backend=backend, **options)(X)
+
+
+@pytest.fixture
+def sessions(monkeypatch):
+    """Options of the sessions that were created."""
+    seen = []
+
+    def make_session(model, **options):
+        seen.append(options)
+        return original(model, **options)
+
+    original = building.make_session
+    monkeypatch.setattr(building, "make_session", make_session)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimize": "fast"}, "'fast'.*Accepted: none, default"),
+        ({"optimize": "default-Nothing"}, "Nothing"),
+        ({"threads": -1}, "threads=-1.*Accepted: None"),
+        ({"provider": "gpu"}, "provider='gpu'.*Accepted: auto, cpu"),
+    ],
+)
+def test_a_bad_option_is_refused(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        OrtBackend(**options)
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+        compiled(compile_graph, options={"level": "default", "optimize": "none"})
+    assert isinstance(caught.value.inner_exception, InvalidArgumentError)
+    assert "Unknown options: level. Accepted: optimize, fallback, prepack, opset" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(None, torch.get_num_threads()), (1, 1), (2, 2)])
+def test_sessions_have_the_threads_of_torch_unless_told(sessions, threads, expected):
+    compiled(OrtBackend(threads=threads))
+    assert [options["threads"] for options in sessions] == [expected]
+
+
+def test_options_reach_the_session(sessions):
+    compiled(compile_graph, options={"tf32": True, "provider": "cpu"})
+    assert sessions[0]["tf32"] is True
+    assert str(sessions[0]["provider"]) == "cpu"
+
+
+def test_the_name_of_the_backend_finds_it(monkeypatch):
+    point = importlib.metadata.EntryPoint(
+        "ortmeter", "ortmeter.backend:compile_graph", "torch_dynamo_backends"
+    )
+    monkeypatch.setattr(registry, "_BACKENDS", {**registry._BACKENDS, "ortmeter": point})
+    monkeypatch.setattr(registry, "_COMPILER_FNS", dict(registry._COMPILER_FNS))
+    got = compiled("ortmeter", options={"optimize": "none", "fallback": False})
+    torch.testing.assert_close(got, X.softmax(1))
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_the_opset_is_the_one_asked_for(opset):
+    backend = OrtBackend("none", opset=opset, fallback=False)
+    compiled(backend)
+    assert {entry.domain: entry.version for entry in backend.graphs[0].model.opset_import}[
+        ""
+    ] == opset
+
+
+def test_the_record_tells_what_was_done():
+    backend = OrtBackend(fallback=False)
+    compiled(backend, nn.Sequential(nn.Linear(4, 2), nn.SiLU()))
+    (graph,) = backend.graphs
+    assert graph.exported_operators == {"Gemm": 1, "Sigmoid": 1, "Mul": 1}
+    assert graph.operators == {"Gemm": 1, "com.microsoft.QuickGelu": 1}
+    assert (graph.node_count, graph.custom_count) == (2, 1)
+    assert graph.fusions == {"Silu": 1}
+    assert graph.level == "default+onnxruntime"
+    assert sum(graph.placement.values()) == 2
+    assert min(graph.export_s, graph.optimization_s, graph.session_s) > 0
+
+
+def test_a_dump_runs_and_has_no_large_weight(tmp_path):
+    backend = OrtBackend(dump=tmp_path / "graphs")
+    layer = nn.Linear(4, 5000)
+    compiled(backend, layer)
+    (file,) = (tmp_path / "graphs").iterdir()
+    assert file == backend.graphs[0].file
+    model = onnx.load(file)
+    onnx.checker.check_model(model, full_check=True)
+    assert file.stat().st_size < layer.weight.nbytes / 2
+    assert len(model.graph.input) == 2
+    assert b".py" not in file.read_bytes()
+
+
+def test_a_provider_that_does_not_work_is_refused():
+    if "cuda" in usable_providers():
+        pytest.skip("CUDA works here")
+    with pytest.raises(ProviderUnavailableError, match="provider='cuda'"):
+        OrtBackend(provider="cuda")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("prepack", [False, True])
+def test_cuda_runs_on_cuda(prepack):
+    model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 8)).cuda()
+    x = torch.randn(16, 256, device="cuda")
+    backend = OrtBackend(prepack=prepack, fallback=False)
+    with torch.no_grad():
+        run = torch.compile(model, backend=backend)
+        torch.testing.assert_close(run(x), model(x))
+        model[0].weight.mul_(2)
+        torch.testing.assert_close(run(x), model(x))
+    assert backend.graphs[0].provider == "cuda"
+    assert set(backend.graphs[0].placement) == {"CUDAExecutionProvider"}
+
+
+@pytest.mark.cuda
+def test_cuda_follows_the_stream_of_torch():
+    run = torch.compile(lambda x: (x @ x).relu(), backend=OrtBackend(fallback=False))
+    x = torch.randn(2048, 2048, device="cuda")
+    streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    with torch.no_grad():
+        run(x)
+        for stream in streams * 5:
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                y = x * 1.5
+                torch.testing.assert_close(run(y), (y @ y).relu(), rtol=1e-3, atol=1e-3)
+            torch.cuda.current_stream().wait_stream(stream)
+
+
+@pytest.mark.cuda
+def test_tensors_on_two_devices_are_explained():
+    explanation = explain(lambda x: (x.cuda() * 2).cpu(), X)
+    assert "on cpu, cuda" in explanation.graphs[0].fallback.reason

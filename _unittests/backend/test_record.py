@@ -1,0 +1,95 @@
+import onnx
+import onnx.parser
+import pytest
+
+from ortmeter.backend import record
+from ortmeter.backend.record import CompiledGraph, Fallback, count_operators, dump_model
+
+NESTED = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "local": 1]>
+g (float[n] X, bool C) => (float[n] Y) {
+    A = local.twice(X)
+    Y = If (C) <
+        then_branch = yes () => (float[n] T) { T = com.microsoft.QuickGelu(A) },
+        else_branch = no () => (float[n] E) { E = Abs(A) }
+    >
+}
+<domain: "local", opset_import: ["": 21, "com.microsoft": 1]>
+twice (x) => (y) { z = com.microsoft.QuickGelu(x)  y = Add(z, z) }
+"""
+
+
+@pytest.fixture
+def nested():
+    return onnx.parser.parse_model(NESTED)
+
+
+@pytest.fixture
+def graph(nested):
+    return CompiledGraph(
+        model=nested,
+        level="default",
+        provider="cpu",
+        exported_operators={"Abs": 7},
+        fusions={"Silu": 2},
+        export_s=1.0,
+        optimization_s=0.25,
+        session_s=0.25,
+        weight_bytes=8,
+        memory_bytes=None,
+        placement={"CPUExecutionProvider": 2},
+    )
+
+
+def test_operators_of_subgraphs_and_functions_count(nested):
+    assert count_operators(nested) == {
+        "com.microsoft.QuickGelu": 2,
+        "local.twice": 1,
+        "If": 1,
+        "Abs": 1,
+        "Add": 1,
+    }
+
+
+def test_a_record_counts_its_nodes(graph):
+    assert graph.node_count == 6
+    assert graph.custom_count == 3
+    assert graph.compile_s == 1.5
+    assert str(graph) == (
+        "default on cpu: 7 -> 6 nodes, 3 of them custom, compiled in 1.50 s, fusions: Silu 2"
+    )
+    row = graph.to_dict()
+    assert (row["exported_nodes"], row["nodes"], row["custom_nodes"]) == (7, 6, 3)
+
+
+def test_a_fallback_says_why():
+    assert str(Fallback("aten.svd", 3)) == "left to torch, 3 operations: aten.svd"
+
+
+def test_a_dump_is_the_model_under_a_name_made_of_its_content(nested, tmp_path):
+    folder = tmp_path / "a" / "b"
+    path = dump_model(nested, folder)
+    assert onnx.load(path) == nested
+    assert dump_model(nested, folder) == path
+    nested.graph.name = "other"
+    assert dump_model(nested, folder) != path
+    assert {file.suffix for file in folder.iterdir()} == {".onnx"}
+
+
+def test_a_dump_that_stops_leaves_nothing(nested, tmp_path, monkeypatch):
+    def stop(path, content):
+        with path.open("wb") as stream:
+            stream.write(content[:10])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(record.Path, "write_bytes", stop)
+    with pytest.raises(KeyboardInterrupt):
+        dump_model(nested, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_is_unknown_where_the_system_does_not_tell(monkeypatch):
+    def missing(*arguments, **options):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(record.Path, "read_text", missing)
+    assert record.resident_bytes() is None

@@ -1,0 +1,82 @@
+"""Every rule on a graph that holds its pattern: what it writes, and where it must not."""
+
+import onnx_ir as ir
+import pytest
+from backend_graphs import apply, operators, relative_errors
+from backend_patterns import EVERY, PATTERNS
+
+from ortmeter.backend.rules import RULES
+from ortmeter.dtypes import unit_roundoff
+from ortmeter.sessions import make_session, node_assignment
+
+# ONNX Runtime takes no bfloat16 from numpy.
+FIRES = [(n, e) for n, pattern in PATTERNS.items() for e in pattern.cpu if e != "bfloat16"]
+SWAPS = [(n, result) for n, p in PATTERNS.items() for result in p.graph.commutative_results()]
+INNER = [(n, result) for n, p in PATTERNS.items() for result in p.graph.inner_results()]
+KEPT = [(name, result) for name, result in INNER if result not in PATTERNS[name].shared]
+SHARED = [(name, result) for name, p in PATTERNS.items() for result in sorted(p.shared)]
+
+
+def test_every_rule_has_a_pattern():
+    assert {pattern.rule for pattern in PATTERNS.values()} == set(RULES)
+
+
+@pytest.mark.parametrize(("name", "element"), FIRES)
+def test_a_rule_keeps_the_results(name, element):
+    pattern = PATTERNS[name]
+    model, count = apply(pattern.rule, pattern.graph, element)
+    assert count == 1
+    assert tuple(op for op in operators(model) if op != "Constant") == pattern.operators
+    # a few operations follow each other, the sums are short
+    assert max(relative_errors(pattern.graph, model, element)) <= 16 * unit_roundoff(element)
+
+
+@pytest.mark.parametrize(("name", "element"), FIRES)
+def test_the_kernel_of_the_replacement_exists(name, element):
+    pattern = PATTERNS[name]
+    model, _ = apply(pattern.rule, pattern.graph, element)
+    session = make_session(ir.to_proto(model), provider="cpu", optimization="none")
+    ran = {node.op_type for node in node_assignment(session)}
+    assert ran == set(pattern.operators)  # neither Cast nor what a function is made of
+
+
+@pytest.mark.parametrize(("name", "result"), SWAPS)
+def test_additions_and_multiplications_match_in_both_orders(name, result):
+    pattern = PATTERNS[name]
+    _, count = apply(pattern.rule, pattern.graph, pattern.cpu[0], swapped=[result])
+    assert count == 1
+
+
+@pytest.mark.parametrize("element", EVERY)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_rule_needs_a_kernel_for_the_element_type(name, element):
+    pattern = PATTERNS[name]
+    _, on_cpu = apply(pattern.rule, pattern.graph, element)
+    _, on_cuda = apply(pattern.rule, pattern.graph, element, provider="cuda")
+    assert (on_cpu, on_cuda) == (element in pattern.cpu, element in pattern.cuda)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_rule_needs_the_operator_that_it_writes(name):
+    pattern = PATTERNS[name]
+    opset = RULES[pattern.rule].opset
+    _, count = apply(pattern.rule, pattern.graph, pattern.cpu[0], opset - 1)
+    assert count == 0
+
+
+@pytest.mark.parametrize("how", ["outputs", "readers"])
+@pytest.mark.parametrize(("name", "result"), KEPT)
+def test_a_rule_keeps_a_result_used_elsewhere(name, result, how):
+    pattern, used = PATTERNS[name], {how: [result]}
+    model, count = apply(pattern.rule, pattern.graph, pattern.cpu[0], **used)
+    assert count == 0
+    assert operators(model) == operators(pattern.graph.model(pattern.cpu[0], **used))
+
+
+@pytest.mark.parametrize("how", ["outputs", "readers"])
+@pytest.mark.parametrize(("name", "result"), SHARED)
+def test_a_rule_gives_or_leaves_the_results_that_others_read(name, result, how):
+    pattern, used = PATTERNS[name], {how: [result]}
+    model, count = apply(pattern.rule, pattern.graph, **used)
+    assert count == 1
+    assert max(relative_errors(pattern.graph, model, **used)) <= 16 * unit_roundoff("float")

@@ -1,0 +1,154 @@
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from ortmeter.backend import OrtBackend
+from ortmeter.backend.weights import SMALL_BYTES, WeightWatch
+
+LARGE = 160  # a square of this side is above the limit for constants
+
+
+class Layer(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + x
+
+
+def compiled_linear(backend, size=LARGE):
+    model = nn.Linear(size, size)
+    return model, torch.compile(model, backend=backend), torch.randn(3, size)
+
+
+def write_in_place(model):
+    model.weight.mul_(2)
+
+
+def write_into_a_small_one(model):
+    model.bias.add_(1)
+
+
+def load(model):
+    model.load_state_dict({k: v + 1 for k, v in model.state_dict().items()})
+
+
+def move_the_data(model):
+    model.weight.data = model.weight.data * 3
+
+
+def replace(model):
+    model.weight = nn.Parameter(torch.ones_like(model.weight))
+
+
+@pytest.mark.parametrize(
+    ("change", "prepack", "builds"),
+    [
+        (write_in_place, True, 2),
+        (write_into_a_small_one, True, 2),
+        (load, True, 2),
+        (move_the_data, True, 2),
+        (replace, True, 2),
+        (write_in_place, False, 1),
+        (write_into_a_small_one, False, 2),
+        (move_the_data, False, 1),
+        (replace, False, 1),
+    ],
+)
+def test_a_change_of_the_weights_is_seen(change, prepack, builds):
+    assert LARGE**2 * 4 > SMALL_BYTES
+    backend = OrtBackend(prepack=prepack, fallback=False)
+    model, compiled, x = compiled_linear(backend)
+    with torch.no_grad():
+        before = compiled(x)
+        torch.testing.assert_close(before, model(x))
+        change(model)
+        torch.testing.assert_close(compiled(x), model(x))
+        assert not torch.allclose(before, compiled(x))
+    assert [graph.builds for graph in backend.graphs] == [builds]
+
+
+def test_unchanged_weights_are_not_built_again():
+    backend = OrtBackend()
+    _, compiled, x = compiled_linear(backend)
+    with torch.no_grad():
+        for _ in range(3):
+            compiled(x)
+    assert [graph.builds for graph in backend.graphs] == [1]
+
+
+def test_layers_that_share_a_graph_keep_their_own_weights():
+    backend = OrtBackend()
+    layers = [Layer(LARGE, LARGE) for _ in range(3)]
+    x = torch.randn(2, LARGE)
+    with torch.no_grad():
+        expected = [layer(x) for layer in layers]
+        for layer in layers:
+            layer.compile(backend=backend)
+        for _ in range(2):
+            torch.testing.assert_close([layer(x) for layer in layers], expected)
+    assert [graph.builds for graph in backend.graphs] == [1, 1, 1]
+
+
+def test_weights_in_the_memory_of_torch_are_not_copied():
+    backend = OrtBackend(prepack=False, fallback=False)
+    model, compiled, x = compiled_linear(backend)
+    with torch.no_grad():
+        compiled(x)
+        address = model.weight.data_ptr()
+        model.weight.data.zero_()  # not counted by torch, seen all the same
+        torch.testing.assert_close(compiled(x), model.bias.expand(3, -1).contiguous())
+    assert model.weight.data_ptr() == address
+    assert backend.graphs[0].weight_bytes == model.weight.nbytes
+
+
+@pytest.mark.parametrize("prepack", [False, True])
+def test_the_record_holds_no_large_weight(prepack):
+    backend = OrtBackend(prepack=prepack)
+    _, compiled, x = compiled_linear(backend, 512)
+    with torch.no_grad():
+        compiled(x)
+    (graph,) = backend.graphs
+    assert graph.model.ByteSize() < 20_000
+    assert len(graph.model.graph.input) == 2
+    assert graph.weight_bytes == 512 * 512 * 4
+
+
+def test_the_backend_does_not_keep_a_model_alive():
+    backend = OrtBackend()
+    model, compiled, x = compiled_linear(backend)
+    with torch.no_grad():
+        compiled(x)
+    weight = weakref.ref(model.weight)
+    torch._dynamo.reset()
+    del model, compiled
+    gc.collect()
+    assert weight() is None
+    assert len(backend.graphs) == 1
+
+
+def test_the_watch_knows_the_tensors_by_identity_version_and_address():
+    first, second = torch.zeros(3), torch.zeros(3)
+    watch = WeightWatch([None, first, second], [1, 2])
+    assert watch.recognizes([None, first, second])
+    assert not watch.recognizes([None, second, first])
+    assert not watch.recognizes([None, first.clone(), second])
+    assert not watch.is_outdated()
+    second.add_(1)
+    assert not watch.recognizes([None, first, second])
+    assert watch.is_outdated()
+
+
+def test_the_watch_knows_when_a_weight_is_gone():
+    tensor = torch.zeros(3)
+    watch = WeightWatch([tensor], [0])
+    del tensor
+    assert watch.is_outdated()
+
+
+def test_versions_are_not_counted_in_inference_mode():
+    with torch.inference_mode():
+        tensor = torch.zeros(3)
+        watch = WeightWatch([tensor], [0])
+        tensor.add_(1)
+        assert watch.recognizes([tensor])

@@ -1,0 +1,218 @@
+"""Open the built site in a browser, as its readers do. `make test-browser` installs one."""
+
+from pathlib import Path
+
+import pytest
+from browsing import SITE, Visit, axe_script, serve, start_browser
+
+NOT_FOUND = "404.html"
+PAGES = sorted(
+    path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html") if path.name != NOT_FOUND
+)
+GALLERY = [page for page in PAGES if Path(page).name.startswith("plot_")]
+FILES = f"{SITE.as_uri()}/"
+SCREENS = [(1280, "light"), (390, "dark"), (1280, "dark"), (390, "light")]
+# The listings of the sources are many and alike: each width and each scheme once.
+VISITS = [
+    (page, *screen)
+    for page in PAGES
+    for screen in SCREENS[: 2 if page.startswith("_modules/") else 4]
+]
+SERIOUS = {"serious", "critical"}
+
+pytestmark = pytest.mark.browser
+each_page = pytest.mark.parametrize("path", PAGES)
+each_gallery_page = pytest.mark.parametrize("path", GALLERY)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with start_browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def served():
+    """Address of the site on a host that answers with its page 404."""
+    with serve(SITE) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def axe():
+    """Script that finds what is hard to read or to reach."""
+    return axe_script()
+
+
+def violations(visit, axe):
+    """List the serious violations, with the first element that each one is about."""
+    visit.evaluate(axe)
+    found = visit.evaluate("axe.run(document, {resultTypes: ['violations'], preload: false})")
+    return [
+        (rule["id"], rule["nodes"][0]["target"])
+        for rule in found["violations"]
+        if rule["impact"] in SERIOUS
+    ]
+
+
+def numbers(table, column):
+    """Numbers of a column but for absent ones; none when it holds units, intervals or words."""
+    texts = table.locator(f"tbody tr > :nth-child({column + 1})").all_inner_texts()
+    try:
+        return [float(text) for text in texts if text.strip() not in {"", "nan"}]
+    except ValueError:
+        return []
+
+
+# Every page, read from the disk: nothing is asked of any host.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "width", "scheme"), VISITS)
+def test_a_page_is_whole_and_within_reach(browser, axe, path, width, scheme):
+    screen = {"width": width, "height": 900}
+    with Visit(browser, FILES, path, viewport=screen, color_scheme=scheme) as visit:
+        assert visit.evaluate("document.documentElement.scrollWidth") <= width
+        assert violations(visit, axe) == []
+        assert visit.outside == []
+        assert visit.complaints == []
+
+
+@each_page
+def test_a_page_is_valid_html(path):
+    html5lib = pytest.importorskip("html5lib", reason="run `make test-browser`")
+    parser = html5lib.HTMLParser()
+    document = parser.parse((SITE / path).read_text(encoding="utf-8"))
+    assert parser.errors == []
+    names = [element.get("id") for element in document.iter() if element.get("id")]
+    assert sorted(names) == sorted(set(names))
+
+
+# What a reader does
+
+
+@each_gallery_page
+def test_tables_sort_and_filter(browser, path):
+    with Visit(browser, FILES, path) as visit:
+        if not visit.evaluate("'simpleDatatables' in window"):
+            pytest.skip("the site was built without npm: its tables are static")
+        tables = visit.page.locator("table.dataframe:has(.datatable-sorter)").all()
+        numeric = [check_sorting(table) for table in tables]
+        assert any(numeric)
+        for field in visit.page.locator(".datatable-input").all():
+            field.fill("no row has this")
+            field.locator("xpath=ancestor::*[.//table][1]").get_by_text("No row has").wait_for()
+        assert visit.complaints == []
+
+
+def check_sorting(table):
+    """Sort by a column of numbers, else by the last one, with the keyboard; tell if it has any."""
+    headings = table.locator("thead th")
+    columns = range(headings.count())
+    column = max(columns, key=lambda i: (bool(numbers(table, i)), i))
+    heading, orders = headings.nth(column), {}
+    for _ in range(2):
+        heading.locator("button").press("Enter")
+        direction = heading.get_attribute("aria-sort")
+        orders[direction] = table.locator("tbody tr").all_inner_texts()
+        got = numbers(table, column)
+        assert got == sorted(got, reverse=direction == "descending")
+    assert orders.keys() == {"ascending", "descending"}
+    assert sorted(orders["ascending"]) == sorted(orders["descending"])
+    return bool(got)
+
+
+@each_gallery_page
+def test_drawings_zoom_and_move(browser, path):
+    with Visit(browser, FILES, path) as visit:
+        drawings = visit.page.locator(".ortmeter-drawing").all()
+        assert drawings
+        for drawing in drawings:
+            view = drawing.locator(".ortmeter-view")
+            seen = [view.locator("svg").get_attribute("viewBox")]
+            for key in ("+", "ArrowDown", "0"):
+                view.press(key)
+                seen.append(view.locator("svg").get_attribute("viewBox"))
+            whole, zoomed, moved, again = seen
+            assert len({whole, zoomed, moved}) == 3
+            assert again == whole
+            drawing.locator("button").first.click()
+            assert view.locator("svg").get_attribute("viewBox") != whole
+
+
+@each_gallery_page
+def test_plots_can_be_read_on_a_phone(browser, path):
+    with Visit(browser, FILES, path, viewport={"width": 390, "height": 900}) as visit:
+        boxes = visit.page.locator(".ortmeter-plot")
+        assert boxes.count()
+        for box in boxes.all():
+            image = box.locator("img")
+            assert image.get_attribute("alt")
+            assert image.evaluate("image => image.clientWidth >= image.naturalWidth * 0.99")
+            box.press("ArrowRight")
+            visit.page.wait_for_function("box => box.scrollLeft > 0", arg=box.element_handle())
+
+
+@each_gallery_page
+def test_downloads_are_the_published_files(browser, served, path):
+    stem = Path(path).stem
+    with Visit(browser, served, path) as visit:
+        links = visit.page.locator(f"article a[href*='_downloads/'][href*='{stem}.']")
+        suffixes = set()
+        for link in links.all():
+            with visit.page.expect_download() as started:
+                link.click()
+            name = started.value.suggested_filename
+            (published,) = SITE.glob(f"_downloads/*/{name}")
+            assert Path(started.value.path()).read_bytes() == published.read_bytes()
+            suffixes.add(Path(name).suffix)
+        assert suffixes == {".py", ".ipynb", ".zip"}
+
+
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [
+        ("make_session", "api/generated/ortmeter.sessions.html"),
+        ("speedup", "api/generated/ortmeter.timing.html"),
+        ("KMeans", "auto_examples/performance/plot_kmeans_profiling.html"),
+        ("interval", "glossary.html"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["file", "http"])
+def test_search_finds_functions_and_pages(browser, served, scheme, words, target):
+    base = FILES if scheme == "file" else served
+    with Visit(browser, base, f"search.html?q={words}") as visit:
+        visit.page.locator(f"#search-results a[href*='{target}']").first.wait_for()
+        assert visit.outside == []
+        # Browsers forbid to read a file for the summary of a result: only its title is shown.
+        assert scheme == "file" or visit.complaints == []
+
+
+@pytest.mark.parametrize("address", ["missing.html", "api/generated/missing/deeper.html"])
+def test_a_missing_page_leads_back_at_any_depth(browser, served, address):
+    with Visit(browser, served, address) as visit:
+        assert "no such page" in visit.page.title()
+        assert [c for c in visit.complaints if "404" not in c] == []
+        assert len(visit.complaints) == 1  # the page itself
+        assert visit.evaluate("getComputedStyle(document.body).margin") == "0px"
+        visit.page.locator("article").get_by_text("front page").click()
+        assert visit.page.url == f"{served}index.html"
+
+
+# The checks can fail.
+
+
+def test_what_goes_wrong_is_seen(browser, axe, tmp_path):
+    (tmp_path / "bad.html").write_text(
+        "<!doctype html><title>bad</title><body><img src='missing.png'>"
+        "<p style='width: 2000px; color: #eee; background: #fff'>pale</p>"
+        "<script src='http://127.0.0.1:9/x.js'></script><script>nothing.at.all</script>",
+        encoding="utf-8",
+    )
+    screen = {"width": 390, "height": 900}
+    with Visit(browser, f"{tmp_path.as_uri()}/", "bad.html", viewport=screen) as visit:
+        assert visit.evaluate("document.documentElement.scrollWidth") > screen["width"]
+        assert {"color-contrast", "image-alt"} <= {rule for rule, _ in violations(visit, axe)}
+        assert visit.outside == ["http://127.0.0.1:9/x.js"]
+        assert any("nothing is not defined" in complaint for complaint in visit.complaints)
+        assert any("missing.png" in complaint for complaint in visit.complaints)

@@ -1,0 +1,108 @@
+"""Sitemap and page of missing addresses, and the boxes of the plots."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree as ET
+
+import pytest
+from docutils import nodes
+from docutils.utils import new_document
+from sphinx_gallery.directives import imgsgnode
+
+DOC = Path(__file__).resolve().parents[1] / "_doc"
+sys.path.insert(0, str(DOC))
+
+from _ext import cells, hosting, plots  # noqa: E402
+
+PAGE = """<html data-content_root="./"><head>
+<link rel="canonical" href="https://a.org/docs/404.html" />
+<link href="_static/x.css?v=1" /></head><body><a href="#main">skip</a>
+<form action="search.html"></form><a href="api/index.html#top">API</a><a href="#">here</a>
+<img src="data:image/png;base64,AA" /><a href="mailto:me@a.org">write</a></body></html>"""
+
+
+def finish(folder, base="", exception=None):
+    builder = SimpleNamespace(format="html", get_target_uri=lambda name: f"{name}.html")
+    app = SimpleNamespace(
+        outdir=str(folder),
+        builder=builder,
+        config=SimpleNamespace(html_baseurl=base),
+        env=SimpleNamespace(found_docs={"index", "404", "api/x"}),
+    )
+    hosting.prepare_hosting(app, exception)
+
+
+@pytest.fixture
+def site(tmp_path):
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "_static" / "webpack-macros.html").touch()
+    (tmp_path / "404.html").write_text(PAGE, encoding="utf-8")
+    return tmp_path
+
+
+def addresses(site):
+    root = ET.parse(site / "sitemap.xml").getroot()  # noqa: S314
+    assert root.tag == "{http://www.sitemaps.org/schemas/sitemap/0.9}urlset"
+    return [page[0].text for page in root]
+
+
+@pytest.mark.parametrize("base", ["https://a.org/docs", "https://a.org/docs/"])
+def test_the_sitemap_lists_the_pages(site, base):
+    finish(site, base)
+    assert addresses(site) == ["https://a.org/docs/api/x.html", "https://a.org/docs/index.html"]
+
+
+def test_a_site_without_address_has_no_sitemap(site):
+    finish(site, "https://a.org/docs/")
+    finish(site)
+    assert not (site / "sitemap.xml").exists()
+
+
+@pytest.mark.parametrize(
+    ("base", "root"),
+    [("", "/"), ("https://a.org", "/"), ("https://a.org/docs", "/docs/")],
+)
+def test_the_page_of_missing_addresses_works_at_any_depth(site, base, root):
+    finish(site, base)
+    html = (site / "404.html").read_text(encoding="utf-8")
+    for address in ("_static/x.css?v=1", "search.html", "api/index.html#top"):
+        assert f'="{root}{address}"' in html
+    assert f'data-content_root="{root}"' in html
+    for kept in ('"https://a.org/docs/404.html"', '"#main"', '"#"', '"data:', '"mailto:'):
+        assert f"={kept}" in html
+    finish(site, base)
+    assert (site / "404.html").read_text(encoding="utf-8") == html
+
+
+def test_a_template_of_the_theme_is_not_published(site):
+    finish(site)
+    assert not list((site / "_static").iterdir())
+
+
+def test_a_build_that_failed_is_left_alone(site):
+    finish(site, "https://a.org/", exception=RuntimeError())
+    assert (site / "404.html").read_text(encoding="utf-8") == PAGE
+    assert not (site / "sitemap.xml").exists()
+
+
+# Documents
+
+
+def test_each_plot_has_a_box():
+    document = new_document("page")
+    section = nodes.section()
+    section += [nodes.paragraph("", "text"), imgsgnode(), imgsgnode()]
+    document += section
+    plots.box_plots(None, document)
+    assert [type(child) for child in section] == [nodes.paragraph, nodes.compound, nodes.compound]
+    assert all(box["classes"] == [plots.BOX] for box in section[1:])
+    assert all(isinstance(box[0], imgsgnode) for box in section[1:])
+
+
+def test_a_page_has_one_list_of_tags():
+    document = new_document("page")
+    tags = "<div id='sg-tag-list' class='sphx-glr-tag-list'></div>"
+    document += [nodes.raw("", text, format="html") for text in (tags, "<p>x</p>", tags)]
+    cells.drop_repeated_tag_lists(None, document)
+    assert [raw.astext() for raw in document] == [tags, "<p>x</p>"]

@@ -1,0 +1,187 @@
+"""Explain what the backend does with a model."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import GraphModule
+
+from ortmeter.backend.ort_backend import OrtBackend
+from ortmeter.backend.record import CompiledGraph, Fallback
+from ortmeter.discrepancy import Discrepancy, max_diff
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ExplainedGraph", "Explanation", "explain"]
+
+
+@dataclass(frozen=True)
+class ExplainedGraph:
+    """A graph of a model.
+
+    Parameters
+    ----------
+    compiled : CompiledGraph or None
+        What was done; None when torch runs the graph.
+    fallback : Fallback or None
+        Why torch runs the graph, unless it has nothing to compute.
+    discrepancy : Discrepancy or None
+        How far the outputs of the graph are from those of torch, in its first call.
+    """
+
+    compiled: CompiledGraph | None
+    fallback: Fallback | None
+    discrepancy: Discrepancy | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures for a table, one column each."""
+        done = self.compiled
+        return {
+            "runs_on": "torch" if done is None else f"onnxruntime {done.provider}",
+            "exported_nodes": done and sum(done.exported_operators.values()),
+            "nodes": done and done.node_count,
+            "custom_nodes": done and done.custom_count,
+            "fusions": "" if done is None else _counts(done.fusions),
+            "max_ulp": self.discrepancy and self.discrepancy.ulp,
+            "ulp_at_max": self.discrepancy and self.discrepancy.ulp_at_max,
+            "reason": self.fallback.reason if self.fallback else "",
+        }
+
+    def __str__(self) -> str:
+        if self.compiled is None:
+            return str(self.fallback or "left to torch: nothing to compute")
+        lines = [
+            f"before: {_counts(self.compiled.exported_operators)}",
+            f"after: {_counts(self.compiled.operators)}",
+        ]
+        if self.discrepancy is not None:
+            lines.append(f"against torch: {self.discrepancy.ulp_at_max:.3g} ulp of the largest")
+        return "\n  ".join([str(self.compiled), *lines])
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the backend does with a model, graph by graph.
+
+    Parameters
+    ----------
+    graphs : tuple of ExplainedGraph
+        In the order that dynamo found them.
+    discrepancy : Discrepancy
+        How far the outputs of the model are from those of torch.
+    """
+
+    graphs: tuple[ExplainedGraph, ...]
+    discrepancy: Discrepancy
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per graph: where it runs, nodes before and after, fusions, error in ulp."""
+        import pandas as pd
+
+        rows = [{"graph": i, **graph.to_dict()} for i, graph in enumerate(self.graphs)]
+        return pd.DataFrame(rows).set_index("graph")
+
+    def operators(self) -> "pd.DataFrame":
+        """One row per graph and operator: how many nodes ``before`` and ``after``."""
+        import pandas as pd
+
+        rows = [
+            {
+                "graph": i,
+                "operator": name,
+                "before": graph.compiled.exported_operators.get(name, 0),
+                "after": graph.compiled.operators.get(name, 0),
+            }
+            for i, graph in enumerate(self.graphs)
+            if graph.compiled is not None
+            for name in {**graph.compiled.exported_operators, **graph.compiled.operators}
+        ]
+        columns = ["graph", "operator", "before", "after"]
+        return pd.DataFrame(rows, columns=columns).set_index(["graph", "operator"])
+
+    def __str__(self) -> str:
+        graphs = [f"graph {i}: {graph}" for i, graph in enumerate(self.graphs)]
+        return "\n".join([*graphs, f"model against torch: {self.discrepancy}"])
+
+
+def explain(
+    model: Callable[..., Any], *inputs: Any, backend: OrtBackend | None = None
+) -> Explanation:
+    """Compile a model, run it once and compare it with torch, as a whole and graph by graph.
+
+    Parameters
+    ----------
+    model : callable
+        A module or a function, run twice without gradients on copies of the inputs.
+    *inputs : object
+        Its arguments.
+    backend : OrtBackend, optional
+        How to compile, by default with its default options.
+
+    Returns
+    -------
+    Explanation
+        Per graph the operators before and after, the fusions, why torch runs it if it does, and
+        the error in ulp.
+
+    Raises
+    ------
+    UnsupportedGraphError
+        A graph cannot run on ONNX Runtime and *backend* does not fall back.
+
+    Examples
+    --------
+    >>> explanation = explain(torch.nn.SiLU(), torch.ones(2, 3))
+    >>> explanation.operators().after.to_dict()
+    {(0, 'Sigmoid'): 0, (0, 'Mul'): 0, (0, 'com.microsoft.QuickGelu'): 1}
+    """
+    chosen = backend or OrtBackend()
+    compared: list[_Compared] = []
+
+    def compile_and_compare(module: GraphModule, arguments: Sequence[Any]) -> Callable[..., Any]:
+        compared.append(_Compared(chosen, module, arguments))
+        return compared[-1].run
+
+    with torch.no_grad():
+        expected = model(*copy.deepcopy(inputs))
+        got = torch.compile(model, backend=compile_and_compare)(*copy.deepcopy(inputs))
+    return Explanation(tuple(graph.explained() for graph in compared), max_diff(expected, got))
+
+
+class _Compared:
+    """A graph that runs on both sides in its first call."""
+
+    def __init__(self, backend: OrtBackend, module: GraphModule, arguments: Sequence[Any]) -> None:
+        graphs, fallbacks = len(backend.graphs), len(backend.fallbacks)
+        self._module = module
+        self._run = backend(module, arguments)
+        self._compiled = next(iter(backend.graphs[graphs:]), None)
+        self._fallback = next(iter(backend.fallbacks[fallbacks:]), None)
+        self._discrepancy: Discrepancy | None = None
+
+    def run(self, *arguments: Any) -> Any:
+        if self._compiled is None or self._discrepancy is not None:
+            return self._run(*arguments)
+        # Parameters are only read; anything else may be written into.
+        copies = [
+            a.clone() if isinstance(a, torch.Tensor) and not _is_parameter(a) else a
+            for a in arguments
+        ]
+        expected = self._module(*copies)
+        got = self._run(*arguments)
+        self._discrepancy = max_diff(list(expected), list(got))
+        return got
+
+    def explained(self) -> ExplainedGraph:
+        return ExplainedGraph(self._compiled, self._fallback, self._discrepancy)
+
+
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch.nn.Parameter)
+
+
+def _counts(counts: "dict[str, int] | Any") -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"

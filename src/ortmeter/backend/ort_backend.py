@@ -1,0 +1,207 @@
+"""The backend of torch.compile."""
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.fx import GraphModule
+
+from ortmeter.backend.building import Settings
+from ortmeter.backend.errors import FallbackWarning, UnsupportedGraphError
+from ortmeter.backend.levels import parse_level
+from ortmeter.backend.record import CompiledGraph, Fallback
+from ortmeter.backend.runner import GraphRunner
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.providers import resolve_provider
+
+__all__ = ["OrtBackend", "compile_graph"]
+
+
+class OrtBackend:
+    """Run the graphs of ``torch.compile`` on ONNX Runtime, for inference.
+
+    Parameters
+    ----------
+    optimize : str
+        Optimisation level, see :func:`~ortmeter.backend.parse_level`: ``none``,
+        ``default``, ``default+onnxruntime``, and ``-Rule`` to leave a rule out.
+    fallback : bool
+        What to do with a graph that cannot run on ONNX Runtime: True leaves it to torch, with a
+        warning that names the operator; False raises.
+    prepack : bool
+        On CPU, let ONNX Runtime keep a copy of the weights in the layout of its kernels, which is
+        faster for a few rows at a time. False reads large weights in the memory of torch: no copy,
+        and writes into them are seen at once.
+    opset : int
+        Version of the standard operators of ONNX.
+    provider : str, optional
+        ``cpu``, ``cuda`` or ``cuda:1``: where the tensors are expected to be. By default, wherever
+        they are.
+    threads : int, optional
+        Threads inside an operator, on CPU. By default ``torch.get_num_threads()``.
+    tf32 : bool
+        Let CUDA round the operands of float32 products to TF32.
+    dump : path, optional
+        Folder where each ONNX graph is written, without weights of more than 64 KiB.
+
+    Attributes
+    ----------
+    graphs : list of CompiledGraph
+        What was done for each graph that runs on ONNX Runtime. Nothing refers to the inputs, the
+        outputs or the weights.
+    fallbacks : list of Fallback
+        Graphs left to torch, with the reason.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An option has a value that is not accepted.
+    ProviderUnavailableError
+        The provider does not work on this machine.
+
+    Notes
+    -----
+    A change of the weights is seen. Those that the session holds (small ones, and large ones with
+    ``prepack=True``) are checked at each call, and the session is built again when they changed:
+    it takes as long as the compilation did, ``graphs[i].builds`` counts it. Modules that share a
+    graph (:meth:`torch.nn.Module.compile` on each layer) have a session each. Writes through
+    ``.data``, and into tensors made under ``torch.inference_mode``, are not counted by torch
+    hence not seen in what a session holds.
+
+    Outputs are contiguous. Outputs which are views of inputs or of other outputs stay views.
+
+    Examples
+    --------
+    >>> import torch
+    >>> backend = OrtBackend("default")
+    >>> model = torch.nn.Linear(3, 2).eval()
+    >>> with torch.no_grad():
+    ...     compiled = torch.compile(model, backend=backend)
+    ...     torch.testing.assert_close(compiled(torch.ones(4, 3)), model(torch.ones(4, 3)))
+    >>> backend.graphs[0].operators
+    {'Gemm': 1}
+    """
+
+    def __init__(
+        self,
+        optimize: str = "default+onnxruntime",
+        *,
+        fallback: bool = True,
+        prepack: bool = True,
+        opset: int = 23,
+        provider: str | None = None,
+        threads: int | None = None,
+        tf32: bool = False,
+        dump: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if threads is not None and threads < 0:
+            raise InvalidArgumentError(
+                f"threads={threads} is negative. Accepted: None (as torch), 0 (automatic), 1, ..."
+            )
+        self._settings = Settings(
+            level=parse_level(optimize),
+            prepack=prepack,
+            opset=opset,
+            provider=None if provider is None else resolve_provider(provider),
+            threads=threads,
+            tf32=tf32,
+            dump=None if dump is None else Path(dump),
+        )
+        self._fallback = fallback
+        self.graphs: list[CompiledGraph] = []
+        self.fallbacks: list[Fallback] = []
+
+    def __call__(
+        self, graph_module: GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """Compile a graph of dynamo; ``torch.compile`` calls it.
+
+        Parameters
+        ----------
+        graph_module : GraphModule
+            The graph.
+        example_inputs : sequence
+            Its arguments in the call that is being compiled.
+
+        Returns
+        -------
+        callable
+            Takes the arguments of the graph, returns its outputs.
+
+        Raises
+        ------
+        UnsupportedGraphError
+            The graph cannot run on ONNX Runtime and ``fallback`` is False.
+        """
+        runner = GraphRunner(graph_module, self._settings, self.graphs, self._give_up)
+        return runner.prepare(example_inputs)
+
+    def _give_up(self, module: GraphModule, cause: Exception) -> Callable[..., Any]:
+        """Leave a graph to torch, or raise."""
+        error = cause if isinstance(cause, UnsupportedGraphError) else _unsupported(cause)
+        if not self._fallback:
+            raise error from cause
+        operations = sum(node.op.startswith("call_") for node in module.graph.nodes)
+        if error.reason not in [known.reason for known in self.fallbacks]:
+            warnings.warn(
+                f"A graph of {operations} operations is left to torch: {error}",
+                FallbackWarning,
+                stacklevel=2,
+            )
+        self.fallbacks.append(Fallback(error.reason, operations))
+        forward: Callable[..., Any] = module.forward
+        return forward
+
+
+def _unsupported(cause: Exception) -> UnsupportedGraphError:
+    known = isinstance(cause, OrtMeterError)
+    return UnsupportedGraphError(str(cause) if known else f"{type(cause).__name__}: {cause}")
+
+
+def compile_graph(
+    graph_module: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of dynamo: what ``torch.compile(model, backend="ortmeter")`` calls.
+
+    Parameters
+    ----------
+    graph_module : GraphModule
+        The graph.
+    example_inputs : sequence
+        Its arguments in the call that is being compiled.
+    options : mapping, optional
+        Parameters of :class:`OrtBackend`, given to ``torch.compile(..., options=...)``.
+
+    Returns
+    -------
+    callable
+        Takes the arguments of the graph, returns its outputs.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An option is not known, or has a value that is not accepted.
+
+    Examples
+    --------
+    >>> import torch
+    >>> with torch.no_grad():
+    ...     double = torch.compile(
+    ...         lambda x: x * 2, backend=compile_graph, options={"optimize": "none"}
+    ...     )
+    ...     double(torch.ones(2)).tolist()
+    [2.0, 2.0]
+    """
+    given = dict(options or {})
+    accepted = inspect.signature(OrtBackend).parameters
+    if unknown := [name for name in given if name not in accepted]:
+        raise InvalidArgumentError(
+            f"Unknown options: {', '.join(unknown)}. Accepted: {', '.join(accepted)}"
+        )
+    return OrtBackend(**given)(graph_module, example_inputs)

@@ -1,0 +1,206 @@
+"""What the backend did with each graph."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ortmeter._files import write_atomically
+
+__all__ = ["CompiledGraph", "Fallback", "count_operators", "dump_model", "resident_bytes"]
+
+_STANDARD = ("", "ai.onnx")
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledGraph:
+    """A graph that runs on ONNX Runtime.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        What the session was created from, before the optimisations of ONNX Runtime. Weights of
+        more than 64 KiB are inputs: the model holds none of them.
+    level : str
+        Optimisation level.
+    provider : str
+        Where it runs: ``cpu``, ``cuda``, ``cuda:1``.
+    exported_operators : mapping of str to int
+        Nodes by operator before the rules of the level, subgraphs and functions included; those
+        out of the ONNX standard have their domain: ``com.microsoft.FusedMatMul``.
+    fusions : mapping of str to int
+        Number of times each rule was applied.
+    export_s, optimization_s, session_s : float
+        Seconds spent in each step.
+    weight_bytes : int
+        Size of the weights of more than 64 KiB.
+    memory_bytes : int or None
+        What the process gained in resident memory while the session was created; None where
+        the system does not tell.
+    placement : mapping of str to int
+        Nodes by provider, in the graph that ONNX Runtime executes.
+    builds : int
+        Sessions built for this graph: more than 1 when its weights changed.
+    file : Path or None
+        Where the model was written, when ``dump`` asked for it.
+    """
+
+    model: onnx.ModelProto
+    level: str
+    provider: str
+    exported_operators: Mapping[str, int]
+    fusions: Mapping[str, int]
+    export_s: float
+    optimization_s: float
+    session_s: float
+    weight_bytes: int
+    memory_bytes: int | None
+    placement: Mapping[str, int]
+    builds: int = 1
+    file: Path | None = None
+
+    @property
+    def operators(self) -> dict[str, int]:
+        """Nodes by operator, subgraphs and functions included."""
+        return count_operators(self.model)
+
+    @property
+    def node_count(self) -> int:
+        """Number of nodes, subgraphs and functions included."""
+        return sum(self.operators.values())
+
+    @property
+    def custom_count(self) -> int:
+        """Number of nodes out of the ONNX standard, subgraphs and functions included."""
+        return sum(count for name, count in self.operators.items() if "." in name)
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds from the graph of torch to the session."""
+        return self.export_s + self.optimization_s + self.session_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures for a table: one column each, no model."""
+        return {
+            "level": self.level,
+            "provider": self.provider,
+            "exported_nodes": sum(self.exported_operators.values()),
+            "nodes": self.node_count,
+            "custom_nodes": self.custom_count,
+            "fusions": sum(self.fusions.values()),
+            "export_s": self.export_s,
+            "optimization_s": self.optimization_s,
+            "session_s": self.session_s,
+            "weight_bytes": self.weight_bytes,
+            "memory_bytes": self.memory_bytes,
+            "builds": self.builds,
+        }
+
+    def __str__(self) -> str:
+        fused = ", ".join(f"{name} {count}" for name, count in self.fusions.items()) or "none"
+        return (
+            f"{self.level} on {self.provider}: "
+            f"{sum(self.exported_operators.values())} -> {self.node_count} nodes, "
+            f"{self.custom_count} of them custom, compiled in {self.compile_s:.2f} s, "
+            f"fusions: {fused}"
+        )
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A graph that is left to torch.
+
+    Parameters
+    ----------
+    reason : str
+        Why; it starts with the operator when one is to blame.
+    operations : int
+        How many operations it has.
+    """
+
+    reason: str
+    operations: int
+
+    def __str__(self) -> str:
+        return f"left to torch, {self.operations} operations: {self.reason}"
+
+
+def count_operators(model: onnx.ModelProto) -> dict[str, int]:
+    """Count the nodes of a model by operator, subgraphs and functions included.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The body of a function counts once, each call of it as a node.
+
+    Returns
+    -------
+    dict of str to int
+        The most frequent first; operators out of the ONNX standard have their domain.
+
+    Examples
+    --------
+    >>> from ortmeter._files import write_atomically
+    from ortmeter.loading import load_model
+    >>> text = '''<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+    ... g (float[n] X) => (float[n] Y) { A = Abs(X)  Y = com.microsoft.QuickGelu(A) }'''
+    >>> count_operators(load_model(text))
+    {'Abs': 1, 'com.microsoft.QuickGelu': 1}
+    """
+    nodes = [*_nodes(model.graph), *(node for f in model.functions for node in _nodes(f))]
+    return dict(Counter(_operator(node) for node in nodes).most_common())
+
+
+def _operator(node: onnx.NodeProto) -> str:
+    return node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
+
+
+def _nodes(body: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    for node in body.node:
+        yield node
+        for attribute in node.attribute:
+            for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from _nodes(graph)
+
+
+def dump_model(model: onnx.ModelProto, folder: str | os.PathLike[str]) -> Path:
+    """Write a model into a folder, under a name made of its content.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        What to write.
+    folder : path
+        Created when it does not exist.
+
+    Returns
+    -------
+    Path
+        ``graph-0123456789ab.onnx``. The same model always has the same name, and a process that
+        stops meanwhile leaves no truncated file.
+    """
+    content = model.SerializeToString(deterministic=True)
+    target = Path(folder) / f"graph-{hashlib.sha256(content).hexdigest()[:12]}.onnx"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, content)
+    return target
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process, None where the system does not tell.
+
+    Examples
+    --------
+    >>> resident_bytes() != 0
+    True
+    """
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
