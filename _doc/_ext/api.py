@@ -131,7 +131,8 @@ def _member(module: str, name: str, pages: list[str]) -> str:
         kind = "autoexception" if issubclass(value, Exception) else "autoclass"
         members = "\n   :members:"
     else:
-        kind, members = ("autofunction" if callable(value) else "autodata"), ""
+        # The text of a table is its source, which is one click away.
+        kind, members = ("autofunction", "") if callable(value) else ("autodata", "\n   :no-value:")
     used = ", ".join(reference(Path(page).stem) for page in pages)
     blocks = [f"{name}\n{'-' * len(name)}", f".. {kind}:: {name}{members}"]
     return "\n\n".join([*blocks, f"Used in {used}."] if used else blocks)

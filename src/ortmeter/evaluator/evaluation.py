@@ -67,7 +67,8 @@ class Evaluator:
 
     Notes
     -----
-    Sources known to be wrong for an operator (:data:`~ortmeter.evaluator.KNOWN_ERRORS`) are passed over, unless *kernels* asks for them.
+    Sources known to be wrong for an operator (:data:`~ortmeter.evaluator.KNOWN_ERRORS`) are passed
+    over, unless *kernels* asks for them.
 
     Values are torch tensors on the device when torch is one of the sources, or on CUDA; NumPy
     arrays otherwise. Each one is released after its last use. An evaluator serves one thread.
