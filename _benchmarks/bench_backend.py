@@ -1,13 +1,15 @@
 """torch.compile on ONNX Runtime beside torch, inductor and its own matrix products.
 
 Everything is for the CPU, two threads, float32. Llama: hidden 1024, two layers, sequences of 256
-tokens, random weights. Latencies are interleaved in one process; compile times and memory come
-from fresh processes (the memory on Linux only). Goals: latency at most 1.15 of the matrix products
-alone, and below inductor's; compile time below inductor's; at most 5 % of extra memory for large
-weights without prepacking; a call for one operator at most 1.3 of ``session.run`` on arrays that
-are ready.
+tokens, random weights. Each way to run it has processes of its own, taken in turn: the threads of
+torch and those of ONNX Runtime spin after their work, and would take the cores of each other. So
+do compile times and memory (the latter on Linux only). Goals: latency at most 1.15 of the matrix
+products alone, and below inductor's; compile time below inductor's; at most 5 % of extra memory for
+large weights without prepacking; a call for one operator at most 1.3 of ``session.run`` on arrays
+that are ready.
 """
 
+import functools
 import os
 import statistics
 import subprocess
@@ -31,6 +33,7 @@ THREADS, BATCH, LENGTH, HIDDEN, HEADS, MLP, LAYERS = 2, 2, 256, 1024, 16, 2816, 
 LEVELS = ("none", "default", "default+onnxruntime")
 LARGE, LARGE_LAYERS = 4096, 8
 MIB = 2**20
+PRODUCTS = "matrix products alone"
 
 
 def llama() -> Callable[[torch.Tensor], torch.Tensor]:
@@ -53,11 +56,11 @@ def tokens() -> torch.Tensor:
     return torch.randint(0, 1023, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0))
 
 
-def matrix_products(seed: int) -> ortmeter.Candidate:
-    """Make the matrix products of one layer, and nothing else, a candidate."""
-    rng = np.random.default_rng(seed)
+def matrix_products() -> Callable[[], object]:
+    """Make a session of the matrix products of all the layers, and nothing else."""
+    rng = np.random.default_rng(0)
     rows, size = BATCH * LENGTH, HIDDEN // HEADS
-    weights = {
+    of_a_layer = {
         **dict.fromkeys(("query", "key", "value", "output"), (HIDDEN, HIDDEN)),
         "gate": (HIDDEN, MLP),
         "up": (HIDDEN, MLP),
@@ -71,12 +74,14 @@ def matrix_products(seed: int) -> ortmeter.Candidate:
         "P": (BATCH, HEADS, LENGTH, LENGTH),
         "V": (BATCH, HEADS, LENGTH, size),
     }
-    nodes = [
-        oh.make_node("MatMul", ["M" if name == "down" else "X", name], [f"{name}_out"])
-        for name in weights
-    ]
-    nodes.append(oh.make_node("MatMul", ["Q", "K"], ["scores"]))
-    nodes.append(oh.make_node("MatMul", ["P", "V"], ["context"]))
+    operands = {name: ("M" if name == "down" else "X", name) for name in of_a_layer}
+    operands |= {"scores": ("Q", "K"), "context": ("P", "V")}
+    weights, nodes = {}, []
+    for layer in range(LAYERS):
+        weights |= {f"{name}_{layer}": shape for name, shape in of_a_layer.items()}
+        for name, (left, right) in operands.items():
+            own = f"{right}_{layer}" if right in of_a_layer else right
+            nodes.append(oh.make_node("MatMul", [left, own], [f"{name}_out_{layer}"]))
     graph = oh.make_graph(
         nodes,
         "products",
@@ -86,39 +91,54 @@ def matrix_products(seed: int) -> ortmeter.Candidate:
     )
     model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 23)], ir_version=11)
     arrays = {name: _draw(rng, shape) for name, shape in feeds.items()}
-    return ortmeter.session_candidate(model, arrays, provider="cpu", threads=THREADS)
+    return ortmeter.session_candidate(model, arrays, provider="cpu", threads=THREADS).function
 
 
 def _draw(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
     return rng.standard_normal(shape, np.float32) / 32
 
 
-def compare_latencies() -> None:
-    """Print the latency of every way to run the model."""
-    model, x = llama(), tokens()
-    products = [matrix_products(layer) for layer in range(LAYERS)]
-    backends: dict[str, Any] = {level: OrtBackend(level, fallback=False) for level in LEVELS}
-    backends["default+onnxruntime, prepack=False"] = OrtBackend(prepack=False, fallback=False)
-    compiled = {name: torch.compile(model, backend=backend) for name, backend in backends.items()}
-    compiled["inductor"] = torch.compile(model)
-    candidates: dict[str, Any] = {
-        "matrix products alone": lambda: [candidate.function() for candidate in products],
-        "eager": lambda: model(x),
-    }
+def latency(name: str) -> float:
+    """Measure one way to run the model, in this process; tell on stderr what it is."""
+    if name == PRODUCTS:
+        function = matrix_products()
+    else:
+        model, x = llama(), tokens()
+        function = functools.partial(compiled_by(name, model, x), x)
     with torch.no_grad():
-        expected = model(x)
-        for name, function in compiled.items():
-            error = ortmeter.max_diff(expected, function(x)).ulp_at_max
-            print(f"    {name}: {error:.3g} ulp of the largest from eager")
-            candidates[name] = lambda function=function: function(x)
-        results = ortmeter.measure(candidates, repeat=30, precision=0.01, budget_s=60)
-    for name, result in results.items():
-        shares = " ".join(
-            f"{result.median / results[other].median:.2f} of {other}"
-            for other in ("matrix products alone", "eager", "inductor")
+        (result,) = ortmeter.measure({name: function}, repeat=15, precision=None).values()
+    return result.median
+
+
+def compiled_by(name: str, model: Callable[..., Any], x: torch.Tensor) -> Callable[..., Any]:
+    """Compile the model and tell how far it is from eager."""
+    if name == "eager":
+        return model
+    level, _, weights = name.partition(", ")
+    backend = OrtBackend(level, prepack=not weights, fallback=False) if level in LEVELS else name
+    with torch.no_grad():
+        function = torch.compile(model, backend=backend)
+        error = ortmeter.max_diff(model(x), function(x)).ulp_at_max
+    graph = backend.graphs[0] if isinstance(backend, OrtBackend) else ""
+    print(f"    {name}: {error:.3g} ulp of the largest from eager {graph}", file=sys.stderr)
+    return function
+
+
+def compare_latencies(rounds: int = 5) -> None:
+    """Print the latency of every way to run the model."""
+    names = (PRODUCTS, "eager", "inductor", *LEVELS, f"{LEVELS[-1]}, not packed")
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for i in range(rounds):
+        for name in names:
+            seconds[name].append(in_fresh_process(latency, name, quiet=i > 0))
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    for name, values in seconds.items():
+        shares = ", ".join(
+            f"{medians[name] / medians[other]:.2f} of {other}"
+            for other in (PRODUCTS, "eager", "inductor")
         )
-        graph = getattr(backends.get(name), "graphs", [None])[0]
-        print(f"{name}: {result.median * 1e3:.1f} ms, {shares}{f' ({graph})' if graph else ''}")
+        spread = f"{min(values) * 1e3:.1f} to {max(values) * 1e3:.1f}"
+        print(f"{name}: {medians[name] * 1e3:.1f} ms ({spread}), {shares}")
 
 
 def compare_calls() -> None:
@@ -186,12 +206,16 @@ def resident() -> int:
     return int(next(line for line in text.splitlines() if "VmRSS" in line).split()[1]) * 1024
 
 
-def in_fresh_process(function: Callable[[str], float], name: str, **variables: str) -> float:
+def in_fresh_process(
+    function: Callable[[str], float], name: str, *, quiet: bool = True, **variables: str
+) -> float:
     """Call one of the functions above in a process of its own."""
     command = [sys.executable, __file__, function.__name__, name]
     child = subprocess.run(  # noqa: S603 - this script
         command, check=True, capture_output=True, text=True, env={**os.environ, **variables}
     )
+    if not quiet:
+        print(child.stderr, end="")
     return float(child.stdout.splitlines()[-1])
 
 
@@ -220,7 +244,7 @@ def main() -> None:
     """Print everything, or the result of one function for :func:`in_fresh_process`."""
     torch.set_num_threads(THREADS)
     if sys.argv[1:]:
-        children = {f.__name__: f for f in (compile_seconds, extra_memory)}
+        children = {f.__name__: f for f in (compile_seconds, extra_memory, latency)}
         print(children[sys.argv[1]](sys.argv[2]))
         return
     compare_calls()
