@@ -129,7 +129,7 @@ class Record:
         root = folder or os.environ.get(FOLDER_VARIABLE) or "results"
         file = Path(root, self.machine, self.file_name)
         concluded = dataclasses.replace(self, sentences=conclusion.sentences)
-        content = orjson.dumps(concluded.to_dict(), option=orjson.OPT_INDENT_2) + b"\n"
+        content = orjson.dumps(concluded.to_dict(), option=orjson.OPT_APPEND_NEWLINE)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, content)
         return file
