@@ -60,6 +60,8 @@ html_css_files = ["ortmeter.css"]
 html_js_files = [("accessibility.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
+# These pages have no section to navigate in.
+html_sidebars = {name: [] for name in ("own_model", "machines", "methodology", "glossary")}
 html_theme_options = {
     "navbar_align": "left",
     "navigation_with_keys": False,

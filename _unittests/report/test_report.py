@@ -69,10 +69,36 @@ def test_a_table_in_a_page_sorts_and_a_missing_value_is_empty():
 
 def test_the_text_has_tables_and_sentences_and_no_plot():
     text = planted().to_text()
-    assert text.startswith("ortmeter bench a.onnx\n")
+    assert max(map(len, text.splitlines())) <= 100
     assert "Times & more\n------------\nSome <text>.\n" in text
     assert text.endswith("Conclusion\n----------\n- a is faster.")
     assert "plot" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (123456.7, "123500"),
+        (0.00012345, "0.0001234"),
+        (2.5, "2.5"),
+        (-1234.56, "-1235"),
+        (1e-9, "1.000e-09"),
+        (2e12, "2.000e+12"),
+        (math.inf, "inf"),
+    ],
+)
+def test_numbers_have_four_digits(value, text):
+    report = Report("x")
+    report.add("t", pd.DataFrame({"v": [value]}))
+    assert report.to_text().split()[-1] == text
+    assert f"<td>{text}</td>" in report.to_html()
+
+
+def test_texts_are_on_the_left_of_their_column():
+    report = Report("x")
+    report.add("t", pd.DataFrame({"what": ["a", "b"], "v": ["long text", "x"]}).set_index("what"))
+    assert "a    long text\nb    x        " in report.to_text()
 
 
 def test_plain_values_are_json_without_nan():

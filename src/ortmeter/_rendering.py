@@ -3,11 +3,18 @@
 import base64
 import html
 import io
+import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Picture", "as_html", "as_text", "freeze"]
+import numpy as np
+
+__all__ = ["Picture", "as_html", "as_text", "digits", "freeze"]
+
+# Outside of these, a number is written with an exponent.
+_SMALL, _LARGE = 1e-4, 1e7
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,29 @@ def freeze(item: Any) -> Any:
 
 
 def as_text(item: Any) -> str:
-    """Write an item for a terminal: all the rows of a table."""
-    return str(item.to_string() if hasattr(item, "to_string") else item)
+    """Write an item for a terminal: all the rows of a table, texts on the left."""
+    if not hasattr(item, "to_string"):
+        return str(item)
+    texts = {name: _left(item[name]) for name in item.columns if _is_text(item[name])}
+    return str(item.to_string(float_format=digits, formatters=texts))
+
+
+def digits(value: float) -> str:
+    """Write a number with four significant digits, in full unless it is very small or large."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if _SMALL <= abs(value) < _LARGE:
+        return np.format_float_positional(value, precision=4, fractional=False, trim="-")
+    return f"{value:.3e}"
+
+
+def _is_text(column: Any) -> bool:
+    return len(column) > 0 and all(isinstance(value, str) for value in column)
+
+
+def _left(column: Any) -> Callable[[str], str]:
+    width = max(map(len, column))
+    return lambda value: value.ljust(width)
 
 
 def as_html(item: Any) -> str:

@@ -245,7 +245,7 @@ elsewhere = measure_models(smaller, others, seed=3)
 ranking = sorted(sessions[1].values(), key=lambda m: m.median)
 extremes = {m.name: m for m in (*ranking[:10], *ranking[-10:])}
 frame = ortmeter.to_frame({args.size: extremes}, "size")
-title = f"{EQUATION}, best and worst of {len(graphs)} candidates, {provider.label}"
+title = f"Best and worst of {len(graphs)} candidates, {provider.label}"
 ortmeter.latency_plot(frame, x="size", title=title, caption=f"{legend}, one thread")
 
 # %%

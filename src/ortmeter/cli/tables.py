@@ -1,4 +1,4 @@
-"""Tables for people: units in the header, four significant digits."""
+"""Tables for people: units in the header."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Units in the header, four significant digits.
+        Units in the header.
 
     Examples
     --------
@@ -37,11 +37,10 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     ['median (µs)']
     """
     first, *others = table.columns
-    shown = {_UNITS.get(name, name): _digits(table[name]) for name in others}
+    shown = {_UNITS.get(name, name): _plain(table[name]) for name in others}
     return pd.DataFrame({first: table[first].astype(object), **shown}).set_index(first)
 
 
-def _digits(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    if column.dtype.kind != "f":
-        return column.astype(object)
-    return column.astype(float).map(lambda value: float(f"{value:.4g}"))
+def _plain(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Forget categories and nullable types, which print their missing values in their own way."""
+    return column.astype(float) if column.dtype.kind == "f" else column.astype(object)

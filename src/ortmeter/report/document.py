@@ -2,6 +2,7 @@
 
 import json
 import os
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,13 +89,17 @@ class Report:
 
     def to_text(self) -> str:
         """Return the report for a terminal: tables and sentences, without plots."""
-        blocks = [self.title, str(self.machine)]
+        blocks = [textwrap.fill(str(self.machine), _WIDTH)]
         for section in self.sections:
             shown = [as_text(i) for i in section.items if isinstance(i, (pd.DataFrame, str))]
             if shown:
                 blocks.append("\n".join([section.title, "-" * len(section.title), *shown]))
         if self.sentences:
-            blocks.append("\n".join(["Conclusion", "----------", *self._marked()]))
+            marked = (
+                textwrap.fill(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  ")
+                for sentence in self.sentences
+            )
+            blocks.append("\n".join(["Conclusion", "----------", *marked]))
         if self.interrupted:
             blocks.append(INTERRUPTED)
         return "\n\n".join(blocks)
@@ -143,11 +148,9 @@ class Report:
         write_atomically(file, self.to_html().encode())
         return file
 
-    def _marked(self) -> list[str]:
-        return [f"- {sentence}" for sentence in self.sentences]
-
 
 INTERRUPTED = "This report is partial: the work was interrupted."
+_WIDTH = 100
 
 
 def check_writable(file: Path, *, overwrite: bool) -> None:
