@@ -51,7 +51,7 @@ from ortmeter import Param, show
 from ortmeter.conclusion import Conclusion
 from ortmeter.einsum import decompose_einsum, einsum_model, optimize_einsum
 from ortmeter.environment import environment, usable_cores
-from ortmeter.plotting import operator_plot, profile_notes
+from ortmeter.plotting import candidates_figure, operator_plot, profile_notes
 from ortmeter.profiling import profile
 
 args = ortmeter.get_parsed_args(
@@ -240,13 +240,19 @@ smaller = {c.name: c.model for c in other_search.candidates if c.name in graphs}
 elsewhere = measure_models(smaller, others, seed=3)
 
 # %%
-# The ten best and the ten worst, in the first of the two.
+# The ten best and the ten worst, in the first of the two. On the site and in a notebook, a row
+# tells what the search knew of it.
 
 ranking = sorted(sessions[1].values(), key=lambda m: m.median)
 extremes = {m.name: m for m in (*ranking[:10], *ranking[-10:])}
-frame = ortmeter.to_frame({args.size: extremes}, "size")
-title = f"Best and worst of {len(graphs)} candidates, {provider.label}"
-ortmeter.latency_plot(frame, x="size", title=title, caption=f"{legend}, one thread")
+known = search.to_frame()[["candidate", "order", "steps", "flop", "bytes_moved", "rounds"]]
+frame = ortmeter.to_frame({args.size: extremes}, "size").merge(known, on="candidate")
+candidates_figure(
+    frame,
+    title=f"Best and worst of {len(graphs)} candidates, {provider.label}",
+    details=["order", "steps", "flop", "bytes_moved", "rounds"],
+    caption=f"{legend}, one thread",
+)
 
 # %%
 # Transpositions or product?

@@ -1,5 +1,6 @@
 """Drawings of models and plots of measurements."""
 
+from ortmeter.plotting.candidates import candidates_figure
 from ortmeter.plotting.drawing import Drawing
 from ortmeter.plotting.errors import error_plot
 from ortmeter.plotting.graph import NodeNote, draw_model
@@ -14,6 +15,7 @@ __all__ = [
     "Drawing",
     "InteractiveFigure",
     "NodeNote",
+    "candidates_figure",
     "comparison_plot",
     "draw_model",
     "error_plot",

@@ -1,7 +1,5 @@
 """Plot when the kernels of a run were executed."""
 
-import html
-import io
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ortmeter.plotting._axes import GREY, add_legend, new_axes
+from ortmeter.plotting._axes import add_legend, new_axes
 from ortmeter.plotting._labels import clean, shorten
+from ortmeter.plotting._plotly import draw_picture, escape, layout
 from ortmeter.plotting._rows import finish, label_rows
 from ortmeter.plotting._run import Run, read_run
 from ortmeter.plotting.interactive import InteractiveFigure
@@ -83,7 +82,7 @@ def timeline_figure(
     run = read_run(profile, iteration)
     alt = f"{title}: {len(run.events)} kernels in {len(run.labels)} rows, {run.duration:.3g} ms"
     figure = {"data": list(_traces(run)), "layout": _layout(run, title, caption)}
-    return InteractiveFigure(title, alt, figure, _draw(run, title, caption))
+    return InteractiveFigure(title, alt, figure, draw_picture(_plot(run, title, caption, None)))
 
 
 def _plot(run: Run, title: str, caption: str, ax: "Axes | None") -> "Axes":
@@ -98,24 +97,13 @@ def _plot(run: Run, title: str, caption: str, ax: "Axes | None") -> "Axes":
     return finish(ax, title, caption)
 
 
-def _draw(run: Run, title: str, caption: str) -> bytes:
-    from matplotlib import pyplot as plt
-
-    figure = _plot(run, title, caption, None).get_figure(root=True)
-    assert figure is not None  # it was just made
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
-    plt.close(figure)
-    return buffer.getvalue()
-
-
 def _traces(run: Run) -> Iterator[dict[str, Any]]:
     hints = np.array([_hint(event) for event in run.events.to_dict("records")], dtype=np.object_)
     for name, color, mine in run.by_operator():
         yield {
             "type": "bar",
             "orientation": "h",
-            "name": _escape(name),
+            "name": escape(name),
             "marker": {"color": color},
             "base": run.start[mine].tolist(),
             "x": run.length[mine].tolist(),
@@ -127,40 +115,17 @@ def _traces(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _layout(run: Run, title: str, caption: str) -> dict[str, Any]:
-    rows = len(run.labels)
-    return {
-        "title": {"text": _escape(title), "subtitle": {"text": _escape(caption)}, "x": 0},
-        "height": 190 + 22 * rows,
-        "margin": {"l": 10, "r": 10, "t": 70, "b": 10},
-        "barmode": "overlay",
-        "font": {"color": GREY},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": GREY, "activecolor": GREY},
-        "hoverlabel": {"align": "left"},
-        "legend": {
-            "orientation": "h",
-            "xref": "container",
-            "yref": "container",
-            "x": 0,
-            "y": 0,
-            "yanchor": "bottom",
-        },
-        "xaxis": {
-            "title": {"text": run.xlabel},
-            "range": [0, run.duration],
-            "gridcolor": f"{GREY}4d",
-            "automargin": True,
-        },
-        "yaxis": {
-            "title": {"text": _YLABEL},
-            "tickvals": list(range(rows)),
-            "ticktext": [_escape(label) for label in run.labels],
-            "range": [rows - 0.5, -0.5],
-            "showgrid": False,
-            "automargin": True,
-        },
+    found = layout(title, caption, rows=run.labels, xlabel=run.xlabel, ylabel=_YLABEL)
+    found["xaxis"]["range"] = [0, run.duration]
+    found["legend"] = {
+        "orientation": "h",
+        "xref": "container",
+        "yref": "container",
+        "x": 0,
+        "y": 0,
+        "yanchor": "bottom",
     }
+    return found
 
 
 def _hint(event: Mapping[Any, Any]) -> str:
@@ -168,9 +133,4 @@ def _hint(event: Mapping[Any, Any]) -> str:
     told = [f"{event['op']} {event['name']}", f"{event['duration']} µs"]
     told += [str(event[key]) for key in ("provider", "signature") if pd.notna(event[key])]
     lines = (part for line in told for part in textwrap.wrap(shorten(clean(line), 160), 45))
-    return "<br>".join(map(_escape, lines))
-
-
-def _escape(text: str) -> str:
-    """Escape a text for plotly, which reads some tags."""
-    return html.escape(text, quote=False)
+    return "<br>".join(map(escape, lines))
