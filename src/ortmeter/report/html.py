@@ -18,6 +18,7 @@ h1 { font-size: 1.5rem; overflow-wrap: anywhere; } h2 { font-size: 1.2rem; margi
 .box { overflow-x: auto; } img { max-width: 100%; height: auto; }
 table { border-collapse: collapse; font-size: .875rem; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #8884; }
+.sortable td { white-space: nowrap; }
 th[scope=row], td:first-child, th:first-child { text-align: left; }
 thead th[aria-sort], thead th[tabindex] { cursor: pointer; white-space: nowrap; }
 thead th[aria-sort=ascending]::after { content: " \\2191"; }
