@@ -145,8 +145,7 @@ def count_operators(model: onnx.ModelProto) -> dict[str, int]:
 
     Examples
     --------
-    >>> from ortmeter._files import write_atomically
-    from ortmeter.loading import load_model
+    >>> from ortmeter.loading import load_model
     >>> text = '''<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
     ... g (float[n] X) => (float[n] Y) { A = Abs(X)  Y = com.microsoft.QuickGelu(A) }'''
     >>> count_operators(load_model(text))
