@@ -72,7 +72,7 @@ args = ortmeter.get_parsed_args(
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=0, help="threads of an operator, 0 lets onnxruntime choose"),
     warmup=Param(None, fast=2, minimum=1, help="calls before measuring, until stable by default"),
-    repeat=Param(20, fast=5, minimum=1, help="samples in each process, at least"),
+    repeat=Param(12, fast=5, minimum=1, help="samples in each process, at least"),
     processes=Param(5, fast=1, minimum=1, help="fresh processes that measure"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
