@@ -233,7 +233,9 @@ def test_an_interruption_leaves_a_partial_report(models, tmp_path):
     html = tmp_path / "report.html"
     started = tmp_path / "started"
     program = (
-        "import pathlib, sys, time; from ortmeter.cli import bench, main\n"
+        "import pathlib, signal, sys, time; from ortmeter.cli import bench, main\n"
+        # A process started in the background ignores Ctrl-C.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"started = pathlib.Path({str(started)!r})\n"
         "bench.measure = lambda *a, **k: (started.touch(), time.sleep(60))\n"
         "sys.exit(main(sys.argv[1:]))"
