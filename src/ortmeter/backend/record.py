@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 
 from ortmeter._files import write_atomically
+from ortmeter._graphs import walk_nodes
 
 __all__ = ["CompiledGraph", "Fallback", "count_operators", "dump_model", "resident_bytes"]
 
@@ -151,20 +152,15 @@ def count_operators(model: onnx.ModelProto) -> dict[str, int]:
     >>> count_operators(load_model(text))
     {'Abs': 1, 'com.microsoft.QuickGelu': 1}
     """
-    nodes = [*_nodes(model.graph), *(node for f in model.functions for node in _nodes(f))]
+    nodes = [
+        *walk_nodes(model.graph.node),
+        *(node for f in model.functions for node in walk_nodes(f.node)),
+    ]
     return dict(Counter(_operator(node) for node in nodes).most_common())
 
 
 def _operator(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
-
-
-def _nodes(body: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    for node in body.node:
-        yield node
-        for attribute in node.attribute:
-            for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from _nodes(graph)
 
 
 def dump_model(model: onnx.ModelProto, folder: str | os.PathLike[str]) -> Path:

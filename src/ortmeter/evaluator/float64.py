@@ -1,6 +1,6 @@
 """The same model in float64, the reference that discrepancies are measured against."""
 
-from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 
 import numpy as np
 import onnx
@@ -8,6 +8,7 @@ import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 
+from ortmeter._graphs import walk_nodes
 from ortmeter.evaluator._attributes import dense_array, initializers, subgraphs
 from ortmeter.evaluator._narrow import add_casts, element_types
 from ortmeter.evaluator._node import domain_name, opset_versions
@@ -120,7 +121,7 @@ class _Rules:
             return _TYPE_ATTRIBUTES
         return {
             attribute.ref_attr_name
-            for inner in _all_nodes(function.node)
+            for inner in walk_nodes(function.node)
             for attribute in inner.attribute
             if attribute.ref_attr_name and attribute.name in self.type_attributes(inner)
         }
@@ -129,13 +130,6 @@ class _Rules:
 def _has_no_double(formals: Sequence[onnx.defs.OpSchema.FormalParameter], position: int) -> bool:
     formal = formals[min(position, len(formals) - 1)]
     return not any("double" in kind for kind in formal.types)
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for graph in subgraphs(node).values():
-            yield from _all_nodes(graph.node)
 
 
 def _convert_graph(graph: onnx.GraphProto, rules: _Rules) -> None:
@@ -154,7 +148,7 @@ def _names_kept(nodes: Iterable[onnx.NodeProto], rules: _Rules) -> set[str]:
     """Name the values that only inputs without float64 read."""
     refused: set[str] = set()
     accepted: set[str] = set()
-    for node in _all_nodes(nodes):
+    for node in walk_nodes(nodes):
         for position, name in enumerate(node.input):
             (refused if rules.refuses_double(node, position) else accepted).add(name)
     return refused - accepted - {""}

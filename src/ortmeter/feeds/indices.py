@@ -1,8 +1,10 @@
 """Which integers an input may hold when the graph uses it as an index."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import onnx
+
+from ortmeter._graphs import walk_nodes
 
 __all__ = ["index_bounds"]
 
@@ -39,22 +41,13 @@ def index_bounds(model: onnx.ModelProto) -> dict[str, int]:
     shapes = _known_shapes(model)
     origin = {info.name: info.name for info in model.graph.input}
     bounds: dict[str, int] = {}
-    for node in _all_nodes(model.graph):
+    for node in walk_nodes(model.graph.node):
         if node.op_type in _KEEPS_ELEMENTS and node.input and node.input[0] in origin:
             origin[node.output[0]] = origin[node.input[0]]
         elif node.op_type in _GATHERS and len(node.input) > 1 and node.input[1] in origin:
             name = origin[node.input[1]]
             bounds[name] = min(_indexed_size(node, shapes), bounds.get(name, 2**31))
     return bounds
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Walk the nodes in order, those of subgraphs after the node that holds them."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for subgraph in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(subgraph)
 
 
 def _known_shapes(model: onnx.ModelProto) -> dict[str, list[int]]:

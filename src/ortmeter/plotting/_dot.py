@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 
+from ortmeter._graphs import bodies
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting._labels import (
     at_most,
@@ -18,7 +19,7 @@ from ortmeter.plotting._labels import (
     type_text,
 )
 
-__all__ = ["Element", "NodeNote", "walk", "write_dot"]
+__all__ = ["Element", "NodeNote", "write_dot"]
 
 # Translucent fills: readable on a light and on a dark background.
 _FILLS = {
@@ -128,21 +129,6 @@ class _Scope:
         return f"{clean(name)} {text}".rstrip()
 
 
-def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """List the nodes of a graph and of its subgraphs."""
-    for node in graph.node:
-        yield node
-        for _, body in _bodies(node):
-            yield from walk(body)
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    for attribute in node.attribute:
-        for body in (attribute.g, *attribute.graphs):
-            if body.node or body.output:
-                yield attribute.name, body
-
-
 class _Writer:
     """Collects the boxes, the edges and the tooltips of a graph and of its subgraphs."""
 
@@ -180,7 +166,7 @@ class _Writer:
         self._box(identifier, list(_node_lines(node, scope, note)), fill, "rounded,filled")
         for name in dict.fromkeys(filter(None, node.input)):
             self._edge(name, identifier, scope)
-        for name, body in _bodies(node):
+        for name, body in bodies(node):
             self._body(identifier, clean(f"{node.op_type}: {name}"), body, scope.child())
 
     def _body(self, owner: str, title: str, body: onnx.GraphProto, scope: _Scope) -> None:

@@ -7,9 +7,10 @@ import google.protobuf.message
 import onnx
 import onnx.shape_inference
 
+from ortmeter._graphs import walk_nodes
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.loading import ModelLike, load_model
-from ortmeter.plotting._dot import NodeNote, walk, write_dot
+from ortmeter.plotting._dot import NodeNote, write_dot
 from ortmeter.plotting._labels import clean, shorten
 from ortmeter.plotting._svg import lay_out
 from ortmeter.plotting.drawing import Drawing
@@ -65,7 +66,7 @@ def draw_model(
     Drawing(title='g')
     """
     graph = _infer_shapes(load_model(model)).graph
-    operators = Counter(clean(node.op_type) for node in walk(graph))
+    operators = Counter(clean(node.op_type) for node in walk_nodes(graph.node))
     if operators.total() > max_nodes:
         raise InvalidArgumentError(
             f"The model has {operators.total()} nodes, more than max_nodes={max_nodes}"

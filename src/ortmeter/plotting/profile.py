@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ortmeter._graphs import walk_nodes
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting._axes import GREY, add_legend, new_axes, series_style
-from ortmeter.plotting._dot import NodeNote, walk
+from ortmeter.plotting._dot import NodeNote
 from ortmeter.plotting._rows import choose_unit, finish, group_small, label_rows, node_label
 from ortmeter.profiling import Profile
 
@@ -54,7 +55,7 @@ def profile_notes(profile: Profile) -> dict[str | int, NodeNote]:
             "read_profile(path, model=...)"
         )
     nodes = profile.by_node()
-    known = {node.name for node in walk(profile.model.graph)}
+    known = {node.name for node in walk_nodes(profile.model.graph.node)}
     ran = {str(row.name): row for row in nodes.itertuples(index=False)}
     return {name: _note(row) for name, row in ran.items() if name in known}
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import onnx
 import pandas as pd
 
+from ortmeter._graphs import bodies
 from ortmeter.dtypes import short_name
 
 __all__ = ["STANDARD", "CostFunction", "GraphNode", "domains", "find_nodes", "name_nodes", "walk"]
@@ -85,7 +86,7 @@ def walk(
     known = {**(outer or {}), **{tensor.name: tensor for tensor in graph.initializer}}
     for node in graph.node:
         yield GraphNode(node, parent, {name: known[name] for name in node.input if name in known})
-        for body in _bodies(node):
+        for _, body in bodies(node):
             yield from walk(body, node.name, known)
 
 
@@ -129,7 +130,7 @@ def _name(graph: onnx.GraphProto, prefix: str, taken: set[str]) -> None:
                 wanted += "_"
             node.name = wanted
             taken.add(wanted)
-        for body in _bodies(node):
+        for _, body in bodies(node):
             _name(body, f"{node.name}/", taken)
 
 
@@ -192,13 +193,6 @@ def domains(kinds: pd.DataFrame, model: onnx.ModelProto) -> list[str | None]:
 def _rows(kinds: pd.DataFrame) -> Iterator[tuple[str, str, str | None]]:
     parents = [None if pd.isna(parent) else parent for parent in kinds["parent"]]
     return zip(kinds["name"].astype(str), kinds["op"].astype(str), parents, strict=True)
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _size(tensor: onnx.TensorProto) -> int:
