@@ -7,11 +7,14 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-__all__ = ["Picture", "as_html", "as_text", "digits", "freeze"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Picture", "as_html", "as_text", "digits", "flatten", "freeze"]
 
 # Outside of these, a number is written with an exponent.
 _SMALL, _LARGE = 1e-4, 1e7
@@ -64,6 +67,12 @@ def as_text(item: Any) -> str:
         return str(item)
     texts = {name: _left(item[name]) for name in item.columns if _is_text(item[name])}
     return str(item.to_string(float_format=digits, formatters=texts))
+
+
+def flatten(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Make columns of the levels of an index that have a name; another index says nothing."""
+    named = any(name is not None for name in table.index.names)
+    return table.reset_index() if named else table
 
 
 def digits(value: float) -> str:

@@ -11,7 +11,7 @@ import onnx
 import pandas as pd
 
 from ortmeter.cli.options import add_feeds, add_session, integer, make_feeds
-from ortmeter.cli.tables import readable
+from ortmeter.cli.tables import MAX_DRAWN, readable
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator import Attribution, Evaluator, attribute, to_float64
@@ -25,7 +25,6 @@ from ortmeter.sessions import make_session
 __all__ = ["register", "run"]
 
 _EVALUATIONS = ("torch", "reference", "float64")
-_MAX_DRAWN = 300
 _RANKED_BY = ("mean", "ulp", "abs")
 
 Outputs = Mapping[str, Any]
@@ -204,7 +203,7 @@ def _search(
         readable(table[list(columns)].rename(columns=columns).head(options.top)),
     )
     report.add("Whole runs and controls", readable(found.runs().rename_axis("what").reset_index()))
-    if count <= _MAX_DRAWN:
+    if count <= MAX_DRAWN:
         report.add("The graph, coloured by what each node changes", _draw(model, found, options.by))
     report.conclude(f"{found}.")
 

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,11 @@ from ortmeter.feeds import random_feeds, read_feeds
 from ortmeter.feeds.inputs import declared_inputs
 from ortmeter.loading import load_model
 
-__all__ = ["add_feeds", "add_session", "integer", "make_feeds", "split"]
+__all__ = ["Feeds", "add_feeds", "add_session", "integer", "make_feeds", "split"]
+
+
+Feeds: TypeAlias = Mapping[Path, Mapping[str, np.ndarray]]
+"""Inputs of each model."""
 
 
 def add_session(parser: ArgumentParser, *, several: bool) -> None:
@@ -87,19 +91,20 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
         raise InvalidArgumentError("--dim and --shape are for random inputs, not for --feeds")
     if options.feeds:
         return {model: read_feeds(model, options.feeds) for model in models}
-    inputs = {model: declared_inputs(load_model(model)) for model in models}
+    loaded = {model: load_model(model) for model in models}
+    inputs = {model: declared_inputs(proto) for model, proto in loaded.items()}
     names = {model: {i.name for i in declared} for model, declared in inputs.items()}
     symbols = {model: {s for i in declared for s in i.shape} for model, declared in inputs.items()}
     _refuse_unknown("--dim", dims, symbols.values())
     _refuse_unknown("--shape", shapes, names.values())
     return {
         model: random_feeds(
-            model,
+            proto,
             dims={name: size for name, size in dims.items() if name in symbols[model]},
             shapes={name: shape for name, shape in shapes.items() if name in names[model]},
             seed=options.seed,
         )
-        for model in models
+        for model, proto in loaded.items()
     }
 
 

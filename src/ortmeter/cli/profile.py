@@ -3,16 +3,14 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ortmeter.cli.options import add_feeds, add_session, integer, make_feeds
-from ortmeter.cli.tables import readable
+from ortmeter.cli.options import Feeds, add_feeds, add_session, integer, make_feeds
+from ortmeter.cli.tables import MAX_DRAWN, readable
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, merge_profiles, profile
 from ortmeter.report import Report
 
 __all__ = ["register", "run"]
 
-#: Larger graphs take too long to lay out, and cannot be read.
-_MAX_DRAWN = 300
 _UNOPTIMIZED = "unoptimized"
 
 
@@ -47,16 +45,21 @@ def run(options: Namespace, report: Report) -> None:
         Report to fill.
     """
     model = Path(options.models[0])
-    found = _profile(options, model, options.optimization)
+    feeds = make_feeds(options, [model])
+    found = _profile(options, model, feeds, options.optimization)
     _describe(report, found, options.top)
-    if options.baseline:
-        _compare(options, report, model, found)
+    if options.baseline == _UNOPTIMIZED:
+        _compare(options, report, _profile(options, model, feeds, "none"), found)
+    elif options.baseline:
+        other = Path(options.baseline)
+        baseline = _profile(options, other, make_feeds(options, [other]), options.optimization)
+        _compare(options, report, baseline, found)
 
 
-def _profile(options: Namespace, model: Path, optimization: str) -> Profile:
+def _profile(options: Namespace, model: Path, feeds: Feeds, optimization: str) -> Profile:
     return profile(
         model,
-        make_feeds(options, [model])[model],
+        feeds[model],
         provider=options.provider,
         optimization=optimization,
         threads=integer("--threads", options.threads),
@@ -74,7 +77,7 @@ def _describe(report: Report, found: Profile, top: int) -> None:
     )
     columns = ["name", "op", "median", "share", "gflop_per_s", "gb_per_s", "signature"]
     report.add(f"The {min(top, len(nodes))} longest nodes", readable(nodes[columns].head(top)))
-    if found.model is not None and len(found.model.graph.node) <= _MAX_DRAWN:
+    if found.model is not None and len(found.model.graph.node) <= MAX_DRAWN:
         drawing = draw_model(found.model, title="The graph that ran", notes=profile_notes(found))
         report.add("The graph that ran, coloured by time", drawing)
     slowest = operators.iloc[0]
@@ -85,11 +88,7 @@ def _describe(report: Report, found: Profile, top: int) -> None:
     )
 
 
-def _compare(options: Namespace, report: Report, model: Path, found: Profile) -> None:
-    if options.baseline == _UNOPTIMIZED:
-        baseline = _profile(options, model, "none")
-    else:
-        baseline = _profile(options, Path(options.baseline), options.optimization)
+def _compare(options: Namespace, report: Report, baseline: Profile, found: Profile) -> None:
     merged = merge_profiles(baseline, found)
     report.add(
         f"Beside the baseline, {Path(options.baseline).name}",

@@ -1,11 +1,14 @@
-"""Tables for people: units in the header."""
+"""What people can read: tables with units in the header, graphs that are not too large."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-__all__ = ["readable"]
+__all__ = ["MAX_DRAWN", "readable"]
+
+#: Larger graphs take too long to lay out, and cannot be read.
+MAX_DRAWN = 300
 
 _UNITS: Mapping[str, str] = {
     "median": "median (µs)",

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ortmeter._files import write_atomically
-from ortmeter._rendering import as_text, freeze
+from ortmeter._rendering import as_text, flatten, freeze
 from ortmeter.environment import Environment, environment
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.report.html import as_page
@@ -168,7 +168,5 @@ def check_writable(file: Path, *, overwrite: bool) -> None:
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    named = [name for name in table.index.names if name is not None]
-    flat = table.reset_index() if named else table
-    records: list[dict[str, Any]] = json.loads(flat.to_json(orient="records"))
+    records: list[dict[str, Any]] = json.loads(flatten(table).to_json(orient="records"))
     return records

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from ortmeter._rendering import as_html, digits
+from ortmeter._rendering import as_html, digits, flatten
 from ortmeter.environment import Environment
 
 __all__ = ["as_page"]
@@ -119,10 +119,8 @@ def _item(item: Any) -> str:
 
 def _table(table: pd.DataFrame) -> str:
     """Write a table whose index is made of columns: a header spans nothing, any one sorts."""
-    named = [name for name in table.index.names if name is not None]
-    flat = table.reset_index() if named else table
     return str(
-        flat.to_html(
+        flatten(table).to_html(
             index=False, border=0, na_rep="", classes="sortable", float_format=digits, escape=True
         )
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ortmeter._rendering import flatten
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing import Measurement
 
@@ -120,7 +121,7 @@ def _decode_measurement(value: Mapping[str, Any]) -> Measurement:
 
 def _encode_table(table: pd.DataFrame, path: str) -> dict[str, Any]:
     named = [name for name in table.index.names if name is not None]
-    flat = table.reset_index() if named else table
+    flat = flatten(table)
     if wrong := [name for name in flat.columns if not isinstance(name, str)]:
         raise InvalidArgumentError(
             f"{path} has columns {wrong!r}. Accepted: names that are texts, units included"
