@@ -1,7 +1,6 @@
 """The page on KMeans, after it ran in fast mode."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import onnx.parser
@@ -77,14 +76,6 @@ def test_what_multiplies_by_zero_is_told(page):
     nodes = pd.DataFrame({"name": ["a", "b", "c"], "share": [0.25, 0.5, 0.25]})
     expected = "products by zero take 25% of the time of the kernels (a)."
     assert page["conclude_zeros"](page["multiplied_by_zero"](model), nodes) == expected
-
-
-def test_a_profile_tells_how_far_it_can_be_trusted(page):
-    ran = SimpleNamespace(unexplained=0.5, overhead="A is slower", caveats=("Launch times.",))
-    assert page["conclude_trust"](ran) == [
-        "50.0% of a run is outside of any kernel; A is slower.",
-        "Launch times.",
-    ]
 
 
 def test_the_distances_are_those_of_scipy(page):

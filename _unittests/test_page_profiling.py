@@ -1,7 +1,5 @@
 """The page on what onnxruntime optimizes, after it ran in fast mode."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import onnx
 import onnx.numpy_helper
@@ -84,16 +82,6 @@ def test_the_node_with_the_most_to_win_is_told(page):
     )
     sentence = page["conclude_nodes"](rewritten)
     assert "is lost (PRelu): 300 µs for a work that takes 7.0 µs at the peaks" in sentence
-
-
-def test_a_profile_tells_how_far_it_can_be_trusted(page):
-    ran = SimpleNamespace(
-        unexplained=0.123, overhead="A is slower", caveats=("A is slower.", "Launch times.")
-    )
-    assert page["conclude_trust"](ran) == [
-        "12.3% of a run is outside of any kernel; A is slower.",
-        "Launch times.",
-    ]
 
 
 def kernels(domain, channels):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 from profile_writer import kernel_event, run_event, two_runs, write
 
@@ -59,3 +61,12 @@ def test_an_overhead_is_told_when_it_can_be_claimed(tmp_path):
     assert found.startswith("recorded is 2.00 times slower than not recorded")
     same = Speedup("not recorded", "recorded", ratio=1.0, low=0.99, high=1.01)
     assert not list(find_caveats(profile.steady, runs, same, truncated=False))
+
+
+def test_trust_is_what_is_unexplained_then_the_cost_then_the_caveats(tmp_path):
+    profile = read_profile(write(tmp_path / "p.json", LONG[:3]))
+    assert profile.trust == ("12.5% of a run is outside of any kernel.", *profile.caveats)
+    slow = Speedup("not recorded", "recorded", ratio=0.5, low=0.4, high=0.6)
+    told = dataclasses.replace(profile, overhead=slow).trust
+    assert told[0] == f"12.5% of a run is outside of any kernel; {slow}."
+    assert told[1:] == profile.caveats

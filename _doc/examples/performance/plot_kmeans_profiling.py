@@ -288,7 +288,7 @@ def conclude_latency(measured, floor):
 
 # %%
 # Where to look next: the node that is the furthest from its least time, and what is multiplied by
-# zero. Then what the profile leaves out, and what it costs.
+# zero.
 
 
 def conclude_nodes(nodes):
@@ -309,13 +309,8 @@ def conclude_zeros(useless, nodes):
     return f"products by zero take {share:.0%} of the time of the kernels ({', '.join(useless)})."
 
 
-def conclude_trust(ran):
-    told = [f"{ran.unexplained:.1%} of a run is outside of any kernel; {ran.overhead}."]
-    return told + [caveat for caveat in ran.caveats if str(ran.overhead) not in caveat]
-
-
 # %%
-# All of them:
+# All of them, with what the profile leaves out and what it costs (``ran.trust``):
 
 data = {
     "operators": operators[["op", "median", "share"]],
@@ -324,7 +319,7 @@ data = {
     "useless": multiplied_by_zero(ran.model),
     "measured": measured,
     "floor": floor,
-    "trust": conclude_trust(ran),
+    "trust": list(ran.trust),
     "latency": latency,
     "legend": legend,
 }

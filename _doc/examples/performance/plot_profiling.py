@@ -390,13 +390,9 @@ def conclude_nodes(after):
 
 
 # %%
-# Can the profile be trusted? A reader should know what it leaves out, what it costs, and where the
-# optimized network holds: its blocks have the size of the vectors of this CPU.
-
-
-def conclude_trust(ran):
-    told = [f"{ran.unexplained:.1%} of a run is outside of any kernel; {ran.overhead}."]
-    return told + [caveat for caveat in ran.caveats if str(ran.overhead) not in caveat]
+# Can the profile be trusted? A reader should know what it leaves out and what it costs
+# (``ran.trust``), and where the optimized network holds: its blocks have the size of the vectors of
+# this CPU.
 
 
 def find_block(events):
@@ -422,7 +418,7 @@ data = {
     "images": images,
     "block": find_block(after.events),
     "flags": list(cpu_flags()),
-    "trust": {name: conclude_trust(ran) for name, ran in profiles.items()},
+    "trust": {name: list(ran.trust) for name, ran in profiles.items()},
     "latency": latency,
     "legend": legend,
 }

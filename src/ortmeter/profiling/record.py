@@ -232,6 +232,15 @@ class Profile:
             find_caveats(self.steady, self.by_iteration(), self.overhead, truncated=self.truncated)
         )
 
+    @property
+    def trust(self) -> tuple[str, ...]:
+        """How far it can be trusted: what no kernel explains, what profiling costs, caveats."""
+        known = f"{self.unexplained:.1%} of a run is outside of any kernel"
+        if self.overhead is None:
+            return (f"{known}.", *self.caveats)
+        cost = f"{self.overhead}."
+        return (f"{known}; {cost}", *(caveat for caveat in self.caveats if caveat != cost))
+
     def to_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write ``events`` as CSV; :func:`~ortmeter.profiling.read_events` reads it back."""
         return export.write_csv(self.events, path)
