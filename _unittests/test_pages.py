@@ -45,7 +45,7 @@ def run_script(page, folder, *arguments, flags=("-W", "error"), **environment):
 def told(stderr):
     """Lines of the standard error, but for those of the fonts of the machine and of the bars."""
     lines = re.split(r"[\r\n]+", stderr)
-    return [line for line in lines if line and not re.match(r"Fontconfig |.+\d+%\|", line)]
+    return [line for line in lines if line.strip() and not re.match(r"Fontconfig |.+\d+%\|", line)]
 
 
 @each_page

@@ -9,7 +9,12 @@ from sphinx.errors import ConfigError
 
 #: Sections in the order of the site, and their pages in the order of reading.
 SECTIONS = {
-    "performance": ("plot_op_gemm2_cuda", "plot_profiling", "plot_kmeans_profiling"),
+    "performance": (
+        "plot_op_gemm2_cuda",
+        "plot_profiling",
+        "plot_kmeans_profiling",
+        "plot_sweep",
+    ),
     "einsum": ("plot_einsum_decomposition",),
     "numerics": ("plot_parallelized_reduction", "plot_layer_norm_discrepancies"),
     "backend": ("plot_custom_backend_101", "plot_custom_backend_llama_102"),

@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+import datetime as dt
 import json
 
 import numpy as np
@@ -195,3 +196,33 @@ def test_records_compare_by_value():
     first = planted()
     assert isinstance(first, Record)
     assert str(first).startswith("plot_x (size=256, provider=cpu) on ")
+
+
+def test_a_record_says_which_run_it_is_when_it_is_not_the_first(tmp_path):
+    first = planted()
+    assert "run" not in first.to_dict()
+    second = dataclasses.replace(first, run=2)
+    fields = json.loads(second.to_json())
+    assert Record.from_dict(fields).run == 2
+    assert Record.from_dict(json.loads(first.to_json())).run == 1
+    with pytest.raises(RecordError, match=r"\['run'\]"):
+        Record.from_dict({**fields, "run": 0})
+
+
+def test_the_newest_record_of_a_configuration_stands_for_it(tmp_path):
+    old, other = planted(), planted(size=512)
+    day = dt.timedelta(days=1)
+    kept = {
+        "old": old,
+        "new": dataclasses.replace(old, date=old.date + day),
+        "new-2": dataclasses.replace(old, date=old.date + day, run=2),
+        "older": dataclasses.replace(old, date=old.date - day, run=3),
+        "other": other,
+    }
+    (tmp_path / "machine").mkdir()
+    for name, found in kept.items():
+        (tmp_path / "machine" / f"plot_x--{name}.json").write_bytes(found.to_json())
+    every = load_records("plot_x", tmp_path, every_run=True)
+    assert len(every) == 5
+    newest = load_records("plot_x", tmp_path)
+    assert [(r.configuration["size"], r.run) for r in newest] == [("256", 2), ("512", 1)]

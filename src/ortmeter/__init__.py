@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ortmeter.providers import resolve_provider, usable_providers
     from ortmeter.results import load_records, record, replay, save_tables
     from ortmeter.sessions import make_session, node_assignment, optimized_model
+    from ortmeter.sweep import SweepResult, load_sweep, run_sweep
     from ortmeter.timing import (
         Candidate,
         in_milliseconds,
@@ -44,6 +45,7 @@ __all__ = [
     "OrtMeterError",
     "Param",
     "Profile",
+    "SweepResult",
     "Tolerance",
     "__version__",
     "assert_close",
@@ -57,6 +59,7 @@ __all__ = [
     "latency_plot",
     "load_model",
     "load_records",
+    "load_sweep",
     "make_session",
     "matmul_error_bound",
     "max_diff",
@@ -74,6 +77,7 @@ __all__ = [
     "record",
     "replay",
     "resolve_provider",
+    "run_sweep",
     "sample_cnn",
     "save_tables",
     "session_candidate",
@@ -107,6 +111,7 @@ _NAMES_OF_MODULE = {
     "providers": ("resolve_provider", "usable_providers"),
     "results": ("load_records", "record", "replay", "save_tables"),
     "sessions": ("make_session", "node_assignment", "optimized_model"),
+    "sweep": ("SweepResult", "load_sweep", "run_sweep"),
     "timing": (
         "Candidate",
         "in_milliseconds",

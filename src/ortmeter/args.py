@@ -8,6 +8,7 @@ from html import escape
 from typing import Any, NoReturn
 
 from ortmeter._host import command_line
+from ortmeter._page_check import answer_if_asked
 from ortmeter._params import Declaration, Param, Setting, as_text, declare, fast_mode
 from ortmeter.errors import InvalidArgumentError
 
@@ -190,11 +191,16 @@ def get_parsed_args(
     declarations = {key: _declare(key, declared) for key, declared in params.items()}
     exposed = _exposed(expose, declarations)
     parser = _make_parser(name, description, exposed)
+
+    def read(argv: Sequence[str]) -> dict[str, Setting]:
+        given = _read_options(parser, argv, exposed)
+        return {k: d.setting(given.get(k), fast=fast_mode()) for k, d in declarations.items()}
+
+    if args is None:
+        answer_if_asked(name, exposed, lambda argv: {k: s.label for k, s in read(argv).items()})
     argv, is_program = command_line() if args is None else (_checked(args), False)
     try:
-        given = _read_options(parser, argv, exposed)
-        fast = fast_mode()
-        settings = {k: d.setting(given.get(k), fast=fast) for k, d in declarations.items()}
+        settings, fast = read(argv), fast_mode()
     except InvalidArgumentError as error:
         if not is_program:
             raise InvalidArgumentError(f"{name}: {error}") from None

@@ -5,6 +5,7 @@ import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ortmeter.cli.parser import make_parser
@@ -29,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 when it is done, 1 when two results differ beyond the tolerance asked for, 2 when what
-        was asked cannot be done, 130 after Ctrl-C.
+        0 when it is done, 1 when two results differ beyond the tolerance asked for or when a task
+        of a sweep failed, 2 when what was asked cannot be done, 130 after Ctrl-C.
 
     Examples
     --------
@@ -45,20 +46,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _guarded(options: Namespace) -> int:
-    report = Report(_title(options))
     try:
-        if options.html:
-            check_writable(Path(options.html), overwrite=options.force)
-        code = int(options.run(options, report) or SUCCESS)
-    except KeyboardInterrupt:
-        report.interrupted, code = True, INTERRUPTED
+        return _serve(options) if options.serves else _run(options)
     except (OrtMeterError, MemoryError, OSError) as error:
         if options.debug:
             traceback.print_exc()
         message = " ".join(str(error).split()) or type(error).__name__
         print(f"ortmeter {options.command}: {message}", file=sys.stderr)  # noqa: T201
         return USAGE
+
+
+def _run(options: Namespace) -> int:
+    report = Report(_title(options))
+    if options.html:
+        check_writable(Path(options.html), overwrite=options.force)
+    try:
+        code = int(options.run(options, report) or SUCCESS)
+    except KeyboardInterrupt:
+        report.interrupted, code = True, INTERRUPTED
     return _publish(options, report, code)
+
+
+def _serve(options: Namespace) -> int:
+    """Run a server, which has no end of its own and nothing to report."""
+    with suppress(KeyboardInterrupt):
+        options.run(options)
+    return SUCCESS
 
 
 def _publish(options: Namespace, report: Report, code: int) -> int:

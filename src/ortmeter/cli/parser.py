@@ -3,13 +3,13 @@
 from argparse import ArgumentParser
 
 from ortmeter import __version__
-from ortmeter.cli import bench, diff, env, profile
+from ortmeter.cli import bench, diff, env, profile, scheduler, sweep, worker
 
 __all__ = ["make_parser"]
 
 _EPILOG = (
-    "exit codes: 0 done, 1 results differ beyond the tolerance, 2 what was asked cannot be done, "
-    "130 interrupted"
+    "exit codes: 0 done, 1 results differ beyond the tolerance or a task of a sweep failed, "
+    "2 what was asked cannot be done, 130 interrupted"
 )
 
 
@@ -23,20 +23,22 @@ def make_parser() -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ortmeter {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (env, bench, profile, diff):
+    for command in (env, bench, profile, diff, sweep, scheduler, worker):
         name = command.__name__.rpartition(".")[2]
         summary = (command.__doc__ or "").strip()
         own = commands.add_parser(
             name, help=summary, description=summary, epilog=_EPILOG, allow_abbrev=False
         )
-        _add_common(own)
+        serves = command in (scheduler, worker)
+        if not serves:
+            _add_report(own)
+        own.add_argument("--debug", action="store_true", help="show the traceback of an error")
         command.register(own)
-        own.set_defaults(run=command.run)
+        own.set_defaults(run=command.run, serves=serves)
     return parser
 
 
-def _add_common(parser: ArgumentParser) -> None:
+def _add_report(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--html", metavar="FILE", help="write one self-contained page too")
     parser.add_argument("--force", action="store_true", help="replace an existing FILE")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

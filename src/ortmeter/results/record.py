@@ -5,7 +5,7 @@ import datetime as dt
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ortmeter.providers import Provider
 from ortmeter.results.schema import VERSION, why_invalid
 from ortmeter.results.values import decode, encode
 
-__all__ = ["Record", "load", "load_records", "machine_name", "record"]
+__all__ = ["FOLDER_VARIABLE", "Record", "load", "load_records", "machine_name", "record"]
 
 #: Where the records are, unless a folder is given.
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
@@ -46,6 +46,8 @@ class Record:
         :func:`~ortmeter.results.encode` for the types.
     sentences : tuple of str
         What the page concluded on that day.
+    run : int
+        1 for the first run of this configuration, more when a sweep repeats it.
     """
 
     page: str
@@ -54,6 +56,7 @@ class Record:
     date: dt.datetime
     data: Mapping[str, Any]
     sentences: tuple[str, ...] = ()
+    run: int = 1
 
     @property
     def machine(self) -> str:
@@ -77,6 +80,8 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
+        # Older readers accept the files that do not need this field.
+        repeated = {"run": self.run} if self.run > 1 else {}
         return {
             "schema_version": VERSION,
             "page": self.page,
@@ -85,7 +90,12 @@ class Record:
             "environment": self.environment.to_dict(),
             "sentences": list(self.sentences),
             "data": encode(self.data),
+            **repeated,
         }
+
+    def to_json(self) -> bytes:
+        """Return the content of the file."""
+        return orjson.dumps(self.to_dict(), option=orjson.OPT_APPEND_NEWLINE)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Record":
@@ -108,6 +118,7 @@ class Record:
             date=dt.datetime.fromisoformat(fields["date"]),
             data=decode(fields["data"]),
             sentences=tuple(fields["sentences"]),
+            run=fields.get("run", 1),
         )
 
     def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
@@ -129,9 +140,8 @@ class Record:
         root = folder or os.environ.get(FOLDER_VARIABLE) or "results"
         file = Path(root, self.machine, self.file_name)
         concluded = dataclasses.replace(self, sentences=conclusion.sentences)
-        content = orjson.dumps(concluded.to_dict(), option=orjson.OPT_APPEND_NEWLINE)
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, content)
+        write_atomically(file, concluded.to_json())
         return file
 
 
@@ -218,9 +228,12 @@ def load(file: str | os.PathLike[str]) -> Record:
 
 
 def load_records(
-    page: str | None = None, folder: str | os.PathLike[str] | None = None
+    page: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    every_run: bool = False,
 ) -> list[Record]:
-    """Read every record of a page.
+    """Read the records of a page.
 
     Parameters
     ----------
@@ -229,6 +242,9 @@ def load_records(
     folder : path, optional
         Folder of the records; by default the environment variable ``ORTMETER_RESULTS``, and
         nothing is read where it is not set.
+    every_run : bool
+        Whether to return all that a sweep kept of a configuration: its runs, and its versions. By
+        default, the newest record of each machine and configuration.
 
     Returns
     -------
@@ -248,7 +264,15 @@ def load_records(
     for file, found in zip(files, records, strict=True):
         if found.page != file.name.partition("--")[0]:
             raise RecordError(f"{file.name} is a record of {found.page!r}")
-    return records
+    return records if every_run else _newest(records)
+
+
+def _newest(records: Iterable[Record]) -> list[Record]:
+    newest: dict[tuple[str, str], Record] = {}
+    for found in records:
+        key = (found.machine, found.file_name)
+        newest[key] = max(newest.get(key, found), found, key=lambda r: (r.date, r.run))
+    return list(newest.values())
 
 
 def machine_name(machine: Environment) -> str:

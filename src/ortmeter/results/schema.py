@@ -21,11 +21,11 @@ _SCALAR = {"type": ["null", "boolean", "integer", "number", "string"]}
 _VALUE = {"$ref": "#/$defs/value"}
 
 
-def _object(**properties: Any) -> dict[str, Any]:
+def _object(optional: Mapping[str, Any] | None = None, **properties: Any) -> dict[str, Any]:
     """Schema of an object that has just these properties."""
     return {
         "type": "object",
-        "properties": properties,
+        "properties": {**properties, **(optional or {})},
         "required": list(properties),
         "additionalProperties": False,
     }
@@ -90,6 +90,7 @@ SCHEMA: dict[str, Any] = {
         }
     },
     **_object(
+        optional={"run": _COUNT},
         schema_version={"const": VERSION},
         page={"type": "string", "pattern": r"^plot_\w+$"},
         configuration={**_TEXTS, "required": ["provider"]},

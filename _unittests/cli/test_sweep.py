@@ -1,0 +1,147 @@
+"""``ortmeter sweep``, ``scheduler`` and ``worker``, end to end."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+from sweep_pages import FastPage, files_of
+
+from ortmeter.cli import main
+
+
+@pytest.fixture(autouse=True)
+def own_lock(tmp_path, monkeypatch):
+    monkeypatch.setenv("ORTMETER_MACHINE_LOCK", str(tmp_path / "machine.lock"))
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "ortmeter", "sweep", *map(str, arguments)]
+
+
+def run(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
+
+
+def test_a_sweep_tells_each_task_and_compares(tmp_path):
+    page, html = FastPage(tmp_path, "if args.number == 2: sys.exit('too large')"), "report.html"
+    output = tmp_path / "out"
+    done = run(
+        *(page.path, "--grid", "number=1,2", "color=red", "--threads", "1", "--repeat-runs", 2),
+        *("--output", output, "--json", "--html", tmp_path / html),
+    )
+    assert done.returncode == 1, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("[1/4] done plot_fast number=1 color=red threads=1, run 1 on ")
+    assert lines[1].startswith("[2/4] failed plot_fast number=2 color=red threads=1, run 1 on ")
+    assert lines[1].endswith(": exit code 1: too large")
+    report = json.loads(done.stdout)
+    assert report["title"] == "ortmeter sweep plot_fast.py"
+    assert any("2 of 4" in sentence for sentence in report["conclusion"])
+    assert report["conclusion"][-1] == f"records are in {output}."
+    assert "too large" in (tmp_path / html).read_text(encoding="utf-8")
+    assert len(files_of(output)) == 2
+
+
+def test_values_that_are_lists(tmp_path):
+    page, output = FastPage(tmp_path), tmp_path / "out"
+    done = run(page.path, "--grid", "threads=1;1,1", "--set", "number=3", "--output", output)
+    assert done.returncode == 0, done.stderr
+    assert page.numbers == ["3", "3"]
+    labels = [json.loads(f.read_text())["configuration"]["threads"] for f in output.glob("*/*--*")]
+    assert sorted(labels) == ["1", "1,1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--grid", "size=1"], "plot_fast.py has no option size"),
+        (["--grid", "number"], "got 'number', expected NAME=VALUE,VALUE..."),
+        (["--threads", "1", "--grid", "threads=1"], "threads is given twice"),
+        (["--grid", "number=1", "--set", "number=1"], "in the grid and fixed"),
+        ([], "the grid has no value"),
+        (["--grid", "number=1", "--tls-ca", "ca.pem"], "--tls-cert, --tls-key is missing"),
+        (["--grid", "number=1", "--scheduler", "host"], "expected tcp://host:port"),
+        (["--grid", "number=1", "--timeout", "0"], "timeout=0"),
+    ],
+)
+def test_what_is_not_accepted_is_one_line_and_code_2(tmp_path, capsys, arguments, message):
+    page = FastPage(tmp_path)
+    output = ["--output", str(tmp_path / "out")]
+    assert main(["sweep", str(page.path), *arguments, *output]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert page.runs == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_page_is_refused(tmp_path, capsys):
+    assert main(["sweep", str(tmp_path / "plot_x.py"), "--grid", "a=1"]) == 2
+    assert "plot_x.py cannot be read" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
+    page, output = FastPage(tmp_path, "if args.number == 2: time.sleep(60)"), tmp_path / "out"
+    arguments = (page.path, "--grid", "number=0,1,2,3", "--output", output)
+    child = subprocess.Popen(
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while len(page.runs) < 3:
+        assert child.poll() is None
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    text, error = child.communicate(timeout=60)
+    assert child.returncode == 130, error
+    assert "--resume" in text
+    assert "partial" in text
+    assert "Traceback" not in error
+    assert len(files_of(output)) == 2
+    page.path.write_text(page.path.read_text())  # the same page
+    refused = run(*arguments)
+    assert refused.returncode == 2
+    assert "--resume runs what is missing" in refused.stderr
+
+
+def test_a_terminal_shows_a_bar(tmp_path):
+    page = FastPage(tmp_path, "time.sleep(0.7)")
+    master, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (40, 200))
+    child = subprocess.Popen(
+        command(page.path, "--grid", "number=1,2,3", "--output", tmp_path / "out"),
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while chunk := os.read(master, 4096):
+            shown += chunk
+    except OSError:  # how the end of a terminal looks like
+        pass
+    os.close(master)
+    assert child.wait() == 0
+    assert b"sweep:" in shown
+    assert b"1 done, 1 running" in shown
+
+
+def test_without_dask_the_message_says_what_to_install(tmp_path):
+    page = FastPage(tmp_path)
+    hidden = tmp_path / "hidden" / "distributed"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ImportError('not here')")
+    done = subprocess.run(
+        command(page.path, "--grid", "number=1", "--output", tmp_path / "out"),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(hidden.parent)},
+    )
+    assert done.returncode == 2
+    assert 'pip install "ortmeter[sweep]"' in done.stderr
+    assert page.runs == []

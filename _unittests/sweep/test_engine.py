@@ -1,0 +1,262 @@
+"""Sweeps in one process."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from sweep_pages import NUMBERS, files_of, is_alive
+
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.results import load_records
+from ortmeter.sweep import LineWatcher, load_sweep, run_sweep
+from ortmeter.sweep.machine import describe_machine
+
+SEGFAULT = "if args.number == 5: print('about to'); os.kill(os.getpid(), signal.SIGSEGV)"
+
+
+def test_a_grid_gives_one_record_for_each_configuration_and_run(make_page, tmp_path):
+    page, output = make_page(), tmp_path / "out"
+    grid = {"number": ["1", "2"], "color": ["red", "blue"]}
+    result = run_sweep(page.path, grid, repeat_runs=2, output=output)
+    assert str(result) == "8 of 8 done, 0 failed, 0 missing"
+    assert page.numbers == ["1"] * 4 + ["2"] * 4
+    # Whole grids first, so that an interruption leaves whole grids.
+    assert [outcome.task.run for outcome in result.outcomes] == [1] * 4 + [2] * 4
+    assert len(files_of(output)) == 8
+    for outcome in result.outcomes:
+        chosen = {name: outcome.record.configuration[name] for name in grid}
+        assert chosen == outcome.task.options
+        assert outcome.record.run == outcome.task.run
+        assert outcome.file.parent.name == outcome.record.machine == outcome.machine
+    assert len(load_records("plot_fast", output, every_run=True)) == 8
+    assert [found.run for found in load_records("plot_fast", output)] == [2] * 4
+    again = load_sweep(output)
+    assert [o.file for o in again.outcomes] == [o.file for o in result.outcomes]
+
+
+def test_a_page_that_dies_fails_alone_with_its_output(make_page, tmp_path):
+    page = make_page(SEGFAULT)
+    result = run_sweep(page.path, {"number": NUMBERS}, output=tmp_path / "out")
+    assert (len(result.done), len(result.failed)) == (11, 1)
+    (failed,) = result.failed
+    assert failed.task.options == {"number": "5"}
+    assert failed.error == "killed by SIGSEGV"
+    assert "about to" in failed.output
+    assert "Segmentation fault" in failed.output  # where: faulthandler
+    assert len(files_of(tmp_path / "out")) == 11
+    assert load_sweep(tmp_path / "out").failed == (failed,)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("raise ValueError('no such size')", "exit code 1: ValueError: no such size"),
+        ("sys.exit(0)", "the page wrote 0 records, expected 1"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+        ("fields.pop('date')", "the page wrote something else than a record: not a record"),
+        ("fields['page'] = 'plot_other'", "wrote a record of 'plot_other', expected 'plot_fast'"),
+        ("time.sleep(60)", "it took more than 1 s"),
+    ],
+)
+def test_a_page_that_fails_says_why(make_page, tmp_path, body, error):
+    page = make_page(body)
+    result = run_sweep(page.path, {"number": ["1"]}, output=tmp_path / "out", timeout=1)
+    (failed,) = result.failed
+    assert error in failed.error
+    assert files_of(tmp_path / "out") == []
+    assert not any(is_alive(pid) for _, pid, _ in page.runs)
+
+
+def test_resume_runs_what_is_missing_or_failed(make_page, tmp_path):
+    page, output = make_page(SEGFAULT), tmp_path / "out"
+    run_sweep(page.path, {"number": ["4", "5"]}, output=output)
+    run_sweep(page.path, {"number": ["4", "5", "6"]}, output=output, resume=True)
+    assert page.numbers == ["4", "5", "5", "6"]
+    with pytest.raises(InvalidArgumentError, match="has a sweep of plot_fast already: --resume"):
+        run_sweep(page.path, {"number": ["7"]}, output=output)
+
+
+def test_resume_runs_again_what_another_page_or_code_measured(make_page, tmp_path, monkeypatch):
+    output, grid = tmp_path / "out", {"number": ["1"]}
+    page = make_page()
+    run_sweep(page.path, grid, output=output)
+    page = make_page("fields['data'] = fields['data']  # changed")
+    run_sweep(page.path, grid, output=output, resume=True)
+    assert page.numbers == ["1", "1"]
+    for module in ("engine", "machine"):
+        monkeypatch.setattr(f"ortmeter.sweep.{module}.code_version", lambda: "0+changed")
+    run_sweep(page.path, grid, output=output, resume=True)
+    assert page.numbers == ["1", "1", "1"]
+    assert len(files_of(output)) == 3  # one for each version
+    assert len(load_records("plot_fast", output)) == 1
+
+
+def test_a_record_that_was_removed_is_missing(make_page, tmp_path):
+    page, output = make_page(), tmp_path / "out"
+    result = run_sweep(page.path, {"number": ["1", "2"]}, output=output)
+    result.outcomes[0].file.unlink()
+    assert [o.state for o in load_sweep(output).outcomes] == ["missing", "done"]
+    run_sweep(page.path, {"number": ["1", "2"]}, output=output, resume=True)
+    assert page.numbers == ["1", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("grid", "options", "message"),
+    [
+        ({"size": ["1"]}, {}, "plot_fast.py has no option size. Accepted: number, color"),
+        ({"number": ["1", "x"]}, {}, "option --number: got 'x', expected an integer"),
+        ({"number": ["-1"]}, {}, "option --number: got '-1'"),
+        ({"color": ["red", "green"]}, {}, "option --color: got 'green', expected red or blue"),
+        ({"number": ["1", "01"]}, {}, "--number=1 and --number=01 are the same configuration"),
+        ({"number": ["1", "1"]}, {}, "number has 1 more than once"),
+        ({"number": []}, {}, "number has no value"),
+        ({}, {}, "the grid has no value"),
+        ({"number": ["1"]}, {"number": "2"}, "number is in the grid and fixed"),
+        ({"record": ["1"]}, {}, "a sweep always records"),
+        ({"number": "12"}, {}, r"number: got '12', expected a list"),
+        ({"provider": ["cuda:7"]}, {}, "it takes cuda:7 and 1 cores. Workers: 0 "),
+        ({"threads": ["4096"]}, {}, "it takes cpu and 4096 cores. Workers: 0 "),
+        ({"provider": ["tpu"]}, {}, "provider='tpu' is not known"),
+    ],
+)
+def test_what_is_not_accepted_is_refused_before_anything_starts(
+    make_page, tmp_path, grid, options, message
+):
+    page = make_page()
+    with pytest.raises(OrtMeterError, match=message):
+        run_sweep(page.path, grid, options=options, output=tmp_path / "out")
+    assert page.runs == []
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"repeat_runs": 0}, "repeat_runs=0"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"cores": "4096"}, "cores: got '4096'"),
+        ({"scheduler": "localhost"}, "expected tcp://host:port"),
+        ({"scheduler": "tls://127.0.0.1:1"}, "expected tcp://host:port without TLS files"),
+    ],
+)
+def test_limits_are_checked(make_page, tmp_path, limits, message):
+    page = make_page()
+    with pytest.raises(InvalidArgumentError, match=message):
+        run_sweep(page.path, {"number": ["1"]}, output=tmp_path / "out", **limits)
+    assert page.runs == []
+
+
+def test_no_scheduler_answers(make_page, tmp_path, monkeypatch):
+    monkeypatch.setattr("ortmeter.sweep.cluster._CONNECT_S", 1)
+    with pytest.raises(OrtMeterError, match="no scheduler answers at tcp://127.0.0.1:9"):
+        run_sweep(make_page().path, {"number": ["1"]}, scheduler="tcp://127.0.0.1:9")
+
+
+class Inspector(LineWatcher):
+    """Looks at this process while the sweep runs."""
+
+    def __init__(self):
+        super().__init__(lambda line: None)
+        self.listening, self.machines = [], []
+
+    def started(self, task, machine):
+        connections = psutil.Process().net_connections()
+        self.listening += [c for c in connections if c.status == psutil.CONN_LISTEN]
+        self.machines.append(machine)
+
+
+def test_one_process_opens_no_port(make_page, tmp_path):
+    watcher = Inspector()
+    run_sweep(make_page().path, {"number": ["1"]}, output=tmp_path / "out", watcher=watcher)
+    assert len(watcher.machines) == 1
+    assert watcher.listening == []
+
+
+def test_the_page_runs_where_nothing_changes_its_defaults(make_page, tmp_path, monkeypatch):
+    for name in ("FAST", "PROVIDER", "RECORD"):
+        monkeypatch.setenv(f"ORTMETER_{name}", "1")
+    core = min(os.sched_getaffinity(0))
+    page = make_page(
+        "print(sorted(n for n in os.environ if n.startswith('ORTMETER_')), "
+        "os.environ['MPLBACKEND'], os.listdir(), sorted(os.sched_getaffinity(0)))"
+    )
+    result = run_sweep(page.path, {"number": ["1"]}, output=tmp_path / "out", cores=str(core))
+    assert result.outcomes[0].output == (
+        f"['ORTMETER_MACHINE_LOCK', 'ORTMETER_RESULTS'] agg [] [{core}]\n"
+    )
+
+
+CLIENT = """
+import sys
+from ortmeter.sweep import run_sweep
+run_sweep(sys.argv[1], {"number": [str(i) for i in range(12)]}, output=sys.argv[2], resume=True)
+"""
+
+
+def start_client(page, output):
+    command = [sys.executable, "-c", CLIENT, str(page.path), str(output)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_sweep_goes_on_after_its_client_was_killed(make_page, tmp_path):
+    page, output = make_page("time.sleep(0.3)"), tmp_path / "out"
+    client = start_client(page, output)
+    wait_until(lambda: len(files_of(output)) >= 3)
+    client.kill()
+    client.communicate()
+    running = page.runs[-1][1]
+    wait_until(lambda: not is_alive(running), seconds=5)
+    done = set(files_of(output))
+    assert 3 <= len(done) < 12
+    began = len(page.runs)
+    result = run_sweep(page.path, {"number": NUMBERS}, output=output, resume=True)
+    assert len(result.done) == 12
+    assert done < set(files_of(output))
+    assert len(files_of(output)) == 12
+    assert len(page.runs) - began == 12 - len(done)  # no run for what was there
+
+
+def test_ctrl_c_kills_what_runs_and_keeps_what_is_done(make_page, tmp_path):
+    page, output = make_page("if args.number == 2: time.sleep(60)"), tmp_path / "out"
+    client = start_client(page, output)
+    wait_until(lambda: len(page.runs) == 3)
+    client.send_signal(signal.SIGINT)
+    _, error = client.communicate(timeout=30)
+    assert client.returncode != 0
+    assert error.rstrip().endswith("KeyboardInterrupt")
+    assert not is_alive(page.runs[-1][1])
+    states = [outcome.state for outcome in load_sweep(output).outcomes]
+    assert states == ["done"] * 2 + ["missing"] * 10
+
+
+def test_lines_tell_what_happens(make_page, tmp_path):
+    lines = []
+    page = make_page(SEGFAULT)
+    watcher = LineWatcher(lines.append)
+    run_sweep(page.path, {"number": ["5"]}, output=tmp_path / "out", watcher=watcher)
+    assert len(lines) == 1
+    assert lines[0].startswith("[1/1] failed plot_fast number=5, run 1 on ")
+    assert lines[0].endswith(": killed by SIGSEGV")
+
+
+def other_machine():
+    return dataclasses.replace(describe_machine(), code="0+other")
+
+
+def test_a_worker_that_joined_with_other_code_fails_its_task_only(make_page, tmp_path, monkeypatch):
+    monkeypatch.setattr("ortmeter.sweep.worker.describe_machine", other_machine)
+    result = run_sweep(make_page().path, {"number": ["1"]}, output=tmp_path / "out")
+    assert result.failed[0].error.startswith("the worker has ortmeter 0+other, expected ")
+    assert files_of(tmp_path / "out") == []

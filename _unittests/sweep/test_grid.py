@@ -1,0 +1,54 @@
+import pytest
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.sweep import Task
+from ortmeter.sweep.grid import configurations, read_grid, read_options
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("itype=1,10,16", ("1", "10", "16")),
+        ("config=small, medium", ("small", "medium")),
+        ("batch=1,32;64,128", ("1,32", "64,128")),
+        ("batch=1,32;", ("1,32",)),
+        ("scale=1e-3,-1", ("1e-3", "-1")),
+        ("file=a=b", ("a=b",)),
+        ("config=", ()),
+    ],
+)
+def test_values_are_separated_by_commas_or_semicolons(text, values):
+    assert list(read_grid([text]).values()) == [values]
+
+
+def test_hyphens_are_for_the_command_line():
+    assert read_grid(["--num-layers=1,2"]) == {"num_layers": ("1", "2")}
+    assert Task("plot_x", {"num_layers": "1"}).arguments == ["--num-layers=1"]
+
+
+@pytest.mark.parametrize("read", [read_grid, read_options])
+@pytest.mark.parametrize("texts", [["config"], ["=small"], ["a=1", "a=2"], ["a-b=1", "a_b=2"]])
+def test_other_forms_are_refused(read, texts):
+    with pytest.raises(InvalidArgumentError, match="expected NAME=|is given twice"):
+        read(texts)
+
+
+def test_every_combination_comes_once():
+    chosen = configurations({"a": [1, 2], "b": ["x", "y"]}, {"c": 3})
+    assert [tuple(one.values()) for one in chosen] == [
+        ("1", "x", "3"),
+        ("1", "y", "3"),
+        ("2", "x", "3"),
+        ("2", "y", "3"),
+    ]
+
+
+def test_keys_tell_tasks_apart():
+    tasks = [
+        Task("plot_x", {"a": "1", "b": "2"}),
+        Task("plot_x", {"a": "2", "b": "1"}),
+        Task("plot_x", {"a": "1", "b": "2"}, 2),
+        Task("plot_y", {"a": "1", "b": "2"}),
+    ]
+    assert len({task.key for task in tasks}) == 4
+    assert Task("plot_x", {"b": "2", "a": "1"}).key == tasks[0].key

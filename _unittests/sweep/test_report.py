@@ -1,0 +1,200 @@
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+from sweep_samples import failure, group, outcome, sweep
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.report import Report
+from ortmeter.sweep.report import sweep_report
+
+
+@pytest.fixture(autouse=True)
+def _closed_figures():
+    yield
+    plt.close("all")
+
+
+def sizes(small, large, **options):
+    """Data of a page: the candidate at two sizes, its baseline takes one second."""
+    data = {8: group(old=1.0, new=small, **options), 16: group(old=1.0, new=large, **options)}
+    frame = pd.DataFrame({"size": [8, 8, 16, 16], "candidate": ["old", "new"] * 2})
+    return {"results": data, "latency": frame, "legend": "CPU"}
+
+
+@pytest.fixture(scope="module")
+def report():
+    """Two types, two machines; float16 is slower on one of them, and one task failed."""
+    return sweep_report(
+        sweep(
+            outcome(sizes(0.5, 0.5), {"itype": "1"}, sentences=["new is 2.00 times faster."]),
+            outcome(sizes(0.5, 2.0), {"itype": "10"}, sentences=["old is 2.00 times faster."]),
+            outcome(
+                sizes(0.25, 0.25),
+                {"itype": "1"},
+                cpu="Another CPU",
+                sentences=["new is 4.00 times faster."],
+            ),
+            failure({"itype": "10"}, machine="another-cpu"),
+            failure({"itype": "16"}, error=""),
+        )
+    )
+
+
+def row(table, *place):
+    (found,) = [i for i, key in enumerate(table.index) if set(place) <= set(key)]
+    return table.iloc[found]
+
+
+def test_the_table_has_the_medians_and_the_speedups_that_were_planted(report):
+    new = row(report.table, "float16", "a-cpu", 16, "new")
+    assert new["median (ms)"] == pytest.approx(2000, rel=0.01)
+    assert new["low (ms)"] <= new["median (ms)"] <= new["high (ms)"]
+    assert new["speedup"] == pytest.approx(0.5, rel=0.01)
+    assert new["low"] <= new["speedup"] <= new["high"]
+    assert new["verdict"] == "slower"
+    assert row(report.table, "float32", "another-cpu", 8, "new")["speedup"] == pytest.approx(
+        4, 0.01
+    )
+
+
+def test_the_baseline_is_the_first_candidate(report):
+    old = row(report.table, "float32", "a-cpu", 8, "old")
+    assert (old["verdict"], old["speedup"]) == ("baseline", 1)
+
+
+def test_another_baseline_can_be_chosen(report):
+    again = sweep_report(sweep(*report.outcomes), baseline="new")
+    assert row(again.table, "float16", "a-cpu", 16, "old")["speedup"] == pytest.approx(2, 0.01)
+    with pytest.raises(InvalidArgumentError, match="baseline is 'older'. Accepted: old, new"):
+        sweep_report(sweep(*report.outcomes), baseline="older")
+
+
+def test_the_index_is_what_distinguishes_the_rows(report):
+    assert report.table.index.names == ["type", "machine", "size", "candidate"]
+    assert report.table.columns.name == "plot_planted, results"
+    assert {type(size) for size in report.table.index.get_level_values("size")} == {int, str}
+
+
+def test_tasks_without_a_result_are_in_the_table_with_the_reason(report):
+    verdicts = report.table["verdict"].tolist()
+    assert verdicts[-2:] == ["failed: killed by signal 11 (run 1)", "missing (run 1)"]
+    assert report.table["speedup"].isna().tolist()[-2:] == [True, True]
+    assert report.failures["reason"].tolist() == ["killed by signal 11", ""]
+    assert report.failures["state"].tolist() == ["failed", "missing"]
+
+
+def test_the_plot_has_one_line_per_type_and_machine(report):
+    figure = report.plot()
+    (ax,) = figure.axes
+    drawn = {tuple(c[0].get_ydata().round(1).tolist()) for c in ax.containers}
+    assert drawn == {(2.0, 2.0), (2.0, 0.5), (4.0, 4.0)}
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["float32, a-cpu", "float16, a-cpu", "float32, another-cpu"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["8", "16"]
+    assert ax.get_xlabel() == "size"
+    assert figure.get_supylabel() == "speedup over old, higher is better"
+    assert any(line.get_ydata() == [1, 1] for line in ax.get_lines() if len(line.get_ydata()) == 2)
+
+
+def test_the_size_of_the_plot_may_be_an_option():
+    tasks = [outcome({"measured": group(old=1.0, new=1 / n)}, {"n": str(n)}) for n in (2, 4, 8)]
+    (ax,) = sweep_report(sweep(*tasks)).plot().axes
+    (line,) = ax.containers
+    assert line[0].get_ydata().round(1).tolist() == [2, 4, 8]
+    assert ax.get_xlabel() == "n"
+
+
+def test_without_a_size_there_is_one_row_per_place():
+    tasks = [outcome({"m": group(old=1.0, new=0.5)}, {"mode": mode}) for mode in ("fast", "slow")]
+    (ax,) = sweep_report(sweep(*tasks)).plot().axes
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["fast", "slow"]
+    assert ax.get_xlabel() == "speedup over old, higher is better"
+
+
+def test_runs_are_dots_of_the_plot():
+    tasks = [
+        outcome({"m": group(run, old=1.0, new=0.5)}, {"n": n}, run=run)
+        for run in (1, 2)
+        for n in "12"
+    ]
+    (ax,) = sweep_report(sweep(*tasks)).plot().axes
+    dots = [line.get_ydata() for line in ax.get_lines() if line.get_marker() == "."]
+    assert [len(ratios) for ratios in dots] == [2, 2]
+    assert np.concatenate(dots) == pytest.approx([2.0] * 4, rel=0.01)
+
+
+def test_many_candidates_are_limited_and_it_is_said():
+    names = {f"c{i}": 1.0 for i in range(7)}
+    tasks = [outcome({"m": group(**names)}, {"n": n, "mode": mode}) for n in "12" for mode in "ab"]
+    figure = sweep_report(sweep(*tasks)).plot()
+    assert len(figure.axes) == 4
+    (caption,) = [t.get_text() for t in figure.axes[0].texts]
+    assert caption.endswith("8 points are left out")
+
+
+def test_plots_of_what_was_not_compared_are_refused(report):
+    with pytest.raises(InvalidArgumentError, match="Accepted: plot_planted, results"):
+        report.plot(group="copies")
+    with pytest.raises(InvalidArgumentError, match="x is 'type', which is not a number"):
+        report.plot(x="type")
+    with pytest.raises(InvalidArgumentError, match="Accepted: a sweep with measurements"):
+        sweep_report(sweep(failure())).plot()
+
+
+def test_every_group_has_its_plot_and_its_rows():
+    data = {"results": group(old=1.0, new=0.5), "copies": group(copied=1.0, bound=0.5)}
+    found = sweep_report(sweep(outcome(data)))
+    assert len(found.plots()) == 2
+    assert row(found.table, "copies", "bound")["verdict"] == "faster"
+    assert [t.get_text() for t in found.plot(group="copies").axes[0].texts] == [
+        "plot_planted, copies, a-cpu"
+    ]
+
+
+def test_candidates_that_were_not_timed_together_are_not_compared():
+    data = {"m": {**group(old=1.0), "new": group(new=0.5)["new"]}}
+    data["m"]["apart"] = type(data["m"]["old"])("apart", [[0.5, 0.5]])
+    found = sweep_report(sweep(outcome(data)))
+    assert [c.candidate for c in found.comparisons] == ["new"]
+    assert found.table.loc["apart"].isna().tolist() == [False] * 3 + [True] * 4
+
+
+def test_a_page_without_measurements_has_its_sentences():
+    found = sweep_report(sweep(outcome({"errors": 3}, sentences=["all are close."])))
+    assert found.table.empty
+    assert [title for title, _ in found.parts()] == ["What the pages concluded"]
+    assert "all are close." in str(found)
+
+
+def test_nothing_at_all_is_reported():
+    found = sweep_report(sweep())
+    assert str(found) == "Measured on nothing:\n- 0 of 0 tasks are done."
+    assert found.parts() == []
+
+
+def test_the_text_and_the_page_hold_every_part(report):
+    text = str(report)
+    for title in ("Over the grid", "What the pages concluded", "Tasks without a result"):
+        assert f"{title}\n---" in text
+        assert f"<h4>{title}</h4>" in report._repr_html_()
+    assert "From run to run" not in text
+    page = report._repr_html_()
+    HTMLParser().feed(page)
+    assert page.count("<img") == 1
+    assert "last &lt;line&gt;" in page
+
+
+def test_the_report_of_the_command_line_takes_the_parts(report):
+    document = Report("sweep")
+    for title, items in report.parts():
+        document.add(title, *items)
+    document.conclude(*report.conclusion.sentences)
+    assert "new is slower than old: float16, a-cpu, size 16 (0.50)" in " ".join(
+        document.to_text().split()
+    )
+    rows = document.to_dict()["sections"][0]["tables"][0]
+    assert {r["verdict"] for r in rows} >= {"baseline", "faster", "slower", "missing (run 1)"}
+    assert "data:image/png" in document.to_html()

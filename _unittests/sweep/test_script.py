@@ -1,0 +1,77 @@
+"""A page is asked what it accepts, without running."""
+
+from pathlib import Path
+
+import pytest
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.sweep import script
+from ortmeter.sweep.script import read_script
+
+GALLERY = Path(__file__).parents[2] / "_doc" / "examples"
+
+
+def page_of(folder, text):
+    file = folder / "plot_x.py"
+    file.write_text(text, encoding="utf-8")
+    return read_script(file)
+
+
+def test_a_page_of_the_gallery_tells_its_name(tmp_path):
+    page = read_script(GALLERY / "numerics" / "plot_parallelized_reduction.py")
+    options = [{"config": "small", "itype": "1"}, {"config": "8,16", "itype": "10"}]
+    assert page.check(options) == "plot_parallelized_reduction"
+    with pytest.raises(InvalidArgumentError, match="got '3', expected 11, 1, 10 or 16"):
+        page.check([{"itype": "3"}])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", r"does not declare .* with get_parsed_args \(exit code 0: no output\)"),
+        ("raise ValueError('no')", r"get_parsed_args \(exit code 1: ValueError: no\)"),
+        ("import os; os.abort()", r"get_parsed_args \(killed by SIGABRT\)"),
+        (
+            "import ortmeter; ortmeter.get_parsed_args('plot_x', size=1)",
+            "plot_x.py declares no parameter 'record'",
+        ),
+        (
+            "from ortmeter import *; get_parsed_args('plot_x', expose='n', n=1, record=False)",
+            "plot_x.py declares no parameter 'record'",
+        ),
+        ("import time; time.sleep(60)", "did not declare its parameters in 0.5 s"),
+    ],
+)
+def test_a_page_without_parameters_is_refused(tmp_path, monkeypatch, text, message):
+    if "sleep" in text:
+        monkeypatch.setattr(script, "_CHECK_TIMEOUT_S", 0.5)
+    with pytest.raises(InvalidArgumentError, match=message):
+        page_of(tmp_path, text).check([{"size": "1"}])
+
+
+def test_the_page_stops_where_it_declares_its_parameters(tmp_path):
+    text = (
+        "import ortmeter\nfrom pathlib import Path\n"
+        "ortmeter.get_parsed_args('plot_other', size=1, record=False)\n"
+        f"Path({str(tmp_path / 'went_on')!r}).touch()\n"
+    )
+    assert page_of(tmp_path, text).check([{"size": "2"}]) == "plot_other"
+    assert not (tmp_path / "went_on").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.py", None, "cannot be read"),
+        ("page.txt", b"x = 1", "is not the script of a page"),
+        ("page.py", b"x = (", "cannot be read: '\\(' was never closed"),
+        ("page.py", b"\xff\xfe", "cannot be read: 'utf-8'"),
+        ("page.py", b"x = '\0'", "cannot be read: source code"),
+        ("page.py", b"#" * 2**20 + b"\n", "is not the script of a page"),
+    ],
+)
+def test_what_is_not_a_page_is_refused(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidArgumentError, match=message):
+        read_script(tmp_path / name)

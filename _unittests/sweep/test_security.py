@@ -1,0 +1,44 @@
+import pytest
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.sweep import Tls, read_tls
+from ortmeter.sweep.security import check_address
+
+
+def test_tls_needs_all_three_files(tmp_path):
+    files = [tmp_path / name for name in ("ca", "cert", "key")]
+    for file in files:
+        file.write_text("")
+    assert read_tls(*files) == Tls(*files)
+    with pytest.raises(InvalidArgumentError, match="--tls-ca, --tls-key is missing"):
+        read_tls(None, files[1], "")
+    files[2].unlink()
+    with pytest.raises(InvalidArgumentError, match="key cannot be read"):
+        read_tls(*files)
+
+
+def test_dask_refuses_what_is_not_encrypted(tmp_path):
+    security = Tls(tmp_path / "ca", tmp_path / "cert", tmp_path / "key").security()
+    assert security.require_encryption
+    for side in ("client", "scheduler", "worker"):
+        config = security.get_tls_config_for_role(side)
+        assert config["ca_file"] == str(tmp_path / "ca")
+        assert (config["cert"], config["key"]) == (str(tmp_path / "cert"), str(tmp_path / "key"))
+
+
+@pytest.mark.parametrize("address", ["tcp://a:1", "tcp://192.168.0.1:8786", "tcp://[::1]:8786"])
+def test_addresses_without_tls(address):
+    assert check_address(address, None) == address
+
+
+@pytest.mark.parametrize("address", ["a:1", "tcp://a", "tcp://:1", "tls://a:1", "tcp://a:b", ""])
+def test_other_addresses_are_refused(address):
+    with pytest.raises(InvalidArgumentError, match="expected tcp://host:port without TLS files"):
+        check_address(address, None)
+
+
+def test_tls_is_in_the_address(tmp_path):
+    tls = Tls(tmp_path, tmp_path, tmp_path)
+    assert check_address("tls://a:1", tls) == "tls://a:1"
+    with pytest.raises(InvalidArgumentError, match="expected tls://host:port with --tls-ca"):
+        check_address("tcp://a:1", tls)

@@ -1,0 +1,46 @@
+"""Run the scheduler of the sweeps, until it is interrupted."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from ortmeter.cli.tls import add_tls, tls_files
+from ortmeter.sweep.serving import LOCALHOST, serve_scheduler
+
+__all__ = ["register", "run"]
+
+
+def register(parser: ArgumentParser) -> None:
+    """Declare the options.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Parser of the command.
+    """
+    parser.add_argument(
+        "--host",
+        default=LOCALHOST,
+        help=f"interface ({LOCALHOST}); without TLS, whoever reaches it runs code on the workers",
+    )
+    parser.add_argument("--port", type=int, default=8786, help="port, 0 for any (8786)")
+    parser.add_argument(
+        "--retries", type=int, default=3, help="times a task runs again when its worker dies (3)"
+    )
+    add_tls(parser)
+
+
+def run(options: Namespace) -> None:
+    """Serve.
+
+    Parameters
+    ----------
+    options : Namespace
+        Options of the command.
+    """
+    serve_scheduler(
+        host=options.host,
+        port=options.port,
+        retries=options.retries,
+        tls=tls_files(options),
+        announce=lambda address: print(f"scheduler at {address}", file=sys.stderr),  # noqa: T201
+    )

@@ -1,0 +1,107 @@
+"""Run a page over a grid of configurations, on this machine or on several."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from ortmeter.cli.tls import add_tls, tls_files
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.report import Report
+from ortmeter.sweep import BarWatcher, LineWatcher, SweepResult, load_sweep, run_sweep
+from ortmeter.sweep.grid import read_grid, read_options
+
+__all__ = ["register", "run"]
+
+
+def register(parser: ArgumentParser) -> None:
+    """Declare the options.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        Parser of the command.
+    """
+    parser.add_argument("models", metavar="PAGE", nargs=1, help="script of a page, plot_x.py")
+    parser.add_argument(
+        "--grid",
+        metavar="NAME=VALUE,VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help='options of the page with their values; values that are lists: "batch=1,32;64"',
+    )
+    parser.add_argument("--threads", metavar="N,N", help="the same as --grid threads=N,N")
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="options that all configurations share; commas belong to the value",
+    )
+    parser.add_argument("--repeat-runs", type=int, default=1, help="runs of each, in processes (1)")
+    parser.add_argument(
+        "--scheduler",
+        metavar="tcp://HOST:PORT",
+        help="see ortmeter scheduler; by default one worker in this process and no port",
+    )
+    parser.add_argument("--output", metavar="DIR", default="sweep", help="records (sweep)")
+    parser.add_argument("--resume", action="store_true", help="run what is missing in DIR")
+    parser.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="a run that takes longer fails"
+    )
+    parser.add_argument("--cores", help="cores of a run, such as 0-3; those of the worker")
+    add_tls(parser)
+
+
+def run(options: Namespace, report: Report) -> int:
+    """Fill the report with what became of the tasks; 1 when one failed.
+
+    Parameters
+    ----------
+    options : Namespace
+        Options of the command.
+    report : Report
+        Report to fill.
+    """
+    threads = [f"threads={options.threads}"] if options.threads else []
+    watched = sys.stderr.isatty()
+    try:
+        result = run_sweep(
+            options.models[0],
+            read_grid([*options.grid, *threads]),
+            options=read_options(options.set),
+            repeat_runs=options.repeat_runs,
+            scheduler=options.scheduler,
+            output=options.output,
+            resume=options.resume,
+            timeout=options.timeout,
+            cores=options.cores,
+            tls=tls_files(options),
+            watcher=BarWatcher() if watched else LineWatcher(_write),
+        )
+    except KeyboardInterrupt:
+        _fill_interrupted(options, report)
+        raise
+    _fill(report, result)
+    return 1 if result.failed else 0
+
+
+def _fill_interrupted(options: Namespace, report: Report) -> None:
+    try:
+        _fill(report, load_sweep(options.output))
+    except InvalidArgumentError:
+        return  # interrupted before anything was written
+    report.conclude("the same command with --resume runs what is missing.")
+
+
+def _fill(report: Report, result: SweepResult) -> None:
+    compared = result.report()
+    for title, items in compared.parts():
+        report.add(title, *items)
+    for outcome in result.failed:
+        report.add(str(outcome.task), f"{outcome.error}\n{outcome.output}".strip())
+    report.conclude(*compared.conclusion.sentences, f"records are in {result.output}.")
+
+
+def _write(line: str) -> None:
+    print(line, file=sys.stderr)  # noqa: T201

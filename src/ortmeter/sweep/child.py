@@ -1,0 +1,240 @@
+"""Run a page once in a process of its own, which may crash, hang or be killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortmeter.results.record import FOLDER_VARIABLE
+from ortmeter.sweep.machine import LOCK_VARIABLE, pinned
+from ortmeter.sweep.script import Script, how_it_ended, page_environment
+
+__all__ = ["Attempt", "Stop", "run_page"]
+
+#: Bytes of output that are kept.
+MAX_OUTPUT = 16 * 1024
+
+_JOIN_S = 5.0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a process left.
+
+    Parameters
+    ----------
+    machine : str
+        Name of the machine.
+    seconds : float
+        Time that the process took, imports included.
+    record : bytes
+        JSON of the record, empty when there is none.
+    error : str
+        Why there is none, on one line.
+    output : str
+        End of what it wrote, on both streams.
+    """
+
+    machine: str
+    seconds: float = 0.0
+    record: bytes = b""
+    error: str = ""
+    output: str = ""
+
+
+class Stop:
+    """Ends the running pages, and those that would start, from another thread.
+
+    Examples
+    --------
+    >>> stop = Stop()
+    >>> stop.ask()
+    >>> stop.asked.is_set()
+    True
+    """
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self._groups: set[int] = set()
+        self._lock = threading.Lock()
+
+    def ask(self) -> None:
+        """Kill what runs."""
+        with self._lock:
+            self.asked.set()
+            for group in self._groups:
+                _kill_group(group)
+
+    @contextmanager
+    def covers(self, group: int) -> Iterator[None]:
+        """Include a process group while it runs.
+
+        Parameters
+        ----------
+        group : int
+            Identifier of the group.
+        """
+        with self._lock:
+            self._groups.add(group)
+            if self.asked.is_set():
+                _kill_group(group)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._groups.discard(group)
+
+
+def run_page(
+    script: Script,
+    arguments: Sequence[str],
+    machine: str,
+    *,
+    timeout: float | None,
+    cores: frozenset[int] | None,
+    lock: int,
+    stop: Stop,
+) -> Attempt:
+    """Run a page and read the record that it writes.
+
+    Parameters
+    ----------
+    script : Script
+        Script of the page.
+    arguments : sequence of str
+        Its command line.
+    machine : str
+        Name of this machine.
+    timeout : float, optional
+        Seconds after which it is killed.
+    cores : frozenset of int, optional
+        Cores that it may use.
+    lock : int
+        File descriptor of the lock of the machine, that the page holds too.
+    stop : Stop
+        Ends it early.
+
+    Returns
+    -------
+    Attempt
+        The record, or why there is none.
+    """
+    with tempfile.TemporaryDirectory(prefix="ortmeter-", ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary)
+        results = folder / "results"
+        began = time.perf_counter()
+        with pinned(cores):
+            process = _start(script.write(folder), arguments, results, lock)
+        tail = _Tail(process)
+        with stop.covers(process.pid), _deadline(process.pid, timeout) as late, _guard(process.pid):
+            code = process.wait()
+        seconds = time.perf_counter() - began
+        _kill_group(process.pid)  # what the page started goes with it
+        output = tail.read()
+        record, error = _read_record(results) if code == 0 else (b"", how_it_ended(code, output))
+    if late.is_set():
+        error = f"it took more than {timeout:g} s"
+    elif stop.asked.is_set():
+        error = "cancelled while it ran"
+    return Attempt(machine, seconds, b"" if error else record, error, output)
+
+
+def _start(
+    script: Path, arguments: Sequence[str], results: Path, lock: int
+) -> "subprocess.Popen[bytes]":
+    work = script.parent / "work"
+    work.mkdir()
+    # A page that runs a sweep of its own does it within its turn.
+    turn = {LOCK_VARIABLE: str(script.parent / "machine.lock")}
+    return subprocess.Popen(  # noqa: S603 - the page that is asked for
+        [sys.executable, str(script), *arguments, "--record"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=work,
+        env=page_environment({FOLDER_VARIABLE: str(results), **turn}),
+        pass_fds=(lock,),
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def _deadline(group: int, timeout: float | None) -> Iterator[threading.Event]:
+    """Kill a process group when its time is over, and tell."""
+    late = threading.Event()
+
+    def kill() -> None:
+        late.set()
+        _kill_group(group)
+
+    timer = threading.Timer(timeout, kill) if timeout is not None else None
+    if timer:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield late
+    finally:
+        if timer:
+            timer.cancel()
+
+
+@contextmanager
+def _guard(group: int) -> Iterator[None]:
+    """Kill a process group when this process dies, however it dies.
+
+    A shell waits for the end of a pipe, which the system closes with this process.
+    """
+    watch = subprocess.Popen(  # noqa: S603 - fixed command
+        ["/bin/sh", "-c", 'read -r _; kill -9 "-$1"', "sh", str(group)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        watch.kill()
+        watch.communicate()
+
+
+class _Tail(threading.Thread):
+    """Reads what a process writes and keeps the end of it."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        super().__init__(daemon=True)
+        self._process = process
+        self._kept = b""
+        self.start()
+
+    def run(self) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        with stream, suppress(ValueError, OSError):
+            while chunk := os.read(stream.fileno(), 2**16):
+                self._kept = (self._kept + chunk)[-MAX_OUTPUT:]
+
+    def read(self) -> str:
+        """Return the end of the output, once it is there."""
+        # A process that left its group may keep the stream open for ever.
+        self.join(_JOIN_S)
+        return self._kept.decode(errors="replace")
+
+
+def _read_record(results: Path) -> tuple[bytes, str]:
+    files = sorted(results.glob("*/*.json"))
+    if len(files) == 1:
+        return files[0].read_bytes(), ""
+    return b"", f"the page wrote {len(files)} records, expected 1"
+
+
+def _kill_group(group: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)

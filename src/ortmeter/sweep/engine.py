@@ -1,0 +1,241 @@
+"""Run a page over a grid: submit the tasks, keep what comes back, whatever happens."""
+
+import hashlib
+import logging
+import os
+import queue
+import uuid
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.sweep.child import Attempt
+from ortmeter.sweep.cluster import check_needs, connect, describe_workers, fits, needs
+from ortmeter.sweep.grid import configurations
+from ortmeter.sweep.machine import code_version, read_cores
+from ortmeter.sweep.outcome import Outcome, SweepResult, Task
+from ortmeter.sweep.script import read_script
+from ortmeter.sweep.security import Tls
+from ortmeter.sweep.store import Store
+from ortmeter.sweep.watching import BarWatcher, Watcher
+from ortmeter.sweep.worker import Job, run_job, stop_jobs, topic
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["run_sweep"]
+
+_logger = logging.getLogger(__name__)
+
+#: How often workers that joined are looked for, when nothing ends.
+_LOOK_S = 2.0
+
+
+def run_sweep(
+    page: str | os.PathLike[str],
+    grid: Mapping[str, Sequence[str]],
+    *,
+    options: Mapping[str, str] | None = None,
+    repeat_runs: int = 1,
+    scheduler: str | None = None,
+    output: str | os.PathLike[str] = "sweep",
+    resume: bool = False,
+    timeout: float | None = None,
+    cores: str | None = None,
+    tls: Tls | None = None,
+    watcher: Watcher | None = None,
+) -> SweepResult:
+    """Run a page over a grid of configurations, each one in a process of its own.
+
+    Nothing starts before everything is checked: the page, its options and their values, the
+    code and the devices of the workers. Records are written as soon as they are there. A machine
+    times one page at a time.
+
+    Parameters
+    ----------
+    page : path
+        Script of the page; its text goes to the workers.
+    grid : mapping of str to sequence of str
+        Values of the options, as the command line of the page takes them.
+    options : mapping of str to str, optional
+        Options that all configurations share.
+    repeat_runs : int
+        Runs of each configuration, in as many processes.
+    scheduler : str, optional
+        Address, ``tcp://host:8786``. By default, one worker in this process and no port.
+    output : path
+        Folder of the records.
+    resume : bool
+        Run what has no record in `output` only. Without it, a folder that has a sweep of this page
+        is refused.
+    timeout : float, optional
+        Seconds after which a run is killed, which fails its task.
+    cores : str, optional
+        Cores of a run, such as ``0-3``, by default those of the worker.
+    tls : Tls, optional
+        Files of TLS, see :func:`~ortmeter.sweep.read_tls`.
+    watcher : Watcher, optional
+        Is told what happens; by default, a bar in a terminal or a notebook.
+
+    Returns
+    -------
+    SweepResult
+        What became of every task. One that failed does not stop the others.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The page, an option, a value or the grid is not accepted.
+    MissingDependencyError
+        dask.distributed is missing.
+    OrtMeterError
+        No worker can do this, or the scheduler was lost.
+    KeyboardInterrupt
+        After what runs was killed; the records stay, for `resume`.
+    """
+    _check_numbers(repeat_runs, timeout, cores)
+    script = read_script(page)
+    chosen = configurations(grid, options or {})
+    name = script.check(chosen)
+    # Run by run, so that an interruption leaves whole grids.
+    tasks = [Task(name, o, run) for run in range(1, repeat_runs + 1) for o in chosen]
+    text, code = hashlib.sha256(script.text.encode()).hexdigest(), code_version()
+    store = Store(output, name, {"script": text, "code": code})
+    if not resume:
+        store.refuse_existing()
+    with connect(scheduler, tls) as client:
+        machines = describe_workers(client, code)
+        check_needs(tasks, machines)
+        kept = store.done(tasks, machines.values())
+        store.begin(tasks)
+        shared = {"script": script, "code": code, "timeout": timeout, "cores": cores}
+        run = _Run(client, store, watcher or BarWatcher(), shared)
+        ended = run.drive([task for task in tasks if task.key not in kept], len(kept))
+    everything = {**kept, **ended}
+    return SweepResult(tuple(everything[task.key] for task in tasks), Path(output))
+
+
+def _check_numbers(repeat_runs: int, timeout: float | None, cores: str | None) -> None:
+    if repeat_runs < 1 or (timeout is not None and timeout <= 0):
+        raise InvalidArgumentError(
+            f"got repeat_runs={repeat_runs}, timeout={timeout}. "
+            "Accepted: at least one run, a positive time"
+        )
+    if cores is not None:
+        read_cores(cores)
+
+
+class _Run:
+    """Tasks on their way to the workers and back."""
+
+    def __init__(
+        self, client: "Client", store: Store, watcher: Watcher, shared: Mapping[str, Any]
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._watcher = watcher
+        self._shared = shared
+        self._sweep = uuid.uuid4().hex
+        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._flying: dict[str, tuple[Task, Future[Attempt]]] = {}
+
+    def drive(self, tasks: Iterable[Task], kept: int) -> dict[str, Outcome]:
+        """Run the tasks, return what became of each one by its key."""
+        waiting = deque(tasks)
+        total = kept + len(waiting)
+        outcomes: dict[str, Outcome] = {}
+        self._client.subscribe_topic(topic(self._sweep), lambda e: self._events.put(("start", e)))
+        self._watcher.begin(total, kept)
+        try:
+            while waiting or self._flying:
+                self._submit(waiting)
+                if not self._flying:
+                    _logger.warning("no worker is left for %d tasks, one may join", len(waiting))
+                outcomes |= self._next_event()
+        except BaseException:
+            self._cancel()
+            raise
+        finally:
+            self._watcher.close()
+            self._client.unsubscribe_topic(topic(self._sweep))
+        return outcomes
+
+    def _submit(self, waiting: deque[Task]) -> None:
+        """Give each worker one task at a time: when it dies, no other task is suspected."""
+        listed = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        resources = [worker["resources"] for worker in listed]
+        flying = Counter(_kind(task) for task, _ in self._flying.values())
+        for task in list(waiting):
+            able = sum(fits(needs(task), has) for has in resources)
+            if flying[_kind(task)] < able:
+                waiting.remove(task)
+                self._send(task)
+                flying[_kind(task)] += 1
+
+    def _send(self, task: Task) -> None:
+        job = Job(
+            sweep=self._sweep,
+            key=task.key,
+            arguments=tuple(task.arguments),
+            **self._shared,
+        )
+        key = f"{task.page}-{task.key}-{self._sweep}"
+        future = self._client.submit(run_job, job, key=key, pure=False, resources=needs(task))
+        self._flying[task.key] = (task, future)
+        future.add_done_callback(lambda _: self._events.put(("end", task.key)))
+
+    def _next_event(self) -> dict[str, Outcome]:
+        """Wait for something to happen, return what ended."""
+        try:
+            what, value = self._events.get(timeout=_LOOK_S)
+        except queue.Empty:
+            self._check_connection()
+            return {}
+        if what == "end":
+            return {value: self._collect(value)}
+        _, event = value
+        if event["key"] in self._flying:
+            self._watcher.started(self._flying[event["key"]][0], event["machine"])
+        return {}
+
+    def _collect(self, key: str) -> Outcome:
+        task, future = self._flying.pop(key)
+        outcome = self._store.keep(task, self._attempt(future))
+        self._watcher.ended(outcome)
+        return outcome
+
+    def _attempt(self, future: "Future[Attempt]") -> Attempt:
+        from distributed import KilledWorker
+
+        if future.status not in {"finished", "error"}:
+            raise _lost(self._client)
+        try:
+            return future.result()
+        except KilledWorker as error:
+            times = error.allowed_failures + 1
+            return Attempt("", error=f"its worker died while it ran, {times} times")
+        except Exception as error:  # noqa: BLE001 - a fault of one worker fails one task
+            return Attempt("", error=f"{type(error).__name__} on the worker: {error}")
+
+    def _check_connection(self) -> None:
+        if self._client.status != "running":
+            raise _lost(self._client)
+
+    def _cancel(self) -> None:
+        """Kill what runs, forget what waits."""
+        if self._client.status != "running":
+            return
+        self._client.cancel([future for _, future in self._flying.values()])
+        self._client.run(stop_jobs, self._sweep, on_error="ignore")
+
+
+def _kind(task: Task) -> tuple[tuple[str, float], ...]:
+    return tuple(needs(task).items())
+
+
+def _lost(client: "Client") -> OrtMeterError:
+    return OrtMeterError(
+        f"the scheduler was lost ({client.status}). What was done is kept: --resume goes on"
+    )

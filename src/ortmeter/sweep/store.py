@@ -1,0 +1,255 @@
+"""The files of a sweep: one for each record, one for what became of each task."""
+
+import dataclasses
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ortmeter._files import write_atomically
+from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
+from ortmeter.results import Record, load
+from ortmeter.sweep.child import Attempt
+from ortmeter.sweep.machine import Machine
+from ortmeter.sweep.outcome import Outcome, SweepResult, Task
+
+__all__ = ["Store", "load_sweep"]
+
+#: Folder of what became of the tasks, beside those of the machines.
+_FOLDER = "sweeps"
+_TASKS = "tasks.json"
+
+
+class Store:
+    """Keeps what became of the tasks of a page.
+
+    Parameters
+    ----------
+    output : path
+        Folder of the sweep, made when it is needed.
+    page : str
+        Name of the page.
+    identity : mapping of str to str
+        What a result depends on beside its task: the text of the page, the version of the code.
+    """
+
+    def __init__(
+        self, output: str | os.PathLike[str], page: str, identity: Mapping[str, str]
+    ) -> None:
+        self._output = Path(output)
+        self._folder = self._output / _FOLDER / page
+        self._identity = dict(identity)
+
+    def begin(self, tasks: Iterable[Task]) -> None:
+        """Write the list of tasks, by which an interrupted sweep knows what is missing.
+
+        Parameters
+        ----------
+        tasks : iterable of Task
+            All of them.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        listed = [dataclasses.asdict(task) for task in tasks]
+        _write(self._folder / _TASKS, {**self._identity, "tasks": listed})
+
+    def done(self, tasks: Iterable[Task], machines: Iterable[Machine]) -> dict[str, Outcome]:
+        """Return what needs not run again.
+
+        Parameters
+        ----------
+        tasks : iterable of Task
+            What is asked for.
+        machines : iterable of Machine
+            Those of the workers: what one of them measured with other packages runs again.
+
+        Returns
+        -------
+        dict of str to Outcome
+            By key of the task: same page, same configuration, same run, same versions.
+        """
+        packages: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
+        for machine in machines:
+            packages[machine.name].append(machine.packages)
+        found = {task.key: self.read(task) for task in tasks}
+        return {
+            key: outcome
+            for key, outcome in found.items()
+            if outcome is not None
+            and outcome.record is not None
+            and outcome.record.environment.packages
+            in packages.get(outcome.machine, [outcome.record.environment.packages])
+        }
+
+    def refuse_existing(self) -> None:
+        """Refuse a folder that has results of the page.
+
+        Raises
+        ------
+        InvalidArgumentError
+            It has some.
+        """
+        if (self._folder / _TASKS).exists():
+            raise InvalidArgumentError(
+                f"{self._output} has a sweep of {self._folder.name} already: --resume runs what "
+                "is missing there, or give another folder with --output"
+            )
+
+    def keep(self, task: Task, attempt: Attempt) -> Outcome:
+        """Check what a worker sent and write it.
+
+        Parameters
+        ----------
+        task : Task
+            The task.
+        attempt : Attempt
+            What its process left.
+
+        Returns
+        -------
+        Outcome
+            What became of the task: a record that is not valid is a failure.
+        """
+        record, error = _checked(attempt, task)
+        file = self._write_record(record) if record is not None else None
+        outcome = Outcome(
+            task=task,
+            machine=record.machine if record is not None else attempt.machine,
+            seconds=attempt.seconds,
+            record=record,
+            file=file,
+            error=error,
+            output=attempt.output,
+        )
+        fields = {
+            **self._identity,
+            "task": dataclasses.asdict(task),
+            "machine": outcome.machine,
+            "seconds": outcome.seconds,
+            "file": file.relative_to(self._output).as_posix() if file else None,
+            "error": error,
+            "output": outcome.output,
+        }
+        _write(self._folder / f"{task.key}.json", fields)
+        return outcome
+
+    def _write_record(self, record: Record) -> Path:
+        packages = sorted(record.environment.packages.items())
+        versions = [record.environment.python, packages, sorted(self._identity.items())]
+        digest = hashlib.sha256(orjson.dumps(versions)).hexdigest()[:8]
+        name = f"{Path(record.file_name).stem}--{digest}--{record.run}.json"
+        file = self._output / record.machine / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, record.to_json())
+        return file
+
+    def read(self, task: Task) -> Outcome | None:
+        """Return what became of a task.
+
+        Parameters
+        ----------
+        task : Task
+            The task.
+
+        Returns
+        -------
+        Outcome or None
+            None when it never ran, or with another page or version.
+        """
+        file = self._folder / f"{task.key}.json"
+        fields = _read_json(file, "machine", "seconds", "file", "error", "output")
+        if any(fields.get(name) != value for name, value in self._identity.items()):
+            return None
+        return _outcome(self._output, task, fields)
+
+
+def load_sweep(folder: str | os.PathLike[str]) -> SweepResult:
+    """Read what a sweep left, even an interrupted one.
+
+    Parameters
+    ----------
+    folder : path
+        Its output.
+
+    Returns
+    -------
+    SweepResult
+        One outcome for each task, page by page.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The folder has no sweep.
+    RecordError
+        A file cannot be read.
+    """
+    output = Path(folder)
+    lists = sorted(output.glob(f"{_FOLDER}/*/{_TASKS}"))
+    if not lists:
+        raise InvalidArgumentError(f"{output} has no sweep. Accepted: the output of a sweep")
+    outcomes: list[Outcome] = []
+    for listed in lists:
+        identity, tasks = _read_tasks(listed)
+        store = Store(output, listed.parent.name, identity)
+        outcomes += [store.read(task) or Outcome(task) for task in tasks]
+    return SweepResult(tuple(outcomes), output)
+
+
+def _checked(attempt: Attempt, task: Task) -> tuple[Record | None, str]:
+    """Validate the record of a task, or say why it failed."""
+    if attempt.error:
+        return None, attempt.error
+    try:
+        record = Record.from_dict(orjson.loads(attempt.record))
+    except (orjson.JSONDecodeError, OrtMeterError) as error:
+        return None, f"the page wrote something else than a record: {error}"
+    if record.page != task.page:
+        return None, f"the page wrote a record of {record.page!r}, expected {task.page!r}"
+    return dataclasses.replace(record, run=task.run), ""
+
+
+def _outcome(output: Path, task: Task, fields: Mapping[str, Any]) -> Outcome | None:
+    if not fields:
+        return None
+    file = output / fields["file"] if fields["file"] else None
+    if file is not None and not file.exists():
+        return None
+    return Outcome(
+        task=task,
+        machine=fields["machine"],
+        seconds=fields["seconds"],
+        record=load(file) if file else None,
+        file=file,
+        error=fields["error"],
+        output=fields["output"],
+    )
+
+
+def _write(file: Path, fields: Mapping[str, Any]) -> None:
+    write_atomically(file, orjson.dumps(fields, option=orjson.OPT_INDENT_2))
+
+
+def _read_tasks(file: Path) -> tuple[dict[str, str], list[Task]]:
+    """Return what the results depend on, and the list of tasks."""
+    fields = _read_json(file, "tasks")
+    try:
+        tasks = [Task(**task) for task in fields.pop("tasks")]
+    except TypeError as error:
+        raise RecordError(f"{file.name} is not a list of tasks: {error}") from error
+    return fields, tasks
+
+
+def _read_json(file: Path, *names: str) -> dict[str, Any]:
+    """Return what a file has, nothing when it does not exist."""
+    if not file.exists():
+        return {}
+    try:
+        fields = dict(orjson.loads(file.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise RecordError(f"{file.name} cannot be read: {error}") from error
+    if absent := [name for name in names if name not in fields]:
+        raise RecordError(f"{file.name} lacks {', '.join(absent)}")
+    return fields
