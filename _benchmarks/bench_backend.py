@@ -1,144 +1,140 @@
 """torch.compile on ONNX Runtime beside torch, inductor and its own matrix products.
 
-Everything is for the CPU, two threads, float32. Llama: hidden 1024, two layers, sequences of 256
-tokens, random weights. Each way to run it has processes of its own, taken in turn: the threads of
-torch and those of ONNX Runtime spin after their work, and would take the cores of each other. So
-do compile times and memory (the latter on Linux only). Goals: latency at most 1.15 of the matrix
-products alone, and below inductor's; compile time below inductor's; at most 5 % of extra memory for
-large weights without prepacking; a call for one operator at most 1.3 of ``session.run`` on arrays
-that are ready.
+``bench_backend.py`` prints everything, ``bench_backend.py medium calls`` some parts: ``calls``,
+``memory``, ``compile``, and the sizes of Llama, ``llama`` and ``medium``, described in
+``llama_sizes.py``.
+
+Everything is for the CPU, two threads, float32. Each way to run a model has processes of its own,
+taken in turn: the threads of torch and those of ONNX Runtime spin after their work, and would take
+the cores of each other. So do compile times and memory (the latter on Linux only).
+
+Goals: for ``llama`` at most 1.1 of the latency of the matrix products alone; for ``medium``, 3.5
+times faster than eager and twice as fast as inductor; for both no level slower than the one before;
+compile time below inductor's; at most 5 % of extra memory for large weights without prepacking; a
+call for one operator at most 1.3 of ``session.run`` on arrays that are ready.
 """
 
 import functools
+import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
-import onnx.helper as oh
+import pandas as pd
 import torch
-from transformers import LlamaConfig, LlamaModel
+from llama_sizes import SIZES, build_llama, draw_tokens, matrix_products
 
 import ortmeter
-from ortmeter.backend import OrtBackend
+from ortmeter.backend import LEVELS, CompiledGraph, OrtBackend
+from ortmeter.timing import Measurement, Speedup
 
-THREADS, BATCH, LENGTH, HIDDEN, HEADS, MLP, LAYERS = 2, 2, 256, 1024, 16, 2816, 2
-LEVELS = ("none", "default", "default+onnxruntime")
+THREADS = 2
 LARGE, LARGE_LAYERS = 4096, 8
 MIB = 2**20
 PRODUCTS = "matrix products alone"
+NOT_PACKED = ", not packed"
+BEST = list(LEVELS)[-1]
+# For each size: what to compare with, and how many times faster the best level must be.
+GOALS = {"llama": {PRODUCTS: 1 / 1.1}, "medium": {"eager": 3.5, "inductor": 2.0}}
 
 
-def llama() -> Callable[[torch.Tensor], torch.Tensor]:
-    """Build the model, as a function of the tokens."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=HIDDEN,
-        num_hidden_layers=LAYERS,
-        vocab_size=1024,
-        intermediate_size=MLP,
-        num_attention_heads=HEADS,
-        attn_implementation="sdpa",
-    )
-    model = LlamaModel(config).eval()
-    return lambda tokens: model(tokens, use_cache=False).last_hidden_state
-
-
-def tokens() -> torch.Tensor:
-    """Draw a batch of sequences."""
-    return torch.randint(0, 1023, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0))
-
-
-def matrix_products() -> Callable[[], object]:
-    """Make a session of the matrix products of all the layers, and nothing else."""
-    rng = np.random.default_rng(0)
-    rows, size = BATCH * LENGTH, HIDDEN // HEADS
-    of_a_layer = {
-        **dict.fromkeys(("query", "key", "value", "output"), (HIDDEN, HIDDEN)),
-        "gate": (HIDDEN, MLP),
-        "up": (HIDDEN, MLP),
-        "down": (MLP, HIDDEN),
-    }
-    feeds = {
-        "X": (rows, HIDDEN),
-        "M": (rows, MLP),
-        "Q": (BATCH, HEADS, LENGTH, size),
-        "K": (BATCH, HEADS, size, LENGTH),
-        "P": (BATCH, HEADS, LENGTH, LENGTH),
-        "V": (BATCH, HEADS, LENGTH, size),
-    }
-    operands = {name: ("M" if name == "down" else "X", name) for name in of_a_layer}
-    operands |= {"scores": ("Q", "K"), "context": ("P", "V")}
-    weights, nodes = {}, []
-    for layer in range(LAYERS):
-        weights |= {f"{name}_{layer}": shape for name, shape in of_a_layer.items()}
-        for name, (left, right) in operands.items():
-            own = f"{right}_{layer}" if right in of_a_layer else right
-            nodes.append(oh.make_node("MatMul", [left, own], [f"{name}_out_{layer}"]))
-    graph = oh.make_graph(
-        nodes,
-        "products",
-        [oh.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in feeds.items()],
-        [oh.make_tensor_value_info(n.output[0], onnx.TensorProto.FLOAT, None) for n in nodes],
-        [onnx.numpy_helper.from_array(_draw(rng, s), n) for n, s in weights.items()],
-    )
-    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 23)], ir_version=11)
-    arrays = {name: _draw(rng, shape) for name, shape in feeds.items()}
-    return ortmeter.session_candidate(model, arrays, provider="cpu", threads=THREADS).function
-
-
-def _draw(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
-    return rng.standard_normal(shape, np.float32) / 32
-
-
-def latency(name: str) -> float:
-    """Measure one way to run the model, in this process; tell on stderr what it is."""
-    if name == PRODUCTS:
-        function = matrix_products()
-    else:
-        model, x = llama(), tokens()
-        function = functools.partial(compiled_by(name, model, x), x)
-    with torch.no_grad():
-        (result,) = ortmeter.measure({name: function}, repeat=15, precision=None).values()
-    return result.median
-
-
-def compiled_by(name: str, model: Callable[..., Any], x: torch.Tensor) -> Callable[..., Any]:
-    """Compile the model and tell how far it is from eager."""
-    if name == "eager":
-        return model
-    level, _, weights = name.partition(", ")
-    backend = OrtBackend(level, prepack=not weights, fallback=False) if level in LEVELS else name
-    with torch.no_grad():
-        function = torch.compile(model, backend=backend)
-        error = ortmeter.max_diff(model(x), function(x)).ulp_at_max
-    graph = backend.graphs[0] if isinstance(backend, OrtBackend) else ""
-    print(f"    {name}: {error:.3g} ulp of the largest from eager {graph}", file=sys.stderr)
-    return function
-
-
-def compare_latencies(rounds: int = 5) -> None:
-    """Print the latency of every way to run the model."""
-    names = (PRODUCTS, "eager", "inductor", *LEVELS, f"{LEVELS[-1]}, not packed")
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for i in range(rounds):
+def compare_latencies(size: str) -> None:
+    """Print the latency of every way to run a model, and what it says of the goals."""
+    names = [PRODUCTS, "eager", "inductor", *LEVELS, f"{BEST}{NOT_PACKED}"]
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for _ in range(SIZES[size].rounds):
         for name in names:
-            seconds[name].append(in_fresh_process(latency, name, quiet=i > 0))
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    for name, values in seconds.items():
-        shares = ", ".join(
-            f"{medians[name] / medians[other]:.2f} of {other}"
-            for other in (PRODUCTS, "eager", "inductor")
-        )
-        spread = f"{min(values) * 1e3:.1f} to {max(values) * 1e3:.1f}"
-        print(f"{name}: {medians[name] * 1e3:.1f} ms ({spread}), {shares}")
+            found[name].append(in_fresh_process(latency, size, name))
+    measured = {
+        name: Measurement(name, [run["seconds"] for run in runs]) for name, runs in found.items()
+    }
+    print(f"\n{size}: {SIZES[size]}\n")
+    first = {name: runs[0] for name, runs in found.items()}
+    with pd.option_context("display.width", 200, "display.max_columns", None):
+        print(latency_table(measured, first))
+    print("\nEach level beside the one before:")
+    for before, after in pairwise(LEVELS):
+        print(f"  {ortmeter.speedup(measured[before], measured[after])}")
+    print("\nGoals:")
+    for baseline, goal in GOALS[size].items():
+        print(f"  {compare_to_goal(ortmeter.speedup(measured[baseline], measured[BEST]), goal)}")
+
+
+def latency_table(
+    measured: Mapping[str, Measurement], runs: Mapping[str, Mapping[str, Any]]
+) -> pd.DataFrame:
+    """Tabulate a row for each way: latency, how many times as fast as three of them, costs."""
+    rows = {}
+    for name, result in measured.items():
+        medians = [statistics.median(process) * 1e3 for process in result.seconds]
+        rows[name] = {
+            "ms": round(result.median * 1e3, 1),
+            "processes": f"{min(medians):.1f} to {max(medians):.1f}",
+            **{
+                f"over {other.partition(' ')[0]}": round(measured[other].median / result.median, 2)
+                for other in (PRODUCTS, "eager", "inductor")
+            },
+            **{key: f"{value:g}" for key, value in runs[name].items() if key != "seconds"},
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").fillna("")
+
+
+def compare_to_goal(found: Speedup, goal: float) -> str:
+    """Say whether a goal is reached, beyond noise or not."""
+    verdict = "reached" if found.low >= goal else "missed" if found.high < goal else "within noise"
+    return (
+        f"{found.candidate} over {found.baseline}: {found.ratio:.2f} "
+        f"({found.low:.2f} to {found.high:.2f}), at least {goal:.2f} asked: {verdict}"
+    )
+
+
+def latency(size: str, name: str) -> dict[str, Any]:
+    """Measure one way to run a model, in this process."""
+    about: dict[str, Any] = {}
+    if name == PRODUCTS:
+        function = matrix_products(SIZES[size], THREADS)
+    else:
+        model, tokens = build_llama(SIZES[size]), draw_tokens(SIZES[size])
+        compiled, about = compile_model(name, model, tokens)
+        function = functools.partial(compiled, tokens)
+    with torch.no_grad():
+        (result,) = ortmeter.measure(
+            {name: function}, repeat=SIZES[size].repeat, precision=None
+        ).values()
+    return {"seconds": result.seconds[0].tolist(), **about}
+
+
+def compile_model(
+    name: str, model: Callable[..., Any], tokens: torch.Tensor
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Compile a model; tell what it took, what it became and how far it is from eager."""
+    if name == "eager":
+        return model, {}
+    level = name.removesuffix(NOT_PACKED)
+    ours = OrtBackend(level, prepack=level == name, fallback=False) if level in LEVELS else None
+    with torch.no_grad():
+        expected = model(tokens)
+        compiled = torch.compile(model, backend=ours or name)
+        memory, start = resident(), time.perf_counter()
+        got = compiled(tokens)
+        about = {
+            "first call s": round(time.perf_counter() - start, 1),
+            "memory MiB": round((resident() - memory) / MIB),
+            "ulp": round(ortmeter.max_diff(expected, got).ulp_at_max, 1),
+        }
+    return compiled, about | (describe(ours.graphs[0]) if ours else {})
+
+
+def describe(graph: CompiledGraph) -> dict[str, int]:
+    """Count the nodes of a graph, and those out of the ONNX standard."""
+    return {"nodes": graph.node_count, "custom": graph.custom_count}
 
 
 def compare_calls() -> None:
@@ -176,11 +172,11 @@ def compare_calls() -> None:
 def compile_seconds(name: str) -> float:
     """Time the first call, in this process."""
     backend: Any = "inductor" if name == "inductor" else OrtBackend(name, fallback=False)
-    model, x = llama(), tokens()
+    model, tokens = build_llama(SIZES["llama"]), draw_tokens(SIZES["llama"])
     with torch.no_grad():
-        model(x)
+        model(tokens)
         start = time.perf_counter()
-        torch.compile(model, backend=backend)(x)
+        torch.compile(model, backend=backend)(tokens)
         return time.perf_counter() - start
 
 
@@ -206,17 +202,13 @@ def resident() -> int:
     return int(next(line for line in text.splitlines() if "VmRSS" in line).split()[1]) * 1024
 
 
-def in_fresh_process(
-    function: Callable[[str], float], name: str, *, quiet: bool = True, **variables: str
-) -> float:
-    """Call one of the functions above in a process of its own."""
-    command = [sys.executable, __file__, function.__name__, name]
+def in_fresh_process(function: Callable[..., Any], *arguments: str, **variables: str) -> Any:
+    """Call one of the functions of ``CHILDREN`` in a process of its own."""
+    command = [sys.executable, __file__, function.__name__, *arguments]
     child = subprocess.run(  # noqa: S603 - this script
-        command, check=True, capture_output=True, text=True, env={**os.environ, **variables}
+        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}
     )
-    if not quiet:
-        print(child.stderr, end="")
-    return float(child.stdout.splitlines()[-1])
+    return json.loads(child.stdout.splitlines()[-1])
 
 
 def compare_compile_times(rounds: int = 3) -> None:
@@ -240,18 +232,26 @@ def compare_memory() -> None:
         print(f"{total:.0f} MiB of weights, {name}: {share:.1%} of extra memory")
 
 
-def main() -> None:
-    """Print everything, or the result of one function for :func:`in_fresh_process`."""
+PARTS: dict[str, Callable[[], None]] = {
+    "calls": compare_calls,
+    "memory": compare_memory,
+    "compile": compare_compile_times,
+    **{size: functools.partial(compare_latencies, size) for size in SIZES},
+}
+CHILDREN = {f.__name__: f for f in (compile_seconds, extra_memory, latency)}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the parts asked for, or the result of one function for :func:`in_fresh_process`."""
     torch.set_num_threads(THREADS)
-    if sys.argv[1:]:
-        children = {f.__name__: f for f in (compile_seconds, extra_memory, latency)}
-        print(children[sys.argv[1]](sys.argv[2]))
+    if arguments and arguments[0] in CHILDREN:
+        print(json.dumps(CHILDREN[arguments[0]](*arguments[1:])))
         return
-    compare_calls()
-    compare_memory()
-    compare_compile_times()
-    compare_latencies()
+    if unknown := [part for part in arguments if part not in PARTS]:
+        sys.exit(f"Unknown parts: {', '.join(unknown)}. Accepted: {', '.join(PARTS)}")
+    for part in arguments or PARTS:
+        PARTS[part]()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,24 +1,26 @@
-"""Thirteen small architectures with seeded weights, for tests."""
+"""Small architectures with seeded weights, for tests: those of transformers and a plain network."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import transformers
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 VOCABULARY = 100
 BATCH, LENGTH = 2, 32
 IMAGE = 32
-DECODER = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-}
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+TEXT = SIZES | {"vocab_size": VOCABULARY, "max_position_embeddings": 64}
+PICTURE = SIZES | {"image_size": IMAGE, "patch_size": 8}
+# Queries share the keys and values of a head; a head need not be the hidden size over the heads.
 SHARED = {"num_key_value_heads": 2}
+WIDE_HEADS = {"head_dim": 32}
+WINDOW = {"sliding_window": 16}
+SPECIAL_TOKENS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 1}
 EACH = ("sdpa", "eager")
+STACK_OF_MATRICES = 3
 
 
 class ConvNet(torch.nn.Module):
@@ -38,105 +40,197 @@ class ConvNet(torch.nn.Module):
         self.residual = torch.nn.Conv2d(16, 16, 3, padding=1)
         self.head = torch.nn.Linear(16 * 4 * 4, 10)
 
-    def forward(self, image):
-        features = self.stem(image)
+    def forward(self, pixel_values):
+        features = self.stem(pixel_values)
         features = torch.relu(features + self.residual(features))
         return torch.log_softmax(self.head(features.flatten(1)), dim=-1)
 
 
-def tokens(generator):
-    return {"input_ids": torch.randint(VOCABULARY, (BATCH, LENGTH), generator=generator)}
+def tokens(generator, length=LENGTH):
+    return {"input_ids": torch.randint(2, VOCABULARY, (BATCH, length), generator=generator)}
 
 
-def padded_tokens(generator):
-    mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
+def padded_tokens(generator, length=LENGTH):
+    mask = torch.ones(BATCH, length, dtype=torch.long)
     mask[0, -5:] = 0
-    return tokens(generator) | {"attention_mask": mask}
+    return tokens(generator, length) | {"attention_mask": mask}
 
 
-def image(generator):
+def two_sequences(generator):
+    """For an encoder and a decoder, of different lengths."""
+    (decoded,) = tokens(generator, LENGTH // 2).values()
+    return tokens(generator) | {"decoder_input_ids": decoded}
+
+
+def picture(generator):
     return {"pixel_values": torch.randn(BATCH, 3, IMAGE, IMAGE, generator=generator)}
+
+
+def spectrogram(generator):
+    return {"input_features": torch.randn(BATCH, 16, 2 * LENGTH, generator=generator)}
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model of transformers, by name, and its inputs."""
+    """A model, its options and its inputs.
 
-    name: str
-    options: dict[str, Any]
-    config: str = ""
-    inputs: Any = tokens
+    ``layers`` are the options that say how many layers there are.
+    """
+
+    model: Callable[..., torch.nn.Module]
+    config: Callable[..., Any] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    inputs: Callable[..., dict[str, torch.Tensor]] = tokens
     attentions: tuple[str, ...] = EACH
+    layers: tuple[str, ...] = ("num_hidden_layers",)
 
-    def build(self, attention):
+    def build(self, attention, *, layers=2, **options):
         """The model, ready for inference, and its inputs by name."""
         torch.manual_seed(0)
-        config = getattr(transformers, self.config or self.name.replace("Model", "Config"))
-        config = config(**self.options, attn_implementation=attention)
-        model = getattr(transformers, self.name)(config).eval()
-        return model, self.inputs(torch.Generator().manual_seed(1))
+        if self.config is None:
+            model = self.model()
+        else:
+            given = self.options | dict.fromkeys(self.layers, layers) | options
+            model = self.model(self.config(**given, attn_implementation=attention))
+        generator = torch.Generator().manual_seed(1)
+        _draw_weights(model, generator)
+        return model.eval(), self.inputs(generator)
 
 
-@dataclass(frozen=True)
-class PlainTorch(Architecture):
-    """The network of convolutions, which has no attention."""
+def _draw_weights(model, generator):
+    """Draw weights for which every operation matters.
 
-    options: dict[str, Any] = field(default_factory=dict)
+    Those of a new model hide mistakes: biases are zeros, scales are ones, and matrices are so small
+    that an attention weighs everything the same.
+    """
+    with torch.no_grad():
+        for parameter in model.parameters():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim == 1:
+                parameter.add_(drawn / 10)
+            elif parameter.ndim <= STACK_OF_MATRICES:
+                parameter.copy_(drawn / parameter.shape[-1] ** 0.5)
 
-    def build(self, attention):
-        torch.manual_seed(0)
-        (pixels,) = image(torch.Generator().manual_seed(1)).values()
-        return ConvNet().eval(), {"image": pixels}
 
+def _decoder(name, *options, attentions=EACH, **others):
+    given = TEXT | {key: value for some in options for key, value in some.items()} | others
+    model = getattr(transformers, f"{name}Model")
+    return Architecture(model, model.config_class, given, attentions=attentions)
+
+
+def _encoder(name, *, inputs=padded_tokens, sizes=TEXT, **options):
+    model = getattr(transformers, f"{name}Model")
+    return Architecture(model, model.config_class, sizes | options, inputs)
+
+
+_T5 = {"vocab_size": VOCABULARY, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_heads": 4}
+_BART = {
+    "vocab_size": VOCABULARY,
+    "d_model": 64,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 96,
+    "decoder_ffn_dim": 96,
+}
 
 ARCHITECTURES = {
-    "llama": Architecture("LlamaModel", DECODER),
-    "llama-gqa": Architecture("LlamaModel", DECODER | SHARED),
-    "llama-causal-lm": Architecture("LlamaForCausalLM", DECODER, "LlamaConfig"),
-    "mistral": Architecture("MistralModel", DECODER | SHARED | {"sliding_window": 16}),
-    "qwen2": Architecture("Qwen2Model", DECODER | SHARED),
-    "qwen3": Architecture("Qwen3Model", DECODER | SHARED | {"head_dim": 16}),
-    "phi3": Architecture("Phi3Model", DECODER | {"pad_token_id": 0}),
+    # decoders with a rotary embedding
+    "llama": _decoder("Llama"),
+    "llama-gqa": _decoder("Llama", SHARED),
+    "llama-causal-lm": Architecture(transformers.LlamaForCausalLM, transformers.LlamaConfig, TEXT),
+    "mistral": _decoder("Mistral", SHARED, WINDOW),
+    "mixtral": _decoder(
+        "Mixtral", SHARED, num_local_experts=4, experts_implementation="batched_mm"
+    ),
+    "olmo": _decoder("Olmo", SHARED),
+    "qwen2": _decoder("Qwen2", SHARED),
+    "qwen3": _decoder("Qwen3", SHARED, WIDE_HEADS),
+    "phi3": _decoder("Phi3", SPECIAL_TOKENS),
+    "gemma": _decoder("Gemma", SHARED, WIDE_HEADS),
     # transformers refuses sdpa: scores are capped
-    "gemma2": Architecture(
-        "Gemma2Model",
-        DECODER | SHARED | {"head_dim": 16, "sliding_window": 16},
+    "gemma2": _decoder(
+        "Gemma2",
+        SHARED,
+        WIDE_HEADS,
+        WINDOW,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=2.0,
         attentions=("eager",),
     ),
+    # every second layer looks at the whole sequence
+    "gemma3": _decoder("Gemma3Text", SHARED, WIDE_HEADS, WINDOW, sliding_window_pattern=2),
+    "gpt-neox": _decoder("GPTNeoX"),
+    # decoders with embedded positions
     "gpt2": Architecture(
-        "GPT2Model",
-        {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": 64},
+        transformers.GPT2Model,
+        transformers.GPT2Config,
+        {"n_embd": 64, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": 64},
+        layers=("n_layer",),
     ),
-    "bert": Architecture("BertModel", DECODER, inputs=padded_tokens),
+    "opt": _decoder("OPT", ffn_dim=96, word_embed_proj_dim=64),
+    # encoders of text
+    "bert": _encoder("Bert"),
+    "distilbert": Architecture(
+        transformers.DistilBertModel,
+        transformers.DistilBertConfig,
+        {"vocab_size": VOCABULARY, "dim": 64, "hidden_dim": 96, "n_heads": 4},
+        padded_tokens,
+        layers=("n_layers",),
+    ),
+    "clip-text": _encoder("CLIPText", inputs=tokens, **SPECIAL_TOKENS),
     "t5-encoder": Architecture(
-        "T5EncoderModel",
+        transformers.T5EncoderModel, transformers.T5Config, _T5, layers=("num_layers",)
+    ),
+    # an encoder and a decoder
+    "t5": Architecture(
+        transformers.T5Model,
+        transformers.T5Config,
+        _T5 | {"num_layers": 1, "decoder_start_token_id": 0},
+        two_sequences,
+        layers=("num_decoder_layers",),
+    ),
+    "bart": Architecture(
+        transformers.BartModel,
+        transformers.BartConfig,
+        _BART | {"encoder_layers": 1, "max_position_embeddings": 64},
+        two_sequences,
+        layers=("decoder_layers",),
+    ),
+    # sound and pictures
+    "whisper-encoder": Architecture(
+        WhisperEncoder,
+        transformers.WhisperConfig,
+        _BART | {"num_mel_bins": 16, "max_source_positions": LENGTH},
+        spectrogram,
+        layers=("encoder_layers",),
+    ),
+    "vit": _encoder("ViT", inputs=picture, sizes=PICTURE),
+    "dinov2": Architecture(
+        transformers.Dinov2Model,
+        transformers.Dinov2Config,
         {
-            "vocab_size": VOCABULARY,
-            "d_model": 64,
-            "d_kv": 16,
-            "d_ff": 96,
-            "num_layers": 2,
-            "num_heads": 4,
+            "hidden_size": 64,
+            "mlp_ratio": 2,
+            "num_attention_heads": 4,
+            "image_size": IMAGE,
+            "patch_size": 8,
         },
-        "T5Config",
+        picture,
     ),
-    "vit": Architecture(
-        "ViTModel",
-        {name: DECODER[name] for name in DECODER if "vocab" not in name and "max" not in name}
-        | {"image_size": IMAGE, "patch_size": 8},
-        inputs=image,
-    ),
-    "cnn": PlainTorch("ConvNet", attentions=("none",)),
+    "clip-vision": _encoder("CLIPVision", inputs=picture, sizes=PICTURE),
+    "cnn": Architecture(ConvNet, inputs=picture, attentions=("none",)),
 }
 
 
 def tensors(result):
-    """The tensors of a result, those of its cache included, in order."""
+    """The tensors of a result, those of its caches included, in order."""
     if isinstance(result, torch.Tensor):
         return [result]
     if isinstance(result, dict):
         return tensors(list(result.values()))
     if isinstance(result, list | tuple):
         return [tensor for item in result for tensor in tensors(item)]
+    if isinstance(result, transformers.EncoderDecoderCache):
+        return tensors([result.self_attention_cache, result.cross_attention_cache])
     layers = getattr(result, "layers", [])
     return [tensor for layer in layers for tensor in (layer.keys, layer.values)]

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
+from backend_attention_patterns import ATTENTIONS
 from backend_graphs import Graph
+from backend_product_patterns import PRODUCTS
 
 SINGLE = ("float",)
 WIDE = ("float", "double")
@@ -97,6 +99,11 @@ SKIP_LAYER_BIAS = Graph(
     """g (real[4, 8] X, real[4, 8] R, real[8] B, real[8] G, real[8] S)
     => (real[4, 8] Y, real[4, 8] T) {
         A = Add(B, X)  T = Add(A, R)  Y = LayerNormalization<axis=1>(T, G, S)
+    }"""
+)
+SKIP_LAYER_UNSHIFTED = Graph(
+    """g (real[2, 4, 8] X, real[2, 4, 8] R, real[8] B, real[8] G) => (real[2, 4, 8] Y) {
+        A = Add(X, B)  T = Add(A, R)  Y = LayerNormalization(T, G)
     }"""
 )
 ROTARY = Graph(
@@ -197,6 +204,12 @@ SAME_SHAPE = Graph(
     {"shape": np.array([2, -1, 4])},
 )
 SILU = Graph("g (real[2, 4] X) => (real[2, 4] Y) { S = Sigmoid(X)  Y = Mul(S, X) }")
+SCALED_SILU = Graph(
+    """g (real[2, 4] X) => (real[2, 4] Y) {
+        F = Mul(X, factor)  S = Sigmoid(F)  Y = Mul(S, X)
+    }""",
+    {"factor": np.array(1.75)},
+)
 BIAS_GELU = Graph(
     "g (real[2, 4, 8] X, real[8] B) => (real[2, 4, 8] Y) { A = Add(B, X)  Y = Gelu(A) }"
 )
@@ -223,12 +236,18 @@ PATTERNS = {
     "skip rms": Pattern("SkipRMSNorm", SKIP_RMS, (SKIP_RMS_KERNEL,), shared=_SUM),
     "skip rms bias": Pattern("SkipRMSNorm", SKIP_RMS_BIAS, (SKIP_RMS_KERNEL,), shared=_SUMS),
     "skip layer": Pattern("SkipLayerNorm", SKIP_LAYER, (SKIP_LAYER_KERNEL,), shared=_SUM),
+    "skip layer unshifted": Pattern(
+        "SkipLayerNorm", SKIP_LAYER_UNSHIFTED, (SKIP_LAYER_KERNEL,), shared=_SUMS
+    ),
     "skip layer bias": Pattern(
         "SkipLayerNorm", SKIP_LAYER_BIAS, (SKIP_LAYER_KERNEL,), shared=_SUMS
     ),
     "rotary": Pattern("Rotary", ROTARY, ("RotaryEmbedding",)),
     "rotary before split": Pattern(
-        "RotaryBeforeSplit", ROTARY_SPLIT, ("RotaryEmbedding", "Reshape", "Transpose")
+        "RotaryBeforeSplit",
+        ROTARY_SPLIT,
+        ("RotaryEmbedding", "Reshape", "Transpose"),
+        shared=frozenset({"Xr"}),
     ),
     "eager": Pattern("EagerAttention", EAGER, ("Attention",)),
     "eager merged": Pattern("EagerAttention", EAGER_MERGED, ("Transpose", "Attention")),
@@ -248,6 +267,8 @@ PATTERNS = {
     "same shape": Pattern("SameShape", SAME_SHAPE, ("Transpose",), EVERY, EVERY, frozenset("R")),
     "linear": Pattern("TransposedWeight", LINEAR, ("FusedMatMul",), WIDE, EVERY),
     "silu": Pattern("Silu", SILU, ("QuickGelu",), SINGLE, EVERY),
+    "scaled silu": Pattern("Silu", SCALED_SILU, ("QuickGelu",), SINGLE, EVERY),
     "bias gelu": Pattern("BiasGelu", BIAS_GELU, ("BiasGelu",), SINGLE, EVERY),
     "group query": Pattern("GroupQuery", GROUP_QUERY, ("GroupQueryAttention",), cuda=HALF),
 }
+PATTERNS |= {name: Pattern(**fields) for name, fields in (PRODUCTS | ATTENTIONS).items()}

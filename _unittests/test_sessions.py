@@ -175,7 +175,7 @@ def test_the_default_cache_follows_the_environment(tmp_path, monkeypatch):
     assert len(list((tmp_path / "here").iterdir())) == 1
     monkeypatch.delenv("ORTMETER_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert sessions._default_cache() == tmp_path / "ortmeter"
+    assert sessions.cache_folder() == tmp_path / "ortmeter"
 
 
 def test_a_failure_leaves_nothing_in_the_cache(tmp_path):

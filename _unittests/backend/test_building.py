@@ -47,8 +47,8 @@ def test_large_weights_are_not_seen_by_the_optimizer(monkeypatch):
         seen.append((len(model.graph.inputs), [v.name for v in model.graph.initializers.values()]))
         return original(model, level, **options)
 
-    original = building.apply_level
-    monkeypatch.setattr(building, "apply_level", look)
+    original = building.optimize_model
+    monkeypatch.setattr(building, "optimize_model", look)
     with torch.no_grad():
         torch.compile(nn.Linear(4, 5000), backend=OrtBackend(fallback=False))(X)
         torch.compile(nn.Linear(4, 5), backend=OrtBackend(fallback=False))(X)

@@ -11,6 +11,7 @@ from ortmeter.backend.rules import RULES
 from ortmeter.errors import InvalidArgumentError
 
 STANDARD = {"", "ai.onnx"}
+EXPERIMENTAL = "default+onnxruntime+experimental"
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,7 @@ STANDARD = {"", "ai.onnx"}
         ("default+onnxruntime-Silu-CausalMask", "default+onnxruntime", {"CausalMask", "Silu"}),
         ("default-CausalMask+onnxruntime-Silu", "default+onnxruntime", {"CausalMask", "Silu"}),
         ("default-Rotary-Rotary", "default", {"Rotary"}),
+        (f"{EXPERIMENTAL}-ElementWise", EXPERIMENTAL, {"ElementWise"}),
     ],
 )
 def test_a_level_is_read(text, name, without):
@@ -44,14 +46,15 @@ def test_the_text_of_a_level_is_canonical():
         ("Default", "'Default' is not known"),
         ("onnxruntime", "'onnxruntime' is not known"),
         ("default+experimental", "'default\\+experimental' is not known"),
-        ("default+onnxruntime+experimental", "is not known"),
+        ("default+onnxruntime+experimental+experimental", "is not known"),
+        ("default+onnxruntime-ElementWise", "leaves out ElementWise, which 'default"),
         ("default+default", "is not known"),
         ("default+", "is not known"),
         (" default", "is not known"),
         ("default-", "leaves out , which 'default' does not have"),
         (
             "default-Mask",
-            "leaves out Mask, which 'default' does not have. Its rules: SameShape, RMSNorm, ",
+            "leaves out Mask, which 'default' does not have. Its rules: SameShape, Flattening, ",
         ),
         ("default-Silu", "leaves out Silu, which 'default' does not have"),
         ("none-Rotary", "leaves out Rotary, which 'none' does not have. Its rules: none"),
@@ -67,6 +70,7 @@ def test_a_level_has_the_rules_of_those_below():
     assert rules["none"] == []
     assert rules["default+onnxruntime"] == list(RULES)
     assert rules["default"] == rules["default+onnxruntime"][: len(rules["default"])]
+    assert rules[EXPERIMENTAL] == [*RULES, "ElementWise"]
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -15,10 +15,13 @@ SWAPS = [(n, result) for n, p in PATTERNS.items() for result in p.graph.commutat
 INNER = [(n, result) for n, p in PATTERNS.items() for result in p.graph.inner_results()]
 KEPT = [(name, result) for name, result in INNER if result not in PATTERNS[name].shared]
 SHARED = [(name, result) for name, p in PATTERNS.items() for result in sorted(p.shared)]
+# In test_rules_products.py: each node that they replace counts, or they follow another rule.
+# In test_rules_attention.py: the sizes must be named.
+ELSEWHERE = {"MergedProducts", "PackedGroupQuery", "SlicesToSplit", "WindowMask"}
 
 
 def test_every_rule_has_a_pattern():
-    assert {pattern.rule for pattern in PATTERNS.values()} == set(RULES)
+    assert {pattern.rule for pattern in PATTERNS.values()} | ELSEWHERE == set(RULES)
 
 
 @pytest.mark.parametrize(("name", "element"), FIRES)

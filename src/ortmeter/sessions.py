@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NodeAssignment",
+    "cache_folder",
     "make_session",
     "node_assignment",
     "optimized_model",
@@ -68,6 +69,7 @@ def make_session(
     optimized_path: str | os.PathLike[str] | None = None,
     initializers: Mapping[str, "onnxruntime.OrtValue"] | None = None,
     stream: int | None = None,
+    custom_ops: Iterable[str | os.PathLike[str]] = (),
     quiet: bool = False,
 ) -> "onnxruntime.InferenceSession":
     """Create a session that runs on the provider asked for, or fail.
@@ -97,6 +99,8 @@ def make_session(
         they are, no file is read. They must outlive the session.
     stream : int, optional
         Handle of the CUDA stream to run on, by default one of ONNX Runtime.
+    custom_ops : iterable of path
+        Libraries of custom operators. They are native code, which this process runs.
     quiet : bool
         Log nothing: for whoever tries what may be refused.
 
@@ -136,6 +140,8 @@ def make_session(
         options.add_external_initializers(list(initializers), list(initializers.values()))
         for name, value in initializers.items():
             options.add_initializer(name, value)
+    for library in custom_ops:
+        _register(library, options)
     session = _create(_source(model), options, resolved, tf32=tf32, stream=stream)
     got = session.get_providers()[0]
     if got != resolved.execution_provider:
@@ -229,7 +235,7 @@ def optimized_model(
     ort = import_optional("onnxruntime", "cpu", "gpu")
     resolved = resolve_provider(provider) if isinstance(provider, str) else provider
     settings = (ort.__version__, optimization, str(resolved), str(tf32), *cpu_flags())
-    folder = Path(cache) if cache is not None else _default_cache()
+    folder = Path(cache) if cache is not None else cache_folder()
     source = _source(model)
     stored = folder / f"{_fingerprint(source, settings)}.onnx"
     if not stored.exists():
@@ -249,6 +255,24 @@ def optimized_model(
     return load_model(
         stored, external_folder=None if isinstance(source, bytes) else Path(source).parent
     )
+
+
+def cache_folder() -> Path:
+    """Give the folder of what is kept from a process to the next; it may not exist yet.
+
+    Returns
+    -------
+    Path
+        The environment variable ``ORTMETER_CACHE``, else the user's cache folder.
+
+    Examples
+    --------
+    >>> cache_folder().name != ""
+    True
+    """
+    if folder := os.environ.get("ORTMETER_CACHE"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ortmeter"
 
 
 def _session_options(threads: int, optimization: str) -> Any:
@@ -295,6 +319,21 @@ def _create(
         ) from cause
 
 
+def _register(library: str | os.PathLike[str], options: Any) -> None:
+    path = Path(library).absolute()  # a bare name would be looked for in the folders of the system
+    if not path.is_file():
+        raise InvalidArgumentError(
+            f"custom_ops: {os.fspath(library)!r} is not a file. Accepted: shared libraries that "
+            "export RegisterCustomOps"
+        )
+    try:
+        options.register_custom_ops_library(os.fspath(path))
+    except Exception as cause:
+        raise InvalidArgumentError(
+            f"custom_ops: ONNX Runtime does not load {os.fspath(library)!r}: {_reason(cause)}"
+        ) from cause
+
+
 def _source(model: ModelLike) -> str | bytes:
     """Return what ONNX Runtime reads: a path when there is one, else bytes."""
     if isinstance(model, str | os.PathLike) and not is_onnx_text(model):
@@ -316,12 +355,6 @@ def _reason(cause: Exception) -> str:
     """Message of ONNX Runtime without its codes and the location in its source."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(cause))
     return re.sub(r"^/\S+:\d+ .*?\) (?=[A-Z])", "", text)
-
-
-def _default_cache() -> Path:
-    if folder := os.environ.get("ORTMETER_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ortmeter"
 
 
 def _fingerprint(source: str | bytes, settings: tuple[str, ...]) -> str:

@@ -12,14 +12,21 @@ import torch
 from torch.fx import GraphModule
 
 from ortmeter.backend._internals import Call, call_on_tensors, example_value
-from ortmeter.backend._noise import quiet
 from ortmeter.backend.errors import UnsupportedGraphError
 from ortmeter.backend.export import ExportedGraph, export_graph
-from ortmeter.backend.levels import Level, apply_level
+from ortmeter.backend.levels import Level, optimize_model
 from ortmeter.backend.program import Program
 from ortmeter.backend.record import CompiledGraph, count_operators, dump_model, resident_bytes
+from ortmeter.backend.rules.merging import allow_copies
 from ortmeter.backend.streams import follow_stream, session_stream
-from ortmeter.backend.weights import Weights, WeightWatch, share_initializers, take_constants
+from ortmeter.backend.weights import (
+    MergedWeights,
+    Weights,
+    WeightWatch,
+    merge_weights,
+    share_initializers,
+    take_constants,
+)
 from ortmeter.ortvalues import to_ortvalue
 from ortmeter.providers import Provider
 from ortmeter.sessions import make_session, node_assignment
@@ -79,8 +86,14 @@ def build_program(
     on_cpu = provider.name == "cpu"
     weights = Weights.split(exported, arguments, large_ones=settings.prepack and on_cpu)
     take_constants(model, weights.constants, arguments)
-    with quiet():
-        fusions = apply_level(model, settings.level, provider=str(provider))
+    ranks = {given.name: given.position for given in exported.inputs if given.is_weight}
+    if settings.prepack:
+        allow_copies(value for value in model.graph.inputs if value.name in ranks)
+    optimized = optimize_model(model, settings.level, provider=str(provider))
+    merged = MergedWeights({}, ())
+    if "MergedProducts" in optimized.fusions:
+        merged = merge_weights(model, ranks, arguments)
+        weights = weights.read_by(model)
     light = onnx_ir.to_proto(model)
     optimization_s = clock.lap()
 
@@ -89,13 +102,14 @@ def build_program(
     # Other tensor objects on the same memory: the session must not keep the parameters alive.
     tensors = {name: arguments[i].detach() for name, i in weights.initializers.items()}
     values = {name: to_ortvalue(tensor, _CPU) for name, tensor in tensors.items()}
-    call, placement = _create_session(model, values, provider, settings)
+    libraries = [] if optimized.kernels.library is None else [optimized.kernels.library]
+    call, placement = _create_session(model, values, libraries, provider, settings)
     record = CompiledGraph(
         model=light,
         level=str(settings.level),
         provider=str(provider),
         exported_operators=before,
-        fusions=fusions,
+        fusions=optimized.fusions,
         export_s=export_s,
         optimization_s=optimization_s,
         session_s=clock.lap(),
@@ -103,14 +117,18 @@ def build_program(
         memory_bytes=None if memory is None else (resident_bytes() or memory) - memory,
         placement=placement,
         file=None if settings.dump is None else dump_model(light, settings.dump),
+        kernels=optimized.kernels.library,
+        without_kernels=optimized.kernels.reason,
     )
     positions = {given.name: given.position for given in exported.inputs}
+    positions |= {name: len(arguments) + i for i, name in enumerate(merged.tensors)}
     feeds = [positions[str(value.name)] for value in model.graph.inputs]
-    watch = WeightWatch(arguments, weights.positions())
+    watch = WeightWatch(arguments, {*weights.positions(), *merged.sources})
     return Program(
         call,
         kept=(tensors, values),
         feeds=feeds,
+        more=tuple(merged.tensors.values()),
         exported=exported,
         watch=watch,
         record=record,
@@ -120,6 +138,7 @@ def build_program(
 def _create_session(
     model: onnx_ir.Model,
     values: Mapping[str, "onnxruntime.OrtValue"],
+    libraries: Sequence[Path],
     provider: Provider,
     settings: Settings,
 ) -> tuple[Call, dict[str, int]]:
@@ -132,6 +151,7 @@ def _create_session(
         tf32=settings.tf32,
         initializers=values,
         stream=None if stream is None else stream.cuda_stream,
+        custom_ops=libraries,
     )
     call = call_on_tensors(session, provider, synchronize=stream is None)
     placement = Counter(node.provider for node in node_assignment(session))

@@ -2,7 +2,7 @@
 
 from ortmeter.errors import OrtMeterError
 
-__all__ = ["FallbackWarning", "UnsupportedGraphError"]
+__all__ = ["FallbackWarning", "KernelError", "KernelWarning", "UnsupportedGraphError"]
 
 _WAY_OUT = (
     "To run the rest on ONNX Runtime, put the operator in a function under torch.compiler.disable"
@@ -27,3 +27,11 @@ class UnsupportedGraphError(OrtMeterError, NotImplementedError):
 
 class FallbackWarning(UserWarning):
     """A graph is left to torch; the message names the operator and the way out."""
+
+
+class KernelError(OrtMeterError, RuntimeError):
+    """A kernel cannot be compiled at run time, or does not compute what it replaces."""
+
+
+class KernelWarning(UserWarning):
+    """Chains of element-wise operators are left to ONNX Runtime; the message says why."""

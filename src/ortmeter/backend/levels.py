@@ -6,6 +6,8 @@
     Constants are folded and patterns become operators of the ONNX standard.
 ``default+onnxruntime``
     Then patterns become kernels of the domain ``com.microsoft``.
+``default+onnxruntime+experimental``
+    Then chains of element-wise operators become kernels that are compiled on this machine.
 
 ``-Rule`` after any of them leaves a rule out: ``default+onnxruntime-GroupQuery``.
 """
@@ -17,17 +19,19 @@ import onnx_ir as ir
 import onnxscript.optimizer
 
 from ortmeter.backend._noise import quiet
+from ortmeter.backend.kernels import ELEMENT_WISE, ChainRule, FusedChains
 from ortmeter.backend.rules import RULES, Rule
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.providers import Provider
 
-__all__ = ["LEVELS", "Level", "apply_level", "parse_level"]
+__all__ = ["LEVELS", "Level", "Optimized", "apply_level", "optimize_model", "parse_level"]
 
 #: Levels, from the least to the most, with the stages of rules that they go through.
 LEVELS = {
     "none": (),
     "default": ("default",),
     "default+onnxruntime": ("default", "onnxruntime"),
+    "default+onnxruntime+experimental": ("default", "onnxruntime", "experimental"),
 }
 # Masks and tables of angles fold well below; big weights are inputs at this point.
 _FOLDING_LIMIT = 2**22
@@ -74,7 +78,7 @@ class Level:
             )
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[Rule | ChainRule, ...]:
         """Rules of the level, in the order they are applied."""
         return tuple(rule for rule in _rules(self.name) if rule.name not in self.without)
 
@@ -82,8 +86,8 @@ class Level:
         return "".join([self.name, *(f"-{rule}" for rule in sorted(self.without))])
 
 
-def _rules(name: str) -> list[Rule]:
-    return [rule for rule in RULES.values() if rule.stage in LEVELS[name]]
+def _rules(name: str) -> list[Rule | ChainRule]:
+    return [rule for rule in (*RULES.values(), ELEMENT_WISE) if rule.stage in LEVELS[name]]
 
 
 def parse_level(text: str) -> Level:
@@ -92,8 +96,8 @@ def parse_level(text: str) -> Level:
     Parameters
     ----------
     text : str
-        ``none``, ``default`` or ``default+onnxruntime``, followed by ``-Rule`` for each rule to
-        leave out.
+        ``none``, ``default``, ``default+onnxruntime`` or ``default+onnxruntime+experimental``,
+        followed by ``-Rule`` for each rule to leave out.
 
     Returns
     -------
@@ -114,6 +118,22 @@ def parse_level(text: str) -> Level:
     stages = [part for part in rest if part.startswith("+")]
     without = frozenset(part[1:] for part in rest if part.startswith("-"))
     return Level("".join([name, *stages]), without)
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """What was done to a model.
+
+    Parameters
+    ----------
+    fusions : dict of str to int
+        How many times each rule was applied. Those that did not find their pattern are absent.
+    kernels : FusedChains
+        What became of the chains of element-wise operators.
+    """
+
+    fusions: dict[str, int]
+    kernels: FusedChains
 
 
 def apply_level(model: ir.Model, level: Level, *, provider: str = "cpu") -> dict[str, int]:
@@ -139,6 +159,15 @@ def apply_level(model: ir.Model, level: Level, *, provider: str = "cpu") -> dict
     InvalidArgumentError
         The provider is not known.
 
+    Warns
+    -----
+    KernelWarning
+        Kernels cannot be compiled here.
+
+    See Also
+    --------
+    optimize_model : Gives the library of the compiled kernels too.
+
     Examples
     --------
     >>> from ortmeter.loading import load_model
@@ -150,14 +179,43 @@ def apply_level(model: ir.Model, level: Level, *, provider: str = "cpu") -> dict
     >>> [node.op_type for node in model.graph]
     ['QuickGelu']
     """
-    device = Provider.parse(provider).name
+    return optimize_model(model, level, provider=provider).fusions
+
+
+def optimize_model(model: ir.Model, level: Level, *, provider: str = "cpu") -> Optimized:
+    """Optimise a model, and tell which library it needs.
+
+    Parameters
+    ----------
+    model, level, provider
+        As for :func:`apply_level`, which has the same errors and warnings.
+
+    Returns
+    -------
+    Optimized
+        Counts of the rules, and the library to give to a session as ``custom_ops``.
+
+    Examples
+    --------
+    >>> from ortmeter.loading import load_model
+    >>> text = '''<ir_version: 10, opset_import: ["": 23]>
+    ... g (float[2, 4] X) => (float[2, 4] Y) { S = Sigmoid(X)  Y = Mul(X, S) }'''
+    >>> model = ir.from_proto(load_model(text))
+    >>> optimize_model(model, parse_level("default")).kernels
+    FusedChains(count=0, library=None, reason='')
+    """
+    device = Provider.parse(provider)
     if not LEVELS[level.name]:
-        return {}
+        return Optimized({}, FusedChains())
+    rules = [rule for rule in level.rules if isinstance(rule, Rule)]
     with quiet():
         _simplify(model)
-        counts = {rule.name: rule.apply(model, device) for rule in level.rules}
+        counts = {rule.name: rule.apply(model, device.name) for rule in rules}
         _simplify(model)
-    return {name: count for name, count in counts.items() if count}
+    # After what ONNX Runtime has kernels for, and outside of what is quiet: it may warn.
+    kernels = ELEMENT_WISE.apply(model, device) if ELEMENT_WISE in level.rules else FusedChains()
+    counts[ELEMENT_WISE.name] = kernels.count
+    return Optimized({name: count for name, count in counts.items() if count}, kernels)
 
 
 def _simplify(model: ir.Model) -> None:

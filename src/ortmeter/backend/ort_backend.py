@@ -27,13 +27,17 @@ class OrtBackend:
     ----------
     optimize : str
         Optimisation level, see :func:`~ortmeter.backend.parse_level`: ``none``,
-        ``default``, ``default+onnxruntime``, and ``-Rule`` to leave a rule out.
+        ``default``, ``default+onnxruntime``, ``default+onnxruntime+experimental``, and ``-Rule``
+        to leave a rule out. The last one compiles kernels with the compiler of C++ of this machine,
+        once: they stay in the user's cache folder. Where there is none, it warns and gives what
+        ``default+onnxruntime`` gives.
     fallback : bool
         What to do with a graph that cannot run on ONNX Runtime: True leaves it to torch, with a
         warning that names the operator; False raises.
     prepack : bool
         On CPU, let ONNX Runtime keep a copy of the weights in the layout of its kernels, which is
-        faster for a few rows at a time. False reads large weights in the memory of torch: no copy,
+        faster for a few rows at a time. On CUDA, let it multiply a few rows by several weights at
+        once, put together in a copy. False reads large weights in the memory of torch: no copy,
         and writes into them are seen at once.
     opset : int
         Version of the standard operators of ONNX.

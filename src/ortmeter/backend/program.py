@@ -24,7 +24,9 @@ class Program:
     kept : object
         What the session reads and must outlive it.
     feeds : sequence of int
-        Ranks of the arguments it takes.
+        Ranks of what it takes, among the arguments then *more*.
+    more : sequence of torch.Tensor
+        What it takes that is not an argument.
     exported : ExportedGraph
         How outputs are made from what it returns.
     watch : WeightWatch
@@ -39,12 +41,13 @@ class Program:
         *,
         kept: object,
         feeds: Sequence[int],
+        more: Sequence[torch.Tensor] = (),
         exported: ExportedGraph,
         watch: WeightWatch,
         record: CompiledGraph,
     ) -> None:
         self._call, self._kept = call, kept
-        self._feeds = tuple(feeds)
+        self._feeds, self._more = tuple(feeds), tuple(more)
         self._numbers = tuple(rank for rank, i in enumerate(feeds) if i in exported.numbers)
         self._outputs, self._updated = exported.outputs, exported.updated
         self._computes_all = exported.outputs.is_plain and not exported.updated
@@ -53,7 +56,8 @@ class Program:
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """Run on the arguments of the graph and return its outputs."""
-        feeds = [arguments[i] for i in self._feeds]
+        given = (*arguments, *self._more) if self._more else arguments
+        feeds = [given[i] for i in self._feeds]
         for i in self._numbers:
             feeds[i] = torch.tensor(feeds[i])
         try:

@@ -49,6 +49,11 @@ class CompiledGraph:
         Sessions built for this graph: more than 1 when its weights changed.
     file : Path or None
         Where the model was written, when ``dump`` asked for it.
+    kernels : Path or None
+        Library of the kernels that were compiled for the model: what a session of it takes as
+        ``custom_ops``. None when it needs none.
+    without_kernels : str
+        Why the level ``+experimental`` gave what the level below gives; empty otherwise.
     """
 
     model: onnx.ModelProto
@@ -64,6 +69,8 @@ class CompiledGraph:
     placement: Mapping[str, int]
     builds: int = 1
     file: Path | None = None
+    kernels: Path | None = None
+    without_kernels: str = ""
 
     @property
     def operators(self) -> dict[str, int]:
@@ -109,6 +116,7 @@ class CompiledGraph:
             f"{sum(self.exported_operators.values())} -> {self.node_count} nodes, "
             f"{self.custom_count} of them custom, compiled in {self.compile_s:.2f} s, "
             f"fusions: {fused}"
+            + (f", no kernel compiled: {self.without_kernels}" if self.without_kernels else "")
         )
 
 

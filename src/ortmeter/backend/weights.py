@@ -7,7 +7,10 @@ small    either                  constants, folded with others        detected: 
 large    True, on CPU            initializers: ONNX Runtime keeps     detected: session rebuilt
                                  its own packed copy
 large    False, or on CUDA       inputs, in the memory of torch       seen
+merged   True, on CUDA           inputs, a copy made once             detected: session rebuilt
 ======== ======================= ==================================== =======================
+
+Merged weights are those that a rule puts together, to make one product of several.
 """
 
 import weakref
@@ -21,7 +24,15 @@ import torch
 from ortmeter.backend._internals import version_of
 from ortmeter.backend.export import ExportedGraph
 
-__all__ = ["SMALL_BYTES", "WeightWatch", "Weights", "share_initializers", "take_constants"]
+__all__ = [
+    "SMALL_BYTES",
+    "MergedWeights",
+    "WeightWatch",
+    "Weights",
+    "merge_weights",
+    "share_initializers",
+    "take_constants",
+]
 
 #: Weights up to this size become constants of the model.
 SMALL_BYTES = 2**16
@@ -54,9 +65,31 @@ class Weights:
                 large[given.name] = given.position
         return cls(small, large)
 
+    def read_by(self, model: onnx_ir.Model) -> "Weights":
+        """Leave out the initializers that are inputs of a model no longer."""
+        names = {value.name for value in model.graph.inputs}
+        kept = {name: rank for name, rank in self.initializers.items() if name in names}
+        return Weights(self.constants, kept)
+
     def positions(self) -> tuple[int, ...]:
         """Ranks of the arguments that the session holds."""
         return (*self.constants.values(), *self.initializers.values())
+
+
+@dataclass(frozen=True)
+class MergedWeights:
+    """Copies of weights that a graph reads together.
+
+    Parameters
+    ----------
+    tensors : mapping of str to torch.Tensor
+        Each copy, by its name in the model.
+    sources : tuple of int
+        Ranks of the arguments that were copied.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    sources: tuple[int, ...]
 
 
 class WeightWatch:
@@ -150,6 +183,54 @@ def share_initializers(
             name=str(value.name),
         )
         model.graph.register_initializer(value)
+
+
+def merge_weights(
+    model: onnx_ir.Model, weights: Mapping[str, int], arguments: Sequence[Any]
+) -> MergedWeights:
+    """Put together the weights that a model reads together, instead of at each run.
+
+    Parameters
+    ----------
+    model : onnx_ir.Model
+        Modified in place: each Concat of weights becomes an input, and weights that nothing reads
+        any more are inputs no longer.
+    weights : mapping of str to int
+        Ranks of the arguments that are weights, by name in the model.
+    arguments : sequence
+        Arguments of the graph.
+
+    Returns
+    -------
+    MergedWeights
+        What to give to the new inputs.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    sources: list[int] = []
+    for node in [node for node in model.graph if node.op_identifier() == ("", "Concat", "")]:
+        names = [str(value.name) for value in node.inputs if value is not None]
+        (merged,) = node.outputs
+        if not all(name in weights for name in names) or merged.is_graph_output():
+            continue
+        ranks = [weights[name] for name in names]
+        parts = [arguments[rank].detach() for rank in ranks]
+        tensors[str(merged.name)] = torch.cat(parts, dim=node.attributes["axis"].as_int())
+        sources += ranks
+        _read_as_input(model, node)
+    unread = [v for v in model.graph.inputs if v.name in weights and not v.uses()]
+    for value in unread:
+        if weights[str(value.name)] in sources:
+            model.graph.inputs.remove(value)
+    return MergedWeights(tensors, tuple(sources))
+
+
+def _read_as_input(model: onnx_ir.Model, node: onnx_ir.Node) -> None:
+    """Make an input of the result of a node."""
+    (result,) = node.outputs
+    value = onnx_ir.Value(name=result.name, shape=result.shape, type=result.type)
+    result.replace_all_uses_with(value)
+    model.graph.remove(node, safe=True)
+    model.graph.inputs.append(value)
 
 
 def _pop_inputs(model: onnx_ir.Model, names: Mapping[str, int]) -> list[onnx_ir.Value]:

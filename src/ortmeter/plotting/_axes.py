@@ -47,7 +47,7 @@ def series_style(rank: int) -> dict[str, Any]:
 
 def add_legend(ax: "Axes", names: list[str], *, own_figure: bool) -> None:
     """Put the legend outside the axes: below in our own figure, beside in someone else's."""
-    labels = [wrap(name, 30) for name in names]
+    labels = [wrap(name, 34) for name in names]
     options: dict[str, Any] = {"frameon": False, "labelcolor": GREY}
     handles: list[Any] = list(ax.containers)
     if own_figure:

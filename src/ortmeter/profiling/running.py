@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ def profile(
     repeat: int = 10,
     warmup: int = 1,
     tf32: bool = False,
+    custom_ops: Iterable[str | os.PathLike[str]] = (),
     overhead: bool = True,
 ) -> Profile:
     """Run a model and record which kernels run, when, on what, and their memory.
@@ -50,7 +51,7 @@ def profile(
         unless the model has external data.
     feeds : mapping of str to array
         Inputs, bound once on the device, see :class:`~ortmeter.iobinding.BoundSession`.
-    provider, optimization, threads, tf32
+    provider, optimization, threads, tf32, custom_ops
         Settings of the session, see :func:`~ortmeter.sessions.make_session`.
     repeat : int
         Runs that the statistics are about.
@@ -96,15 +97,16 @@ def profile(
         "threads": threads,
         "tf32": tf32,
     }
+    sessions = {**options, "custom_ops": tuple(custom_ops)}
     source, original = _named(model)
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        plain = make_session(source, profile=Path(folder, "startup"), **options)
+        plain = make_session(source, profile=Path(folder, "startup"), **sessions)
         startup = read_startup(plain.end_profiling())
         optimized = Path(folder, "optimized.onnx")
         with BoundSession(plain, feeds) as bound:
             # Names of inserted nodes may differ in another session: this one tells its own graph.
             session = make_session(
-                source, profile=Path(folder, "profile"), optimized_path=optimized, **options
+                source, profile=Path(folder, "profile"), optimized_path=optimized, **sessions
             )
             try:
                 measured = _run(session, feeds, warmup + repeat, bound if overhead else None)

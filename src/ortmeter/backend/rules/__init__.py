@@ -10,17 +10,39 @@ from types import MappingProxyType
 from ortmeter.backend.rules import (
     activation,
     attention,
+    flattening,
     group_query,
+    heads,
+    masks,
     matmul,
+    merging,
     normalization,
+    packing,
+    partial_rotary,
     reshape,
     rotary,
+    scaling,
 )
 from ortmeter.backend.rules.rule import Fusion, Rule
 
 __all__ = ["RULES", "Fusion", "Rule"]
 
-_FAMILIES = (reshape, normalization, rotary, attention, activation, matmul, group_query)
+_FAMILIES = (
+    reshape,
+    flattening,
+    normalization,
+    rotary,
+    partial_rotary,
+    attention,
+    heads,
+    scaling,
+    masks,
+    activation,
+    matmul,
+    merging,
+    group_query,
+    packing,
+)
 
 #: Every rule, by name: those of ``default`` first.
 RULES = MappingProxyType(

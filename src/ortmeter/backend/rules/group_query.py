@@ -1,12 +1,16 @@
 """Attention that rotates its queries and keys itself, for long sequences."""
 
+import math
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ortmeter.backend.rules.affine import Affine
+from ortmeter.backend.rules.indices import affine
+from ortmeter.backend.rules.masks import window
 from ortmeter.backend.rules.rule import BF16, F16, F32, MICROSOFT, Rule
-from ortmeter.backend.rules.values import constant, producer, sizes
+from ortmeter.backend.rules.values import dimensions, producer
 
 __all__ = ["RULES", "SHORTEST", "GroupQuery"]
 
@@ -14,13 +18,24 @@ __all__ = ["RULES", "SHORTEST", "GroupQuery"]
 SHORTEST = 512
 # What the kernel asks of the size of a head that it rotates.
 _HEAD_MULTIPLE = 16
+# The positions 0, 1, 2... of every sequence.
+_POSITIONS = Affine(0, {-1: 1})
 
 
 class GroupQuery:
-    """Causal Attention of rotated queries and keys -> GroupQueryAttention."""
+    """Attention of rotated queries and keys, causal or in a window -> GroupQueryAttention.
+
+    Parameters
+    ----------
+    masked : bool
+        Whether a mask hides the future, and what is too long before.
+    """
+
+    def __init__(self, *, masked: bool) -> None:
+        self.masked = masked
 
     def pattern(  # noqa: PLR0917 - the inputs of a pattern have positions
-        self, op: Any, q: Any, k: Any, v: Any, cos: Any, sin: Any, positions: Any
+        self, op: Any, q: Any, k: Any, v: Any, cos: Any, sin: Any, positions: Any, mask: Any
     ) -> Any:
         """Queries and keys share their tables of angles; their heads are not split yet."""
         rotated = [
@@ -29,40 +44,69 @@ class GroupQuery:
             )
             for x, name in ((q, "rotated_q"), (k, "rotated_k"))
         ]
-        return op.Attention(*rotated, v, is_causal=1, _outputs=["y"], _allow_other_attributes=True)
+        inputs = (*rotated, v, mask) if self.masked else (*rotated, v)
+        return op.Attention(*inputs, _outputs=["y"], _allow_other_attributes=True)
 
     def rewrite(
-        self, op: Any, *, q: ir.Value, k: ir.Value, v: ir.Value, y: ir.Value, **values: ir.Value
+        self,
+        op: Any,
+        *,
+        q: ir.Value,
+        k: ir.Value,
+        v: ir.Value,
+        mask: ir.Value | None,
+        y: ir.Value,
+        **values: ir.Value,
     ) -> Any:
         """Without a cache, the last key of a sequence is its last query."""
-        queries, keys, options = sizes(q, rank=3), sizes(k, rank=3), producer(y).attributes
-        heads, softcap = options.get_int("q_num_heads", 0), options.get_float("softcap", 0.0)
-        if queries is None or keys is None or not heads or softcap:
+        queries, keys, options = (
+            dimensions(q, rank=3),
+            dimensions(k, rank=3),
+            producer(y).attributes,
+        )
+        heads, seen = options.get_int("q_num_heads", 0), _keys_seen(producer(y), mask)
+        if queries is None or keys is None or not heads or seen is None:
             return None
         batch, length, hidden = queries
-        if sizes(v) != keys or keys[:2] != (batch, length) or length < SHORTEST:
+        if not isinstance(length, int) or not isinstance(hidden, int) or length < SHORTEST:
             return None
-        if hidden // heads % _HEAD_MULTIPLE or not _start_at_zero(values["positions"], length):
+        if dimensions(v) != keys or keys[:2] != (batch, length) or hidden // heads % _HEAD_MULTIPLE:
+            return None
+        if affine(values["positions"]) != _POSITIONS:
             return None
         if any(_is_partial(values[name]) for name in ("rotated_q", "rotated_k")):
             return None
-        last = op.Constant(value=ir.tensor(np.full(batch, length - 1, np.int32)))
-        total = op.Constant(value=ir.tensor(np.array(length, np.int32)))
         result, _, _ = op.GroupQueryAttention(
-            *(q, k, v, None, None, last, total, values["cos"], values["sin"]),
+            *(q, k, v, None, None, _last(op, q, length)),
+            op.Constant(value=ir.tensor(np.array(length, np.int32))),
+            *(values["cos"], values["sin"]),
             num_heads=heads,
             kv_num_heads=options["kv_num_heads"],
             do_rotary=1,
-            **{name: options[name] for name in ("scale",) if name in options},
+            **({} if math.isinf(seen) else {"local_window_size": int(seen)}),
+            **{name: options[name] for name in ("scale", "softcap") if name in options},
             _outputs=3,
             _domain=MICROSOFT,
         )
         return result
 
 
-def _start_at_zero(positions: ir.Value, length: int) -> bool:
-    array = constant(positions)
-    return array is not None and bool((array == np.arange(length)).all())
+def _keys_seen(attention: ir.Node, mask: ir.Value | None) -> float | None:
+    """Tell how many keys a query sees, the last ones before it; infinity for all of them."""
+    causal = attention.attributes.get_int("is_causal", 0)
+    if mask is None:
+        return math.inf if causal else None
+    shape, length = dimensions(mask), (dimensions(attention.inputs[0]) or ())[-2:-1]
+    square = shape is not None and shape[-2:] == (*length, *length)
+    return window(mask) if square and not causal else None
+
+
+def _last(op: Any, q: ir.Value, length: int) -> ir.Value:
+    """Give the position of the last key of every sequence."""
+    batch, *_ = dimensions(q) or ()
+    last = ir.tensor(np.full(batch if isinstance(batch, int) else 1, length - 1, np.int32))
+    constant: ir.Value = op.Constant(value=last)
+    return constant if isinstance(batch, int) else op.Expand(constant, op.Shape(q, start=0, end=1))
 
 
 def _is_partial(rotated: ir.Value) -> bool:
@@ -76,7 +120,7 @@ RULES = (
     Rule(
         "GroupQuery",
         "onnxruntime",
-        (GroupQuery(),),
+        tuple(GroupQuery(masked=masked) for masked in (True, False)),
         {"cpu": frozenset({F32, F16}), "cuda": frozenset({F16, BF16})},
         opset=23,
     ),

@@ -58,17 +58,19 @@ class SkipNormalization:
         How the sum is normalized.
     biased : bool
         Whether a vector is added first.
+    shifted : bool
+        Whether a vector is added last.
     """
 
-    def __init__(self, operator: str, *, biased: bool) -> None:
-        self.operator, self.biased = operator, biased
+    def __init__(self, operator: str, *, biased: bool, shifted: bool) -> None:
+        self.operator, self.biased, self.shifted = operator, biased, shifted
 
     def pattern(  # noqa: PLR0917 - the inputs of a pattern have positions
         self, op: Any, x: Any, skip: Any, bias: Any, scale: Any, shift: Any
     ) -> Any:
         """Give two results: the sum is the residual of what comes next."""
         total = op.Add(op.Add(x, bias) if self.biased else x, skip)
-        inputs = [total, scale] if self.operator == "RMSNormalization" else [total, scale, shift]
+        inputs = [total, scale, shift] if self.shifted else [total, scale]
         normalize = getattr(op, self.operator)
         return normalize(*inputs, _outputs=["y"], _allow_other_attributes=True), total
 
@@ -99,11 +101,15 @@ class SkipNormalization:
         return normalized, total
 
 
-def _skip_rule(name: str, operator: str) -> Rule:
+def _skip_rule(name: str, operator: str, shifts: tuple[bool, ...]) -> Rule:
     return Rule(
         name,
         "onnxruntime",
-        tuple(SkipNormalization(operator, biased=biased) for biased in (True, False)),
+        tuple(
+            SkipNormalization(operator, biased=biased, shifted=shifted)
+            for shifted in shifts
+            for biased in (True, False)
+        ),
         {"cpu": frozenset({F32, F16}), "cuda": frozenset({F32, F16, BF16})},
     )
 
@@ -118,6 +124,6 @@ RULES = (
         {"cpu": frozenset({F32, F16}), "cuda": frozenset({F32, F16, BF16})},
         opset=23,
     ),
-    _skip_rule("SkipRMSNorm", "RMSNormalization"),
-    _skip_rule("SkipLayerNorm", "LayerNormalization"),
+    _skip_rule("SkipRMSNorm", "RMSNormalization", (False,)),
+    _skip_rule("SkipLayerNorm", "LayerNormalization", (True, False)),
 )

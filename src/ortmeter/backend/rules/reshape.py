@@ -5,7 +5,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortmeter.backend.rules.rule import BF16, F16, F32, F64, Rule
-from ortmeter.backend.rules.values import sizes
+from ortmeter.backend.rules.values import dimensions
 
 __all__ = ["RULES", "SameShape"]
 
@@ -18,8 +18,9 @@ class SameShape:
         return op.Reshape(x, shape, _outputs=["y"], _allow_other_attributes=True)
 
     def rewrite(self, op: Any, *, x: ir.Value, y: ir.Value, **_: ir.Value) -> Any:
-        """Sizes that are known are compared."""
-        return op.Identity(x) if sizes(x) is not None and sizes(x) == sizes(y) else None
+        """Dimensions that are known, by a number or by a name, are compared."""
+        shape = dimensions(x)
+        return op.Identity(x) if shape is not None and shape == dimensions(y) else None
 
 
 _TYPES = frozenset({F32, F64, F16, BF16})

@@ -7,14 +7,19 @@ import numpy as np
 import onnx_ir as ir
 
 __all__ = [
+    "SWAP",
     "constant",
     "copy_type",
     "dimensions",
     "from_operator",
     "producer",
+    "read_once",
     "scalar",
     "sizes",
 ]
+
+#: Permutation that exchanges the heads and the positions.
+SWAP = (0, 2, 1, 3)
 
 
 def constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
@@ -171,6 +176,29 @@ def from_operator(value: ir.Value | None, op_type: str, **ints: Sequence[int]) -
     given = {name: node.attributes.get(name) for name in ints}
     same = all(a is not None and list(a.as_ints()) == list(ints[n]) for n, a in given.items())
     return node if same else None
+
+
+def read_once(value: ir.Value) -> bool:
+    """Tell whether one node reads a value, once, and nothing else needs it.
+
+    Parameters
+    ----------
+    value : onnx_ir.Value
+        A value of a graph.
+
+    Returns
+    -------
+    bool
+        False for an output of the graph.
+
+    Examples
+    --------
+    >>> x = ir.Value(name="X")
+    >>> square = ir.Node("", "Mul", [x, x])
+    >>> read_once(x), read_once(square.outputs[0])
+    (False, False)
+    """
+    return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def copy_type(value: ir.Value, like: ir.Value, shape: Iterable[int | str] | None = None) -> None:

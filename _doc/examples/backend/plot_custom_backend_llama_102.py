@@ -1,0 +1,897 @@
+r"""
+.. _l-plot-custom-backend-llama-102:
+
+What does each level of fusion bring to a small Llama?
+======================================================
+
+:class:`~ortmeter.backend.OrtBackend` runs a model of torch on onnxruntime, after it rewrote its
+graph at one of several levels: each one has more rules than the one before, and leaves fewer nodes.
+:ref:`l-plot-custom-backend-101` shows how. Here the model is a Llama of transformers, whose
+attention and rotary embedding leave more to fuse than a perceptron. A level that is faster than
+torch says little about its rules: onnxruntime has other matrix products than torch, and fewer
+launches whatever the level. How much of the speedup comes from what?
+
+For a batch of :math:`B` sequences of :math:`S` tokens, a layer of hidden size :math:`H`, of
+intermediate size :math:`I` and of :math:`h` heads costs:
+
+=====================  ======================================  ====================================
+cost                   who pays                                how much
+=====================  ======================================  ====================================
+products with weights  everyone                                :math:`2BS(4H^2 + 3HI)` operations
+products of attention  everyone, half with a causal kernel     :math:`4BS^2H` operations
+scores of attention    each kernel between these two products  :math:`hBS^2` elements
+other kernels          each of them                            :math:`BSH` or :math:`BSI` elements
+=====================  ======================================  ====================================
+
+**Prediction.** The rules leave fewer kernels, so that no level should be slower than the one
+before. They remove passes over memory and no product: products should take more than half of the
+time of the last level, which bounds what is left to gain. We measure latencies (ms), the share of
+the speedup that comes from the products, from TF32 and from each level, the time of a compilation
+(s), the memory (MiB) and the error, relative to the largest output.
+
+This page descends from `102: Fuse kernels in a small Llama Model
+<https://github.com/sdpython/experimental-experiment/blob/f1ca90a962e917396be0929776e885587589f1a6/_doc/examples/plot_custom_backend_llama_102.py>`_
+of experimental-experiment.
+"""
+
+# sphinx_gallery_tags = ["latency", "torch.compile", "Llama", "fusion"]
+
+# %%
+# Parameters
+# ----------
+#
+# The same options work on the command line:
+# ``python plot_custom_backend_llama_102.py --config large --num-hidden-layers 2``.
+
+import copy
+import functools
+import gc
+import itertools
+import math
+import re
+import time
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
+from pandas import DataFrame
+
+import ortmeter
+from ortmeter import Param, show
+from ortmeter.backend import LEVELS, OrtBackend
+from ortmeter.backend.record import resident_bytes
+from ortmeter.conclusion import Conclusion
+from ortmeter.dtypes import unit_roundoff
+from ortmeter.environment import environment
+from ortmeter.plotting import operator_plot
+from ortmeter.profiling import profile
+from ortmeter.timing import Candidate, Measurement
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of what it would need to draw its progress in a notebook
+    from transformers import LlamaConfig, LlamaModel
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+# %%
+# *medium* and *large* have the sizes of the original page, *large* being close to a layer of a real
+# model. ``auto`` is *small* on a CPU, *medium* on CUDA.
+
+
+class Sizes(NamedTuple):
+    """Sizes of the model and of its inputs."""
+
+    batch: int
+    sequence: int
+    hidden: int
+    heads: int
+    intermediate: int
+    vocabulary: int
+
+
+CONFIGURATIONS = {
+    "tiny": Sizes(1, 16, 32, 2, 48, 64),
+    "small": Sizes(1, 512, 512, 8, 1024, 1024),
+    "medium": Sizes(2, 1024, 4096, 32, 1024, 1024),
+    "large": Sizes(2, 1024, 4096, 32, 11008, 32000),
+}
+
+# %%
+# What is asked of the measurement, threads, calls before the first sample and samples, is the same
+# for all the candidates. The attention is written with the operations of torch by default, as on
+# the original page, which leaves everything to fuse; ``--attention sdpa`` compares with the kernel
+# that torch has for it.
+
+args = ortmeter.get_parsed_args(
+    "plot_custom_backend_llama_102",
+    description="What does each level of fusion bring to a small Llama?",
+    config=Param("auto", fast="tiny", choices=("auto", *CONFIGURATIONS), help="sizes"),
+    num_hidden_layers=Param(1, minimum=1, help="layers of the model"),
+    with_mask=Param(False, help="sequences of several lengths, with a mask of their padding"),
+    attention=Param("eager", choices=("eager", "sdpa"), help="how torch computes the attention"),
+    dtype=Param("float32", choices=("float32", "float16", "bfloat16"), help="type of the weights"),
+    inductor=Param(True, fast=False, help="compare with inductor, which needs a compiler"),
+    provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
+    threads=Param(1, minimum=1, help="threads of torch and of onnxruntime"),
+    warmup=Param(3, fast=1, minimum=1, help="calls of each candidate before the samples"),
+    repeat=Param(25, fast=5, minimum=1, help="samples of a latency, at least"),
+    record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
+)
+show(args)
+
+# %%
+# The candidates run in turn in this process, with one thread by default: with several, the idle
+# threads of one library would take the cores of the other. The products are computed in float32
+# on both sides: TF32 is off, but where the page measures what it would change.
+
+provider = ortmeter.resolve_provider(args.provider)
+device = str(provider)
+automatic = "small" if device == "cpu" else "medium"
+sizes = CONFIGURATIONS[automatic if args.config == "auto" else args.config]
+threads_before = torch.get_num_threads()
+torch.set_num_threads(args.threads)
+torch.set_float32_matmul_precision("highest")
+rng = np.random.default_rng(0)
+legend = (
+    f"layers {args.num_hidden_layers}, "
+    f"{', '.join(f'{name} {size}' for name, size in sizes._asdict().items())}"
+    f"{', padding mask' if args.with_mask else ''}, {args.attention} attention, {args.dtype} on "
+    f"{provider.label}, threads={args.threads}, TF32 off"
+)
+
+# %%
+# Everything below was measured on this machine:
+
+show(environment())
+
+# %%
+# The model
+# ---------
+#
+# The weights are random. Those of the normalizations are one in a new model: they are drawn as
+# well, so that a rule that would forget them is seen.
+
+
+class LastHidden(torch.nn.Module):
+    """The last hidden state of a Llama, without a cache of keys and values."""
+
+    def __init__(self, llama):
+        super().__init__()
+        self.llama = llama
+
+    def forward(self, tokens, mask=None):  # noqa: D102
+        return self.llama(tokens, attention_mask=mask, use_cache=False).last_hidden_state
+
+
+def make_model():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=sizes.hidden,
+        num_hidden_layers=args.num_hidden_layers,
+        vocab_size=sizes.vocabulary,
+        intermediate_size=sizes.intermediate,
+        max_position_embeddings=max(2048, sizes.sequence),
+        num_attention_heads=sizes.heads,
+        attn_implementation=args.attention,
+    )
+    llama = LlamaModel(config)
+    for module in llama.modules():
+        if isinstance(module, LlamaRMSNorm):
+            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+    dtype = getattr(torch, args.dtype)
+    return LastHidden(llama).eval().requires_grad_(False).to(device, dtype)
+
+
+# %%
+# The tokens are drawn from the whole vocabulary. The mask, if any, leaves out the end of each
+# sequence but the second; that a token does not see the next ones is the business of the model.
+
+
+def make_inputs():
+    shape = sizes.batch, sizes.sequence
+    tokens = torch.from_numpy(rng.integers(0, sizes.vocabulary, shape)).to(device)
+    if not args.with_mask:
+        return (tokens,)
+    lengths = rng.integers(sizes.sequence // 2, sizes.sequence, (sizes.batch, 1))
+    lengths[1:2] = sizes.sequence
+    mask = (np.arange(sizes.sequence) < lengths).astype(np.int64)
+    return tokens, torch.from_numpy(mask).to(device)
+
+
+model, inputs = make_model(), make_inputs()
+print(model)
+
+# %%
+# The candidates
+# --------------
+#
+# Eager, inductor, which is the default of ``torch.compile``, and the levels of the backend:
+#
+# * ``none``: the graph as it was translated into ONNX,
+# * ``default``: patterns become operators of the ONNX standard,
+# * ``default+onnxruntime``: then patterns become kernels that only onnxruntime has,
+# * ``default+onnxruntime+experimental``: then chains of element-wise operators become kernels that
+#   are written and compiled for this model.
+#
+# inductor needs a C++ compiler on a CPU, Triton on CUDA; the last level needs a compiler too. What
+# does not work here is left out. ``fallback=False`` makes it an error that a graph does not run on
+# onnxruntime, ``fullgraph=True`` that there are several.
+
+EAGER, INDUCTOR = "eager", "inductor"
+
+
+def compile_and_call(function, backend, *inputs):
+    """Compile, and wait for the result of the first call."""
+    with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=1000):  # noqa: SLF001
+        warnings.simplefilter("ignore")  # those of inductor on its own code
+        compiled = torch.compile(function, backend=backend, dynamic=False, fullgraph=True)
+        wait_for(compiled(*inputs))
+    return compiled
+
+
+def wait_for(outputs):
+    """Read a value of what the device computes."""
+    first = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
+    first.flatten()[0].item()
+
+
+def why_without_inductor():
+    """Return why inductor is not compared, an empty text when it is."""
+    if not args.inductor:
+        return "it was not asked for (--inductor)"
+    try:
+        compile_and_call(torch.relu, INDUCTOR, torch.ones(8, 16, device=device))
+    except RuntimeError as error:
+        return f"it does not find a compiler that works ({type(error).__name__})"
+    return ""
+
+
+# %%
+# What a candidate takes until its first result: time, and memory, of the process or of the GPU,
+# beside the weights of torch, which all of them share. What the libraries load once is loaded
+# before, by a model of one operator. inductor starts with an empty cache on the disk.
+#
+# The memory is what a candidate keeps, not its peak. The allocator may give it what it gave to the
+# candidate before, so that the first ones look larger.
+
+
+def used_bytes():
+    if provider.name == "cpu":
+        return resident_bytes() or math.nan
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free
+
+
+def start(make):
+    """Make a candidate, and tell what it took."""
+    gc.collect()
+    memory, clock = used_bytes(), time.perf_counter()
+    function = make()
+    seconds = time.perf_counter() - clock
+    gc.collect()
+    return function, {"compilation": seconds, "memory": used_bytes() - memory}
+
+
+def call_eager():
+    wait_for(model(*inputs))
+    return model
+
+
+def compile_without_cache():
+    from torch._inductor.utils import fresh_cache
+
+    with fresh_cache():
+        return compile_and_call(model, INDUCTOR, *inputs)
+
+
+def make_backend(level, **options):
+    return OrtBackend(level, provider=device, threads=args.threads, fallback=False, **options)
+
+
+# %%
+# A backend keeps what it did with its graphs, not their inputs nor their outputs.
+
+compile_and_call(torch.relu, make_backend("none"), torch.ones(8, 16, device=device))
+backends = {level: make_backend(level) for level in LEVELS}
+makers = {EAGER: call_eager, INDUCTOR: compile_without_cache}
+makers |= {
+    level: functools.partial(compile_and_call, model, backend, *inputs)
+    for level, backend in backends.items()
+}
+left_out = {INDUCTOR: why_without_inductor()}
+functions, costs = {}, {}
+for name in [name for name in makers if not left_out.get(name)]:
+    functions[name], costs[name] = start(makers[name])
+
+# %%
+# A level without the kernels that it should have is the level before.
+
+
+def drop_incomplete(graphs):
+    """Return the graphs of the levels to compare, and why the others are not."""
+    failed = {level for level, graph in graphs.items() if graph.without_kernels}
+    kept = {level: graph for level, graph in graphs.items() if level not in failed}
+    return kept, dict.fromkeys(failed, "its kernels cannot be compiled here")
+
+
+assert all(len(backend.graphs) == 1 for backend in backends.values())
+graphs, failed = drop_incomplete({level: b.graphs[0] for level, b in backends.items()})
+left_out = {name: reason for name, reason in (left_out | failed).items() if reason}
+functions = {name: function for name, function in functions.items() if name not in left_out}
+costs = {name: cost for name, cost in costs.items() if name not in left_out}
+print(*(f"{name} is left out: {reason}" for name, reason in left_out.items()), sep="\n")
+print(*graphs.values(), sep="\n")
+
+# %%
+# What is left of the graph
+# -------------------------
+#
+# How many times each rule was applied. The number of nodes is above: those of ``none`` are all the
+# operations that were exported, among them many small ones on shapes and constants, which
+# onnxruntime folds on its own. What a rule saves is told by the time, not by this count.
+
+
+def count_fusions(graphs):
+    counts = DataFrame({level: dict(graph.fusions) for level, graph in graphs.items()})
+    return counts.fillna(0).astype(int).sort_index()
+
+
+show(count_fusions(graphs))
+
+# %%
+# Without the kernels of onnxruntime, the operators are those of the standard. The operations of a
+# normalization, of a rotation, of an attention become one node each:
+
+ortmeter.draw_model(graphs["default"].model, title="default")
+
+# %%
+# The last level. An addition joined the normalization that follows it, a transposition the product
+# that reads it, where onnxruntime has such a kernel for this device, this type and these sizes:
+
+last = list(graphs)[-1]
+ortmeter.draw_model(graphs[last].model, title=last)
+
+# %%
+# The same as text, in which the names of the weights are shortened. The large ones are inputs: the
+# graph holds none of them.
+
+text = onnx_simple_text_plot(graphs[last].model)
+print(re.sub("l_self_modules_llama_|modules_|parameters_", "", text))
+
+# %%
+# Do they compute the same thing?
+# -------------------------------
+#
+# The reference is the model in float64, with the same weights and the same angles of rotation,
+# which transformers computes in float32 whatever the type of the model. So it does with its
+# normalizations and the softmax of its eager attention: in float64, they are those of torch.
+
+
+def in_float64(model):
+    twin = copy.deepcopy(model).double()
+    twin.llama.set_attn_implementation("sdpa")
+    for parent in list(twin.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, LlamaRMSNorm):
+                norm = torch.nn.RMSNorm(child.weight.shape, child.variance_epsilon)
+                norm.weight = child.weight
+                setattr(parent, name, norm)
+    return twin
+
+
+def to_float64(tensor):
+    return tensor.detach().double().cpu().numpy()
+
+
+# %%
+# How far from it may a level be? A sum of :math:`n` terms that is accumulated in a wider type is
+# rounded once, one that is accumulated term after term is rounded :math:`n` times, which is a
+# deviation of :math:`\sqrt n\,u` since the roundings are independent [1]_. Libraries are in
+# between, each in its own way. So the errors of a level, in quadratic mean over all outputs, may
+# be :math:`\sqrt n` times those of eager, not more, where :math:`n` is the length of the longest
+# sum. A rule that would compute something else, or with fewer bits, is out by orders of magnitude.
+#
+# This mean would hide a single wrong output. In float32, no output may be farther from the
+# reference, nor from eager, than :math:`10^{-5}` of the largest one, which is :math:`168\,u`; in
+# the other types as many :math:`u`.
+#
+# .. [1] Higham and Mary, *A new approach to probabilistic rounding error analysis*, SIAM Journal on
+#    Scientific Computing 41(5), 2019.
+
+LONGEST = max(sizes.hidden, sizes.intermediate, sizes.sequence)
+LARGEST = 1e-5 * unit_roundoff(args.dtype) / unit_roundoff("float32")
+
+
+def quadratic_mean(values):
+    return math.sqrt(np.square(values).mean())
+
+
+def measure_error(name, expected, eager, got):
+    """Describe an output, relative to the largest one."""
+    assert np.isfinite(got).all(), f"{name} has outputs that are not finite"
+    scale = np.abs(expected).max()
+    of_eager = max(quadratic_mean(eager - expected), np.finfo(np.float64).tiny)
+    return {
+        "candidate": name,
+        "largest error": np.abs(got - expected).max() / scale,
+        "largest from eager": np.abs(got - eager).max() / scale,
+        "quadratic mean": quadratic_mean(got - expected) / scale,
+        "of that of eager": quadratic_mean(got - expected) / of_eager,
+    }
+
+
+def check(row):
+    """Refuse what is out of tolerance."""
+    largest = max(row["largest error"], row["largest from eager"])
+    assert largest <= LARGEST, f"{row['candidate']} has an output out of tolerance: {row}"
+    assert row["of that of eager"] <= math.sqrt(LONGEST), f"{row['candidate']} is inexact: {row}"
+    return row
+
+
+# %%
+# Every candidate is checked before anything is timed.
+
+reference = in_float64(model)
+expected = to_float64(reference(*inputs))
+del reference
+outputs = {name: to_float64(function(*inputs)) for name, function in functions.items()}
+errors = DataFrame(
+    [check(measure_error(n, expected, outputs[EAGER], got)) for n, got in outputs.items()]
+)
+
+
+def three_digits(frame):
+    return frame.map(lambda value: float(f"{value:.3g}"))
+
+
+accepted = f"accepted: {LARGEST:.2g}, {LARGEST:.2g}, any, {math.sqrt(LONGEST):.3g}"
+show(three_digits(errors.set_index("candidate")).rename_axis(columns=accepted))
+
+# %%
+# What the comparison depends on
+# ------------------------------
+#
+# Two things make a level faster or slower than eager that are no doing of its rules.
+#
+# **The library of products.** The products of the model, all of them and nothing else, run by torch
+# and by onnxruntime, each one on operands of its own so that nothing can be shared. The weights are
+# those of the model, the other operands are random: how long a product takes does not depend on
+# the numbers.
+
+
+class Products(torch.nn.Module):
+    """The products of matrices of a model."""
+
+    def __init__(self, model):
+        super().__init__()
+        linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+        self.linears = torch.nn.ModuleList(linears)
+
+    def forward(self, rows, queries, keys, scores, values):  # noqa: D102
+        products = [layer(x) for layer, x in zip(self.linears, rows, strict=True)]
+        products += [q @ k.transpose(-1, -2) for q, k in zip(queries, keys, strict=True)]
+        return products + [s @ v for s, v in zip(scores, values, strict=True)]
+
+
+def draw(*shape):
+    dtype = getattr(torch, args.dtype)
+    return torch.from_numpy(rng.standard_normal(shape, np.float32)).to(device, dtype)
+
+
+products = Products(model)
+B, S, H, HEADS, LAYERS = *sizes[:4], args.num_hidden_layers
+rows = [draw(B, S, layer.in_features) for layer in products.linears]
+queries, keys, values = ([draw(B, HEADS, S, H // HEADS) for _ in range(LAYERS)] for _ in "qkv")
+scores = [draw(B, HEADS, S, S) for _ in range(LAYERS)]
+operands = rows, queries, keys, scores, values
+
+# %%
+# **The precision policy.** TF32 rounds the operands of products in float32 to 11 significant bits.
+# On CUDA, it is on by default in onnxruntime and off in torch, so that a comparison which says
+# nothing of it compares two precisions. Everything else on this page has it off on both sides.
+# onnxruntime has none on a CPU, torch may have one. The 16-bit types have no such policy.
+
+
+def call_with_tf32(*inputs):
+    torch.set_float32_matmul_precision("high")
+    try:
+        return model(*inputs)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+TORCH_PRODUCTS, ORT_PRODUCTS = "products, torch", "products, onnxruntime"
+EAGER_TF32, LAST_TF32 = f"{EAGER}, TF32", f"{last}, TF32"
+by_ort = compile_and_call(products, make_backend("none"), *operands)
+controls = {TORCH_PRODUCTS: (products, operands), ORT_PRODUCTS: (by_ort, operands)}
+if args.dtype == "float32":
+    controls[EAGER_TF32] = call_with_tf32, inputs
+    with_tf32 = make_backend(last, tf32=True)
+    controls[LAST_TF32] = compile_and_call(model, with_tf32, *inputs), inputs
+
+# %%
+# The products of the two libraries must agree with those in float64, as the levels do. What TF32
+# loses is shown, not refused.
+
+
+def check_products(got):
+    twin = copy.deepcopy(products).double()
+    exact = twin(*([operand.double() for operand in group] for group in operands))
+    several = zip(exact, products(*operands), got, strict=True)
+    for rank, arrays in enumerate(several):
+        check(measure_error(f"product {rank} of onnxruntime", *map(to_float64, arrays)))
+
+
+check_products(by_ort(*operands))
+rounded = {
+    name: to_float64(function(*given))
+    for name, (function, given) in controls.items()
+    if given is inputs
+}
+plain = {name: outputs[name.removesuffix(", TF32")] for name in rounded}
+changed = {name: not np.array_equal(got, plain[name]) for name, got in rounded.items()}
+rows = [measure_error(name, expected, outputs[EAGER], got) for name, got in rounded.items()]
+lost = DataFrame(rows, columns=errors.columns).set_index("candidate")
+lost = three_digits(lost).assign(changed=list(changed.values()))
+show(lost if rounded else "TF32 is about float32 only.")
+
+# %%
+# How long does a call take?
+# --------------------------
+#
+# All the candidates are timed in turn inside one loop, in an order that changes at each round:
+# slow spells of the machine hit them alike. A call starts from tensors on the device and returns
+# tensors there, once they are ready. The operations that are counted are those of the products, at
+# full length. Lower is better.
+
+FLOP_LAYER = 2 * B * S * (4 * H * H + 3 * H * sizes.intermediate) + 4 * B * S * S * H
+candidates = {name: (function, inputs) for name, function in functions.items()} | controls
+results = ortmeter.measure(
+    {
+        name: Candidate(functools.partial(function, *given), flop=LAYERS * FLOP_LAYER)
+        for name, (function, given) in candidates.items()
+    },
+    warmup=args.warmup,
+    repeat=args.repeat,
+    budget_s=15,
+    sync=device,
+)
+latency = ortmeter.to_frame({sizes.sequence: results}, "tokens")
+show(ortmeter.in_milliseconds(latency, ["tokens", "candidate"]).rename_axis(columns=legend))
+
+# %%
+# What each candidate brings: its ratio to eager and to inductor, what it adds to the one before,
+# with 99 % intervals, beside what it costs. An interval that contains 1 says that the samples do
+# not tell which one is faster. The first level comes after eager; a custom operator is one that is
+# not in the ONNX standard.
+
+
+def tell(gain):
+    return f"{gain.ratio:.2f} [{gain.low:.2f}, {gain.high:.2f}]"
+
+
+def compare(results, baseline, name):
+    if baseline not in results or name == baseline:
+        return ""
+    return tell(ortmeter.speedup(results[baseline], results[name]))
+
+
+def tabulate(data):
+    results, levels = data["results"], list(data["nodes"])
+    before = {EAGER: "", INDUCTOR: EAGER, **dict(zip(levels, [EAGER, *levels], strict=False))}
+    for name, cost in data["costs"].items():
+        measured = results[name]
+        q1, q3 = (1e3 * value for value in measured.quartiles)
+        nodes, custom = data["nodes"].get(name, ("", ""))
+        yield {
+            "candidate": name,
+            "nodes": nodes,
+            "custom operators": custom,
+            "latency (ms)": f"{1e3 * measured.median:.3g} [{q1:.3g}, {q3:.3g}]",
+            "speedup over eager": compare(results, EAGER, name),
+            "over inductor": compare(results, INDUCTOR, name),
+            "over the one before": compare(results, before[name], name),
+            "compilation (s)": round(cost["compilation"], 2),
+            "memory (MiB)": round(cost["memory"] / 2**20, 1),
+        }
+
+
+data = {
+    "results": results,
+    "costs": costs,
+    "nodes": {level: (graph.node_count, graph.custom_count) for level, graph in graphs.items()},
+    "left_out": left_out,
+    "legend": legend,
+    "provider": provider.label,
+    "tokens": sizes.sequence,
+    "changed": changed,
+}
+summary = DataFrame(tabulate(data)).set_index("candidate")
+show(summary.rename_axis(columns=provider.label))
+
+# %%
+# Where does the speedup come from?
+# ---------------------------------
+#
+# Eager would take less time if its products were those of onnxruntime, and nothing else changed.
+# The samples of a round give that time: eager, minus the products of torch, plus those of
+# onnxruntime. From there to the first level, onnxruntime runs the same operations as torch, which
+# it still optimizes on its own: the step tells what that is worth. Then each level adds its rules.
+# The ratios of these steps multiply to the whole speedup. Products that run alone do not find in
+# the caches what they find inside a model, so that the first two steps are known together better
+# than each.
+
+SWAPPED = "eager, products of onnxruntime"
+
+
+def swap_products(results):
+    eager, by_torch, by_ort = (
+        results[name].seconds for name in (EAGER, TORCH_PRODUCTS, ORT_PRODUCTS)
+    )
+    return Measurement(SWAPPED, np.maximum(eager - by_torch, 0) + by_ort)
+
+
+def find_steps(data):
+    """Compare each stage between eager and the last level to the one before."""
+    measured = data["results"]
+    chain = [measured[EAGER], swap_products(measured), *(measured[n] for n in data["nodes"])]
+    return [ortmeter.speedup(before, after) for before, after in itertools.pairwise(chain)]
+
+
+def name_steps(data):
+    first, *others = data["nodes"]
+    return ["products of onnxruntime", f"rest of {first}", *(f"rules of {n}" for n in others)]
+
+
+def tabulate_steps(data):
+    rows = zip(name_steps(data), find_steps(data), strict=True)
+    frame = DataFrame([{"step": name, "times faster": tell(gain)} for name, gain in rows])
+    return frame.set_index("step").rename_axis(columns=data["provider"])
+
+
+show(tabulate_steps(data))
+
+# %%
+# The candidates beside eager with the products of onnxruntime. Inside the grey band, a difference
+# is too small to be worth a claim.
+
+
+def plot_speedups(data):
+    eager, *others = (data["results"][name] for name in data["costs"])
+    others = [swap_products(data["results"]), *others]
+    return ortmeter.speedup_plot(
+        {data["tokens"]: [ortmeter.speedup(eager, other) for other in others]},
+        x="tokens of a sequence",
+        title=f"Speedup over {EAGER}, {data['provider']}",
+        caption=data["legend"],
+    )
+
+
+# sphinx_gallery_thumbnail_number = 1
+plot_speedups(data)
+
+# %%
+# Where does the time go?
+# -----------------------
+#
+# The kernels of the fastest level, by the profiler of onnxruntime. The graph of the backend is run
+# again, with random weights. As in the backend, they are constants on a CPU, where onnxruntime
+# prepares them (inputs above 2 GiB, which a model cannot hold), and inputs on CUDA.
+
+
+def fastest_level(data):
+    return ortmeter.rank({level: data["results"][level] for level in data["nodes"]}).fastest
+
+
+def feed(graph):
+    """Return the graph with its weights, and its other inputs."""
+    feeds = ortmeter.random_feeds(graph.model)
+    tokens = {name: value for name, value in feeds.items() if value.dtype.kind == "i"}
+    weights = {n: (0.02 * v).astype(v.dtype) for n, v in feeds.items() if n not in tokens}
+    if provider.name == "cpu" and graph.weight_bytes < 2**31:
+        return ortmeter.freeze_inputs(graph.model, weights), tokens
+    return graph.model, tokens | weights
+
+
+best = fastest_level(data)
+ran = profile(
+    *feed(graphs[best]),
+    provider=provider,
+    threads=args.threads,
+    repeat=max(args.repeat // 2, 2),
+    custom_ops=[library for library in [graphs[best].kernels] if library],
+)
+operators = ran.by_operator()[["op", "domain", "calls", "median", "share"]]
+data |= {"operators": operators.astype({"op": str, "domain": str}), "profiled": best}
+data |= {"profiling": (1 / ran.overhead.ratio, ran.unexplained), "caveats": list(ran.caveats)}
+operator_plot(ran, title=f"Time per operator, {best}, {provider.label}", caption=legend)
+
+# %%
+# Nothing of this page stays in torch, and its sessions are released:
+
+torch.compiler.reset()
+torch.set_num_threads(threads_before)
+del functions, candidates, controls, by_ort, backends, makers
+
+# %%
+# What the measurements say
+# -------------------------
+#
+# The sentences below are computed from the samples of this page by the functions of these cells. In
+# brackets, the 99 % interval of a ratio of medians. First the candidates, as a whole.
+
+
+def conclude_speedups(data):
+    results = data["results"]
+    others = [name for name in data["costs"] if name != EAGER]
+    yield from (f"{ortmeter.speedup(results[EAGER], results[name])}." for name in others)
+    yield from (f"{name} was not compared: {reason}." for name, reason in data["left_out"].items())
+    if INDUCTOR in results:
+        yield from (f"{ortmeter.speedup(results[INDUCTOR], results[n])}." for n in data["nodes"])
+
+
+# %%
+# Then what each step adds, in percent, and how the steps make the whole.
+
+
+def tell_added(gain):
+    """Say what a candidate adds to a baseline, or loses."""
+    low, added, high = (round(100 * (ratio - 1)) for ratio in (gain.low, gain.ratio, gain.high))
+    if gain.verdict == "slower":
+        return f"loses {-added} % [{-high}, {-low}] against {gain.baseline}"
+    doubt = "" if gain.is_claim else ", too little or too uncertain for a claim"
+    return f"adds {added} % [{low}, {high}] over {gain.baseline}{doubt}"
+
+
+def conclude_steps(data):
+    results = data["results"]
+    first, *_, last = data["nodes"]
+    library, rest, *rules = find_steps(data)
+    yield from (f"{gain.candidate} {tell_added(gain)}." for gain in (library, rest, *rules))
+    fusions = ortmeter.speedup(results[first], results[last])
+    total = ortmeter.speedup(results[EAGER], results[last])
+    yield (
+        f"of the {total.ratio:.2f} of {last} over eager, the fusions make {tell(fusions)}; the "
+        f"rest is {tell(library)} for the products of onnxruntime and {tell(rest)} for what else "
+        "it does at any level."
+    )
+
+
+# %%
+# The share of the precision policy: what the speedup would be multiplied by, had TF32 been on in
+# onnxruntime alone, as on the page that this one descends from. Where it changes no bit of the
+# outputs, there is no TF32, and the ratio tells what two sessions of one graph differ by.
+
+
+def conclude_precision(data):
+    results = data["results"]
+    if not data["changed"]:
+        yield "TF32 was not measured: it is about float32 only."
+    for name, changed in data["changed"].items():
+        found = ortmeter.speedup(results[name.removesuffix(", TF32")], results[name])
+        share = "no share, TF32 changes no bit of the outputs"
+        if changed:
+            share = (
+                f"a share of {tell(found)}" if found.is_claim else "no share that can be claimed"
+            )
+        yield f"the precision policy has {share}: {found}."
+
+
+# %%
+# The profile of the fastest level. A product inside a kernel of attention is counted there.
+
+OF_PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "FusedGemm")
+OF_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
+
+
+def conclude_profile(data):
+    shares = data["operators"].groupby("op")["share"].sum()
+    products, attention = (shares.reindex(ops).sum() for ops in (OF_PRODUCTS, OF_ATTENTION))
+    cost, outside = data["profiling"]
+    yield (
+        f"in {data['profiled']}, products take {products:.0%} of the time of the kernels, "
+        f"attention {attention:.0%}; {outside:.0%} of a run is outside of any kernel, and the "
+        f"profiler makes it {cost:.2f} times as long."
+    )
+    yield from data["caveats"]
+
+
+# %%
+# The predictions. The products alone, beside the last level, bound what is left to gain.
+
+
+def judge_levels(data):
+    measured = [data["results"][name] for name in data["nodes"]]
+    found = [ortmeter.speedup(a, b) for a, b in itertools.pairwise(measured)]
+    slower = [str(gain) for gain in found if gain.verdict == "slower"]
+    fate = f"wrong, {'; '.join(slower)}" if slower else "not contradicted"
+    return f"prediction, no level is slower than the one before: {fate}."
+
+
+def judge_products(data):
+    level = list(data["nodes"])[-1]
+    share = ortmeter.speedup(data["results"][ORT_PRODUCTS], data["results"][level])
+    fate = "wrong" if share.high < 1 / 2 else "not contradicted"
+    return (
+        f"prediction, products take more than half of the last level: {fate}, alone they take "
+        f"{tell(share)} of its time."
+    )
+
+
+def conclude_costs(data):
+    for name, cost in data["costs"].items():
+        if name != EAGER:
+            yield (
+                f"{name} takes {cost['compilation']:.2g} s and {cost['memory'] / 2**20:.3g} MiB "
+                "until its first result."
+            )
+
+
+# %%
+# All of them.
+
+
+def conclude(data):
+    return [
+        *conclude_speedups(data),
+        *conclude_steps(data),
+        *conclude_precision(data),
+        *conclude_profile(data),
+        judge_levels(data),
+        judge_products(data),
+        *conclude_costs(data),
+    ]
+
+
+def conclusion(record):
+    sentences = tuple(conclude(record.data))
+    return Conclusion(sentences, f"{record.environment}, {record.data['legend']}")
+
+
+here = ortmeter.record("plot_custom_backend_llama_102", args, provider, data)
+show(conclusion(here))
+
+# %%
+# The tables behind these sentences:
+
+tables = {"latency": latency, "levels": summary.reset_index(), "errors": errors}
+tables |= {"operators": operators, "rules": count_fusions(graphs).reset_index()}
+show(ortmeter.save_tables("plot_custom_backend_llama_102", tables))
+
+# %%
+# On other machines
+# -----------------
+#
+# With ``--record``, the page keeps its samples in a file. From the files of other machines, the
+# functions above compute the same tables, plot and sentences.
+
+
+def report(record):
+    data = record.data
+    table = DataFrame(tabulate(data)).set_index("candidate")
+    yield table.rename_axis(columns=data["legend"])
+    yield plot_speedups(data)
+    yield tabulate_steps(data)
+    yield data["operators"].set_index("op").rename_axis(columns=f"profile of {data['profiled']}")
+    yield conclusion(record)
+
+
+if args.record:
+    here.save(conclusion(here))
+show(ortmeter.replay(report, ortmeter.load_records(here.page)))
+
+# %%
+# What this page does not cover
+# -----------------------------
+#
+# That every level agrees with eager and with float64 holds wherever this page builds: it does not
+# build otherwise. The rest depends on the machine: the products of torch and of onnxruntime there,
+# how much memory a core reads in a second, the cost of a launch.
+#
+# Left out: weights of a trained model; the generation of tokens one by one, whose products have
+# one row, and the cache of keys and values; a training step; several threads, where
+# ``--threads`` gives both libraries the same number and the idle ones of torch may still slow down
+# what comes next; a process for each candidate, which would say what differs from one process to
+# the next; the peak of the memory; the time of a compilation when it is not the first one, which
+# :ref:`l-plot-custom-backend-101` measures.

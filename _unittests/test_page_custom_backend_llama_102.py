@@ -1,0 +1,437 @@
+"""The page on a Llama: its reference and its tolerance, and its conclusion follows its samples."""
+
+import dataclasses
+import itertools
+import types
+
+import numpy as np
+import pytest
+import torch
+from page_runner import run_page
+from pandas import DataFrame
+from torch.utils.flop_counter import FlopCounterMode
+
+import ortmeter
+from ortmeter.timing import Measurement
+
+PLANTED_LEVELS = ("none", "default", "default+onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def page():
+    """Names of the page, after it ran."""
+    return run_page("plot_custom_backend_llama_102")
+
+
+def numpy_llama(weights, config, tokens, mask):
+    """Llama in float64, the angles in float32 as in transformers, written from its definition."""
+    layers, heads, hidden = (
+        config.num_hidden_layers,
+        config.num_attention_heads,
+        config.hidden_size,
+    )
+    size, length = hidden // heads, tokens.shape[1]
+    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+    theta = torch.tensor(config.rope_parameters["rope_theta"])
+    inverse = (1.0 / (theta ** torch.from_numpy(exponents))).numpy()
+    angles = np.arange(length, dtype=np.float32)[:, None] * np.concatenate([inverse, inverse])
+    cos, sin = (
+        f(torch.from_numpy(angles)).numpy().astype(np.float64) for f in (torch.cos, torch.sin)
+    )
+    seen = np.tril(np.ones((length, length), bool)) & (mask[:, None, None, :] > 0)
+
+    def norm(x, name):
+        root = np.sqrt(np.square(x).mean(-1, keepdims=True) + config.rms_norm_eps)
+        return x / root * weights[f"{name}.weight"]
+
+    def project(x, name):
+        return x @ weights[f"{name}.weight"].T
+
+    def split(x):
+        return x.reshape(*x.shape[:2], heads, size).transpose(0, 2, 1, 3)
+
+    def rotate(x):
+        half = np.concatenate([-x[..., size // 2 :], x[..., : size // 2]], axis=-1)
+        return x * cos + half * sin
+
+    def attend(x, name):
+        q, k, v = (split(project(x, f"{name}.{p}_proj")) for p in "qkv")
+        scores = rotate(q) @ rotate(k).swapaxes(-1, -2) / np.sqrt(size)
+        scores = np.where(seen, scores, -np.inf)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        context = scores / scores.sum(-1, keepdims=True) @ v
+        return project(context.transpose(0, 2, 1, 3).reshape(x.shape), f"{name}.o_proj")
+
+    x = weights["embed_tokens.weight"][tokens]
+    for rank in range(layers):
+        name = f"layers.{rank}"
+        x = x + attend(norm(x, f"{name}.input_layernorm"), f"{name}.self_attn")
+        y = norm(x, f"{name}.post_attention_layernorm")
+        gate = project(y, f"{name}.mlp.gate_proj")
+        gated = gate / (1 + np.exp(-gate)) * project(y, f"{name}.mlp.up_proj")
+        x = x + project(gated, f"{name}.mlp.down_proj")
+    return norm(x, "norm")
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+def test_the_reference_is_the_model_in_float64(page, padding):
+    (tokens,) = page["inputs"]
+    mask = torch.ones_like(tokens)
+    mask[:, tokens.shape[1] - padding :] = 0
+    model = page["model"]
+    got = page["in_float64"](model)(tokens, mask if padding else None).numpy()
+    weights = {n: v.double().numpy() for n, v in model.llama.state_dict().items()}
+    expected = numpy_llama(weights, model.llama.config, tokens.numpy(), mask.numpy())
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_reference_leaves_the_model_as_it_is(page):
+    assert page["model"].llama.config._attn_implementation == "eager"
+    assert {p.dtype for p in page["model"].parameters()} == {torch.float32}
+
+
+def test_every_level_agrees_with_eager_and_with_float64(page):
+    errors = page["errors"].set_index("candidate")
+    assert set(errors.index) == {"eager", *page["graphs"]}
+    assert (errors["largest error"] > 0).all()
+    assert (errors[["largest error", "largest from eager"]] <= 1e-5).all(axis=None)
+    assert (errors["of that of eager"] <= page["LONGEST"] ** 0.5).all()
+
+
+def without(page, change):
+    """Output of the model after a change of its modules, in float32."""
+    model = page["make_model"]()
+    change(model.llama)
+    return page["to_float64"](model(*page["inputs"]))
+
+
+def forget_a_normalization(llama):
+    llama.layers[0].post_attention_layernorm.weight.fill_(1)
+
+
+def forget_the_rotation(llama):
+    llama.rotary_emb.inv_freq.fill_(0)
+
+
+def round_to_eleven_bits(llama):
+    for parameter in llama.parameters():
+        mantissa, exponent = torch.frexp(parameter)
+        parameter.copy_(torch.ldexp((mantissa * 2**11).round() / 2**11, exponent))
+
+
+def shift_the_rotation(llama):
+    llama.rotary_emb.inv_freq.mul_(1 + 1e-3)
+
+
+CHANGES = (forget_a_normalization, forget_the_rotation, shift_the_rotation, round_to_eleven_bits)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_another_model_is_out_of_tolerance(page, change):
+    row = page["measure_error"]("changed", *reference(page), without(page, change))
+    with pytest.raises(AssertionError, match="changed (has an output out|is inexact)"):
+        page["check"](row)
+
+
+def reference(page):
+    return page["expected"], page["outputs"]["eager"]
+
+
+def test_a_model_that_sees_the_next_tokens_is_out_of_tolerance(page):
+    (tokens,) = page["inputs"]
+    everything = torch.zeros(1, 1, *2 * tokens.shape[1:])
+    got = page["to_float64"](page["model"](tokens, everything))
+    with pytest.raises(AssertionError, match="out of tolerance"):
+        page["check"](page["measure_error"]("acausal", *reference(page), got))
+
+
+def test_a_single_wrong_output_is_out_of_tolerance(page):
+    expected, eager = reference(page)
+    got = eager.copy()
+    got[0, 3, 5] += 2e-5 * np.abs(expected).max()
+    with pytest.raises(AssertionError, match="has an output out of tolerance"):
+        page["check"](page["measure_error"]("spiked", expected, eager, got))
+    got[0, 3, 5] = np.nan
+    with pytest.raises(AssertionError, match="not finite"):
+        page["measure_error"]("broken", expected, eager, got)
+
+
+def test_errors_much_larger_than_those_of_eager_are_out_of_tolerance(page):
+    expected, eager = reference(page)
+    got = expected + 2 * page["LONGEST"] ** 0.5 * (eager - expected)
+    row = page["measure_error"]("noisy", expected, eager, got)
+    assert row["largest error"] <= 1e-5
+    with pytest.raises(AssertionError, match="noisy is inexact"):
+        page["check"](row)
+
+
+def test_the_products_of_another_precision_are_refused(page):
+    products = page["products"](*page["operands"])
+    page["check_products"](products)
+    products[3] = products[3].bfloat16().float()
+    with pytest.raises(AssertionError, match="product 3 of onnxruntime"):
+        page["check_products"](products)
+
+
+def test_the_products_are_those_of_the_model(page):
+    counted = []
+    for function, inputs in (("products", page["operands"]), ("model", page["inputs"])):
+        with FlopCounterMode(display=False) as counter:
+            page[function](*inputs)
+        counted.append(counter.get_total_flops())
+    # Rotary embeddings multiply positions by frequencies, which torch counts as a product or not.
+    assert counted[0] == page["LAYERS"] * page["FLOP_LAYER"]
+    assert counted[1] == counted[0]
+
+
+def test_the_tokens_are_drawn_from_the_whole_vocabulary(page, monkeypatch):
+    sizes = page["sizes"]._replace(batch=3, sequence=200, vocabulary=4)
+    monkeypatch.setitem(page["make_inputs"].__globals__, "sizes", sizes)
+    (tokens,) = page["make_inputs"]()
+    assert tokens.shape == (3, 200)
+    assert set(tokens.flatten().tolist()) == {0, 1, 2, 3}
+
+
+def test_the_mask_leaves_out_the_end_of_sequences(page, monkeypatch):
+    names = page["make_inputs"].__globals__
+    monkeypatch.setitem(names, "sizes", page["sizes"]._replace(batch=4, sequence=64))
+    monkeypatch.setitem(names, "args", types.SimpleNamespace(with_mask=True))
+    tokens, mask = page["make_inputs"]()
+    assert mask.shape == tokens.shape
+    assert mask[1].all()
+    lengths = mask.sum(1)
+    assert (lengths >= 32).all()
+    assert (lengths < 64).any()
+    assert (mask.diff(dim=1) <= 0).all()
+
+
+def test_tf32_is_off_but_inside_of_the_call_that_measures_it(page, monkeypatch):
+    seen = []
+
+    def model(*_):
+        seen.append(torch.get_float32_matmul_precision())
+        raise RuntimeError("stop")
+
+    monkeypatch.setitem(page["call_with_tf32"].__globals__, "model", model)
+    with pytest.raises(RuntimeError, match="stop"):
+        page["call_with_tf32"]()
+    assert seen == ["high"]
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_the_memory_of_a_gpu_is_what_is_not_free_there(page, monkeypatch):
+    asked = []
+    names = page["used_bytes"].__globals__
+    monkeypatch.setitem(names, "provider", types.SimpleNamespace(name="cuda"))
+    monkeypatch.setitem(names, "device", "cuda:1")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda d: asked.append(d) or (30, 100))
+    assert page["used_bytes"]() == 70
+    assert asked == ["cuda:1"]
+
+
+def test_the_levels_leave_fewer_and_fewer_nodes(page):
+    nodes = [graph.node_count for graph in page["graphs"].values()]
+    assert nodes == sorted(nodes, reverse=True)
+    assert page["graphs"]["default"].custom_count == 0
+
+
+def test_the_page_leaves_torch_as_it_was(page):
+    assert torch.get_num_threads() == page["threads_before"]
+    assert page["left_out"]["inductor"].startswith("it was not asked for")
+
+
+def test_inductor_is_left_out_where_it_does_not_compile(page, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("no compiler in /some/folder")
+
+    names = page["why_without_inductor"].__globals__
+    monkeypatch.setitem(names, "args", types.SimpleNamespace(inductor=True))
+    monkeypatch.setitem(names, "compile_and_call", refuse)
+    reason = page["why_without_inductor"]()
+    assert reason == "it does not find a compiler that works (RuntimeError)"
+    monkeypatch.setitem(names, "compile_and_call", lambda *_: None)
+    assert page["why_without_inductor"]() == ""
+
+
+def test_a_level_without_its_kernels_is_left_out(page):
+    whole, failed = (types.SimpleNamespace(without_kernels=text) for text in ("", "no g++ in /x"))
+    kept, reasons = page["drop_incomplete"]({"default": whole, "more": failed})
+    assert kept == {"default": whole}
+    assert reasons == {"more": "its kernels cannot be compiled here"}
+    assert page["drop_incomplete"]({"default": whole}) == ({"default": whole}, {})
+
+
+def planted(noise=0.005, rounds=80, **changes):
+    """What a page measured, whose medians are known."""
+    medians = {
+        "eager": 8.0,
+        "none": 4.0,
+        "default": 3.0,
+        "default+onnxruntime": 2.5,
+        "products, torch": 4.0,
+        "products, onnxruntime": 2.0,
+        "eager, TF32": 8.0,
+        "default+onnxruntime, TF32": 2.5,
+    }
+    medians |= {name.replace("_", "+"): value for name, value in changes.items()}
+    medians = {name: value for name, value in medians.items() if value}
+    rng = np.random.default_rng(0)
+    results = {
+        name: Measurement(name, median * np.exp(noise * rng.standard_normal((1, rounds))))
+        for name, median in medians.items()
+    }
+    timed = [name for name in ("eager", "inductor", *PLANTED_LEVELS) if name in results]
+    rows = [("FusedMatMul", 0.7), ("GroupQueryAttention", 0.2), ("Mul", 0.1)]
+    return {
+        "results": results,
+        "costs": {name: {"compilation": 2.0, "memory": 3 * 2**20} for name in timed},
+        "nodes": dict(zip(PLANTED_LEVELS, [(300, 0), (26, 0), (14, 11)], strict=True)),
+        "left_out": {} if "inductor" in results else {"inductor": "it was not asked for"},
+        "legend": "planted",
+        "provider": "CPU",
+        "tokens": 16,
+        "changed": {"eager, TF32": False, "default+onnxruntime, TF32": True},
+        "operators": DataFrame(rows, columns=["op", "share"]),
+        "profiled": "default+onnxruntime",
+        "profiling": (1.25, 0.02),
+        "caveats": ["Times are those of a launch."],
+    }
+
+
+def only(sentences, start):
+    (found,) = [sentence for sentence in sentences if sentence.startswith(start)]
+    return found
+
+
+def test_the_sentences_follow_the_samples(page):
+    sentences = page["conclude"](planted())
+    assert only(sentences, "none is 2.00 times faster than eager (")
+    assert only(sentences, "default+onnxruntime is 3.2")
+    assert only(sentences, "inductor was not compared: it was not asked for.")
+    slower = page["conclude"](planted(none=16.0))
+    assert only(slower, "none is 2.00 times slower than eager (")
+
+
+def test_the_steps_multiply_to_the_speedup(page):
+    data = planted(noise=0.2)
+    steps = page["find_steps"](data)
+    total = ortmeter.speedup(data["results"]["eager"], data["results"]["default+onnxruntime"])
+    assert np.prod([gain.ratio for gain in steps]) == pytest.approx(total.ratio)
+    for before, after in itertools.pairwise(steps):
+        assert before.candidate == after.baseline
+
+
+def test_the_products_are_exchanged_round_by_round(page):
+    names = ("eager", "products, torch", "products, onnxruntime")
+    rounds = {
+        "eager": [8.0, 9.0],
+        "products, torch": [4.0, 10.0],
+        "products, onnxruntime": [2.0, 3.0],
+    }
+    results = {name: Measurement(name, [rounds[name]]) for name in names}
+    # The second round would leave eager with less than nothing beside its products.
+    assert page["swap_products"](results).seconds.tolist() == [[6.0, 3.0]]
+
+
+def test_what_a_step_adds_follows_the_samples(page):
+    sentences = page["conclude"](planted())
+    assert "adds 33 % [" in only(sentences, "eager, products of onnxruntime ")
+    assert "adds 50 % [" in only(sentences, "none adds")
+    assert "adds 33 % [3" in only(sentences, "default adds")
+    assert "adds 20 % [" in only(sentences, "default+onnxruntime adds")
+    whole = only(sentences, "of the 3.2")
+    assert "of default+onnxruntime over eager, the fusions make 1.60 [" in whole
+    assert "the rest is 1.33 [" in whole
+    assert "and 1.50 [" in whole
+
+
+def test_what_a_step_loses_follows_the_samples(page):
+    back = page["conclude"](planted(default_onnxruntime=6.0))
+    assert "loses 50 % [" in only(back, "default+onnxruntime loses")
+    tie = page["conclude"](planted(default_onnxruntime=2.97))
+    found = only(tie, "default+onnxruntime adds")
+    assert "adds 1 % [" in found
+    assert found.endswith("over default, too little or too uncertain for a claim.")
+
+
+def test_the_share_of_the_precision_policy_follows_the_samples(page):
+    start = "the precision policy has "
+    torch_side, ours = (s for s in page["conclude"](planted()) if s.startswith(start))
+    assert torch_side.startswith(f"{start}no share, TF32 changes no bit of the outputs: ")
+    assert ours.startswith(f"{start}no share that can be claimed: ")
+    assert "between default+onnxruntime, TF32 and default+onnxruntime" in ours
+    rounding = planted(**{"default+onnxruntime, TF32": 1.25})
+    found = only(page["conclude"](rounding), f"{start}a share of 2.00 [")
+    assert "default+onnxruntime, TF32 is 2.00 times faster" in found
+
+
+def test_the_types_without_tf32_say_so(page):
+    half = planted(**{"eager, TF32": None, "default+onnxruntime, TF32": None}) | {"changed": {}}
+    assert only(page["conclude"](half), "TF32 was not measured: it is about float32 only.")
+
+
+def test_onnxruntime_has_no_tf32_on_a_cpu(page):
+    assert page["changed"][f"{page['last']}, TF32"] is False
+
+
+def test_the_profile_is_summed_by_kind(page):
+    sentences = page["conclude"](planted())
+    assert "Times are those of a launch." in sentences
+    found = only(sentences, "in default+onnxruntime, products take 70% ")
+    assert "attention 20%; 2% of a run" in found
+    assert found.endswith("1.25 times as long.")
+
+
+def test_the_predictions_follow_the_samples(page):
+    levels = "prediction, no level is slower than the one before: "
+    half = "prediction, products take more than half of the last level: "
+    sentences = page["conclude"](planted())
+    assert only(sentences, levels) == f"{levels}not contradicted."
+    assert only(sentences, f"{half}not contradicted, alone they take 0.80 [")
+    wrong = page["conclude"](planted(**{"default": 5.0, "products, onnxruntime": 0.5}))
+    assert only(wrong, f"{levels}wrong, default is 1.25 times slower than none")
+    assert only(wrong, f"{half}wrong, alone they take 0.20 [")
+
+
+def test_inductor_is_compared_when_it_was_measured(page):
+    sentences = page["conclude"](planted(inductor=5.0))
+    assert only(sentences, "inductor is 1.6")
+    assert only(sentences, "default+onnxruntime is 2.00 times faster than inductor")
+    assert not any("not compared" in sentence for sentence in sentences)
+    (row,) = [r for r in page["tabulate"](planted(inductor=5.0)) if r["candidate"] == "default"]
+    assert row["over inductor"].startswith("1.67 [")
+    assert row["over the one before"].startswith("1.33 [")
+    assert (row["nodes"], row["custom operators"], row["memory (MiB)"]) == (26, 0, 3.0)
+
+
+def test_a_level_more_is_one_step_more(page):
+    data, more = planted(), "default+onnxruntime+experimental"
+    data["results"] |= {
+        more: Measurement(more, data["results"]["default+onnxruntime"].seconds / 1.25),
+        f"{more}, TF32": Measurement(f"{more}, TF32", data["results"]["none"].seconds),
+    }
+    data["nodes"][more], data["costs"][more] = (13, 11), data["costs"]["none"]
+    data["changed"] = {f"{more}, TF32": True}
+    sentences = page["conclude"](data)
+    assert "adds 25 % [25, 25] over default+onnxruntime" in only(sentences, f"{more} adds")
+    assert "of " + more in only(sentences, "of the 4.0")
+    assert len(page["find_steps"](data)) == len(page["name_steps"](data)) == 5
+
+
+def test_the_fastest_level_is_profiled(page):
+    assert page["fastest_level"](planted()) == "default+onnxruntime"
+    assert page["fastest_level"](planted(none=1.0)) == "none"
+    # A tie with levels that come later.
+    assert page["fastest_level"](planted(none=2.45)) == "none"
+
+
+def test_another_machine_gets_the_sentences_of_its_own_samples(page):
+    there = dataclasses.replace(
+        page["here"],
+        data=planted(none=16.0),
+        environment=dataclasses.replace(page["here"].environment, cpu="A Planted CPU"),
+    )
+    text = " ".join(str(ortmeter.replay(page["report"], [there])).split())
+    assert text.startswith("A Planted CPU, ")
+    assert "none is 2.00 times slower than eager" in text

@@ -1,0 +1,215 @@
+"""Find what a kernel can compute at once: connected element-wise nodes with one result."""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortmeter.backend.kernels.expression import Expression
+from ortmeter.backend.kernels.operators import NUMBERS, REALS, find_operator
+from ortmeter.backend.kernels.steps import Literal, Step
+from ortmeter.backend.rules.values import constant, dimensions
+
+__all__ = ["Chain", "find_chains"]
+
+_MAX_INPUTS, _MAX_NODES = 16, 64
+# What follows a convolution is computed by its kernel, or in its layout.
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
+# Element types of the kernels of each provider.
+_TYPES = {"cpu": NUMBERS - {ir.DataType.BFLOAT16}, "cuda": NUMBERS}
+_RESULTS = REALS | {ir.DataType.BOOL}
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Nodes that one kernel can replace.
+
+    Parameters
+    ----------
+    nodes : tuple of onnx_ir.Node
+        Operands first: the last one gives the result, the others are used inside only.
+    inputs : tuple of onnx_ir.Value
+        What they read.
+    expression : Expression
+        What they compute.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    inputs: tuple[ir.Value, ...]
+    expression: Expression
+
+    @property
+    def result(self) -> ir.Value:
+        """The only value that is used outside."""
+        return self.nodes[-1].outputs[0]
+
+
+def find_chains(graph: ir.Graph, provider: str) -> list[Chain]:
+    """Find the chains of a graph, each as long as possible.
+
+    Parameters
+    ----------
+    graph : onnx_ir.Graph
+        Its nodes must be sorted; the graphs inside its nodes are left alone.
+    provider : str
+        Name of a provider, ``cpu`` or ``cuda``.
+
+    Returns
+    -------
+    list of Chain
+        No node is in two of them. A chain has two nodes at least, all of the shape of the result
+        so that nothing is computed more often than before, and a result of more than one element.
+    """
+    accepted = _TYPES.get(provider, frozenset())
+    ranks = {node: i for i, node in enumerate(graph) if _is_elementwise(node, accepted)}
+    taken: set[ir.Node] = set()
+    chains = []
+    for node in sorted(ranks, key=ranks.__getitem__, reverse=True):
+        if node in taken or node.outputs[0].dtype not in _RESULTS or _is_small(node.outputs[0]):
+            continue
+        nodes = _grow(node, ranks, taken)
+        chain = _chain(nodes)
+        if len(nodes) > 1 and chain is not None and len(chain.expression.steps) > 1:
+            chains.append(chain)
+            taken.update(nodes)
+    return chains[::-1]
+
+
+def _is_elementwise(node: ir.Node, accepted: frozenset[ir.DataType]) -> bool:
+    step = _step(node, {})
+    operator = find_operator(step)
+    values = [*node.inputs, *node.outputs]
+    return (
+        operator is not None
+        and len(node.outputs) == 1
+        and all(value is None or value.dtype in accepted for value in values)
+        and operator.takes(step, [None if v is None else v.dtype for v in node.inputs])
+        and not any(_from_convolution(value) for value in node.inputs)
+    )
+
+
+def _from_convolution(value: ir.Value | None) -> bool:
+    node = None if value is None else value.producer()
+    return node is not None and node.op_type in _CONVOLUTIONS
+
+
+def _is_small(value: ir.Value) -> bool:
+    """One element at most: a size or an index, which ONNX Runtime may compute beforehand."""
+    known = dimensions(value)
+    return known is not None and all(size == 1 for size in known)
+
+
+def _grow(root: ir.Node, ranks: dict[ir.Node, int], taken: set[ir.Node]) -> list[ir.Node]:
+    """Add producers, the last ones first: their readers are then known to be inside or not."""
+    group, seen = {root}, {root}
+    waiting: list[tuple[int, ir.Node]] = []
+    reached = [root]
+    while len(group) < _MAX_NODES:
+        for producer in (p for node in reached for p in _producers(node)):
+            if producer in ranks and producer not in seen:
+                seen.add(producer)
+                heapq.heappush(waiting, (-ranks[producer], producer))
+        if not waiting:
+            break
+        _, node = heapq.heappop(waiting)
+        fits = len(_outer_values([*group, node])) <= _MAX_INPUTS
+        inside = node not in taken and fits and _is_inner(node, root, group)
+        reached = [node] if inside else []
+        group.update(reached)
+    return _from_result(root, group)
+
+
+def _from_result(root: ir.Node, group: set[ir.Node]) -> list[ir.Node]:
+    """Sort nodes, operands first, in an order that the rest of the graph does not change."""
+    ordered: dict[ir.Node, None] = {}
+
+    def visit(node: ir.Node) -> None:
+        for producer in _producers(node):
+            if producer in group and producer not in ordered:
+                visit(producer)
+        ordered[node] = None
+
+    visit(root)
+    return list(ordered)
+
+
+def _producers(node: ir.Node) -> Iterator[ir.Node]:
+    for value in node.inputs:
+        producer = None if value is None else value.producer()
+        if producer is not None:
+            yield producer
+
+
+def _is_inner(node: ir.Node, root: ir.Node, group: set[ir.Node]) -> bool:
+    """Tell whether a result is used inside only, and has as many elements as the last one."""
+    (result,) = node.outputs
+    readers = [use.node for use in result.uses()]
+    if result.is_graph_output() or not group.issuperset(readers):
+        return False
+    shape = dimensions(result)
+    same = shape is not None and shape == dimensions(root.outputs[0])
+    return same or any(set(_operands(reader)) == {result} for reader in readers)
+
+
+def _operands(node: ir.Node) -> list[ir.Value]:
+    return [value for value in node.inputs if value is not None and _literal(value) is None]
+
+
+def _outer_values(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+    """What nodes read from others, constants of one element excepted, in order of first use."""
+    nodes = list(nodes)
+    inside = {node.outputs[0] for node in nodes}
+    values = (value for node in nodes for value in _operands(node))
+    return list(dict.fromkeys(value for value in values if value not in inside))
+
+
+def _chain(nodes: list[ir.Node]) -> Chain | None:
+    """Write nodes as an expression, None when their constants have more axes than the rest."""
+    inputs = _outer_values(nodes)
+    result = nodes[-1].outputs[0]
+    if not inputs or not _rank_is_kept(inputs, nodes):
+        return None
+    names = {value: f"x{i}" for i, value in enumerate(inputs)}
+    names |= {node.outputs[0]: f"t{i}" for i, node in enumerate(nodes)}
+    steps = tuple(_step(node, names) for node in nodes)
+    types = tuple(value.dtype for value in inputs if value.dtype is not None)
+    if result.dtype is None or len(types) < len(inputs):
+        return None
+    return Chain(tuple(nodes), tuple(inputs), Expression(types, steps))
+
+
+def _rank_is_kept(inputs: list[ir.Value], nodes: list[ir.Node]) -> bool:
+    """Constants of one element change no shape but its rank, which must come from others."""
+    literals = [
+        value.shape.rank()
+        for node in nodes
+        for value in node.inputs
+        if value is not None and value.shape is not None and _literal(value) is not None
+    ]
+    ranks = [0 if value.shape is None else value.shape.rank() for value in inputs]
+    return max(literals, default=0) <= max(ranks)
+
+
+def _step(node: ir.Node, names: dict[ir.Value, str]) -> Step:
+    arguments = tuple(
+        None if value is None else _literal(value) or names.get(value, "") for value in node.inputs
+    )
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    return Step(
+        domain=node.domain,
+        op_type=node.op_type,
+        attributes=tuple(sorted(attributes.items())),
+        arguments=arguments,
+        dtype=node.outputs[0].dtype or ir.DataType.UNDEFINED,
+    )
+
+
+def _literal(value: ir.Value) -> Literal | None:
+    dtype = value.dtype
+    if dtype not in NUMBERS or value.const_value is None or value.const_value.size != 1:
+        return None
+    array = constant(value)
+    if array is None:
+        return None
+    return Literal(float(array.item()) if dtype in REALS else int(array.item()), dtype)

@@ -1,0 +1,210 @@
+"""Sources of the libraries of kernels: in C++ for the CPU, in C++ and CUDA for CUDA."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortmeter.backend.kernels.expression import Expression
+from ortmeter.dtypes import numpy_dtype
+
+__all__ = ["DOMAIN", "cpu_source", "cuda_device_source", "cuda_host_source"]
+
+#: Domain of the operators that are compiled at run time.
+DOMAIN = "ortmeter.kernels"
+
+# How an element is stored, held, loaded and stored again.
+_STORED = {
+    ir.DataType.FLOAT: "float",
+    ir.DataType.DOUBLE: "double",
+    ir.DataType.FLOAT16: "uint16_t",
+    ir.DataType.BFLOAT16: "uint16_t",
+    ir.DataType.INT32: "int32_t",
+    ir.DataType.INT64: "int64_t",
+    ir.DataType.BOOL: "uint8_t",
+}
+_HELD = _STORED | {
+    ir.DataType.FLOAT16: "float",
+    ir.DataType.BFLOAT16: "float",
+    ir.DataType.BOOL: "bool",
+}
+_LOAD = {
+    ir.DataType.FLOAT16: "from_half({})",
+    ir.DataType.BFLOAT16: "from_bfloat({})",
+    ir.DataType.BOOL: "{} != 0",
+}
+_STORE = {ir.DataType.FLOAT16: "to_half({})", ir.DataType.BFLOAT16: "to_bfloat({})"}
+
+
+def cpu_source(expressions: Sequence[Expression]) -> str:
+    """Write a library of kernels for the CPU.
+
+    Parameters
+    ----------
+    expressions : sequence of Expression
+        One operator for each, without repetition.
+
+    Returns
+    -------
+    str
+        C++17 that includes nothing but headers of the standard library.
+    """
+    tiles = [f"(const void*)tile_{i}" for i in range(len(expressions))]
+    return "\n".join(
+        [
+            *_operator_source("CPUExecutionProvider"),
+            *map(_native, ("cpu_loop.h", "cpu_math.h", "functions.h")),
+            *(_tile(i, expression) for i, expression in enumerate(expressions)),
+            _registration(expressions, tiles),
+        ]
+    )
+
+
+def cuda_device_source(expressions: Sequence[Expression]) -> str:
+    """Write the kernels for CUDA.
+
+    Parameters
+    ----------
+    expressions : sequence of Expression
+        One kernel for each, ``kernel_0``, ``kernel_1``...
+
+    Returns
+    -------
+    str
+        CUDA C++17 that includes nothing.
+    """
+    return "\n".join(
+        [
+            *map(_native, ("layout.h", "cuda_math.h", "functions.h")),
+            *(_kernel(i, expression) for i, expression in enumerate(expressions)),
+        ]
+    )
+
+
+def cuda_host_source(
+    expressions: Sequence[Expression], image: bytes, provider: str = "CUDAExecutionProvider"
+) -> str:
+    """Write the library that launches the kernels of CUDA.
+
+    Parameters
+    ----------
+    expressions : sequence of Expression
+        Those that :func:`cuda_device_source` had.
+    image : bytes
+        What it was compiled into, for the driver to load.
+    provider : str
+        Execution provider that the operators belong to, as ONNX Runtime names it.
+
+    Returns
+    -------
+    str
+        C++17 that includes nothing of CUDA; the driver is opened when a kernel first runs.
+    """
+    names = [f'(const void*)"kernel_{i}"' for i in range(len(expressions))]
+    return "\n".join(
+        [
+            *_operator_source(provider),
+            f"static const unsigned char image[] = {{{', '.join(map(str, image))}}};",
+            _native("cuda_launch.h"),
+            _registration(expressions, names),
+        ]
+    )
+
+
+def _operator_source(provider: str) -> list[str]:
+    return [
+        _native("ort_abi.h"),
+        _native("layout.h"),
+        f'static const char* const kProvider = "{provider}";',
+        _native("operator.h"),
+    ]
+
+
+def _native(name: str) -> str:
+    return (Path(__file__).parent / "native" / name).read_text(encoding="utf-8")
+
+
+def _tile(index: int, expression: Expression) -> str:
+    """Write the loop of an expression, over arrays of the same size."""
+    stored = _STORED[expression.dtype]
+    pointers = [
+        f"  const {_STORED[t]}* __restrict p{i} = (const {_STORED[t]}*)inputs[{i}];"
+        for i, t in enumerate(expression.inputs)
+    ]
+    return "\n".join(
+        [
+            f"// {expression}",
+            f"static void tile_{index}(const void* const* inputs, void* output, int64_t size) {{",
+            *pointers,
+            f"  {stored}* __restrict y = ({stored}*)output;",
+            "#pragma GCC ivdep",
+            "  for (int64_t i = 0; i < size; ++i) {",
+            *_body(expression, [f"p{k}[i]" for k in range(len(expression.inputs))]),
+            "  }",
+            "}",
+        ]
+    )
+
+
+def _kernel(index: int, expression: Expression) -> str:
+    """Write the kernel of an expression, each thread several elements apart."""
+    count = len(expression.inputs)
+    pointers = [f"const {_STORED[t]}* __restrict__ p{k}" for k, t in enumerate(expression.inputs)]
+    parameters = ["const Layout layout", f"{_STORED[expression.dtype]}* __restrict__ y", *pointers]
+    return "\n".join(
+        [
+            f"// {expression}",
+            f'extern "C" __global__ void kernel_{index}({", ".join(parameters)}) {{',
+            "  const int64_t step = int64_t(gridDim.x) * blockDim.x;",
+            "  const int64_t first = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+            "#pragma unroll 1",
+            "  for (int64_t i = first; i < layout.total; i += step) {",
+            f"    int64_t ranks[{count}];",
+            "    locate(layout, i, ranks);",
+            *_body(expression, [f"p{k}[ranks[{k}]]" for k in range(count)]),
+            "  }",
+            "}",
+        ]
+    )
+
+
+def _body(expression: Expression, elements: Sequence[str]) -> list[str]:
+    """Load an element of each input, compute, store."""
+    loads = [
+        f"    const {_HELD[t]} x{k} = {_LOAD.get(t, '{}').format(elements[k])};"
+        for k, t in enumerate(expression.inputs)
+    ]
+    result = _STORE.get(expression.dtype, "{}").format(f"t{len(expression.steps) - 1}")
+    return [
+        *loads,
+        *(f"    {statement}" for statement in expression.code(_HELD)),
+        f"    y[i] = {result};",
+    ]
+
+
+def _registration(expressions: Sequence[Expression], bodies: Sequence[str]) -> str:
+    """Write the table of the operators, and the function that ONNX Runtime calls to have them."""
+    return "\n".join(
+        [
+            "static Operator operators[] = {",
+            *(f"  {_entry(e, body)}," for e, body in zip(expressions, bodies, strict=True)),
+            "};",
+            "EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* o, const OrtApiBase* base) {",
+            f'  return register_operators(o, base, "{DOMAIN}", operators, {len(expressions)});',
+            "}",
+            "",
+        ]
+    )
+
+
+def _entry(expression: Expression, body: str) -> str:
+    types = ", ".join(str(int(t)) for t in expression.inputs)
+    widths = ", ".join(str(_width(t)) for t in expression.inputs)
+    return (
+        f'{{{{}}, "{expression.name}", {len(expression.inputs)}, {{{types}}}, '
+        f"{int(expression.dtype)}, {{{widths}}}, {_width(expression.dtype)}, {body}}}"
+    )
+
+
+def _width(dtype: ir.DataType) -> int:
+    return numpy_dtype(int(dtype)).itemsize
