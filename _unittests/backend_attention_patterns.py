@@ -85,22 +85,6 @@ ATTENTION_MERGED = Graph(
     }}""",
     {"split": np.array([0, 0, 2, 4]), "merged": np.array([0, 0, -1])},
 )
-CAPPED = Graph(
-    """g (real[2, 3, 5, 4] Q, real[2, 3, 6, 4] K, real[2, 3, 6, 4] V, real[2, 1, 5, 6] A)
-    => (real[2, 3, 5, 4] Y) {
-        T = Transpose<perm=[0,1,3,2]>(K)  D = MatMul(Q, T)  S = Mul(D, scale)
-        R = Div(S, cap)  H = Tanh(R)  C = Mul(H, cap)  M = Add(C, A)
-        P = Softmax<axis=-1>(M)  Y = MatMul(P, V)
-    }""",
-    {"scale": np.float64(0.3), "cap": np.float64(1.5)},
-)
-CAPPED_PLAIN = Graph(
-    """g (real[2, 3, 5, 4] Q, real[2, 6, 3, 4] K, real[2, 3, 6, 4] V) => (real[2, 3, 5, 4] Y) {
-        T = Transpose<perm=[0,2,3,1]>(K)  D = MatMul(Q, T)
-        R = Div(D, cap)  H = Tanh(R)  C = Mul(H, cap)  P = Softmax<axis=-1>(C)  Y = MatMul(P, V)
-    }""",
-    {"cap": np.float64(1.5)},
-)
 WIDENED = Graph(
     """g (real[2, 3, 5, 4] Q, real[2, 3, 6, 4] K, real[2, 3, 6, 4] V) => (real[2, 3, 5, 4] Y) {
         T = Transpose<perm=[0,1,3,2]>(K)  D = MatMul(Q, T)  S = Mul(D, scale)
@@ -133,6 +117,37 @@ GROUP_QUERY_ANY_BATCH = Graph(
     {**half_angles(512, 8), "row": np.arange(512)[None], "one": np.array([1])},
 )
 
+CAPPED_GROUP_QUERY = Graph(
+    f"""g (real[2, 512, 64] Q, real[2, 512, 32] K, real[2, 512, 32] V) => (real[2, 512, 64] Y) {{
+        A = RotaryEmbedding<num_heads=4>(Q, cos, sin, positions)
+        B = RotaryEmbedding<num_heads=2>(K, cos, sin, positions)
+        Ar = Reshape(A, split4)  Ah = {SWAP}(Ar)
+        Br = Reshape(B, split2)  Bh = {SWAP}(Br)
+        Bu = Unsqueeze(Bh, axis)  Be = Expand(Bu, pairs)  Bm = Reshape(Be, heads)
+        Vr = Reshape(V, split2)  Vh = {SWAP}(Vr)
+        Vu = Unsqueeze(Vh, axis)  Ve = Expand(Vu, pairs)  Vm = Reshape(Ve, heads)
+        T = Transpose<perm=[0,1,3,2]>(Bm)  D = MatMul(Ah, T)  S = Mul(D, scale)
+        R = Div(S, cap)  H = Tanh(R)  C = Mul(H, cap)  M = Add(C, mask)
+        P = Softmax<axis=-1>(M)  O = MatMul(P, Vm)  W = {SWAP}(O)  Y = Reshape(W, merged)
+    }}""",
+    {
+        **half_angles(512, 8),
+        "positions": np.tile(np.arange(512), (2, 1)),
+        "mask": np.where(band(512, 100), 0.0, -np.inf)[None, None],
+        "scale": np.float64(0.3),
+        "cap": np.float64(1.5),
+        "axis": np.array([2]),
+        "pairs": np.array([2, 2, 2, 512, 16]),
+        "heads": np.array([2, 4, 512, 16]),
+        "split4": np.array([0, 0, 4, 16]),
+        "split2": np.array([0, 0, 2, 16]),
+        "merged": np.array([0, 0, -1]),
+    },
+)
+
+_READ = frozenset(
+    {"A", "B", "Ar", "Ah", "Br", "Bh", "Bu", "Be", "Bm", "Vr", "Vh", "Vu", "Ve", "Vm"}
+)
 _TABLES = frozenset({"Cc", "Cu", "Dd", "Du"})
 _HALF = ("float16", "bfloat16")
 
@@ -190,18 +205,6 @@ ATTENTIONS = {
         "operators": ("Reshape", "Reshape", "Attention"),
         "shared": frozenset({"Qh", "Kh", "Vr", "Vh"}),
     },
-    "capped": {
-        "rule": "CappedAttention",
-        "graph": CAPPED,
-        "operators": ("Attention",),
-        "cuda": (),
-    },
-    "capped plain": {
-        "rule": "CappedAttention",
-        "graph": CAPPED_PLAIN,
-        "operators": ("Transpose", "Attention"),
-        "cuda": (),
-    },
     "eager widened": {
         "rule": "EagerAttention",
         "graph": WIDENED,
@@ -212,6 +215,13 @@ ATTENTIONS = {
         "graph": GROUP_QUERY_WINDOW,
         "operators": ("GroupQueryAttention",),
         "cuda": _HALF,
+    },
+    "capped group query": {
+        "rule": "CappedGroupQuery",
+        "graph": CAPPED_GROUP_QUERY,
+        "operators": ("GroupQueryAttention",),
+        "cuda": _HALF,
+        "shared": _READ,
     },
     "group query capped": {
         "rule": "GroupQuery",

@@ -15,7 +15,7 @@ from ortmeter.backend.rules.values import (
     scalar,
 )
 
-__all__ = ["RULES", "EagerAttention"]
+__all__ = ["RULES", "EagerAttention", "Scores", "read_scores"]
 
 # Exchanges the positions and the features of the keys.
 _TRANSPOSED = (0, 1, 3, 2)
@@ -24,18 +24,18 @@ _MERGED = (0, 2, 3, 1)
 
 
 class EagerAttention:
-    """``softmax(q @ transpose(k) [* scale] [capped] [+ mask]) @ v`` -> Attention.
+    """``softmax(q @ transpose(k) [* scale] [+ mask]) @ v`` -> Attention.
+
+    Scores that are capped stay: on CPU the kernel takes longer to cap than the nodes do.
 
     Parameters
     ----------
-    capped : bool
-        Whether the scores are capped, ``tanh(scores / cap) * cap``, before the mask is added.
     widened : bool
         Whether the weights of 16 bits are computed in 32 bits, as the kernel does.
     """
 
-    def __init__(self, *, capped: bool, widened: bool) -> None:
-        self.capped, self.widened = capped, widened
+    def __init__(self, *, widened: bool) -> None:
+        self.widened = widened
 
     def pattern(self, op: Any, scores: Any, v: Any) -> Any:
         """The axes are the batch, the heads, the positions and the features of a head."""
@@ -46,8 +46,8 @@ class EagerAttention:
 
     def rewrite(self, op: Any, *, scores: ir.Value, v: ir.Value) -> Any:
         """Split the keys into heads again when the transposition was merged."""
-        found = _masked(scores)
-        if found is None or found.scale <= 0 or (found.softcap > 0) is not self.capped:
+        found = read_scores(scores)
+        if found is None or found.scale <= 0 or found.softcap:
             return None
         queries, keys, values = (dimensions(x, rank=4) for x in (found.q, found.k, v))
         if queries is None or keys is None or values is None or found.q.dtype != v.dtype:
@@ -60,13 +60,26 @@ class EagerAttention:
             return None
         k = _swapped(op, found.k, keys) if found.merged else found.k
         inputs = (found.q, k, v, found.mask) if found.mask else (found.q, k, v)
-        cap = {"softcap": found.softcap} if self.capped else {}
-        return op.Attention(*inputs, scale=found.scale, **cap)
+        return op.Attention(*inputs, scale=found.scale)
 
 
 @dataclass(frozen=True)
-class _Scores:
-    """What scores are computed from; *merged* is about the transposition of the keys."""
+class Scores:
+    """What the scores of an attention are computed from.
+
+    Parameters
+    ----------
+    q, k : onnx_ir.Value
+        Queries and keys.
+    merged : bool
+        Whether the transposition of the keys is merged with that of their split into heads.
+    scale : float
+        Factor of the products.
+    softcap : float
+        Bound of the scaled products, 0 for none.
+    mask : onnx_ir.Value, optional
+        What is added at the end.
+    """
 
     q: ir.Value
     k: ir.Value
@@ -76,7 +89,19 @@ class _Scores:
     mask: ir.Value | None = None
 
 
-def _masked(scores: ir.Value) -> _Scores | None:
+def read_scores(scores: ir.Value) -> Scores | None:
+    """Tell what scores are computed from, by nodes whose results nothing else reads.
+
+    Parameters
+    ----------
+    scores : onnx_ir.Value
+        What a softmax is applied to.
+
+    Returns
+    -------
+    Scores or None
+        None when they are no scores of an attention.
+    """
     for inner, mask in _operands(scores, "Add"):
         found = _capped(inner)
         if found is not None:
@@ -84,7 +109,7 @@ def _masked(scores: ir.Value) -> _Scores | None:
     return _capped(scores)
 
 
-def _capped(scores: ir.Value) -> _Scores | None:
+def _capped(scores: ir.Value) -> Scores | None:
     for bounded, cap in _operands(scores, "Mul"):
         tanh = _inner(bounded, "Tanh")
         for inner, divisor in _operands(tanh.inputs[0], "Div") if tanh else ():
@@ -94,7 +119,7 @@ def _capped(scores: ir.Value) -> _Scores | None:
     return _scaled(scores)
 
 
-def _scaled(scores: ir.Value) -> _Scores | None:
+def _scaled(scores: ir.Value) -> Scores | None:
     for operator, power in (("Mul", 1), ("Div", -1)):
         for inner, scale in _operands(scores, operator):
             found, factor = _product(inner), scalar(scale)
@@ -103,12 +128,12 @@ def _scaled(scores: ir.Value) -> _Scores | None:
     return _product(scores)
 
 
-def _product(scores: ir.Value) -> _Scores | None:
+def _product(scores: ir.Value) -> Scores | None:
     for queries, keys in _operands(scores, "MatMul"):
         transpose = _inner(keys, "Transpose")
         perm = tuple(transpose.attributes["perm"].as_ints()) if transpose else ()
         if transpose and transpose.inputs[0] and perm in {_TRANSPOSED, _MERGED}:
-            return _Scores(queries, transpose.inputs[0], perm == _MERGED)
+            return Scores(queries, transpose.inputs[0], perm == _MERGED)
     return None
 
 
@@ -143,15 +168,15 @@ def _covers(mask: tuple[int | str, ...] | None, scores: tuple[int | str, ...]) -
     return all(dim in {1, size} for dim, size in zip(mask[-3::-1], scores[-3::-1], strict=False))
 
 
-def _fusions(*, capped: bool) -> tuple[EagerAttention, ...]:
-    return tuple(EagerAttention(capped=capped, widened=widened) for widened in (False, True))
-
-
 _TYPES = {"cpu": frozenset({F32, F16}), "cuda": frozenset({F32, F16, BF16})}
 
 #: The rules of this family.
 RULES = (
-    Rule("EagerAttention", "default", _fusions(capped=False), _TYPES, opset=23),
-    # the kernel of CUDA is not known to cap
-    Rule("CappedAttention", "default", _fusions(capped=True), {"cpu": _TYPES["cpu"]}, opset=23),
+    Rule(
+        "EagerAttention",
+        "default",
+        tuple(EagerAttention(widened=widened) for widened in (False, True)),
+        _TYPES,
+        opset=23,
+    ),
 )

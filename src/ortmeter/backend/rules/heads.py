@@ -20,6 +20,8 @@ __all__ = [
     "NormalizedHeads",
     "RepeatedHeads",
     "RotaryBeforeSplit",
+    "before_repeat",
+    "before_split",
 ]
 
 _LAST = frozenset({-1, 3})
@@ -169,15 +171,26 @@ class RepeatedHeads:
         y: ir.Value,
     ) -> Any:
         """Keys and values have the same heads."""
-        keys, values = _before_repeat(k), _before_repeat(v)
+        keys, values = before_repeat(k), before_repeat(v)
         if keys is None or values is None or dimensions(keys, rank=4) != dimensions(values):
             return None
         inputs = (q, keys, values) if mask is None else (q, keys, values, mask)
         return op.Attention(*inputs, **producer(y).attributes)
 
 
-def _before_repeat(value: ir.Value) -> ir.Value | None:
-    """Give what a value was before each of its heads was repeated: a new axis, then merged."""
+def before_repeat(value: ir.Value) -> ir.Value | None:
+    """Give what a value was before each of its heads was repeated: a new axis, then merged.
+
+    Parameters
+    ----------
+    value : onnx_ir.Value
+        Heads of shape ``(batch, heads, length, size)``.
+
+    Returns
+    -------
+    onnx_ir.Value or None
+        None when they are not repeated, or not one by one.
+    """
     reshape = from_operator(value, "Reshape")
     expand = from_operator(reshape.inputs[0], "Expand") if reshape else None
     unsqueeze = from_operator(expand.inputs[0], "Unsqueeze") if expand else None
