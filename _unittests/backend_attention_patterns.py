@@ -133,7 +133,7 @@ CAPPED_GROUP_QUERY = Graph(
     {
         **half_angles(512, 8),
         "positions": np.tile(np.arange(512), (2, 1)),
-        "mask": np.where(band(512, 100), 0.0, -np.inf)[None, None],
+        "mask": np.where(band(512, 64), 0.0, -np.inf)[None, None],
         "scale": np.float64(0.3),
         "cap": np.float64(1.5),
         "axis": np.array([2]),

@@ -16,7 +16,7 @@ INNER = [(n, result) for n, p in PATTERNS.items() for result in p.graph.inner_re
 KEPT = [(name, result) for name, result in INNER if result not in PATTERNS[name].shared]
 SHARED = [(name, result) for name, p in PATTERNS.items() for result in sorted(p.shared)]
 # In test_rules_products.py: each node that they replace counts, or they follow another rule.
-# In test_rules_attention.py: the sizes must be named.
+# In test_rules_masks.py: the sizes must be named.
 ELSEWHERE = {"MergedProducts", "PackedGroupQuery", "SlicesToSplit", "WindowMask"}
 
 

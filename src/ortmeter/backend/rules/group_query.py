@@ -21,7 +21,7 @@ SHORTEST = 512
 # What the kernel asks of the size of a head that it rotates.
 _HEAD_MULTIPLE = 16
 # How many windows a sequence must hold for capped scores to be worth it.
-_NARROW = 4
+_NARROW = 8
 # The positions 0, 1, 2... of every sequence.
 _POSITIONS = Affine(0, {-1: 1})
 
@@ -138,9 +138,10 @@ def _keys_seen(attention: ir.Node, mask: ir.Value | None) -> float | None:
     causal = attention.attributes.get_int("is_causal", 0)
     if mask is None:
         return math.inf if causal else None
-    shape, length = dimensions(mask), (dimensions(attention.inputs[0]) or ())[-2:-1]
-    square = shape is not None and shape[-2:] == (*length, *length)
-    return window(mask) if square and not causal else None
+    shape, (length,) = dimensions(mask), (dimensions(attention.inputs[0]) or (None,) * 3)[-2:-1]
+    seen = window(mask) if shape is not None and shape[-2:] == (length, length) else None
+    narrow = seen is not None and isinstance(length, int) and seen < length
+    return seen if narrow and not causal else None
 
 
 def _last(op: Any, q: ir.Value, length: int) -> ir.Value:
