@@ -202,6 +202,16 @@ def test_a_layer_of_llama_becomes_a_few_nodes():
     }
 
 
+def test_capped_scores_in_a_window_become_one_kernel():
+    sizes = {"max_position_embeddings": 512, "use_cache": False}
+    model, _ = ARCHITECTURES["gemma2"].build("eager", layers=1, **sizes)
+    (compiled,) = compile_and_run(model, {"input_ids": torch.randint(100, (1, 512))})
+    assert_agreement(compiled)
+    found = compiled.operators(FUSED)
+    assert found["GroupQueryAttention"] == 1
+    assert not PRIMITIVES & found.keys()
+
+
 def test_an_architecture_with_two_caches_is_explained():
     model, inputs = ARCHITECTURES["t5"].build("sdpa", layers=1)
     explanation = explain(lambda a, b: model(input_ids=a, decoder_input_ids=b), *inputs.values())
