@@ -162,7 +162,7 @@ class SweepResult:
         Returns
         -------
         SweepReport
-            See :func:`~ortmeter.sweep.report.sweep_report`.
+            See :func:`~ortmeter.sweep.sweep_report`.
         """
         from ortmeter.sweep.report import sweep_report
 
