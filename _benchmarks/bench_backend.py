@@ -86,7 +86,7 @@ def latency_table(
             },
             **{key: f"{value:g}" for key, value in runs[name].items() if key != "seconds"},
         }
-    return pd.DataFrame.from_dict(rows, orient="index").fillna("")
+    return pd.DataFrame.from_dict(rows, orient="index").astype(object).fillna("")
 
 
 def compare_to_goal(found: Speedup, goal: float) -> str:
