@@ -3,6 +3,7 @@ PYTHON ?= python3
 RUNTIME ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 PROVIDER ?= auto
 PAGE ?= plot_op_gemm2_cuda
+WORKERS ?= 2
 SPHINXOPTS ?=
 ifeq ($(filter $(RUNTIME),cpu gpu),)
 $(error RUNTIME=$(RUNTIME) is not known. Accepted: cpu, gpu)
@@ -29,7 +30,7 @@ page: install ## run one page, PAGE=plot_x, and rebuild the site around it
 record: install ## run the pages on PROVIDER, keep what they measured in _doc/results
 	for page in _doc/examples/*/plot_*.py; do ORTMETER_RECORD=1 ORTMETER_RESULTS=_doc/results MPLBACKEND=agg $(BIN)/python $$page || exit 1; done
 test: install ## run the tests that need no site
-	$(BIN)/python -m pytest -m "not site and not browser"
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not site and not browser"
 test-site: html ## run the tests of the built site
 	$(BIN)/python -m pytest -m "site and not browser"
 test-browser: html $(BROWSER) ## open every page of the built site in a browser
