@@ -1,17 +1,17 @@
 """Memory that a candidate needs, measured in a process that does nothing else."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from ortmeter._child import child_command
 from ortmeter.candidates import candidate_from_files
 from ortmeter.errors import ModelError
 from ortmeter.timing import Candidate
 
-__all__ = ["memory_of_candidate"]
+__all__ = ["main", "memory_of_candidate"]
 
 _STATUS = Path("/proc/self/status")
 _KIB_PER_MIB = 1024
@@ -42,31 +42,34 @@ def memory_of_candidate(candidate: Candidate) -> float | None:
         arguments = dict(candidate.recipe(Path(folder)).arguments)
         file.write_text(json.dumps(arguments), encoding="utf-8")
         done = subprocess.run(  # noqa: S603 - our own module
-            [sys.executable, "-m", "ortmeter.cli.memory", str(file)],
+            child_command("ortmeter.cli.memory", file),
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
     if done.returncode:
         raise ModelError(f"a process that runs the model failed: {done.stderr.strip()[-300:]}")
-    return round(int(done.stdout) / _KIB_PER_MIB, 1)
+    return round(int(done.stdout.split()[-1]) / _KIB_PER_MIB, 1)
 
 
-def _measure_growth(file: str) -> int:
-    arguments = json.loads(Path(file).read_text(encoding="utf-8"))
+def main(task: str) -> None:
+    """Print the growth of this process, in KiB, as the last line.
+
+    Parameters
+    ----------
+    task : path
+        JSON written by :func:`memory_of_candidate`.
+    """
+    arguments = json.loads(Path(task).read_text(encoding="utf-8"))
     import onnxruntime  # noqa: F401 - loaded before, it is not part of what is measured
 
     before = _status("VmRSS")
     candidate_from_files(**arguments).function()
-    return max(_status("VmHWM") - before, 0)
+    sys.stdout.write(f"\n{max(_status('VmHWM') - before, 0)}\n")
 
 
 def _status(field: str) -> int:
     """Read a field of the status of this process, in KiB."""
     lines = _STATUS.read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-
-if __name__ == "__main__":
-    print(_measure_growth(sys.argv[1]))  # noqa: T201 - the answer to the parent

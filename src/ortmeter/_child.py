@@ -1,0 +1,53 @@
+"""Start a Python process that executes no file of the folder where it happens to be.
+
+``python -m module`` puts the current folder before the standard library, ``python script.py`` the
+folder of the script, ``PYTHONPATH`` whatever it names: a ``json.py`` beside a model would run.
+A child starts isolated (``-I``: no current folder, no ``PYTHON*`` variable, no ``-W`` of its
+parent), takes this very package, and finds what its parent can import after everything else.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["child_command"]
+
+_BOOT = """\
+import importlib.util, sys
+package, module, count, *rest = sys.argv[1:]
+paths, arguments = rest[: int(count)], rest[int(count) :]
+sys.path += [path for path in paths if path not in sys.path]
+spec = importlib.util.spec_from_file_location("ortmeter", package)
+sys.modules["ortmeter"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["ortmeter"])
+sys.argv[:] = [module, *arguments]
+importlib.import_module(module).main(*arguments)
+"""
+_PACKAGE = Path(__file__).resolve().with_name("__init__.py")
+
+
+def child_command(module: str, *arguments: str | os.PathLike[str]) -> list[str]:
+    """Write the command of a child process that runs a function ``main``.
+
+    Parameters
+    ----------
+    module : str
+        Module that has the function, such as ``ortmeter.timing.worker``.
+    *arguments : str or path
+        Arguments of the function, which gets texts.
+
+    Returns
+    -------
+    list of str
+        The command, for :mod:`subprocess`. The child imports what its parent can import from
+        absolute folders; its own standard library and packages come first.
+
+    Examples
+    --------
+    >>> child_command("ortmeter.timing.worker", "task.json")[1:3]
+    ['-I', '-c']
+    """
+    paths = [path for path in sys.path if Path(path).is_absolute()]
+    texts = [os.fspath(argument) for argument in arguments]
+    boot = [_BOOT, str(_PACKAGE), module, str(len(paths)), *paths]
+    return [sys.executable, "-I", "-c", *boot, *texts]
