@@ -1,18 +1,84 @@
 """Write files that are never seen half-written."""
 
+import os
+import stat
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+from ortmeter.errors import InvalidArgumentError
+
+__all__ = ["replaceable", "write_atomically"]
+
+
+def replaceable(path: Path) -> Path:
+    """Find the file that a path leads to, through symbolic links; it may not exist yet.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Something else than a regular file is there.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:  # also a link to what does not exist yet
+        return Path(os.path.realpath(path))
+    if not stat.S_ISREG(mode):
+        raise InvalidArgumentError(
+            f"{os.fspath(path)!r} cannot be written: it is {_kind(mode)}. Accepted: a regular file "
+            "or a name that is free, in a writable folder"
+        )
+    return Path(os.path.realpath(path))
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file, or leave what was there when that fails."""
-    # Not a file of tempfile: those are readable by their owner only.
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    """Write a file, or leave what was there when that fails.
+
+    Links are followed; a file that is replaced keeps its permissions.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Something else than a regular file is there.
+    OSError
+        It cannot be written.
+    """
+    file = replaceable(path)
+    mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else None
+    # Not a file of tempfile, readable by its owner only; nor a name made of the path's, too long.
+    temporary = file.with_name(f".{uuid.uuid4().hex}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(temporary, flags, 0o666 if mode is None else 0o600)
     try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if mode is not None:
+            temporary.chmod(mode)
+        temporary.replace(file)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    _sync_folder(file.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Keep the new name through a power cut, where the system can open a folder."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "no regular file")

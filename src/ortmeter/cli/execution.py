@@ -75,11 +75,11 @@ def _serve(options: Namespace) -> int:
 
 
 def _publish(options: Namespace, report: Report, code: int) -> int:
-    text = json.dumps(report.to_dict(), indent=2) if options.json else report.to_text()
-    print(text)  # noqa: T201
-    if options.html:
+    if options.html:  # first: the standard output may be closed, or its disk full
         file = report.save(options.html, overwrite=options.force)
         print(f"report: {file}", file=sys.stderr)  # noqa: T201
+    text = json.dumps(report.to_dict(), indent=2) if options.json else report.to_text()
+    print(text)  # noqa: T201
     return code
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ortmeter._files import write_atomically
+from ortmeter._files import replaceable, write_atomically
 from ortmeter._rendering import as_text, flatten, freeze
 from ortmeter.environment import Environment, environment
 from ortmeter.errors import InvalidArgumentError
@@ -141,7 +141,7 @@ class Report:
         Raises
         ------
         InvalidArgumentError
-            The file exists, or cannot be written.
+            The file exists, is not a regular one, or cannot be written.
         """
         file = Path(path)
         check_writable(file, overwrite=overwrite)
@@ -159,11 +159,12 @@ def check_writable(file: Path, *, overwrite: bool) -> None:
     Raises
     ------
     InvalidArgumentError
-        The file exists, or its folder is missing or read-only.
+        The file exists, is not a regular one, or its folder is missing or read-only.
     """
-    if file.exists() and not overwrite:
+    target = replaceable(file)
+    if target.exists() and not overwrite:
         raise InvalidArgumentError(f"{file} exists: give another name, or --force to replace it")
-    if file.is_dir() or not os.access(file.parent, os.W_OK):
+    if not os.access(target.parent, os.W_OK):
         raise InvalidArgumentError(f"{file} cannot be written: give a file in a writable folder")
 
 

@@ -1,0 +1,123 @@
+import os
+import socket
+import stat
+
+import pytest
+
+from ortmeter._files import write_atomically
+from ortmeter.errors import InvalidArgumentError
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_file_is_written_then_replaced(tmp_path):
+    file = tmp_path / "a.txt"
+    for content in (b"first", b"second, longer", b""):
+        write_atomically(file, content)
+        assert file.read_bytes() == content
+    assert names(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("asked", [0o600, 0o640, 0o664, 0o444])
+def test_what_is_replaced_keeps_its_permissions(tmp_path, asked):
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"old")
+    file.chmod(asked)
+    write_atomically(file, b"new")
+    assert (file.read_bytes(), mode(file)) == (b"new", asked)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_a_new_file_has_the_permissions_that_open_gives(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "ours", b"")
+        (tmp_path / "theirs").write_bytes(b"")
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "ours") == mode(tmp_path / "theirs") == 0o666 & ~mask
+
+
+def test_links_are_followed(tmp_path):
+    (tmp_path / "far").mkdir()
+    target = tmp_path / "far" / "target.txt"
+    target.write_bytes(b"old")
+    target.chmod(0o600)
+    middle, link = tmp_path / "far" / "middle", tmp_path / "link"
+    middle.symlink_to("target.txt")
+    link.symlink_to(middle)
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert middle.is_symlink()
+    assert (target.read_bytes(), mode(target)) == (b"new", 0o600)
+    assert names(tmp_path / "far") == ["middle", "target.txt"]
+
+
+def test_a_link_to_nothing_creates_its_target(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to("target.txt")
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert (tmp_path / "target.txt").read_bytes() == b"new"
+
+
+def test_what_is_not_a_regular_file_is_refused_and_left(tmp_path):
+    fifo, folder, link = tmp_path / "fifo", tmp_path / "folder", tmp_path / "link"
+    os.mkfifo(fifo)
+    folder.mkdir()
+    link.symlink_to("/dev/null")
+    for path, kind in [(fifo, "pipe"), (folder, "folder"), (link, "device")]:
+        before = path.lstat()
+        with pytest.raises(InvalidArgumentError, match=f"'{path}'.* a {kind}.*a regular file"):
+            write_atomically(path, b"new")
+        assert path.lstat() == before
+    assert names(tmp_path) == ["fifo", "folder", "link"]
+
+
+def test_a_socket_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the name of a socket is short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        with pytest.raises(InvalidArgumentError, match="a socket"):
+            write_atomically(tmp_path / "socket", b"new")
+
+
+def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"old")
+
+    def fail(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_the_content_then_its_name_reach_the_disk(tmp_path, monkeypatch):
+    file, events = tmp_path / "a.txt", []
+    sync = os.fsync
+
+    def traced(descriptor):
+        where = os.fstat(descriptor)
+        kind = "folder" if stat.S_ISDIR(where.st_mode) else f"{where.st_size} bytes"
+        events.append((kind, file.exists()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", traced)
+    write_atomically(file, b"12345")
+    assert events == [("5 bytes", False), ("folder", True)]
+
+
+def test_a_name_of_the_greatest_length_is_written(tmp_path):
+    file = tmp_path / ("a" * 255)
+    write_atomically(file, b"new")
+    assert file.read_bytes() == b"new"
