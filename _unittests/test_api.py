@@ -14,7 +14,7 @@ import pytest
 import ortmeter
 
 # Programs started as a process of their own.
-PROGRAMS = {"ortmeter.__main__", "ortmeter._probe", "ortmeter.timing.worker"}
+PROGRAMS = {"ortmeter.__main__"}
 MODULES = sorted(module.name for module in pkgutil.walk_packages(ortmeter.__path__, "ortmeter."))
 HEAVY = ("torch", "onnxruntime", "pandas", "matplotlib")
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import onnx
 import pytest
 
+from ortmeter import providers
 from ortmeter._child import child_command
+from ortmeter.sweep.script import Script
 
 SHADOWED = (
     "json", "numpy", "random", "typing", "pathlib", "sitecustomize", "usercustomize", "onnxruntime",
@@ -110,4 +112,14 @@ def test_a_bench_executes_nothing_that_is_beside_the_model(folder, place):
         done = run([sys.executable, "script.py", ",".join(SHADOWED)], folder)
     assert done.returncode == 0, done.stderr
     assert "Memory of a process" in done.stdout
+    assert executed(folder) == []
+
+
+def test_no_child_executes_what_is_around_it(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}")
+    monkeypatch.syspath_prepend("")
+    assert not providers._probe_cuda().reason.startswith("the probe died")
+    page = Script("plot_x.py", "import ortmeter\nortmeter.get_parsed_args('plot_x', record=False)")
+    assert page.check([{}]) == "plot_x"
     assert executed(folder) == []

@@ -1,8 +1,6 @@
-import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -44,7 +42,12 @@ def fresh_probe(monkeypatch, tmp_path):
 
     def probe(code):
         (tmp_path / "onnxruntime.py").write_text(code)
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        first = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"  # before the true one
+        monkeypatch.setattr(
+            providers,
+            "child_command",
+            lambda name: [sys.executable, "-c", f"{first}; import {name} as m; m.main()"],
+        )
         return providers._probe_cuda()
 
     return probe
@@ -104,19 +107,6 @@ def test_the_probe_agrees_with_the_driver_of_this_machine():
     if not has_gpu:
         assert usable_providers() == ("cpu",)
         assert probe_providers()["cuda"].reason
-
-
-def test_the_probe_ignores_the_modules_beside_it(tmp_path):
-    """The folder of the package holds names such as `errors`, which must not shadow others."""
-    child = subprocess.run(
-        [sys.executable, str(Path(providers.__file__).with_name("_probe.py"))],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONWARNINGS": "error"},
-    )
-    assert '"usable"' in child.stdout.splitlines()[-1]
 
 
 def test_cuda_asked_for_without_cuda_says_why(monkeypatch):

@@ -1,4 +1,4 @@
-"""Find out whether CUDA works, in a process of its own: ``python _probe.py``.
+"""Find out whether CUDA works, in a process of its own.
 
 ``get_available_providers`` describes the wheel and a session that asks for CUDA is created on CPU
 without an error, so the only truth is a session which may not fall back. It runs in a child
@@ -8,7 +8,8 @@ The last line of the standard output is a JSON object: ``usable`` and ``reason``
 
 import json
 import sys
-from pathlib import Path
+
+__all__ = ["main", "probe_cuda"]
 
 EXECUTION_PROVIDER = "CUDAExecutionProvider"
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
@@ -45,9 +46,3 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - whatever goes wrong, CUDA is not usable
         usable, reason = False, f"{type(error).__name__}: {error}"
     sys.stdout.write("\n" + json.dumps({"usable": usable, "reason": reason}) + "\n")
-
-
-if __name__ == "__main__":
-    # A script puts its own folder first, where our modules would hide others of the same name.
-    sys.path[:] = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
-    main()

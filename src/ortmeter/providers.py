@@ -5,10 +5,9 @@ import importlib.util
 import json
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
+from ortmeter._child import child_command
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 
 __all__ = ["Provider", "ProviderStatus", "probe_providers", "resolve_provider", "usable_providers"]
@@ -160,10 +159,14 @@ def resolve_provider(provider: str) -> Provider:
 
 
 def _probe_cuda() -> ProviderStatus:
-    command = [sys.executable, str(Path(__file__).with_name("_probe.py"))]
     try:
-        child = subprocess.run(  # noqa: S603 - our own script
-            command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
+        child = subprocess.run(  # noqa: S603 - our own module
+            child_command("ortmeter._probe"),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return ProviderStatus("cuda", usable=False, reason=f"the probe did not answer ({error})")

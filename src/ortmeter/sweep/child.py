@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -12,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ortmeter._child import child_command
 from ortmeter.results.record import FOLDER_VARIABLE
 from ortmeter.sweep.machine import LOCK_VARIABLE, pinned
 from ortmeter.sweep.script import Script, how_it_ended, page_environment
@@ -154,7 +154,7 @@ def _start(
     # A page that runs a sweep of its own does it within its turn.
     turn = {LOCK_VARIABLE: str(script.parent / "machine.lock")}
     return subprocess.Popen(  # noqa: S603 - the page that is asked for
-        [sys.executable, str(script), *arguments, "--record"],
+        child_command("ortmeter._page_run", script, *arguments, "--record"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

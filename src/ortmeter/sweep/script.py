@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ortmeter._child import child_command
 from ortmeter._page_check import CHECK_VARIABLE
 from ortmeter.errors import InvalidArgumentError
 
@@ -120,9 +120,7 @@ def page_environment(variables: Mapping[str, str]) -> dict[str, str]:
         Variables to add.
     """
     kept = {name: text for name, text in os.environ.items() if not name.startswith("ORTMETER_")}
-    # What was written before a crash is kept, and a crash says where.
-    plain = {"MPLBACKEND": "agg", "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    return {**kept, **plain, **variables}
+    return {**kept, "MPLBACKEND": "agg", **variables}
 
 
 def how_it_ended(code: int, output: str) -> str:
@@ -156,7 +154,7 @@ def _ask(script: Script, lines: Sequence[Sequence[str]]) -> dict[str, Any]:
         question.write_text(json.dumps(asked), encoding="utf-8")
         try:
             child = subprocess.run(  # noqa: S603 - the page that is asked for
-                [sys.executable, str(script.write(folder))],
+                child_command("ortmeter._page_run", script.write(folder)),
                 capture_output=True,
                 text=True,
                 errors="replace",

@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 
+from ortmeter import _kernel_trial
+from ortmeter._child import child_command
 from ortmeter._files import write_atomically
 from ortmeter.backend.errors import KernelError
 from ortmeter.backend.kernels.expression import Expression
@@ -22,7 +22,7 @@ from ortmeter.providers import Provider
 
 __all__ = ["check_library", "trial_model"]
 
-_SCRIPT = Path(__file__).with_name("_trial.py")
+_PROGRAM = Path(_kernel_trial.__file__)
 _TIMEOUT_S = 300
 _OPSET = 23
 # From the least precise.
@@ -48,7 +48,7 @@ def check_library(library: Path, expressions: Sequence[Expression], provider: Pr
     """
     version = import_optional("onnxruntime", "cpu", "gpu").__version__
     model = ir.to_proto(trial_model(expressions)).SerializeToString(deterministic=True)
-    trial = hashlib.sha256(model + _SCRIPT.read_bytes() + version.encode()).hexdigest()[:8]
+    trial = hashlib.sha256(model + _PROGRAM.read_bytes() + version.encode()).hexdigest()[:8]
     answer = library.with_name(f"{library.stem}-{trial}.json")
     if not answer.exists():
         reason = _run_trial(library, model, provider)
@@ -62,12 +62,13 @@ def _run_trial(library: Path, content: bytes, provider: Provider) -> str:
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "trial.onnx"
         model.write_bytes(content)
-        command = [sys.executable, *map(os.fspath, (_SCRIPT, library, model))]
+        provided = provider.execution_provider
         try:
-            child = subprocess.run(  # noqa: S603 - our own script
-                [*command, provider.execution_provider],
+            child = subprocess.run(  # noqa: S603 - our own module
+                child_command("ortmeter._kernel_trial", library, model, provided),
                 capture_output=True,
                 text=True,
+                errors="replace",
                 timeout=_TIMEOUT_S,
                 check=False,
             )

@@ -1,18 +1,17 @@
-"""Run kernels beside what they replace: ``python _trial.py LIBRARY MODEL PROVIDER``.
+"""Run kernels of the backend beside what they replace, in a process of its own.
 
-In a process of its own, which may crash. The model has pairs of outputs, expected then got, that
-are computed from inputs of 32-bit real numbers. The last line of the standard output is a JSON
-object: the ``reason`` of a failure, empty when there is none.
+The process may crash, and starts without torch. The model has pairs of outputs, expected then got,
+that are computed from inputs of 32-bit real numbers. The last line of the standard output is a
+JSON object: the ``reason`` of a failure, empty when there is none.
 """
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
 
-__all__ = ["agree", "draw", "run_trial"]
+__all__ = ["agree", "draw", "main", "run_trial"]
 
 SHAPES = ((2, 5, 67), (67,), (5, 1), ())
 TOLERANCES = {"bfloat16": 1e-1, "float16": 2e-2, "float32": 1e-4, "float64": 1e-9}
@@ -61,16 +60,10 @@ def agree(expected: np.ndarray, got: np.ndarray, tolerance: float) -> bool:
     return bool(np.mean(close | same) >= SHARE)
 
 
-def main() -> None:
+def main(library: str, model: str, provider: str) -> None:
     """Print the answer as the last line."""
     try:
-        reason = run_trial(*sys.argv[1:])
+        reason = run_trial(library, model, provider)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong, the library is not used
         reason = f"{type(error).__name__}: {error}"
     sys.stdout.write("\n" + json.dumps({"reason": reason}) + "\n")
-
-
-if __name__ == "__main__":
-    # A script puts its own folder first, where our modules would hide others of the same name.
-    sys.path[:] = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
-    main()
