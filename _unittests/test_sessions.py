@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -167,6 +169,87 @@ def test_other_external_data_is_another_model(tmp_path):
         got = optimized_model(path, provider="cpu", cache=tmp_path / "cache")
         (tensor,) = got.graph.initializer
         assert (onnx.numpy_helper.to_array(tensor) == value).all()
+
+
+BRANCH = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n] X, bool C) => (float[n] Y) {
+  Y = If (C) <
+    then_branch = yes () => (float[n] A) { K = Exp(W)  A = Add(X, K) },
+    else_branch = no () => (float[n] B) { B = Neg(X) }
+  >
+}"""
+
+
+def test_other_external_data_of_a_body_is_another_model(tmp_path):
+    feeds = {"X": np.zeros(9, np.float32), "C": np.array(True)}
+    for value in (1, 2):
+        model = onnx.parser.parse_model(BRANCH)
+        weights = onnx.numpy_helper.from_array(np.full(9, value, np.float32), "W")
+        (body,) = (a.g for a in model.graph.node[0].attribute if a.name == "then_branch")
+        body.initializer.append(weights)
+        onnx.external_data_helper.set_external_data(body.initializer[0], "w.bin")
+        (tmp_path / "w.bin").write_bytes(weights.raw_data)
+        body.initializer[0].ClearField("raw_data")
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        got = optimized_model(path, provider="cpu", cache=tmp_path / "cache")
+        (result,) = make_session(got, provider="cpu").run(None, feeds)
+        np.testing.assert_allclose(result, np.exp(np.full(9, value)), rtol=1e-6)
+
+
+def test_external_data_of_a_model_in_memory_is_that_of_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "Add(Z, W)"))
+    tensor = model.graph.initializer.add(name="W", data_type=1, dims=[9, 9], data_location=1)
+    tensor.external_data.add(key="location", value="w.bin")
+    for value in (1, 2):
+        weights = np.full((9, 9), value, np.float32)
+        (tmp_path / "w.bin").write_bytes(weights.tobytes())
+        got = optimized_model(model, provider="cpu", cache=tmp_path / "cache")
+        feeds = {"X": np.zeros((9, 9), np.float32)}
+        (result,) = make_session(got, provider="cpu").run(None, feeds)
+        np.testing.assert_array_equal(result, weights)
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_another_build_of_onnxruntime_is_another_key(tmp_path, monkeypatch):
+    optimized_model(TEXT, provider="cpu", cache=tmp_path)
+    monkeypatch.setattr(onnxruntime, "get_build_info", lambda: "git-commit-id=123")
+    optimized_model(TEXT, provider="cpu", cache=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+        lambda content: b"\0" * len(content),
+    ],
+)
+def test_a_damaged_entry_of_the_cache_is_computed_again(tmp_path, damage):
+    first = optimized_model(TEXT, provider="cpu", cache=tmp_path)
+    (stored,) = tmp_path.iterdir()
+    content = stored.read_bytes()
+    stored.write_bytes(damage(content))
+    assert optimized_model(TEXT, provider="cpu", cache=tmp_path) == first
+    assert stored.read_bytes() == content
+
+
+@pytest.mark.parametrize("location", ["/dev/zero", "fifo", "missing.bin", "../w.bin"])
+def test_external_data_is_checked_before_it_is_read(tmp_path, location):
+    model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "MatMul(Z, W)"))
+    tensor = model.graph.initializer.add(name="W", data_type=1, dims=[9, 9], data_location=1)
+    tensor.external_data.add(key="location", value=location)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    os.mkfifo(folder / "fifo")
+    (tmp_path / "w.bin").write_bytes(bytes(4 * 81))
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=f"'m.onnx'.*'{location}'.*Accepted: regular files"):
+        optimized_model(folder / "m.onnx", provider="cpu", cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_the_default_cache_follows_the_environment(tmp_path, monkeypatch):

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any
 import google.protobuf.message
 import onnx
 
+from ortmeter._files import write_atomically
 from ortmeter.environment import cpu_flags
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
-from ortmeter.loading import ModelLike, is_onnx_text, load_model, model_files
+from ortmeter.loading import (
+    ModelLike,
+    external_files,
+    is_onnx_text,
+    load_model,
+    model_files,
+)
 from ortmeter.optional import import_optional
 from ortmeter.providers import Provider, resolve_provider
 
@@ -216,14 +223,22 @@ def optimized_model(
     model, provider, optimization, tf32
         As in :func:`make_session`.
     cache : path, optional
-        Folder that keeps results under a key made of the model, the version of ONNX Runtime, the
-        level, the provider and the instruction sets of the CPU. By default the environment
-        variable ``ORTMETER_CACHE``, else the user's cache folder; never the folder of the model.
+        Folder that keeps results under a key made of the model and its external data, the version
+        and build of ONNX Runtime, the level, the provider and the instruction sets of the CPU. By
+        default the environment variable ``ORTMETER_CACHE``, else the user's cache folder; never
+        the folder of the model. A result that is damaged there is computed again.
 
     Returns
     -------
     onnx.ModelProto
         The optimized model.
+
+    Raises
+    ------
+    ModelError
+        The model, or its external data, cannot be read, or ONNX Runtime refuses it.
+    ProviderUnavailableError, InvalidArgumentError
+        As for :func:`make_session`.
 
     Examples
     --------
@@ -234,13 +249,14 @@ def optimized_model(
     """
     ort = import_optional("onnxruntime", "cpu", "gpu")
     resolved = resolve_provider(provider) if isinstance(provider, str) else provider
-    settings = (ort.__version__, optimization, str(resolved), str(tf32), *cpu_flags())
+    build = (ort.__version__, ort.get_build_info())
+    settings = (*build, optimization, str(resolved), str(tf32), *cpu_flags())
     folder = Path(cache) if cache is not None else cache_folder()
     source = _source(model)
-    stored = folder / f"{_fingerprint(source, settings)}.onnx"
-    if not stored.exists():
+    stored = folder / f"{_fingerprint(source, settings)}.optimized"
+    content = _read_entry(stored)
+    if content is None:
         folder.mkdir(parents=True, exist_ok=True)
-        # Written beside its place, then renamed: a killed process leaves no truncated model.
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             fresh = Path(temporary) / "optimized.onnx"
             make_session(
@@ -250,11 +266,23 @@ def optimized_model(
                 tf32=tf32,
                 optimized_path=fresh,
             )
-            fresh.replace(stored)
-    # ONNX Runtime refers to the external data of the original, beside the original.
-    return load_model(
-        stored, external_folder=None if isinstance(source, bytes) else Path(source).parent
-    )
+            content = fresh.read_bytes()
+        write_atomically(stored, _digest(content) + content)
+    # ONNX Runtime refers to the external data of the original, where it looks for it.
+    return load_model(content, external_folder=_place(source).parent)
+
+
+def _read_entry(stored: Path) -> bytes | None:
+    """Return what a file of the cache holds after its digest, None when absent or damaged."""
+    if not stored.is_file():
+        return None
+    with stored.open("rb") as stream:
+        digest, content = stream.read(len(_digest(b""))), stream.read()
+    return content if digest == _digest(content) else None
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 def cache_folder() -> Path:
@@ -357,12 +385,19 @@ def _reason(cause: Exception) -> str:
     return re.sub(r"^/\S+:\d+ .*?\) (?=[A-Z])", "", text)
 
 
+def _place(source: str | bytes) -> Path:
+    """Where a model is; ONNX Runtime takes one in memory for a file of the current folder."""
+    return Path("model.onnx") if isinstance(source, bytes) else Path(source)
+
+
 def _fingerprint(source: str | bytes, settings: tuple[str, ...]) -> str:
     digest = hashlib.sha256("\n".join(settings).encode())
     if isinstance(source, bytes):
-        digest.update(source)
+        digest.update(_digest(source))
+        files = external_files(load_model(source), _place(source))
     else:
-        for path in model_files(source):
-            with path.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        files = model_files(source)
+    for path in files:
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()
