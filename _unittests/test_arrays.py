@@ -1,5 +1,6 @@
 """Tests of ortmeter.arrays."""
 
+import ctypes
 import subprocess
 import sys
 
@@ -90,12 +91,22 @@ def test_empty_ortvalue_of_bfloat16():
     assert as_numpy(value).shape == (0, 3)
 
 
-def test_packed_ortvalue_is_refused():
-    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
-        [2, 2], onnx.TensorProto.INT4, "cpu", 0
-    )
-    with pytest.raises(InvalidArgumentError, match=r"tensor\(int4\) on cpu \(2 bytes"):
-        as_numpy(value)
+@pytest.mark.parametrize(
+    ("element_type", "packed", "expected"),
+    [
+        (onnx.TensorProto.INT4, b"\x81\xf7", [1, -8, 7]),  # the first in the low bits
+        (onnx.TensorProto.UINT4, b"\x81\x07", [1, 8, 7]),
+        (onnx.TensorProto.INT2, b"\xe4", [0, 1, -2]),
+        (onnx.TensorProto.FLOAT4E2M1, b"\x92\x07", [1, -0.5, 6]),
+    ],
+)
+def test_packed_elements_are_unpacked(element_type, packed, expected):
+    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type([3, 1], element_type)
+    assert value.tensor_size_in_bytes() == len(packed)
+    ctypes.memmove(value.data_ptr(), packed, len(packed))
+    got = as_numpy(value)
+    assert got.dtype == numpy_dtype(element_type)
+    assert got.astype(float).tolist() == [[number] for number in expected]
 
 
 class WithDlpack:

@@ -3,6 +3,7 @@ import weakref
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -54,6 +55,30 @@ def test_inputs_are_bound_where_they_are(matmul):
         arrays["X"][0, 0] = 5
         bound.run()
         assert bound.outputs()["Z"].tolist() == [[5, 5, 5], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("opset", "name"), [(21, "int4"), (21, "uint4"), (25, "int2"), (25, "uint2")]
+)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (6,), (7,), (3, 3)])
+def test_elements_of_less_than_8_bits_are_those_that_were_given(opset, name, shape):
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    lowest, highest = int(ml_dtypes.iinfo(dtype).min), int(ml_dtypes.iinfo(dtype).max)
+    given = np.random.default_rng(0).integers(lowest, highest + 1, shape)
+    dims = f"[{','.join(map(str, shape))}]" if shape else ""
+    model = f"""<ir_version: 13, opset_import: ["": {opset}]>
+    g ({name}{dims} X) => (float{dims} Y, {name}{dims} Z) {{
+        Y = Cast <to = 1> (X)
+        Z = Cast <to = {onnx.helper.np_dtype_to_tensor_dtype(dtype)}> (Y)
+    }}"""
+    session = make_session(model, provider="cpu")
+    with BoundSession(session, {"X": given.astype(dtype)}) as bound:
+        bound.run()
+        assert bound.outputs()["Y"].tolist() == given.tolist()
+        assert bound.outputs()["Z"].astype(int).tolist() == given.tolist()
+        bound.update("X", (given - given % 2).astype(dtype))
+        bound.run()
+        assert bound.outputs()["Y"].tolist() == (given - given % 2).tolist()
 
 
 @pytest.mark.parametrize(

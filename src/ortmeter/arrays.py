@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
-from ortmeter.dtypes import numpy_dtype
+from ortmeter.dtypes import numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.providers import Provider
 
@@ -93,7 +93,7 @@ def as_numpy(value: Any) -> np.ndarray:
     ------
     InvalidArgumentError
         *value* is not an array of numbers or strings on one of the devices its library can copy
-        from: a list, a sparse tensor, packed 4 bits elements.
+        from: a list, a sparse tensor.
 
     Examples
     --------
@@ -146,13 +146,16 @@ def _from_ortvalue(value: Any) -> np.ndarray:
         return np.asarray(value.numpy())
     # numpy() fails for bfloat16 and gives float8 as uint8, and DLPack refuses both: view the bits.
     shape, size = tuple(value.shape()), value.tensor_size_in_bytes()
-    if value.device_name() != "cpu" or size != math.prod(shape) * dtype.itemsize:
+    if value.device_name() != "cpu":
         raise InvalidArgumentError(
-            f"An OrtValue of {value.data_type()} on {value.device_name()} ({size} bytes, shape "
-            f"{shape}) cannot be read. Accepted for this type: elements of one byte or more on cpu"
+            f"An OrtValue of {value.data_type()} on {value.device_name()} cannot be read. "
+            "Accepted for this type: cpu"
         )
     if size == 0:
         return np.empty(shape, dtype)
     bits = (ctypes.c_ubyte * size).from_address(value.data_ptr())
+    if size < math.prod(shape) * dtype.itemsize:  # 4 or 2 bits: several elements in a byte
+        packed = onnx.TensorProto(data_type=onnx_type(dtype), dims=shape, raw_data=bytes(bits))
+        return np.asarray(onnx.numpy_helper.to_array(packed))
     bits.owner = value  # the memory lives as long as what is made of it
     return np.frombuffer(bits, dtype).reshape(shape)

@@ -1,12 +1,14 @@
 """Arrays of any library to and from the values of ONNX Runtime, without copies where possible."""
 
+import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx.numpy_helper
 
 from ortmeter.arrays import as_numpy, device_of
-from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type, torch_dtype
+from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type, short_name, torch_dtype
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
 from ortmeter.providers import Provider
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = ["EXPORTS", "to_ortvalue"]
+
+# Types that ONNX Runtime packs, several elements in a byte, and NumPy does not.
+_PACKED = {"i4", "u4", "f4e2m1", "i2", "u2"}
 
 
 def to_ortvalue(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
@@ -31,7 +36,7 @@ def to_ortvalue(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
     -------
     onnxruntime.OrtValue
         It shares the memory of *value* when that is contiguous and already on the device; *value*
-        must then outlive it.
+        must then outlive it. Elements of less than 8 bits are copied: they are packed.
 
     Raises
     ------
@@ -59,8 +64,21 @@ def _from_host(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
     native = np.require(array, numpy_dtype(element_type), "C")
     if _is_known_to_numpy(element_type):
         return OrtValue.ortvalue_from_numpy(native, provider.name, provider.index)
-    host = OrtValue.ortvalue_from_numpy_with_onnx_type(native, element_type)
+    if short_name(element_type) in _PACKED:
+        host = _pack(native, element_type)
+    else:
+        host = OrtValue.ortvalue_from_numpy_with_onnx_type(native, element_type)
     return host if provider.name == "cpu" else _copy(host, provider)
+
+
+def _pack(array: np.ndarray, element_type: int) -> "onnxruntime.OrtValue":
+    """Write elements of 4 or 2 bits as ONNX Runtime holds them, the first in the low bits."""
+    from onnxruntime import OrtValue
+
+    packed = onnx.numpy_helper.from_array(array).raw_data
+    value = OrtValue.ortvalue_from_shape_and_type(array.shape, element_type)
+    ctypes.memmove(value.data_ptr(), packed, len(packed))
+    return value
 
 
 def _is_known_to_numpy(element_type: DTypeLike) -> bool:
