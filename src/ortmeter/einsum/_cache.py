@@ -70,12 +70,20 @@ class BoundedCache(Generic[_Value]):
             Makes the value, which is not None. Other keys remain available meanwhile. When it
             fails nothing is kept, and the next one who asks tries again.
         """
-        with self._lock:
+        with self._lock:  # nothing is being moved
+            found = self.find(key)
+            if found is not None:
+                return found
             building = self._building.setdefault(key, threading.Lock())
-        with building:
-            with self._lock:  # nothing is being moved
-                found = self.find(key)  # another thread may have built it while this one waited
-            return self._add(key, build) if found is None else found
+        try:
+            with building:
+                with self._lock:
+                    found = self.find(key)  # another thread may have built it meanwhile
+                return self._add(key, build()) if found is None else found
+        finally:
+            with self._lock:
+                if self._building.get(key) is building:
+                    del self._building[key]
 
     def clear(self) -> None:
         """Drop all the values."""
@@ -89,17 +97,12 @@ class BoundedCache(Generic[_Value]):
         with self._lock:
             return iter(tuple(self._entries))
 
-    def _add(self, key: Hashable, build: Callable[[], _Value]) -> _Value:
-        try:
-            value = build()
-            with self._lock:
-                while len(self._entries) >= self.size:
-                    self._drop_oldest()
-                self._entries[key] = _Entry(value)
-            return value
-        finally:
-            with self._lock:
-                self._building.pop(key, None)
+    def _add(self, key: Hashable, value: _Value) -> _Value:
+        with self._lock:
+            while len(self._entries) >= self.size:
+                self._drop_oldest()
+            self._entries[key] = _Entry(value)
+        return value
 
     def _drop_oldest(self) -> None:
         """Drop the first value that was not used; those before it are spared and go last."""

@@ -1,6 +1,6 @@
 """What runs on a worker: one page at a time, in a child process."""
 
-from collections import defaultdict
+import threading
 from dataclasses import dataclass
 
 from ortmeter.sweep.child import Attempt, Stop, run_page
@@ -42,7 +42,8 @@ class Job:
 
 
 #: One for each sweep; a worker may serve several clients.
-_stops: defaultdict[str, Stop] = defaultdict(Stop)
+_stops: dict[str, Stop] = {}
+_stops_lock = threading.Lock()
 
 
 def run_job(job: Job) -> Attempt:
@@ -63,7 +64,7 @@ def run_job(job: Job) -> Attempt:
         # A worker that joined after the others were checked, or sources that changed since.
         error = f"the worker has ortmeter {machine.code}, expected {job.code}"
         return Attempt(machine.name, error=error)
-    stop = _stops[job.sweep]
+    stop = _stop(job.sweep)
     cores = read_cores(job.cores) if job.cores else None
     with machine_lock(stop.asked) as lock:
         _tell_started(job, machine.name)
@@ -86,12 +87,18 @@ def stop_jobs(sweep: str) -> None:
     sweep : str
         Identifier of the sweep.
     """
-    _stops[sweep].ask()
+    _stop(sweep).ask()
 
 
 def topic(sweep: str) -> str:
     """Name the events that the workers send while a sweep runs."""
     return f"ortmeter-sweep-{sweep}"
+
+
+def _stop(sweep: str) -> Stop:
+    """Find the one of a sweep; the thread that runs and the thread that kills share it."""
+    with _stops_lock:
+        return _stops.setdefault(sweep, Stop())
 
 
 def _tell_started(job: Job, machine: str) -> None:
