@@ -78,14 +78,23 @@ def test_types_that_differ_are_reported():
     [
         {"thresholds": [-1]},
         {"thresholds": [math.nan]},
-        {"rtol_floor": -1},
-        {"rtol_floor": math.inf},
+        {"tolerance": 1e-3},
         {"on_mismatch": "ignore"},
     ],
 )
 def test_options_that_are_refused(options):
     with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))}=.*Accepted"):
         max_diff(1, 1, **options)
+
+
+def test_a_mask_is_not_lost():
+    masked = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+    for pair in ((masked, np.ones(2)), (np.ones(2), masked)):
+        with pytest.raises(InvalidArgumentError, match=r"masked .*Accepted: array\.compressed"):
+            max_diff(*pair)
+    with pytest.raises(InvalidArgumentError, match=r"^\['a'\]: A masked array"):
+        max_diff({"a": np.ones(2)}, {"a": masked})
+    assert max_diff(np.ones(2), np.ma.masked_array([1.0, 1.5])).abs == 0.5
 
 
 def test_strings():

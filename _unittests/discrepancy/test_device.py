@@ -7,9 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from ortmeter.discrepancy import _arrays, _device, max_diff
+from ortmeter.discrepancy import Tolerance, _arrays, _device, max_diff
 
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+
+TOLERANCES = [
+    None,
+    Tolerance(),
+    Tolerance(atol=5, rtol=0.5),
+    Tolerance(ulp=1e4),
+    Tolerance(rtol=0.9, ulp=1e6, ulp_at_max=0),
+    Tolerance(ulp_at_max=1),
+    Tolerance(atol=1e6),
+]
 
 
 @pytest.fixture
@@ -50,11 +60,12 @@ def assert_same(found, wanted):
     for name in ("sum", "sum_ulp"):
         assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-12)
         assert type(getattr(found, name)) is type(getattr(wanted, name))
-    assert dataclasses.replace(found, sum=0, sum_ulp=0) == dataclasses.replace(
-        wanted, sum=0, sum_ulp=0
-    )
+    assert str(found.over) == str(wanted.over)  # two NaN are not equal
+    others = {"sum": 0, "sum_ulp": 0, "over": None}
+    assert dataclasses.replace(found, **others) == dataclasses.replace(wanted, **others)
 
 
+@pytest.mark.parametrize("tolerance", TOLERANCES, ids=str)
 @pytest.mark.parametrize("equal_nan", [True, False])
 @pytest.mark.parametrize(
     "dtypes",
@@ -64,9 +75,9 @@ def assert_same(found, wanted):
     ],
     ids="-".join,
 )
-def test_the_same_figures_as_the_host(by_torch, monkeypatch, dtypes, equal_nan):
+def test_the_same_figures_as_the_host(by_torch, monkeypatch, dtypes, equal_nan, tolerance):
     (expected, _), (_, got) = (two_tensors(dtype) for dtype in dtypes)
-    options = {"equal_nan": equal_nan, "thresholds": (0, 0.5, 10)}
+    options = {"equal_nan": equal_nan, "thresholds": (0, 0.5, 10), "tolerance": tolerance}
     found = max_diff(expected, got, **options)
     assert len(by_torch) == 1
     assert_same(found, host_figures(monkeypatch, expected, got, **options))
@@ -92,12 +103,21 @@ def test_views(by_torch, monkeypatch, dtype, view):
     assert_same(found, host_figures(monkeypatch, expected, got))
 
 
-def test_gradients_and_floors(by_torch, monkeypatch):
+def test_gradients(by_torch, monkeypatch):
     expected, got = two_tensors("float32")
     got.requires_grad_()
-    found = max_diff(expected, got, rtol_floor=2.0)
-    assert_same(found, host_figures(monkeypatch, expected, got, rtol_floor=2.0))
-    assert found.rel < 100
+    assert_same(max_diff(expected, got), host_figures(monkeypatch, expected, got))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_violations_are_those_of_numpy(by_torch, dtype):
+    expected, got = two_tensors(dtype)
+    found = max_diff(expected, got, tolerance=Tolerance(atol=5, rtol=0.5))
+    wide = [t.to(torch.float64).numpy() for t in (got, expected)]
+    close = np.isclose(*wide, atol=5, rtol=0.5, equal_nan=True)
+    assert len(by_torch) == 1
+    assert 0 < found.n_over == np.count_nonzero(~close) < found.n
+    assert not close[found.over.index]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "complex64"])
@@ -122,14 +142,15 @@ def test_what_is_read_by_pieces(step):
 @pytest.mark.parametrize("view", [lambda t: t, lambda t: t.T], ids=["contiguous", "transposed"])
 def test_cuda(dtype, view):
     expected, got = map(view, two_tensors(dtype))
-    found = max_diff(expected.cuda(), got.cuda())
+    options = {"tolerance": Tolerance(atol=1, rtol=0.5, ulp=1e5)}
+    found = max_diff(expected.cuda(), got.cuda(), **options)
     assert (found.device_expected, found.same_device) == ("cuda", True)
-    wanted = max_diff(expected, got)
+    wanted = max_diff(expected, got, **options)
     assert_same(
         dataclasses.replace(found, device_expected="cpu", device_got="cpu"),
         wanted,
     )
-    mixed = max_diff(expected, got.cuda())
+    mixed = max_diff(expected, got.cuda(), **options)
     assert (mixed.abs, mixed.same_device) == (wanted.abs, False)
 
 

@@ -1,14 +1,226 @@
-"""Tests of ortmeter.discrepancy._pieces."""
+"""Tests of ortmeter.discrepancy._pieces: the arithmetic, against exact fractions and numpy."""
 
 import dataclasses
 import math
 import tracemalloc
+from fractions import Fraction
 
+import hypothesis
+import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from ortmeter.discrepancy import _pieces, max_diff
 from ortmeter.dtypes import numpy_dtype
+
+SMALL_FLOATS = ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
+
+
+INTEGERS = ["int8", "uint8", "int32", "uint32", "int64", "uint64"]
+
+
+def to_float(fraction):
+    try:
+        return float(fraction)
+    except OverflowError:
+        return math.inf
+
+
+def oracle(expected, got, spacing):
+    """Compute the figures with rational numbers, one element at a time."""
+    pairs = [
+        (Fraction(float(e)), Fraction(float(g)))
+        for e, g in zip(expected, got, strict=True)
+        if math.isfinite(e) and math.isfinite(g)
+    ]
+    errors = [abs(g - e) for e, g in pairs]
+    rels = [
+        math.inf if error and not e else error / abs(e) if error else 0
+        for (e, _), error in zip(pairs, errors, strict=True)
+    ]
+    ulps = [
+        error / spacing(max(abs(e), abs(g))) for (e, g), error in zip(pairs, errors, strict=True)
+    ]
+    largest = max((abs(e) for e, _ in pairs), default=Fraction(0))
+    worst = max(errors, default=Fraction(0))
+    return {
+        "abs": to_float(worst),
+        "rel": to_float(max(rels, default=0)),
+        "ulp": to_float(max(ulps, default=0)),
+        "ulp_at_max": to_float(worst / spacing(largest)),
+        "sum_ulp": to_float(sum(ulps)),
+        "largest": to_float(largest),
+        "sum": to_float(sum(errors)),
+        "n_finite": len(pairs),
+    }
+
+
+def assert_figures(diff, expected):
+    for name, value in expected.items():
+        assert getattr(diff, name) == pytest.approx(value, rel=1e-12, abs=0), name
+
+
+def numpy_spacing(dtype):
+    def spacing(x):
+        x = np.asarray(float(x), dtype)
+        if x == np.finfo(dtype).max:  # numpy answers infinity
+            return Fraction(float(x)) - Fraction(float(np.nextafter(x, np.zeros_like(x))))
+        return Fraction(float(np.spacing(x)))
+
+    return spacing
+
+
+def two_arrays(dtype):
+    shape = st.integers(0, 12)
+    elements = {"allow_nan": True, "allow_infinity": True, "allow_subnormal": True}
+    return shape.flatmap(
+        lambda n: st.tuples(
+            *[
+                hnp.arrays(dtype, n, elements=hnp.from_dtype(np.dtype(dtype), **elements))
+                for _ in range(2)
+            ]
+        )
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@hypothesis.given(data=st.data(), equal_nan=st.booleans())
+@hypothesis.settings(deadline=None, max_examples=150)
+def test_floats_against_rational_numbers(dtype, data, equal_nan):
+    expected, got = data.draw(two_arrays(dtype))
+    diff = max_diff(expected, got, equal_nan=equal_nan)
+    wide = oracle(expected, got, numpy_spacing(dtype))
+    if diff.abs == math.inf:  # the difference of two finite float64 does not always exist
+        assert wide["abs"] == math.inf
+        return
+    assert_figures(diff, wide)
+    nan = np.isnan(expected) | np.isnan(got)
+    same = (expected == got) | (equal_nan & np.isnan(expected) & np.isnan(got))
+    assert diff.n_nan == np.count_nonzero(nan & ~same)
+    assert diff.n_inf == np.count_nonzero(~nan & ~same & (np.isinf(expected) | np.isinf(got)))
+    assert not any(math.isnan(getattr(diff, name)) for name in ("abs", "rel", "ulp", "sum"))
+
+
+def values_of(dtype):
+    """List every finite number of a type of at most 16 bits, in order."""
+    dtype = numpy_dtype(dtype)
+    bits = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype)
+    with np.errstate(invalid="ignore"):
+        values = bits.astype(np.float64)
+    return np.unique(values[np.isfinite(values)])
+
+
+@pytest.mark.parametrize("name", [*SMALL_FLOATS, "float16"])
+def test_ulp_of_every_number_of_a_small_type(name):
+    """The spacing of a number is the gap between it and the next one."""
+    positive = values_of(name)
+    positive = positive[positive >= 0]
+    step = len(positive) // 100 + 1
+    neighbours = zip(positive[:-2:step], positive[1:-1:step], positive[2::step], strict=True)
+    for below, number, above in neighbours:
+        got = np.array(number).astype(numpy_dtype(name))
+        assert max_diff(below, got).ulp == (number - below) / (above - number) in {0.5, 1}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_ulp_agrees_with_numpy_inside_a_binade(dtype):
+    rng = np.random.default_rng(0)
+    expected = rng.uniform(1, 1.5, 100).astype(dtype)
+    got = expected
+    for _ in range(3):
+        got = np.nextafter(got, np.asarray(2, dtype))
+    np.testing.assert_array_max_ulp(expected, got, 3)
+    with pytest.raises(AssertionError):
+        np.testing.assert_array_max_ulp(expected, got, 2)
+    assert max_diff(expected, got).ulp == 3
+
+
+def test_ulp_is_that_of_got():
+    """The reference may be more precise, or beyond the range of the output."""
+    assert max_diff(np.float64([1 + 2**-12]), np.float16([1])).ulp == 0.25
+    assert max_diff(np.float16([1]), np.float64([1 + 2**-12])).ulp == 2.0**40
+    assert max_diff(np.float64([2.0**20]), np.float16([0])).ulp == 2.0**10
+    assert max_diff(np.float64([1e-300]), np.float16([0])).ulp == 1e-300 / 2.0**-24
+
+
+@pytest.mark.parametrize("expected", [*INTEGERS, "bool"])
+@pytest.mark.parametrize("got", [*INTEGERS, "bool"])
+def test_integers_are_exact(expected, got):
+    def draw(dtype):
+        if dtype == "bool":
+            return np.array([False, True, False, True, True])
+        info = np.iinfo(dtype)
+        return np.array([info.min, info.max, 0, info.max - 1, info.max // 2], dtype)
+
+    e, g = draw(expected), draw(got)[::-1]
+    diff = max_diff(e, g)
+    errors = [abs(int(x) - int(y)) for x, y in zip(e, g, strict=True)]
+    assert (diff.abs, diff.ulp, diff.ulp_at_max, diff.sum) == (*[max(errors)] * 3, sum(errors))
+    assert type(diff.abs) is type(diff.sum) is type(diff.ulp) is type(diff.ulp_at_max) is int
+    if max(errors):
+        assert diff.argmax == (errors.index(max(errors)),)
+
+
+def test_neighbours_that_float64_confuses():
+    assert max_diff(np.int64(2**53), np.int64(2**53 + 1)).abs == 1
+    assert max_diff(np.uint64(2**64 - 1), np.uint64(2**64 - 2)).abs == 1
+    assert max_diff(np.int64(-(2**63)), np.int64(2**63 - 1)).abs == 2**64 - 1
+    assert max_diff(np.uint64(2**64 - 1), np.int64(-(2**63))).abs == 2**64 + 2**63 - 1
+    many = np.full(9, 2**63, np.uint64)
+    assert max_diff(many, np.zeros_like(many)).sum == 9 * 2**63
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="no extended precision here")
+def test_large_integer_against_float():
+    assert max_diff(np.int64([2**53 + 1]), np.float64([2.0**53])).abs == 1
+
+
+def test_small_integers():
+    diff = max_diff(np.array([-8, 7], ml_dtypes.int4), np.array([7, 7], ml_dtypes.int4))
+    assert (diff.abs, diff.dtype_got) == (15, "i4")
+
+
+def test_both_parts_of_complex_numbers_count():
+    expected = np.array([1 + 2j, 3 - 4j], np.complex64)
+    diff = max_diff(expected, expected + np.array([0, 3 + 4j], np.complex64))
+    assert (diff.abs, diff.rel, diff.argmax) == (5, 1, (1,))
+    assert max_diff(expected, expected.conj()).abs == 8
+    assert max_diff(expected.real, expected).abs == 4
+    assert max_diff(np.complex64([1j]), np.complex64([1j + 2**-23 * 1j])).ulp == 1
+    assert max_diff(np.complex128([3e307j]), np.complex128([3e307j * (1 + 2**-52)])).ulp == 1
+
+
+def test_complex_nan_and_infinity():
+    nan, inf = math.nan, math.inf
+    expected = np.array([complex(nan, 0), complex(0, inf), complex(1, inf), complex(1, nan), 1])
+    got = np.array([complex(0, nan), complex(0, inf), complex(2, inf), 1, 2])
+    diff = max_diff(expected, got)
+    assert (diff.n_nan, diff.n_inf, diff.n_finite, diff.abs) == (1, 1, 1, 1)
+
+
+def test_overflow_gives_infinity_and_no_nan():
+    largest = np.finfo(np.float64).max
+    diff = max_diff(np.array([largest, 1.0]), np.array([-largest, 1.0]))
+    assert (diff.abs, diff.rel, diff.argmax, diff.n_inf) == (math.inf, math.inf, (0,), 0)
+    modulus = max_diff(np.array([complex(largest, largest)]), np.array([0j]))
+    assert (modulus.abs, modulus.rel) == (math.inf, math.inf)
+
+
+def test_nan_and_infinities_are_counted_apart():
+    nan, inf = math.nan, math.inf
+    expected = np.array([nan, nan, 1.0, inf, inf, -inf, 1.0, 2.0])
+    got = np.array([nan, 1.0, nan, inf, -inf, 3.0, inf, 2.5])
+    diff = max_diff(expected, got)
+    assert (diff.n_nan, diff.n_inf, diff.n_finite) == (2, 3, 1)
+    assert (diff.abs, diff.sum, diff.mean_abs, diff.argmax) == (0.5, 0.5, 0.5, (7,))
+    assert max_diff(expected, got, equal_nan=False).n_nan == 3
+
+
+def test_signalling_nan():
+    signalling = np.array([0x7F800001], np.uint32).view(np.float32)
+    assert max_diff(signalling, np.float32([1])).n_nan == 1
 
 
 def without_sums(diff):

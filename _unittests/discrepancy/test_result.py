@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from ortmeter.discrepancy import Discrepancy, max_diff, string_diff
+from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff, string_diff
 from ortmeter.errors import InvalidArgumentError
 
 SAVED = [
@@ -15,7 +15,9 @@ SAVED = [
     max_diff(np.array([1 + 2j, complex(1, math.inf)]), np.array([1 - 2j, 1])),
     max_diff(np.array(["inf", "(1+2j)"]), np.array(["inf", "nan"])),
     max_diff({"a": [1, None]}, {"a": [np.float16(2), 1], "b": 1}, on_mismatch="report"),
-    max_diff([], [], rtol_floor=0.5),
+    max_diff([], [], tolerance=Tolerance(atol=0.5)),
+    max_diff({"a": [1.0, 2.0]}, {"a": [1.0, math.inf]}, tolerance=Tolerance(ulp=3)),
+    max_diff(np.array(["nan", "b"]), np.array(["inf", "b"]), tolerance=Tolerance()),
     max_diff(np.finfo(np.float64).max, -np.finfo(np.float64).max),
 ]
 
@@ -41,6 +43,11 @@ def test_a_missing_figure_is_refused():
     del row["ulp"]
     with pytest.raises(InvalidArgumentError, match="^ulp missing from"):
         Discrepancy.from_dict(row)
+
+
+def test_what_was_saved_before_tolerances_were_is_read():
+    row = {k: v for k, v in SAVED[1].to_dict().items() if k not in {"tolerance", "n_over", "over"}}
+    assert Discrepancy.from_dict(row | {"rtol_floor": 0.0}) == SAVED[1]
 
 
 def test_one_line():

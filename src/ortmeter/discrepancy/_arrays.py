@@ -37,10 +37,16 @@ class Side:
         Raises
         ------
         InvalidArgumentError
-            It cannot be read, or is neither an array of numbers nor of strings.
+            It cannot be read, some elements are masked, or it is neither an array of numbers nor
+            of strings.
         """
         if is_on_device(value):
             return cls._of_device(value)
+        if np.ma.is_masked(value):
+            raise InvalidArgumentError(
+                "A masked array cannot be compared: its masked elements have no value. Accepted: "
+                "array.compressed(), array.filled(value)"
+            )
         array = np.array(value, object) if isinstance(value, str | bytes) else as_numpy(value)
         dtype, read = _short_name(array.dtype), reader(array)
         if dtype == "s":

@@ -8,6 +8,7 @@ import numpy as np
 
 from ortmeter._elementwise import float_limits, is_integer
 from ortmeter.discrepancy._figures import CODE_SCALE, CODE_SHIFT, Figures, Options
+from ortmeter.discrepancy.tolerance import Tolerance
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +21,7 @@ _EXPONENT = 0x7FF << 52
 _COUNTS = (
     *("n_finite", "n_nan", "n_inf"),
     *("n_nan_expected", "n_nan_got", "n_inf_expected", "n_inf_got"),
+    "n_over",
 )
 
 
@@ -126,17 +128,42 @@ def _reduce_piece(
     zero = torch.zeros((), dtype=torch.float64, device=e.device)
     error = torch.where(finite, (g - e).abs(), zero)
     e, g = (torch.where(finite, side.abs(), zero) for side in (e, g))
-    relative = torch.where(error > 0, error / e.clamp(min=options.rtol_floor), zero)
+    relative = torch.where(error > 0, error / e, zero)
     ulp = _in_ulp(error, torch.maximum(e, g), got_type)
-    reals = (error.max(), relative.max(), ulp.max(), error.sum(), ulp.sum(), e.max())
-    counts = (finite, nan, inf, nan_e, nan_g, inf_e, inf_g)
+    over, share = _beyond(options.tolerance, error, e, ulp)
+    share = torch.where(nan | inf, torch.inf, share)
+    reals = (
+        *(error.max(), relative.max(), ulp.max(), error.sum(), ulp.sum(), e.max()),
+        share.max(),
+    )
+    counts = (finite, nan, inf, nan_e, nan_g, inf_e, inf_g, over | nan | inf)
     code = (error * CODE_SCALE).view(torch.int64) >> CODE_SHIFT
     codes.scatter_add_(0, code, torch.ones_like(code))
     return (
         torch.stack(reals),
-        torch.stack([*(mask.sum() for mask in counts), error.argmax()]),
+        torch.stack([*(mask.sum() for mask in counts), error.argmax(), share.argmax()]),
         torch.stack([zero.long(), *((error > t).sum() for t in options.thresholds)]),
     )
+
+
+def _beyond(
+    tolerance: Tolerance | None, error: "torch.Tensor", e: "torch.Tensor", ulp: "torch.Tensor"
+) -> tuple["torch.Tensor", "torch.Tensor"]:
+    """Return which errors are beyond the tolerance, and the share of the limit that those take."""
+    import torch
+
+    share = torch.zeros_like(error)
+    if tolerance is None:
+        return share > 0, share
+    limits = []
+    if (terms := tolerance.absolute_and_relative) is not None:
+        limits.append((error, e.mul(terms[1]).add(terms[0])))
+    if tolerance.ulp is not None:
+        limits.append((ulp, torch.full_like(ulp, tolerance.ulp)))
+    over = torch.stack([found > limit for found, limit in limits] or [share > 0]).any(0)
+    for found, limit in limits:
+        share = torch.maximum(share, torch.where(over, found / limit, 0.0).nan_to_num(0, torch.inf))
+    return over, share
 
 
 def _in_ulp(error: "torch.Tensor", larger: "torch.Tensor", got_type: str) -> "torch.Tensor":
@@ -146,24 +173,27 @@ def _in_ulp(error: "torch.Tensor", larger: "torch.Tensor", got_type: str) -> "to
         return error
     n_bits, smallest_normal = float_limits(got_type)
     exponent = larger.clamp(min=smallest_normal).view(torch.int64) & _EXPONENT
-    scale = (_EXPONENT - exponent).view(torch.float64)  # see Comparer._add_ulp
+    scale = (_EXPONENT - exponent).view(torch.float64)  # see _Comparer._add_ulp
     return error.mul(scale).mul(2.0 ** (n_bits - 1))
 
 
 def _add_up(reals: np.ndarray, counts: np.ndarray, above: np.ndarray) -> Figures:
     """Make figures of the rows of the pieces."""
-    worst = int(reals[:, 0].argmax())
+    worst, worst_over = int(reals[:, 0].argmax()), int(reals[:, 6].argmax())
+    share = float(reals[worst_over, 6])
     largest, relative, ulp = (float(v) for v in reals[:, :3].max(axis=0))
     return Figures(
         abs=largest,
         ulp=ulp,
         rel=relative,
         largest=float(reals[:, 5].max()),
-        position=worst * _LENGTH + int(counts[worst, -1]) if largest > 0 else None,
+        position=worst * _LENGTH + int(counts[worst, -2]) if largest > 0 else None,
         sums=reals[:, 3].tolist(),
         ulp_sums=reals[:, 4].tolist(),
         above=above.sum(axis=0)[1:],
-        **dict(zip(_COUNTS, counts[:, :-1].sum(axis=0).tolist(), strict=True)),
+        over_share=share,
+        over_position=worst_over * _LENGTH + int(counts[worst_over, -1]) if share > 0 else None,
+        **dict(zip(_COUNTS, counts[:, :-2].sum(axis=0).tolist(), strict=True)),
     )
 
 

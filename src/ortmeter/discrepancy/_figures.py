@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from ortmeter._elementwise import NonFinite
+from ortmeter.discrepancy.tolerance import Tolerance
 
 __all__ = ["CODE_SCALE", "CODE_SHIFT", "COUNTS", "QUANTILES", "Figures", "Options", "total"]
 
@@ -24,7 +25,7 @@ class Options:
 
     thresholds: tuple[float, ...]
     equal_nan: bool
-    rtol_floor: float
+    tolerance: Tolerance | None = None
 
 
 @dataclass
@@ -46,6 +47,9 @@ class Figures:
     n_nan_got: int = 0
     n_inf_expected: int = 0
     n_inf_got: int = 0
+    n_over: int = 0
+    over_share: float = 0.0  # largest error beside its limit, of those beyond it
+    over_position: int | None = None  # first one of this share
     above: np.ndarray = field(kw_only=True)  # errors above each threshold
     codes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # of each code
 
@@ -60,6 +64,13 @@ class Figures:
         if error > self.abs or (error == self.abs and position < (self.position or 0)):
             self.abs, self.position = error, position
 
+    def see_over(self, count: int, share: float, position: int) -> None:
+        """Take into account elements beyond the tolerance, and the first of the largest share."""
+        self.n_over += count
+        is_first = share == self.over_share and position < (self.over_position or 0)
+        if share > self.over_share or is_first:
+            self.over_share, self.over_position = share, position
+
     def count_non_finite(self, found: NonFinite) -> None:
         """Take into account the NaN and infinities of a piece."""
         for name in _COUNTS_OF_NON_FINITE:
@@ -73,13 +84,15 @@ class Figures:
         """Take into account other pieces of the same arrays."""
         if other.position is not None:
             self.see(other.abs, other.position)
+        if other.over_position is not None:
+            self.see_over(0, other.over_share, other.over_position)
         self.add(other)
 
     def add(self, other: "Figures") -> None:
-        """Take into account other arrays. The position is left to the caller."""
+        """Take into account other arrays. The positions are left to the caller."""
         for name in ("abs", "rel", "ulp", "largest"):
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
-        for name in ("sums", "ulp_sums", *COUNTS):
+        for name in ("sums", "ulp_sums", "n_over", *COUNTS):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.above = self.above + other.above
         self.add_codes(other.codes)

@@ -1,21 +1,24 @@
-"""Measure how far results are from the expected ones."""
+"""Measure how far results are from the expected ones, and fail when that is too far."""
 
 import functools
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from ortmeter._elementwise import spacing
+from ortmeter._elementwise import distance, set_aside, spacing, wide_dtype
 from ortmeter.discrepancy._arrays import Side, compare_sides
 from ortmeter.discrepancy._figures import COUNTS, Figures, Options, total
+from ortmeter.discrepancy._pieces import piece_length
 from ortmeter.discrepancy._structure import Pair, pairs
-from ortmeter.discrepancy.result import Difference, Discrepancy
+from ortmeter.discrepancy.result import Difference, Discrepancy, Violation
+from ortmeter.discrepancy.tolerance import EXACT, Tolerance
 from ortmeter.errors import InvalidArgumentError, ShapeMismatchError
 
-__all__ = ["THRESHOLDS", "max_diff"]
+__all__ = ["THRESHOLDS", "assert_close", "max_diff"]
 
 THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 """Absolute errors above which elements are counted."""
@@ -27,7 +30,7 @@ def max_diff(
     *,
     thresholds: Sequence[float] = THRESHOLDS,
     equal_nan: bool = True,
-    rtol_floor: float = 0.0,
+    tolerance: Tolerance | None = None,
     on_mismatch: Literal["raise", "report"] = "raise",
 ) -> Discrepancy:
     """Measure how far *got* is from *expected*.
@@ -45,9 +48,9 @@ def max_diff(
         Absolute errors above which the elements are counted.
     equal_nan : bool
         Whether a NaN matches a NaN.
-    rtol_floor : float
-        Smallest magnitude that an error is relative to. 0 for the relative error of textbooks,
-        infinite where zero is expected and not got.
+    tolerance : Tolerance, optional
+        What is accepted: the elements beyond it are counted, for its
+        :meth:`~ortmeter.discrepancy.Tolerance.check` to read.
     on_mismatch : {"raise", "report"}
         What to do where the structures or shapes differ. ``report`` lists these places in the
         `differences` of the result, and compares the rest.
@@ -64,7 +67,8 @@ def max_diff(
     ShapeMismatchError
         The structures or shapes differ, with the path of the place; nothing is broadcast.
     InvalidArgumentError
-        Something is not an array of numbers or strings, or an option is not accepted.
+        Something is not an array of numbers or strings, some of its elements are masked, or an
+        option is not accepted.
 
     Notes
     -----
@@ -96,7 +100,7 @@ def max_diff(
     >>> max_diff({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]}).path
     "['a'][1]"
     """
-    options = _checked(tuple(thresholds), equal_nan, rtol_floor, on_mismatch)
+    options = _checked(tuple(thresholds), equal_nan, tolerance, on_mismatch)
     results = _Total(options)
     for found in pairs(expected, got):
         result = _compare_pair(found, options) if isinstance(found, Pair) else found
@@ -111,16 +115,16 @@ def max_diff(
 
 @functools.lru_cache
 def _checked(
-    thresholds: tuple[float, ...], equal_nan: bool, rtol_floor: float, on_mismatch: str
+    thresholds: tuple[float, ...], equal_nan: bool, tolerance: Tolerance | None, on_mismatch: str
 ) -> Options:
     if on_mismatch not in {"raise", "report"}:
         raise InvalidArgumentError(f"on_mismatch={on_mismatch!r}. Accepted: 'raise', 'report'")
-    if not 0 <= rtol_floor < math.inf:
-        raise InvalidArgumentError(f"rtol_floor={rtol_floor!r}. Accepted: a finite number >= 0")
+    if not isinstance(tolerance, Tolerance | None):
+        raise InvalidArgumentError(f"tolerance={tolerance!r}. Accepted: a Tolerance, or None")
     ordered = tuple(sorted({float(threshold) for threshold in thresholds}))
     if not all(0 <= threshold < math.inf for threshold in ordered):
         raise InvalidArgumentError(f"thresholds={thresholds!r}. Accepted: finite numbers >= 0")
-    return Options(ordered, equal_nan, float(rtol_floor))
+    return Options(ordered, equal_nan, tolerance)
 
 
 @dataclass(frozen=True)
@@ -154,8 +158,7 @@ class _Compared:
         """Return the attributes of the result that tell where its worst element is."""
         position, argmax, worst = self.figures.position, None, None
         if position is not None:
-            argmax = tuple(int(i) for i in np.unravel_index(position, self.got.shape))
-            worst = self.expected.item(position), self.got.item(position)
+            argmax, worst = self._index(position), self._values(position)
         return {
             "path": self.path,
             "argmax": argmax,
@@ -166,6 +169,20 @@ class _Compared:
             "device_expected": self.expected.device,
             "device_got": self.got.device,
         }
+
+    def over(self) -> Violation | None:
+        """Return the element that is the farthest beyond the tolerance."""
+        position = self.figures.over_position
+        if position is None:
+            return None
+        values = self._values(position)
+        return Violation(self.path, self._index(position), self.got.dtype, *values)
+
+    def _index(self, position: int) -> tuple[int, ...]:
+        return tuple(int(i) for i in np.unravel_index(position, self.got.shape))
+
+    def _values(self, position: int) -> tuple[Any, Any]:
+        return self.expected.item(position), self.got.item(position)
 
 
 def _compare_pair(pair: Pair, options: Options) -> _Compared | Difference:
@@ -200,6 +217,8 @@ class _Total:
         self._figures: Figures | None = None
         self._severity = (-1.0, False)
         self._where: dict[str, Any] = _NOWHERE
+        self._over: Violation | None = None
+        self._share = 0.0
         self._ulp_at_max: float = 0
         self._n_arrays = 0
         self.differences: list[Difference] = []
@@ -211,6 +230,8 @@ class _Total:
         self.differences += compared.differences()
         if compared.severity() > self._severity:
             self._severity, self._where = compared.severity(), compared.where()
+        if self._options.tolerance is not None and compared.figures.over_share > self._share:
+            self._share, self._over = compared.figures.over_share, compared.over()
         if self._figures is None:
             self._figures = compared.figures
         else:
@@ -233,5 +254,118 @@ class _Total:
             **self._where,
             n_arrays=self._n_arrays,
             differences=tuple(self.differences),
-            rtol_floor=self._options.rtol_floor,
+            tolerance=self._options.tolerance,
+            n_over=None if self._options.tolerance is None else figures.n_over,
+            over=self._over,
         )
+
+
+def assert_close(
+    expected: Any,
+    got: Any,
+    tolerance: Tolerance = EXACT,
+    *,
+    equal_nan: bool = True,
+    n_worst: int = 5,
+) -> Discrepancy:
+    """Fail unless *got* is within a tolerance of *expected*, for tests.
+
+    Parameters
+    ----------
+    expected, got : array or structure
+        What :func:`~ortmeter.discrepancy.max_diff` compares.
+    tolerance : Tolerance
+        What is accepted, equality by default.
+    equal_nan : bool
+        Whether a NaN matches a NaN.
+    n_worst : int
+        Number of elements that the message shows.
+
+    Returns
+    -------
+    Discrepancy
+        What was measured.
+
+    Raises
+    ------
+    AssertionError
+        The results are not close, or have other shapes or another structure. The message shows the
+        worst elements side by side.
+    InvalidArgumentError
+        Something is not an array of numbers or strings.
+
+    Examples
+    --------
+    >>> assert_close([1.0, 2.0], [1.0, 2.5], Tolerance(atol=1)).abs
+    0.5
+    """
+    diff = max_diff(expected, got, equal_nan=equal_nan, tolerance=tolerance, on_mismatch="report")
+    verdict = tolerance.check(diff)
+    if not verdict:
+        worst = _worst_elements(expected, got, n_worst, equal_nan=equal_nan)
+        rows = [(e.where, repr(e.expected), repr(e.got), f"{e.error:.3g}") for e in worst]
+        raise AssertionError("\n".join([str(verdict), str(diff), *_table(rows)]))
+    return diff
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Align the worst elements in columns."""
+    if not rows:
+        return []
+    rows = [("where", "expected", "got", "error"), *rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+
+
+@dataclass(frozen=True)
+class _Element:
+    """An element whose two values differ. Its error is infinite for a mismatched NaN or inf."""
+
+    where: str
+    expected: Any
+    got: Any
+    error: float
+
+
+def _worst_elements(expected: Any, got: Any, count: int, *, equal_nan: bool) -> list[_Element]:
+    """Find the elements with the largest errors, by decreasing error, in arrays of one shape."""
+    found = (
+        element
+        for pair in pairs(expected, got)
+        if isinstance(pair, Pair)
+        for element in _worst_of_pair(pair, count, equal_nan=equal_nan)
+    )
+    return heapq.nlargest(count, found, key=lambda element: element.error)
+
+
+def _worst_of_pair(pair: Pair, count: int, *, equal_nan: bool) -> Iterator[_Element]:
+    expected, got = Side.of(pair.expected), Side.of(pair.got)
+    if expected.shape != got.shape or (expected.dtype == "s") != (got.dtype == "s"):
+        return
+    size, length = math.prod(got.shape), piece_length((expected.dtype, got.dtype))
+    for start in range(0, size, length):
+        error = _errors(expected, got, start, min(start + length, size), equal_nan=equal_nan)
+        for i in np.argsort(-error, kind="stable")[:count]:
+            if error[i] > 0:
+                position = start + int(i)
+                index = tuple(int(k) for k in np.unravel_index(position, got.shape))
+                where = f"{pair.path}{index or ''}"
+                values = expected.item(position), got.item(position)
+                yield _Element(where, *values, float(error[i]))
+
+
+def _errors(expected: Side, got: Side, start: int, stop: int, *, equal_nan: bool) -> np.ndarray:
+    e, g = expected.read(start, stop), got.read(start, stop)
+    if got.dtype == "s":
+        return np.not_equal(e, g).astype(np.float64)
+    with np.errstate(all="ignore"):  # signalling NaN, overflows
+        wide = wide_dtype(expected.dtype, got.dtype)
+        e, g = e.astype(wide), g.astype(wide)
+        error: np.ndarray = distance(e, g).astype(np.float64)
+        if wide.kind in "fc":
+            found = set_aside(e, g, equal_nan=equal_nan)
+            finite = error[found.index]
+            error[:] = 0
+            error[found.index] = finite
+            error[found.mismatched] = math.inf
+    return error

@@ -3,13 +3,14 @@
 import dataclasses
 import html
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ortmeter.discrepancy.tolerance import Tolerance
 from ortmeter.errors import InvalidArgumentError
 
-__all__ = ["Difference", "Discrepancy"]
+__all__ = ["Difference", "Discrepancy", "Violation"]
 
 _DERIVED = ("mean_abs", "mean_ulp", "same_dtype", "same_device", "same_structure")
 
@@ -44,6 +45,39 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Violation:
+    """An element that is beyond a tolerance.
+
+    Parameters
+    ----------
+    path : str
+        Which array, see :class:`Discrepancy`.
+    index : tuple of int
+        Where in this array.
+    dtype : str
+        Element type of *got*, :func:`~ortmeter.dtypes.short_name`.
+    expected, got : bool, int, float, complex or str
+        The two values.
+
+    Examples
+    --------
+    >>> print(Violation("['logits']", (0, 2), "f32", 1.0, 1.5))
+    ['logits'](0, 2): expected 1.0, got 1.5
+    """
+
+    path: str
+    index: tuple[int, ...]
+    dtype: str
+    expected: Any
+    got: Any
+
+    def __str__(self) -> str:
+        where = f"{self.path}{self.index or ''}"
+        values = f"expected {self.expected!r}, got {self.got!r}"
+        return f"{where}: {values}" if where else values
+
+
+@dataclass(frozen=True)
 class Discrepancy:
     """How far arrays are from the expected ones. It holds figures, not a verdict.
 
@@ -58,8 +92,8 @@ class Discrepancy:
         numbers, 1 for strings that differ. An exact ``int`` when both sides hold integers or
         booleans. ``inf`` when a difference of finite values overflows.
     rel : float
-        Largest relative error, ``|got - expected| / max(|expected|, rtol_floor)``. ``inf`` when
-        *got* is not zero somewhere *expected* is, unless there is a floor.
+        Largest relative error, ``|got - expected| / |expected|``. ``inf`` when *got* is not zero
+        somewhere *expected* is.
     ulp : float
         Largest error in units in the last place, ``|got - expected| / spacing(max(|got|,
         |expected|))`` where *spacing* is the distance between consecutive numbers of the type of
@@ -106,8 +140,14 @@ class Discrepancy:
         Number of pairs of arrays that were compared.
     differences : tuple of Difference
         Everything that is not the same beside the values, for every array.
-    rtol_floor : float
-        What divides the errors of smaller values, see `rel`.
+    tolerance : Tolerance or None
+        The one it was measured with.
+    n_over : int or None
+        Number of elements beyond the limits of `tolerance`, mismatched NaN and infinities
+        included; `ulp_at_max`, whose unit is known once the array was read, is left to
+        :meth:`~ortmeter.discrepancy.Tolerance.check`. None without a tolerance.
+    over : Violation or None
+        The one of these elements whose error is the largest beside its limit, the first of equals.
     """
 
     abs: float
@@ -137,7 +177,9 @@ class Discrepancy:
     device_got: str | None
     n_arrays: int = 1
     differences: tuple[Difference, ...] = ()
-    rtol_floor: float = 0.0
+    tolerance: Tolerance | None = None
+    n_over: int | None = None
+    over: Violation | None = None
 
     @property
     def mean_abs(self) -> float:
@@ -183,6 +225,8 @@ class Discrepancy:
             parts.append(f"{self.n_finite} finite")
         if self.n_nan or self.n_inf:
             parts.append(f"mismatches: {self.n_nan} NaN, {self.n_inf} inf")
+        if self.n_over:
+            parts.append(f"{self.n_over} beyond {self.tolerance}")
         return ", ".join([*parts, *map(str, self.differences)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,7 +248,7 @@ class Discrepancy:
         Parameters
         ----------
         row : mapping
-            With all the keys of the attributes.
+            With all the keys of the attributes; those of a tolerance may be missing.
 
         Returns
         -------
@@ -217,6 +261,7 @@ class Discrepancy:
             An attribute is missing.
         """
         names = [field.name for field in dataclasses.fields(cls)]
+        row = {"tolerance": None, "n_over": None, "over": None, **row}
         if missing := [name for name in names if name not in row]:
             raise InvalidArgumentError(
                 f"{', '.join(missing)} missing from {sorted(row)}. Expected: what to_dict returns"
@@ -228,10 +273,13 @@ class Discrepancy:
         values["quantiles"] = {key: _number(value) for key, value in row["quantiles"].items()}
         for name in ("argmax", "shape"):
             values[name] = None if row[name] is None else tuple(row[name])
-        if row["worst"] is not None and row["dtype_got"] != "s":
-            values["worst"] = tuple(_number(value) for value in row["worst"])
-        elif row["worst"] is not None:
-            values["worst"] = tuple(row["worst"])
+        if row["worst"] is not None:
+            values["worst"] = _elements(row["worst"], row["dtype_got"])
+        if row["tolerance"] is not None:
+            values["tolerance"] = Tolerance(**row["tolerance"])
+        if (over := row["over"]) is not None:
+            pair = _elements((over["expected"], over["got"]), over["dtype"])
+            values["over"] = Violation(over["path"], tuple(over["index"]), over["dtype"], *pair)
         values["differences"] = tuple(Difference(**found) for found in row["differences"])
         return cls(**values)
 
@@ -260,8 +308,8 @@ def _cell(value: Any) -> str:
 
 
 def _to_json(value: Any) -> Any:
-    if isinstance(value, Difference):
-        return dataclasses.asdict(value)
+    if isinstance(value, Difference | Violation | Tolerance):
+        return _to_json(dataclasses.asdict(value))
     if isinstance(value, tuple):
         return [_to_json(v) for v in value]
     if isinstance(value, dict):
@@ -270,6 +318,11 @@ def _to_json(value: Any) -> Any:
         isinstance(value, float) and math.isfinite(value)
     )
     return value if is_json else str(value)
+
+
+def _elements(pair: Iterable[Any], dtype: str) -> tuple[Any, ...]:
+    """Read two elements, which are numbers unless their type is that of strings."""
+    return tuple(pair) if dtype == "s" else tuple(map(_number, pair))
 
 
 def _number(value: Any) -> Any:
