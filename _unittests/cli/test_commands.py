@@ -131,7 +131,7 @@ def wrong(tmp_path, models):
     dim = ["--dim", "batch=2"]
     return {
         "missing": (["bench", "no.onnx"], "cannot be read: No such file"),
-        "folder": (["bench", str(tmp_path)], "cannot be read: Is a directory"),
+        "folder": (["bench", str(tmp_path)], "is not a regular file"),
         "broken": (["profile", str(tmp_path / "broken.onnx")], "are not an ONNX model"),
         "empty": (["bench", str(tmp_path / "empty.onnx")], "hold no graph"),
         "operator": (["bench", str(tmp_path / "unknown.onnx"), *dim], "NoSuchOp"),

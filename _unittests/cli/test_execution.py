@@ -1,5 +1,7 @@
 """What becomes of a report when something around it fails."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,3 +31,77 @@ def test_the_page_is_written_when_nobody_reads_the_text(tmp_path, shell):
         timeout=60,
     )
     assert "99999" in html.read_text(encoding="utf-8")
+
+
+def run(program, *arguments, **variables):
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        env={**os.environ, **variables},
+        check=False,
+        timeout=60,
+    )
+
+
+ENV = "import sys; from ortmeter.cli import env, main\n"
+MAIN = "sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize(
+    "error", ["ValueError('a\\n\\x1b[31mb')", "RecursionError()", "AssertionError('a b')"]
+)
+def test_what_nobody_expected_is_one_line_and_exit_code_2(error):
+    program = f"{ENV}def run(options, report): raise {error}\nenv.run = run\n{MAIN}"
+    done = run(program, "env")
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith(f"ortmeter env: {error.partition('(')[0]}: ")
+    assert "\x1b" not in line
+    assert b"Traceback" in run(program, "env", "--debug").stderr
+
+
+def test_a_terminal_without_greek_letters_shows_the_report():
+    program = f"{ENV}def run(options, report): report.conclude('1.5 µs')\nenv.run = run\n{MAIN}"
+    done = run(program, "env", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert b"1.5 \\xb5s" in done.stdout
+
+
+def test_an_interruption_of_an_import_is_no_traceback():
+    program = """import sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "pandas":
+            raise KeyboardInterrupt
+from ortmeter.cli import main
+sys.meta_path.insert(0, Interrupted())
+sys.exit(main(["env"]))"""
+    done = run(program)
+    assert done.returncode == 130
+    assert done.stderr.splitlines() == [b"ortmeter env: interrupted"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_the_end_that_the_system_asks_for_removes_temporary_folders(tmp_path, number, code):
+    program = f"""{ENV}
+import signal, tempfile, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def run(options, report):
+    with tempfile.TemporaryDirectory(prefix="ortmeter-"):
+        print("ready", flush=True)
+        time.sleep(60)
+env.run = run
+{MAIN}"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "env"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as child:
+        assert child.stdout.readline() == b"ready\n"
+        assert list(tmp_path.glob("ortmeter-*"))
+        child.send_signal(number)
+        _, errors = child.communicate(timeout=30)
+    assert (child.returncode, errors) == (code, b"")
+    assert list(tmp_path.glob("ortmeter-*")) == []

@@ -1,8 +1,9 @@
 """The command ``ortmeter``: measure, profile and compare a model without writing code.
 
 ``main`` reads the command line; ``parser`` declares it, ``options`` reads what several commands
-share, ``execution`` runs a command and turns its errors into one line. Each command is a module
-with ``register``, which declares its options, and ``run``, which fills a report.
+share, ``execution`` runs a command and turns its errors into one line, which ``terminal`` writes.
+Each command is a module with ``register``, which declares its options, and ``run``, which fills a
+report; it is imported when it is asked for.
 """
 
 from ortmeter.cli.execution import main

@@ -1,22 +1,27 @@
 """Run a command: its report, its errors, its exit code."""
 
 import json
+import signal
 import sys
+import threading
 import traceback
 from argparse import Namespace
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from ortmeter.cli.parser import make_parser
+from ortmeter.cli.terminal import show, tell
 from ortmeter.errors import OrtMeterError
-from ortmeter.report import Report
-from ortmeter.report.document import check_writable
+
+if TYPE_CHECKING:
+    from ortmeter.report import Report
 
 __all__ = ["INTERRUPTED", "SUCCESS", "USAGE", "main"]
 
-#: Exit codes: done; a comparison is beyond its tolerance; what was asked cannot be done; Ctrl-C.
-SUCCESS, DIFFERENT, USAGE, INTERRUPTED = 0, 1, 2, 130
+#: Exit codes: done; what was asked cannot be done; Ctrl-C. A command has 1 for what differs.
+SUCCESS, USAGE, INTERRUPTED = 0, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,34 +36,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     int
         0 when it is done, 1 when two results differ beyond the tolerance asked for or when a task
-        of a sweep failed, 2 when what was asked cannot be done, 130 after Ctrl-C.
+        of a sweep failed, 2 when what was asked cannot be done, 130 after Ctrl-C, 143 when the
+        system ended it.
 
     Examples
     --------
     >>> main(["bench", "missing.onnx"])
     2
     """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    asked = next((text for text in given if not text.startswith("-")), "")
+    program = f"ortmeter {asked}".strip()
     try:
-        options = make_parser().parse_args(arguments)
+        with _ends_cleanly():
+            options = make_parser(asked).parse_args(given)
+            return _serve(options) if options.serves else _run(options)
     except SystemExit as stop:  # argparse told why
         return int(stop.code or SUCCESS)
-    return _guarded(options)
-
-
-def _guarded(options: Namespace) -> int:
-    try:
-        return _serve(options) if options.serves else _run(options)
-    except (OrtMeterError, MemoryError, OSError) as error:
-        if options.debug:
+    except KeyboardInterrupt:
+        tell(f"{program}: interrupted")
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - 1, the code of Python, means something else here
+        if "--debug" in given:
             traceback.print_exc()
-        message = " ".join(str(error).split()) or type(error).__name__
-        print(f"ortmeter {options.command}: {message}", file=sys.stderr)  # noqa: T201
+        tell(f"{program}: {_message(error)}")
         return USAGE
 
 
+@contextmanager
+def _ends_cleanly() -> Iterator[None]:
+    """Let the end that the system asks for remove temporary folders."""
+
+    def end(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    signals = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
+    caught = [number for number in signals if number and signal.getsignal(number) == signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        caught = []
+    for number in caught:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in caught:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _message(error: Exception) -> str:
+    name, text = type(error).__name__, str(error)
+    if isinstance(error, (OrtMeterError, MemoryError, OSError)):
+        return text or name
+    return f"{name}: {text} (nobody expected this: --debug shows where)"
+
+
 def _run(options: Namespace) -> int:
+    from ortmeter.report import Report
+    from ortmeter.report.document import check_writable
+
     report = Report(_title(options))
-    if options.html:
+    if options.html is not None:
         check_writable(Path(options.html), overwrite=options.force)
     try:
         code = int(options.run(options, report) or SUCCESS)
@@ -74,12 +111,11 @@ def _serve(options: Namespace) -> int:
     return SUCCESS
 
 
-def _publish(options: Namespace, report: Report, code: int) -> int:
-    if options.html:  # first: the standard output may be closed, or its disk full
+def _publish(options: Namespace, report: "Report", code: int) -> int:
+    if options.html is not None:  # first: the standard output may be closed, or its disk full
         file = report.save(options.html, overwrite=options.force)
-        print(f"report: {file}", file=sys.stderr)  # noqa: T201
-    text = json.dumps(report.to_dict(), indent=2) if options.json else report.to_text()
-    print(text)  # noqa: T201
+        tell(f"report: {file}")
+    show(json.dumps(report.to_dict(), indent=2) if options.json else report.to_text())
     return code
 
 

@@ -1,8 +1,8 @@
 """Run the scheduler of the sweeps, until it is interrupted."""
 
-import sys
 from argparse import ArgumentParser, Namespace
 
+from ortmeter.cli.terminal import tell
 from ortmeter.cli.tls import add_tls, tls_files
 from ortmeter.sweep.serving import LOCALHOST, serve_scheduler
 
@@ -42,5 +42,5 @@ def run(options: Namespace) -> None:
         port=options.port,
         retries=options.retries,
         tls=tls_files(options),
-        announce=lambda address: print(f"scheduler at {address}", file=sys.stderr),  # noqa: T201
+        announce=lambda address: tell(f"scheduler at {address}"),
     )

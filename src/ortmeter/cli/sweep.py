@@ -3,6 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
+from ortmeter.cli.terminal import tell
 from ortmeter.cli.tls import add_tls, tls_files
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
@@ -77,7 +78,7 @@ def run(options: Namespace, report: Report) -> int:
             timeout=options.timeout,
             cores=options.cores,
             tls=tls_files(options),
-            watcher=BarWatcher() if watched else LineWatcher(_write),
+            watcher=BarWatcher() if watched else LineWatcher(tell),
         )
     except KeyboardInterrupt:
         _fill_interrupted(options, report)
@@ -101,7 +102,3 @@ def _fill(report: Report, result: SweepResult) -> None:
     for outcome in result.failed:
         report.add(str(outcome.task), f"{outcome.error}\n{outcome.output}".strip())
     report.conclude(*compared.conclusion.sentences, f"records are in {result.output}.")
-
-
-def _write(line: str) -> None:
-    print(line, file=sys.stderr)  # noqa: T201

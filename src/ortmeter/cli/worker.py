@@ -1,8 +1,8 @@
 """Run a worker of the sweeps on this machine, until it is interrupted."""
 
-import sys
 from argparse import ArgumentParser, Namespace
 
+from ortmeter.cli.terminal import tell
 from ortmeter.cli.tls import add_tls, tls_files
 from ortmeter.sweep.serving import LOCALHOST, serve_worker
 
@@ -40,5 +40,5 @@ def run(options: Namespace) -> None:
         name=options.name,
         cores=options.cores,
         tls=tls_files(options),
-        announce=lambda address: print(f"worker at {address}", file=sys.stderr),  # noqa: T201
+        announce=lambda address: tell(f"worker at {address}"),
     )

@@ -1,0 +1,74 @@
+"""Texts for a terminal: names of models and messages of libraries are not trusted."""
+
+import os
+import sys
+import unicodedata
+from contextlib import suppress
+
+from ortmeter.errors import OrtMeterError
+
+__all__ = ["printable", "show", "tell"]
+
+
+def printable(text: str, encoding: str = "utf-8") -> str:
+    r"""Escape what a terminal would obey instead of showing, and what it cannot show.
+
+    Parameters
+    ----------
+    text : str
+        Any text; lines and tabs are kept.
+    encoding : str
+        Encoding of the terminal.
+
+    Returns
+    -------
+    str
+        The text where control characters, marks of direction, other invisible characters and those
+        that the encoding lacks are escaped as Python does.
+
+    Examples
+    --------
+    >>> printable("a \x1b[2J \u202e b")
+    'a \\x1b[2J \\u202e b'
+    """
+    shown = "".join(char if _is_shown(char) else repr(char)[1:-1] for char in text)
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def show(text: str) -> None:
+    """Write the result of a command on the standard output.
+
+    Parameters
+    ----------
+    text : str
+        What to write.
+
+    Raises
+    ------
+    OrtMeterError
+        It cannot be written: nobody reads it, or the disk is full.
+    """
+    try:
+        print(printable(text, sys.stdout.encoding or "utf-8"), flush=True)  # noqa: T201
+    except OSError as cause:
+        with suppress(OSError, ValueError):
+            # What is left to write would fail again when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OrtMeterError(f"the standard output is not written: {cause.strerror}") from cause
+
+
+def tell(line: str) -> None:
+    """Write a message on one line of the standard error.
+
+    Parameters
+    ----------
+    line : str
+        What to write; white space is made of single spaces.
+    """
+    with suppress(OSError):
+        message = printable(" ".join(line.split()), sys.stderr.encoding or "utf-8")
+        print(message, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _is_shown(char: str) -> bool:
+    return char.isprintable() or char in "\n\t" or unicodedata.category(char) == "Zs"
