@@ -194,6 +194,57 @@ def test_writing_into_a_result_changes_nothing_else(sources):
     assert evaluator.run(["W", "V"], {"X": x}) == [3, 3]
 
 
+VIEWS = {
+    # of a broadcast, every element of a row is one place
+    "Expand": "s = Constant <value_ints = [3, 4]> ()  Y = Expand(A, s)",
+    # two names, or two parts, of one value
+    "Identity": "Y = Identity(A)  Z = Identity(A)",
+    "Reshape": "s = Constant <value_ints = [4, 1]> ()  Y = Reshape(A, s)  Z = Reshape(Y, s)",
+    "Transpose": "Y = Transpose(A)  Z = Transpose(Y)",
+    "Split": "Y, Z = Split <axis = 1, num_outputs = 2> (A)",
+    "Slice": (
+        "i = Constant <value_ints = [0]> ()  j = Constant <value_ints = [9]> ()"
+        " Y = Slice(A, i, j)  Z = Slice(Y, i, j)"
+    ),
+    "Unsqueeze": "s = Constant <value_ints = [0]> ()  Y = Unsqueeze(A, s)  Z = Squeeze(Y, s)",
+}
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize("sources", [("torch",), ("reference",), ("ort",)], ids=" ".join)
+@pytest.mark.parametrize("first", ["Identity(X)", "Neg(X)"])
+@pytest.mark.parametrize("op_type", VIEWS)
+def test_each_result_has_its_own_memory(op_type, first, sources, library):
+    """Whether it is a view of an input or of what was computed."""
+    text = (
+        '<ir_version: 10, opset_import: ["": 18]> g (float[1, 4] X) => (A, Y, Z)'
+        f"{{ A = {first}  {VIEWS[op_type]} {'Z = Neg(Y)' if op_type == 'Expand' else ''} }}"
+    )
+    model = onnx.parser.parse_model(text.replace("(A, Y, Z)", "(float A, float Y, float Z)"))
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    fed = np.arange(1, 5, dtype=np.float32).reshape(1, 4)
+    x = library(fed.copy())
+    got = Evaluator(model, sources=sources).run(["A", "Y", "Z", "Y"], {"X": x})
+    results = [value.numpy() if isinstance(value, torch.Tensor) else value for value in got]
+    expected = [value.copy() for value in results]
+    for rank, value in enumerate(results):
+        for i, place in enumerate(np.ndindex(value.shape)):  # each element by itself
+            value[place] = 1000 * rank + i
+        np.testing.assert_array_equal(value.ravel(), 1000 * rank + np.arange(value.size))
+        for other, before in zip(results[rank + 1 :], expected[rank + 1 :], strict=True):
+            np.testing.assert_array_equal(other, before)
+    np.testing.assert_array_equal(x, fed)
+
+
+def test_the_elements_of_a_sequence_have_their_own_memory():
+    text = """<ir_version: 10, opset_import: ["": 18]>
+    g (float[n] X) => (seq(float[n]) S) { A = Neg(X)  S = SequenceConstruct(A, A) }"""
+    ((first, second),) = Evaluator(text, sources=("torch",)).run(None, {"X": X})
+    first[...] = 100
+    np.testing.assert_array_equal(second, -X)
+
+
 @pytest.mark.parametrize(
     "dtype", [np.float16, ml_dtypes.bfloat16, np.int8, np.uint16, np.bool_, np.complex64]
 )

@@ -83,6 +83,29 @@ def test_an_error_of_a_kernel_is_not_a_refusal(picky, monkeypatch):
         Evaluator(one_node("Neg", [np.float32])).run(None, {"x0": np.ones(2, np.float32)})
 
 
+@pytest.mark.parametrize(
+    "text", ["this does not support that", "not implemented", "unsupported layout"]
+)
+def test_the_text_of_an_error_does_not_change_the_library(monkeypatch, text):
+    from ortmeter.evaluator import torch_kernels
+    from ortmeter.evaluator.torch_kernels import _registry
+
+    def fail(x):
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(torch_kernels, "find_kernel", lambda *_: _registry._guard("Neg", fail))
+    evaluator = Evaluator(one_node("Neg", [np.float32]))
+    with pytest.raises(ModelError, match=f"torch kernel of node 'node'.*{text}"):
+        evaluator.run(None, {"x0": np.ones(2, np.float32)})
+
+
+def test_what_torch_declares_as_not_implemented_leads_to_the_next_source():
+    evaluator = Evaluator(one_node("Cast", [np.float32], 21, to=onnx.TensorProto.INT4))
+    (got,) = evaluator.run(None, {"x0": np.float32([1, -2])})
+    assert got.astype(np.int8).tolist() == [1, -2]
+    assert source_of(evaluator) != "torch"
+
+
 def test_an_attribute_that_a_kernel_does_not_know_is_refused(monkeypatch):
     from ortmeter.evaluator import torch_kernels
 

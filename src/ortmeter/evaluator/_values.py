@@ -129,17 +129,35 @@ def _native(array: np.ndarray) -> np.ndarray:
 
 
 def copy_shared(values: Sequence[Any], taken: Collection[Address]) -> list[Any]:
-    """Copy the values that live in memory taken by inputs or weights.
+    """Copy the values that share their memory: with inputs or weights, between them, with itself.
 
-    Without this, whoever writes into a result changes the weights of the next run.
+    Without this, whoever writes into a result changes another one, or the weights of the next run.
     """
-    return [_copy(v) if any(a in taken for a in addresses([v])) else v for v in values]
+    owned = set(taken)
+    return [_owned(value, owned) for value in values]
 
 
-def _copy(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_copy(item) for item in value]
-    return value.clone() if is_torch(value) else value.copy()
+def _owned(value: Any, taken: set[Address]) -> Any:
+    """Copy a value unless its memory is its own, and take it."""
+    if value is None or isinstance(value, list):
+        return None if value is None else [_owned(item, taken) for item in value]
+    if not taken.isdisjoint(addresses([value])) or _overlaps(value):
+        value = value.clone() if is_torch(value) else value.copy()
+    taken.update(addresses([value]))
+    return value
+
+
+def _overlaps(value: Any) -> bool:
+    """Tell whether elements may share their memory, as those that a broadcast repeats."""
+    strides = value.stride() if is_torch(value) else value.strides
+    reach = 0
+    for stride, size in sorted(
+        (abs(n), size) for n, size in zip(strides, value.shape, strict=True)
+    ):
+        if size > 1 and stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def addresses(values: Iterable[Any]) -> Iterator[Address]:

@@ -51,7 +51,8 @@ class Evaluator:
         Let CUDA round the operands of float32 products to TF32, in torch and in ONNX Runtime.
     callback : callable, optional
         ``f(node, inputs, outputs)``, called after each node of the model (subgraphs and local
-        functions included, constants excepted) with its ``NodeProto`` and lists of arrays.
+        functions included, constants excepted) with its ``NodeProto`` and lists of arrays, which
+        it must not write into: nodes may share their memory.
 
     Raises
     ------
@@ -141,7 +142,8 @@ class Evaluator:
         -------
         list of array
             In the order of the names: torch tensors on the device when a feed is one, NumPy arrays
-            otherwise. They share no memory with the feeds, nor with the weights.
+            otherwise. Each one has its own memory: writing into it changes neither the feeds, nor
+            the weights, nor another result.
 
         Raises
         ------
