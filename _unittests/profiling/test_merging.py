@@ -1,6 +1,10 @@
+import json
+import re
 import statistics
 from collections import defaultdict
 
+import numpy as np
+import onnxruntime as ort
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -8,7 +12,7 @@ from hypothesis import strategies as st
 from profile_writer import kernel_event, run_event, two_runs, write
 
 from ortmeter.loading import load_model
-from ortmeter.profiling import merge_profiles, read_profile
+from ortmeter.profiling import merge_profiles, profile, read_profile
 
 SHAPES = st.lists(st.integers(0, 3), max_size=2).map(tuple)
 TENSORS = st.lists(st.tuples(st.sampled_from(["float", "int64", "bool"]), SHAPES), max_size=2)
@@ -39,30 +43,41 @@ def save(folder, runs):
 
 
 def expected_times(runs):
-    """Durations of each key in the steady runs, in plain Python."""
+    """Durations of each node of each kind in the steady runs, in plain Python."""
     times = defaultdict(list)
     for kernels in runs[min(1, len(runs) - 1) :]:
-        ranks = defaultdict(int)
-        for kernel in kernels:
-            key = tuple(kernel[name] for name in ("op", "provider", "inputs", "outputs"))
-            times[*key, ranks[key]].append(kernel["duration"])
-            ranks[key] += 1
+        for place, kernel in enumerate(kernels):
+            kind = tuple(kernel[name] for name in ("op", "provider", "inputs", "outputs"))
+            times[kind, f"node{place}"].append(kernel["duration"])
     return times
+
+
+def expected_pairs(baseline, candidate):
+    """Nodes that match: those of a kind and of a name, then the others in order."""
+    pairs = [(key, key) for key in baseline if key in candidate]
+    others = [sorted(side.keys() - dict(pairs).keys()) for side in (baseline, candidate)]
+    for kind in {kind for kind, _ in others[0]}:
+        left, right = ([key for key in side if key[0] == kind] for side in others)
+        pairs += zip(left, right, strict=False)
+    return set(pairs)
 
 
 def found_times(table, side):
     names = {"f32": "float", "i64": "int64", "b8": "bool"}
-    rows = table[table[f"calls_{side}"].notna()]
-    return {
-        (
-            row.op,
-            row.provider,
-            tuple(zip(map(names.get, row.input_types), row.input_shapes, strict=True)),
-            tuple(zip(map(names.get, row.output_types), row.output_shapes, strict=True)),
-            row.rank,
-        ): row._asdict()
-        for row in rows.itertuples(index=False)
-    }
+    return [
+        None
+        if pd.isna(row[f"calls_{side}"])
+        else (
+            (
+                row["op"],
+                row["provider"],
+                tuple(zip(map(names.get, row["input_types"]), row["input_shapes"], strict=True)),
+                tuple(zip(map(names.get, row["output_types"]), row["output_shapes"], strict=True)),
+            ),
+            row[f"name_{side}"],
+        )
+        for row in table.to_dict("records")
+    ]
 
 
 @given(RUNS, RUNS)
@@ -72,25 +87,151 @@ def test_any_two_profiles(tmp_path_factory, baseline, candidate):
     profiles = {"baseline": save(folder, baseline), "candidate": save(folder, candidate)}
     table = merge_profiles(*profiles.values())
     expected = {"baseline": expected_times(baseline), "candidate": expected_times(candidate)}
-    for side, profile in profiles.items():
-        found = found_times(table, side)
+    for side, recorded in profiles.items():
+        found = dict(zip(found_times(table, side), table.to_dict("records"), strict=True))
+        found.pop(None, None)
         assert found.keys() == expected[side].keys()
         for key, times in expected[side].items():
             assert found[key][f"total_{side}"] == sum(times)
             assert found[key][f"median_{side}"] == statistics.median(times)
             assert found[key][f"calls_{side}"] == len(times)
         total = sum(sum(times) for times in expected[side].values())
-        assert table[f"total_{side}"].sum() == total == profile.steady["self_duration"].sum()
-        runs = profile.by_iteration()["steady"].sum()
+        assert table[f"total_{side}"].sum() == total == recorded.steady["self_duration"].sum()
+        runs = recorded.by_iteration()["steady"].sum()
         assert table[f"mean_{side}"].sum() == pytest.approx(total / runs)
         absent = table["side"] == {"baseline": "candidate only", "candidate": "baseline only"}[side]
         columns = [f"{name}_{side}" for name in ("name", "median", "mean", "total", "calls")]
         assert table.loc[absent, columns].isna().all(axis=None)
         assert table.loc[~absent, columns].notna().all(axis=None)
-    assert (table["side"] == "both").sum() == len(
-        expected["baseline"].keys() & expected["candidate"].keys()
-    )
+    pairs = zip(*(found_times(table, side) for side in profiles), strict=True)
+    assert {pair for pair in pairs if None not in pair} == expected_pairs(*expected.values())
     assert table["label"].is_unique
+
+
+LOOP = """<ir_version: 10, opset_import: ["": 21]>
+g (int64 M, bool C, float[n] X) => (float[n] Y) {
+  A = Exp(X)
+  [repeat] Y = Loop <body = b (int64 i, bool c, float[n] a) => (bool co, float[n] ao) {
+    co = Identity(c)  [grow] ao = Exp(a) }> (M, C, A)
+}"""
+
+
+def test_a_node_of_a_loop_is_one_row_with_a_call_per_iteration():
+    feeds = {"M": np.array(6), "C": np.array(True), "X": np.full(4, -9, np.float32)}
+    profiles = [
+        profile(LOOP, feeds, provider="cpu", optimization="none", repeat=n, overhead=False)
+        for n in (3, 5)
+    ]
+    table = merge_profiles(*profiles).set_index("name_baseline")
+    assert (table["side"] == "both").all()
+    assert table[["calls_baseline", "calls_candidate"]].T.to_dict("list") == {
+        "Exp_0": [3, 5],
+        "repeat": [3, 5],
+        "repeat/Identity_0": [18, 30],
+        "grow": [18, 30],
+    }
+    # Both are Exp of the same shape: the one before the Loop comes first.
+    assert table.loc[["Exp_0", "grow"], "rank"].tolist() == [0, 1]
+    for name, found in zip(("baseline", "candidate"), profiles, strict=True):
+        inside = found.steady[found.steady["name"] == "grow"].groupby("iteration")["self_duration"]
+        assert table.loc["grow", f"median_{name}"] == statistics.median(inside.sum())
+        assert table[f"total_{name}"].sum() == found.steady["self_duration"].sum()
+
+
+def test_iterations_of_a_planted_loop_are_added(tmp_path):
+    events = []
+    for run, durations in enumerate(([9, 9, 9], [1, 2, 3], [4, 5, 6])):
+        base = 100 * run
+        events += [
+            *(kernel_event("in", base + 20 * (i + 1), d) for i, d in enumerate(durations)),
+            kernel_event("loop", base + 2, 90, op="Loop"),
+            run_event(base, 95),
+        ]
+    found = read_profile(write(tmp_path / "p.json", events))
+    row = merge_profiles(found, found).set_index("name_baseline").loc["in"]
+    assert [row[f"{name}_baseline"] for name in ("calls", "total", "median", "mean")] == [
+        6,
+        1 + 2 + 3 + 4 + 5 + 6,
+        (6 + 15) / 2,
+        (6 + 15) / 2,
+    ]
+
+
+def race(path, orders, durations):
+    """Runs of two nodes of the same kind that threads start in any order."""
+    events = []
+    for run, order in enumerate(orders):
+        events += [
+            kernel_event(
+                name, 100 * run + 10 * i, durations[name], index="ab".index(name), thread=i
+            )
+            for i, name in enumerate(order)
+        ]
+        events.append(run_event(100 * run, 90, thread=9))
+    return read_profile(write(path, events))
+
+
+def test_nodes_are_told_by_their_name_and_not_by_when_they_start(tmp_path):
+    durations = {"a": 3, "b": 7}
+    baseline = race(tmp_path / "0.json", ["ab", "ab", "ba", "ba", "ba"], durations)
+    candidate = race(tmp_path / "1.json", ["ba"] * 4, durations)
+    table = merge_profiles(baseline, candidate).set_index("rank")
+    for side in ("baseline", "candidate"):
+        assert table[f"name_{side}"].to_dict() == {0: "a", 1: "b"}
+        assert table[f"median_{side}"].to_dict() == {0: 3, 1: 7}
+
+
+def test_nodes_that_have_other_names_match_in_the_order_of_the_graph(tmp_path):
+    baseline = race(tmp_path / "0.json", ["ba"] * 3, {"a": 3, "b": 7})
+    renamed = [
+        event if event["name"] == "model_run" else {**event, "name": f"new_{event['name']}"}
+        for event in json.loads((tmp_path / "0.json").read_text(encoding="utf-8"))
+    ]
+    candidate = read_profile(write(tmp_path / "1.json", renamed))
+    table = merge_profiles(baseline, candidate).sort_values("rank")
+    assert table["name_baseline"].tolist() == ["a", "b"]
+    assert table["name_candidate"].tolist() == ["new_a", "new_b"]
+
+
+def test_a_node_that_is_removed_does_not_shift_the_others(tmp_path):
+    baseline = race(tmp_path / "0.json", ["ab"] * 3, {"a": 3, "b": 7})
+    candidate = race(tmp_path / "1.json", ["b"] * 3, {"b": 6})
+    table = merge_profiles(baseline, candidate).set_index("name_baseline")
+    assert table["side"].to_dict() == {"a": "baseline only", "b": "both"}
+    assert table.loc["b", "median_candidate"] == 6
+
+
+BRANCHES = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n] X) => (float[n] A, float[n] B, float[n] C) {
+  [a] A = Exp(X)  [b] B = Exp(X)  [c] C = Exp(X) }"""
+
+
+def test_a_session_that_executes_branches_in_parallel(tmp_path):
+    """Three nodes of the same kind, which the executor does not start in the order of the graph."""
+    options = ort.SessionOptions()
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    options.inter_op_num_threads = 2
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "parallel")
+    session = ort.InferenceSession(
+        load_model(BRANCHES).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    feeds = {"X": np.zeros(4, np.float32)}
+    for _ in range(5):
+        session.run(None, feeds)
+    parallel = read_profile(session.end_profiling())
+    # The same graph, of other names, in sequence.
+    other = re.sub(r"\[([abc])\]", r"[new_\1]", BRANCHES)
+    sequential = profile(
+        other, feeds, provider="cpu", optimization="none", repeat=4, overhead=False
+    )
+    table = merge_profiles(parallel, sequential).sort_values("rank")
+    assert table["name_baseline"].tolist() == ["a", "b", "c"]
+    assert table["name_candidate"].tolist() == ["new_a", "new_b", "new_c"]
+    totals = parallel.steady.astype({"name": str}).groupby("name")["self_duration"].sum()
+    assert table["total_baseline"].tolist() == totals.tolist()
+    assert table["calls_baseline"].tolist() == [4, 4, 4]
 
 
 def test_labels_are_compact(tmp_path):

@@ -1,5 +1,6 @@
 """Two profiles side by side."""
 
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,13 +12,14 @@ from ortmeter.profiling.columns import Ints
 from ortmeter.profiling.correlation import STANDARD
 from ortmeter.profiling.frames import category
 from ortmeter.profiling.record import Profile
-from ortmeter.profiling.summary import first_rows, number
+from ortmeter.profiling.summary import NODE, first_rows, number
 
 __all__ = ["merge_profiles"]
 
 _KEY = ["op", "domain", "provider", "signature"]
 _TENSORS = ["input_types", "input_shapes", "output_types", "output_shapes"]
 _DESCRIPTION = [*_KEY, "rank", *_TENSORS]
+_TIMES = ["median", "mean", "total", "calls"]
 _SIDES = ("baseline", "candidate")
 _PROVIDER = "ExecutionProvider"
 
@@ -25,31 +27,37 @@ _PROVIDER = "ExecutionProvider"
 def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
     """Match the nodes of two profiles.
 
-    Two nodes match when they have the same key: operator, domain, provider, types and shapes of
-    the inputs and of the outputs, and rank of these inside a run (the second Relu of a shape
-    matches the second one). A part of the key that one of the profiles does not know at all, such
-    as the domains without a model, does not count.
+    Two nodes match when they are of the same kind: operator, domain, provider, types and shapes of
+    the inputs and of the outputs. Among these, nodes of the same name match; those that remain
+    match in the order of the graph. A part of the kind that one of the profiles does not know at
+    all, such as the domains without a model, does not count.
 
     Parameters
     ----------
     baseline, candidate : Profile
-        What to compare; they may have different numbers of runs.
+        What to compare; they may have different numbers of runs. Their times are comparable when
+        they were taken by one call of :func:`~ortmeter.profiling.profile_together`, see
+        :func:`~ortmeter.profiling.check_profiles`.
 
     Returns
     -------
     pandas.DataFrame
-        One row per key, longest first. Columns ``label`` (str, compact, different in each row),
-        ``side`` (category: ``both``, ``baseline only``, ``candidate only``), ``op``, ``domain``,
-        ``provider``, ``signature``, ``rank``, ``input_types``, ``input_shapes``,
-        ``output_types``, ``output_shapes`` as in ``Profile.events``; then, with suffixes
-        ``_baseline`` and ``_candidate``, missing on the side that lacks the node: ``name`` (of
-        its first execution), ``median`` (µs, over the steady runs where it is), ``mean`` (µs per
-        steady run), ``total`` (µs, all steady runs), ``calls`` (executions in them).
+        One row per node, longest first; a node whose shapes change has one row for each. Columns
+        ``label`` (str, compact, different in each row), ``side`` (category: ``both``, ``baseline
+        only``, ``candidate only``), ``op``, ``domain``, ``provider``, ``signature`` as in
+        ``Profile.events``, ``rank`` (among the nodes of its kind, in the order of the graph),
+        ``input_types``, ``input_shapes``, ``output_types``, ``output_shapes`` as in
+        ``Profile.events``; then, with suffixes ``_baseline`` and ``_candidate``, missing on the
+        side that lacks the node: ``name``, ``median`` (µs per run, over the steady runs where it
+        is), ``mean`` (µs per steady run), ``total`` (µs, all steady runs), ``calls`` (executions
+        in them).
 
     Notes
     -----
     Times are ``self_duration``, so that the totals of each side add up to those of its profile,
-    and the means to the time that its kernels take in a run.
+    and the means to the time that its kernels take in a run. A node is told by its name and its
+    place in the graph, never by when it starts: a node in the body of a Loop is one row, with as
+    many calls as iterations, and threads may execute nodes in another order from run to run.
 
     Examples
     --------
@@ -69,48 +77,87 @@ def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
     """
     sides = (baseline, candidate)
     steady = [profile.steady for profile in sides]
-    events = _stack(steady)
     known = [name for name in _KEY if all(s.empty or s[name].notna().any() for s in steady)]
-    events["kind"] = number(events, known)
-    places = number(events, ["side", "iteration", "kind"])
-    events["rank"] = pd.Series(places).groupby(places).cumcount()
-    rows = number(events, ["kind", "rank"])
-    table = first_rows(events, rows)[_DESCRIPTION]
-    for rank, (profile, suffix) in enumerate(zip(sides, _SIDES, strict=True)):
-        mine = np.flatnonzero(events["side"] == rank)
-        runs = int(profile.by_iteration()["steady"].sum())
-        table = table.join(_measures(events.iloc[mine], rows[mine], runs).add_suffix(f"_{suffix}"))
+    runs = [int(profile.by_iteration()["steady"].sum()) for profile in sides]
+    nodes = _stack([_nodes(s, count, known) for s, count in zip(steady, runs, strict=True)])
+    nodes["kind"] = number(nodes, known)
+    rows = _match(nodes)
+    table = first_rows(nodes, rows)
+    table["rank"] = table.groupby("kind").cumcount()
+    table = table[_DESCRIPTION]
+    for side, suffix in enumerate(_SIDES):
+        mine = np.flatnonzero(nodes["side"] == side)
+        times = nodes.iloc[mine].set_index(rows[mine])[["name", *_TIMES]]
+        times = times.astype({"name": "str", "total": "Int64", "calls": "Int64"})
+        table = table.join(times.add_suffix(f"_{suffix}"))
     table.insert(0, "label", _labels(table))
     table.insert(1, "side", pd.Series(_side(table)))
     length = table[["mean_baseline", "mean_candidate"]].sum(axis=1)
     return table.iloc[np.argsort(-length.to_numpy(), kind="stable")].reset_index(drop=True)
 
 
+def _nodes(steady: pd.DataFrame, runs: int, known: Sequence[str]) -> pd.DataFrame:
+    """Sum the time of each node and signature, in the order of the graph."""
+    codes = number(steady, [*NODE, "signature"] if "signature" in known else NODE)
+    table = first_rows(steady, codes)
+    per_run = steady["self_duration"].groupby([codes, steady["iteration"].to_numpy()]).sum()
+    nodes = per_run.groupby(level=0)
+    table["median"], table["total"] = nodes.median(), nodes.sum()
+    table["mean"] = table["total"] / runs
+    table["calls"] = np.bincount(codes, minlength=len(table))
+    places = _places(table)
+    return table.iloc[sorted(range(len(table)), key=places.__getitem__)]
+
+
+def _places(nodes: pd.DataFrame) -> list[tuple[int, ...]]:
+    """Place of each node in the graph: its index, after those of the nodes whose body it is in."""
+    index = nodes["node_index"].fillna(-1).tolist()
+    parents = nodes["parent"].astype(object).where(nodes["parent"].notna(), None).tolist()
+    names = nodes["name"].tolist()
+    rows = {name: row for row, name in reversed(list(enumerate(names)))}
+    places = []
+    for row, parent in enumerate(parents):
+        place, around, seen = [index[row]], parent, {None}
+        while around not in seen and around in rows:
+            seen.add(around)
+            place.insert(0, index[rows[around]])
+            around = parents[rows[around]]
+        places.append(tuple(place))
+    return places
+
+
 def _stack(sides: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Put the events of both sides in one frame, whose column ``side`` is 0 or 1."""
+    """Put the nodes of both sides in one frame, whose column ``side`` is 0 or 1."""
     columns: dict[str, Any] = {
         "side": np.repeat(range(len(sides)), [len(side) for side in sides]),
         **{name: union_categoricals([side[name] for side in sides]) for name in ("name", *_KEY)},
     }
-    for name in ("iteration", "self_duration", *_TENSORS):
+    for name in (*_TIMES, *_TENSORS):
         columns[name] = np.concatenate([side[name].to_numpy() for side in sides])
     return pd.DataFrame(columns, copy=False)
 
 
-def _measures(events: pd.DataFrame, rows: Ints, runs: int) -> pd.DataFrame:
-    """Statistics of one side; a row occurs at most once in a run."""
-    found = events.groupby(rows)
-    times = found["self_duration"]
-    total = times.sum()
-    return pd.DataFrame(
-        {
-            "name": found["name"].first().astype("str"),
-            "median": times.median(),
-            "mean": total / runs,
-            "total": total.astype("Int64"),
-            "calls": times.size().astype("Int64"),
-        }
-    )
+def _match(nodes: pd.DataFrame) -> Ints:
+    """Row of each node: one of the candidate has that of the node of the baseline it matches."""
+    rows = np.arange(len(nodes))
+    keys = list(zip(nodes["kind"].tolist(), nodes["name"].tolist(), strict=True))
+    first = int((nodes["side"] == 0).sum())
+    named: dict[Any, deque[int]] = defaultdict(deque)
+    for row in range(first):
+        named[keys[row]].append(row)
+    remaining = []
+    for row in range(first, len(nodes)):
+        if same := named[keys[row]]:
+            rows[row] = same.popleft()
+        else:
+            remaining.append(row)
+    left: dict[int, deque[int]] = defaultdict(deque)
+    for row in sorted(row for same in named.values() for row in same):
+        left[keys[row][0]].append(row)
+    for row in remaining:
+        if same := left[keys[row][0]]:
+            rows[row] = same.popleft()
+    return np.unique(rows, return_inverse=True)[1]
 
 
 def _labels(table: pd.DataFrame) -> "pd.Series[str]":
