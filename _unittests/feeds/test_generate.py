@@ -81,11 +81,30 @@ def test_what_cannot_be_drawn_is_said(signature, options, message):
         random_feeds(model(signature), **options)
 
 
-def test_an_input_without_a_rank_is_refused():
-    loaded = onnx.parser.parse_model(model("float[1] X"))
+def test_an_input_without_a_rank_has_the_shape_that_is_given():
+    loaded = onnx.parser.parse_model(model("float[1] X, float[n] Z"))
     loaded.graph.input[0].type.tensor_type.ClearField("shape")
-    with pytest.raises(FeedError, match="input 'X' has no declared rank"):
+    with pytest.raises(FeedError, match=r"no rank in X: f32\[\.\.\.\]: .* --shape X=\.\.\. on the"):
+        random_feeds(loaded, dims={"n": 2})
+    feeds = random_feeds(loaded, dims={"n": 2}, shapes={"X": (3, 1)})
+    assert {name: array.shape for name, array in feeds.items()} == {"X": (3, 1), "Z": (2,)}
+
+
+def test_an_input_of_an_unknown_type_is_refused():
+    loaded = onnx.parser.parse_model(model("float[1] X"))
+    loaded.graph.input[0].type.tensor_type.elem_type = 99
+    with pytest.raises(FeedError, match="input 'X' has element type 99. Accepted"):
         random_feeds(loaded)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("int4", range(-8, 8)), ("uint4", range(16)), ("int2", range(-2, 2)), ("uint2", range(4))],
+)
+def test_integers_of_less_than_8_bits_take_every_value(name, values):
+    drawn = random_feeds(model(f"{name}[500] X"))["X"]
+    assert drawn.dtype.name == name
+    assert set(drawn.astype(int).tolist()) == set(values)
 
 
 def test_initializers_are_not_fed():

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 
+import ml_dtypes
 import numpy as np
 
+from ortmeter.dtypes import short_name
 from ortmeter.errors import FeedError
 from ortmeter.feeds.indices import index_bounds
 from ortmeter.feeds.inputs import Input, declared_inputs, resolve_shapes
@@ -27,9 +29,9 @@ def random_feeds(
 ) -> dict[str, np.ndarray]:
     """Draw the inputs of a model at random.
 
-    Floating point numbers follow a normal law. Integers of 8 bits take every value, the others are
-    small, and valid indices where the graph uses them so. Masks (booleans, and inputs whose name
-    says *mask*) are made of ones.
+    Floating point numbers follow a normal law. Integers of 8 bits or less take every value, the
+    others are small, and valid indices where the graph uses them so. Masks (booleans, and inputs
+    whose name says *mask*) are made of ones.
 
     Parameters
     ----------
@@ -94,7 +96,7 @@ def _draw(
         return rng.integers(_DEFAULT_BOUND, size=shape).astype(str).astype(object)
     if dtype.kind == "b" or "mask" in declared.name.lower():
         return np.ones(shape, dtype=dtype)
-    if dtype.kind in "iu":
+    if short_name(declared.element_type).startswith(("i", "u")):
         return _draw_integers(dtype, shape, rng, bound)
     if dtype.kind == "c":
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
@@ -105,5 +107,6 @@ def _draw_integers(
     dtype: np.dtype, shape: tuple[int, ...], rng: np.random.Generator, bound: int | None
 ) -> np.ndarray:
     if bound is None and dtype.itemsize == 1:
-        return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
+        limits = ml_dtypes.iinfo(dtype)  # of 4 and 2 bits too
+        return rng.integers(int(limits.min), int(limits.max) + 1, shape).astype(dtype)
     return rng.integers(bound or _DEFAULT_BOUND, size=shape).astype(dtype)

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 
 from ortmeter.dtypes import numpy_dtype, short_name
-from ortmeter.errors import FeedError
+from ortmeter.errors import FeedError, InvalidArgumentError
 
 __all__ = ["Input", "declared_inputs", "resolve_shapes"]
 
@@ -22,13 +22,18 @@ class Input:
         Name.
     element_type : int
         ONNX element type.
-    shape : tuple of int, str or None
-        Sizes, names of the symbolic ones, None for those that have neither.
+    shape : tuple of int, str or None, or None
+        Sizes, names of the symbolic ones, None for those that have neither; None without a rank.
     """
 
     name: str
     element_type: int
-    shape: tuple[int | str | None, ...]
+    shape: tuple[int | str | None, ...] | None
+
+    @property
+    def sizes(self) -> tuple[int | str | None, ...]:
+        """The sizes that are declared, none without a rank."""
+        return self.shape or ()
 
     @property
     def dtype(self) -> np.dtype:
@@ -38,7 +43,8 @@ class Input:
         return numpy_dtype(self.element_type)
 
     def __str__(self) -> str:
-        sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
+        sizes = ", ".join("?" if size is None else str(size) for size in self.sizes)
+        sizes = "..." if self.shape is None else sizes
         return f"{self.name}: {short_name(self.element_type)}[{sizes}]"
 
 
@@ -48,7 +54,7 @@ def declared_inputs(model: onnx.ModelProto) -> list[Input]:
     Raises
     ------
     FeedError
-        An input is not a dense tensor, or has no rank.
+        An input is not a dense tensor, or has an unknown type.
     """
     given = {tensor.name for tensor in model.graph.initializer}
     given |= {tensor.values.name for tensor in model.graph.sparse_initializer}
@@ -63,9 +69,15 @@ def _describe(info: onnx.ValueInfoProto) -> Input:
             "Accepted: a dense tensor"
         )
     tensor = info.type.tensor_type
-    if not tensor.HasField("shape"):
-        raise FeedError(f"input {info.name!r} has no declared rank: give its shape in a file")
-    return Input(info.name, tensor.elem_type, tuple(map(_size, tensor.shape.dim)))
+    try:
+        short_name(tensor.elem_type)
+    except InvalidArgumentError:
+        raise FeedError(
+            f"input {info.name!r} has element type {tensor.elem_type}. "
+            "Accepted: those of onnx.TensorProto.DataType"
+        ) from None
+    shape = tuple(map(_size, tensor.shape.dim)) if tensor.HasField("shape") else None
+    return Input(info.name, tensor.elem_type, shape)
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
@@ -101,13 +113,13 @@ def resolve_shapes(
     for declared in inputs:
         if declared.name in shapes:
             _learn(declared, shapes[declared.name], known)
-    symbols = [size for declared in inputs for size in declared.shape if isinstance(size, str)]
+    symbols = [size for declared in inputs for size in declared.sizes if isinstance(size, str)]
     _refuse_unknown("dimension", dims, list(dict.fromkeys(symbols)))
     _refuse_unresolved(inputs, known, shapes)
     return {
         declared.name: tuple(shapes[declared.name])
         if declared.name in shapes
-        else tuple(known[size] if isinstance(size, str) else size or 0 for size in declared.shape)
+        else tuple(known[size] if isinstance(size, str) else size or 0 for size in declared.sizes)
         for declared in inputs
     }
 
@@ -121,6 +133,8 @@ def _refuse_unknown(what: str, given: Mapping[str, object], accepted: Sequence[s
 
 
 def _learn(declared: Input, shape: Sequence[int], known: dict[str, int]) -> None:
+    if declared.shape is None:
+        return
     if len(shape) != len(declared.shape):
         raise FeedError(f"shape {tuple(shape)} given for {declared}: the ranks differ")
     for size, asked in zip(shape, declared.shape, strict=True):
@@ -135,15 +149,17 @@ def _refuse_unresolved(
     inputs: Sequence[Input], known: Mapping[str, int], shapes: Mapping[str, Sequence[int]]
 ) -> None:
     waiting = [declared for declared in inputs if declared.name not in shapes]
-    named = {size: 0 for d in waiting for size in d.shape if isinstance(size, str)}
+    named = {size: 0 for d in waiting for size in d.sizes if isinstance(size, str)}
     if missing := [name for name in named if name not in known]:
         options = " ".join(f"--dim {name}=SIZE" for name in missing)
         raise FeedError(
             f"no size for dimension {', '.join(map(repr, missing))}: give dims={{name: size}}, "
             f"or {options} on the command line"
         )
-    if blank := [declared for declared in waiting if None in declared.shape]:
+    blank = [d for d in waiting if d.shape is None or None in d.shape]
+    if blank:
+        lacking = "no rank" if blank[0].shape is None else "unnamed dimension"
         raise FeedError(
-            f"unnamed dimension in {blank[0]}: give shapes={{name: shape}}, "
+            f"{lacking} in {blank[0]}: give shapes={{name: shape}}, "
             f"or --shape {blank[0].name}=... on the command line"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 from ortmeter.errors import FeedError
 from ortmeter.feeds.inputs import Input, declared_inputs
@@ -27,7 +27,8 @@ def read_feeds(model: ModelLike, path: str | os.PathLike[str]) -> dict[str, np.n
     path : path
         ``.npz`` file with one array per input; ``.pb`` file, a serialized ``TensorProto``, for the
         input that it names or for the only one; folder of ``input_0.pb``, ``input_1.pb``, ... in
-        the order of the inputs, as the test data of ONNX are.
+        the order of the inputs, as the test data of ONNX are. External data of a tensor is in its
+        folder.
 
     Returns
     -------
@@ -66,14 +67,30 @@ def read_feeds(model: ModelLike, path: str | os.PathLike[str]) -> dict[str, np.n
 
 
 def _read_npz(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
+    _refuse_other_than_file(path)
     try:
         total = _uncompressed_size(path)
-        if total <= half_of_memory():
-            with np.load(path, allow_pickle=False) as archive:
-                return _with_custom_types(dict(archive), inputs)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as cause:
-        raise FeedError(f"{path.name!r} cannot be read: {cause}") from cause
-    raise FeedError(f"{path.name!r} holds {total / 2**30:.3g} GiB, more than half of the memory")
+        if total > half_of_memory():
+            raise FeedError(f"it holds {total / 2**30:.3g} GiB, more than half of the memory")
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = dict(archive)
+    except Exception as cause:  # what zipfile and numpy raise has nothing in common
+        raise FeedError(f"{path.name!r} cannot be read: {_reason(cause)}") from cause
+    if foreign := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise FeedError(
+            f"{path.name!r} has {', '.join(map(repr, foreign))}. Accepted: arrays, as numpy.savez "
+            "writes them"
+        )
+    return _with_custom_types(arrays, inputs)
+
+
+def _refuse_other_than_file(path: Path) -> None:
+    if path.exists() and not path.is_file():  # a pipe or a device may have no end
+        raise FeedError(f"{path.name!r} is not a regular file")
+
+
+def _reason(cause: Exception) -> str:
+    return str(cause) or type(cause).__name__
 
 
 def _uncompressed_size(path: Path) -> int:
@@ -95,10 +112,10 @@ def _with_custom_types(
 
 
 def _read_tensor_file(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
-    tensor = _read_tensor(path)
+    read, array = _read_tensor(path)
     names = [declared.name for declared in inputs]
-    name = tensor.name if tensor.name in names or len(names) != 1 else names[0]
-    return {name: onnx.numpy_helper.to_array(tensor)}
+    name = read if read in names or len(names) != 1 else names[0]
+    return {name: array}
 
 
 def _read_folder(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
@@ -109,19 +126,22 @@ def _read_folder(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
             f"the model has {len(inputs)} inputs"
         )
     return {
-        declared.name: onnx.numpy_helper.to_array(_read_tensor(file))
-        for declared, file in zip(inputs, files, strict=True)
+        declared.name: _read_tensor(file)[1] for declared, file in zip(inputs, files, strict=True)
     }
 
 
-def _read_tensor(path: Path) -> onnx.TensorProto:
+def _read_tensor(path: Path) -> tuple[str, np.ndarray]:
+    """Return the name of a tensor and its elements."""
+    _refuse_other_than_file(path)
     tensor = onnx.TensorProto()
     try:
         tensor.ParseFromString(path.read_bytes())
+        if uses_external_data(tensor):
+            load_external_data_for_tensor(tensor, str(path.parent))  # refuses to leave the folder
         onnx.checker.check_tensor(tensor)
-    except (OSError, DecodeError, onnx.checker.ValidationError) as cause:
-        raise FeedError(f"{path.name!r} is not a tensor: {cause}") from cause
-    return tensor
+        return tensor.name, np.asarray(onnx.numpy_helper.to_array(tensor))
+    except Exception as cause:  # protobuf, the checker and numpy raise everything
+        raise FeedError(f"{path.name!r} is not a tensor: {_reason(cause)}") from cause
 
 
 def _check(arrays: dict[str, np.ndarray], inputs: Sequence[Input], origin: str) -> None:
@@ -136,7 +156,7 @@ def _check(arrays: dict[str, np.ndarray], inputs: Sequence[Input], origin: str) 
         same_kind = array.dtype == declared.dtype or (
             declared.dtype == object and array.dtype.kind in "UO"
         )
-        if not same_kind or array.ndim != len(declared.shape):
+        if not same_kind or (declared.shape is not None and array.ndim != len(declared.shape)):
             raise FeedError(
                 f"{origin!r} has {name!r} of type {array.dtype} and shape {array.shape}. "
                 f"Accepted: {declared}"
