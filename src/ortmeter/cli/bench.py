@@ -10,7 +10,14 @@ import pandas as pd
 
 from ortmeter.candidates import session_candidate
 from ortmeter.cli.memory import memory_of_candidate
-from ortmeter.cli.options import add_feeds, add_session, make_feeds, split
+from ortmeter.cli.options import (
+    add_feeds,
+    add_session,
+    make_feeds,
+    number,
+    split,
+    thread_count,
+)
 from ortmeter.plotting import latency_plot
 from ortmeter.providers import resolve_provider
 from ortmeter.report import Report
@@ -38,12 +45,16 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODEL", nargs="+", help="ONNX file")
     add_session(parser, several=True)
     add_feeds(parser)
-    parser.add_argument("--repeat", type=int, default=50, help="samples, at least (50)")
+    parser.add_argument("--repeat", type=number(1), default=50, help="samples, at least (50)")
     parser.add_argument(
-        "--processes", type=int, default=1, help="fresh processes that measure (1: this one)"
+        "--processes", type=number(1), default=1, help="fresh processes that measure (1: this one)"
     )
     parser.add_argument(
-        "--budget", type=float, default=10.0, metavar="SECONDS", help="time to sample (10)"
+        "--budget",
+        type=number(0, kind=float),
+        default=10.0,
+        metavar="SECONDS",
+        help="time to sample (10)",
     )
 
 
@@ -79,7 +90,7 @@ def _candidates(options: Namespace) -> dict[str, Candidate]:
         "model": list(dict.fromkeys(map(Path, options.models))),
         "provider": split("--provider", options.provider, resolve_provider),
         "optimization": split("--optimization", options.optimization),
-        "threads": split("--threads", options.threads, int),
+        "threads": split("--threads", options.threads, thread_count),
     }
     feeds = make_feeds(options, axes["model"])
     varying = [axis for axis, values in axes.items() if len(values) > 1] or ["model"]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pandas as pd
 
-from ortmeter.cli.options import add_feeds, add_session, integer, make_feeds
+from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, thread_count
 from ortmeter.cli.tables import MAX_DRAWN, readable
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.errors import InvalidArgumentError, ModelError
@@ -45,13 +45,17 @@ def register(parser: ArgumentParser) -> None:
     )
     add_session(parser, several=False)
     add_feeds(parser)
-    parser.add_argument("--atol", type=float, help="largest absolute error accepted")
-    parser.add_argument("--rtol", type=float, help="largest relative error accepted")
-    parser.add_argument("--top", type=int, default=10, help="nodes in the table (10)")
+    parser.add_argument(
+        "--atol", type=number(0, kind=float), help="largest absolute error accepted"
+    )
+    parser.add_argument(
+        "--rtol", type=number(0, kind=float), help="largest relative error accepted"
+    )
+    parser.add_argument("--top", type=number(0), default=10, help="nodes in the table (10)")
     parser.add_argument("--by", choices=_RANKED_BY, default="mean", help="what ranks the nodes")
     parser.add_argument(
         "--max-nodes",
-        type=int,
+        type=number(0),
         default=200,
         help="no search for the nodes of a larger model, which runs twice per node (200)",
     )
@@ -118,7 +122,7 @@ def _run_session(
     session = make_session(
         model,
         provider=provider,
-        threads=integer("--threads", options.threads),
+        threads=thread_count(options.threads),
         optimization=options.optimization,
     )
     names = [output.name for output in session.get_outputs()]

@@ -1,6 +1,7 @@
 """Options that several commands share, and the values that they stand for."""
 
-from argparse import ArgumentParser, Namespace
+import math
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,11 +13,21 @@ from ortmeter.feeds import random_feeds, read_feeds
 from ortmeter.feeds.inputs import declared_inputs
 from ortmeter.loading import load_model
 
-__all__ = ["Feeds", "add_feeds", "add_session", "integer", "make_feeds", "split"]
-
+__all__ = [
+    "Feeds",
+    "add_feeds",
+    "add_session",
+    "make_feeds",
+    "number",
+    "split",
+    "thread_count",
+]
 
 Feeds: TypeAlias = Mapping[Path, Mapping[str, np.ndarray]]
 """Inputs of each model."""
+
+#: No machine has more, and a system may not survive them.
+_MAX_THREADS = 1024
 
 
 def add_session(parser: ArgumentParser, *, several: bool) -> None:
@@ -64,7 +75,7 @@ def add_feeds(parser: ArgumentParser) -> None:
         default=[],
         help="shape of an input, for random inputs; may be repeated",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of random inputs")
+    parser.add_argument("--seed", type=number(0), default=0, help="seed of random inputs")
 
 
 def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[str, np.ndarray]]:
@@ -87,14 +98,14 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
     """
     dims = _pairs("--dim", options.dim, _size)
     shapes = _pairs("--shape", options.shape, lambda text: tuple(map(_size, text.split("x"))))
-    if options.feeds and (dims or shapes):
+    if options.feeds is not None and (dims or shapes):
         raise InvalidArgumentError("--dim and --shape are for random inputs, not for --feeds")
-    if options.feeds:
+    if options.feeds is not None:
         return {model: read_feeds(model, options.feeds) for model in models}
     loaded = {model: load_model(model) for model in models}
     inputs = {model: declared_inputs(proto) for model, proto in loaded.items()}
     names = {model: {i.name for i in declared} for model, declared in inputs.items()}
-    symbols = {model: {s for i in declared for s in i.shape} for model, declared in inputs.items()}
+    symbols = {model: {s for i in declared for s in i.sizes} for model, declared in inputs.items()}
     _refuse_unknown("--dim", dims, symbols.values())
     _refuse_unknown("--shape", shapes, names.values())
     return {
@@ -129,7 +140,7 @@ def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]
     text : str
         What was given.
     read : callable
-        Reads an element; a ``ValueError`` refuses it.
+        Reads an element, or raises what refuses it.
 
     Returns
     -------
@@ -143,41 +154,73 @@ def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]
 
     Examples
     --------
-    >>> split("--threads", "1,2", int)
+    >>> split("--threads", "1,2", thread_count)
     [1, 2]
     """
-    try:
-        if values := [read(part.strip()) for part in text.split(",") if part.strip()]:
-            return list(dict.fromkeys(values))
-    except ValueError:
-        pass
+    if values := [read(part.strip()) for part in text.split(",") if part.strip()]:
+        return list(dict.fromkeys(values))
     raise InvalidArgumentError(f"{option}: got {text!r}, expected values separated by commas")
 
 
-def integer(option: str, text: str) -> int:
-    """Read one integer.
+def thread_count(text: str) -> int:
+    """Read a number of threads.
 
     Parameters
     ----------
-    option : str
-        Name of the option, for the error.
     text : str
         What was given.
 
     Raises
     ------
     InvalidArgumentError
-        It is not an integer.
+        It is not an integer, or is out of range.
 
     Examples
     --------
-    >>> integer("--threads", "2")
+    >>> thread_count("2")
     2
     """
     try:
-        return int(text)
-    except ValueError:
-        raise InvalidArgumentError(f"{option}: got {text!r}, expected an integer") from None
+        return int(number(0, _MAX_THREADS)(text))
+    except ArgumentTypeError as error:
+        raise InvalidArgumentError(f"--threads: {error}") from None
+
+
+def number(
+    minimum: float, maximum: float = math.inf, kind: type[int] | type[float] = int
+) -> Callable[[str], float]:
+    """Make the type of an option that is a number.
+
+    Parameters
+    ----------
+    minimum, maximum : float
+        Bounds, which are accepted.
+    kind : int or float
+        Whether fractions are accepted. Infinities never are.
+
+    Returns
+    -------
+    callable
+        For ``add_argument(type=...)``: what it refuses is refused before anything is done.
+
+    Examples
+    --------
+    >>> number(0)("12")
+    12
+    """
+    what = "an integer" if kind is int else "a number"
+    bounds = f"from {minimum:g} to {maximum:g}" if maximum < math.inf else f">= {minimum:g}"
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if minimum <= value <= maximum and value < math.inf:
+            return value
+        raise ArgumentTypeError(f"got {text!r}, expected {what} {bounds}")
+
+    return read
 
 
 def _pairs(option: str, texts: Iterable[str], read: Callable[[str], Any]) -> Mapping[str, Any]:
@@ -185,11 +228,14 @@ def _pairs(option: str, texts: Iterable[str], read: Callable[[str], Any]) -> Map
     for text in texts:
         name, _, value = text.rpartition("=")
         try:
-            pairs[name] = read(value)
+            size = read(value)
         except ValueError:
             name = ""
         if not name:
             raise InvalidArgumentError(f"{option}: got {text!r}, expected NAME=SIZE")
+        if name in pairs:
+            raise InvalidArgumentError(f"{option} is given twice for {name!r}")
+        pairs[name] = size
     return pairs
 
 

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ortmeter.cli.options import Feeds, add_feeds, add_session, integer, make_feeds
+from ortmeter.cli.options import Feeds, add_feeds, add_session, make_feeds, number, thread_count
 from ortmeter.cli.tables import MAX_DRAWN, readable
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, merge_profiles, profile
@@ -30,8 +30,8 @@ def register(parser: ArgumentParser) -> None:
     )
     add_session(parser, several=False)
     add_feeds(parser)
-    parser.add_argument("--repeat", type=int, default=50, help="runs that are recorded (50)")
-    parser.add_argument("--top", type=int, default=20, help="nodes in the table (20)")
+    parser.add_argument("--repeat", type=number(1), default=50, help="runs that are recorded (50)")
+    parser.add_argument("--top", type=number(0), default=20, help="nodes in the table (20)")
 
 
 def run(options: Namespace, report: Report) -> None:
@@ -62,7 +62,7 @@ def _profile(options: Namespace, model: Path, feeds: Feeds, optimization: str) -
         feeds[model],
         provider=options.provider,
         optimization=optimization,
-        threads=integer("--threads", options.threads),
+        threads=thread_count(options.threads),
         repeat=options.repeat,
     )
 

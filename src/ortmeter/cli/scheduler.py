@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
+from ortmeter.cli.options import number
 from ortmeter.cli.terminal import tell
 from ortmeter.cli.tls import add_tls, tls_files
 from ortmeter.sweep.serving import LOCALHOST, serve_scheduler
@@ -22,9 +23,14 @@ def register(parser: ArgumentParser) -> None:
         default=LOCALHOST,
         help=f"interface ({LOCALHOST}); without TLS, whoever reaches it runs code on the workers",
     )
-    parser.add_argument("--port", type=int, default=8786, help="port, 0 for any (8786)")
     parser.add_argument(
-        "--retries", type=int, default=3, help="times a task runs again when its worker dies (3)"
+        "--port", type=number(0, 65535), default=8786, help="port, 0 for any (8786)"
+    )
+    parser.add_argument(
+        "--retries",
+        type=number(0),
+        default=3,
+        help="times a task runs again when its worker dies (3)",
     )
     add_tls(parser)
 

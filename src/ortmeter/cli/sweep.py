@@ -3,6 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
+from ortmeter.cli.options import number
 from ortmeter.cli.terminal import tell
 from ortmeter.cli.tls import add_tls, tls_files
 from ortmeter.errors import InvalidArgumentError
@@ -39,7 +40,9 @@ def register(parser: ArgumentParser) -> None:
         default=[],
         help="options that all configurations share; commas belong to the value",
     )
-    parser.add_argument("--repeat-runs", type=int, default=1, help="runs of each, in processes (1)")
+    parser.add_argument(
+        "--repeat-runs", type=number(1), default=1, help="runs of each, in processes (1)"
+    )
     parser.add_argument(
         "--scheduler",
         metavar="tcp://HOST:PORT",
@@ -48,7 +51,10 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("--output", metavar="DIR", default="sweep", help="records (sweep)")
     parser.add_argument("--resume", action="store_true", help="run what is missing in DIR")
     parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="a run that takes longer fails"
+        "--timeout",
+        type=number(0, kind=float),
+        metavar="SECONDS",
+        help="a run that takes longer fails",
     )
     parser.add_argument("--cores", help="cores of a run, such as 0-3; those of the worker")
     add_tls(parser)
