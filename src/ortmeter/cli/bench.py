@@ -98,7 +98,10 @@ def _candidates(options: Namespace) -> dict[str, Candidate]:
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
         name = ", ".join(_label(axis, chosen[axis], axes["model"]) for axis in varying)
-        candidates[name] = session_candidate(**chosen, feeds=feeds[chosen["model"]])
+        given = feeds[chosen["model"]]
+        # ONNX Runtime binds no texts.
+        bound = not any(array.dtype.kind in "OUT" for array in given.values())
+        candidates[name] = session_candidate(**chosen, feeds=given, bound=bound)
     return candidates
 
 
