@@ -4,10 +4,11 @@ import time
 import numpy as np
 import pytest
 from fakes import FakeClock
+from scipy.signal import lfilter
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
 from ortmeter.timing import loop
-from ortmeter.timing.loop import measure
+from ortmeter.timing.loop import measure, measure_each
 from ortmeter.timing.measurement import Candidate
 
 
@@ -15,7 +16,7 @@ def test_medians_are_the_durations():
     clock = FakeClock()
     durations = {"a": 1e-3, "b": 3e-3}
     candidates = {name: clock.candidate(name, s) for name, s in durations.items()}
-    results = measure(candidates, repeat=9, timer=clock)
+    results = measure(candidates, repeat=9, precision=None, timer=clock)
     assert {name: m.median for name, m in results.items()} == pytest.approx(durations)
     assert all(m.repeat == 9 for m in results.values())
 
@@ -35,7 +36,8 @@ def test_rounds_are_interleaved_in_a_shuffled_order_that_the_seed_decides():
 @pytest.mark.parametrize(("duration", "number"), [(1e-3, 1), (1e-5, 20), (3e-5, 7)])
 def test_short_calls_are_grouped(duration, number):
     clock = FakeClock()
-    (m,) = measure({"a": clock.candidate("a", duration)}, repeat=3, timer=clock).values()
+    call = clock.candidate("a", duration)
+    (m,) = measure({"a": call}, repeat=3, precision=None, timer=clock).values()
     assert m.number == pytest.approx(number, abs=1)
     assert m.median == pytest.approx(duration)
 
@@ -49,7 +51,9 @@ def test_a_call_that_takes_no_time_ends(monkeypatch):
 def test_the_warm_up_lasts_until_times_are_stable_and_stays_apart():
     clock = FakeClock()
     slow_start = [30.0, 0.1, 0.05, 0.03, 0.02, 0.015, 0.012, *[0.01] * 500]
-    (m,) = measure({"a": clock.candidate("a", slow_start)}, repeat=5, timer=clock).values()
+    call = clock.candidate("a", slow_start)
+    options = {"repeat": 5, "precision": None, "budget_s": 100}
+    (m,) = measure({"a": call}, **options, timer=clock).values()
     assert m.warmup[0] == pytest.approx(30)
     assert m.median == pytest.approx(0.01)
     assert m.seconds.max() == pytest.approx(0.01)
@@ -58,41 +62,83 @@ def test_the_warm_up_lasts_until_times_are_stable_and_stays_apart():
 def test_the_warm_up_is_bounded():
     clock = FakeClock()
     never_stable = (1e-6 * 2**i for i in range(10_000))
-    (m,) = measure({"a": clock.candidate("a", never_stable)}, repeat=1, timer=clock).values()
+    call = clock.candidate("a", never_stable)
+    (m,) = measure({"a": call}, repeat=1, precision=None, timer=clock).values()
     assert sum(m.warmup[1:-1]) < 1
 
 
 def test_a_given_warm_up_is_taken_as_it_is():
     clock = FakeClock()
-    (m,) = measure({"a": clock.candidate("a", 1e-3)}, repeat=1, warmup=4, timer=clock).values()
+    call = clock.candidate("a", 1e-3)
+    (m,) = measure({"a": call}, repeat=1, warmup=4, precision=None, timer=clock).values()
     assert len(m.warmup) == 4
 
 
-def test_rounds_are_added_until_the_ratio_is_known():
-    def rounds(noise, precision=0.015, budget_s=100.0):
-        rng = np.random.default_rng(0)
-        clock = FakeClock()
-        candidates = {
-            name: clock.candidate(name, 1e-3 * np.exp(noise * rng.standard_normal(20_000)))
-            for name in "ab"
-        }
-        results = measure(
-            candidates, repeat=50, precision=precision, budget_s=budget_s, timer=clock
-        )
-        return results["a"].repeat
+def noisy(noise, *, correlation=0.0, **options):
+    """Measure two candidates of one median, whose samples vary."""
+    clock = FakeClock()
+    candidates = {}
+    for name in "ab":
+        steps = np.random.default_rng(ord(name)).standard_normal(20_000)
+        steps = lfilter([np.sqrt(1 - correlation**2)], [1.0, -correlation], steps)
+        candidates[name] = clock.candidate(name, 1e-3 * np.exp(noise * steps))
+    found = measure(candidates, **{"budget_s": 100.0, **options}, timer=clock)
+    return found, clock
 
-    assert rounds(noise=0.001) == 50
-    assert 100 < rounds(noise=0.15) < 2000
-    assert rounds(noise=0.15, precision=None) == 50
-    assert rounds(noise=0.15, budget_s=0.01) == 50
-    assert rounds(noise=0.15, budget_s=0.15) < rounds(noise=0.15)
+
+@pytest.mark.parametrize("repeat", [None, 1, 12, 50])
+def test_rounds_are_added_until_the_interval_that_is_printed_is_narrow(repeat):
+    found, _ = noisy(0.1, repeat=repeat)
+    claim = found.speedup("a", "b")
+    assert np.sqrt(claim.high / claim.low) - 1 <= 0.02
+    assert found.stopped == "precision"
+    assert found["a"].repeat > 100
+
+
+def test_precise_samples_take_the_rounds_that_an_interval_needs():
+    assert noisy(0.001)[0]["a"].repeat == 100
+    assert noisy(0.001, repeat=200)[0]["a"].repeat == 200
+
+
+def test_correlated_samples_need_more_rounds():
+    assert noisy(0.05, correlation=0.8)[0]["a"].repeat > 2 * noisy(0.05)[0]["a"].repeat
+
+
+def test_without_precision_rounds_are_as_many_as_asked_for():
+    found, _ = noisy(0.15, repeat=50, precision=None)
+    assert (found["a"].repeat, found.stopped) == (50, "repeat")
+
+
+@pytest.mark.parametrize("budget_s", [0.0, 0.01, 0.15, 1.0])
+def test_the_budget_is_a_cap_that_includes_the_minimum_and_the_warm_up(budget_s):
+    found, clock = noisy(0.15, repeat=1000, budget_s=budget_s)
+    assert found.stopped == "budget"
+    assert clock.now <= budget_s + 0.02  # the first call of each, a sample of each
+    assert found["a"].repeat >= 1
 
 
 def test_a_slow_spell_that_hits_all_adds_no_round():
     clock = FakeClock()
     machine = 1e-3 * (1 + 0.5 * np.sin(np.linspace(0, 6, 4000)))
     candidates = {name: clock.candidate(name, np.repeat(machine, 1)) for name in "ab"}
-    assert measure(candidates, repeat=60, warmup=1, timer=clock)["a"].repeat == 60
+    assert measure(candidates, repeat=120, warmup=1, timer=clock)["a"].repeat == 120
+
+
+def test_groups_share_the_budget():
+    clock = FakeClock()
+    noise = np.random.default_rng(0).standard_normal((4, 20_000))
+    groups = {
+        n: {
+            name: clock.candidate(name, 1e-3 * np.exp(noise[2 * n + i]))
+            for i, name in enumerate("ab")
+        }
+        for n in range(2)
+    }
+    found = measure_each(groups, axis="n", budget_s=2.0, timer=clock)
+    assert [group.stopped for group in found.values()] == ["budget", "budget"]
+    assert clock.now <= 2.1
+    rounds = [group["a"].repeat for group in found.values()]
+    assert 0.5 < rounds[0] / rounds[1] < 2
 
 
 def test_each_call_is_synchronized_inside_the_timed_region():
@@ -100,10 +146,11 @@ def test_each_call_is_synchronized_inside_the_timed_region():
     launch = clock.candidate("launch", 1e-4)
     wait = clock.candidate("wait", 2e-3)
     both = Candidate(launch, sync=wait)
-    measured = measure({"own": both, "default": launch}, repeat=3, sync=wait, timer=clock)
+    options = {"repeat": 3, "precision": None, "timer": clock}
+    measured = measure({"own": both, "default": launch}, sync=wait, **options)
     for m in measured.values():
         assert m.median == pytest.approx(2.1e-3)
-    alone = measure({"a": launch}, repeat=3, sync="cpu", timer=clock)
+    alone = measure({"a": launch}, sync="cpu", **options)
     assert alone["a"].median == pytest.approx(1e-4)
 
 
@@ -146,6 +193,9 @@ def test_an_error_names_the_candidate():
         ({"warmup": -1}, "warmup=-1"),
         ({"processes": 0}, "processes=0"),
         ({"processes": 2}, "'a' has no recipe"),
+        ({"repeat": 1.5}, "repeat=1.5"),
+        ({"budget_s": float("nan")}, "budget_s=nan"),
+        ({"precision": -0.1}, "precision=-0.1"),
         ({"sync": "gpu"}, "provider='gpu'"),
     ],
 )

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortmeter.args import Param, get_parsed_args
-    from ortmeter.candidates import session_candidate
+    from ortmeter.candidates import function_candidate, session_candidate
+    from ortmeter.claims import Answer, Claim, fact, group_claims, judge
+    from ortmeter.conclusion import Conclusion
     from ortmeter.discrepancy import Tolerance, assert_close, max_diff, string_diff, string_type
     from ortmeter.display import show
     from ortmeter.einsum import decompose_einsum, einsum_model, optimize_einsum
@@ -28,19 +30,23 @@ if TYPE_CHECKING:
     from ortmeter.sweep import SweepResult, load_sweep, run_sweep
     from ortmeter.timing import (
         Candidate,
-        in_milliseconds,
+        Comparison,
+        Comparisons,
         measure,
-        rank,
+        measure_each,
         speedup,
-        summarize,
-        to_frame,
     )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
     "BoundSession",
     "Candidate",
+    "Claim",
+    "Comparison",
+    "Comparisons",
+    "Conclusion",
     "Evaluator",
     "OrtMeterError",
     "Param",
@@ -53,9 +59,12 @@ __all__ = [
     "decompose_einsum",
     "draw_model",
     "einsum_model",
+    "fact",
     "freeze_inputs",
+    "function_candidate",
     "get_parsed_args",
-    "in_milliseconds",
+    "group_claims",
+    "judge",
     "latency_plot",
     "load_model",
     "load_records",
@@ -64,13 +73,13 @@ __all__ = [
     "matmul_error_bound",
     "max_diff",
     "measure",
+    "measure_each",
     "merge_profiles",
     "node_assignment",
     "optimize_einsum",
     "optimized_model",
     "profile",
     "random_feeds",
-    "rank",
     "read_events",
     "read_feeds",
     "read_profile",
@@ -87,15 +96,15 @@ __all__ = [
     "spread_plot",
     "string_diff",
     "string_type",
-    "summarize",
     "to_float64",
-    "to_frame",
     "usable_providers",
 ]
 
 _NAMES_OF_MODULE = {
     "args": ("Param", "get_parsed_args"),
-    "candidates": ("session_candidate",),
+    "candidates": ("function_candidate", "session_candidate"),
+    "claims": ("Answer", "Claim", "fact", "group_claims", "judge"),
+    "conclusion": ("Conclusion",),
     "discrepancy": ("Tolerance", "assert_close", "max_diff", "string_diff", "string_type"),
     "display": ("show",),
     "error_bounds": ("matmul_error_bound",),
@@ -114,12 +123,11 @@ _NAMES_OF_MODULE = {
     "sweep": ("SweepResult", "load_sweep", "run_sweep"),
     "timing": (
         "Candidate",
-        "in_milliseconds",
+        "Comparison",
+        "Comparisons",
         "measure",
-        "rank",
+        "measure_each",
         "speedup",
-        "summarize",
-        "to_frame",
     ),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF_MODULE.items() for name in names}

@@ -1,20 +1,25 @@
 """Models as candidates of a measurement, which fresh processes can build again."""
 
+import dataclasses
 import functools
-from collections.abc import Mapping
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx
 
 from ortmeter.arrays import as_numpy
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.iobinding import BoundSession
 from ortmeter.loading import ModelLike, is_onnx_text, load_model
 from ortmeter.providers import Provider, resolve_provider
 from ortmeter.sessions import make_session
 from ortmeter.timing import Candidate, Recipe
+from ortmeter.timing.processes import SOURCE
 
-__all__ = ["candidate_from_files", "session_candidate"]
+__all__ = ["candidate_from_files", "function_candidate", "session_candidate"]
 
 
 def session_candidate(
@@ -60,6 +65,62 @@ def session_candidate(
     plain = {"bound": bound, "flop": flop, "bytes_moved": bytes_moved, **options}
     recipe = functools.partial(_write_recipe, model, feeds, {**plain, "provider": str(resolved)})
     return Candidate(function, flop=flop, bytes_moved=bytes_moved, recipe=recipe)
+
+
+def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candidate:
+    """Make a candidate of a function of a page or a script, which fresh processes build again.
+
+    A page is ``__main__``: a child process cannot import it. The source of the function goes
+    there instead, so that the function stands alone: it imports what it needs.
+
+    Parameters
+    ----------
+    build : callable
+        Returns a :class:`~ortmeter.timing.Candidate`, or a callable without arguments to time.
+    **arguments
+        Keyword arguments of *build*, values that JSON accepts.
+
+    Returns
+    -------
+    Candidate
+        For :func:`~ortmeter.timing.measure`, with a recipe.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The source is not to be had, or the function uses variables of its surroundings.
+
+    Examples
+    --------
+    >>> def build(size):
+    ...     import numpy as np
+    ...     return np.ones(size).sum
+    >>> float(function_candidate(build, size=8).function())
+    8.0
+    """
+    text = _standing_alone(build)
+    built = build(**arguments)
+    candidate = built if isinstance(built, Candidate) else Candidate(built)
+    recipe = Recipe(SOURCE, {"text": text, "name": build.__name__, "arguments": arguments})
+    return dataclasses.replace(candidate, recipe=lambda _folder: recipe)
+
+
+def _standing_alone(build: Callable[..., Any]) -> str:
+    name = getattr(build, "__name__", repr(build))
+    try:
+        text = textwrap.dedent(inspect.getsource(build))
+        found = inspect.getclosurevars(build)
+    except (OSError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"the source of {name!r} is not to be had ({error}). Accepted: a function of a file, a "
+            "page or a notebook"
+        ) from error
+    if outside := sorted({*found.nonlocals, *found.globals}):
+        raise InvalidArgumentError(
+            f"{name!r} uses {', '.join(outside)} of its surroundings. Accepted: a function that "
+            "stands alone, which imports what it needs and takes the rest as arguments"
+        )
+    return text
 
 
 def candidate_from_files(

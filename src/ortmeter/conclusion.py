@@ -1,44 +1,60 @@
-"""Sentences computed from measurements."""
+"""What a page, a command or a report concludes: an answer, then claims."""
 
 import html
 import textwrap
 from dataclasses import dataclass
+
+from ortmeter.claims import Answer, Claim
 
 __all__ = ["Conclusion"]
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What the measurements of a page say, with where they come from.
+    """An answer and the claims that follow it, with where they come from.
 
     Parameters
     ----------
-    sentences : tuple of str
-        Each one is computed.
+    answer : Answer, optional
+        The sentence that answers the title of a page.
+    claims : tuple of Claim
+        What else was found.
     provenance : str
         Provider, machine and versions.
 
     Examples
     --------
-    >>> print(Conclusion(("size 8: a is the fastest",), "CPU, a machine"))
+    >>> from ortmeter.claims import fact
+    >>> print(Conclusion(Answer("a wins."), (fact("{n} sizes", n=2),), "CPU, a machine"))
+    a wins.
     Measured on CPU, a machine:
-    - size 8: a is the fastest
+    - 2 sizes
     """
 
-    sentences: tuple[str, ...]
+    answer: Answer | None
+    claims: tuple[Claim, ...]
     provenance: str
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer, if there is one, then the claims."""
+        first = () if self.answer is None else (str(self.answer),)
+        return (*first, *map(str, self.claims))
+
     def __str__(self) -> str:
-        lines = [textwrap.fill(f"Measured on {self.provenance}:", 90)]
+        lines = [] if self.answer is None else [textwrap.fill(str(self.answer), 90)]
+        lines.append(textwrap.fill(f"Measured on {self.provenance}:", 90))
         lines += [
-            textwrap.fill(sentence, 90, initial_indent="- ", subsequent_indent="  ")
-            for sentence in self.sentences
+            textwrap.fill(str(claim), 90, initial_indent="- ", subsequent_indent="  ")
+            for claim in self.claims
         ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self.sentences)
+        answer = "" if self.answer is None else html.escape(str(self.answer))
+        first = f'<p class="answer">{answer}</p>' if answer else ""
+        items = "".join(f"<li>{html.escape(str(claim))}</li>" for claim in self.claims)
         return (
-            '<div class="ortmeter-conclusion">'
+            f'<div class="ortmeter-conclusion">{first}'
             f"<p>Measured on {html.escape(self.provenance)}:</p><ul>{items}</ul></div>"
         )

@@ -25,8 +25,8 @@ _LONG_ENOUGH_S = 5e-3
 # Larger than the caches, and long enough on a GPU for the launch not to count.
 _COPY_BYTES = {"cpu": 2**26, "cuda": 2**29}
 _SHARES = {
-    "gflop_per_s": "share of peak GFLOP/s",
-    "gb_per_s": "share of peak GB/s",
+    "gflop_per_s": ("GFLOP/s", "share of peak GFLOP/s"),
+    "gb_per_s": ("GB/s", "share of peak GB/s"),
 }
 
 
@@ -125,8 +125,8 @@ def add_shares(frame: "pd.DataFrame", peaks: Peaks) -> "pd.DataFrame":
     Parameters
     ----------
     frame : pandas.DataFrame
-        Columns ``gflop_per_s`` and ``gb_per_s``, as in :func:`~ortmeter.timing.to_frame` or in the
-        nodes of a profile.
+        Columns ``gflop_per_s`` and ``gb_per_s``, as in the nodes of a profile, or ``GFLOP/s`` and
+        ``GB/s``, as in :meth:`ortmeter.timing.Comparison.to_frame`.
     peaks : Peaks
         Peaks of the same provider, type and number of threads.
 
@@ -148,14 +148,15 @@ def add_shares(frame: "pd.DataFrame", peaks: Peaks) -> "pd.DataFrame":
     >>> add_shares(frame, Peaks(gflop_per_s=100, gb_per_s=20)).iloc[0, 2:].tolist()
     [0.5, 0.1]
     """
-    if missing := sorted(_SHARES.keys() - frame.columns):
-        raise InvalidArgumentError(
-            f"Columns {missing} are missing, the frame has {list(map(str, frame.columns))}"
-        )
-    shares: dict[str, Any] = {
-        title: [float(f"{value / getattr(peaks, name):.3g}") for value in frame[name].astype(float)]
-        for name, title in _SHARES.items()
-    }
+    shares: dict[str, Any] = {}
+    for name, (label, title) in _SHARES.items():
+        column = label if label in frame.columns else name
+        if column not in frame.columns:
+            raise InvalidArgumentError(
+                f"Column {name!r} is missing, the frame has {list(map(str, frame.columns))}"
+            )
+        peak = getattr(peaks, name)
+        shares[title] = [float(f"{value / peak:.3g}") for value in frame[column].astype(float)]
     return frame.assign(**shares)
 
 

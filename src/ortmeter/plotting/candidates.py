@@ -58,8 +58,7 @@ def candidates_figure(
             f"columns {missing!r} are missing. Accepted: a frame with {', '.join(_COLUMNS)}"
         )
     ordered = frame.sort_values("median", kind="stable")
-    axes = latency_plot(ordered.assign(rank=1), x="rank", title=title, unit="ms", caption=caption)
-    axes.set_ylabel("candidate")
+    axes = latency_plot(ordered, title=title, unit="ms", caption=caption)
     labels = [shorten(str(name), 40) for name in ordered["candidate"]]
     alt = f"{title}: median latency of {len(ordered)} candidates, lower is better"
     data = [_bars(ordered, details)]

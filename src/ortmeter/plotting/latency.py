@@ -35,7 +35,7 @@ AXES_WIDTH = 390  # points, about, in our own figure
 def latency_plot(
     frame: "pd.DataFrame",
     *,
-    x: str,
+    x: str = "",
     title: str,
     unit: str = "auto",
     caption: str = "",
@@ -52,7 +52,7 @@ def latency_plot(
         One row per candidate and size: columns *candidate*, *x*, *median*, *q1* and *q3*
         (quartiles), the last three in seconds. Other columns are ignored.
     x : str
-        Column of the sizes, positive numbers.
+        Column of the sizes, positive numbers; without it there is one row per candidate.
     title : str
         Title of the plot.
     unit : {"auto", "s", "ms", "µs"}
@@ -89,6 +89,8 @@ def latency_plot(
     'median latency (ms), lower is better'
     >>> plt.close(ax.figure)
     """
+    if not x:
+        frame = frame.assign(**{x: 1})
     _check(frame, x)
     unit = _choose_unit(frame, unit)
     series = list(_series(frame, x, UNITS[unit]))
@@ -99,7 +101,8 @@ def latency_plot(
     latency = f"median latency ({unit}), lower is better"
     if single:
         _draw_rows(ax, series)
-        ax.set(xlabel=latency, ylabel=f"candidate, {plain(x)} = {number(frame[x].iloc[0])}")
+        where = f", {plain(x)} = {number(frame[x].iloc[0])}" if x else ""
+        ax.set(xlabel=latency, ylabel=f"candidate{where}")
     else:
         _draw_lines(ax, series, sorted(frame[x].unique()))
         ax.set(xlabel=plain(x), ylabel=latency)

@@ -5,21 +5,26 @@ import datetime as dt
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from ortmeter._files import write_atomically
 from ortmeter.args import Arguments
+from ortmeter.claims import Answer, Claim
 from ortmeter.conclusion import Conclusion
 from ortmeter.environment import Environment, environment
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.providers import Provider
 from ortmeter.results.schema import VERSION, why_invalid
 from ortmeter.results.values import decode, encode
+from ortmeter.timing import Comparison, Comparisons, Measurement
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["FOLDER_VARIABLE", "Record", "load", "load_records", "machine_name", "record"]
 
@@ -44,8 +49,10 @@ class Record:
     data : mapping of str to object
         What the conclusions of the page are computed from, see
         :func:`~ortmeter.results.encode` for the types.
-    sentences : tuple of str
-        What the page concluded on that day.
+    answer : Answer, optional
+        What answers the title of the page.
+    claims : tuple of Claim
+        What else the page concluded on that day.
     run : int
         1 for the first run of this configuration, more when a sweep repeats it.
     """
@@ -55,7 +62,8 @@ class Record:
     environment: Environment
     date: dt.datetime
     data: Mapping[str, Any]
-    sentences: tuple[str, ...] = ()
+    answer: Answer | None = None
+    claims: tuple[Claim, ...] = ()
     run: int = 1
 
     @property
@@ -75,6 +83,46 @@ class Record:
         """The parameters on one line."""
         return ", ".join(f"{name}={label}" for name, label in self.configuration.items())
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer and the claims, as sentences."""
+        first = () if self.answer is None else (str(self.answer),)
+        return (*first, *map(str, self.claims))
+
+    def comparisons(self) -> Iterator[tuple[str, Mapping[str, Any], Comparison]]:
+        """Find what was measured in the data.
+
+        Yields
+        ------
+        str
+            Where it is in the data, keys joined by points.
+        mapping of str to object
+            Its place, by the name of the axis: ``{"size": 256}``.
+        Comparison
+            The measurements.
+        """
+        yield from _find_comparisons(self.data, ())
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Gather the samples.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per sample: ``group`` (where it is in the data), a column for each named axis,
+            ``candidate``, ``process``, ``round`` and ``seconds``.
+        """
+        import pandas as pd
+
+        rows = [
+            {"group": name, **where, "candidate": m.name, "process": p, "round": r, "seconds": s}
+            for name, where, found in self.comparisons()
+            for m in found.values()
+            for p, process in enumerate(m.seconds.tolist())
+            for r, s in enumerate(process)
+        ]
+        return pd.DataFrame(rows)
+
     def __str__(self) -> str:
         return f"{self.page} ({self.parameters}) on {self.machine}, {self.date:%Y-%m-%d}"
 
@@ -88,7 +136,8 @@ class Record:
             "configuration": dict(self.configuration),
             "date": self.date.isoformat(timespec="seconds"),
             "environment": self.environment.to_dict(),
-            "sentences": list(self.sentences),
+            "answer": None if self.answer is None else _plain(self.answer.to_dict()),
+            "claims": [_plain(claim.to_dict()) for claim in self.claims],
             "data": encode(self.data),
             **repeated,
         }
@@ -106,20 +155,14 @@ class Record:
         RecordError
             The content does not follow the schema.
         """
-        version = fields.get("schema_version") if isinstance(fields, Mapping) else None
-        if version != VERSION:
-            raise RecordError(f"got schema_version {version!r}. Accepted: {VERSION}")
-        if reason := why_invalid(fields):
-            raise RecordError(f"not a record: {reason}")
-        return cls(
-            page=fields["page"],
-            configuration=fields["configuration"],
-            environment=Environment.from_dict(fields["environment"]),
-            date=dt.datetime.fromisoformat(fields["date"]),
-            data=decode(fields["data"]),
-            sentences=tuple(fields["sentences"]),
-            run=fields.get("run", 1),
-        )
+        if not isinstance(fields, Mapping):
+            raise RecordError(f"not a record: an object is expected, not {type(fields).__name__}")
+        try:
+            if reason := why_invalid(fields):
+                raise RecordError(f"not a record: {reason}")
+            return _decode_record(cls, fields)
+        except (ValueError, TypeError, KeyError, RecursionError, InvalidArgumentError) as error:
+            raise RecordError(f"not a record: {type(error).__name__}: {error}") from error
 
     def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write ``<folder>/<machine>/<page>--<provider>--<hash>.json``, all of it or nothing.
@@ -127,7 +170,7 @@ class Record:
         Parameters
         ----------
         conclusion : Conclusion
-            What the page concludes from the data: its sentences are kept beside the data.
+            What the page concludes from the data, kept beside them.
         folder : path, optional
             Folder of the records, made when it does not exist; by default the environment
             variable ``ORTMETER_RESULTS``, or ``results``.
@@ -139,7 +182,7 @@ class Record:
         """
         root = folder or os.environ.get(FOLDER_VARIABLE) or "results"
         file = Path(root, self.machine, self.file_name)
-        concluded = dataclasses.replace(self, sentences=conclusion.sentences)
+        concluded = dataclasses.replace(self, answer=conclusion.answer, claims=conclusion.claims)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, concluded.to_json())
         return file
@@ -220,6 +263,8 @@ def load(file: str | os.PathLike[str]) -> Record:
         The file cannot be read, is not JSON, or does not follow the schema.
     """
     try:
+        if not Path(file).is_file():
+            raise RecordError("not a regular file")
         return Record.from_dict(orjson.loads(Path(file).read_bytes()))
     except (OSError, orjson.JSONDecodeError) as error:
         raise RecordError(f"{Path(file).name} cannot be read: {error}") from error
@@ -267,6 +312,67 @@ def load_records(
     return records if every_run else _newest(records)
 
 
+def _decode_record(cls: type[Record], fields: Mapping[str, Any]) -> Record:
+    """Build a record from fields that follow the schema; what they say may still be impossible."""
+    data = decode(fields["data"])
+    date = dt.datetime.fromisoformat(fields["date"])
+    if date.tzinfo is None:
+        raise RecordError(f"not a record: the date {fields['date']!r} has no time zone")
+    found = cls(
+        page=fields["page"],
+        configuration=fields["configuration"],
+        environment=Environment.from_dict(fields["environment"]),
+        date=date,
+        data=data,
+        run=fields.get("run", 1),
+    )
+    if fields["schema_version"] == 1:
+        # Its sentences cannot be compared: what its samples say is computed again.
+        found = dataclasses.replace(found, data={k: _upgrade(v) for k, v in data.items()})
+        claims = tuple(
+            claim.at(**where)
+            for _, where, measured in found.comparisons()
+            for claim in _claims_of(measured)
+        )
+        return dataclasses.replace(found, claims=claims)
+    answer = fields["answer"]
+    return dataclasses.replace(
+        found,
+        answer=None if answer is None else Answer.from_dict(answer),
+        claims=tuple(map(Claim.from_dict, fields["claims"])),
+    )
+
+
+def _claims_of(found: Comparison) -> tuple[Claim, ...]:
+    shapes = {measured.seconds.shape for measured in found.values()}
+    return found.speedups() if len(shapes) == 1 else ()
+
+
+def _upgrade(value: Any) -> Any:
+    """Turn mappings of measurements, as the first version kept them, into comparisons."""
+    if not isinstance(value, dict) or not value:
+        return value
+    if all(isinstance(item, Measurement) for item in value.values()):
+        return Comparison(value.values())
+    upgraded = {key: _upgrade(item) for key, item in value.items()}
+    if all(isinstance(item, Comparison) for item in upgraded.values()):
+        return Comparisons(upgraded, "at")
+    return upgraded
+
+
+def _find_comparisons(
+    data: Mapping[Any, Any], path: tuple[str, ...]
+) -> Iterator[tuple[str, Mapping[str, Any], Comparison]]:
+    for key, item in data.items():
+        name = ".".join((*path, str(key)))
+        if isinstance(item, Comparison):
+            yield name, {}, item
+        elif isinstance(item, Comparisons):
+            yield from ((name, {item.axis: place}, group) for place, group in item.items())
+        elif isinstance(item, Mapping):
+            yield from _find_comparisons(item, (*path, str(key)))
+
+
 def _newest(records: Iterable[Record]) -> list[Record]:
     newest: dict[tuple[str, str], Record] = {}
     for found in records:
@@ -290,6 +396,12 @@ def machine_name(machine: Environment) -> str:
     """
     parts = [machine.cpu, f"{machine.cores} cores", *(gpu.name for gpu in machine.gpus)]
     return "-".join(map(_slug, parts))
+
+
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn numpy scalars into Python's, at any depth of mappings and lists."""
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY))
+    return plain
 
 
 def _slug(text: str) -> str:

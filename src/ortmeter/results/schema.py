@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ortmeter.claims import COMPARED, JUDGED
 from ortmeter.optional import import_optional
 
 __all__ = ["SCHEMA", "VERSION", "why_invalid"]
 
 #: Incremented when older readers would misread a file.
-VERSION = 1
+VERSION = 2
 
 #: Characters of a message that are shown.
 _LONG = 200
@@ -72,38 +73,76 @@ _ENVIRONMENT = _object(
 )
 _ITEM = {"type": "array", "prefixItems": [_SCALAR, _VALUE], "minItems": 2, "maxItems": 2}
 
-#: Schema of the files (draft 2020-12).
-SCHEMA: dict[str, Any] = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "title": "What a page of ortmeter measured on a machine",
-    "$defs": {
-        "value": {
-            "anyOf": [
-                _SCALAR,
-                _list_of(_VALUE),
-                _tagged("float", text={"enum": ["nan", "inf", "-inf"]}),
-                _tagged("mapping", items=_list_of(_ITEM)),
-                _tagged("tuple", items=_list_of(_VALUE)),
-                _tagged("table", index=_list_of(_TEXT), columns=_list_of(_COLUMN)),
-                _MEASUREMENT,
-            ]
-        }
-    },
-    **_object(
-        optional={"run": _COUNT},
-        schema_version={"const": VERSION},
-        page={"type": "string", "pattern": r"^plot_\w+$"},
-        configuration={**_TEXTS, "required": ["provider"]},
-        date={"type": "string", "format": "date-time"},
-        environment=_ENVIRONMENT,
-        sentences=_list_of(_TEXT),
-        data=_tagged("mapping", items=_list_of(_ITEM)),
-    ),
+_COMPARISON = _tagged(
+    "comparison",
+    stopped={"enum": ["precision", "budget", "repeat"]},
+    measurements=_list_of(_MEASUREMENT, minItems=1),
+)
+_GROUP = {
+    "type": "array",
+    "prefixItems": [_SCALAR, _COMPARISON],
+    "minItems": 2,
+    "maxItems": 2,
 }
+_COMPARISONS = _tagged("comparisons", axis=_TEXT, groups=_list_of(_GROUP))
+_VALUES = {"type": "object", "additionalProperties": _SCALAR}
+_NUMBER = {"type": ["number", "null"], "exclusiveMinimum": 0}
+_SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+_CLAIM = _object(
+    subject=_TEXT,
+    verdict={"enum": sorted({*COMPARED, *JUDGED, "fact"})},
+    baseline=_TEXT,
+    where=_VALUES,
+    ratio=_NUMBER,
+    low=_NUMBER,
+    high=_NUMBER,
+    confidence=_SHARE,
+    min_effect=_POSITIVE,
+    how=_TEXT,
+    values=_VALUES,
+)
+_ANSWER = _object(text=_TEXT, claims=_list_of(_CLAIM), values=_VALUES)
+
+_COMMON = {
+    "page": {"type": "string", "pattern": r"^plot_\w+$"},
+    "configuration": {**_TEXTS, "required": ["provider"]},
+    "date": {"type": "string", "format": "date-time"},
+    "environment": _ENVIRONMENT,
+    "data": _tagged("mapping", items=_list_of(_ITEM)),
+}
+_CONCLUDED = {"answer": {"anyOf": [{"type": "null"}, _ANSWER]}, "claims": _list_of(_CLAIM)}
+_VALUE_KINDS = [
+    _SCALAR,
+    _list_of(_VALUE),
+    _tagged("float", text={"enum": ["nan", "inf", "-inf"]}),
+    _tagged("mapping", items=_list_of(_ITEM)),
+    _tagged("tuple", items=_list_of(_VALUE)),
+    _tagged("table", index=_list_of(_TEXT), columns=_list_of(_COLUMN)),
+    _MEASUREMENT,
+    _COMPARISON,
+    _COMPARISONS,
+]
 
 
-def why_invalid(content: Any) -> str | None:
-    """Say where *content* differs from the schema, None when it does not.
+def _schema(version: int, **concluded: Any) -> dict[str, Any]:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What a page of ortmeter measured on a machine",
+        "$defs": {"value": {"anyOf": _VALUE_KINDS}},
+        **_object(
+            optional={"run": _COUNT}, schema_version={"const": version}, **_COMMON, **concluded
+        ),
+    }
+
+
+#: Schema of the files (draft 2020-12).
+SCHEMA: dict[str, Any] = _schema(VERSION, **_CONCLUDED)
+# Files of the first version hold sentences, without what they say.
+_SCHEMAS = {1: _schema(1, sentences=_list_of(_TEXT)), VERSION: SCHEMA}
+
+
+def why_invalid(content: Mapping[str, Any]) -> str | None:
+    """Say where *content* differs from the schema of its version, None when it does not.
 
     Raises
     ------
@@ -111,7 +150,10 @@ def why_invalid(content: Any) -> str | None:
         jsonschema is missing.
     """
     jsonschema = import_optional("jsonschema", "pages")
-    validator = jsonschema.Draft202012Validator(SCHEMA)
+    version = content.get("schema_version")
+    if version not in _SCHEMAS:
+        return f"schema_version is {version!r}. Accepted: {', '.join(map(str, _SCHEMAS))}"
+    validator = jsonschema.Draft202012Validator(_SCHEMAS[version])
     error = jsonschema.exceptions.best_match(validator.iter_errors(content))
     if error is None:
         return None

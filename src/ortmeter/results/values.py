@@ -13,7 +13,7 @@ import pandas as pd
 
 from ortmeter._rendering import flatten
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing import Measurement
+from ortmeter.timing import Comparison, Comparisons, Measurement
 
 __all__ = ["MAX_SAMPLES", "decode", "encode"]
 
@@ -26,7 +26,8 @@ def encode(value: Any, path: str = "data") -> Any:
 
     Parameters
     ----------
-    value : None, bool, int, float, str, Measurement, DataFrame, mapping, list or tuple
+    value : None, bool, int, float, str, Comparison, Comparisons, Measurement, DataFrame, mapping, \
+list or tuple
         What to encode. The keys of mappings are None, bool, int, float or str; a frame has columns
         named by texts, its index is kept when it is named.
     path : str
@@ -55,7 +56,7 @@ def encode(value: Any, path: str = "data") -> Any:
             return encoder(value, path)
     raise InvalidArgumentError(
         f"{path} is of type {type(value).__name__}. Accepted: None, bool, int, float, str, "
-        "Measurement, DataFrame, and mappings, lists or tuples of these"
+        "Comparison, Comparisons, Measurement, DataFrame, and mappings, lists or tuples of these"
     )
 
 
@@ -119,6 +120,16 @@ def _decode_measurement(value: Mapping[str, Any]) -> Measurement:
     return Measurement.from_dict(fields)
 
 
+def _encode_comparison(found: Comparison, path: str) -> dict[str, Any]:
+    measured = [_encode_measurement(m, path) for m in found.values()]
+    return {"$": "comparison", "stopped": found.stopped, "measurements": measured}
+
+
+def _encode_comparisons(found: Comparisons, path: str) -> dict[str, Any]:
+    groups = [[_encode_key(k, path), _encode_comparison(g, path)] for k, g in found.items()]
+    return {"$": "comparisons", "axis": found.axis, "groups": groups}
+
+
 def _encode_table(table: pd.DataFrame, path: str) -> dict[str, Any]:
     named = [name for name in table.index.names if name is not None]
     flat = flatten(table)
@@ -153,6 +164,8 @@ def _decode_table(value: Mapping[str, Any]) -> pd.DataFrame:
 
 _ENCODERS: Mapping[type, Callable[[Any, str], Any]] = {
     float: lambda value, _path: {"$": "float", "text": str(value)},
+    Comparison: _encode_comparison,
+    Comparisons: _encode_comparisons,
     Measurement: _encode_measurement,
     pd.DataFrame: _encode_table,
     Mapping: _encode_mapping,
@@ -160,6 +173,10 @@ _ENCODERS: Mapping[type, Callable[[Any, str], Any]] = {
     tuple: lambda value, path: {"$": "tuple", "items": _encode_list(value, path)},
 }
 _DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "comparison": lambda value: Comparison(map(decode, value["measurements"]), value["stopped"]),
+    "comparisons": lambda value: Comparisons(
+        {key: decode(group) for key, group in value["groups"]}, value["axis"]
+    ),
     "float": lambda value: float(value["text"]),
     "mapping": lambda value: {key: decode(item) for key, item in value["items"]},
     "measurement": _decode_measurement,

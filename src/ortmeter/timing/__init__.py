@@ -1,25 +1,21 @@
 """Honest timing: interleaved candidates, raw samples, verdicts with an interval.
 
-``measurement`` says what was measured, ``loop`` measures in this process, ``fresh`` in fresh ones,
-``verdict`` compares two measurements, ``ranking`` several, ``table`` makes a frame of them.
+``loop`` measures in this process, ``processes`` in fresh ones; ``measurement`` is what came out of
+one candidate, ``comparison`` of several, ``statistics`` the intervals of their ratios.
 """
 
-from ortmeter.timing.loop import measure
+from ortmeter.timing.comparison import Comparison, Comparisons, Ranking, speedup
+from ortmeter.timing.loop import measure, measure_each
 from ortmeter.timing.measurement import Candidate, Measurement, Recipe
-from ortmeter.timing.ranking import Ranking, rank
-from ortmeter.timing.table import in_milliseconds, to_frame
-from ortmeter.timing.verdict import Speedup, speedup, summarize
 
 __all__ = [
     "Candidate",
+    "Comparison",
+    "Comparisons",
     "Measurement",
     "Ranking",
     "Recipe",
-    "Speedup",
-    "in_milliseconds",
     "measure",
-    "rank",
+    "measure_each",
     "speedup",
-    "summarize",
-    "to_frame",
 ]

@@ -1,0 +1,222 @@
+"""How often does an interval hold the true ratio, and how often is a verdict wrong?
+
+Samples are drawn with a known ratio and go through the real stopping rule of ``measure``, with a
+clock that they advance. Both candidates share slow spells, drift and spikes; each one has its own
+correlated noise, spikes, and an effect of its process. A verdict is wrong when it has the wrong
+sign, when it claims a difference at a ratio of 1, or says equivalent beyond the minimum effect.
+
+``python _benchmarks/verdict_coverage.py --trials 2000 --workers 2``
+``python _benchmarks/verdict_coverage.py --same 200``: two identical sessions against each other,
+in fresh processes, again and again; how many differences are claimed?
+"""
+
+import argparse
+import dataclasses
+import itertools
+import multiprocessing
+import sys
+from collections import Counter
+
+import numpy as np
+from scipy.signal import lfilter
+
+import ortmeter
+from ortmeter.timing import Measurement, measure
+from ortmeter.timing.processes import collect
+
+SECONDS = 1e-3  # of a sample
+MOST_ROUNDS = 1500
+RATIOS = (1.0, 1.03, 1.10, 1.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Noise of the samples, and how they are taken."""
+
+    name: str
+    noise: float  # standard deviation of the logarithm of a sample
+    correlation: float  # of consecutive samples
+    drift: float  # shared, over the whole
+    effect: float  # standard deviation of the effect of a process
+    processes: int
+    repeat: int
+
+
+NOISES = (
+    ("white", 0.05, 0.0, 0.0),
+    ("correlated 0.5, drift", 0.08, 0.5, 0.1),
+    ("correlated 0.8, drift", 0.08, 0.8, 0.2),
+)
+CASES = [
+    *(Case(*noise, 0.0, 1, repeat) for noise in NOISES for repeat in (12, 100, 400)),
+    *(
+        Case(f"{noise[0]}, effect {effect:.0%}", *noise[1:], effect, processes, 12)
+        for noise, effect, processes in itertools.product(NOISES[1:], (0.02, 0.05), (3, 5, 10))
+    ),
+]
+
+
+class Clock:
+    """A clock that only the candidates advance."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def candidate(self, seconds):
+        """Return a function that lasts what the array says, call after call."""
+        durations = iter(seconds.tolist())
+
+        def call():
+            self.now += next(durations)
+
+        return call
+
+
+def correlated(rng, rounds, deviation, correlation):
+    """Normal noise whose neighbours are correlated."""
+    steps = rng.standard_normal(rounds) * deviation * np.sqrt(1 - correlation**2)
+    steps[0] = rng.standard_normal() * deviation
+    return lfilter([1.0], [1.0, -correlation], steps)
+
+
+def spikes(rng, rounds, size):
+    """Add a long sample from time to time."""
+    return (rng.random(rounds) < 0.02) * rng.exponential(size, rounds)  # noqa: PLR2004
+
+
+def draw(rng, case, ratio, rounds):
+    """Draw the samples of both candidates in one process, the baseline first."""
+    shared = correlated(rng, rounds, 0.1, 0.9) + case.drift * np.linspace(0, 1, rounds)
+    shared = shared + spikes(rng, rounds, 1.0)
+    return [
+        SECONDS
+        * scale
+        * np.exp(
+            shared
+            + rng.standard_normal() * case.effect
+            + correlated(rng, rounds, case.noise, case.correlation)
+            + spikes(rng, rounds, 0.5)
+        )
+        for scale in (ratio, 1.0)
+    ]
+
+
+def one_process(rng, case, ratio, seed):
+    """Measure in one process, with the real loop."""
+    clock = Clock()
+    drawn = draw(rng, case, ratio, MOST_ROUNDS + 50)
+    candidates = {
+        name: clock.candidate(samples)
+        for name, samples in zip(("baseline", "candidate"), drawn, strict=True)
+    }
+    budget = MOST_ROUNDS * SECONDS
+    options = {"repeat": case.repeat, "warmup": 1, "budget_s": budget, "seed": seed}
+    return measure(candidates, timer=clock, **options)
+
+
+def several_processes(rng, case, ratio):
+    """Measure in several processes, with the real rule and processes that are drawn."""
+    clock = Clock()
+
+    def run(_rank, keys, _budget):
+        baseline, candidate = draw(rng, case, ratio, case.repeat)
+        clock.now += 1.0
+        both = {
+            "baseline": Measurement("baseline", baseline[None]),
+            "candidate": Measurement("candidate", candidate[None]),
+        }
+        return dict.fromkeys(keys, both)
+
+    options = {"processes": case.processes, "precision": 0.02, "timer": clock}
+    return collect([""], run, budget_s=2.0 * case.processes, **options)[""]
+
+
+def is_wrong(claim, ratio):
+    """Whether the verdict contradicts the true ratio."""
+    says = {"faster": ratio > 1, "slower": False, "equivalent": ratio < 1 + claim.min_effect}
+    if claim.verdict == "different":
+        return not (claim.ratio > 1 and ratio > 1)
+    return not says.get(claim.verdict, True)
+
+
+def try_case(task):
+    """Run the trials of a case; return a row of the table."""
+    case, ratio, trials = task
+    counts = Counter()
+    widths, rounds = [], []
+    for seed in range(trials):
+        rng = np.random.default_rng([seed, int(1000 * ratio)])
+        if case.processes == 1:
+            found = one_process(rng, case, ratio, seed)
+        else:
+            found = several_processes(rng, case, ratio)
+        claim = found.speedup("baseline", "candidate")
+        rounds.append(found["baseline"].seconds.size)
+        counts["without"] += not claim.has_interval
+        if claim.has_interval:
+            counts["held"] += claim.low <= ratio <= claim.high
+            counts["wrong"] += is_wrong(claim, ratio)
+            counts["right"] += claim.verdict == ("faster" if ratio >= 1.05 else claim.verdict)  # noqa: PLR2004
+            counts[claim.verdict] += 1
+            widths.append(np.log(claim.high / claim.low) / 2)
+    return case, ratio, trials, counts, np.median(widths or [np.nan]), np.median(rounds)
+
+
+def print_table(trials, workers):
+    """Print one line per case and ratio."""
+    print(f"{'case':42s} proc repeat ratio | held  wrong  power  none | half-width  samples")
+    failures = 0
+    tasks = [(case, ratio, trials) for case in CASES for ratio in RATIOS]
+    with multiprocessing.Pool(workers) as pool:
+        for case, ratio, total, counts, width, rounds in pool.imap(try_case, tasks):
+            given = max(total - counts["without"], 1)
+            held, wrong = counts["held"] / given, counts["wrong"] / given
+            none = counts["without"] / total
+            power = f"{counts['right'] / total:6.1%}" if ratio >= 1.05 else "     -"  # noqa: PLR2004
+            failed = held < 0.98 or wrong > 0.01 or none > 0.05  # noqa: PLR2004
+            failures += failed
+            print(
+                f"{case.name:42s} {case.processes:4d} {case.repeat:6d} {ratio:5.2f} | {held:5.1%} "
+                f"{wrong:5.2%} {power} {none:5.1%} | {width:10.3f} {rounds:8.0f}"
+                f"{'  FAILS' if failed else ''}",
+                flush=True,
+            )
+    print(f"{failures} of {len(tasks)} cases hold less than 98 % or are wrong in more than 1 %")
+    return failures
+
+
+def print_same(trials, processes):
+    """Compare a session with itself: every difference that is claimed is wrong."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[64, 64] X) => (float[64, 64] Y) { Z = MatMul(X, X)  Y = Softmax(Z) }"""
+    feeds = {"X": np.random.default_rng(0).standard_normal((64, 64), dtype=np.float32)}
+    verdicts = Counter()
+    for trial in range(trials):
+        pair = {
+            name: ortmeter.session_candidate(text, feeds, provider="cpu", threads=1)
+            for name in ("one", "same")
+        }
+        budget = 60.0 if processes > 1 else 2.0
+        found = measure(pair, processes=processes, budget_s=budget, seed=1000 * trial)
+        claim = found.speedup("one", "same")
+        verdicts[claim.verdict] += 1
+        if claim.verdict in {"faster", "slower", "different"}:
+            print(f"trial {trial}: {claim}", flush=True)
+    wrong = sum(verdicts[v] for v in ("faster", "slower", "different"))
+    print(f"{wrong} wrong claims in {trials}: {dict(verdicts)}")
+    return wrong
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--same", type=int, default=0, metavar="TRIALS")
+    parser.add_argument("--processes", type=int, default=10)
+    given = parser.parse_args()
+    if given.same:
+        sys.exit(print_same(given.same, given.processes) > 0.01 * given.same)
+    sys.exit(print_table(given.trials, given.workers) > 0)

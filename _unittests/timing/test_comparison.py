@@ -1,0 +1,157 @@
+import numpy as np
+import pytest
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.timing import Comparison, Comparisons, Measurement, speedup
+
+
+def planted(noise=0.01, processes=5, **medians):
+    rng = np.random.default_rng(0)
+    return Comparison(
+        Measurement(name, median * np.exp(noise * rng.standard_normal((processes, 12))))
+        for name, median in medians.items()
+    )
+
+
+def test_a_comparison_is_a_mapping_of_measurements():
+    found = planted(a=1.0, b=2.0)
+    assert list(found) == ["a", "b"]
+    assert len(found) == 2
+    assert found["b"].name == "b"
+    assert "c" not in found
+    with pytest.raises(KeyError, match="'c' was not measured. Measured: a, b"):
+        found["c"]
+
+
+def test_a_speedup_is_that_of_the_measurements():
+    found = planted(a=2.0, b=1.0)
+    claim = found.speedup("a", "b")
+    assert claim == speedup(found["a"], found["b"])
+    assert claim.ratio == pytest.approx(2, rel=0.02)
+    assert (claim.baseline, claim.candidate, claim.verdict) == ("a", "b", "faster")
+    assert claim.how == "5 processes"
+    assert found.speedups() == (claim,)
+
+
+def test_one_process_is_said_and_below_100_rounds_nothing_is_decided():
+    def one(rounds):
+        rng = np.random.default_rng(0)
+        a, b = np.exp(0.01 * rng.standard_normal((2, 1, rounds)))
+        return speedup(Measurement("a", 2 * a), Measurement("b", b))
+
+    assert "in one process" in str(one(100))
+    assert one(100).verdict == "faster"
+    assert one(99).verdict == "undecided"
+    assert str(one(3)).endswith("too few samples for an interval")
+
+
+def test_the_ranking_says_who_is_fastest_who_is_not_told_apart_and_who_is_slower():
+    got = planted(slow=2.0, fast=1.0, close=1.02).ranking()
+    assert got.fastest == "fast"
+    by_name = {claim.subject: claim.verdict for claim in got.claims}
+    assert by_name["slow"] == "slower"
+    assert by_name["close"] in {"equivalent", "different"}
+    assert [claim.subject for claim in got.slower] == ["slow"]
+    assert str(got).startswith("fast has the lowest median; slower: slow (2.0")
+    assert not got.is_alone
+    assert planted(a=1.0, b=2.0).ranking().is_alone
+
+
+def test_a_candidate_that_cannot_be_told_apart_is_not_called_a_leader():
+    """Equal medians, and one of them noisy: it is undecided, with its interval."""
+    rng = np.random.default_rng(1)
+    noisy = np.exp(0.4 * rng.standard_normal((5, 12)))
+    calm = np.exp(0.001 * rng.standard_normal((5, 12)))
+    got = Comparison([Measurement("calm", 0.9 * calm), Measurement("noisy", noisy)]).ranking()
+    (claim,) = got.claims
+    assert claim.verdict == "undecided"
+    assert "undecided: " in str(got)
+    assert " to " in str(got)
+
+
+def test_the_intervals_of_a_ranking_hold_together():
+    found = planted(a=1.0, b=1.2, c=1.4, noise=0.05)
+    alone = found.speedup("a", "b")
+    together = next(claim for claim in found.ranking().claims if claim.subject == "b")
+    assert together.confidence == pytest.approx(1 - 0.01 / 3)
+    assert np.log(together.high / together.low) > np.log(alone.high / alone.low)
+
+
+def test_a_single_candidate():
+    found = planted(a=1.0)
+    assert str(found.ranking()) == "a has the lowest median"
+    assert found.half_width() == 0
+    assert found.speedups() == ()
+
+
+def test_the_widest_interval():
+    found = planted(a=1.0, b=1.0, c=1.0, noise=0.05)
+    widths = [
+        np.sqrt(claim.high / claim.low) - 1
+        for claim in (found.speedup(*pair) for pair in ("ab", "ac", "bc"))
+    ]
+    assert found.half_width() == pytest.approx(max(widths))
+    assert planted(a=1.0, b=1.0, processes=2).half_width() is None
+
+
+def test_the_table_has_units_and_four_digits():
+    found = Comparison(
+        [
+            Measurement("a", [[1e-3, 2e-3, 3e-3]], 5, (0.5,), flop=4e6),
+            Measurement("b", [[1.23456e-3] * 3]),
+        ]
+    )
+    table = found.to_frame()
+    assert table.loc["a", ["median (ms)", "q1 (ms)", "q3 (ms)"]].tolist() == [2, 1.5, 2.5]
+    assert table.loc["b", "median (ms)"] == 1.235
+    assert found.to_frame("s").loc["b", "median (s)"] == 1.23456e-3
+    assert table.loc["a", "GFLOP/s"] == 2
+    assert "GB/s" not in table.columns  # nobody declared bytes
+    assert table["calls"].tolist() == [5, 1]
+    with pytest.raises(InvalidArgumentError, match="unit='h'"):
+        found.to_frame("h")
+
+
+def test_comparisons_along_an_axis():
+    groups = {8: planted(a=2.0, b=1.0), 16: planted(a=1.0, b=2.0, c=1.0)}
+    found = Comparisons(groups, "size")
+    assert [(c.where["size"], c.verdict) for c in found.speedup("a", "b")] == [
+        (8, "faster"),
+        (16, "slower"),
+    ]
+    assert len(found.speedup("a", "c")) == 1
+    assert len(found.speedups()) == 3
+    assert found.to_frame().index.tolist() == [(8, "a"), (8, "b"), (16, "a"), (16, "b"), (16, "c")]
+    assert found.to_frame().index.names == ["size", "candidate"]
+
+
+def test_plots_show_the_medians_and_the_ratios():
+    from matplotlib import pyplot as plt
+
+    found = planted(a=2.0, b=1.0)
+    ax = found.plot(title="Latency")
+    drawn = [line.get_xdata()[0] for line in ax.get_lines() if len(line.get_xdata()) == 1]
+    assert drawn[0] == pytest.approx(found["a"].median, rel=1e-6)
+    along = Comparisons({8: found, 16: found}, "size")
+    bars = along.speedup_plot(title="Speedup")
+    assert [tick.get_text() for tick in bars.get_xticklabels()] == ["8", "16"]
+    assert bars.get_ylabel() == "speedup over a, higher is better"
+    assert along.plot(title="Latency").get_xlabel() == "size"
+    plt.close("all")
+
+
+def test_measurements_of_different_runs_are_refused():
+    with pytest.raises(InvalidArgumentError, match=r"\(1, 3\) samples and 'b' \(1, 2\)"):
+        speedup(Measurement("a", [[1.0] * 3]), Measurement("b", [[1.0] * 2]))
+
+
+def test_a_clock_that_stands_still_is_refused():
+    with pytest.raises(InvalidArgumentError, match="too coarse"):
+        speedup(Measurement("a", [[1.0]]), Measurement("b", [[0.0]]))
+
+
+@pytest.mark.parametrize("confidence", [0, 1, 2, float("nan")])
+def test_a_level_is_between_0_and_1(confidence):
+    one = Measurement("a", [[1.0]])
+    with pytest.raises(InvalidArgumentError, match="confidence="):
+        speedup(one, one, confidence=confidence)

@@ -1,0 +1,79 @@
+"""The oracle is scipy.stats, and samples whose ratio is known."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.signal import lfilter
+
+from ortmeter.timing.statistics import log_ratio
+
+TRIALS = 400
+
+
+def correlated(rng, rounds, correlation):
+    """Normal noise whose neighbours are correlated, of unit variance."""
+    steps = rng.standard_normal(rounds) * np.sqrt(1 - correlation**2)
+    steps[0] = rng.standard_normal()
+    return lfilter([1.0], [1.0, -correlation], steps)
+
+
+def covers(draw):
+    """Share of the intervals that hold a ratio of 1.1."""
+    held = 0
+    for seed in range(TRIALS):
+        baseline, candidate = draw(np.random.default_rng(seed))
+        log, half = log_ratio(1.1 * baseline, candidate, 0.99)
+        held += abs(log - np.log(1.1)) <= half
+    return held / TRIALS
+
+
+def test_several_processes_give_student_s_interval():
+    rng = np.random.default_rng(0)
+    a, b = np.exp(0.05 * rng.standard_normal((2, 5, 12)))
+    logs = np.log(np.median(a, axis=1) / np.median(b, axis=1))
+    log, half = log_ratio(a, b, 0.99)
+    # 99.4 %: the rest of the error is spent on stopping when the interval is narrow
+    low, high = stats.t.interval(0.994, df=4, loc=logs.mean(), scale=stats.sem(logs))
+    assert (log - half, log + half) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize("processes", [3, 5, 10])
+def test_the_effect_of_processes_is_covered(processes):
+    def draw(rng):
+        noise = 0.03 * rng.standard_normal((2, processes, 12))
+        return np.exp(noise + 0.05 * rng.standard_normal((2, processes, 1)))
+
+    assert covers(draw) >= 0.975
+
+
+@pytest.mark.parametrize(("correlation", "rounds"), [(0.0, 100), (0.5, 100), (0.8, 200)])
+def test_correlated_samples_of_one_process_are_covered(correlation, rounds):
+    def draw(rng):
+        shared = 0.1 * correlated(rng, rounds, 0.9)
+        own = [0.08 * correlated(rng, rounds, correlation) for _ in range(2)]
+        return np.exp(shared + np.array(own))[:, None, :]
+
+    assert covers(draw) >= 0.975
+
+
+def test_correlation_widens_the_interval():
+    def half(correlation):
+        rng = np.random.default_rng(0)
+        a, b = np.exp([0.05 * correlated(rng, 400, correlation) for _ in range(2)])[:, None]
+        return log_ratio(a, b, 0.99)[1]
+
+    assert half(0.8) > 1.5 * half(0.0)
+
+
+@pytest.mark.parametrize("shape", [(1, 99), (2, 500), (1, 1)])
+def test_too_few_samples_have_no_interval(shape):
+    log, half = log_ratio(np.full(shape, 3.0), np.full(shape, 2.0), 0.99)
+    assert half is None
+    assert log == pytest.approx(np.log(1.5))
+
+
+def test_a_file_against_itself_claims_nothing():
+    """Samples of two identical candidates, far too few: 1.36 (1.36 to 1.36) was printed once."""
+    for seed in range(50):
+        a, b = np.exp(0.2 * np.random.default_rng(seed).standard_normal((2, 1, 3)))
+        assert log_ratio(a, b, 0.99)[1] is None

@@ -1,0 +1,451 @@
+"""What measurements say, as data: claims are compared by their fields, sentences are rendered."""
+
+import dataclasses
+import math
+import re
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ortmeter.errors import InvalidArgumentError
+
+__all__ = [
+    "COMPARED",
+    "JUDGED",
+    "Answer",
+    "Claim",
+    "compare_ratio",
+    "enumerate_items",
+    "fact",
+    "group_claims",
+    "judge",
+]
+
+#: Verdicts on the speed of a subject beside its baseline.
+COMPARED = ("faster", "slower", "different", "equivalent", "undecided")
+#: Verdicts on a prediction.
+JUDGED = ("right", "wrong", "undecided")
+_FACT = "fact"
+_SPEC = re.compile(r",?(\.\d)?[a-z%]?")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One thing that a page, a command or a report says; its text is a sentence.
+
+    :func:`compare_ratio` makes claims on speed, :func:`fact` claims on anything else,
+    :func:`judge` those on a prediction.
+
+    Parameters
+    ----------
+    subject : str
+        What the claim is about: the candidate, or a sentence with the names of *values* in braces.
+    verdict : str
+        One of :data:`COMPARED`, of :data:`JUDGED`, or ``fact``.
+    baseline : str
+        What the subject is compared with, empty without comparison.
+    where : mapping of str to object
+        Where it holds: size, type, number of threads.
+    ratio : float, optional
+        Latency of the baseline divided by the subject's; above 1 the subject is faster.
+    low, high : float, optional
+        Confidence interval of the ratio, None when there are too few samples for one.
+    confidence : float
+        Level of the interval.
+    min_effect : float
+        Smallest relative difference that is worth a claim.
+    how : str
+        How it was measured: ``10 processes``, ``in one process``.
+    values : mapping of str to number or str
+        Numbers of the sentence, which change from one machine to the next.
+
+    Examples
+    --------
+    >>> print(compare_ratio("one", "two", 1.5, (1.4, 1.6), how="10 processes"))
+    one is 1.50 times faster than two (99% interval 1.40 to 1.60, 10 processes)
+    >>> print(fact("float16: at most {ulp} ulp apart", ulp=2))
+    float16: at most 2 ulp apart
+    """
+
+    subject: str
+    verdict: str
+    baseline: str = ""
+    where: Mapping[str, Any] = field(default_factory=dict)
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.99
+    min_effect: float = 0.05
+    how: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = {*COMPARED, *JUDGED, _FACT}
+        if self.verdict not in known:
+            raise InvalidArgumentError(
+                f"verdict={self.verdict!r}. Accepted: {', '.join(sorted(known))}"
+            )
+        if (self.ratio is None) != (not self.baseline):
+            raise InvalidArgumentError("A comparison has a baseline and a ratio, others have none")
+
+    @property
+    def candidate(self) -> str:
+        """The subject of a comparison."""
+        return self.subject
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether the subject is said to be faster or slower."""
+        return self.verdict in {"faster", "slower"}
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were enough samples for an interval."""
+        return self.low is not None and self.high is not None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What makes two claims the same one, on two machines: all but numbers and place."""
+        return (self.subject, self.baseline, self.verdict)
+
+    def at(self, **where: Any) -> "Claim":
+        """Return the claim with a place.
+
+        Parameters
+        ----------
+        **where
+            Names and values, added to those that it has.
+
+        Returns
+        -------
+        Claim
+            The same one, there.
+        """
+        return dataclasses.replace(self, where={**self.where, **where})
+
+    def exceeds(self, bound: float) -> bool | None:
+        """Whether the ratio is above a bound; None when the interval does not tell.
+
+        Parameters
+        ----------
+        bound : float
+            Ratio, 1 for "not slower".
+
+        Returns
+        -------
+        bool or None
+            True when the whole interval is at or above the bound, False when all is below.
+        """
+        if self.low is None or self.high is None:
+            return None
+        return True if self.low >= bound else False if self.high < bound else None
+
+    @property
+    def interval(self) -> str:
+        """The ratio and its interval, ``1.50, 1.40 to 1.60``."""
+        if self.ratio is None:
+            return ""
+        if self.low is None or self.high is None:
+            return f"{self.ratio:.2f}, too few samples for an interval"
+        return f"{self.ratio:.2f}, {self.low:.2f} to {self.high:.2f}"
+
+    def __str__(self) -> str:
+        return f"{self._place()}{self._said()}"
+
+    def _place(self) -> str:
+        return f"{', '.join(f'{k} {v}' for k, v in self.where.items())}: " if self.where else ""
+
+    def _said(self) -> str:
+        if self.baseline and self.ratio is not None:
+            return self._compared(self.ratio)
+        text = render(self.subject, self.values)
+        return text if self.verdict == _FACT else f"{self.verdict.capitalize()}: {text}"
+
+    def _compared(self, ratio: float) -> str:
+        pair = f"{self.subject} and {self.baseline}"
+        how = f", {self.how}" if self.how else ""
+        if self.low is None or self.high is None:
+            return f"undecided between {pair}: ratio {ratio:.2f}, too few samples for an interval"
+        level = f"{100 * self.confidence:.3g}%"
+        interval = f"{level} interval {self.low:.2f} to {self.high:.2f}{how}"
+        if self.verdict == "faster":
+            return f"{self.subject} is {ratio:.2f} times faster than {self.baseline} ({interval})"
+        if self.verdict == "slower":
+            bounds = f"{level} interval {1 / self.high:.2f} to {1 / self.low:.2f}{how}"
+            return f"{self.subject} is {1 / ratio:.2f} times slower than {self.baseline} ({bounds})"
+        if self.verdict == "different":
+            word = "faster" if ratio > 1 else "slower"
+            return (
+                f"{self.subject} is {word} than {self.baseline} by less than {self.min_effect:.0%} "
+                f"(ratio {ratio:.2f}, {interval})"
+            )
+        if self.verdict == "equivalent":
+            return f"{pair} are within {self.min_effect:.0%} (ratio {ratio:.2f}, {interval})"
+        return f"undecided between {pair} (ratio {ratio:.2f}, {interval})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Claim":
+        """Build a claim from what :meth:`to_dict` returned."""
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The one sentence that answers the title of a page, and the claims that it stands on.
+
+    Parameters
+    ----------
+    text : str
+        Computed sentence; the names of *values* stand in braces.
+    claims : tuple of Claim
+        What was measured.
+    values : mapping of str to number or str
+        Numbers of the sentence.
+
+    Examples
+    --------
+    >>> print(Answer("Yes: {times:.2f} times faster.", values={"times": 1.5}))
+    Yes: 1.50 times faster.
+    """
+
+    text: str
+    claims: tuple[Claim, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return render(self.text, self.values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
+        return {
+            "text": self.text,
+            "claims": [claim.to_dict() for claim in self.claims],
+            "values": dict(self.values),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Answer":
+        """Build an answer from what :meth:`to_dict` returned."""
+        claims = tuple(map(Claim.from_dict, fields["claims"]))
+        return cls(fields["text"], claims, fields["values"])
+
+
+def compare_ratio(
+    subject: str,
+    baseline: str,
+    ratio: float,
+    interval: tuple[float, float] | None,
+    *,
+    confidence: float = 0.99,
+    min_effect: float = 0.05,
+    how: str = "",
+    where: Mapping[str, Any] | None = None,
+) -> Claim:
+    """Judge how many times faster a subject is than its baseline.
+
+    Parameters
+    ----------
+    subject, baseline : str
+        Names of what is compared.
+    ratio : float
+        Latency of the baseline divided by the subject's.
+    interval : tuple of float, or None
+        Bounds of the ratio; without them nothing is decided.
+    confidence, min_effect, how, where
+        As in :class:`Claim`.
+
+    Returns
+    -------
+    Claim
+        ``faster`` or ``slower`` when the interval leaves 1 out and the ratio differs from 1 by the
+        minimum effect; ``different`` when it leaves 1 out and the ratio differs by less;
+        ``equivalent`` when it holds 1 and lies within the minimum effect; ``undecided`` otherwise.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The minimum effect is not a number from 0.
+
+    Examples
+    --------
+    >>> compare_ratio("b", "a", 1.02, (1.01, 1.03)).verdict
+    'different'
+    >>> compare_ratio("b", "a", 1.02, (0.8, 1.3)).verdict
+    'undecided'
+    """
+    if not 0 <= min_effect < math.inf:
+        raise InvalidArgumentError(f"min_effect={min_effect!r}. Accepted: a finite number from 0")
+    low, high = interval or (None, None)
+    most = 1 + min_effect
+    if low is None or high is None:
+        verdict = "undecided"
+    elif low > 1:
+        verdict = "faster" if ratio >= most else "different"
+    elif high < 1:
+        verdict = "slower" if ratio <= 1 / most else "different"
+    else:
+        verdict = "equivalent" if 1 / most < low and high < most else "undecided"
+    return Claim(
+        subject,
+        verdict,
+        baseline,
+        dict(where or {}),
+        ratio,
+        low,
+        high,
+        confidence,
+        min_effect,
+        how,
+    )
+
+
+def fact(text: str, /, where: Mapping[str, Any] | None = None, **values: Any) -> Claim:
+    """Make a claim of a sentence and its numbers.
+
+    Parameters
+    ----------
+    text : str
+        Sentence; names of *values* stand in braces, with a format if need be: ``{share:.1%}``.
+    where : mapping of str to object, optional
+        Where it holds.
+    **values : number or str
+        Numbers of the sentence: two claims that differ by them only are the same claim.
+
+    Returns
+    -------
+    Claim
+        Of verdict ``fact``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A name in braces has no value.
+
+    Examples
+    --------
+    >>> fact("{n} of 4 differ", n=3) == fact("{n} of 4 differ", n=2)
+    False
+    >>> fact("{n} of 4 differ", n=3).key == fact("{n} of 4 differ", n=2).key
+    True
+    """
+    render(text, values)
+    return Claim(text, _FACT, where=dict(where or {}), values=values)
+
+
+def judge(text: str, /, outcomes: Iterable[bool | None], **values: Any) -> Claim:
+    """Judge a prediction from the cases where it was tried.
+
+    Parameters
+    ----------
+    text : str
+        The prediction, with what was found; names of *values* stand in braces.
+    outcomes : iterable of bool or None
+        For each case, whether it holds, None when that is not decided, as
+        :meth:`Claim.exceeds` says.
+    **values : number or str
+        Numbers of the sentence.
+
+    Returns
+    -------
+    Claim
+        ``wrong`` when a case contradicts the prediction; ``undecided`` when one does not decide,
+        or when there is none; ``right`` otherwise.
+
+    Examples
+    --------
+    >>> print(judge("joined weights are never slower", [True, None]))
+    Undecided: joined weights are never slower
+    """
+    found = list(outcomes)
+    undecided = not found or any(outcome is None for outcome in found)
+    verdict = "wrong" if False in found else "undecided" if undecided else "right"
+    render(text, values)
+    return Claim(text, verdict, values=values)
+
+
+def group_claims(claims: Iterable[Claim]) -> str:
+    """Say in one sentence where one subject is faster, slower, or neither, than one baseline.
+
+    Parameters
+    ----------
+    claims : iterable of Claim
+        Comparisons of one subject with one baseline, each with its place.
+
+    Returns
+    -------
+    str
+        Places by verdict, each with its ratio and interval.
+
+    Examples
+    --------
+    >>> won = compare_ratio("one", "two", 1.5, (1.4, 1.6))
+    >>> tie = compare_ratio("one", "two", 1.0, (0.8, 1.2))
+    >>> print(group_claims([won.at(n=8), tie.at(n=16)]))
+    one is faster than two at n 8 (1.50, 1.40 to 1.60); undecided at n 16 (1.00, 0.80 to 1.20)
+    """
+    groups: dict[str, list[Claim]] = {}
+    for claim in claims:
+        groups.setdefault(claim.verdict, []).append(claim)
+    parts: list[str] = []
+    for verdict, found in groups.items():
+        first = found[0]
+        words = {
+            "faster": f"{first.subject} is faster than {first.baseline}",
+            "slower": f"{first.subject} is slower than {first.baseline}",
+            "different": f"{first.subject} differs from {first.baseline} by less than "
+            f"{first.min_effect:.0%}",
+            "equivalent": f"{first.subject} and {first.baseline} are within {first.min_effect:.0%}",
+            "undecided": "undecided"
+            if parts
+            else f"undecided between {first.subject} and {first.baseline}",
+        }[verdict]
+        axes = ", ".join(first.where)
+        places = [f"{', '.join(map(str, c.where.values()))} ({c.interval})".lstrip() for c in found]
+        parts.append(f"{words} {f'at {axes} ' if axes else ''}{enumerate_items(places)}")
+    return "; ".join(parts)
+
+
+def enumerate_items(items: Sequence[str]) -> str:
+    """Write ``a, b and c``.
+
+    Parameters
+    ----------
+    items : sequence of str
+        At least one.
+
+    Returns
+    -------
+    str
+        The enumeration.
+
+    Examples
+    --------
+    >>> enumerate_items(["a", "b", "c"])
+    'a, b and c'
+    """
+    *start, last = items
+    return f"{', '.join(start)} and {last}" if start else last
+
+
+def render(text: str, values: Mapping[str, Any]) -> str:
+    """Put values in the braces of a sentence: plain names only, whatever a file says."""
+    try:
+        return "".join(
+            literal + ("" if name is None else _format(values[name], spec or "", conversion))
+            for literal, name, spec, conversion in string.Formatter().parse(text)
+        )
+    except (KeyError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{text!r} cannot be written with the values {', '.join(values) or '(none)'}: {error}"
+        ) from error
+
+
+def _format(value: Any, spec: str, conversion: str | None) -> str:
+    if conversion or not _SPEC.fullmatch(spec):
+        raise ValueError(f"format {spec!r} is not accepted")
+    return format(value, spec)

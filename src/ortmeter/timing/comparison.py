@@ -1,0 +1,528 @@
+"""Measurements that were taken together, and what may be said of them."""
+
+import importlib
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ortmeter.claims import Claim, compare_ratio, enumerate_items
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.timing.measurement import Measurement
+from ortmeter.timing.statistics import log_ratio
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["Comparison", "Comparisons", "Ranking", "speedup"]
+
+UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
+
+
+def speedup(
+    baseline: Measurement,
+    candidate: Measurement,
+    *,
+    confidence: float = 0.99,
+    min_effect: float = 0.05,
+) -> Claim:
+    """Compare two measurements taken by the same call of :func:`~ortmeter.timing.measure`.
+
+    Parameters
+    ----------
+    baseline, candidate : Measurement
+        Both have the same rounds and processes.
+    confidence : float
+        Level of the interval, 0.99 by default: a page draws many of them.
+    min_effect : float
+        Smallest relative difference that is worth a claim.
+
+    Returns
+    -------
+    Claim
+        How many times faster the candidate is, its interval and the verdict. The interval is
+        Student's over processes, from 3, or over batches of rounds in one process, from 100; there
+        is none below, and nothing is decided.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The measurements were not taken together, a median is zero, or a level is out of range.
+
+    Examples
+    --------
+    >>> slow = Measurement("slow", [[2.0, 2.1], [2.2, 2.1], [2.1, 2.0]])
+    >>> fast = Measurement("fast", [[1.0, 1.1], [1.1, 1.1], [1.0, 1.0]])
+    >>> print(speedup(slow, fast))
+    fast is 1.98 times faster than slow (99% interval 1.63 to 2.41, 3 processes)
+    """
+    if baseline.seconds.shape != candidate.seconds.shape:
+        raise InvalidArgumentError(
+            f"{baseline.name!r} has {baseline.seconds.shape} samples and {candidate.name!r} "
+            f"{candidate.seconds.shape}. Accepted: two measurements of one call of measure"
+        )
+    if not 0 < confidence < 1:
+        raise InvalidArgumentError(f"confidence={confidence!r}. Accepted: between 0 and 1")
+    if min(baseline.seconds.min(), candidate.seconds.min()) <= 0:
+        raise InvalidArgumentError("A sample of zero seconds: the clock is too coarse to compare")
+    log, half = log_ratio(baseline.seconds, candidate.seconds, confidence)
+    interval = None if half is None else (math.exp(log - half), math.exp(log + half))
+    processes = baseline.processes
+    return compare_ratio(
+        candidate.name,
+        baseline.name,
+        math.exp(log),
+        interval,
+        confidence=confidence,
+        min_effect=min_effect,
+        how=f"{processes} processes" if processes > 1 else "in one process",
+    )
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Candidates beside the one of lowest median.
+
+    Parameters
+    ----------
+    fastest : str
+        The candidate of lowest median.
+    claims : tuple of Claim
+        One for each other candidate, over the fastest. Their intervals hold together at the level
+        that was asked for: the fastest was chosen from the same samples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> times = {"a": np.full((3, 9), 1.0), "b": np.full((3, 9), 2.0)}
+    >>> print(Comparison([Measurement(name, t) for name, t in times.items()]).ranking())
+    a has the lowest median; slower: b (2.00 times, 2.00 to 2.00)
+    """
+
+    fastest: str
+    claims: tuple[Claim, ...]
+
+    @property
+    def slower(self) -> tuple[Claim, ...]:
+        """Claims on the candidates that are slower than the fastest, at least by the minimum."""
+        return tuple(claim for claim in self.claims if claim.verdict == "slower")
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether all the others are slower."""
+        return len(self.slower) == len(self.claims)
+
+    def __str__(self) -> str:
+        text = f"{self.fastest} has the lowest median"
+        for verdict, words in (
+            ("slower", "slower"),
+            ("different", "slower by less than {:.0%}"),
+            ("equivalent", "within {:.0%}"),
+            ("undecided", "undecided"),
+        ):
+            found = [claim for claim in self.claims if claim.verdict == verdict]
+            if found:
+                named = enumerate_items([f"{c.subject} ({_times(c)})" for c in found])
+                text += f"; {words.format(found[0].min_effect)}: {named}"
+        return text
+
+
+def _times(claim: Claim) -> str:
+    if claim.ratio is None or claim.low is None or claim.high is None:
+        return "too few samples for an interval"
+    return f"{1 / claim.ratio:.2f} times, {1 / claim.high:.2f} to {1 / claim.low:.2f}"
+
+
+class Comparison(Mapping[str, Measurement]):
+    """Measurements of one call of :func:`~ortmeter.timing.measure`, by name.
+
+    Parameters
+    ----------
+    measurements : iterable of Measurement
+        Taken in the same rounds; their names are distinct.
+    stopped : str
+        What ended it: ``precision`` was reached, ``budget`` was spent, or ``repeat`` rounds were
+        asked for and no more.
+
+    Examples
+    --------
+    >>> found = Comparison([Measurement("a", [[2.0, 2.0]]), Measurement("b", [[1.0, 1.0]])])
+    >>> found.speedup("a", "b").ratio, found["a"].median
+    (2.0, 2.0)
+    """
+
+    def __init__(self, measurements: Iterable[Measurement], stopped: str = "repeat") -> None:
+        self._by_name = {measured.name: measured for measured in measurements}
+        self.stopped = stopped
+
+    def __getitem__(self, name: str) -> Measurement:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise KeyError(f"{name!r} was not measured. Measured: {', '.join(self)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __or__(self, other: Mapping[str, Measurement]) -> "Comparison":
+        """Return both, for measurements that are shown together."""
+        return Comparison([*self.values(), *other.values()], self.stopped)
+
+    @property
+    def how(self) -> str:
+        """How it was measured, ``10 processes of 12 rounds, precision reached``."""
+        first = next(iter(self.values()))
+        rounds = f"{first.repeat} rounds"
+        several = first.processes > 1
+        counted = (
+            f"{first.processes} processes of {rounds}" if several else f"one process, {rounds}"
+        )
+        why = {"precision": ", precision reached", "budget": ", budget spent"}
+        return f"{counted}{why.get(self.stopped, '')}"
+
+    def speedup(
+        self, baseline: str, candidate: str, *, confidence: float = 0.99, min_effect: float = 0.05
+    ) -> Claim:
+        """Compare two candidates, as :func:`speedup` does.
+
+        Parameters
+        ----------
+        baseline, candidate : str
+            Names.
+        confidence, min_effect : float
+            As in :func:`speedup`.
+
+        Returns
+        -------
+        Claim
+            The verdict.
+        """
+        pair = self[baseline], self[candidate]
+        return speedup(*pair, confidence=confidence, min_effect=min_effect)
+
+    def speedups(self, baseline: str | None = None) -> tuple[Claim, ...]:
+        """Compare every other candidate with one of them.
+
+        Parameters
+        ----------
+        baseline : str, optional
+            The first one by default.
+
+        Returns
+        -------
+        tuple of Claim
+            In the order of the candidates.
+        """
+        first = next(iter(self)) if baseline is None else baseline
+        return tuple(self.speedup(first, name) for name in self if name != first)
+
+    def ranking(self, *, confidence: float = 0.99, min_effect: float = 0.05) -> Ranking:
+        """Compare every candidate with the one of lowest median.
+
+        Parameters
+        ----------
+        confidence : float
+            Level at which all the intervals hold together.
+        min_effect : float
+            As in :func:`speedup`.
+
+        Returns
+        -------
+        Ranking
+            Its text is a sentence.
+        """
+        fastest = min(self.values(), key=lambda measured: measured.median).name
+        # Any pair may be the one that is looked at: each has its share of the error (Bonferroni).
+        pairs = max(math.comb(len(self), 2), 1)
+        each = 1 - (1 - confidence) / pairs
+        claims = (
+            self.speedup(fastest, name, confidence=each, min_effect=min_effect)
+            for name in self
+            if name != fastest
+        )
+        return Ranking(fastest, tuple(claims))
+
+    def half_width(self, confidence: float = 0.99) -> float | None:
+        """Widest half-width of the intervals between two candidates, relative.
+
+        Parameters
+        ----------
+        confidence : float
+            Level of the intervals.
+
+        Returns
+        -------
+        float or None
+            0.02 for 2 %; None when there are too few samples for an interval. A candidate alone is
+            compared with itself: 0 when an interval could be given.
+        """
+        pairs = (
+            itertools.combinations(self.values(), 2) if len(self) > 1 else [[*self.values()] * 2]
+        )
+        halves = [log_ratio(a.seconds, b.seconds, confidence)[1] for a, b in pairs]
+        known = [half for half in halves if half is not None]
+        return math.expm1(max(known)) if len(known) == len(halves) else None
+
+    def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
+        """Make one row per candidate.
+
+        Parameters
+        ----------
+        unit : {"s", "ms", "µs"}
+            Unit of the latencies.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Index ``candidate``. Columns ``median (ms)``, ``q1 (ms)``, ``q3 (ms)``, ``GFLOP/s``,
+            ``GB/s`` (where the work is known), ``processes``, ``rounds`` and ``calls`` (in a
+            sample). Four significant digits, but in seconds.
+        """
+        import pandas as pd
+
+        if unit not in UNITS:
+            raise InvalidArgumentError(f"unit={unit!r}. Accepted: {', '.join(UNITS)}")
+        rows = [_row(measured, unit) for measured in self.values()]
+        return pd.DataFrame(rows).dropna(axis="columns", how="all").set_index("candidate")
+
+    def plot(self, *, title: str, caption: str = "", ax: "Axes | None" = None) -> "Axes":
+        """Plot the latencies, see :func:`~ortmeter.plotting.latency_plot`.
+
+        Parameters
+        ----------
+        title, caption : str
+            Title, and line below it.
+        ax : matplotlib.axes.Axes, optional
+            Where to plot, a new figure by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+        """
+        return _draw("latency_plot", self._seconds(), title=title, caption=caption, ax=ax)
+
+    def speedup_plot(
+        self,
+        baseline: str | None = None,
+        *,
+        title: str,
+        caption: str = "",
+        ax: "Axes | None" = None,
+    ) -> "Axes":
+        """Plot the speedups over a candidate, see :func:`~ortmeter.plotting.speedup_plot`.
+
+        Parameters
+        ----------
+        baseline : str, optional
+            The first one by default.
+        title, caption, ax
+            As in :meth:`plot`.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+        """
+        claims = self.speedups(baseline)
+        return _draw("speedup_plot", claims, title=title, caption=caption, ax=ax)
+
+    def _seconds(self) -> "pd.DataFrame":
+        """What a plot shows, in seconds."""
+        import pandas as pd
+
+        quartiles = {m.name: m.quartiles for m in self.values()}
+        return pd.DataFrame(
+            {
+                "candidate": list(self),
+                "median": [measured.median for measured in self.values()],
+                "q1": [quartiles[name][0] for name in self],
+                "q3": [quartiles[name][1] for name in self],
+            }
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.values()), *(f"{s}." for s in self.speedups())])
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self)}; {self.how})"
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html())
+
+
+class Comparisons(Mapping[Any, Comparison]):
+    """Comparisons of the same candidates along an axis: a size, a type, a number of threads.
+
+    Parameters
+    ----------
+    groups : mapping of Comparison
+        By value of the axis.
+    axis : str
+        Name of the axis.
+
+    Examples
+    --------
+    >>> pair = [Measurement("a", [[2.0, 2.0]]), Measurement("b", [[1.0, 1.0]])]
+    >>> found = Comparisons({8: Comparison(pair), 16: Comparison(pair)}, "size")
+    >>> [claim.where for claim in found.speedup("a", "b")]
+    [{'size': 8}, {'size': 16}]
+    """
+
+    def __init__(self, groups: Mapping[Any, Mapping[str, Measurement]], axis: str) -> None:
+        self._groups = {
+            key: group if isinstance(group, Comparison) else Comparison(group.values())
+            for key, group in groups.items()
+        }
+        self.axis = axis
+
+    def __getitem__(self, key: Any) -> Comparison:
+        return self._groups[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def speedup(self, baseline: str, candidate: str) -> tuple[Claim, ...]:
+        """Compare two candidates at every value of the axis where both were measured.
+
+        Parameters
+        ----------
+        baseline, candidate : str
+            Names.
+
+        Returns
+        -------
+        tuple of Claim
+            Each with its place.
+        """
+        return tuple(
+            group.speedup(baseline, candidate).at(**{self.axis: key})
+            for key, group in self.items()
+            if baseline in group and candidate in group
+        )
+
+    def speedups(self, baseline: str | None = None) -> tuple[Claim, ...]:
+        """Compare every other candidate with one of them, at every value of the axis.
+
+        Parameters
+        ----------
+        baseline : str, optional
+            The first one by default.
+
+        Returns
+        -------
+        tuple of Claim
+            Each with its place.
+        """
+        return tuple(
+            claim.at(**{self.axis: key})
+            for key, group in self.items()
+            for claim in group.speedups(baseline)
+        )
+
+    def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
+        """Make one row per value of the axis and candidate.
+
+        Parameters
+        ----------
+        unit : {"s", "ms", "µs"}
+            Unit of the latencies.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Index: the axis and ``candidate``. Columns as in :meth:`Comparison.to_frame`.
+        """
+        import pandas as pd
+
+        frames = {key: group.to_frame(unit) for key, group in self.items()}
+        table: pd.DataFrame = pd.concat(frames, names=[self.axis])
+        return table
+
+    def plot(self, *, title: str, caption: str = "", ax: "Axes | None" = None) -> "Axes":
+        """Plot the latencies along the axis, see :func:`~ortmeter.plotting.latency_plot`.
+
+        Parameters
+        ----------
+        title, caption : str
+            Title, and line below it.
+        ax : matplotlib.axes.Axes, optional
+            Where to plot, a new figure by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+        """
+        import pandas as pd
+
+        frames = (group._seconds().assign(**{self.axis: k}) for k, group in self.items())  # noqa: SLF001
+        frame = pd.concat(list(frames), ignore_index=True)
+        options = {"title": title, "caption": caption, "ax": ax}
+        return _draw("latency_plot", frame, x=self.axis, **options)
+
+    def speedup_plot(
+        self,
+        baseline: str | None = None,
+        *,
+        title: str,
+        caption: str = "",
+        ax: "Axes | None" = None,
+    ) -> "Axes":
+        """Plot the speedups along the axis, see :func:`~ortmeter.plotting.speedup_plot`.
+
+        Parameters
+        ----------
+        baseline : str, optional
+            The first candidate by default.
+        title, caption, ax
+            As in :meth:`plot`.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+        """
+        claims = self.speedups(baseline)
+        return _draw("speedup_plot", claims, title=title, caption=caption, ax=ax)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{self.axis} {key}\n{group}" for key, group in self.items())
+
+    def __repr__(self) -> str:
+        return f"Comparisons({self.axis}: {', '.join(map(str, self))})"
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html())
+
+
+def _row(measured: Measurement, unit: str) -> dict[str, Any]:
+    q1, q3 = measured.quartiles
+    times = {"median": measured.median, "q1": q1, "q3": q3}
+    work = {"GFLOP/s": measured.gflop_per_s, "GB/s": measured.gb_per_s}
+    numbers = {f"{name} ({unit})": value * UNITS[unit] for name, value in times.items()} | work
+    return {
+        "candidate": measured.name,
+        **{name: _shown(value, unit) for name, value in numbers.items()},
+        "processes": measured.processes,
+        "rounds": measured.repeat,
+        "calls": measured.number,
+    }
+
+
+def _shown(value: float | None, unit: str) -> float | None:
+    return value if value is None or unit == "s" else float(f"{value:.4g}")
+
+
+def _draw(function: str, what: Any, **options: Any) -> "Axes":
+    """Call the module that draws; it stands above this one and is loaded for a plot only."""
+    axes: Axes = getattr(importlib.import_module("ortmeter.plotting"), function)(what, **options)
+    return axes

@@ -1,0 +1,112 @@
+"""Intervals of the ratio of two latencies, that hold what they say.
+
+``_benchmarks/verdict_coverage.py`` measures how often they do.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["MIN_PROCESSES", "MIN_ROUNDS", "log_ratio"]
+
+#: Processes that an interval needs.
+MIN_PROCESSES = 3
+#: Rounds that an interval needs in one process, to see how far its samples are correlated.
+MIN_ROUNDS = 100
+
+_SHORTEST_BATCH = 3
+_MIN_BATCHES = 10
+_MOST_CORRELATED = 0.95
+# Sampling stops when an interval is narrow, which favours those that are so by chance: a part of
+# the error that is allowed pays for it.
+_ERROR_LEFT = 0.6
+_Array = npt.NDArray[np.float64]
+
+
+def log_ratio(baseline: _Array, candidate: _Array, confidence: float) -> tuple[float, float | None]:
+    """Estimate the logarithm of the ratio of two latencies.
+
+    Parameters
+    ----------
+    baseline, candidate : array of shape (processes, rounds)
+        Seconds per call, positive, taken in the same rounds.
+    confidence : float
+        Level of the interval, below 1.
+
+    Returns
+    -------
+    tuple of float
+        The logarithm, and the half-width of its interval: None with fewer than 3 processes, and
+        fewer than 100 rounds when there is one process.
+
+    Notes
+    -----
+    With several processes, each one gives one number, the logarithm of the ratio of its medians,
+    and the interval is Student's over processes [1]_: what a process settles once and for all
+    (addresses, pages of memory) counts as what it is, an error that more rounds do not reduce.
+
+    In one process, consecutive rounds are gathered in batches, each of which gives the logarithm
+    of the ratio of its medians. Batches are correlated when they are short: Student's interval is
+    widened by their first autocorrelation, corrected for its bias [2]_, both in the error and in
+    the degrees of freedom. Batches of 3, 6, 12... rounds are tried, as long as there are 10, and
+    the widest interval is kept. It says nothing about another process.
+
+    Sampling that stops once an interval is narrow stops on some that are narrow by chance: the
+    quantile is that of 99.4 % for an interval of 99 %.
+
+    References
+    ----------
+    .. [1] Kalibera and Jones, *Rigorous benchmarking in reasonable time*, ISMM 2013.
+    .. [2] Kendall, *Note on bias in the estimation of autocorrelation*, Biometrika 41, 1954.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> slow, fast = np.exp(0.01 * rng.standard_normal((2, 10, 12)))
+    >>> log, half = log_ratio(2 * slow, fast, 0.99)
+    >>> bool(abs(log - np.log(2)) < half < 0.02)
+    True
+    """
+    processes, rounds = baseline.shape
+    if processes >= MIN_PROCESSES:
+        logs = np.log(np.median(baseline, axis=1) / np.median(candidate, axis=1))
+        return float(logs.mean()), _half_width(logs, 1.0, confidence)
+    if processes > 1 or rounds < MIN_ROUNDS:
+        return math.log(float(np.median(baseline)) / float(np.median(candidate))), None
+    halves = []
+    shortest = _batch_logs(baseline[0], candidate[0], _SHORTEST_BATCH)
+    length = _SHORTEST_BATCH
+    while rounds // length >= _MIN_BATCHES:
+        logs = _batch_logs(baseline[0], candidate[0], length)
+        halves.append(_half_width(logs, _inflation(logs), confidence))
+        length *= 2
+    return float(shortest.mean()), max(halves)
+
+
+def _batch_logs(baseline: _Array, candidate: _Array, length: int) -> _Array:
+    count = len(baseline) // length
+    medians = (
+        np.median(x[: count * length].reshape(count, length), 1) for x in (baseline, candidate)
+    )
+    return np.asarray(np.log(np.divide(*medians)))
+
+
+def _inflation(logs: _Array) -> float:
+    """By how much the correlation of neighbours multiplies the variance of the mean."""
+    deviations = logs - logs.mean()
+    total = float(deviations @ deviations)
+    if total == 0:
+        return 1.0
+    seen = float(deviations[1:] @ deviations[:-1]) / total
+    correlation = min(max(seen + (1 + 3 * max(seen, 0.0)) / len(logs), 0.0), _MOST_CORRELATED)
+    return (1 + correlation) / (1 - correlation)
+
+
+def _half_width(logs: _Array, inflation: float, confidence: float) -> float:
+    from scipy.special import stdtrit
+
+    effective = len(logs) / inflation
+    tail = _ERROR_LEFT * (1 - confidence) / 2
+    quantile = float(stdtrit(max(effective - 1, 1.0), 1 - tail))
+    return quantile * float(logs.std(ddof=1)) / math.sqrt(effective)
