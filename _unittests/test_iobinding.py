@@ -303,3 +303,12 @@ def test_cuda_outputs_are_ready_when_run_returns():
             first = bound.outputs("torch")["Y20"].cpu()
             torch.cuda.synchronize()
             assert torch.equal(first, bound.outputs("torch")["Y20"].cpu())
+
+
+def test_an_input_without_a_rank_takes_any():
+    model = onnx.parser.parse_model(f"{HEADER} g (float[n] X) => (float[n] Y) {{ Y = Abs(X) }}")
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.ClearField("shape")
+    with BoundSession(make_session(model, provider="cpu"), {"X": -np.ones((2, 3), "f4")}) as bound:
+        bound.run()
+        assert bound.outputs()["Y"].tolist() == [[1, 1, 1], [1, 1, 1]]

@@ -235,6 +235,8 @@ def _select_outputs(session: Any, names: Sequence[str] | None) -> dict[str, Any]
 
 
 def _fits(shape: Sequence[int], expected: Sequence[int | str | None]) -> bool:
+    if not expected:  # ONNX Runtime says the same of a scalar and of an input without a rank
+        return True
     return len(shape) == len(expected) and all(
         given == wanted
         for given, wanted in zip(shape, expected, strict=True)
