@@ -17,7 +17,7 @@ from ortmeter.evaluator._policy import torch_policy
 from ortmeter.evaluator._values import element_type, fed_library, is_torch
 from ortmeter.evaluator.evaluation import Evaluator
 
-__all__ = ["BASELINE", "CANDIDATE", "Hybrid", "Visit", "widen"]
+__all__ = ["BASELINE", "CANDIDATE", "Hybrid", "Visit", "exact_feeds", "parts"]
 
 BASELINE, CANDIDATE = 0, 1
 
@@ -50,8 +50,8 @@ class Hybrid:
         feeds: Mapping[str, Any],
         exact_feeds: Mapping[str, Any],
     ) -> None:
-        *parts, (self._exact, exact_checker, context) = map(_parts, (*sides, exact))
-        self._plans = tuple(plan for plan, _, _ in parts)
+        *opened, (self._exact, exact_checker, context) = map(parts, (*sides, exact))
+        self._plans = tuple(plan for plan, _, _ in opened)
         self._memory = context.memory
         self._steps = tuple(plan.steps for plan in self._plans)
         self._exact_steps = [s for s in self._exact.steps if not is_added(s.node.proto)]
@@ -60,9 +60,9 @@ class Hybrid:
                 "A kernel replaces a Constant, which has no discrepancy to attribute. Accepted: "
                 "kernels of the other nodes"
             )
-        for _, _, shared in parts:
+        for _, _, shared in opened:
             shared.library = fed_library(feeds.values())
-        self._given = parts[BASELINE][1].take(feeds)
+        self._given = opened[BASELINE][1].take(feeds)
         self._exact_given = exact_checker.take(exact_feeds)
         self._is_wide: dict[int, list[bool]] = {}
 
@@ -103,19 +103,28 @@ class Hybrid:
     def apply_exact(self, rank: int, inputs: Sequence[Any]) -> list[Any]:
         """Run one node in float64, once :meth:`run_exact` told which inputs have this type."""
         flags = self._is_wide[rank]
-        wide = [widen(v) if flag else v for v, flag in zip(inputs, flags, strict=True)]
+        wide = [_widen(v) if flag else v for v, flag in zip(inputs, flags, strict=True)]
         return _apply(self._exact_steps[rank], wide)
 
 
-def _parts(evaluator: Evaluator) -> tuple[Plan, FeedChecker, Context]:
+def parts(evaluator: Evaluator) -> tuple[Plan, FeedChecker, Context]:
     """Open an evaluator: its plan, what checks its feeds, what its kernels share."""
     return evaluator._plan, evaluator._feeds, evaluator._context  # noqa: SLF001 - same subpackage
 
 
-def widen(value: Any) -> Any:
+def exact_feeds(
+    model: onnx.ModelProto, double: onnx.ModelProto, feeds: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Convert the feeds whose type is another one in float64."""
+    pairs = zip(model.graph.input, double.graph.input, strict=True)
+    wide = {value.name for value, exact in pairs if value.type != exact.type}
+    return {name: _widen(value) if name in wide else value for name, value in feeds.items()}
+
+
+def _widen(value: Any) -> Any:
     """Convert an array of any library, or a sequence of arrays, to float64."""
     if value is None or isinstance(value, list):
-        return None if value is None else [widen(item) for item in value]
+        return None if value is None else [_widen(item) for item in value]
     return value.double() if is_torch(value) else as_numpy(value).astype(np.float64)
 
 

@@ -4,17 +4,14 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import onnx
-
-from ortmeter.arrays import as_numpy
 from ortmeter.discrepancy import Discrepancy, max_diff
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evaluator._hybrid import BASELINE, CANDIDATE, Hybrid, Visit, widen
+from ortmeter.evaluator._hybrid import BASELINE, CANDIDATE, Hybrid, Visit, exact_feeds
 from ortmeter.evaluator._swaps import KernelKey, Swap
 from ortmeter.evaluator.attribution_result import Attribution, NodeAttribution, differing
+from ortmeter.evaluator.attribution_session import run_session
 from ortmeter.evaluator.evaluation import Evaluator
 from ortmeter.evaluator.float64 import to_float64
-from ortmeter.iobinding import BoundSession
 from ortmeter.loading import ModelLike, load_model
 from ortmeter.progress import progress_bar
 from ortmeter.providers import Provider, resolve_provider
@@ -112,15 +109,17 @@ def attribute(
     ]
     double = to_float64(proto)
     exact = Evaluator(double, exact_kernels, order, device)
-    hybrid = Hybrid(sides, exact, feeds, _exact_feeds(proto, double, feeds))
+    hybrid = Hybrid(sides, exact, feeds, exact_feeds(proto, double, feeds))
     with hybrid.policy(tf32=policy["torch"]):
         study = _Study(hybrid)
         study.run_twice()
     if "ort" in (baseline, candidate):
         side = study.candidate if candidate == "ort" else study.baseline
         for level in _SESSIONS:
-            session = functools.partial(_run_session, model, feeds, device, level)
-            study.add_session(level, functools.partial(session, tf32=policy["ort"]), side)
+            make = functools.partial(
+                make_session, model, provider=device, optimization=level, tf32=policy["ort"]
+            )
+            study.add_session(level, make, feeds, side)
     return study.attribution(str(device))
 
 
@@ -149,10 +148,12 @@ class _Study:
         self._controls["baseline, run twice"] = _compare(self.baseline, again[BASELINE])
         self._controls["candidate, run twice"] = _compare(self.candidate, again[CANDIDATE])
 
-    def add_session(self, level: str, run: Callable[[], list[Any]], kernels: list[Any]) -> None:
+    def add_session(
+        self, level: str, make: Callable[[], Any], feeds: Mapping[str, Any], kernels: list[Any]
+    ) -> None:
         """Compare a session on the whole model with its kernels run one by one."""
         try:
-            outputs = run()
+            outputs = list(run_session(make(), feeds).values())
         except ModelError as refusal:
             self._missing[f"session, {level}"] = str(refusal)
             return
@@ -251,26 +252,3 @@ def _settings(
         else:
             settings.append(({**kernels, **side}, names))
     return settings[1:]
-
-
-def _exact_feeds(
-    model: onnx.ModelProto, double: onnx.ModelProto, feeds: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Convert the feeds whose type is another one in float64."""
-    pairs = zip(model.graph.input, double.graph.input, strict=True)
-    wide = {value.name for value, exact in pairs if value.type != exact.type}
-    return {name: widen(value) if name in wide else value for name, value in feeds.items()}
-
-
-def _run_session(
-    model: ModelLike, feeds: Mapping[str, Any], device: Provider, level: str, *, tf32: bool
-) -> list[Any]:
-    """Run the whole model in ONNX Runtime."""
-    session = make_session(model, provider=device, optimization=level, tf32=tf32)
-    kinds = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
-    if all(kind.startswith("tensor(") and "string" not in kind for kind in kinds):
-        with BoundSession(session, feeds) as bound:
-            bound.run()
-            return [value.copy() for value in bound.outputs().values()]
-    found: list[Any] = session.run(None, {name: as_numpy(value) for name, value in feeds.items()})
-    return found

@@ -133,13 +133,10 @@ class Attribution:
         InvalidArgumentError
             *by* is not known.
         """
-        if by not in _FIGURES:
-            raise InvalidArgumentError(f"by={by!r}. Accepted: {', '.join(map(repr, _FIGURES))}")
+        check_figure(by)
 
         def responsibility(node: NodeAttribution) -> tuple[float, ...]:
-            moved, local = node.only_change, node.local_change
-            attribute = _FIGURES[by]
-            return mismatches(moved), getattr(moved, attribute), getattr(local, attribute)
+            return severity(node.only_change, node.local_change, by)
 
         return tuple(sorted(self.nodes, key=responsibility, reverse=True))
 
@@ -183,6 +180,17 @@ class Attribution:
 
     def _repr_html_(self) -> str:
         return str(self.to_frame()[list(_SHOWN)].to_html(float_format="{:.3g}".format, index=False))
+
+
+def check_figure(by: str) -> None:
+    """Refuse what tables do not have."""
+    if by not in _FIGURES:
+        raise InvalidArgumentError(f"by={by!r}. Accepted: {', '.join(map(repr, _FIGURES))}")
+
+
+def severity(moved: Discrepancy, own: Discrepancy, by: str) -> tuple[float, ...]:
+    """Order nodes by what they do to the outputs of the model, then to their own."""
+    return mismatches(moved), getattr(moved, _FIGURES[by]), getattr(own, _FIGURES[by])
 
 
 def figures(diff: Discrepancy, prefix: str = "") -> dict[str, float]:

@@ -1,0 +1,467 @@
+"""Which nodes make the outputs of a session differ from the expected ones, read in that session."""
+
+import dataclasses
+import functools
+import itertools
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from ortmeter._elementwise import is_integer, spacing
+from ortmeter.arrays import as_numpy
+from ortmeter.discrepancy import Discrepancy, max_diff
+from ortmeter.dtypes import short_name
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.evaluator._hybrid import exact_feeds, parts
+from ortmeter.evaluator._narrow import is_added
+from ortmeter.evaluator._plan import Step
+from ortmeter.evaluator._policy import torch_policy
+from ortmeter.evaluator.attribution_result import check_figure, differing, figures, severity
+from ortmeter.evaluator.evaluation import Evaluator
+from ortmeter.evaluator.float64 import to_float64
+from ortmeter.iobinding import BoundSession
+from ortmeter.loading import ModelLike, load_model
+from ortmeter.providers import Provider, resolve_provider
+from ortmeter.sessions import make_session
+
+if TYPE_CHECKING:
+    import onnxruntime
+    import pandas as pd
+
+__all__ = ["SessionExplanation", "SessionNode", "explain_session", "run_session"]
+
+_EXPECTED = ("float64", "torch", "reference")
+
+
+@dataclass(frozen=True)
+class SessionNode:
+    """What a node of a session adds to the discrepancy of the outputs.
+
+    Parameters
+    ----------
+    name : str
+        Name of the node, that of its first output when it has none.
+    op : str
+        Operator, with its domain unless it is the standard one.
+    fused : tuple of str
+        Nodes before it whose results do not exist in the session: they are explained together.
+    own : Discrepancy
+        Its outputs in the session, against those expected from the inputs that it has there.
+    total : Discrepancy
+        Its outputs in the session, against the expected ones: its own errors, and those it gets.
+    effect : Discrepancy
+        Outputs of the model when only its own errors are added to the expected results, against
+        the expected outputs, in ulp of the types that they have in the session.
+    """
+
+    name: str
+    op: str
+    fused: tuple[str, ...]
+    own: Discrepancy
+    total: Discrepancy
+    effect: Discrepancy
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the figures for a table.
+
+        Returns
+        -------
+        dict
+            *node*, *op*, *fused*, then three columns for each discrepancy: ``_ulp`` (largest error
+            in ulp of the largest value), ``_abs`` (largest absolute error) and ``_mean`` (mean
+            absolute error).
+        """
+        row: dict[str, Any] = {"node": self.name, "op": self.op, "fused": ", ".join(self.fused)}
+        for name in ("own", "total", "effect"):
+            row |= figures(getattr(self, name), f"{name}_")
+        return row
+
+
+@dataclass(frozen=True)
+class SessionExplanation:
+    """Where the discrepancy of a session comes from.
+
+    Parameters
+    ----------
+    nodes : tuple of SessionNode
+        One per node whose results exist in the session, in the order of the graph.
+    session : Discrepancy
+        Outputs of the session, against the expected ones: what has to be explained.
+    exposed : Discrepancy
+        The same once the intermediate results are outputs of the session: what `nodes` explains.
+    same_outputs : bool
+        Whether the two sessions give the same outputs, bit for bit. To make a result an output may
+        disable an optimization of ONNX Runtime.
+    expected : str
+        ``float64``, ``torch`` or ``reference``.
+    """
+
+    nodes: tuple[SessionNode, ...]
+    session: Discrepancy
+    exposed: Discrepancy
+    same_outputs: bool
+    expected: str
+
+    def ranking(self, by: str = "mean") -> tuple[SessionNode, ...]:
+        """Sort the nodes, the most responsible first.
+
+        Parameters
+        ----------
+        by : {"mean", "ulp", "abs"}
+            Figure of `effect` to sort by.
+
+        Returns
+        -------
+        tuple of SessionNode
+            Nodes that add NaN or infinities to the outputs come first. Equal nodes are sorted by
+            their own errors, then stay in the order of the graph.
+
+        Raises
+        ------
+        InvalidArgumentError
+            *by* is not known.
+        """
+        check_figure(by)
+        return tuple(sorted(self.nodes, key=lambda n: severity(n.effect, n.own, by), reverse=True))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per node, in the order of the graph.
+
+        Returns
+        -------
+        pandas.DataFrame
+            See :meth:`SessionNode.to_row`.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([node.to_row() for node in self.nodes])
+
+    def __str__(self) -> str:
+        asked = f"the session is at {self.session.ulp_at_max:.3g} ulp from {self.expected}"
+        if self.same_outputs:
+            what = "with its intermediate results as outputs, it gives the same bits"
+        else:
+            what = (
+                "its intermediate results as outputs change it: what is explained is that other "
+                f"session, at {self.exposed.ulp_at_max:.3g} ulp"
+            )
+        if not self.nodes or not differing(self.exposed):
+            return f"{asked}; {what}"
+        first = self.ranking()[0]
+        fused = f", fused with {', '.join(first.fused)}" if first.fused else ""
+        effect = f"alone {first.effect.ulp_at_max:.3g} ulp"
+        return f"{asked}; {what}; first: {first.name} ({first.op}{fused}), {effect}"
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(float_format="{:.3g}".format, index=False))
+
+
+def explain_session(
+    model: ModelLike,
+    feeds: Mapping[str, Any],
+    expected: str = "float64",
+    *,
+    provider: str | Provider = "auto",
+    optimization: str = "all",
+    threads: int = 1,
+    tf32: bool = False,
+    sources: Sequence[str] = ("torch", "reference", "ort"),
+) -> SessionExplanation:
+    """Find which nodes of a session are responsible for its discrepancy.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs of the model.
+    expected : {"float64", "torch", "reference"}
+        What the session is compared with: an evaluation in float64, or with these kernels.
+    provider : str or Provider
+        ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+    optimization : str
+        Level of optimization of the session, see :func:`~ortmeter.sessions.make_session`.
+    threads : int
+        Threads of the session.
+    tf32 : bool
+        Whether the session may round float32 products to TF32.
+    sources : sequence of str
+        Sources of the expected kernels, see :class:`~ortmeter.evaluator.Evaluator`. For ``torch``
+        and ``reference``, that one comes first.
+
+    Returns
+    -------
+    SessionExplanation
+        One row per node, and whether the explained session is the one that was asked about.
+
+    Raises
+    ------
+    InvalidArgumentError
+        *expected* is not known.
+    ModelError
+        ONNX Runtime, or every source, refuses the model.
+    FeedError
+        An input is missing, unknown, or has a wrong type.
+    ProviderUnavailableError
+        The provider does not work on this machine.
+
+    Notes
+    -----
+    The session runs twice: as it is, then with its intermediate results as outputs, only those
+    that its optimized graph still computes so that fusions stay. The expected kernels then run on
+    the expected inputs of each node and on those that it has in the session; the outputs are
+    computed again with its own errors alone. To first order, these effects add up to the whole.
+
+    All the intermediate results are in memory at once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Z) { [exp] Y = Exp(X)  [abs] Z = Abs(Y) }'''
+    >>> found = explain_session(text, {"X": np.float32([1, 2])}, "reference", provider="cpu")
+    >>> found.same_outputs, [node.name for node in found.nodes]
+    (True, ['exp', 'abs'])
+    """
+    if expected not in _EXPECTED:
+        raise InvalidArgumentError(f"expected={expected!r}. Accepted: {', '.join(_EXPECTED)}")
+    proto = load_model(model)
+    device = resolve_provider(provider) if isinstance(provider, str) else provider
+    make = functools.partial(
+        make_session, provider=device, optimization=optimization, threads=threads, tf32=tf32
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimized.onnx"
+        outputs = run_session(make(model, optimized_path=path), feeds)
+        exposing = _exposing(proto, onnx.load(path, load_external_data=False))
+    exposed = run_session(make(exposing), feeds)
+    walk = _Walk(proto, feeds, expected, device, sources)
+    nodes = walk.nodes(exposed)
+    wanted = walk.outputs()
+    same = [_same_bits(value, exposed[name]) for name, value in outputs.items()]
+    asked = max_diff(wanted, list(outputs.values()), on_mismatch="report")
+    explained = max_diff(wanted, [exposed[name] for name in outputs], on_mismatch="report")
+    return SessionExplanation(nodes, asked, explained, all(same), expected)
+
+
+def run_session(
+    session: "onnxruntime.InferenceSession", feeds: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Run a session once, whatever the types of its inputs and outputs.
+
+    Parameters
+    ----------
+    session : onnxruntime.InferenceSession
+        Created by :func:`~ortmeter.sessions.make_session`.
+    feeds : mapping of str to array
+        Its inputs.
+
+    Returns
+    -------
+    dict of str to array
+        Its outputs on the host.
+
+    Raises
+    ------
+    FeedError
+        An input is missing or unknown, or has a wrong type, rank or device.
+    ModelError
+        A kernel failed, or strings or sequences meet a type that NumPy lacks.
+    """
+    kinds = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
+    if all(kind.startswith("tensor(") and "string" not in kind for kind in kinds):
+        with BoundSession(session, feeds) as bound:
+            bound.run()
+            return {name: value.copy() for name, value in bound.outputs().items()}
+    names = [value.name for value in session.get_outputs()]
+    try:
+        found = session.run(names, {name: as_numpy(value) for name, value in feeds.items()})
+    except OrtMeterError:
+        raise
+    except Exception as cause:
+        raise ModelError(f"The model failed: {cause}") from cause
+    return dict(zip(names, found, strict=True))
+
+
+def _exposing(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model whose outputs are all the results that its optimized graph computes."""
+    computed = {name for node in optimized.graph.node for name in node.output}
+    outputs = {value.name for value in model.graph.output}
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for node in model.graph.node:
+        for name in node.output:
+            if name in computed and name not in outputs and name:
+                copy.graph.output.append(onnx.ValueInfoProto(name=name))
+    return copy
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A node whose results the session has: by slot, what is expected there and what it has."""
+
+    step: Step
+    fused: tuple[str, ...]
+    pairs: dict[int, tuple[Any, Any]]
+
+
+class _Walk:
+    """The expected evaluation, beside the results of a session."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        feeds: Mapping[str, Any],
+        expected: str,
+        device: Provider,
+        sources: Sequence[str],
+    ) -> None:
+        if expected == "float64":
+            double = to_float64(model)
+            model, feeds = double, exact_feeds(model, double, feeds)
+        else:
+            sources = tuple(dict.fromkeys((expected, *sources)))
+        evaluator = Evaluator(model, sources=sources, device=device)
+        self._plan, checker, context = parts(evaluator)
+        self._memory = context.memory
+        context.library = "numpy"
+        self._given = checker.take(feeds)
+        self._expected = self._plan.start(self._given)
+        self._names = {slot: name for name, slot in self._plan.slots.items() if name}
+
+    def outputs(self) -> list[Any]:
+        """Return the expected outputs, once the nodes were walked."""
+        return self._outputs(self._expected)
+
+    def nodes(self, session: Mapping[str, Any]) -> tuple[SessionNode, ...]:
+        """Compare each node with what it gives in the session, then add its own errors alone."""
+        beside = self._plan.start(self._given)  # results of the session, where it has them
+        fused: dict[int, tuple[str, ...]] = {}  # by slot of what the session has not
+        found = []
+        self._types = [_type(session[name]) for name in self._plan.outputs]
+        with (
+            torch_policy(self._memory, tf32=False),
+            np.errstate(all="ignore"),
+        ):  # inf of the session
+            for step in self._plan.steps:
+                _execute(step, self._expected)
+                _execute(step, beside)
+                hidden = tuple(dict.fromkeys(n for s in step.inputs for n in fused.get(s, ())))
+                slots = [s for s in step.outputs if self._names.get(s) in session]
+                if slots:
+                    found.append(_Read(step, hidden, self._read(slots, beside, session)))
+                else:
+                    label = () if is_added(step.node.proto) else (step.node.label,)
+                    fused |= {slot: (*hidden, *label) for slot in step.outputs if slot}
+            outputs = self.outputs()
+            return tuple(self._node(read, outputs) for read in found)
+
+    def _read(
+        self, slots: Sequence[int], beside: list[Any], session: Mapping[str, Any]
+    ) -> dict[int, tuple[Any, Any]]:
+        """Pair the expected results of a node with those of the session, which it then has."""
+        pairs = {slot: (beside[slot], session[self._names[slot]]) for slot in slots}
+        for slot, (own, got) in pairs.items():
+            beside[slot] = self._like(own, got)
+        return pairs
+
+    def _node(self, read: "_Read", outputs: list[Any]) -> SessionNode:
+        node, pairs = read.step.node, read.pairs
+        expected, got = (list(side) for side in zip(*pairs.values(), strict=True))
+        own = max_diff(expected, got, on_mismatch="report")
+        moved = self._after(read.step, pairs) if differing(own) else outputs
+        return SessionNode(
+            node.label,
+            ".".join(filter(None, (node.domain, node.op_type))),
+            read.fused,
+            own,
+            max_diff([self._expected[slot] for slot in pairs], got, on_mismatch="report"),
+            _effect(outputs, moved, self._types),
+        )
+
+    def _after(self, changed: Step, pairs: Mapping[int, tuple[Any, Any]]) -> list[Any]:
+        """Compute the outputs again, with the errors of one node alone."""
+        values = self._expected.copy()
+        for slot, (own, got) in pairs.items():
+            values[slot] = self._like(own, _moved(values[slot], own, got))
+        moved = set(pairs)
+        following = itertools.dropwhile(lambda step: step is not changed, self._plan.steps)
+        for step in itertools.islice(following, 1, None):
+            if not moved.isdisjoint(step.inputs):
+                _execute(step, values)
+                moved.update(slot for slot in step.outputs if slot)
+        return self._outputs(values)
+
+    def _outputs(self, values: Sequence[Any]) -> list[Any]:
+        return [values[self._plan.slots[name]] for name in self._plan.outputs]
+
+    def _like(self, expected: Any, value: Any) -> Any:
+        """Convert a result to the type that the expected kernels read."""
+        if expected is None or value is None or isinstance(value, list):
+            return self._memory.hold(value)
+        return self._memory.hold(as_numpy(value).astype(as_numpy(expected).dtype))
+
+
+def _execute(step: Step, values: list[Any]) -> None:
+    inputs = step.take(values)
+    try:
+        result = step.kernel(*inputs)
+    except Exception as error:  # noqa: BLE001 - the step knows what it means
+        result = step.recover(inputs, error)
+    step.store(values, result)
+
+
+def _moved(value: Any, own: Any, got: Any) -> Any:
+    """Add the error of a node, ``got - own``, to a result; what has no difference is replaced."""
+    if any(side is None or isinstance(side, list) for side in (value, own, got)):
+        return got
+    value, own, got = (as_numpy(side) for side in (value, own, got))
+    if own.shape != got.shape or own.shape != value.shape:
+        return got
+    if is_integer(name := short_name(own.dtype)) or name == "s":
+        return np.where(own == got, value, got)
+    kind = np.complex128 if own.dtype.kind == "c" else np.float64
+    value, own, got = (side.astype(kind) for side in (value, own, got))
+    with np.errstate(all="ignore"):
+        error = got - own
+        return np.where(np.isfinite(error), value + error, np.where(own == got, value, got))
+
+
+def _effect(expected: list[Any], moved: list[Any], types: Sequence[str | None]) -> Discrepancy:
+    """Compare outputs of the expected types; their ulp are those of other types."""
+    whole = max_diff(expected, moved, on_mismatch="report")
+    each = [max_diff(*pair, on_mismatch="report") for pair in zip(expected, moved, strict=True)]
+    units = [
+        spacing(1.0, diff.dtype_got) / spacing(1.0, wanted) if wanted and diff.dtype_got else 1.0
+        for diff, wanted in zip(each, types, strict=True)
+    ]
+    pairs = list(zip(each, units, strict=True))
+    return dataclasses.replace(
+        whole,
+        ulp=max(diff.ulp * unit for diff, unit in pairs),
+        ulp_at_max=max(diff.ulp_at_max * unit for diff, unit in pairs),
+        sum_ulp=sum(diff.sum_ulp * unit for diff, unit in pairs),
+    )
+
+
+def _type(value: Any) -> str | None:
+    """Name the type of a float array, which has a spacing."""
+    name = None if value is None or isinstance(value, list) else short_name(value.dtype)
+    return None if name is None or name == "s" or is_integer(name) else name
+
+
+def _same_bits(first: Any, second: Any) -> bool:
+    if isinstance(first, list) or first is None:
+        return bool(not differing(max_diff(first, second, on_mismatch="report")))
+    if first.dtype == object:
+        return bool(np.array_equal(first, second))
+    return (first.dtype, first.shape, first.tobytes()) == (
+        second.dtype,
+        second.shape,
+        second.tobytes(),
+    )
