@@ -62,6 +62,14 @@ INTEGERS = {
         ),
         Affine(0, {-3: 1}),
     ),
+    "squeeze of one index": (
+        integers(
+            "E = Div(L, L)  N = Add(E, three)  Z = Range(three, N, one)  Y = Squeeze(Z, first)",
+            "int64[1] Z",
+            shape="",
+        ),
+        Affine(3),
+    ),
     "sum of ones": (
         integers(
             "D = Sub(P, P)  O = Add(D, one)  Y = CumSum(O, zero)",

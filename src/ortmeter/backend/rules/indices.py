@@ -169,9 +169,13 @@ def _with_axes(node: ir.Node, *, new: ir.Value | None, kept_in: ir.Value | None)
         return None
     ones = {axis % long for axis in axes}
     kept = [axis - long for axis in range(long) if axis not in ones]
+    if len(kept) != short:
+        return None
     pairs = dict(zip(range(-short, 0), kept, strict=True))
     if new is node.inputs[0]:
         pairs = {after: before for before, after in pairs.items()}
+        for axis in ones:  # its only index is 0
+            found = found.at(axis - long, 0)
     return found.moved(pairs)
 
 

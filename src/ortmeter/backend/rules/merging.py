@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortmeter.backend.rules.rule import BF16, F16, F32, F64, MICROSOFT, Rule
-from ortmeter.backend.rules.values import constant, copy_type, producer, sizes
+from ortmeter.backend.rules.values import constant, copy_type, producer, readers_beside, sizes
 
 __all__ = ["MOST_ROWS", "RULES", "MergedProducts", "allow_copies"]
 
@@ -15,6 +15,8 @@ __all__ = ["MOST_ROWS", "RULES", "MergedProducts", "allow_copies"]
 MOST_ROWS = 64
 _MATRIX = 2
 _MARK = "ortmeter.weight"
+# On a merged product: its part for each weight, by name.
+_PARTS = "ortmeter.parts"
 
 
 def allow_copies(weights: Iterable[ir.Value]) -> None:
@@ -48,10 +50,11 @@ class MergedProducts:
 
     def rewrite(self, op: Any, *, x: ir.Value, weight: ir.Value, y: ir.Value) -> Any:
         """The weights that are inputs of the graph are put together once, by who feeds them."""
-        made = _merged_part(x, weight)
-        if made is not None:
-            return op.Identity(made)
-        shape, nodes = sizes(x), [node for node in x.consumers() if _is_linear(node, x)]
+        readers = readers_beside(x, producer(y))
+        for node in readers:
+            if str(weight.name) in node.meta.get(_PARTS, {}):
+                return op.Identity(node.meta[_PARTS][str(weight.name)])
+        shape, nodes = sizes(x), [node for node in readers if _is_linear(node, x)]
         if shape is None or np.prod(shape[:-1]) > MOST_ROWS or producer(y) not in nodes:
             return None
         weights = [node.inputs[1] for node in nodes]
@@ -70,6 +73,8 @@ class MergedProducts:
         )
         for part, node in zip(parts, nodes, strict=True):
             copy_type(part, node.outputs[0])
+        names = [str(w.name) for w in weights if w is not None]
+        producer(product).meta[_PARTS] = dict(zip(names, parts, strict=True))
         return parts[weights.index(weight)]
 
 
@@ -82,18 +87,6 @@ def _is_linear(node: ir.Node, x: ir.Value) -> bool:
         return False
     known = constant(weight) is not None or _MARK in weight.meta
     return known and set(attributes) == {"transB"} and attributes.get_int("transB", 0) == 1
-
-
-def _merged_part(x: ir.Value, weight: ir.Value) -> ir.Value | None:
-    """Find the part of a merged product that is the product by a weight."""
-    for node in x.consumers():
-        merged = node.inputs[1] if node.op_type == "FusedMatMul" else None
-        concat = merged.producer() if merged is not None else None
-        if concat is None or concat.op_type != "Concat" or weight not in concat.inputs:
-            continue
-        (split,) = node.outputs[0].consumers()
-        return split.outputs[concat.inputs.index(weight)]
-    return None
 
 
 #: The rules of this family.

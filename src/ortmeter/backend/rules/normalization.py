@@ -11,7 +11,7 @@ from ortmeter.backend.rules.rule import (
     MICROSOFT,
     Rule,
 )
-from ortmeter.backend.rules.values import dimensions, producer, scalar
+from ortmeter.backend.rules.values import depends_on, dimensions, producer, scalar
 
 __all__ = ["RULES", "RootMeanSquare", "SkipNormalization"]
 
@@ -79,26 +79,29 @@ class SkipNormalization:
     ) -> Any:
         """Take both results from the kernel; nothing may be broadcast but the vectors."""
         shape, options = dimensions(x), producer(y).attributes
+        total = producer(y).inputs[0]
         if (
             shape is None
+            or total is None
             or len(shape) not in {2, 3}
             or dimensions(skip) != shape
             or any(v is not None and dimensions(v) != shape[-1:] for v in vectors.values())
             or options.get_int("axis", -1) not in {-1, len(shape) - 1}
             or options.get_int("stash_type", 1) != F32
+            or any(depends_on(v, total) for v in vectors.values())  # the kernel gives both
         ):
             return None
         scale, shift, bias = (vectors[name] for name in ("scale", "shift", "bias"))
         plain = self.operator == "RMSNormalization"
         kernel = op.SkipSimplifiedLayerNormalization if plain else op.SkipLayerNormalization
-        normalized, _, _, total = kernel(
+        normalized, _, _, summed = kernel(
             *([x, skip, scale] if plain else [x, skip, scale, shift]),
             *([bias] if self.biased else []),
             epsilon=options.get_float("epsilon", 1e-5),
             _outputs=4,
             _domain=MICROSOFT,
         )
-        return normalized, total
+        return normalized, summed
 
 
 def _skip_rule(name: str, operator: str, shifts: tuple[bool, ...]) -> Rule:

@@ -7,7 +7,14 @@ import numpy as np
 import onnx_ir as ir
 
 from ortmeter.backend.rules.rule import BF16, F16, F32, F64, MICROSOFT, Rule
-from ortmeter.backend.rules.values import constant, copy_type, dimensions, from_operator, producer
+from ortmeter.backend.rules.values import (
+    constant,
+    copy_type,
+    dimensions,
+    from_operator,
+    producer,
+    readers_beside,
+)
 
 __all__ = ["RULES", "PackedGroupQuery", "SlicesToSplit"]
 
@@ -32,10 +39,11 @@ class SlicesToSplit:
         if part is None:
             return None
         axis, bounds = part
-        made = _split_parts(x, axis)
+        readers = readers_beside(x, producer(y))
+        made = _split_parts(x, axis, readers)
         if bounds in made:
             return op.Identity(made[bounds])
-        cuts = _cuts(x, axis)
+        cuts = _cuts(x, axis, readers)
         if bounds not in cuts:
             return None
         sizes = ir.tensor(np.array([end - begin for begin, end in cuts], np.int64))
@@ -60,9 +68,9 @@ def _part(node: ir.Node) -> tuple[int, tuple[int, int]] | None:
     return axis % len(shape), (first, last)
 
 
-def _cuts(x: ir.Value, axis: int) -> list[tuple[int, int]]:
+def _cuts(x: ir.Value, axis: int, readers: list[ir.Node]) -> list[tuple[int, int]]:
     """Give the parts that the slices of a value keep, when each begins where another ends."""
-    slices = [node for node in x.consumers() if node.op_identifier() == ("", "Slice", "")]
+    slices = [node for node in readers if node.op_identifier() == ("", "Slice", "")]
     parts = [_part(node) for node in slices if node.inputs[0] is x]
     cuts = sorted({part[1] for part in parts if part is not None and part[0] == axis})
     size = (dimensions(x) or ())[axis]
@@ -71,11 +79,13 @@ def _cuts(x: ir.Value, axis: int) -> list[tuple[int, int]]:
     return cuts if follow and all(begin < end for begin, end in cuts) else []
 
 
-def _split_parts(x: ir.Value, axis: int) -> dict[tuple[int, int], ir.Value]:
+def _split_parts(x: ir.Value, axis: int, readers: list[ir.Node]) -> dict[tuple[int, int], ir.Value]:
     """Give the results of the Split of a value along an axis, by what they keep."""
     found: dict[tuple[int, int], ir.Value] = {}
-    for node in x.consumers():
-        if node.op_identifier() != ("", "Split", "") or node.attributes.get_int("axis", 0) != axis:
+    for node in readers:
+        if node.op_identifier() != ("", "Split", "") or node.inputs[0] is not x:
+            continue
+        if node.attributes.get_int("axis", 0) != axis:
             continue
         sizes = constant(node.inputs[1]) if len(node.inputs) > 1 else None
         if sizes is not None:

@@ -9,9 +9,11 @@ from ortmeter.backend.rules.rule import BF16, F16, F32, F64, Rule
 from ortmeter.backend.rules.values import (
     constant,
     copy_type,
+    depends_on,
     dimensions,
     from_operator,
     producer,
+    readers_beside,
     scalar,
 )
 
@@ -126,7 +128,7 @@ def _constant_tables(
         positions = np.tile(rows, (batch, 1))
         return [*tables, _once(op, y.graph, f"positions/{batch}x{length}", positions)]
     row = _once(op, y.graph, f"positions/{length}", rows)
-    return [*tables, _for_each_sequence(op, row, x)]
+    return [*tables, _for_each_sequence(op, row, x, y)]
 
 
 def _once(op: Any, graph: ir.Graph, name: str, array: np.ndarray[Any, Any]) -> ir.Value:
@@ -146,7 +148,7 @@ def _first_half(
 
 
 def _computed_tables(
-    op: Any, x: ir.Value, _: ir.Value, cos: ir.Value, sin: ir.Value
+    op: Any, x: ir.Value, y: ir.Value, cos: ir.Value, sin: ir.Value
 ) -> list[ir.Value] | None:
     """Give tables with a row for each position of each sequence; there are no positions then."""
     batch, _heads, length, _size = dimensions(x, rank=4) or ()
@@ -160,17 +162,19 @@ def _computed_tables(
         shape = dimensions(half, rank=3)
         if shape is None or shape[0] not in {1, batch} or shape[1] != length:
             return None
-        tables.append(half if shape[0] == batch else _for_each_sequence(op, half, x))
+        tables.append(half if shape[0] == batch else _for_each_sequence(op, half, x, y))
     return tables
 
 
-def _for_each_sequence(op: Any, row: ir.Value, x: ir.Value) -> ir.Value:
+def _for_each_sequence(op: Any, row: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
     """Repeat what is the same for every sequence, once for all the nodes that read it."""
     batch, *_ = dimensions(x) or ()
     _, *rest = dimensions(row) or ()
-    for node in row.consumers():
-        if node.op_type == "Expand" and dimensions(node.outputs[0]) == (batch, *rest):
-            return node.outputs[0]
+    for node in readers_beside(row, producer(y)):
+        found = node.outputs[0]
+        same = from_operator(found, "Expand") and dimensions(found) == (batch, *rest)
+        if same and not depends_on(found, y):
+            return found
     ones = op.Constant(value_ints=[1] * len(rest))
     shape = op.Concat(op.Shape(_upstream(x), start=0, end=1), ones, axis=0)
     repeated: ir.Value = op.Expand(row, shape)

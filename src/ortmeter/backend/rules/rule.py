@@ -99,6 +99,8 @@ class Rule:
         ]
         count = int(RewriteRuleSet(rules, commute=True).apply_to_model(model))
         if count:
+            # What is written after its pattern may be read before, and what is reused may be later.
+            model.graph.sort()
             common.IdentityEliminationPass()(model)
             common.RemoveUnusedNodesPass()(model)
         return count

@@ -1,6 +1,6 @@
 """What a rule may know about a value: its constant, its dimensions, its producer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,12 @@ __all__ = [
     "SWAP",
     "constant",
     "copy_type",
+    "depends_on",
     "dimensions",
     "from_operator",
     "producer",
     "read_once",
+    "readers_beside",
     "scalar",
     "sizes",
 ]
@@ -199,6 +201,73 @@ def read_once(value: ir.Value) -> bool:
     (False, False)
     """
     return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def readers_beside(value: ir.Value, node: ir.Node) -> list[ir.Node]:
+    """List the nodes that read a value in the graph of another node.
+
+    Parameters
+    ----------
+    value : onnx_ir.Value
+        A value of a graph.
+    node : onnx_ir.Node
+        A node, in this graph or in one inside it.
+
+    Returns
+    -------
+    list of onnx_ir.Node
+        Without those of the graphs inside or around, whose results the node may not see.
+
+    Examples
+    --------
+    >>> x = ir.Value(name="X")
+    >>> nodes = [ir.Node("", op_type, [x]) for op_type in ("Abs", "Neg")]
+    >>> [reader.op_type for reader in readers_beside(x, nodes[0])]
+    ['Abs', 'Neg']
+    """
+    return [reader for reader in value.consumers() if reader.graph is node.graph]
+
+
+def depends_on(value: ir.Value | None, source: ir.Value) -> bool:
+    """Tell whether a value is computed from another one, or is the same.
+
+    Parameters
+    ----------
+    value : onnx_ir.Value, optional
+        A value of a graph, None for an absent input.
+    source : onnx_ir.Value
+        Another one.
+
+    Examples
+    --------
+    >>> x = ir.Value(name="X")
+    >>> y = ir.Node("", "Abs", [x]).outputs[0]
+    >>> z = ir.Node("", "Neg", [y]).outputs[0]
+    >>> depends_on(z, x), depends_on(y, z)
+    (True, False)
+    """
+    waiting, seen = [value], {value}
+    while waiting:
+        known = waiting.pop()
+        if known is source:
+            return True
+        node = None if known is None else known.producer()
+        found = set() if node is None else set(_read_by(node)) - seen
+        waiting.extend(found)
+        seen |= found
+    return False
+
+
+def _read_by(node: ir.Node) -> Iterator[ir.Value | None]:
+    """List what a node reads, the graphs inside it included."""
+    yield from node.inputs
+    for attribute in node.attributes.values():
+        kind, held = attribute.type, attribute.value
+        one = kind == ir.AttributeType.GRAPH
+        for graph in [held] if one else held if kind == ir.AttributeType.GRAPHS else []:
+            yield from graph.outputs
+            for inner in graph:
+                yield from _read_by(inner)
 
 
 def copy_type(value: ir.Value, like: ir.Value, shape: Iterable[int | str] | None = None) -> None:
