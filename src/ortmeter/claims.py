@@ -1,6 +1,7 @@
 """What measurements say, as data: claims are compared by their fields, sentences are rendered."""
 
 import dataclasses
+import itertools
 import math
 import re
 import string
@@ -20,6 +21,7 @@ __all__ = [
     "fact",
     "group_claims",
     "judge",
+    "sentences",
 ]
 
 #: Verdicts on the speed of a subject beside its baseline.
@@ -59,6 +61,8 @@ class Claim:
         How it was measured: ``10 processes``, ``in one process``.
     values : mapping of str to number or str
         Numbers of the sentence, which change from one machine to the next.
+    topic : str
+        Name by which a page, or a table of the site, finds the claim again.
 
     Examples
     --------
@@ -79,6 +83,7 @@ class Claim:
     min_effect: float = 0.05
     how: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
+    topic: str = ""
 
     def __post_init__(self) -> None:
         known = {*COMPARED, *JUDGED, _FACT}
@@ -123,6 +128,21 @@ class Claim:
             The same one, there.
         """
         return dataclasses.replace(self, where={**self.where, **where})
+
+    def about(self, topic: str) -> "Claim":
+        """Return the claim with a topic.
+
+        Parameters
+        ----------
+        topic : str
+            Name by which the claim is found again.
+
+        Returns
+        -------
+        Claim
+            The same one, named.
+        """
+        return dataclasses.replace(self, topic=topic)
 
     def exceeds(self, bound: float) -> bool | None:
         """Whether the ratio is above a bound; None when the interval does not tell.
@@ -366,6 +386,39 @@ def judge(text: str, /, outcomes: Iterable[bool | None], **values: Any) -> Claim
     verdict = "wrong" if False in found else "undecided" if undecided else "right"
     render(text, values)
     return Claim(text, verdict, values=values)
+
+
+def sentences(claims: Iterable[Claim]) -> list[str]:
+    """Write claims as sentences; those on one pair at several places become one.
+
+    Parameters
+    ----------
+    claims : iterable of Claim
+        In their order.
+
+    Returns
+    -------
+    list of str
+        One for each claim, or for each run of claims that compare the same two.
+
+    Examples
+    --------
+    >>> won = compare_ratio("one", "two", 1.5, (1.4, 1.6))
+    >>> sentences([won.at(n=8), won.at(n=16), fact("all agree")])
+    ['one is faster than two at n 8 (1.50, 1.40 to 1.60) and 16 (1.50, 1.40 to 1.60)', 'all agree']
+    """
+    found = []
+    for pair, run in itertools.groupby(claims, _pair):
+        group = list(run)
+        if pair is None or len(group) == 1:
+            found += map(str, group)
+        else:
+            found.append(group_claims(group))
+    return found
+
+
+def _pair(claim: Claim) -> tuple[str, ...] | None:
+    return (claim.subject, claim.baseline, *claim.where) if claim.baseline and claim.where else None
 
 
 def group_claims(claims: Iterable[Claim]) -> str:

@@ -4,7 +4,7 @@ import html
 import textwrap
 from dataclasses import dataclass
 
-from ortmeter.claims import Answer, Claim
+from ortmeter.claims import Answer, Claim, sentences
 
 __all__ = ["Conclusion"]
 
@@ -39,21 +39,21 @@ class Conclusion:
     def sentences(self) -> tuple[str, ...]:
         """The answer, if there is one, then the claims."""
         first = () if self.answer is None else (str(self.answer),)
-        return (*first, *map(str, self.claims))
+        return (*first, *sentences(self.claims))
 
     def __str__(self) -> str:
         lines = [] if self.answer is None else [textwrap.fill(str(self.answer), 90)]
         lines.append(textwrap.fill(f"Measured on {self.provenance}:", 90))
         lines += [
-            textwrap.fill(str(claim), 90, initial_indent="- ", subsequent_indent="  ")
-            for claim in self.claims
+            textwrap.fill(sentence, 90, initial_indent="- ", subsequent_indent="  ")
+            for sentence in sentences(self.claims)
         ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         answer = "" if self.answer is None else html.escape(str(self.answer))
         first = f'<p class="answer">{answer}</p>' if answer else ""
-        items = "".join(f"<li>{html.escape(str(claim))}</li>" for claim in self.claims)
+        items = "".join(f"<li>{html.escape(text)}</li>" for text in sentences(self.claims))
         return (
             f'<div class="ortmeter-conclusion">{first}'
             f"<p>Measured on {html.escape(self.provenance)}:</p><ul>{items}</ul></div>"

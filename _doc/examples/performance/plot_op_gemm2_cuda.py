@@ -23,10 +23,10 @@ two Gemms (constant)    two products, Concat of the outputs      3        3 + 3 
 ======================  =======================================  =======  ==============
 
 **Prediction.** The operations grow like :math:`n^3` and the moves like :math:`n^2`, so differences
-fade when :math:`n` grows. A weight that is joined beforehand saves moves and launches and should
-never lose; it is also the case that one meets in practice, since weights are constant. With weights
-that change at every run, 9 against 10 moves should be hard to tell apart. We measure the median
-latency (ms) and the error (ulp).
+fade when :math:`n` grows. Real weights are constant, so they can be joined when the model is saved.
+That saves moves and launches and should never be slower. With weights that change at every run, 9
+against 10 moves should be hard to tell apart. We measure the median latency (ms) and the error
+(ulp).
 
 This page descends from `Gemm Exploration with CUDA
 <https://github.com/sdpython/onnx-extended/blob/main/_doc/examples/plot_op_gemm2_cuda.py>`_ of
@@ -49,7 +49,6 @@ from pandas import DataFrame
 
 import ortmeter
 from ortmeter import Param, show
-from ortmeter.conclusion import Conclusion
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.environment import environment
 from ortmeter.peaks import add_shares, measured_peaks
@@ -72,8 +71,9 @@ args = ortmeter.get_parsed_args(
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=0, help="threads of an operator, 0 lets onnxruntime choose"),
     warmup=Param(None, fast=2, minimum=1, help="calls before measuring, until stable by default"),
-    repeat=Param(12, fast=5, minimum=1, help="samples in each process, at least"),
-    processes=Param(5, fast=1, minimum=1, help="fresh processes that measure"),
+    repeat=Param(12, fast=5, minimum=1, help="samples in each process"),
+    processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
+    budget=Param(20.0, fast=2.0, help="seconds to measure, all sizes and processes together"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 provider = ortmeter.resolve_provider(args.provider)
@@ -194,8 +194,8 @@ def check_agreement(size, itype):
 
 
 # %%
-# The type that is measured must work. Another one that the provider has no kernel for is left out
-# of the table, and said. The table has the largest error of the four candidates.
+# The type that is measured must work. Other types without a Gemm kernel on this provider are
+# skipped; a line above the table names them. The table has the largest error of the candidates.
 
 rows = []
 for itype in (1, 10, 16):
@@ -217,9 +217,11 @@ show(largest.rename_axis(columns=f"on {provider.label}").map(lambda v: float(f"{
 # How long does each one take?
 # ----------------------------
 #
-# The inputs are bound on the device before the clock starts, the outputs stay there. The
-# candidates are timed in turn inside one loop, and the whole is repeated in fresh processes,
-# since the place of the matrices in memory changes from one process to the next. Lower is better.
+# The inputs are bound on the device before the clock starts, the outputs stay there. One more
+# candidate calls ``session.run``, which takes and returns host arrays: on a GPU it copies them at
+# each call, on a CPU it allocates the outputs. The candidates are timed in turn inside one loop,
+# and the whole is repeated in fresh processes: where the matrices are in memory changes from one
+# process to the next. Lower is better.
 
 ELEMENTS_MOVED = {
     "two Gemms": 10,
@@ -229,25 +231,38 @@ ELEMENTS_MOVED = {
 }
 OPTIONS = {"provider": provider, "threads": args.threads}
 itemsize = numpy_dtype(args.itype).itemsize
-measuring = {"repeat": args.repeat, "warmup": args.warmup}
+COPIED = "two Gemms (session.run)"
 
-results = {}
-for size in args.config:
-    candidates = {
+
+def make_group(size):
+    models = make_candidates(size, args.itype)
+    ways = {name: (*found, name, True) for name, found in models.items()}
+    ways[COPIED] = (*models["two Gemms"], "two Gemms", False)
+    return {
         name: ortmeter.session_candidate(
             model,
             feeds,
+            bound=bound,
             flop=4 * size**3,
-            bytes_moved=ELEMENTS_MOVED[name] * size**2 * itemsize,
+            bytes_moved=ELEMENTS_MOVED[counted] * size**2 * itemsize,
             **OPTIONS,
         )
-        for name, (model, feeds) in make_candidates(size, args.itype).items()
+        for name, (model, feeds, counted, bound) in ways.items()
     }
-    results[size] = ortmeter.measure(candidates, processes=args.processes, **measuring)
+
+
+results = ortmeter.measure_each(
+    {size: make_group(size) for size in args.config},
+    axis="size",
+    processes=args.processes,
+    repeat=args.repeat,
+    warmup=args.warmup,
+    budget_s=args.budget,
+)
 
 # %%
-# The throughputs below count the operations and the moves of the first table. What they could be at
-# best is measured as well (:mod:`~ortmeter.peaks`), by a large Gemm and a large copy:
+# For scale, we also measure this machine's best Gemm and copy throughput (:mod:`~ortmeter.peaks`).
+# The throughputs of the table count the operations and the moves of the first one.
 
 peaks = measured_peaks(provider=provider, threads=args.threads, itype=args.itype)
 print(f"peaks: {peaks}")
@@ -256,105 +271,71 @@ print(f"peaks: {peaks}")
 # A share close to 1 leaves nothing to win on that side. Matrices that stay in a cache may move
 # faster than that copy.
 
-latency = add_shares(ortmeter.to_frame(results, "size"), peaks)
 legend = f"{numpy_dtype(args.itype)} on {provider.label}, threads={args.threads}"
-table = ortmeter.in_milliseconds(latency, ["size", "candidate"]).rename_axis(columns=legend)
-show(table)
+latency = add_shares(results.to_frame(), peaks)
+show(latency.rename_axis(columns=legend))
 
 # %%
 # The same numbers as a plot, whiskers at the quartiles.
 
-ortmeter.latency_plot(
-    latency, x="size", title=f"Latency of the four candidates, {provider.label}", caption=legend
-)
+results.plot(title=f"Latency of the candidates, {provider.label}", caption=legend)
 
 # %%
 # On logarithmic axes the candidates look alike. What matters is their ratio to the first one, with
 # its interval. Inside the grey band, a difference is too small to be worth a claim.
 
 # sphinx_gallery_thumbnail_number = 2
-baseline, *others = ELEMENTS_MOVED
-speedups = {
-    size: [ortmeter.speedup(measured[baseline], measured[name]) for name in others]
-    for size, measured in results.items()
-}
-ortmeter.speedup_plot(
-    speedups, x="size", title=f"Speedup over {baseline}, {provider.label}", caption=legend
-)
-
-# %%
-# Why are the inputs bound?
-# -------------------------
-#
-# ``session.run`` takes host arrays and returns host arrays: on a GPU it copies them at each call,
-# on a CPU it allocates the outputs. The same model, both ways:
-
-copies = {}
-for size in args.config:
-    model, feeds = make_candidates(size, args.itype)["two Gemms"]
-    ways = {"inputs bound": True, "session.run": False}
-    copies[size] = ortmeter.measure(
-        {
-            name: ortmeter.session_candidate(model, feeds, bound=bound, **OPTIONS)
-            for name, bound in ways.items()
-        },
-        budget_s=2,
-        **measuring,
-    )
-bound_latency = ortmeter.to_frame(copies, "size")
-table = ortmeter.in_milliseconds(bound_latency, ["size", "candidate"])
-show(table.rename_axis(columns=legend))
+results.speedup_plot(title=f"Speedup over two Gemms, {provider.label}", caption=legend)
 
 # %%
 # What the measurements say
 # -------------------------
 #
 # The sentences below are computed from the samples of this page by the function ``conclude``: none
-# is typed. In brackets, the ratio of medians and its 99 % interval. A difference is claimed when
-# the interval leaves 1 out and the ratio is beyond 5 %.
+# is typed. In brackets, the ratio of latencies and its 99 % interval. One is faster when the
+# interval leaves 1 out and the ratio is beyond 5 %.
 
 PAIRS = {
-    "weights that change": ("two Gemms", "Concat then Gemm"),
-    "constant weights": ("two Gemms (constant)", "one Gemm (constant)"),
+    "constant": ("two Gemms (constant)", "one Gemm (constant)"),
+    "changing": ("two Gemms", "Concat then Gemm"),
+    "copies": (COPIED, "two Gemms"),
 }
 
 
-def compare(results, baseline, candidate):
-    return {size: ortmeter.speedup(m[baseline], m[candidate]) for size, m in results.items()}
-
-
 def conclude(results):
-    sentences = []
-    for case, (two, one) in PAIRS.items():
-        summary = ortmeter.summarize(compare(results, two, one), "size")
-        sentences.append(f"{case}: {summary}.")
-    sentences += [f"all four, size {size}: {ortmeter.rank(m)}." for size, m in results.items()]
-    return [*sentences, judge_prediction(results)]
+    found = {case: results.speedup(*pair) for case, pair in PAIRS.items()}
+    answer = f"With constant weights, {ortmeter.group_claims(found['constant'])}."
+    claims = [
+        *(claim.about("weights that change") for claim in found["changing"]),
+        judge_prediction(found["constant"]),
+        *found["copies"],
+        *(
+            ortmeter.fact("size {size}: {ranking}", size=n, ranking=str(group.ranking()))
+            for n, group in results.items()
+        ),
+    ]
+    return ortmeter.Answer(answer, found["constant"]), tuple(claims)
 
 
-def judge_prediction(results):
-    speedups = compare(results, *PAIRS["constant weights"])
-    lost = [str(size) for size, found in speedups.items() if found.verdict == "slower"]
-    if lost:
-        return f"the prediction that joined weights never lose is wrong at size {', '.join(lost)}."
-    return "the prediction that joined weights never lose is not contradicted."
-
-
-def conclude_copies(copies):
-    speedups = compare(copies, "session.run", "inputs bound")
-    return f"two Gemms: {ortmeter.summarize(speedups, 'size')}."
+def judge_prediction(constant):
+    tried = [claim.exceeds(1 / (1 + claim.min_effect)) for claim in constant]
+    widest = min(constant, key=lambda claim: claim.low or 0)
+    return ortmeter.judge(
+        "predicted that joined weights are never slower; lowest: {lowest} at size {size}",
+        tried,
+        lowest=widest.interval,
+        size=widest.where["size"],
+    )
 
 
 def conclusion(record):
     data = record.data
-    sentences = (*conclude(data["results"]), conclude_copies(data["copies"]))
-    return Conclusion(sentences, f"{record.environment}, {data['legend']}")
+    where = f"{record.environment}, {data['legend']}, {data['results'].how}"
+    return ortmeter.Conclusion(*conclude(data["results"]), where)
 
 
 measured = {
     "results": results,
-    "copies": copies,
-    "latency": latency,
     "legend": legend,
     "peaks": {"GFLOP/s": peaks.gflop_per_s, "GB/s": peaks.gb_per_s},
 }
@@ -364,7 +345,7 @@ show(conclusion(here))
 # %%
 # The tables behind these sentences:
 
-tables = {"latency": latency, "inputs_bound": bound_latency, "errors": errors.reset_index()}
+tables = {"latency": latency.reset_index(), "errors": errors.reset_index()}
 show(ortmeter.save_tables("plot_op_gemm2_cuda", tables))
 
 # %%
@@ -376,10 +357,10 @@ show(ortmeter.save_tables("plot_op_gemm2_cuda", tables))
 
 
 def report(record):
-    latency, legend = record.data["latency"], record.data["legend"]
-    yield ortmeter.in_milliseconds(latency, ["size", "candidate"]).rename_axis(columns=legend)
-    title = f"Latency of the four candidates, {record.configuration['provider']}"
-    yield ortmeter.latency_plot(latency, x="size", title=title, caption=legend)
+    results, legend = record.data["results"], record.data["legend"]
+    yield results.to_frame().rename_axis(columns=legend)
+    title = f"Latency of the candidates, {record.configuration['provider']}"
+    yield results.plot(title=title, caption=legend)
     yield conclusion(record)
 
 

@@ -100,6 +100,7 @@ _CLAIM = _object(
     min_effect=_POSITIVE,
     how=_TEXT,
     values=_VALUES,
+    topic=_TEXT,
 )
 _ANSWER = _object(text=_TEXT, claims=_list_of(_CLAIM), values=_VALUES)
 

@@ -3,7 +3,7 @@
 import importlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ def speedup(
     >>> slow = Measurement("slow", [[2.0, 2.1], [2.2, 2.1], [2.1, 2.0]])
     >>> fast = Measurement("fast", [[1.0, 1.1], [1.1, 1.1], [1.0, 1.0]])
     >>> print(speedup(slow, fast))
-    fast is 1.98 times faster than slow (99% interval 1.63 to 2.41, 3 processes)
+    fast is 1.99 times faster than slow (99% interval 1.61 to 2.44, 3 processes)
     """
     if baseline.seconds.shape != candidate.seconds.shape:
         raise InvalidArgumentError(
@@ -176,14 +176,7 @@ class Comparison(Mapping[str, Measurement]):
     @property
     def how(self) -> str:
         """How it was measured, ``10 processes of 12 rounds, precision reached``."""
-        first = next(iter(self.values()))
-        rounds = f"{first.repeat} rounds"
-        several = first.processes > 1
-        counted = (
-            f"{first.processes} processes of {rounds}" if several else f"one process, {rounds}"
-        )
-        why = {"precision": ", precision reached", "budget": ", budget spent"}
-        return f"{counted}{why.get(self.stopped, '')}"
+        return _how([next(iter(self.values()))], {self.stopped})
 
     def speedup(
         self, baseline: str, candidate: str, *, confidence: float = 0.99, min_effect: float = 0.05
@@ -390,6 +383,12 @@ class Comparisons(Mapping[Any, Comparison]):
     def __len__(self) -> int:
         return len(self._groups)
 
+    @property
+    def how(self) -> str:
+        """How it was measured, ``10 processes of 4 to 12 rounds, precision reached``."""
+        measured = [next(iter(group.values())) for group in self.values()]
+        return _how(measured, {group.stopped for group in self.values()})
+
     def speedup(self, baseline: str, candidate: str) -> tuple[Claim, ...]:
         """Compare two candidates at every value of the axis where both were measured.
 
@@ -502,6 +501,19 @@ class Comparisons(Mapping[Any, Comparison]):
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html())
+
+
+def _how(measured: Sequence[Measurement], stopped: set[str]) -> str:
+    processes, rounds = ({getattr(m, n) for m in measured} for n in ("processes", "repeat"))
+    several = "in one process," if processes == {1} else f"{_range(processes)} processes of"
+    why = {"precision": ", precision reached", "budget": ", budget spent"}
+    reason = "budget" if "budget" in stopped else min(stopped)
+    return f"{several} {_range(rounds)} rounds{why.get(reason, '')}"
+
+
+def _range(numbers: set[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _row(measured: Measurement, unit: str) -> dict[str, Any]:
