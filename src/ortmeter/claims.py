@@ -407,7 +407,7 @@ def sentences(claims: Iterable[Claim]) -> list[str]:
     >>> sentences([won.at(n=8), won.at(n=16), fact("all agree")])
     ['one is faster than two at n 8 (1.50, 1.40 to 1.60) and 16 (1.50, 1.40 to 1.60)', 'all agree']
     """
-    found = []
+    found: list[str] = []
     for pair, run in itertools.groupby(claims, _pair):
         group = list(run)
         if pair is None or len(group) == 1:
