@@ -5,7 +5,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from ortmeter.errors import ModelError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.loading import is_onnx_text, load_model, model_files
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[n] Y) { Y = Abs(X) }'
@@ -179,3 +179,27 @@ def test_bytes_find_their_external_data_where_it_is_said_to_be(external):
     assert tensor.data_location == onnx.TensorProto.EXTERNAL
     (tensor,) = load_model(content, external_folder=external.parent).graph.initializer
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), np.ones(9))
+
+
+@pytest.mark.parametrize("name", ["a{b}.onnx", "(=>){n}.onnx", "{\n}"])
+def test_a_file_with_braces_in_its_name_is_a_file(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match="cannot be read: No such file|not a model in ONNX syntax"):
+        load_model(name)
+    onnx.save(load_model(TEXT), name)
+    assert not is_onnx_text(name)
+    assert load_model(name).graph.node[0].op_type == "Abs"
+    assert load_model(str(tmp_path / name)) == load_model(TEXT)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "{}" * 5000, "no{1}.onnx"])
+def test_a_name_that_no_file_can_have_is_said(name):
+    with pytest.raises(ModelError, match="cannot be read: "):
+        load_model(name)
+
+
+@pytest.mark.parametrize("model", [None, 3, [], {}, bytearray(b"x")])
+def test_what_is_no_form_of_a_model_is_said(model):
+    message = f"model is of type {type(model).__name__}. Accepted: a ModelProto, bytes"
+    with pytest.raises(InvalidArgumentError, match=message):
+        load_model(model)

@@ -68,7 +68,7 @@ def test_names_are_read_and_written(text, expected, written):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:x", "cpu:1", "cpu\n"]
+    "text", ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:x", "cpu:1", "cpu\n", None, 0, ["cpu"]]
 )
 def test_other_names_are_refused(text):
     with pytest.raises(InvalidArgumentError, match="Accepted: auto, cpu, cuda, cuda:1"):

@@ -78,7 +78,11 @@ def test_one_thread_is_the_default():
     ("options", "message"),
     [
         ({"optimization": "max"}, "optimization='max'.*none, basic, extended, layout, all"),
-        ({"threads": -1}, "threads=-1.*Accepted: 0"),
+        ({"threads": -1}, "threads=-1.*Accepted: an integer from 0"),
+        ({"threads": 10**11}, "threads=100000000000. Accepted"),
+        ({"threads": None}, "threads=None. Accepted"),
+        ({"optimization": ["all"]}, "is not known. Accepted: none"),
+        ({"provider": None}, "provider=None is not known. Accepted: auto"),
         ({"provider": "gpu"}, "provider='gpu'.*Accepted: auto, cpu"),
     ],
 )

@@ -11,7 +11,7 @@ import onnx.parser
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from ortmeter._graphs import bodies
-from ortmeter.errors import ModelError
+from ortmeter.errors import InvalidArgumentError, ModelError
 
 __all__ = ["ModelLike", "external_files", "is_onnx_text", "load_model", "model_files"]
 
@@ -27,7 +27,7 @@ def load_model(
     ----------
     model : ModelProto, bytes, path or text
         A model already in memory, its serialized bytes, the path of a file, or the text of a
-        model in ONNX syntax (recognised by its braces).
+        model in ONNX syntax (recognised by its braces; an existing file wins).
     external_folder : path, optional
         Where the external data is, by default the folder of the file; that of bytes is loaded
         when this is given.
@@ -43,6 +43,8 @@ def load_model(
     ModelError
         The file is missing, the bytes are not a model, the text cannot be parsed or external data
         cannot be read.
+    InvalidArgumentError
+        It is something else.
 
     Examples
     --------
@@ -57,6 +59,11 @@ def load_model(
         return _parse_text(str(model))
     if isinstance(model, bytes):
         content, origin, folder = model, f"{len(model)} bytes", external_folder
+    elif not isinstance(model, str | os.PathLike):
+        raise InvalidArgumentError(
+            f"model is of type {type(model).__name__}. Accepted: a ModelProto, bytes, the path of "
+            "a file, ONNX text"
+        )
     else:
         path = Path(model)
         content, origin = _read_bytes(path), f"file {path.name!r}"
@@ -68,8 +75,13 @@ def load_model(
 
 
 def is_onnx_text(model: object) -> bool:
-    """Tell the text of a model from the path of a file."""
-    return isinstance(model, str) and "{" in model and "}" in model
+    """Tell the text of a model from the path of a file, which may have braces too."""
+    return (
+        isinstance(model, str)
+        and {"{", "}"} <= set(model)
+        and ("=>" in model or "\n" in model)
+        and not os.path.isfile(model)  # noqa: PTH113 - a text is too long a path for pathlib
+    )
 
 
 def _parse_text(text: str) -> onnx.ModelProto:
@@ -174,12 +186,16 @@ def _problem(model: Path, file: Path) -> str:
 
 
 def _read_bytes(path: Path) -> bytes:
-    if path.exists() and not path.is_file():  # a pipe or a device may have no end
-        raise ModelError(f"Model {str(path)!r} is not a regular file")
     try:
+        if path.exists() and not path.is_file():  # a pipe or a device may have no end
+            raise ModelError(f"Model {str(path)!r} is not a regular file")
         return path.read_bytes()
     except OSError as cause:
         raise ModelError(f"Model {str(path)!r} cannot be read: {cause.strerror}") from cause
+    except ValueError as cause:  # a null in the name
+        if isinstance(cause, ModelError):
+            raise
+        raise ModelError(f"Model {str(path)!r} cannot be read: {cause}") from cause
 
 
 def _load_external_data(

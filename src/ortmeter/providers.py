@@ -47,7 +47,7 @@ class Provider:
         InvalidArgumentError
             Anything else.
         """
-        match = re.fullmatch(r"(cpu|cuda(?::(\d+))?)", text)
+        match = re.fullmatch(r"(cpu|cuda(?::(\d+))?)", text) if isinstance(text, str) else None
         if match is None:
             raise InvalidArgumentError(
                 f"provider={text!r} is not known. Accepted: auto, cpu, cuda, cuda:1 (device index)"
@@ -123,14 +123,14 @@ def usable_providers() -> tuple[str, ...]:
     return tuple(name for name in ("cuda", "cpu") if statuses[name].usable)
 
 
-def resolve_provider(provider: str) -> Provider:
+def resolve_provider(provider: str | Provider) -> Provider:
     """Choose the provider that will run.
 
     Parameters
     ----------
-    provider : str
+    provider : str or Provider
         ``auto`` (CUDA when the probe says that it works, else CPU), ``cpu``, ``cuda`` or
-        ``cuda:1``.
+        ``cuda:1``. A `Provider` was chosen already and is returned.
 
     Raises
     ------
@@ -144,7 +144,9 @@ def resolve_provider(provider: str) -> Provider:
     >>> resolve_provider("cpu").execution_provider
     'CPUExecutionProvider'
     """
-    if provider == "auto":
+    if isinstance(provider, Provider):
+        return provider
+    if isinstance(provider, str) and provider == "auto":
         provider = next(iter(usable_providers()), "cpu")
     asked = Provider.parse(provider)
     # The probe costs a child process: whoever asks for the CPU does not need it.

@@ -37,6 +37,9 @@ __all__ = [
     "session_provider",
 ]
 
+#: No machine has more, and a system may not survive them.
+MAX_THREADS = 1024
+
 _LEVELS = {
     "none": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -133,7 +136,7 @@ def make_session(
     ['CPUExecutionProvider']
     """
     import_optional("onnxruntime", "cpu", "gpu")
-    resolved = resolve_provider(provider) if isinstance(provider, str) else provider
+    resolved = resolve_provider(provider)
     options = _session_options(threads, optimization)
     if quiet:
         options.log_severity_level = _FATAL_ONLY
@@ -248,7 +251,7 @@ def optimized_model(
     ['Abs']
     """
     ort = import_optional("onnxruntime", "cpu", "gpu")
-    resolved = resolve_provider(provider) if isinstance(provider, str) else provider
+    resolved = resolve_provider(provider)
     build = (ort.__version__, ort.get_build_info())
     settings = (*build, optimization, str(resolved), str(tf32), *cpu_flags())
     folder = Path(cache) if cache is not None else cache_folder()
@@ -306,13 +309,13 @@ def cache_folder() -> Path:
 def _session_options(threads: int, optimization: str) -> Any:
     import onnxruntime
 
-    if optimization not in _LEVELS:
+    if optimization not in list(_LEVELS):  # a list has no hash
         raise InvalidArgumentError(
             f"optimization={optimization!r} is not known. Accepted: {', '.join(_LEVELS)}"
         )
-    if threads < 0:
+    if not isinstance(threads, int) or not 0 <= threads <= MAX_THREADS:
         raise InvalidArgumentError(
-            f"threads={threads} is negative. Accepted: 0 (automatic), 1, ..."
+            f"threads={threads!r}. Accepted: an integer from 0 (automatic) to {MAX_THREADS}"
         )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
