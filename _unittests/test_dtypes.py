@@ -149,6 +149,9 @@ def test_recent_types(name):
         ("double", "f64"),
         ("i8", "i8"),
         ("u4", "u4"),
+        # in the profiles of ONNX Runtime, with the number of elements in a byte
+        ("Int4x2", "i4"),
+        ("UInt4x2", "u4"),
         # dtypes of numpy with the same elements
         (np.dtype(">f4"), "f32"),
         (np.dtype("U7"), "s"),
@@ -174,6 +177,8 @@ def test_ambiguous_descriptions(description, short):
         "",
         "f8",
         "floaty",
+        "float16x2",
+        "torch.float4_e2m1fn_x2",
         "sequence(tensor(float))",
         "seq(tensor(float))",
         "tensor(tensor(float))",

@@ -6,7 +6,7 @@ Every function takes any of these descriptions of an element type:
 * a NumPy dtype or scalar type: ``np.dtype("float16")``, ``np.float16``, ``np.str_``;
 * a torch dtype: ``torch.float16``;
 * a name, in any case: ``"float16"``, ``"f16"``, ``"FLOAT16"``, ``"torch.float16"``, or
-  ``"tensor(float16)"``, the one of ONNX Runtime.
+  ``"tensor(float16)"``, the one of ONNX Runtime, and ``"Int4x2"``, the one of its profiles.
 
 Some descriptions have two meanings elsewhere; here:
 
@@ -19,6 +19,7 @@ Some descriptions have two meanings elsewhere; here:
 * ``torch.float4_e2m1fn_x2``, two elements in one byte, is not an element type.
 """
 
+import re
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import ml_dtypes
@@ -138,6 +139,8 @@ def onnx_type(dtype: DTypeLike) -> int:
 def _from_name(name: str) -> int | None:
     if name.startswith("tensor(") and name.endswith(")"):
         name = name[len("tensor(") : -1]
+    # Profiles of ONNX Runtime say how many elements are in a byte: Int4x2, Float4E2M1x2.
+    name = re.sub(r"(?i)(?<=int4|int2|e2m1)x[24]$", "", name)
     return _TYPE_OF_NAME.get(name.removeprefix("torch.").lower())
 
 
