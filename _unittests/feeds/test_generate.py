@@ -4,7 +4,7 @@ import pytest
 
 from ortmeter import make_session
 from ortmeter.errors import FeedError
-from ortmeter.feeds import random_feeds
+from ortmeter.feeds import random_feeds, shared_feeds
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 
@@ -69,6 +69,10 @@ def test_a_shape_gives_its_dimensions_to_the_other_inputs():
         ("float[b] X", {"shapes": {"Z": (1,)}}, "shape given for 'Z'. Accepted: 'X'"),
         ("float[3] X", {"shapes": {"X": (4,)}}, "4 where 3 is expected"),
         ("float[3] X", {"shapes": {"X": (3, 1)}}, "the ranks differ"),
+        ("float[n] X", {"dims": {"n": -1}}, "a size is -1. Accepted: integers >= 0"),
+        ("float[n] X", {"dims": {"n": None}}, "a size is None. Accepted: integers >= 0"),
+        ("float[n] X", {"dims": {"n": True}}, "a size is True. Accepted: integers >= 0"),
+        ("float[n] X", {"shapes": {"X": (1.5,)}}, "a size is 1.5. Accepted: integers >= 0"),
         ("float[b, b] X", {"shapes": {"X": (3, 4)}}, "4 where 3 is expected"),
         ("float[b] X", {"shapes": {"X": (3,)}, "dims": {"b": 2}}, "3 where 2 is expected"),
         ("float[b] X", {"dims": {"b": 2**60}}, "the largest is 'X'. Accepted"),
@@ -155,3 +159,86 @@ def test_indices_used_inside_a_subgraph_are_valid():
         >
     }}"""
     assert random_feeds(text)["I"].max() == 4
+
+
+def by_name(*models, **options):
+    """Draw the inputs of several models, as numbers that can be compared."""
+    drawn = shared_feeds(list(models), **options)
+    return [{name: array.astype(float) for name, array in feeds.items()} for feeds in drawn]
+
+
+def assert_same_inputs(first, second, names):
+    for one, two in names.items():
+        np.testing.assert_array_equal(first[one], second[two])
+        assert len(np.unique(first[one])) > 1
+
+
+def test_one_model_has_its_own_inputs():
+    text = model("float[8] X, int64[8] I, uint8[8] U")
+    (drawn,) = shared_feeds([text], seed=3)
+    for name, array in random_feeds(text, seed=3).items():
+        np.testing.assert_array_equal(array, drawn[name])
+
+
+def test_inputs_are_shared_by_name_whatever_their_order():
+    first, second = by_name(
+        model("float[8] A, int64[8] I, float[8] B"), model("float[8] B, float[8] A, int64[8] I")
+    )
+    assert list(second) == ["B", "A", "I"]
+    assert_same_inputs(first, second, {"A": "A", "B": "B", "I": "I"})
+    assert not np.array_equal(first["A"], first["B"])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_indices_are_valid_in_both_models(swapped):
+    """A node before a Gather hides that an input is an index."""
+    weights = "<float[3] W = {1, 2, 3}>"
+    plain = f"{HEADER} g (int64[99] I) => (float[99] Y) {weights} {{ Y = Gather(W, I) }}"
+    hidden = f"""{HEADER} g (int64[99] I) => (float[99] Y) {weights} {{
+        J = Abs(I) Y = Gather(W, J) }}"""
+    texts = [hidden, plain] if swapped else [plain, hidden]
+    feeds = shared_feeds(texts)
+    np.testing.assert_array_equal(feeds[0]["I"], feeds[1]["I"])
+    assert feeds[0]["I"].max() == 2
+    got = [make_session(t, provider="cpu").run(None, f) for t, f in zip(texts, feeds, strict=True)]
+    np.testing.assert_array_equal(*got)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        *(("float", "float16"), ("float16", "bfloat16"), ("bfloat16", "float8e4m3fn")),
+        *(("float8e4m3fn", "float8e5m2"), ("double", "float"), ("complex64", "complex128")),
+        *(("int64", "int32"), ("int8", "int64"), ("uint8", "int8"), ("int64", "int4")),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_same_values_in_other_types(one, two, swapped):
+    types = (two, one) if swapped else (one, two)
+    texts = [model(f"{kind}[300] X", output=f"{kind}[300] Y") for kind in types]
+    first, second = (feeds["X"] for feeds in shared_feeds(texts))
+    assert first.dtype != second.dtype
+    np.testing.assert_array_equal(first.astype(complex), second.astype(complex))
+    assert len(np.unique(first.astype(complex))) > 5
+
+
+def test_other_names_are_shared_by_rank():
+    first, second = by_name(
+        model("float[8] A, float[8] X, int64[8] I"),
+        model("float[8] other, int64[8] ids, float[8] A"),
+    )
+    assert_same_inputs(first, second, {"A": "A", "X": "other", "I": "ids"})
+
+
+def test_what_has_another_shape_or_kind_is_not_shared():
+    first, second = by_name(model("float[8] X, float[8] Z"), model("float[9] X, int64[8] Z"))
+    assert [array.shape for array in second.values()] == [(9,), (8,)]
+    assert not np.array_equal(first["Z"], second["Z"])
+
+
+def test_sizes_are_for_the_models_that_have_them():
+    texts = model("float[batch] X"), model("float[n] Z, float[2] W")
+    first, second = by_name(*texts, dims={"batch": 3}, shapes={"Z": (3,)})
+    assert (first["X"].shape, second["Z"].shape) == ((3,), (3,))
+    with pytest.raises(FeedError, match="dimension given for 'c'"):
+        shared_feeds(texts, dims={"batch": 3, "n": 3, "c": 1})

@@ -44,6 +44,13 @@ def test_folder_of_test_data(tmp_path):
     same(read_feeds(MODEL, tmp_path), FEEDS)
 
 
+def test_the_names_of_the_tensors_come_before_their_rank(tmp_path):
+    for i, (name, array) in enumerate(reversed(FEEDS.items())):
+        tensor = onnx.numpy_helper.from_array(array, name)
+        (tmp_path / f"input_{i}.pb").write_bytes(tensor.SerializeToString())
+    same(read_feeds(MODEL, tmp_path), FEEDS)
+
+
 def test_more_than_ten_files_are_in_the_order_of_the_inputs(tmp_path):
     names = [f"X{i}" for i in range(12)]
     signature = ", ".join(f"float[1] {name}" for name in names)

@@ -35,7 +35,7 @@ def index_bounds(model: onnx.ModelProto) -> dict[str, int]:
     -------
     dict of str to int
         Exclusive bound of each input that reaches the indices of a Gather, GatherElements or
-        ScatterElements, through operators that keep its elements; 1 when the size of the indexed
+        ScatterElements, through operators that keep its elements; 0 when the size of an indexed
         axis is not known.
     """
     shapes = _known_shapes(model)
@@ -62,4 +62,4 @@ def _known_shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
 def _indexed_size(node: onnx.NodeProto, shapes: Mapping[str, list[int]]) -> int:
     axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
     shape = shapes.get(node.input[0], [])
-    return max(shape[axis] if -len(shape) <= axis < len(shape) else 0, 1)
+    return max(shape[axis] if -len(shape) <= axis < len(shape) else 0, 0)

@@ -26,8 +26,9 @@ def read_feeds(model: ModelLike, path: str | os.PathLike[str]) -> dict[str, np.n
         See :func:`~ortmeter.loading.load_model`.
     path : path
         ``.npz`` file with one array per input; ``.pb`` file, a serialized ``TensorProto``, for the
-        input that it names or for the only one; folder of ``input_0.pb``, ``input_1.pb``, ... in
-        the order of the inputs, as the test data of ONNX are. External data of a tensor is in its
+        input that it names or for the only one; folder of ``input_0.pb``, ``input_1.pb``, ...
+        for the inputs that these name, or in the order of the inputs when the names are others, as
+        the test data of ONNX are. External data of a tensor is in its
         folder.
 
     Returns
@@ -125,9 +126,11 @@ def _read_folder(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
             f"folder {path.name!r} has {len(files)} files input_*.pb, "
             f"the model has {len(inputs)} inputs"
         )
-    return {
-        declared.name: _read_tensor(file)[1] for declared, file in zip(inputs, files, strict=True)
-    }
+    tensors = [_read_tensor(file) for file in files]
+    names = [declared.name for declared in inputs]
+    if {name for name, _ in tensors} == set(names):
+        return dict(tensors)
+    return {name: array for name, (_, array) in zip(names, tensors, strict=True)}
 
 
 def _read_tensor(path: Path) -> tuple[str, np.ndarray]:
