@@ -3,9 +3,9 @@ import dataclasses
 import pytest
 from profile_writer import kernel_event, run_event, two_runs, write
 
+from ortmeter.claims import compare_ratio
 from ortmeter.profiling import read_profile
 from ortmeter.profiling.caveats import find_caveats
-from ortmeter.timing import Speedup
 
 LONG = [
     kernel_event("first", 101, 400),
@@ -56,17 +56,17 @@ def test_each_cause_is_told(tmp_path, events, message):
 def test_an_overhead_is_told_when_it_can_be_claimed(tmp_path):
     profile = read_profile(write(tmp_path / "p.json", LONG))
     runs = profile.by_iteration()
-    slow = Speedup("not recorded", "recorded", ratio=0.5, low=0.4, high=0.6)
+    slow = compare_ratio("recorded", "not recorded", 0.5, (0.4, 0.6))
     (found,) = find_caveats(profile.steady, runs, slow, truncated=False)
     assert found.startswith("recorded is 2.00 times slower than not recorded")
-    same = Speedup("not recorded", "recorded", ratio=1.0, low=0.99, high=1.01)
+    same = compare_ratio("recorded", "not recorded", 1.0, (0.99, 1.01))
     assert not list(find_caveats(profile.steady, runs, same, truncated=False))
 
 
 def test_trust_is_what_is_unexplained_then_the_cost_then_the_caveats(tmp_path):
     profile = read_profile(write(tmp_path / "p.json", LONG[:3]))
     assert profile.trust == ("12.5% of a run is outside of any kernel.", *profile.caveats)
-    slow = Speedup("not recorded", "recorded", ratio=0.5, low=0.4, high=0.6)
+    slow = compare_ratio("recorded", "not recorded", 0.5, (0.4, 0.6))
     told = dataclasses.replace(profile, overhead=slow).trust
     assert told[0] == f"12.5% of a run is outside of any kernel; {slow}."
     assert told[1:] == profile.caveats

@@ -1,9 +1,12 @@
+import numpy as np
 import onnx
 import pandas as pd
 import pytest
 
 from ortmeter.loading import load_model
+from ortmeter.profiling import read_profile
 from ortmeter.profiling.correlation import domains, find_nodes, name_nodes, walk
+from ortmeter.sessions import make_session
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "other": 1]>'
 
@@ -35,6 +38,26 @@ def test_unnamed_nodes_are_found_in_order():
     assert outputs == ["T", "U", "Y"]
     # Not as many as in the graph: any guess could be wrong.
     assert find_nodes(kinds(("Abs_7", "Abs", None)), model) == [None]
+
+
+BRANCHES = """
+    T = Add(X, A)  U = Add(X, B)  V = Add(X, C)
+    Y = Concat<axis=0>(T, U, V)"""
+WEIGHTS = "<float[1] A = {1}, float[2] B = {1, 2}, float[2, 2] C = {1, 2, 3, 4}>"
+
+
+def test_unnamed_branches_are_not_told_by_when_they_run(tmp_path):
+    """ONNX Runtime does not execute the branches of a graph in the order of the file."""
+    text = f"""{HEAD} g (float[2, 2] X) => (float[n, 2] Y) {WEIGHTS} {{ {BRANCHES} }}"""
+    session = make_session(text, provider="cpu", optimization="none", profile=tmp_path / "run")
+    session.run(None, {"X": np.ones((2, 2), np.float32)})
+    found = read_profile(session.end_profiling(), model=text)
+    additions = found.by_node()[lambda nodes: nodes["op"] == "Add"].set_index("name")
+    assert additions["node_index"].tolist() != [0, 1, 2]
+    # Those of the file: any guess that is not None is this one.
+    expected = {"Add_0": 4, "Add_1": 8, "Add_2": 16}
+    for name, size in additions["initializer_size"].items():
+        assert pd.isna(size) or size == expected[name]
 
 
 def test_bodies_are_told_by_their_node():

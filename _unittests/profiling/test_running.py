@@ -1,3 +1,4 @@
+import re
 import tempfile
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError
 from ortmeter.loading import load_model
 from ortmeter.models import sample_cnn
-from ortmeter.profiling import profile, running
+from ortmeter.profiling import profile, profile_together, running
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] X, int64[k] I) => (float[k] Y) { Z = Abs(X)  [pick] Y = Gather(Z, I) }"""
@@ -67,24 +68,26 @@ def test_a_model_that_fails_leaves_nothing(empty, monkeypatch):
     monkeypatch.setattr(running, "make_session", spy)
     with pytest.raises(ModelError, match="failed on cpu: .*out of data bounds") as caught:
         profile(TEXT, {**FEEDS, "I": np.array([7])}, provider="cpu")
-    assert caught.value.__notes__ == ["This happened in run 0 of a profile of 11."]
+    assert caught.value.__notes__ == ["This happened in run 0 of the model, with the profiler."]
     assert len(closed) == 2  # both sessions closed their file
     assert not list(empty.iterdir())
 
 
 def test_a_model_that_fails_in_the_middle_leaves_nothing(empty, monkeypatch):
-    calls = iter(range(10))
+    calls = []
 
     class Fragile(running.BoundSession):
         def run(self):
-            if next(calls) == 3:
+            calls.append(self)
+            if calls.count(self) == 4:
                 raise ModelError("out of luck")
             super().run()
 
     monkeypatch.setattr(running, "BoundSession", Fragile)
     with pytest.raises(ModelError, match="out of luck") as caught:
         profile(TEXT, FEEDS, provider="cpu")
-    assert caught.value.__notes__ == ["This happened in run 3 of a profile of 11."]
+    (note,) = caught.value.__notes__
+    assert re.fullmatch(r"This happened in run 3 of the model, with(out)? the profiler\.", note)
     assert not list(empty.iterdir())
 
 
@@ -154,6 +157,107 @@ def test_every_kernel_of_the_sample_is_found_in_the_graph_that_ran(optimization)
     sizes = found.memory().set_index("name")["parameter_size"].to_dict()
     assert table.set_index("name")["initializer_size"].to_dict() == sizes
     assert table["flop"].notna().all()
+
+
+GROWING = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n] X) => (float[n] Y) { Y = Abs(X) }"""
+VARIANTS = {"one": {"threads": 1}, "two": {"threads": 1}, "three": {"threads": 1}}
+
+
+@pytest.fixture
+def growing(monkeypatch):
+    """Sessions whose run number k is on k + 1 elements; return all the runs, in order."""
+    log = []
+
+    class Growing(running.BoundSession):
+        def run(self):
+            log.append(self)
+            self.update("X", np.ones(log.count(self), np.float32))
+            super().run()
+
+    monkeypatch.setattr(running, "BoundSession", Growing)
+    return log
+
+
+def take(**options):
+    feeds = {"X": np.ones(1, np.float32)}
+    return profile_together(VARIANTS, model=GROWING, feeds=feeds, provider="cpu", **options)
+
+
+def sizes(found):
+    return [shapes[0][0] for shapes in found.events["input_shapes"]]
+
+
+def test_models_are_profiled_in_turn(growing, monkeypatch):
+    """Each round has a run of each model with and without the profiler, in another order."""
+    monkeypatch.setattr(running, "_SHORT_S", 0)
+    monkeypatch.setattr(running, "_ROUNDS", (0, 0))
+    found = take(repeat=8, warmup=2)
+    sessions = list(dict.fromkeys(growing))
+    assert len(sessions) == 2 * len(VARIANTS)
+    rounds = np.reshape([sessions.index(run) for run in growing[12:]], (8, 6))
+    assert (np.sort(rounds, axis=1) == np.arange(6)).all()
+    assert len({tuple(turn) for turn in rounds.tolist()}) > 4
+    for name, ran in found.items():
+        assert sizes(ran) == list(range(1, 11))
+        assert ran.by_iteration()["steady"].tolist() == [False] * 2 + [True] * 8
+        assert ran.latencies is found["one"].latencies
+        assert ran.latencies[name].seconds.shape == (1, 8)
+        assert ran.name == name
+
+
+def test_short_runs_come_after_others_which_no_statistics_count(growing, monkeypatch):
+    monkeypatch.setattr(running, "_SHORT_S", np.inf)
+    monkeypatch.setattr(running, "_ROUNDS", (5, 5))
+    for ran in take(repeat=3).values():
+        # Run 0 warms up, then each fourth run counts; rounds 4 and 5 are for the latencies.
+        assert sizes(ran) == [1, 5, 9, 13]
+        assert ran.latencies["one"].repeat == 5
+    assert len(growing) == 6 * (1 + 4 * 5)
+
+
+def test_a_model_alone_runs_without_pause(growing, monkeypatch):
+    monkeypatch.setattr(running, "_SHORT_S", np.inf)
+    feeds = {"X": np.ones(1, np.float32)}
+    found = profile(GROWING, feeds, provider="cpu", repeat=3, overhead=False)
+    assert sizes(found) == [1, 2, 3, 4]
+    assert found.latencies is None
+
+
+def test_variants_may_have_their_own_model_and_feeds():
+    found = profile_together(
+        {
+            "long": {"model": TEXT, "feeds": FEEDS},
+            "short": {"model": GROWING, "feeds": {"X": np.ones(2, np.float32)}},
+        },
+        provider="cpu",
+        repeat=2,
+    )
+    nodes = {name: ran.by_node()["name"].tolist() for name, ran in found.items()}
+    assert nodes == {"long": ["Abs_0", "pick"], "short": ["Abs_0"]}
+
+
+@pytest.mark.parametrize(
+    ("variants", "common", "message"),
+    [
+        ({}, {}, "variants is empty"),
+        ({"a": {}}, {}, "'a' has no model and no feeds. Accepted: model, feeds, provider"),
+        ({"a": {"level": "all"}}, {"model": TEXT, "feeds": FEEDS}, "'a' is given level. Accepted"),
+        ({"a": {}}, {"model": TEXT, "feeds": FEEDS, "overhead": False}, "'a' is given overhead"),
+        ({"a": {}}, {"model": TEXT, "feeds": FEEDS, "repeat": 0}, "repeat=0"),
+    ],
+)
+def test_variants_that_are_not_understood_are_refused(variants, common, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        profile_together(variants, **common)
+
+
+def test_nothing_runs_when_a_variant_is_refused(empty, growing):
+    variants = {"good": {"feeds": FEEDS}, "bad": {"feeds": {}}}
+    with pytest.raises(FeedError, match="Missing inputs"):
+        profile_together(variants, model=TEXT, provider="cpu")
+    assert not growing
+    assert not list(empty.iterdir())
 
 
 @pytest.mark.cuda

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from ortmeter.timing import Speedup
+from ortmeter.claims import Claim
 
 __all__ = ["find_caveats"]
 
@@ -16,7 +16,7 @@ _PARALLEL = 1.05
 
 
 def find_caveats(
-    steady: pd.DataFrame, runs: pd.DataFrame, overhead: Speedup | None, *, truncated: bool
+    steady: pd.DataFrame, runs: pd.DataFrame, overhead: Claim | None, *, truncated: bool
 ) -> Iterator[str]:
     """Find what limits the conclusions drawn from a profile.
 
@@ -26,7 +26,7 @@ def find_caveats(
         Kernels of the steady runs.
     runs : pandas.DataFrame
         What :meth:`~ortmeter.profiling.Profile.by_iteration` returns.
-    overhead : Speedup, optional
+    overhead : Claim, optional
         Latency without and with profiling.
     truncated : bool
         Whether the end of the file is missing.
@@ -62,7 +62,7 @@ def find_caveats(
             f"Kernels below {_SHORT_US} µs take {short / steady['self_duration'].sum():.0%} of "
             "the time of all kernels, and each of their times is rounded down to a microsecond."
         )
-    if overhead is not None and overhead.is_claim:
+    if overhead is not None and overhead.is_difference:
         yield f"{overhead}."
 
 

@@ -148,13 +148,15 @@ def find_nodes(kinds: pd.DataFrame, model: onnx.ModelProto) -> list[GraphNode | 
     -------
     list of GraphNode or None
         None when the graph holds no such node, or several. Nodes without a name are matched in
-        order, when as many ran as there are.
+        order, when as many ran as there are and that the order of execution is that of their
+        indices: branches may be executed, and saved, in another order than they were written.
     """
     by_key: dict[tuple[str, str, str | None], list[GraphNode]] = defaultdict(list)
     for found in walk(model.graph):
         by_key[found.node.name, found.node.op_type, found.parent or None].append(found)
     unnamed: dict[tuple[str, str | None], list[int]] = defaultdict(list)
     matched: list[GraphNode | None] = []
+    names = kinds["name"].tolist()
     for i, (name, op, parent) in enumerate(_rows(kinds)):
         same = by_key.get((name, op, parent), [])
         matched.append(same[0] if len(same) == 1 else None)
@@ -162,7 +164,8 @@ def find_nodes(kinds: pd.DataFrame, model: onnx.ModelProto) -> list[GraphNode | 
             unnamed[op, parent].append(i)
     for (op, parent), positions in unnamed.items():
         candidates = by_key.get(("", op, parent), [])
-        if len(candidates) == len(positions):
+        indices = [int(names[i].rpartition("_")[2]) for i in positions]
+        if len(candidates) == len(positions) and indices == sorted(indices):
             for i, found in zip(positions, candidates, strict=True):
                 matched[i] = found
     return matched

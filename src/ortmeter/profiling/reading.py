@@ -1,7 +1,7 @@
 """Read a profile written by ONNX Runtime."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Self
@@ -13,11 +13,12 @@ import pandas as pd
 from ortmeter.collector import collector_off
 from ortmeter.errors import OrtMeterError
 from ortmeter.loading import ModelLike, load_model
-from ortmeter.profiling.columns import Columns, collect
+from ortmeter.profiling.columns import Columns, Ints, collect
 from ortmeter.profiling.correlation import domains, name_nodes
 from ortmeter.profiling.frames import category, events_frame, session_frame
 from ortmeter.profiling.parsing import EventFile
 from ortmeter.profiling.record import Profile
+from ortmeter.profiling.structure import NO_RUN
 from ortmeter.profiling.summary import first_rows, number
 
 __all__ = ["Recording", "read_profile", "read_recording", "read_startup"]
@@ -102,12 +103,14 @@ class Recording:
     session_events: pd.DataFrame
     truncated: bool
 
-    def keep(self, startup: pd.DataFrame, count: int) -> Self:
-        """Keep the first runs, after another start-up."""
-        events = self.events[self.events["iteration"] < count]
-        inside = self.session_events["iteration"].between(0, count - 1)
-        others = pd.concat([startup, self.session_events[inside]], ignore_index=True)
-        return type(self)(events.reset_index(drop=True), _as_categories(others), self.truncated)
+    def keep(self, startup: pd.DataFrame, runs: Sequence[int]) -> Self:
+        """Keep some runs, in order, after another start-up."""
+        # The last one is for what is outside of the runs.
+        kept = np.full(self.session_events["iteration"].max() + 2, NO_RUN, np.int64)
+        kept[list(runs)] = np.arange(len(runs))
+        events, inside = (_renumber(f, kept) for f in (self.events, self.session_events))
+        others = pd.concat([startup, inside], ignore_index=True)
+        return type(self)(events, _as_categories(others), self.truncated)
 
     def with_domains(self, graph: onnx.ModelProto | None) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the frames, with the domains that the graph tells."""
@@ -162,6 +165,12 @@ def _refusing(file: EventFile) -> Iterator[None]:
         if isinstance(cause, OrtMeterError):
             raise
         file.refuse_content(cause)
+
+
+def _renumber(frame: pd.DataFrame, kept: Ints) -> pd.DataFrame:
+    """Keep the rows of some iterations, by their new number."""
+    found = frame.assign(iteration=kept[frame["iteration"]])
+    return found[found["iteration"] != NO_RUN].reset_index(drop=True)
 
 
 def _as_categories(frame: pd.DataFrame) -> pd.DataFrame:

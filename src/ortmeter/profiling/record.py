@@ -8,11 +8,12 @@ from typing import Any
 import onnx
 import pandas as pd
 
+from ortmeter.claims import Claim
 from ortmeter.costs import node_cost
 from ortmeter.profiling import export, nodes, summary
 from ortmeter.profiling.caveats import find_caveats
 from ortmeter.profiling.correlation import CostFunction
-from ortmeter.timing import Speedup
+from ortmeter.timing import Comparison
 from ortmeter.timing.measurement import format_seconds
 
 __all__ = ["Profile"]
@@ -77,7 +78,7 @@ class Profile:
         Graph that ran, optimized, when it is known.
     original : onnx.ModelProto, optional
         Model before optimization, when it is known.
-    overhead : Speedup, optional
+    overhead : Claim, optional
         Latency without profiling (baseline) beside latency with it (candidate): a ratio of 0.8
         means that profiling makes a run 1.25 times longer. None for a file read back.
     settings : dict
@@ -87,6 +88,11 @@ class Profile:
         First runs that the statistics leave out: they allocate memory and warm caches.
     truncated : bool
         The file ends before its last event; what was complete is here.
+    name : str
+        Name among the profiles that were taken in turn with this one.
+    latencies : Comparison, optional
+        Unprofiled latency of each of these profiles, by name, one sample per round: the same object
+        in all of them. None for a file read back.
 
     Notes
     -----
@@ -108,10 +114,12 @@ class Profile:
     session_events: pd.DataFrame
     model: onnx.ModelProto | None = None
     original: onnx.ModelProto | None = None
-    overhead: Speedup | None = None
+    overhead: Claim | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     warmup: int = 1
     truncated: bool = False
+    name: str = ""
+    latencies: Comparison | None = None
 
     def __repr__(self) -> str:
         runs = self.by_iteration()

@@ -1,14 +1,20 @@
-"""Run a model and record its profile."""
+"""Run models and record their profiles."""
 
+import itertools
+import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
+from ortmeter.collector import collector_off
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.iobinding import BoundSession
 from ortmeter.loading import ModelLike, is_onnx_text, load_model, model_files
@@ -17,12 +23,17 @@ from ortmeter.profiling.reading import read_recording, read_startup
 from ortmeter.profiling.record import Profile
 from ortmeter.providers import Provider, resolve_provider
 from ortmeter.sessions import make_session
-from ortmeter.timing import Speedup, measure, speedup
+from ortmeter.timing import Comparison, Measurement, speedup
 
-__all__ = ["profile"]
+__all__ = ["profile", "profile_together"]
 
-_OVERHEAD_S = 1.0
-_OVERHEAD_ROUNDS = (10, 50)
+_ARGUMENTS = ("model", "feeds", "provider", "optimization", "threads", "tf32", "custom_ops")
+# Rounds without and with recording: what fits in a second, within these bounds.
+_ROUNDS_S = 1.0
+_ROUNDS = (10, 100)
+# A run below the first one (s) comes after a few others: the model before it left the caches cold.
+_SHORT_S = 1e-3
+_RUNS_BEFORE = 3
 
 
 def profile(
@@ -42,7 +53,8 @@ def profile(
 
     Two sessions of the same settings are created. One records its runs, in a temporary folder, and
     writes the graph that it optimized. The other one records its start-up only, which writes
-    nothing, then tells how long a run takes without recording.
+    nothing, then tells in turn with the first one how long a run takes without recording. To
+    compare two models, or two settings, take them by :func:`profile_together`.
 
     Parameters
     ----------
@@ -58,8 +70,8 @@ def profile(
     warmup : int
         Runs before them, recorded too.
     overhead : bool
-        Measure the latency with and without recording, in turn. It takes about one second more, or
-        ten runs of each when they are longer.
+        Measure the latency with and without recording, in the same rounds. There are more rounds
+        than *repeat* when they fit in a second, up to 100, which a verdict needs, and ten at least.
 
     Returns
     -------
@@ -86,70 +98,254 @@ def profile(
     >>> found.by_node()["name"].tolist(), found.iterations
     (['Abs_0', 'Exp_1'], 4)
     """
+    variant = {
+        "model": model,
+        "feeds": feeds,
+        "provider": provider,
+        "optimization": optimization,
+        "threads": threads,
+        "tf32": tf32,
+        "custom_ops": custom_ops,
+    }
+    (found,) = _profile({"the model": variant}, repeat, warmup, overhead=overhead).values()
+    return found
+
+
+def profile_together(
+    variants: Mapping[str, Mapping[str, Any]],
+    *,
+    repeat: int = 100,
+    warmup: int = 1,
+    **common: Any,
+) -> dict[str, Profile]:
+    """Profile several models, or one with several settings, in turn, to compare them.
+
+    A machine is not as fast from one second to the next: two profiles that are taken one after the
+    other differ by that too. Here every round takes one run of each of them, with the profiler and
+    without it, in an order that is drawn again.
+
+    Parameters
+    ----------
+    variants : mapping of str to mapping
+        By name, the arguments of :func:`profile` that are its own: ``model``, ``feeds``,
+        ``provider``, ``optimization``, ``threads``, ``tf32``, ``custom_ops``.
+    repeat : int
+        Rounds, which are the runs that the statistics are about. Whether profiles and latencies
+        agree is not decided below 100.
+    warmup : int
+        Runs of each model before the rounds, recorded too.
+    **common
+        Those of these arguments that all share.
+
+    Returns
+    -------
+    dict of str to Profile
+        In the order of *variants*; :func:`~ortmeter.profiling.check_profiles` tells whether two of
+        them can be compared node by node, :func:`~ortmeter.profiling.merge_profiles` compares them.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no variant, an argument is unknown or missing, or has a value that is not accepted.
+    FeedError, ModelError, ProviderUnavailableError
+        As in :func:`profile`. Every session is created before the first run.
+
+    Notes
+    -----
+    Two sessions per variant are open at the same time: so much memory is needed. Runs shorter than
+    a millisecond come after three others, which no statistics count: the model that ran before left
+    the caches cold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Z = Identity(X)  Y = Exp(Z) }'''
+    >>> levels = {"as written": {"optimization": "none"}, "optimized": {"optimization": "all"}}
+    >>> feeds = {"X": np.float32([1, 2])}
+    >>> found = profile_together(levels, model=text, feeds=feeds, provider="cpu", repeat=3)
+    >>> {name: len(ran.by_node()) for name, ran in found.items()}
+    {'as written': 2, 'optimized': 1}
+    """
+    asked = {name: {**common, **own} for name, own in variants.items()}
+    accepted = f"Accepted: {', '.join(_ARGUMENTS)}"
+    if not asked:
+        raise InvalidArgumentError("variants is empty. Accepted: a mapping of names to arguments")
+    for name, arguments in asked.items():
+        if unknown := [key for key in arguments if key not in _ARGUMENTS]:
+            raise InvalidArgumentError(f"{name!r} is given {', '.join(unknown)}. {accepted}")
+        if missing := [key for key in _ARGUMENTS[:2] if key not in arguments]:
+            raise InvalidArgumentError(f"{name!r} has no {' and no '.join(missing)}. {accepted}")
+    return _profile(asked, repeat, warmup, overhead=True)
+
+
+def _profile(
+    variants: Mapping[str, Mapping[str, Any]], repeat: int, warmup: int, *, overhead: bool
+) -> dict[str, Profile]:
     if repeat < 1 or warmup < 0:
         raise InvalidArgumentError(
             f"repeat={repeat}, warmup={warmup}. Accepted: repeat from 1, warmup from 0"
         )
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        with ExitStack() as stack:
+            pairs = {
+                name: stack.enter_context(_open(name, Path(folder, str(rank)), **arguments))
+                for rank, (name, arguments) in enumerate(variants.items())
+            }
+            _take_turns(pairs, repeat, warmup, overhead=overhead)
+        latencies = None
+        if overhead:
+            latencies = Comparison(pair.plain.measurement(name) for name, pair in pairs.items())
+        return {name: pair.read(name, repeat, warmup, latencies) for name, pair in pairs.items()}
+
+
+class _Runner:
+    """A bound session, with the seconds of its samples and the ranks of these among its runs."""
+
+    def __init__(self, bound: BoundSession, of: str) -> None:
+        self.seconds: list[float] = []
+        self.ranks: list[int] = []
+        self._bound, self._of = bound, of
+        self._runs, self._last = 0, math.inf
+
+    def sample(self, runs_before: int) -> None:
+        """Time one run."""
+        for _ in range(runs_before if self._last < _SHORT_S else 0):
+            self._run()
+        self.ranks.append(self._runs)
+        start = time.perf_counter()
+        self._run()
+        self._last = time.perf_counter() - start
+        self.seconds.append(self._last)
+
+    def warm_up(self, count: int) -> None:
+        """Run before the samples, which are not timed."""
+        for _ in range(count):
+            self.sample(0)
+        self.seconds.clear()
+
+    def measurement(self, name: str) -> Measurement:
+        """Samples, under a name."""
+        return Measurement(name, np.array([self.seconds]))
+
+    def _run(self) -> None:
+        try:
+            self._bound.run()
+        except OrtMeterError as error:
+            error.add_note(f"This happened in run {self._runs} of {self._of}.")
+            raise
+        self._runs += 1
+
+
+@dataclass
+class _Pair:
+    """Two sessions of a model: one records its runs, one does not."""
+
+    plain: _Runner
+    recorded: _Runner
+    startup: Any
+    optimized: Path
+    external_folder: Path | None
+    original: onnx.ModelProto
+    settings: dict[str, Any]
+    file: str = ""
+
+    def read(self, name: str, repeat: int, warmup: int, latencies: Comparison | None) -> Profile:
+        """Read what was recorded, once the sessions are closed."""
+        ranks = self.recorded.ranks[: warmup + repeat]
+        recording = read_recording(self.file).keep(self.startup, ranks)
+        ran = load_model(self.optimized, external_folder=self.external_folder)
+        overhead = None
+        if latencies is not None:
+            overhead = speedup(
+                self.plain.measurement("not recorded"), self.recorded.measurement("recorded")
+            )
+        return Profile(
+            *recording.with_domains(ran),
+            model=ran,
+            original=self.original,
+            overhead=overhead,
+            settings={**self.settings, "repeat": repeat, "warmup": warmup},
+            warmup=warmup,
+            name=name,
+            latencies=latencies,
+        )
+
+
+@contextmanager
+def _open(
+    name: str,
+    folder: Path,
+    *,
+    model: ModelLike,
+    feeds: Mapping[str, Any],
+    provider: str | Provider = "auto",
+    optimization: str = "all",
+    threads: int = 1,
+    tf32: bool = False,
+    custom_ops: Iterable[str | os.PathLike[str]] = (),
+) -> Iterator[_Pair]:
+    """Create the two sessions of a model; the file of the runs is complete on exit."""
+    folder.mkdir()
     resolved = resolve_provider(provider) if isinstance(provider, str) else provider
-    options: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "provider": resolved,
         "optimization": optimization,
         "threads": threads,
         "tf32": tf32,
     }
-    sessions = {**options, "custom_ops": tuple(custom_ops)}
+    options = {**settings, "custom_ops": tuple(custom_ops)}
     source, original = _named(model)
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        plain = make_session(source, profile=Path(folder, "startup"), **sessions)
-        startup = read_startup(plain.end_profiling())
-        optimized = Path(folder, "optimized.onnx")
-        with BoundSession(plain, feeds) as bound:
-            # Names of inserted nodes may differ in another session: this one tells its own graph.
-            session = make_session(
-                source, profile=Path(folder, "profile"), optimized_path=optimized, **sessions
-            )
-            try:
-                measured = _run(session, feeds, warmup + repeat, bound if overhead else None)
-            finally:
-                # This closes the file, which some systems cannot delete otherwise.
-                recorded = session.end_profiling()
-        recording = read_recording(recorded).keep(startup, warmup + repeat)
-        ran = load_model(optimized, external_folder=_folder(model))
-    settings = {**options, "provider": str(resolved), "repeat": repeat, "warmup": warmup}
-    return Profile(
-        *recording.with_domains(ran),
-        model=ran,
-        original=original,
-        overhead=measured,
-        settings=settings,
-        warmup=warmup,
-    )
+    plain = make_session(source, profile=folder / "startup", **options)
+    startup = read_startup(plain.end_profiling())
+    optimized = folder / "optimized.onnx"
+    with BoundSession(plain, feeds) as bound:
+        # Names of inserted nodes may differ in another session: this one tells its own graph.
+        session = make_session(
+            source, profile=folder / "profile", optimized_path=optimized, **options
+        )
+        file = ""
+        try:
+            with BoundSession(session, feeds) as recorded:
+                yield (
+                    pair := _Pair(
+                        _Runner(bound, f"{name}, without the profiler"),
+                        _Runner(recorded, f"{name}, with the profiler"),
+                        startup,
+                        optimized,
+                        _folder(model),
+                        original,
+                        {**settings, "provider": str(resolved)},
+                    )
+                )
+        finally:
+            # This closes the file, which some systems cannot delete otherwise.
+            file = session.end_profiling()
+        pair.file = file
 
 
-def _run(
-    session: Any, feeds: Mapping[str, Any], count: int, plain: BoundSession | None
-) -> Speedup | None:
-    """Record the runs, then compare with a session that does not record."""
-    with BoundSession(session, feeds) as bound:
-        start = time.perf_counter()
-        for rank in range(count):
-            try:
-                bound.run()
-            except OrtMeterError as error:
-                error.add_note(f"This happened in run {rank} of a profile of {count}.")
-                raise
-        latency = (time.perf_counter() - start) / count
-        return None if plain is None else _overhead(plain, bound, latency)
-
-
-def _overhead(plain: BoundSession, recorded: BoundSession, latency: float) -> Speedup:
-    """Compare latencies without and with recording, measured in turn."""
-    least, most = _OVERHEAD_ROUNDS
-    rounds = min(max(int(_OVERHEAD_S / 2 / latency), least), most)
-    results = measure(
-        {"not recorded": plain.run, "recorded": recorded.run}, repeat=rounds, precision=None
-    )
-    return speedup(results["not recorded"], results["recorded"])
+def _take_turns(pairs: Mapping[str, _Pair], repeat: int, warmup: int, *, overhead: bool) -> None:
+    """Take rounds of one sample of each session, in an order that is drawn again."""
+    runners = []
+    for pair in pairs.values():
+        pair.recorded.warm_up(warmup)
+        runners.append(pair.recorded)
+        if overhead:
+            pair.plain.warm_up(max(warmup, 1))
+            runners.append(pair.plain)
+    rng = np.random.default_rng(0)
+    rounds, start = repeat, time.perf_counter()
+    runs_before = _RUNS_BEFORE if len(runners) > 1 else 0
+    with collector_off():
+        for done in itertools.count(1):
+            for rank in rng.permutation(len(runners)).tolist():
+                runners[rank].sample(runs_before)
+            if done == repeat and overhead:
+                round_s = (time.perf_counter() - start) / done
+                least, most = _ROUNDS
+                rounds = max(repeat, min(max(int(_ROUNDS_S / round_s), least), most))
+            if done >= rounds:
+                return
 
 
 def _is_path(model: ModelLike) -> bool:
