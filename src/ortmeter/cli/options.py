@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.feeds import random_feeds, read_feeds
+from ortmeter.feeds import read_feeds, shared_feeds
 from ortmeter.feeds.inputs import declared_inputs
 from ortmeter.loading import load_model
+from ortmeter.sessions import MAX_THREADS
 
 __all__ = [
     "Feeds",
@@ -25,9 +26,6 @@ __all__ = [
 
 Feeds: TypeAlias = Mapping[Path, Mapping[str, np.ndarray]]
 """Inputs of each model."""
-
-#: No machine has more, and a system may not survive them.
-_MAX_THREADS = 1024
 
 
 def add_session(parser: ArgumentParser, *, several: bool) -> None:
@@ -79,7 +77,7 @@ def add_feeds(parser: ArgumentParser) -> None:
 
 
 def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[str, np.ndarray]]:
-    """Read the inputs of each model, or draw them.
+    """Read the inputs of each model, or draw them once for all the models that share them.
 
     Parameters
     ----------
@@ -92,7 +90,7 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
     Raises
     ------
     FeedError
-        See :func:`~ortmeter.feeds.random_feeds` and :func:`~ortmeter.feeds.read_feeds`.
+        See :func:`~ortmeter.feeds.shared_feeds` and :func:`~ortmeter.feeds.read_feeds`.
     InvalidArgumentError
         An option is not of the form ``NAME=VALUE``, or is for none of the models.
     """
@@ -103,26 +101,17 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
     if options.feeds is not None:
         return {model: read_feeds(model, options.feeds) for model in models}
     loaded = {model: load_model(model) for model in models}
-    inputs = {model: declared_inputs(proto) for model, proto in loaded.items()}
-    names = {model: {i.name for i in declared} for model, declared in inputs.items()}
-    symbols = {model: {s for i in declared for s in i.sizes} for model, declared in inputs.items()}
-    _refuse_unknown("--dim", dims, symbols.values())
-    _refuse_unknown("--shape", shapes, names.values())
-    return {
-        model: random_feeds(
-            proto,
-            dims={name: size for name, size in dims.items() if name in symbols[model]},
-            shapes={name: shape for name, shape in shapes.items() if name in names[model]},
-            seed=options.seed,
-        )
-        for model, proto in loaded.items()
-    }
+    inputs = [one for proto in loaded.values() for one in declared_inputs(proto)]
+    _refuse_unknown("--dim", dims, {size for one in inputs for size in one.sizes})
+    _refuse_unknown("--shape", shapes, {one.name for one in inputs})
+    drawn = shared_feeds(list(loaded.values()), dims=dims, shapes=shapes, seed=options.seed)
+    return dict(zip(loaded, drawn, strict=True))
 
 
 def _refuse_unknown(
-    option: str, given: Mapping[str, object], known: Iterable[Collection[int | str | None]]
+    option: str, given: Mapping[str, object], known: Collection[int | str | None]
 ) -> None:
-    accepted = sorted({name for names in known for name in names if isinstance(name, str)})
+    accepted = sorted(name for name in known if isinstance(name, str))
     if unknown := [name for name in given if name not in accepted]:
         raise InvalidArgumentError(
             f"{option} is given for {', '.join(map(repr, unknown))}. "
@@ -181,7 +170,7 @@ def thread_count(text: str) -> int:
     2
     """
     try:
-        return int(number(0, _MAX_THREADS)(text))
+        return int(number(0, MAX_THREADS)(text))
     except ArgumentTypeError as error:
         raise InvalidArgumentError(f"--threads: {error}") from None
 

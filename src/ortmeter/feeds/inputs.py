@@ -1,6 +1,6 @@
 """What the graph of a model declares about its inputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,6 +109,8 @@ def resolve_shapes(
         dimension has no size.
     """
     _refuse_unknown("shape", shapes, [declared.name for declared in inputs])
+    for sizes in (dims.values(), *shapes.values()):
+        _refuse_other_than_sizes(sizes)
     known = dict(dims)
     for declared in inputs:
         if declared.name in shapes:
@@ -130,6 +132,12 @@ def _refuse_unknown(what: str, given: Mapping[str, object], accepted: Sequence[s
             f"{what} given for {', '.join(map(repr, unknown))}. "
             f"Accepted: {', '.join(map(repr, accepted)) or 'none, all sizes are fixed'}"
         )
+
+
+def _refuse_other_than_sizes(sizes: Iterable[object]) -> None:
+    for size in sizes:
+        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 0:
+            raise FeedError(f"a size is {size!r}. Accepted: integers >= 0")
 
 
 def _learn(declared: Input, shape: Sequence[int], known: dict[str, int]) -> None:
