@@ -69,6 +69,8 @@ def test_a_shape_gives_its_dimensions_to_the_other_inputs():
         ("float[b] X", {"shapes": {"Z": (1,)}}, "shape given for 'Z'. Accepted: 'X'"),
         ("float[3] X", {"shapes": {"X": (4,)}}, "4 where 3 is expected"),
         ("float[3] X", {"shapes": {"X": (3, 1)}}, "the ranks differ"),
+        ("float[1] X", {"seed": -1}, "seed=-1. Accepted: an integer >= 0"),
+        ("float[1] X", {"seed": "a"}, "seed='a'. Accepted: an integer >= 0"),
         ("float[n] X", {"dims": {"n": -1}}, "a size is -1. Accepted: integers >= 0"),
         ("float[n] X", {"dims": {"n": None}}, "a size is None. Accepted: integers >= 0"),
         ("float[n] X", {"dims": {"n": True}}, "a size is True. Accepted: integers >= 0"),

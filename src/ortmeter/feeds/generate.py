@@ -131,7 +131,10 @@ def shared_feeds(
         _refuse_too_large(inputs, chosen, half_of_memory() if max_bytes is None else max_bytes)
         bounds = index_bounds(proto)
         _join(draws, [_Reader(rank, d, chosen[d.name], bounds.get(d.name)) for d in inputs])
-    rng = np.random.default_rng(seed)
+    try:
+        rng = np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise FeedError(f"seed={seed!r}. Accepted: an integer >= 0") from None
     arrays: dict[tuple[int, str], np.ndarray] = {}
     for readers in draws:
         array = _draw(readers, rng)
