@@ -111,6 +111,70 @@ def test_profile_of_another_model_as_baseline(models):
     assert "Beside the baseline, exp.onnx" in done.stdout
 
 
+@pytest.mark.parametrize("renamed", [False, True])
+def test_the_baseline_has_its_own_dimensions(models, tmp_path, renamed):
+    """A size is accepted when one of the two models has such a dimension."""
+    text = SYMBOLIC.replace("batch", "rows") if renamed else SYMBOLIC
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "other.onnx")
+    dims = ["--dim", "batch=2", *(["--dim", "rows=3"] if renamed else [])]
+    command = ["profile", models / "exp.onnx", "--baseline", tmp_path / "other.onnx", *dims]
+    done = run(*command, "--repeat", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    merged = sections(json.loads(done.stdout))["Beside the baseline, other.onnx"][0]
+    shapes = {2, 3} if renamed else {2}
+    assert {row["label"] for row in merged} == {f"Exp(f32 {n}x4) -> f32 {n}x4 #0" for n in shapes}
+
+
+def test_a_profile_beside_a_baseline_is_checked(models, capsys):
+    command = ["profile", str(models / "cnn.onnx"), "--baseline", "unoptimized", "--repeat", "3"]
+    assert main([*command, "--json"]) == 0
+    conclusion = json.loads(capsys.readouterr().out)["conclusion"]
+    (check,) = (sentence for sentence in conclusion if sentence.startswith("kernels in total"))
+    assert "undecided between the model and the baseline" in check
+    assert "latency without the profiler" in check
+    assert check.endswith("a difference between nodes is not confirmed.")
+
+
+@pytest.mark.parametrize("wrong", ["missing file", "its dimension", "level"])
+def test_nothing_runs_before_everything_is_checked(models, monkeypatch, capsys, wrong):
+    def run(*_):
+        raise AssertionError("a model ran")
+
+    monkeypatch.setattr(ortmeter.BoundSession, "run", run)
+    options = {
+        "missing file": ["--baseline", "no.onnx"],
+        "its dimension": ["--baseline", str(models / "exp.onnx")],
+        "level": ["--baseline", "unoptimized", "--optimization", "most"],
+    }[wrong]
+    assert main(["profile", str(models / "cnn.onnx"), *options]) == 2
+    expected = {
+        "missing file": "no.onnx",
+        "its dimension": "--dim batch=SIZE",
+        "level": "Accepted: none, basic",
+    }
+    assert expected[wrong] in capsys.readouterr().err
+
+
+FOLDED = f"""{HEADER} g (float[2] X) => (float[2] Y)
+<float[2] A = {{1, 2}}> {{ [e] Y = Exp(A) }}"""
+
+
+@pytest.mark.parametrize("baseline", [[], ["unoptimized"], ["itself"]])
+def test_a_model_without_any_node_left_has_a_report(tmp_path, baseline):
+    path, html = tmp_path / "folded.onnx", tmp_path / "report.html"
+    onnx.save(onnx.parser.parse_model(FOLDED), path)
+    options = (
+        ["--baseline", str(path) if baseline == ["itself"] else baseline[0]] if baseline else []
+    )
+    done = run("profile", path, *options, "--repeat", 2, "--json", "--html", html)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert any("no node is left to run" in sentence for sentence in report["conclusion"])
+    merged = [title for title in sections(report) if title.startswith("Beside the baseline")]
+    assert merged == (["Beside the baseline, unoptimized"] if baseline == ["unoptimized"] else [])
+    assert "no node is left to run" in html.read_text(encoding="utf-8")
+
+
 def test_feeds_come_from_a_file(models, tmp_path):
     np.savez(tmp_path / "feeds.npz", X=np.ones((3, 4), np.float32))
     done = run("profile", models / "exp.onnx", "--feeds", tmp_path / "feeds.npz")

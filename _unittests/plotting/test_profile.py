@@ -113,7 +113,7 @@ def test_a_profile_without_run_cannot_be_plotted():
         def by_operator(self):
             return super().by_operator().iloc[:0]
 
-    with pytest.raises(InvalidArgumentError, match="no steady run"):
+    with pytest.raises(InvalidArgumentError, match="No node ran"):
         operator_plot(Empty(), title="t")
 
 

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from ortmeter.loading import load_model
     from ortmeter.models import freeze_inputs, sample_cnn
     from ortmeter.plotting import draw_model, latency_plot, speedup_plot, spread_plot
-    from ortmeter.profiling import Profile, merge_profiles, profile, read_events, read_profile
+    from ortmeter.profiling import (
+        Profile,
+        check_profiles,
+        merge_profiles,
+        profile,
+        profile_together,
+        read_events,
+        read_profile,
+    )
     from ortmeter.providers import resolve_provider, usable_providers
     from ortmeter.results import load_records, record, replay, save_tables
     from ortmeter.sessions import make_session, node_assignment, optimized_model
@@ -56,6 +64,7 @@ __all__ = [
     "__version__",
     "assert_close",
     "attribute",
+    "check_profiles",
     "decompose_einsum",
     "draw_model",
     "einsum_model",
@@ -79,6 +88,7 @@ __all__ = [
     "optimize_einsum",
     "optimized_model",
     "profile",
+    "profile_together",
     "random_feeds",
     "read_events",
     "read_feeds",
@@ -116,7 +126,15 @@ _NAMES_OF_MODULE = {
     "loading": ("load_model",),
     "models": ("freeze_inputs", "sample_cnn"),
     "plotting": ("draw_model", "latency_plot", "speedup_plot", "spread_plot"),
-    "profiling": ("Profile", "merge_profiles", "profile", "read_events", "read_profile"),
+    "profiling": (
+        "Profile",
+        "check_profiles",
+        "merge_profiles",
+        "profile",
+        "profile_together",
+        "read_events",
+        "read_profile",
+    ),
     "providers": ("resolve_provider", "usable_providers"),
     "results": ("load_records", "record", "replay", "save_tables"),
     "sessions": ("make_session", "node_assignment", "optimized_model"),

@@ -3,15 +3,16 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ortmeter.cli.options import Feeds, add_feeds, add_session, make_feeds, number, thread_count
+from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, thread_count
 from ortmeter.cli.tables import MAX_DRAWN, readable
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
-from ortmeter.profiling import Profile, merge_profiles, profile
+from ortmeter.profiling import Profile, check_profiles, merge_profiles, profile_together
 from ortmeter.report import Report
 
 __all__ = ["register", "run"]
 
 _UNOPTIMIZED = "unoptimized"
+_MODEL, _BASELINE = "the model", "the baseline"
 
 
 def register(parser: ArgumentParser) -> None:
@@ -30,7 +31,11 @@ def register(parser: ArgumentParser) -> None:
     )
     add_session(parser, several=False)
     add_feeds(parser)
-    parser.add_argument("--repeat", type=number(1), default=50, help="runs that are recorded (50)")
+    parser.add_argument(
+        "--repeat",
+        type=number(1),
+        help="runs that are recorded (50; 100 beside a baseline, nothing is decided below)",
+    )
     parser.add_argument("--top", type=number(0), default=20, help="nodes in the table (20)")
 
 
@@ -45,30 +50,35 @@ def run(options: Namespace, report: Report) -> None:
         Report to fill.
     """
     model = Path(options.models[0])
-    feeds = make_feeds(options, [model])
-    found = _profile(options, model, feeds, options.optimization)
-    _describe(report, found, options.top)
-    if options.baseline == _UNOPTIMIZED:
-        _compare(options, report, _profile(options, model, feeds, "none"), found)
-    elif options.baseline:
-        other = Path(options.baseline)
-        baseline = _profile(options, other, make_feeds(options, [other]), options.optimization)
-        _compare(options, report, baseline, found)
-
-
-def _profile(options: Namespace, model: Path, feeds: Feeds, optimization: str) -> Profile:
-    return profile(
-        model,
-        feeds[model],
+    other = model if options.baseline in {None, _UNOPTIMIZED} else Path(options.baseline)
+    feeds = make_feeds(options, list(dict.fromkeys([model, other])))
+    levels = {_MODEL: options.optimization}
+    if options.baseline:
+        unoptimized = options.baseline == _UNOPTIMIZED
+        levels = {_BASELINE: "none" if unoptimized else options.optimization, **levels}
+    files = {_MODEL: model, _BASELINE: other}
+    profiles = profile_together(
+        {
+            name: {"model": files[name], "feeds": feeds[files[name]], "optimization": level}
+            for name, level in levels.items()
+        },
         provider=options.provider,
-        optimization=optimization,
         threads=thread_count(options.threads),
-        repeat=options.repeat,
+        repeat=options.repeat or (100 if options.baseline else 50),
     )
+    _describe(report, profiles[_MODEL], options.top)
+    if options.baseline:
+        _compare(options, report, profiles[_BASELINE], profiles[_MODEL])
 
 
 def _describe(report: Report, found: Profile, top: int) -> None:
     operators = found.by_operator()
+    if operators.empty:
+        report.conclude(
+            "no node is left to run: the outputs are inputs or constants, which the optimizer "
+            "computed once and for all."
+        )
+        return
     nodes = found.by_node().sort_values("median", ascending=False)
     report.add(
         "Time by operator",
@@ -90,17 +100,12 @@ def _describe(report: Report, found: Profile, top: int) -> None:
 
 def _compare(options: Namespace, report: Report, baseline: Profile, found: Profile) -> None:
     merged = merge_profiles(baseline, found)
-    report.add(
-        f"Beside the baseline, {Path(options.baseline).name}",
-        readable(merged[["label", "side", "mean_baseline", "mean_candidate"]].head(options.top)),
-        comparison_plot(merged, title="Baseline and candidate"),
-    )
-    before, after = (_median_run(p) for p in (baseline, found))
-    report.conclude(
-        f"with the profiler on, a run takes {after:.0f} µs, {before:.0f} µs for the baseline."
-    )
-
-
-def _median_run(found: Profile) -> float:
-    runs = found.by_iteration()
-    return float(runs["duration"][runs["steady"]].median())
+    if not merged.empty:
+        report.add(
+            f"Beside the baseline, {Path(options.baseline).name}",
+            readable(
+                merged[["label", "side", "mean_baseline", "mean_candidate"]].head(options.top)
+            ),
+            comparison_plot(merged, title="Baseline and candidate"),
+        )
+    report.conclude(f"{check_profiles(baseline, found)}.")

@@ -91,7 +91,7 @@ def operator_plot(
     Raises
     ------
     InvalidArgumentError
-        The profile holds no steady run.
+        No node ran.
     """
     frame = profile.by_operator()
     labels = [f"{op} ({calls:g})" for op, calls in zip(frame["op"], frame["calls"], strict=True)]
@@ -130,7 +130,7 @@ def node_plot(
     Raises
     ------
     InvalidArgumentError
-        There is no such operator, or no steady run.
+        There is no such operator, or no node ran.
     """
     frame = profile.by_node()
     if op is not None:
@@ -209,7 +209,7 @@ def _note(row: Any) -> NodeNote:
 def _bars(frame: pd.DataFrame, minimum: float, ax: "Axes | None") -> "Axes":
     """Plot one bar per row of a frame that has the columns median, q1 and q3 (µs)."""
     if frame.empty:
-        raise InvalidArgumentError("This profile has no steady run: there is nothing to plot")
+        raise InvalidArgumentError("No node ran in this profile: there is nothing to plot")
     shown = group_small(frame[["median", "q1", "q3"]].astype(float), ["median"], minimum)
     scale, unit = choose_unit(shown["median"].to_numpy())
     medians, q1, q3 = (shown[name].to_numpy() * scale for name in ("median", "q1", "q3"))
