@@ -6,6 +6,7 @@ import pytest
 from page_runner import run_page
 
 import ortmeter
+from ortmeter.claims import Answer, fact
 from ortmeter.environment import environment
 from ortmeter.providers import Provider
 from ortmeter.results import load_records
@@ -18,11 +19,11 @@ RECORDS = load_records(folder=DOC / "results")
 PAGES = sorted({record.page for record in RECORDS})
 
 
-def planted(page, sentences, cpu="A CPU_1", **data):
+def planted(page, answer, *found, cpu="A CPU_1", **data):
     args = ortmeter.get_parsed_args(page, args=[])
     machine = dataclasses.replace(environment(), cpu=cpu, cores=3, gpus=())
     record = ortmeter.record(page, args, Provider.parse("cpu"), data, machine)
-    return dataclasses.replace(record, sentences=sentences)
+    return dataclasses.replace(record, answer=Answer(answer), claims=found)
 
 
 def test_a_table_is_a_list_of_lists():
@@ -43,9 +44,9 @@ def test_texts_are_not_interpreted():
 def test_machines_have_one_row_each_and_pages_the_order_of_the_site():
     peaks = {"peaks": {"GFLOP/s": 123.4, "GB/s": 20.0}, "legend": "float32 on CPU, threads=1"}
     records = [
-        planted("plot_parallelized_reduction", ("first.", "second.")),
-        planted("plot_op_gemm2_cuda", ("gemm.",), **peaks),
-        planted("plot_op_gemm2_cuda", ("other.",), cpu="B", **peaks),
+        planted("plot_parallelized_reduction", "first.", fact("second.")),
+        planted("plot_op_gemm2_cuda", "gemm.", **peaks),
+        planted("plot_op_gemm2_cuda", "other.", cpu="B", **peaks),
     ]
     text = "\n".join(machines.machines_text(records))
     assert text.count("A CPU\\_1, 3 cores\n") == 1
@@ -57,32 +58,31 @@ def test_machines_have_one_row_each_and_pages_the_order_of_the_site():
     assert "second." not in text
 
 
-def test_without_records_nothing_is_claimed():
+def test_without_records_nothing_is_said():
     assert machines.machines_text([]) == ["Nothing was recorded yet."]
     assert "nothing was recorded" in "\n".join(claims.claims_text([]))
 
 
-def test_a_claim_is_answered_by_the_sentences_of_every_machine():
-    claim = claims.Claim("it is faster", "plot_x", "^speed")
+def test_an_original_claim_is_answered_by_the_claims_of_every_machine():
+    original = claims.Original("it is faster", "plot_x", "speed")
     records = [
-        planted("plot_x", ("speed: 2.", "size: 3."), cpu="A"),
-        planted("plot_x", ("speed: 4.",), cpu="B"),
-        planted("plot_y", ("speed: 5.",)),
+        planted("plot_x", "yes", fact("2").about("speed"), fact("3").about("size"), cpu="A"),
+        planted("plot_x", "no", fact("4").about("speed"), cpu="B"),
+        planted("plot_y", "no", fact("5").about("speed")),
     ]
-    assert claims.answers(claim, records) == [
-        ("a-3-cores, cpu", "speed: 2."),
-        ("b-3-cores, cpu", "speed: 4."),
-    ]
+    assert claims.answers(original, records) == [("a-3-cores, cpu", "2"), ("b-3-cores, cpu", "4")]
 
 
-@pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: claim.text[:40])
-def test_every_claim_is_answered(claim):
-    assert claims.answers(claim, RECORDS)
+@pytest.mark.parametrize("original", claims.ORIGINALS, ids=lambda original: original.text[:40])
+def test_every_original_claim_is_answered(original):
+    assert claims.answers(original, RECORDS)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_recorded_sentences_are_those_of_the_recorded_samples(page):
+def test_recorded_claims_are_those_of_the_recorded_samples(page):
     conclusion = run_page(page)["conclusion"]
     for record in RECORDS:
         if record.page == page:
-            assert conclusion(record).sentences == record.sentences
+            found = conclusion(record)
+            assert found.answer == record.answer
+            assert found.claims == record.claims

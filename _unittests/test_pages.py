@@ -17,7 +17,7 @@ from sphinx_gallery.notebook import jupyter_notebook
 from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 
 import ortmeter
-from ortmeter.timing import Measurement
+from ortmeter.timing import Comparison, Comparisons, Measurement
 
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
 GEMM = EXAMPLES / "performance" / "plot_op_gemm2_cuda.py"
@@ -157,51 +157,63 @@ def planted(**medians):
         "concat": "Concat then Gemm",
         "one": "one Gemm (constant)",
         "two_constant": "two Gemms (constant)",
+        "copied": "two Gemms (session.run)",
     }
     rng = np.random.default_rng(0)
-    return {
-        names[key]: Measurement(names[key], m * np.exp(0.01 * rng.standard_normal((1, 80))))
+    return Comparison(
+        Measurement(names[key], m * np.exp(0.01 * rng.standard_normal((10, 12))))
         for key, m in medians.items()
-    }
-
-
-def test_the_conclusion_follows_the_samples(gemm_page):
-    faster = planted(two=2.0, concat=1.0, one=1.0, two_constant=3.0)
-    slower = planted(two=1.0, concat=2.0, one=3.0, two_constant=1.5)
-    equal = planted(two=1.0, concat=1.0, one=1.0, two_constant=1.0)
-    sentences = gemm_page["conclude"]({1: faster, 2: slower, 3: equal})
-    change = next(s for s in sentences if s.startswith("weights that change"))
-    assert re.search(
-        r"Concat then Gemm is faster than two Gemms at size 1 \((1.9\d|2.0\d),", change
     )
-    assert re.search(
-        r"Concat then Gemm is slower than two Gemms at size 2 \((0.4\d|0.5\d),", change
+
+
+FASTER = planted(two=2.0, concat=1.0, one=1.0, two_constant=3.0, copied=2.0)
+SLOWER = planted(two=1.0, concat=2.0, one=3.0, two_constant=1.5, copied=2.0)
+EQUAL = planted(two=1.0, concat=1.0, one=1.0, two_constant=1.0, copied=1.0)
+
+
+def test_the_answer_follows_the_samples(gemm_page):
+    answer, claims = gemm_page["conclude"](Comparisons({1: FASTER, 2: SLOWER, 3: EQUAL}, "size"))
+    text = str(answer)
+    assert text.startswith(
+        "With constant weights, one Gemm (constant) is faster than two Gemms (constant) at size 1 "
     )
-    assert "claimed between Concat then Gemm and two Gemms at size 3 (" in change
-    ranks = [s for s in sentences if s.startswith("all four")]
-    assert "two Gemms is the fastest" in ranks[1]
-    assert "no difference can be claimed between" in ranks[2]
-    assert sentences[-1] == "the prediction that joined weights never lose is wrong at size 2."
-    assert "not contradicted" in gemm_page["conclude"]({1: faster, 3: equal})[-1]
+    assert "is slower than two Gemms (constant) at size 2" in text
+    assert "within 5% at size 3" in text
+    changing = [claim for claim in claims if claim.topic == "weights that change"]
+    assert [claim.verdict for claim in changing][:2] == ["faster", "slower"]
+    assert changing[0].ratio == pytest.approx(2, rel=0.05)
+    ranks = [str(claim) for claim in claims if "ranking" in claim.values]
+    assert ranks[1].startswith("size 2: two Gemms has the lowest median; slower: Concat then Gemm")
 
 
-def test_another_machine_gets_the_sentences_of_its_own_samples(gemm_page):
+@pytest.mark.parametrize(
+    ("groups", "verdict"),
+    [({1: FASTER, 2: SLOWER}, "wrong"), ({1: FASTER, 3: EQUAL}, "right")],
+)
+def test_the_prediction_is_judged(gemm_page, groups, verdict):
+    _, claims = gemm_page["conclude"](Comparisons(groups, "size"))
+    (prediction,) = [claim for claim in claims if "predicted" in claim.subject]
+    assert prediction.verdict == verdict
+
+
+def test_too_few_samples_decide_nothing(gemm_page):
+    few = Comparison(Measurement(m.name, m.seconds[:1, :5]) for m in FASTER.values())
+    answer, claims = gemm_page["conclude"](Comparisons({1: few}, "size"))
+    assert "too few samples for an interval" in str(answer)
+    assert not any(claim.is_difference for claim in claims)
+    (prediction,) = [claim for claim in claims if "predicted" in claim.subject]
+    assert prediction.verdict == "undecided"
+
+
+def test_another_machine_gets_the_answer_of_its_own_samples(gemm_page):
     here = gemm_page["here"]
-    slower = planted(two=1.0, concat=2.0, one=3.0, two_constant=1.5)
     there = dataclasses.replace(
         here,
-        data={**here.data, "results": {2: slower}},
+        data={**here.data, "results": Comparisons({2: SLOWER}, "size")},
         environment=dataclasses.replace(here.environment, cpu="A Planted CPU"),
     )
-    text = str(ortmeter.replay(gemm_page["report"], [there]))
+    text = " ".join(str(ortmeter.replay(gemm_page["report"], [there])).split())
     assert text.startswith("A Planted CPU, ")
-    sentence = "the prediction that joined weights never lose is wrong at size 2."
-    assert sentence in " ".join(text.split())
+    assert "one Gemm (constant) is slower than two Gemms (constant) at size 2 (0.5" in text
+    assert "Wrong: predicted that joined weights are never slower" in text
     assert "Measured on A Planted CPU" in text
-
-
-def test_the_conclusion_on_copies_follows_the_samples(gemm_page):
-    times = {"session.run": 2.0, "inputs bound": 1.0}
-    samples = {name: Measurement(name, np.full((1, 40), t)) for name, t in times.items()}
-    sentence = gemm_page["conclude_copies"]({64: samples})
-    assert "inputs bound is faster than session.run at size 64 (2.00, 2.00 to 2.00)" in sentence

@@ -106,7 +106,7 @@ def test_throughputs_may_be_unknown():
 
 
 def test_a_frame_without_throughput_is_refused():
-    with pytest.raises(InvalidArgumentError, match=r"\['gb_per_s'\] are missing.*'gflop_per_s'"):
+    with pytest.raises(InvalidArgumentError, match="Column 'gb_per_s' is missing.*'gflop_per_s'"):
         add_shares(pd.DataFrame({"gflop_per_s": [1.0]}), Peaks(1, 1))
 
 

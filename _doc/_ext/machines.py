@@ -49,7 +49,7 @@ def machines_text(records: Sequence[Record]) -> list[str]:
     )
     for own in _groups(records, _page_rank):
         lines += [reference(own[0].page), ""]
-        header = ("machine", "provider", "recorded", "first sentence of the conclusion")
+        header = ("machine", "provider", "recorded", "answer")
         lines += list_table(header, [_headline_row(record) for record in own])
     return lines
 
@@ -98,6 +98,7 @@ def _machine_row(own: Sequence[Record]) -> tuple[str, ...]:
 
 def _headline_row(record: Record) -> tuple[str, ...]:
     provider = record.configuration["provider"]
-    sentence = next(iter(record.sentences), "none")
-    cells = (record.machine, provider, f"{record.date:%Y-%m-%d}", sentence)
+    # Records of the first schema have claims only.
+    answer = next(iter(record.sentences), "none")
+    cells = (record.machine, provider, f"{record.date:%Y-%m-%d}", answer)
     return tuple(map(plain, cells))

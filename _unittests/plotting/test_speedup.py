@@ -1,19 +1,21 @@
 import pytest
 from matplotlib import pyplot as plt
 
+from ortmeter.claims import compare_ratio
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting import speedup_plot
-from ortmeter.timing import Speedup
 
-SPEEDUPS = {
-    256: [Speedup("a", "b", 1.5, 1.2, 1.9), Speedup("a", "c", 0.9, 0.8, 1.0)],
-    512: [Speedup("a", "b", 2.0, 1.8, 2.1)],
-}
+CLAIMS = [
+    compare_ratio("b", "a", 1.5, (1.2, 1.9)).at(size=256),
+    compare_ratio("c", "a", 0.9, (0.8, 1.0)).at(size=256),
+    compare_ratio("b", "a", 2.0, (1.8, 2.1)).at(size=512),
+]
+ONE = compare_ratio("b", "a", 1.0, (1.0, 1.0))
 
 
 @pytest.fixture
 def ax():
-    yield speedup_plot(SPEEDUPS, x="size", title="Speedup", caption="CPU")
+    yield speedup_plot(CLAIMS, title="Speedup", caption="CPU")
     plt.close("all")
 
 
@@ -43,9 +45,17 @@ def test_the_axes_say_what_is_better_and_over_what(ax):
     assert ax.get_title(loc="left") == "Speedup"
 
 
+def test_too_few_samples_have_no_whisker():
+    ax = speedup_plot([compare_ratio("b", "a", 1.5, None)], title="")
+    _, _, (bars,) = ax.containers[0]
+    assert [segment[:, 1].tolist() for segment in bars.get_segments()] == [[1.5, 1.5]]
+    plt.close("all")
+
+
 @pytest.mark.parametrize(
-    "speedups", [{}, {1: []}, {1: [Speedup("a", "b", 1, 1, 1), Speedup("c", "b", 1, 1, 1)]}]
+    "claims",
+    [[], [ONE, compare_ratio("b", "c", 1.0, (1.0, 1.0))], [ONE.at(size=1), ONE.at(threads=1)]],
 )
-def test_one_baseline_is_needed(speedups):
+def test_one_baseline_and_one_axis_are_needed(claims):
     with pytest.raises(InvalidArgumentError, match="Accepted: speedups over one baseline"):
-        speedup_plot(speedups, x="size", title="")
+        speedup_plot(claims, title="")

@@ -2,26 +2,31 @@ import copy
 import dataclasses
 import datetime as dt
 import json
+import os
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import ortmeter
+from ortmeter.claims import Answer, compare_ratio, fact
 from ortmeter.conclusion import Conclusion
 from ortmeter.environment import Gpu, environment
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
 from ortmeter.providers import Provider
 from ortmeter.results import SCHEMA, Record, load, load_records, machine_name, record, replay
-from ortmeter.timing import Measurement
+from ortmeter.timing import Comparison, Comparisons, Measurement
 
 CPU = Provider.parse("cpu")
+PAIR = Comparison([Measurement("a", [[1e-3, 2e-3]]), Measurement("b", [[1e-3, 1e-3]])], "budget")
 DATA = {
-    "latency": {256: {"a": Measurement("a", [[1e-3, 2e-3]])}},
+    "latency": Comparisons({256: PAIR}, "size"),
     "errors": pd.DataFrame({"size": [256], "error (ulp)": [0.5]}),
     "legend": "float32",
 }
-SAID = Conclusion(("a sentence.",), "a machine")
+CLAIM = compare_ratio("b", "a", 1.5, (1.4, 1.6), how="10 processes", where={"size": np.int64(256)})
+ANSWER = Answer("b wins, {times:.2f} times.", (CLAIM,), {"times": np.float32(1.5)})
+SAID = Conclusion(ANSWER, (CLAIM, fact("a sentence").about("a topic")), "a machine")
 
 
 def planted(**params):
@@ -39,7 +44,11 @@ def test_a_record_comes_back_from_its_file(tmp_path):
     assert after.date == before.date
     assert after.configuration == {"size": "256", "provider": "cpu"}
     assert after.data["legend"] == "float32"
-    assert after.sentences == ("a sentence.",)
+    assert after.sentences == SAID.sentences
+    assert after.claims[1].topic == "a topic"
+    assert (after.answer.claims, str(after.answer)) == ((CLAIM,), "b wins, 1.50 times.")
+    assert after.data["latency"].axis == "size"
+    assert after.data["latency"][256].stopped == "budget"
     np.testing.assert_array_equal(after.data["latency"][256]["a"].seconds, [[1e-3, 2e-3]])
     pd.testing.assert_frame_equal(after.data["errors"], DATA["errors"])
     assert after.save(SAID, tmp_path / "again").read_bytes() == file.read_bytes()
@@ -82,8 +91,32 @@ def test_a_failed_write_leaves_the_file_that_was_there(tmp_path, monkeypatch):
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
+def _claim(**changed):
+    return {**fact("it is").to_dict(), **changed}
+
+
+def _ragged():
+    samples = {"seconds": [[1.0, 2.0], [1.0]], "repeat": 2, "number": 1, "warmup": []}
+    work = {"flop": None, "bytes_moved": None}
+    return {"$": "measurement", "unit": "s", "name": "a", **samples, **work}
+
+
+def _table(dtype, values):
+    column = {"name": "n", "dtype": dtype, "values": values}
+    return {"$": "table", "index": [], "columns": [column]}
+
+
 BROKEN = [
-    (lambda fields: fields.update(schema_version=2), r"schema_version 2. Accepted: 1"),
+    (lambda fields: fields.update(schema_version=3), r"schema_version is 3. Accepted: 1, 2"),
+    (lambda fields: fields.update(date="2026-13-45T00:00:00+00:00"), "month must be in"),
+    (lambda fields: fields.update(date="2026-01-01T00:00:00"), "has no time zone"),
+    (lambda fields: fields.update(claims=[{"subject": "a"}]), r"\['claims'\]"),
+    (lambda fields: fields["claims"].append(_claim(verdict="best")), r"\['claims'\]"),
+    (lambda fields: fields["claims"].append(_claim(baseline="b")), "baseline and a ratio"),
+    (lambda fields: fields.update(answer="yes"), r"\['answer'\]"),
+    (lambda fields: fields["data"]["items"].append(["x", _ragged()]), "not a record: "),
+    (lambda fields: fields["data"]["items"].append(["x", _table("int8", [1000])]), "not a record"),
+    (lambda fields: fields["data"]["items"].append(["x", _table("int64", ["y"])]), "not a record"),
     (lambda fields: fields.pop("date"), "'date' is a required property"),
     (lambda fields: fields.update(more=1), "'more' was unexpected"),
     (lambda fields: fields["environment"].pop("cpu"), "'cpu' is a required property"),
@@ -114,6 +147,57 @@ def test_what_is_not_a_record_is_refused(tmp_path, content):
     file.write_bytes(content)
     with pytest.raises(RecordError, match="record.json"):
         load(file)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "record.json")
+    with pytest.raises(RecordError, match="record.json: not a regular file"):
+        load(tmp_path / "record.json")
+
+
+def test_values_that_are_nested_too_deeply_are_refused(tmp_path):
+    fields = planted().to_dict()
+    inner = []
+    for _ in range(100_000):
+        inner = [inner]
+    fields["data"]["items"].append(["x", inner])
+    with pytest.raises(RecordError):
+        Record.from_dict(fields)
+
+
+def test_the_samples_are_one_tidy_frame():
+    frame = planted().to_frame()
+    assert frame.columns.tolist() == [
+        *("group", "size", "candidate", "process", "round", "seconds")
+    ]
+    assert frame["seconds"].tolist() == [1e-3, 2e-3, 1e-3, 1e-3]
+    assert set(frame["group"]) == {"latency"}
+    assert set(frame["size"]) == {256}
+
+
+def test_the_claims_of_the_first_schema_are_computed_again_from_its_samples():
+    rng = np.random.default_rng(0)
+    times = {
+        name: t * np.exp(0.01 * rng.standard_normal((5, 8))) for name, t in (("a", 2), ("b", 1))
+    }
+    rows = {name: {"name": name, "seconds": t.tolist(), "repeat": 8} for name, t in times.items()}
+    work = {"$": "measurement", "unit": "s", "number": 1, "warmup": []}
+    items = [[n, {**work, "flop": None, "bytes_moved": None, **row}] for n, row in rows.items()]
+    group = {"$": "mapping", "items": items}
+    fields = json.loads(planted().to_json())
+    del fields["claims"], fields["answer"]
+    fields |= {"schema_version": 1, "sentences": ["b is 9.99 times faster than a."]}
+    fields["data"] = {
+        "$": "mapping",
+        "items": [["results", {"$": "mapping", "items": [[8, group]]}]],
+    }
+    old = Record.from_dict(fields)
+    (claim,) = old.claims
+    assert (claim.verdict, claim.subject, claim.baseline) == ("faster", "b", "a")
+    assert claim.ratio == pytest.approx(2, rel=0.02)
+    assert not any("9.99" in sentence for sentence in old.sentences)
+    assert old.answer is None
+    assert Record.from_dict(json.loads(old.to_json())).to_dict()["schema_version"] == 2
 
 
 def test_a_missing_file_is_an_error_of_ours(tmp_path):

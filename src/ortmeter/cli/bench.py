@@ -18,18 +18,9 @@ from ortmeter.cli.options import (
     split,
     thread_count,
 )
-from ortmeter.plotting import latency_plot
 from ortmeter.providers import resolve_provider
 from ortmeter.report import Report
-from ortmeter.timing import (
-    Candidate,
-    Measurement,
-    in_milliseconds,
-    measure,
-    rank,
-    speedup,
-    to_frame,
-)
+from ortmeter.timing import Candidate, Comparison, measure
 
 __all__ = ["register", "run"]
 
@@ -45,7 +36,9 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODEL", nargs="+", help="ONNX file")
     add_session(parser, several=True)
     add_feeds(parser)
-    parser.add_argument("--repeat", type=number(1), default=50, help="samples, at least (50)")
+    parser.add_argument(
+        "--repeat", type=number(1), help="samples, at least (100, or 12 in each process)"
+    )
     parser.add_argument(
         "--processes", type=number(1), default=1, help="fresh processes that measure (1: this one)"
     )
@@ -54,7 +47,7 @@ def register(parser: ArgumentParser) -> None:
         type=number(0, kind=float),
         default=10.0,
         metavar="SECONDS",
-        help="time to sample (10)",
+        help="time to measure, warm-up and processes included (10)",
     )
 
 
@@ -75,10 +68,11 @@ def run(options: Namespace, report: Report) -> None:
         processes=options.processes,
         budget_s=options.budget,
     )
-    report.add("Latency", _latency_table(results), _plot(results))
+    table = _latency_table(results).rename_axis(columns=results.how)
+    report.add("Latency", table, results.plot(title="Latency of a run"))
     if len(results) > 1:
         report.add("Speedup over the first", _speedup_table(results))
-        report.conclude(f"{rank(results)}.")
+        report.conclude(f"{results.ranking()}.")
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
     report.add("Memory of a process that runs it", _memory_table(candidates))
@@ -112,22 +106,14 @@ def _label(axis: str, value: Any, models: Iterable[Path]) -> str:
     return value.name if len(same_name) == 1 else str(value)
 
 
-def _latency_table(results: Mapping[str, Measurement]) -> pd.DataFrame:
-    table = in_milliseconds(to_frame({0: results}, "x").drop(columns="x"), ["candidate"])
+def _latency_table(results: Comparison) -> pd.DataFrame:
+    table = results.to_frame()
     table.insert(3, "runs/s", [float(f"{1 / m.median:.4g}") for m in results.values()])
     return table
 
 
-def _plot(results: Mapping[str, Measurement]) -> Any:
-    axes = latency_plot(to_frame({1: results}, "x"), x="x", title="Latency of a run")
-    axes.set_ylabel("candidate")
-    return axes
-
-
-def _speedup_table(results: Mapping[str, Measurement]) -> pd.DataFrame:
-    baseline, *others = results.values()
-    found = [speedup(baseline, other) for other in others]
-    rows = [(s.candidate, s.ratio, s.low, s.high, s.verdict) for s in found]
+def _speedup_table(results: Comparison) -> pd.DataFrame:
+    rows = [(c.subject, c.ratio, c.low, c.high, c.verdict) for c in results.speedups()]
     columns = ["candidate", "speedup", "low", "high", "verdict"]
     return pd.DataFrame(rows, columns=columns).set_index("candidate").round(3)
 

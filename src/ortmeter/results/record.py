@@ -161,7 +161,9 @@ class Record:
             if reason := why_invalid(fields):
                 raise RecordError(f"not a record: {reason}")
             return _decode_record(cls, fields)
-        except (ValueError, TypeError, KeyError, RecursionError, InvalidArgumentError) as error:
+        except RecordError:
+            raise
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise RecordError(f"not a record: {type(error).__name__}: {error}") from error
 
     def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
@@ -263,7 +265,7 @@ def load(file: str | os.PathLike[str]) -> Record:
         The file cannot be read, is not JSON, or does not follow the schema.
     """
     try:
-        if not Path(file).is_file():
+        if Path(file).exists() and not Path(file).is_file():
             raise RecordError("not a regular file")
         return Record.from_dict(orjson.loads(Path(file).read_bytes()))
     except (OSError, orjson.JSONDecodeError) as error:
