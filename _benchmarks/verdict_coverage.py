@@ -1,4 +1,4 @@
-"""How often does an interval hold the true ratio, and how often is a verdict wrong?
+"""Measure how often an interval holds the true ratio, and how often a verdict is wrong.
 
 Samples are drawn with a known ratio and go through the real stopping rule of ``measure``, with a
 clock that they advance. Both candidates share slow spells, drift and spikes; each one has its own
@@ -6,8 +6,9 @@ correlated noise, spikes, and an effect of its process. A verdict is wrong when 
 sign, when it claims a difference at a ratio of 1, or says equivalent beyond the minimum effect.
 
 ``python _benchmarks/verdict_coverage.py --trials 2000 --workers 2``
-``python _benchmarks/verdict_coverage.py --same 200``: two identical sessions against each other,
-in fresh processes, again and again; how many differences are claimed?
+``python _benchmarks/verdict_coverage.py --same 200``: two identical sessions against each other, in
+10 fresh processes, ten pairs at a time; how many differences are claimed? With ``--processes 1``,
+each pair has one fresh process.
 """
 
 import argparse
@@ -16,14 +17,18 @@ import itertools
 import multiprocessing
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.random import Generator
 from scipy.signal import lfilter
 
 import ortmeter
-from ortmeter.timing import Measurement, measure
+from ortmeter.claims import Claim
+from ortmeter.timing import Candidate, Comparison, Measurement, measure, measure_each
 from ortmeter.timing.processes import collect
 
+Array = np.ndarray
 SECONDS = 1e-3  # of a sample
 MOST_ROUNDS = 1500
 RATIOS = (1.0, 1.03, 1.10, 1.5)
@@ -59,35 +64,37 @@ CASES = [
 class Clock:
     """A clock that only the candidates advance."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = 0.0
 
-    def __call__(self):
+    def __call__(self) -> float:
+        """Return the time."""
         return self.now
 
-    def candidate(self, seconds):
+    def candidate(self, seconds: Array) -> Callable[[], None]:
         """Return a function that lasts what the array says, call after call."""
         durations = iter(seconds.tolist())
 
-        def call():
+        def call() -> None:
             self.now += next(durations)
 
         return call
 
 
-def correlated(rng, rounds, deviation, correlation):
+def correlated(rng: Generator, rounds: int, deviation: float, correlation: float) -> Array:
     """Normal noise whose neighbours are correlated."""
     steps = rng.standard_normal(rounds) * deviation * np.sqrt(1 - correlation**2)
     steps[0] = rng.standard_normal() * deviation
-    return lfilter([1.0], [1.0, -correlation], steps)
+    filtered: Array = lfilter([1.0], [1.0, -correlation], steps)
+    return filtered
 
 
-def spikes(rng, rounds, size):
+def spikes(rng: Generator, rounds: int, size: float) -> Array:
     """Add a long sample from time to time."""
     return (rng.random(rounds) < 0.02) * rng.exponential(size, rounds)  # noqa: PLR2004
 
 
-def draw(rng, case, ratio, rounds):
+def draw(rng: Generator, case: Case, ratio: float, rounds: int) -> list[Array]:
     """Draw the samples of both candidates in one process, the baseline first."""
     shared = correlated(rng, rounds, 0.1, 0.9) + case.drift * np.linspace(0, 1, rounds)
     shared = shared + spikes(rng, rounds, 1.0)
@@ -104,7 +111,7 @@ def draw(rng, case, ratio, rounds):
     ]
 
 
-def one_process(rng, case, ratio, seed):
+def one_process(rng: Generator, case: Case, ratio: float, seed: int) -> Comparison:
     """Measure in one process, with the real loop."""
     clock = Clock()
     drawn = draw(rng, case, ratio, MOST_ROUNDS + 50)
@@ -117,11 +124,11 @@ def one_process(rng, case, ratio, seed):
     return measure(candidates, timer=clock, **options)
 
 
-def several_processes(rng, case, ratio):
+def several_processes(rng: Generator, case: Case, ratio: float) -> Comparison:
     """Measure in several processes, with the real rule and processes that are drawn."""
     clock = Clock()
 
-    def run(_rank, keys, _budget):
+    def run(_rank: int, keys: Sequence[str], _budget: float) -> dict[str, dict[str, Measurement]]:
         baseline, candidate = draw(rng, case, ratio, case.repeat)
         clock.now += 1.0
         both = {
@@ -134,7 +141,7 @@ def several_processes(rng, case, ratio):
     return collect([""], run, budget_s=2.0 * case.processes, **options)[""]
 
 
-def is_wrong(claim, ratio):
+def is_wrong(claim: Claim, ratio: float) -> bool:
     """Whether the verdict contradicts the true ratio."""
     says = {"faster": ratio > 1, "slower": False, "equivalent": ratio < 1 + claim.min_effect}
     if claim.verdict == "different":
@@ -142,11 +149,14 @@ def is_wrong(claim, ratio):
     return not says.get(claim.verdict, True)
 
 
-def try_case(task):
+def try_case(
+    task: tuple[Case, float, int],
+) -> tuple[Case, float, int, Counter[str], float, float]:
     """Run the trials of a case; return a row of the table."""
     case, ratio, trials = task
-    counts = Counter()
-    widths, rounds = [], []
+    counts: Counter[str] = Counter()
+    widths: list[float] = []
+    rounds: list[int] = []
     for seed in range(trials):
         rng = np.random.default_rng([seed, int(1000 * ratio)])
         if case.processes == 1:
@@ -162,10 +172,17 @@ def try_case(task):
             counts["right"] += claim.verdict == ("faster" if ratio >= 1.05 else claim.verdict)  # noqa: PLR2004
             counts[claim.verdict] += 1
             widths.append(np.log(claim.high / claim.low) / 2)
-    return case, ratio, trials, counts, np.median(widths or [np.nan]), np.median(rounds)
+    return (
+        case,
+        ratio,
+        trials,
+        counts,
+        float(np.median(widths or [np.nan])),
+        float(np.median(rounds)),
+    )
 
 
-def print_table(trials, workers):
+def print_table(trials: int, workers: int) -> int:
     """Print one line per case and ratio."""
     print(f"{'case':42s} proc repeat ratio | held  wrong  power  none | half-width  samples")
     failures = 0
@@ -188,25 +205,46 @@ def print_table(trials, workers):
     return failures
 
 
-def print_same(trials, processes):
-    """Compare a session with itself: every difference that is claimed is wrong."""
-    text = """<ir_version: 10, opset_import: ["": 21]>
-    g (float[64, 64] X) => (float[64, 64] Y) { Z = MatMul(X, X)  Y = Softmax(Z) }"""
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[64, 64] X) => (float[64, 64] Y) { Z = MatMul(X, X)  Y = Softmax(Z) }"""
+PAIRS = 10  # pairs that share their processes
+
+
+def make_pair() -> dict[str, Candidate]:
+    """Make two sessions of one model."""
     feeds = {"X": np.random.default_rng(0).standard_normal((64, 64), dtype=np.float32)}
-    verdicts = Counter()
-    for trial in range(trials):
-        pair = {
-            name: ortmeter.session_candidate(text, feeds, provider="cpu", threads=1)
-            for name in ("one", "same")
-        }
-        budget = 60.0 if processes > 1 else 2.0
-        found = measure(pair, processes=processes, budget_s=budget, seed=1000 * trial)
-        claim = found.speedup("one", "same")
-        verdicts[claim.verdict] += 1
-        if claim.verdict in {"faster", "slower", "different"}:
-            print(f"trial {trial}: {claim}", flush=True)
+    options = {"provider": "cpu", "threads": 1}
+    return {name: ortmeter.session_candidate(TEXT, feeds, **options) for name in ("one", "same")}
+
+
+def same_in_one_process(trial: int) -> Sequence[Claim]:
+    """Compare the sessions of a pair in this process, which is fresh."""
+    found = measure(make_pair(), budget_s=5.0, seed=trial)
+    return [found.speedup("one", "same")]
+
+
+def same_in_processes(trial: int, processes: int) -> Sequence[Claim]:
+    """Compare the sessions of some pairs in fresh processes."""
+    pairs = {i: make_pair() for i in range(PAIRS)}
+    options = {"processes": processes, "budget_s": 300.0, "seed": 1000 * trial}
+    return measure_each(pairs, axis="pair", **options).speedup("one", "same")
+
+
+def print_same(trials: int, processes: int) -> int:
+    """Compare a session with itself: every difference that is claimed is wrong."""
+    if processes > 1:
+        found = (same_in_processes(trial, processes) for trial in range(trials // PAIRS))
+    else:
+        pool = multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1)
+        found = pool.imap(same_in_one_process, range(trials))
+    verdicts: Counter[str] = Counter()
+    for trial, claims in enumerate(found):
+        for claim in claims:
+            verdicts[claim.verdict] += 1
+            if claim.verdict in {"faster", "slower", "different"}:
+                print(f"trial {trial}: {claim}", flush=True)
     wrong = sum(verdicts[v] for v in ("faster", "slower", "different"))
-    print(f"{wrong} wrong claims in {trials}: {dict(verdicts)}")
+    print(f"{wrong} wrong claims in {verdicts.total()}: {dict(verdicts)}")
     return wrong
 
 
