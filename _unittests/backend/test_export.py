@@ -1,10 +1,11 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from ortmeter.backend import export
+from ortmeter.backend import FallbackWarning, OrtBackend, export
 from ortmeter.backend.export import export_graph
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -91,3 +92,32 @@ def test_the_model_has_no_path_of_this_machine():
 )
 def test_the_cause_is_one_line(text, expected):
     assert export._describe(ValueError(text)) == expected
+
+
+BYTES = torch.tensor([1, 200, 255], dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("level", ["none", "default"])
+@pytest.mark.parametrize(
+    ("shift", "expected"),
+    [
+        (lambda x: x << 1, np.uint8([2, 144, 254])),
+        (lambda x: x >> 1, np.uint8([0, 100, 127])),
+        (lambda x: torch.bitwise_left_shift(x, x % 2), np.uint8([2, 200, 254])),
+        # inside the graph, whose result has the right type
+        (lambda x: (x << 1).to(torch.int32) + 1, np.int32([3, 145, 255])),
+    ],
+)
+def test_a_result_of_another_type_is_left_to_torch(shift, expected, level):
+    with torch.no_grad(), pytest.warns(FallbackWarning, match="shift.* i8 while torch gives u8"):
+        got = torch.compile(shift, backend=OrtBackend(level))(BYTES)
+    assert got.numpy().dtype == expected.dtype
+    np.testing.assert_array_equal(got.numpy(), expected)
+
+
+def test_shifts_that_keep_their_type_are_exported():
+    backend, x = OrtBackend(), torch.tensor([1, -100, 2**30])
+    with torch.no_grad():
+        got = torch.compile(lambda x: (x << 2) + (x >> 3), backend=backend)(x)
+    np.testing.assert_array_equal(got.numpy(), (x.numpy() << 2) + (x.numpy() >> 3))
+    assert len(backend.graphs) == 1

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import onnx.shape_inference
 import onnx_ir
 import torch
 from torch.fx import GraphModule, Node
@@ -20,6 +21,7 @@ from ortmeter.backend._internals import (
 from ortmeter.backend._noise import quiet
 from ortmeter.backend.errors import UnsupportedGraphError
 from ortmeter.backend.outputs import OutputPlan, plan_outputs
+from ortmeter.dtypes import short_name
 
 __all__ = ["ExportedGraph", "GraphInput", "export_graph"]
 
@@ -146,6 +148,7 @@ def _convert(
         raise UnsupportedGraphError(_describe(cause)) from cause
     exported = cast("torch.export.ExportedProgram", program.exported_program)
     _refuse_training(exported)
+    _refuse_other_types(program.model, exported)
     signature = exported.graph_signature
     if signature.buffers_to_mutate:
         constants = ", ".join(signature.buffers_to_mutate.values())
@@ -238,6 +241,28 @@ def _refuse_training(program: torch.export.ExportedProgram) -> None:
                 f"aten.{name}: torch.onnx exports batch normalization for inference only",
                 "Call model.eval()",
             )
+
+
+def _refuse_other_types(model: onnx_ir.Model, program: torch.export.ExportedProgram) -> None:
+    """Refuse what is converted to operators of another type, as shifts of unsigned integers.
+
+    The exporter declares the types of torch; those of the operators are inferred.
+    """
+    untyped = onnx_ir.to_proto(model)
+    del untyped.graph.value_info[:]
+    for output in untyped.graph.output:
+        output.ClearField("type")
+    graph = onnx.shape_inference.infer_shapes(untyped).graph
+    inferred = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output)}
+    targets = {node.name: node.target for node in program.graph.nodes}
+    for node in model.graph:
+        for value in node.outputs:
+            got, declared = inferred.get(str(value.name), 0), value.dtype
+            if got and declared and got != declared:
+                raise UnsupportedGraphError(
+                    f"{targets.get(value.name, node.op_type)}: torch.onnx converts it to operators "
+                    f"that give {short_name(got)} while torch gives {short_name(declared)}"
+                )
 
 
 def _refuse_random(node: onnx_ir.Node) -> None:
