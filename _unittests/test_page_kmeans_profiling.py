@@ -123,3 +123,14 @@ def test_kernels_are_counted_once_per_run(page):
     ran, table = page["ran"], page["table"]
     assert table["kernels"].sum() == len(ran.events)
     assert table["kernels"].sum() == len(page["model"].graph.node) * page["args"].runs
+
+
+def test_the_two_models_were_profiled_in_turn(page):
+    whole, labels = page["profiles"].values()
+    assert whole.latencies is labels.latencies
+    found = page["merged"]
+    only = found[found["side"] == "baseline only"]
+    # The square root is for the distances only.
+    assert "Sqrt" in set(only["op"])
+    sentences = [str(sentence) for sentence in page["conclusion"](page["here"]).sentences]
+    assert {f"{claim}." for claim in page["check"].claims} <= set(sentences)

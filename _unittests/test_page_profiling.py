@@ -53,27 +53,37 @@ WRITTEN = nodes(("a", "Conv", 900.0, 400.0), ("b", "PRelu", 100.0, 50.0))
 
 
 @pytest.mark.parametrize(
-    ("blocked", "expected"),
+    ("blocked", "verdict", "expected"),
     [
-        (500.0, "take 400 µs less than as written: they pay for"),
-        (850.0, "take 50 µs less than as written: they do not pay for"),
-        (950.0, "take 50 µs more than as written: they do not pay for"),
+        (500.0, "agree", "take 400 µs less than as written: they pay for"),
+        (850.0, "agree", "take 50 µs less than as written: they do not pay for"),
+        (950.0, "agree", "take 50 µs more than as written: they do not pay for"),
+        (500.0, "opposed", "the profiles do not tell whether they pay for"),
+        (950.0, "undecided", "the profiles do not tell whether they pay for"),
     ],
 )
-def test_the_conclusion_on_the_layout_is_a_balance(page, blocked, expected):
+def test_the_conclusion_on_the_layout_is_a_balance(page, blocked, verdict, expected):
     rewritten = nodes(
         ("r0", "ReorderInput", 60.0, 1.0),
         ("a_nchwc", "Conv", blocked, 400.0),
         ("r1", "ReorderOutput", 40.0, 1.0),
         ("b", "PRelu", 100.0, 50.0),
     )
-    sentence = page["conclude_layout"](WRITTEN, rewritten)
+    sentence = page["conclude_layout"](WRITTEN, rewritten, verdict)
     assert sentence.startswith("in the profile, 2 reorders take 100 µs per run; the other kernels")
-    assert expected in sentence
+    assert f"{expected} the reorders." in sentence
 
 
-def test_without_reorder_there_is_no_balance(page):
-    assert page["conclude_layout"](WRITTEN, WRITTEN) == "no image was reordered."
+@pytest.mark.parametrize("verdict", ["agree", "opposed"])
+def test_without_reorder_there_is_no_balance(page, verdict):
+    assert page["conclude_layout"](WRITTEN, WRITTEN, verdict) == "no image was reordered."
+
+
+def test_the_two_profiles_were_taken_in_turn(page):
+    before, after = page["profiles"].values()
+    assert before.latencies is after.latencies
+    sentences = [str(sentence) for sentence in page["conclusion"](page["here"]).sentences]
+    assert {f"{claim}." for claim in page["check"].claims} <= set(sentences)
 
 
 def test_the_node_with_the_most_to_win_is_told(page):

@@ -44,12 +44,15 @@ def test_kernels_and_latencies_point_the_same_way_or_not(kernels, latencies, ver
     check = ProfileCheck(planted(*kernels), planted(*latencies))
     assert check.verdict == verdict
     said = {
-        "agree": "both say the same",
+        "agree": "the latency say the same",
         "opposed": "nothing can be concluded about nodes",
         "undecided": "is not confirmed",
     }
     assert str(check).endswith(said.pop(verdict))
     assert not any(text in str(check) for text in said.values())
+    kernels_said, latency_said, _ = map(str, check.claims)
+    assert kernels_said.startswith("kernels in total: ")
+    assert latency_said.startswith("latency without the profiler: ")
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -50,7 +50,7 @@ from ortmeter.environment import cpu_flags, environment
 from ortmeter.models import sample_cnn
 from ortmeter.peaks import add_shares, measured_peaks
 from ortmeter.plotting import comparison_plot, operator_plot, profile_notes, timeline_figure
-from ortmeter.profiling import merge_profiles, profile
+from ortmeter.profiling import ProfileCheck, check_profiles, merge_profiles, profile_together
 
 args = ortmeter.get_parsed_args(
     "plot_profiling",
@@ -58,7 +58,7 @@ args = ortmeter.get_parsed_args(
     size=Param(112, fast=16, minimum=2, help="height and width of the image, even"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=0, help="threads of an operator, 0 lets onnxruntime choose"),
-    runs=Param(50, fast=5, minimum=2, help="runs of a profile"),
+    runs=Param(101, fast=5, minimum=2, help="runs of a profile, the first one apart"),
     repeat=Param(20, fast=5, minimum=1, help="samples of a latency in each process, at least"),
     processes=Param(5, fast=1, minimum=1, help="fresh processes that measure a latency"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
@@ -174,23 +174,20 @@ show(errors.rename_axis(columns=f"on {provider.label}").map(lambda v: float(f"{v
 # Where does the time go?
 # -----------------------
 #
-# ``profile`` runs the model with the profiler of onnxruntime. The first run, which allocates, is
-# apart: what follows is about the other ones. A profiler has a cost, and kernels do not fill a run:
-# the conclusion tells how much.
+# ``profile_together`` runs the two models with the profiler of onnxruntime, in turn: a machine is
+# not as fast from one second to the next, and each round has one run of each, with the profiler and
+# without it. The first run, which allocates, is apart: what follows is about the other ones. A
+# profiler has a cost, and kernels do not fill a run: the conclusion tells how much.
 
 AS_WRITTEN, REWRITTEN = "as written", "blocked"
 BLOCKED = "com.microsoft.nchwc"
-profiles = {
-    name: profile(
-        model,
-        feeds,
-        provider=provider,
-        optimization=LEVELS[name],
-        threads=args.threads,
-        repeat=args.runs - 1,
-    )
-    for name in (AS_WRITTEN, REWRITTEN)
-}
+profiles = profile_together(
+    {name: {"optimization": LEVELS[name]} for name in (AS_WRITTEN, REWRITTEN)},
+    model=model,
+    feeds=feeds,
+    repeat=args.runs - 1,
+    **OPTIONS,
+)
 
 # %%
 # The network as it was written. The colour of a node is its share of the time; its time, its
@@ -246,6 +243,13 @@ timeline_figure(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=
 # What did the optimizer change?
 # ------------------------------
 #
+# Nodes may be compared when their total says what the latency says, without the profiler, in the
+# same rounds.
+
+check = check_profiles(before, after)
+print(*check.claims, sep="\n")
+
+# %%
 # Two nodes match when they have the same operator, domain, provider, types and shapes. A
 # convolution that works on blocks is another kernel than one that does not: it is on one side only,
 # and has no time on the other one. The type, float32, is left out of the labels.
@@ -363,17 +367,19 @@ def conclude_latency(measured):
     return [f"{sentence}." for sentence in (found, *steps, prediction)]
 
 
-def conclude_layout(before, after):
+def conclude_layout(before, after, verdict):
     reorders = after["op"].astype(str).str.startswith("Reorder")
     if not reorders.any():
         return "no image was reordered."
     cost = after["median"][reorders].sum()
     saved = before["median"].sum() - after["median"][~reorders].sum()
-    balance = "pay for" if saved > cost else "do not pay for"
+    balance = "they pay for" if saved > cost else "they do not pay for"
+    if verdict != "agree":
+        balance = "the profiles do not tell whether they pay for"
     change = f"{abs(saved):.0f} µs {'less' if saved >= 0 else 'more'}"
     return (
         f"in the profile, {reorders.sum()} reorders take {cost:.0f} µs per run; the other kernels "
-        f"take {change} than as written: they {balance} the reorders."
+        f"take {change} than as written: {balance} the reorders."
     )
 
 
@@ -415,6 +421,7 @@ def conclude_machine(block, flags):
 data = {
     "measured": measured,
     "nodes": {name: frame[["name", "op", "median", "least"]] for name, frame in nodes.items()},
+    "check": (check.kernels, check.latencies),
     "images": images,
     "block": find_block(after.events),
     "flags": list(cpu_flags()),
@@ -427,9 +434,11 @@ here = ortmeter.record("plot_profiling", args, provider, data)
 
 def conclusion(record):
     data = record.data
+    check = ProfileCheck(*data["check"])
     sentences = [
         *conclude_latency(data["measured"]),
-        conclude_layout(data["nodes"][AS_WRITTEN], data["nodes"][REWRITTEN]),
+        *(f"{claim}." for claim in check.claims),
+        conclude_layout(data["nodes"][AS_WRITTEN], data["nodes"][REWRITTEN], check.verdict),
         conclude_nodes(data["nodes"][REWRITTEN]),
         f"{ortmeter.speedup(data['images'][NOISE], data['images'][SURFACE])}.",
         conclude_machine(data["block"], data["flags"]),

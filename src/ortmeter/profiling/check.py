@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortmeter.claims import Claim
+from ortmeter.claims import Claim, fact
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.profiling.record import Profile
 from ortmeter.timing import Measurement, speedup
@@ -16,10 +16,12 @@ _S_PER_US = 1e-6
 #: Verdicts that know which side is faster; a difference that is too small to be claimed is none.
 _DIRECTIONS = {"faster": 1, "slower": -1, "equivalent": 0, "different": 0}
 _ENDS = {
-    "agree": "both say the same",
-    "opposed": "they are opposed, nothing can be concluded about nodes",
-    "undecided": "together they do not decide, a difference between nodes is not confirmed",
+    "agree": "the kernels and the latency say the same",
+    "opposed": "the kernels and the latency are opposed, nothing can be concluded about nodes",
+    "undecided": "the kernels and the latency do not decide together, a difference between nodes "
+    "is not confirmed",
 }
+_SHORT = "kernels in total: less than a microsecond in a run"
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,18 @@ class ProfileCheck:
                 return "agree"
         return "undecided"
 
-    def __str__(self) -> str:
-        kernels = self.kernel_speedup or "they take less than a microsecond in a run"
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What the kernels say, what the latency says, and what follows."""
+        kernels, latency = self.kernel_speedup, self.latency_speedup
         return (
-            f"kernels in total: {kernels}; latency without the profiler: {self.latency_speedup}; "
-            f"{_ENDS[self.verdict]}"
+            kernels.at(kernels="in total") if kernels else fact(_SHORT),
+            latency.at(latency="without the profiler"),
+            fact(_ENDS[self.verdict]),
         )
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.claims))
 
 
 def check_profiles(baseline: Profile, candidate: Profile) -> ProfileCheck:
