@@ -11,7 +11,6 @@ import pytest
 
 from ortmeter import providers
 from ortmeter._child import child_command
-from ortmeter.sweep.script import Script
 
 SHADOWED = (
     "json", "numpy", "random", "typing", "pathlib", "sitecustomize", "usercustomize", "onnxruntime",
@@ -34,7 +33,9 @@ ortmeter.cli.main(["env", "--json"])
 here = Path(__file__).parent
 for name in sys.argv[1].split(","):  # after the imports of this process, which is not the victim
     (here / f"{name}.py").write_text((here / "hostile.txt").read_text())
-sys.exit(ortmeter.cli.main(["bench", "model.onnx", "--provider", "cpu", "--budget", "0.1"]))
+sys.exit(ortmeter.cli.main([
+    *("bench", "model.onnx", "--provider", "cpu", "--budget", "0.1", "--processes", "2")
+]))
 """
 
 
@@ -104,6 +105,7 @@ def test_a_bench_executes_nothing_that_is_beside_the_model(folder, place):
     if place == "current folder":
         command = Path(sys.executable).with_name("ortmeter")
         options = ["bench", "model.onnx", "--provider", "cpu", "--budget", "0.1"]
+        options += ["--processes", "2"]
         done = run([command, *options], folder)
     else:
         for name in SHADOWED:
@@ -116,6 +118,8 @@ def test_a_bench_executes_nothing_that_is_beside_the_model(folder, place):
 
 
 def test_no_child_executes_what_is_around_it(folder, monkeypatch):
+    from ortmeter.sweep.script import Script
+
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}")
     monkeypatch.syspath_prepend("")

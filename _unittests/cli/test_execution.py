@@ -67,6 +67,29 @@ def test_a_terminal_without_greek_letters_shows_the_report():
     assert b"1.5 \\xb5s" in done.stdout
 
 
+def test_a_warning_does_not_act_on_the_terminal():
+    program = f"""{ENV}import warnings
+def run(options, report): warnings.warn("\\x1b[2J a\\nb")
+env.run = run
+{MAIN}"""
+    done = run(program, "env")
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [b"ortmeter env: UserWarning: \\x1b[2J a b"]
+
+
+def test_a_name_that_the_font_lacks_is_no_warning():
+    program = f"""{ENV}import matplotlib.pyplot as plt
+def run(options, report):
+    figure, axes = plt.subplots()
+    axes.set_title("\u65e5\u672c.onnx \x1b")
+    report.add("Plot", axes)
+env.run = run
+{MAIN}"""
+    done = run(program, "env", PYTHONWARNINGS="error", MPLBACKEND="agg")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+
+
 def test_an_interruption_of_an_import_is_no_traceback():
     program = """import sys
 class Interrupted:

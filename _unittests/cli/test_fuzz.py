@@ -1,32 +1,83 @@
-"""Broken models: an error in one line, whatever is broken."""
+"""Whatever is broken or hostile: an error in one line, exit code 2, nothing written."""
 
+import io
+import itertools
+import json
 import subprocess
 import sys
+import unicodedata
+import zipfile
 
 import numpy as np
 import onnx
+import onnx.helper
+import onnx.parser
 import pytest
 
 from ortmeter.models import layer_norm_matmul
 
-LOOP = """<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Z)
-<int64 n = {3}, bool yes = {1}> {
-    Z = Loop (n, yes, X) <body = l (int64 i, bool c, float[4] v) => (bool d, float[4] w) {
+pytestmark = pytest.mark.slow
+
+HEADER = '<ir_version: 11, opset_import: ["": 21]>'
+LOOP = f"""{HEADER} g (float[4] X) => (float[4] Z)
+<int64 n = {{3}}, bool yes = {{1}}> {{
+    Z = Loop (n, yes, X) <body = l (int64 i, bool c, float[4] v) => (bool d, float[4] w) {{
         d = Identity(c) w = Sqrt(v)
-    }>
-}"""
+    }}>
+}}"""
+ABS = f"{HEADER} g (float[n] X) => (float[n] Y) {{ Y = Abs(X) }}"
+QUICK = {
+    "bench": ["--repeat", "2", "--budget", "0.1"],
+    "profile": ["--repeat", "2"],
+    "diff": ["--against", "reference", "--max-nodes", "0"],
+}
+# A process runs many commands; it dies with the first one that crashes, and says which.
 PROGRAM = """
-import sys
-from pathlib import Path
+import contextlib, io, json, sys
 from ortmeter.cli import main
-for file in sorted(Path(sys.argv[2]).glob("*.onnx")):
-    options = ["--provider", "cpu", "--dim", "a=2", "--dim", "b=2"] if "norm" in file.name else []
-    options += {"bench": ["--repeat", "2", "--budget", "0.1"], "profile": ["--repeat", "2"]}.get(
-        sys.argv[1], ["--against", "reference", "--max-nodes", "0"]
-    )
-    print(file.name, file=sys.stderr)
-    print("code", main([sys.argv[1], str(file), *options]))
+answers = []
+for arguments in json.load(sys.stdin):
+    print(arguments, file=sys.stderr, flush=True)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(arguments)
+    answers.append([code, out.getvalue(), err.getvalue()])
+json.dump(answers, sys.stdout)
 """
+
+
+def run(command_lines, folder):
+    """Run commands in a folder; return the exit code of each, once its output was checked."""
+    before = sorted(folder.rglob("*"))
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", PROGRAM],
+        input=json.dumps(command_lines),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = json.loads(done.stdout)
+    assert len(answers) == len(command_lines)
+    for line, (code, out, err) in zip(command_lines, answers, strict=True):
+        assert code in {0, 2}, (line, err)
+        assert "Traceback" not in err, (line, err)
+        assert "nobody expected this" not in err, (line, err)
+        assert acting(out + err) == set(), line
+        if code == 2:
+            last = err.splitlines()[-1]
+            assert last.startswith((f"ortmeter {line[0]}: ", "ortmeter: error: ")), (line, err)
+    assert sorted(folder.rglob("*")) == before
+    return [code for code, _, _ in answers]
+
+
+def acting(text):
+    """Return the characters on which a terminal would act."""
+    kinds = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    return {char for char in text if unicodedata.category(char) in kinds} - set("\n\t")
 
 
 def broken(content, rng):
@@ -44,33 +95,144 @@ def broken(content, rng):
         yield content[:last] + content[first:]
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
+@pytest.mark.parametrize("command", QUICK)
+def test_broken_models(tmp_path, command):
     rng = np.random.default_rng(0)
     models = {"loop": onnx.parser.parse_model(LOOP), "norm": layer_norm_matmul(4)}
+    lines = []
     for name, model in models.items():
         for i, content in enumerate(broken(model.SerializeToString(), rng)):
-            (folder / f"{name}-{i:02}.onnx").write_bytes(content)
-    return folder
+            (tmp_path / f"{name}-{i:02}.onnx").write_bytes(content)
+            sizes = ["--dim", "a=2", "--dim", "b=2"] if name == "norm" else []
+            lines.append([command, f"{name}-{i:02}.onnx", "--provider", "cpu", *sizes])
+    codes = run([line + QUICK[command] for line in lines], tmp_path)
+    assert codes.count(2) > len(codes) / 2
 
 
-@pytest.mark.parametrize("command", ["bench", "profile", "diff"])
-def test_a_broken_model_is_an_error_in_one_line(corpus, tmp_path, command):
-    files = sorted(corpus.iterdir())
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, command, str(corpus)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-500:]
-    codes = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("code ")]
-    assert len(codes) == len(files)
-    assert set(codes) <= {0, 2}
-    assert codes.count(2) > len(files) / 2
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
-    assert sorted(corpus.iterdir()) == files
+def odd_models():
+    """Yield models whose inputs are not the usual ones, right or not."""
+    types = onnx.TensorProto.DataType
+    for name, kind in types.items():
+        cast = onnx.helper.make_node("Cast", ["X"], ["Y"], to=onnx.TensorProto.FLOAT)
+        shape = ["n"]
+        inputs = [onnx.helper.make_tensor_value_info("X", kind, shape)]
+        outputs = [onnx.helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, shape)]
+        graph = onnx.helper.make_graph([cast], "g", inputs, outputs)
+        opset = [onnx.helper.make_opsetid("", 25)]
+        yield name, onnx.helper.make_model(graph, opset_imports=opset, ir_version=13)
+    for text in ("string[n] X) => (string[n] Y", "seq(float[n]) X) => (seq(float[n]) Y"):
+        body = f"{HEADER} g ({text}) {{ Y = Identity(X) }}"
+        yield text.partition("[")[0].replace("(", "-"), onnx.parser.parse_model(body)
+    for kind, shape in itertools.product((1, 99, -1, 2**31 - 1), ("none", "negative", "huge", "n")):
+        model = onnx.parser.parse_model(ABS)
+        tensor = model.graph.input[0].type.tensor_type
+        tensor.elem_type = kind
+        if shape == "none":
+            tensor.ClearField("shape")
+        elif shape != "n":
+            tensor.shape.dim[0].dim_value = {"negative": -3, "huge": 2**62}[shape]
+        yield f"{kind}-{shape}", model
+    model = onnx.parser.parse_model(ABS)
+    model.graph.input[0].ClearField("type")
+    yield "untyped", model
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_odd_types_and_shapes(tmp_path, command):
+    lines = []
+    for name, model in odd_models():
+        (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
+        line = [command, f"{name}.onnx", "--provider", "cpu"]
+        lines += [line, [*line, "--dim", "n=3"], [*line, "--shape", "X=3"]]
+    codes = run([line + QUICK[command] for line in lines], tmp_path)
+    assert codes.count(0) > 10
+
+
+def test_broken_feeds(tmp_path):
+    rng = np.random.default_rng(0)
+    onnx.save(onnx.parser.parse_model(ABS), tmp_path / "m.onnx")
+    stored, packed = io.BytesIO(), io.BytesIO()
+    np.savez(stored, X=np.ones(3, np.float32))
+    np.savez_compressed(packed, X=np.ones(3, np.float32))
+    foreign = io.BytesIO()
+    with zipfile.ZipFile(foreign, "w") as archive:
+        archive.writestr("../X.npy", "no array")
+    tensor = onnx.numpy_helper.from_array(np.ones(3, np.float32), "X").SerializeToString()
+    text = onnx.helper.make_tensor("X", onnx.TensorProto.STRING, [1], [b"\xff"]).SerializeToString()
+    contents = [
+        (kind, content)
+        for kind, start in (
+            ("npz", stored.getvalue()),
+            ("npz", packed.getvalue()),
+            ("npz", foreign.getvalue()),
+            ("pb", tensor),
+            ("pb", text),
+        )
+        for content in (start, *broken(start, rng), *broken(start, rng))
+    ]
+    for i, (kind, content) in enumerate(contents):
+        (tmp_path / f"{i}.{kind}").write_bytes(content)
+    lines = [
+        ["profile", "m.onnx", "--provider", "cpu", "--repeat", "2", "--feeds", f"{i}.{kind}"]
+        for i, (kind, _) in enumerate(contents)
+    ]
+    codes = run(lines, tmp_path)
+    assert codes[0] == 0
+    assert codes.count(2) > len(codes) / 2
+
+
+ARABIC = "\N{ARABIC-INDIC DIGIT ONE}"
+VALUES = ["", " ", "-1", "nan", "inf", "1e400", "9" * 30, "1.5", ARABIC, "\x1b[2J", "\u202e"]
+NUMBERS = {
+    "bench": ["--seed", "--threads", "--repeat", "--processes", "--budget", "--dim", "--shape"],
+    "profile": ["--seed", "--threads", "--repeat", "--top", "--baseline"],
+    "diff": ["--seed", "--threads", "--atol", "--rtol", "--top", "--max-nodes", "--against"],
+}
+TEXTS = ["--provider", "--optimization", "--feeds", "--no-such-option"]
+RIGHT = {  # slow or useless, not wrong
+    ("--seed", "9" * 30), ("--seed", ARABIC), ("--repeat", "9" * 30), ("--repeat", ARABIC),
+    ("--processes", "9" * 30), ("--processes", ARABIC), ("--budget", "9" * 30), ("--budget", "1.5"),
+    ("--budget", ARABIC), ("--threads", ARABIC), ("--top", "9" * 30), ("--top", ARABIC),
+    ("--max-nodes", "9" * 30), ("--max-nodes", ARABIC), ("--atol", "9" * 30), ("--atol", "1.5"),
+    ("--atol", ARABIC), ("--rtol", "9" * 30), ("--rtol", "1.5"), ("--rtol", ARABIC),
+    ("--baseline", ""), ("--against", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_wrong_values_of_options(tmp_path, command):
+    onnx.save(onnx.parser.parse_model(ABS), tmp_path / "m.onnx")
+    lines = [
+        [command, "m.onnx", "--provider", "cpu", "--dim", "n=2", f"{option}={value}"]
+        for option in NUMBERS[command] + TEXTS
+        for value in VALUES
+        if (option, value) not in RIGHT
+    ]
+    lines.append([command, "m.onnx", "--provider", "cpu", "--dim", "n=2", "--html="])
+    for line, code in zip(lines, run(lines, tmp_path), strict=True):
+        assert code == 2, line
+
+
+def test_names_that_act_on_the_terminal(tmp_path):
+    names = [
+        "\x1b[2J.onnx",
+        "\u202egnp.onnx",
+        "{}=>.onnx",
+        "a\nb.onnx",
+        "é\u200b.onnx",
+        "%s%n.onnx",
+    ]
+    lines = []
+    for name in names:
+        model = onnx.parser.parse_model(ABS)
+        model.graph.node[0].name = "\x1b]0;title\x07" + name
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "\x1b[31mn"
+        onnx.save(model, tmp_path / name)
+        lines += [
+            [command, name, "--provider", "cpu", *sizes, *QUICK[command], *form]
+            for command in QUICK
+            for sizes in ([], ["--shape", "X=2"])
+            for form in ([], ["--json"])
+        ]
+    codes = run(lines, tmp_path)
+    assert codes.count(0) == codes.count(2) == len(codes) / 2

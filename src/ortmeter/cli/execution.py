@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = next((text for text in given if not text.startswith("-")), "")
     program = f"ortmeter {asked}".strip()
     try:
-        with _ends_cleanly():
+        with _ends_cleanly(), _tells_warnings(program):
             options = make_parser(asked).parse_args(given)
             return _serve(options) if options.serves else _run(options)
     except SystemExit as stop:  # argparse told why
@@ -81,6 +82,18 @@ def _ends_cleanly() -> Iterator[None]:
     finally:
         for number in caught:
             signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def _tells_warnings(program: str) -> Iterator[None]:
+    """Show warnings as other messages are: they quote names too."""
+    with warnings.catch_warnings():
+        # A name in letters that the font of the plots lacks is not wrong.
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+        warnings.showwarning = lambda message, category, *_, **__: tell(
+            f"{program}: {category.__name__}: {message}"
+        )
+        yield
 
 
 def _message(error: Exception) -> str:
