@@ -1,0 +1,92 @@
+"""What is given to the options, and what they refuse before anything is done."""
+
+import argparse
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from ortmeter.cli import main
+from ortmeter.cli.options import number, split, thread_count
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.providers import resolve_provider
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e400", "", "x", "0x1"])
+@pytest.mark.parametrize("kind", [int, float])
+def test_a_number_that_is_none_is_refused(text, kind):
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a"):
+        number(0, kind=kind)(text)
+
+
+def test_the_bounds_of_a_number_are_accepted():
+    assert [number(0, 3)(text) for text in ("0", "3")] == [0, 3]
+    assert number(0, kind=float)("1e-3") == 1e-3
+    with pytest.raises(argparse.ArgumentTypeError, match="got '4', expected an integer from 0 to"):
+        number(0, 3)("4")
+    with pytest.raises(argparse.ArgumentTypeError, match="got '-1', expected a number >= 0"):
+        number(0, kind=float)("-1")
+
+
+@pytest.mark.parametrize("text", ["99999999999", "-1", "1025", "many", "1.5", "nan"])
+def test_threads_that_no_machine_has_are_refused(text):
+    with pytest.raises(InvalidArgumentError, match=f"--threads: got '{text}', expected an integer"):
+        split("--threads", f"1,{text}", thread_count)
+
+
+def test_an_element_that_is_refused_says_why():
+    with pytest.raises(InvalidArgumentError, match="provider='gpu' is not known. Accepted: auto"):
+        split("--provider", "cpu,gpu", resolve_provider)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = f"{HEADER} g (string[n] X) => (string[n] Y) {{ Y = Identity(X) }}"
+    onnx.save(onnx.parser.parse_model(texts), "texts.onnx")
+    np.savez("texts.npz", X=np.array(["a", "é"]))
+    model = onnx.parser.parse_model(f"{HEADER} g (float[n] X) => (float[n] Y) {{ Y = Abs(X) }}")
+    onnx.save(model, "abs.onnx")
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    onnx.save(model, "no rank.onnx")
+    np.savez("x.npz", X=np.ones((2, 3), np.float32))
+    four = f"{HEADER} g (int4[n] X) => (float[n] Y) {{ Y = Cast <to = 1> (X) }}"
+    onnx.save(onnx.parser.parse_model(four), "int4.onnx")
+
+
+QUICK = ["--provider", "cpu", "--budget", "0.1", "--repeat", "2"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["texts.onnx", "--dim", "n=3"],
+        ["texts.onnx", "--feeds", "texts.npz"],
+        ["no rank.onnx", "--shape", "X=2x3"],
+        ["no rank.onnx", "--feeds", "x.npz"],
+        ["int4.onnx", "--dim", "n=5"],
+    ],
+)
+def test_inputs_that_are_not_the_usual_ones_are_measured(files, arguments, capsys):
+    assert main(["bench", *arguments, *QUICK]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["abs.onnx", "--dim", "n=3", "--dim", "n=4"], "--dim is given twice for 'n'"),
+        (["abs.onnx", "--shape", "X=3", "--shape", "X=3"], "--shape is given twice for 'X'"),
+        (["abs.onnx", "--dim", "n=3", "--budget", "nan"], "got 'nan', expected a number >= 0"),
+        (["abs.onnx", "--dim", "n=3", "--seed", "-1"], "got '-1', expected an integer >= 0"),
+        (["abs.onnx", "--dim", "n=3", "--html", ""], "cannot be written"),
+        (["abs.onnx", "--feeds", ""], "input_*.pb"),
+        (["no rank.onnx"], "no rank in X: f32[...]: give shapes={name: shape}, or --shape X=..."),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(files, arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr("ortmeter.cli.bench.measure", lambda *_, **__: pytest.fail("measured"))
+    assert main(["bench", *arguments, "--provider", "cpu"]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
