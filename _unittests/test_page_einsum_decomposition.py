@@ -4,9 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from page_runner import run_page
-from scipy.stats import kendalltau, spearmanr
 
-from ortmeter.timing import Measurement
+import ortmeter
+from ortmeter.claims import compare_ratio
+from ortmeter.timing import Comparison, Comparisons, Measurement
+
+ENOUGH, TOO_FEW = (6, 8), (1, 8)  # processes and rounds
 
 
 @pytest.fixture(scope="module")
@@ -15,114 +18,193 @@ def page():
     return run_page("plot_einsum_decomposition")
 
 
-def planted(**medians):
+def planted(medians, shape=ENOUGH):
     """Samples whose medians are known, by name of candidate."""
     rng = np.random.default_rng(0)
-    return {
-        name: Measurement(name, median * np.exp(0.01 * rng.standard_normal((1, 80))))
+    return Comparison(
+        Measurement(name, median * np.exp(0.01 * rng.standard_normal(shape)))
         for name, median in medians.items()
-    }
-
-
-def latencies(page, *, einsum, written, searched):
-    names = {page["EINSUM"]: einsum, page["WRITTEN"]: written, page["SEARCHED"]: searched}
-    return planted(**names)
-
-
-def test_a_claim_is_found_again_where_the_samples_say_so(page):
-    as_in_2021 = latencies(page, einsum=2.0, written=4.0, searched=1.0)
-    otherwise = latencies(page, einsum=2.0, written=1.0, searched=2.0)
-    searched, written = page["conclude_claims"]({1: as_in_2021, 2: otherwise})
-    assert "faster than Einsum: found again with threads=1;" in searched
-    assert "no difference can be claimed between searched and Einsum at threads 2" in searched
-    assert "slower than Einsum: found again with threads=1;" in written
-    assert "decomposed as written is faster than Einsum at threads 2 (2.0" in written
-    both = page["conclude_claims"]({1: otherwise})
-    assert all("not found again" in sentence for sentence in both)
-
-
-def test_what_more_threads_bring(page):
-    few = latencies(page, einsum=2.0, written=2.0, searched=1.0)
-    many = latencies(page, einsum=2.0, written=1.0, searched=1.0)
-    (sentence,) = page["conclude_threads"]({1: few, 4: many})
-    assert sentence.startswith("from 1 to 4 threads")
-    assert "1.00 for Einsum" in sentence
-    assert "2.00 for decomposed as written" in sentence
-    assert page["conclude_threads"]({1: few}) == ["only one number of threads was measured."]
-
-
-def test_correlations_are_those_of_scipy(page):
-    rng = np.random.default_rng(0)
-    first, second = rng.standard_normal((2, 12))
-    second += 3 * first
-    sets = [{str(i): Measurement(str(i), [[np.exp(v)]]) for i, v in enumerate(x)}
-            for x in (first, second)]  # fmt: skip
-    spearman, kendall, chance = page["correlate"](*sets)
-    assert spearman == pytest.approx(spearmanr(first, second).statistic)
-    assert kendall == pytest.approx(kendalltau(first, second).statistic)
-    assert chance < 0.05
-
-
-def test_an_order_comes_back_or_is_noise(page):
-    times = {str(i): float(i) for i in range(1, 11)}
-    shuffled = dict(
-        zip(times, np.random.default_rng(1).permutation(list(times.values())), strict=True)
     )
-    describe = page["describe_order"]
-    again = describe("candidates", planted(**times), planted(**times))
-    assert "10 candidates: the slowest takes" in again
-    assert "the order comes back (Spearman 1.00, Kendall 1.00)" in again
-    assert "may be noise" in describe("candidates", planted(**times), planted(**shuffled))
 
 
-def test_the_number_of_graphs_is_counted(page):
-    same = planted(**{"a": 1.0, "b": 2.0, page["EINSUM"]: 1.5})
-    sentences = page["conclude_order"](["x", "y"], {1: same, 2: same}, {1: same, 2: same}, same)
-    assert sentences[0] == "the 120 orders of the letters give 2 graphs."
-    assert "1 of the 2 decompositions are faster than Einsum" in sentences[1]
-    assert len(sentences) == 5
+def latencies(page, *, einsum=2.0, written=2.0, searched=2.0, shape=ENOUGH):
+    names = (page["EINSUM"], page["WRITTEN"], page["SEARCHED"])
+    return planted(dict(zip(names, (einsum, written, searched), strict=True)), shape)
 
 
-@pytest.mark.parametrize(
-    ("einsum", "fate"), [(1.5, "not contradicted"), (3.0, "wrong"), (0.5, "wrong")]
-)
-def test_the_place_of_einsum_follows_the_samples(page, einsum, fate):
-    samples = planted(**{"a": 1.0, "b": 2.0, page["EINSUM"]: einsum})
-    assert page["conclude_place"](samples).endswith(f"the worst of them is {fate}.")
-
-
-def split(page, best, worst):
+def split(page, best=(10, 50, 0, 3, 0), worst=(100, 60, 0, 4, 0)):
     columns = ["copies", "product", "others", "kernels", "FusedMatMul"]
     return pd.DataFrame([best, worst], index=[page["BEST"], page["WORST"]], columns=columns)
 
 
-def test_the_cause_follows_the_profiles(page):
-    copies, fusion = page["conclude_cause"](split(page, (10, 50, 0, 3, 0), (100, 60, 0, 4, 0)))
-    assert "loses 100 µs to the best one, 90% in copies" in copies
-    assert "transpositions decide is not contradicted" in copies
-    assert "explains the speed: wrong here" in fusion
-    copies, fusion = page["conclude_cause"](split(page, (10, 50, 0, 3, 1), (20, 140, 0, 4, 0)))
-    assert "10% in copies: the prediction that transpositions decide is wrong" in copies
-    assert "possible here" in fusion
-    assert "best order has 1 of 3; worst order has 0 of 4" in fusion
+def search_table(*same):
+    rows = {t: {"search (s)": 1.5, "same as written": s} for t, s in enumerate(same, 1)}
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def test_split_transpositions_are_compared_when_there_are_some(page):
-    worst = "order nbsth"
-    (sentence,) = page["conclude_split"](planted(**{worst: 4.0, worst + page["SPLIT"]: 1.0}), worst)
-    assert "order nbsth, split transposes is 4.0" in sentence
-    assert page["conclude_split"](planted(**{worst: 4.0}), worst) == []
+def conclude(page, *groups, graphs=None, same=True):
+    """Conclude from one group for each number of threads."""
+    measured = Comparisons(dict(enumerate(groups, 1)), "threads")
+    found = planted({"a": 1.0, page["EINSUM"]: 2.0, "b": 4.0}) if graphs is None else graphs
+    compared = found if isinstance(found, Comparisons) else Comparisons({20: found}, "size")
+    extremes = {page["BEST"]: "a", page["WORST"]: "b"}
+    table = search_table(*[same] * len(groups))
+    return page["conclude"](measured, compared, split(page), extremes, table)
+
+
+@pytest.mark.parametrize(
+    ("searched", "shape", "start"),
+    [
+        ((1.0, 0.5), ENOUGH, "Yes: once its order is searched for, it is"),
+        ((1.0, 2.0), ENOUGH, "Not always: once its order is searched for, it is faster with thr"),
+        ((2.0, 3.0), ENOUGH, "No: even once its order is searched for, it is not faster"),
+        ((1.0, 0.5), TOO_FEW, "Undecided: there are too few samples"),
+    ],
+)
+def test_the_answer_follows_the_samples(page, searched, shape, start):
+    groups = [latencies(page, searched=median, shape=shape) for median in searched]
+    answer, _ = conclude(page, *groups)
+    text = str(answer)
+    assert text.startswith(start)
+    assert text.endswith("copies take 90 µs more, the other nodes 10 µs more.")
+    assert [claim.where for claim in answer.claims] == [{"threads": 1}, {"threads": 2}]
+    if searched == (1.0, 2.0):
+        assert "threads=1 only" in text
+
+
+def test_the_answer_covers_the_intervals(page):
+    answer, _ = conclude(page, latencies(page, searched=1.0), latencies(page, searched=0.5))
+    low = min(claim.low for claim in answer.claims)
+    high = max(claim.high for claim in answer.claims)
+    assert 1.9 < low < 2
+    assert 4 < high < 4.2
+    assert f"it is {low:.2f} to {high:.2f} times faster" in str(answer)
+
+
+def test_what_2021_claimed_is_found_by_its_topic(page):
+    as_in_2021 = latencies(page, written=4.0, searched=1.0)
+    otherwise = latencies(page, written=1.0, searched=2.0)
+    _, claims = conclude(page, as_in_2021, otherwise)
+    verdicts = {}
+    for claim in claims:
+        verdicts.setdefault(claim.topic, []).append(claim.verdict)
+    assert verdicts["decomposed after search"][0] == "faster"
+    assert verdicts["decomposed after search"][1] not in {"faster", "slower"}
+    assert verdicts["decomposed as written"] == ["slower", "faster"]
+    assert verdicts["fused product"] == ["wrong"]
+
+
+def test_too_few_samples_decide_nothing(page):
+    graphs = planted({"a": 1.0, page["EINSUM"]: 2.0, "b": 4.0}, TOO_FEW)
+    graphs = Comparisons({20: graphs, 14: graphs}, "size")
+    few = latencies(page, written=4.0, searched=1.0, shape=TOO_FEW)
+    _, claims = conclude(page, few, graphs=graphs, same=False)
+    assert len(claims) == 7
+    assert {claim.verdict for claim in claims} == {"undecided"}
+
+
+def test_a_search_that_returns_the_graph_as_written_gained_nothing(page):
+    measured = Comparisons({1: latencies(page), 2: latencies(page, searched=1.0)}, "threads")
+    nothing, gained = page["conclude_search"](measured, search_table(True, False))
+    assert str(nothing) == (
+        "threads 1: the search (1.50 s) returned the graph as written: it gained nothing"
+    )
+    assert (gained.subject, gained.verdict) == (page["SEARCHED"], "faster")
 
 
 def test_the_price_of_a_search_is_in_calls(page):
-    wins = latencies(page, einsum=3e-3, written=1.0, searched=1e-3)
-    loses = latencies(page, einsum=1e-3, written=1.0, searched=2e-3)
-    search = {"best": "order bntsh", "candidates": 3, "seconds": 2.0}
-    won, lost = page["conclude_price"]({1: search, 2: search}, {1: wins, 2: loses})
-    assert "chose order bntsh among 3 candidates in 2.00 s: it pays after" in won
-    calls = float(won.split("after ")[1].split()[0].replace(",", ""))
-    assert calls == pytest.approx(1000, rel=0.02)
-    assert lost.endswith("it does not pay.")
+    wins = latencies(page, written=3e-3, searched=1e-3)
+    calls = page["count_calls"](2.0, wins)
+    assert float(calls.removesuffix(" calls").replace(",", "")) == pytest.approx(1000, rel=0.02)
+    assert page["count_calls"](2.0, latencies(page, written=1e-3, searched=3e-3)) == "-"
+    few = latencies(page, written=3e-3, searched=1e-3, shape=TOO_FEW)
+    assert page["count_calls"](2.0, few) == "-"
+
+
+SURE = compare_ratio("a", "b", 4.0, (3.9, 4.1))
+UNSURE = compare_ratio("a", "b", 4.0, None)
+
+
+@pytest.mark.parametrize(
+    ("worst", "gap", "verdict"),
+    [
+        ((100, 60, 0, 4, 0), SURE, "right"),
+        ((20, 140, 0, 4, 0), SURE, "wrong"),
+        ((100, 60, 0, 4, 0), UNSURE, "undecided"),
+    ],
+)
+def test_the_cause_follows_the_profiles(page, worst, gap, verdict):
+    claim = page["judge_cause"](split(page, worst=worst), gap)
+    assert claim.verdict == verdict
+    assert f"copies take {worst[0] - 10} µs more" in str(claim)
+
+
+@pytest.mark.parametrize(
+    ("fused", "gap", "verdict"),
+    [((0, 0), SURE, "wrong"), ((1, 0), SURE, "undecided"), ((0, 0), UNSURE, "undecided")],
+)
+def test_a_fused_product_is_no_cause_where_there_is_none(page, fused, gap, verdict):
+    best, worst = ((10, 50, 0, 3, n) for n in fused)
+    claim = page["judge_fusion"](split(page, best, worst), gap)
+    assert claim.verdict == verdict
+    assert f"; {fused[0]} FusedMatMul in the best order, {fused[1]} in the worst" in str(claim)
+
+
+@pytest.mark.parametrize(
+    ("einsum", "shape", "verdict"),
+    [
+        (1.5, ENOUGH, "right"),
+        (3.0, ENOUGH, "wrong"),
+        (0.5, ENOUGH, "wrong"),
+        (1.5, TOO_FEW, "undecided"),
+    ],
+)
+def test_the_place_of_einsum_follows_the_samples(page, einsum, shape, verdict):
+    group = planted({"a": 1.0, "b": 2.0, page["EINSUM"]: einsum}, shape)
+    claim = page["judge_place"](group)
+    assert claim.verdict == verdict
+    assert "; Einsum over a: " in str(claim)
+    assert "; b over Einsum: " in str(claim)
+
+
+@pytest.mark.parametrize(
+    ("other", "shape", "verdict"),
+    [
+        ({"a": 1.0, "b": 2.0}, ENOUGH, "right"),
+        ({"a": 1.02, "b": 1.02, "d": 3.0}, ENOUGH, "right"),  # as fast as the fastest
+        ({"a": 2.0, "b": 1.0}, ENOUGH, "wrong"),
+        ({"a": 2.0, "b": 1.0}, TOO_FEW, "undecided"),
+    ],
+)
+def test_the_winner_of_a_size_is_judged_at_the_other(page, other, shape, verdict):
+    groups = {20: planted({"a": 1.0, "b": 2.0, "c": 3.0}, shape), 14: planted(other, shape)}
+    (claim,) = page["judge_sizes"](Comparisons(groups, "size"))
+    assert claim.verdict == verdict
+    assert "the best at size 20 is a; at size 14, " in str(claim)
+    assert list(page["judge_sizes"](Comparisons({20: groups[20]}, "size"))) == []
+
+
+def test_split_transpositions_are_compared_where_there_are_some(page):
+    fast = "b" + page["SPLIT"]
+    plain = {"a": 1.0, page["EINSUM"]: 2.0, "b": 4.0}
+    graphs = Comparisons({20: planted({**plain, fast: 1.5}), 14: planted(plain)}, "size")
+    _, claims = conclude(page, latencies(page), graphs=graphs)
+    (found,) = [claim for claim in claims if claim.subject == fast]
+    assert (found.baseline, found.verdict, found.where) == ("b", "faster", {"size": 20})
+
+
+def test_every_candidate_is_built_again_in_a_fresh_process(page):
+    found = ortmeter.measure(
+        page["groups"][1], processes=2, repeat=1, warmup=1, precision=None, budget_s=60
+    )
+    assert {measured.seconds.shape for measured in found.values()} == {(2, 1)}
+    assert list(found) == list(page["measured"][1])
+
+
+def test_numpy_computes_the_equation(page):
+    got = page["build_numpy"](page["EQUATION"], page["args"].size, optimize=True)()
+    bound = page["bound"]
+    assert (np.abs(got - page["expected"]) <= bound).all()
 
 
 def test_every_candidate_is_checked_against_the_bound(page):

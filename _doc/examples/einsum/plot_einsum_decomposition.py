@@ -6,8 +6,8 @@ Is a decomposed einsum faster, and why?
 
 ``bsnh,btnh->bnts`` multiplies queries by keys in an attention layer. onnxruntime executes it as one
 node, ``Einsum``, or as the nodes that it is made of: transpositions, and one product of matrices
-for each :math:`b` and :math:`n`. The second graph can be written in many ways, one for each order
-of the letters. Which one is the fastest, and what decides?
+for each :math:`b` and :math:`n`. The second graph can be written in many ways: the order of the
+letters decides what is transposed. Which one is the fastest, and what decides?
 
 When all dimensions are :math:`N`, whatever the order:
 
@@ -21,10 +21,9 @@ one transposition  none               :math:`2N^4`
 **Prediction.** Every order makes the same product, :math:`N^2` times with small matrices. What
 differs is which tensors are transposed, and how: exchanging axes by blocks reads and writes
 long rows, exchanging the last axis with a far one jumps at every element. So the time of the
-candidates should follow their transpositions, not their product. ``Einsum`` transposes too: it
-should be between the best and the worst of them. To permute the letters of ``Einsum`` is to
-rename them: nothing should change. We measure the median latency (ms), the time of each kernel (µs)
-and the error.
+candidates should follow their transpositions, not their product, and the same graph should win at
+another size. ``Einsum`` transposes too: it should be between the best and the worst of them. We
+measure the median latency (ms), the time of each kernel (µs) and the error.
 
 This page descends from the second part of the notebook `onnx_profile_ort
 <https://github.com/sdpython/mlprodict/blob/master/_doc/notebooks/onnx_profile_ort.ipynb>`_ of
@@ -39,16 +38,13 @@ check each of these claims.
 # Parameters
 # ----------
 
-import itertools
 import math
 
 import numpy as np
-from pandas import DataFrame, Series
-from threadpoolctl import threadpool_limits
+from pandas import DataFrame
 
 import ortmeter
 from ortmeter import Param, show
-from ortmeter.conclusion import Conclusion
 from ortmeter.einsum import decompose_einsum, einsum_model, optimize_einsum
 from ortmeter.environment import environment, usable_cores
 from ortmeter.plotting import candidates_figure, operator_plot, profile_notes
@@ -58,11 +54,13 @@ args = ortmeter.get_parsed_args(
     "plot_einsum_decomposition",
     description="Is a decomposed einsum faster, and why?",
     size=Param(20, fast=6, minimum=2, help="every dimension"),
-    other=Param(14, fast=4, minimum=2, help="size to compare the order of the candidates with"),
+    other=Param(14, fast=4, minimum=2, help="another size, to compare all the graphs at"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(usable_cores(), minimum=1, help="threads of the second measure, 1 for none"),
-    budget=Param(2.0, fast=0.2, minimum=0.01, help="seconds of a search"),
-    repeat=Param(30, fast=5, minimum=5, help="samples of a latency, at least"),
+    search=Param(2.0, fast=0.1, minimum=0.01, help="seconds of a search"),
+    repeat=Param(8, fast=5, minimum=1, help="samples in each process"),
+    processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
+    budget=Param(8.0, fast=0.5, minimum=0.01, help="seconds of each of the two measures"),
     runs=Param(40, fast=5, minimum=2, help="runs of a profile"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
@@ -105,12 +103,20 @@ ortmeter.draw_model(plan.to_onnx(), title=f"{EQUATION}, decomposed")
 #
 # ``optimize_einsum`` writes the graph of each order of the letters, keeps the distinct ones,
 # orders them by what they should cost, and compares the most promising ones on these operands.
-# ``Einsum`` itself is a candidate.
+# ``Einsum`` itself is a candidate. A search is made for each number of threads, since the kernels
+# do not all use the others; the table is that of one thread.
 
-search = optimize_einsum(
-    EQUATION, *operands, provider=provider, threads=1, budget=args.budget, seed=0
-)
+
+def search_graph(threads, operands=operands, budget=args.search):
+    options = {"provider": provider, "threads": threads, "budget": budget}
+    return optimize_einsum(EQUATION, *operands, seed=0, **options)
+
+
+searches = {threads: search_graph(threads) for threads in THREADS}
+search = searches[1]
+orders = {c.order for c in search.candidates if c.order}
 print(search)
+print(f"{math.factorial(len('bsnht'))} orders of the letters, {len(orders)} different graphs")
 COLUMNS = ["candidate", "steps", "cost", "median", "q1", "q3", "rounds"]
 table = search.to_frame()[COLUMNS].set_index("candidate")
 table[["cost", "median", "q1", "q3"]] *= 1e3
@@ -159,100 +165,129 @@ show(errors.describe().loc[["count", "min", "max"]].map(lambda v: float(f"{v:.3g
 # How long does each one take?
 # ----------------------------
 #
-# numpy, ``Einsum``, the decomposition as it was written, and the best candidate of a search, with
-# one thread and with those of the machine. A search is made for each number of threads, since the
-# kernels do not all use the others.
+# numpy, ``Einsum``, the decomposition as it was written, and the graph that the search chose. They
+# are timed in turn inside one loop, and the whole is repeated in fresh processes: where the tensors
+# are in memory changes from one process to the next. numpy multiplies its small matrices with one
+# thread. Lower is better.
 
-NUMPY, EINSUM = "numpy, optimize=True", "Einsum"
-WRITTEN, SEARCHED = "decomposed as written", "searched"
-
-
-def latency_candidates(searched, threads):
-    models = {EINSUM: einsum_model(EQUATION, *operands), WRITTEN: plan.to_onnx()}
-    return {
-        "numpy": lambda: np.einsum(EQUATION, *operands),
-        NUMPY: lambda: np.einsum(EQUATION, *operands, optimize=True),
-        **{name: candidate_of(m, threads) for name, m in models.items()},
-        SEARCHED: candidate_of(searched.model, threads),
-    }
+EINSUM, WRITTEN, SEARCHED = "Einsum", "decomposed as written", "decomposed after a search"
 
 
-def candidate_of(model, threads, values=operands):
+def build_numpy(equation, size, optimize):
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    operands = [rng.standard_normal((size,) * 4, dtype=np.float32) for _ in range(2)]
+    return lambda: np.einsum(equation, *operands, optimize=optimize)
+
+
+def make_candidate(model, threads, values=operands):
     feeds = plan.feeds(*values)
     return ortmeter.session_candidate(model, feeds, provider=provider, threads=threads)
 
 
-# %%
-# Interleaved, until the ratios are known well enough.
+def make_group(threads):
+    models = {
+        EINSUM: einsum_model(EQUATION, *operands),
+        WRITTEN: plan.to_onnx(),
+        SEARCHED: searches[threads].model,
+    }
+    ways = {"numpy": False, "numpy, optimize=True": True}
+    shape = {"equation": EQUATION, "size": args.size}
+    return {
+        **{name: make_candidate(model, threads) for name, model in models.items()},
+        **{
+            n: ortmeter.function_candidate(build_numpy, **shape, optimize=o)
+            for n, o in ways.items()
+        },
+    }
 
-searches, measured = {1: search}, {}
-for threads in THREADS:
-    if threads not in searches:
-        searches[threads] = optimize_einsum(
-            EQUATION, *operands, provider=provider, threads=threads, budget=args.budget, seed=0
-        )
-    with threadpool_limits(threads):
-        measured[threads] = ortmeter.measure(
-            latency_candidates(searches[threads], threads), repeat=args.repeat, budget_s=4
-        )
-latency = ortmeter.to_frame(measured, "threads")
-show(ortmeter.in_milliseconds(latency, ["threads", "candidate"]).rename_axis(columns=legend))
+
+# %%
+# A child process cannot import a page: ``function_candidate`` sends the source of ``build_numpy``,
+# which uses nothing of this page.
+
+options = {"repeat": args.repeat, "processes": args.processes, "budget_s": args.budget}
+groups = {threads: make_group(threads) for threads in THREADS}
+measured = ortmeter.measure_each(groups, axis="threads", **options)
+show(measured.to_frame().rename_axis(columns=legend))
 
 # %%
 # The same as a plot, whiskers at the quartiles.
 
 title = f"{EQUATION}, {provider.label}"
-ortmeter.latency_plot(latency, x="threads", title=title, caption=legend)
+measured.plot(title=title, caption=legend)
 
 # %%
-# The whole distribution
-# ----------------------
+# The ratios to ``Einsum`` and their intervals. Inside the grey band, a difference is too small to
+# be worth a claim.
+
+# sphinx_gallery_thumbnail_number = 2
+measured.speedup_plot(title=f"Speedup over Einsum, {provider.label}", caption=legend)
+
+# %%
+# What the search chose, and after how many calls it pays: its time, divided by what a call gains
+# over the graph as written. A dash when no gain is certain.
+
+
+def count_calls(seconds, group):
+    if group.speedup(WRITTEN, SEARCHED).verdict != "faster":
+        return "-"
+    return f"{seconds / (group[WRITTEN].median - group[SEARCHED].median):,.0f} calls"
+
+
+rows = {
+    threads: {
+        "chosen": found.best.name,
+        "among": len(found.candidates),
+        "search (s)": round(found.seconds, 2),
+        "same as written": found.model.graph == plan.to_onnx().graph,
+        "pays after": count_calls(found.seconds, measured[threads]),
+    }
+    for threads, found in searches.items()
+}
+chosen = DataFrame.from_dict(rows, orient="index").rename_axis("threads")
+show(chosen)
+
+# %%
+# All the graphs
+# --------------
 #
-# The search left the hopeless candidates early. Here all of them are compared, twice, by new
-# sessions, in another order, with one thread; then once more at another size. A rank that comes
-# back says that the differences are those of the graphs; one that does not, that they are noise.
-# For comparison, ``Einsum`` under ten names of its letters, whose rank can only be noise.
-
-
-def measure_models(models, values, seed):
-    candidates = {name: candidate_of(model, 1, values) for name, model in models.items()}
-    return ortmeter.measure(
-        candidates, repeat=args.repeat, precision=None, budget_s=6, warmup=3, seed=seed
-    )
-
-
-def rename(order):
-    return EQUATION.translate(str.maketrans("bsnht", "".join(order)))
-
-
-graphs = {c.name: c.model for c in search.candidates}
-renamed = [rename(order) for order in list(itertools.permutations("bsnht"))[::12]]
-renamings = {name: einsum_model(name, *operands) for name in renamed}
-sessions = {seed: measure_models(graphs, operands, seed) for seed in (1, 2)}
-named = {seed: measure_models(renamings, operands, seed) for seed in (1, 2)}
-
-# %%
-# At another size, the candidates of the same names.
+# The search left the hopeless candidates early. Here all of them are compared, with one thread, at
+# two sizes.
 
 others = draw_operands(args.other)
-other_search = optimize_einsum(EQUATION, *others, provider=provider, budget=args.budget / 10)
-smaller = {c.name: c.model for c in other_search.candidates if c.name in graphs}
-elsewhere = measure_models(smaller, others, seed=3)
+elsewhere = search_graph(1, others, args.search / 10)
+graphs = {
+    size: {c.name: make_candidate(c.model, 1, values) for c in found.candidates}
+    for size, found, values in ((args.size, search, operands), (args.other, elsewhere, others))
+}
+compared = ortmeter.measure_each(graphs, axis="size", warmup=3, **options)
 
 # %%
-# The ten best and the ten worst, in the first of the two. On the site and in a notebook, a row
-# tells what the search knew of it.
+# All of them at the first size. On the site and in a notebook, a row tells what the search knew of
+# it.
 
-ranking = sorted(sessions[1].values(), key=lambda m: m.median)
-extremes = {m.name: m for m in (*ranking[:10], *ranking[-10:])}
-known = search.to_frame()[["candidate", "order", "steps", "flop", "bytes_moved", "rounds"]]
-frame = ortmeter.to_frame({args.size: extremes}, "size").merge(known, on="candidate")
+known = search.to_frame()[["candidate", "order", "steps", "flop", "bytes_moved"]]
+seconds = compared[args.size].to_frame("s").rename(columns=lambda name: name.removesuffix(" (s)"))
 candidates_figure(
-    frame,
-    title=f"Best and worst of {len(graphs)} candidates, {provider.label}",
-    details=["order", "steps", "flop", "bytes_moved", "rounds"],
+    seconds.merge(known, on="candidate"),
+    title=f"{len(seconds)} graphs of {EQUATION}, {provider.label}",
+    details=["order", "steps", "flop", "bytes_moved"],
     caption=f"{legend}, one thread",
 )
+
+# %%
+# Latency at both sizes, and how many times the one of the fastest.
+
+medians = {n: {m.name: 1e3 * m.median for m in g.values()} for n, g in compared.items()}
+columns = {}
+for size, found in medians.items():
+    columns[f"size {size} (ms)"] = found
+    columns[f"size {size}, times the fastest"] = {
+        k: v / min(found.values()) for k, v in found.items()
+    }
+show(DataFrame(columns).sort_values(f"size {args.size} (ms)").round(3))
 
 # %%
 # Transpositions or product?
@@ -261,13 +296,13 @@ candidates_figure(
 # The profile of the best and of the worst order of the letters, one thread.
 
 BEST, WORST = "best order", "worst order"
-ordered = {c.name for c in search.candidates if c.order and not c.split and not c.contrib}
-decomposed = [m.name for m in ranking if m.name in ordered]
-chosen = {BEST: decomposed[0], WORST: decomposed[-1]}
+names = {c.name: c.model for c in search.candidates if c.order and not c.split and not c.contrib}
+ranked = sorted(names, key=lambda name: compared[args.size][name].median)
+extremes = {BEST: ranked[0], WORST: ranked[-1]}
 profiles = {}
-for label, name in chosen.items():
+for label, name in extremes.items():
     feeds = plan.feeds(*operands)
-    profiles[label] = profile(graphs[name], feeds, provider=provider, threads=1, repeat=args.runs)
+    profiles[label] = profile(names[name], feeds, provider=provider, threads=1, repeat=args.runs)
 
 # %%
 # The graph that runs, for each of them: the colour of a node is its share of the time.
@@ -311,180 +346,173 @@ show(split.rename_axis(columns="median (µs)").round(1))
 # What the measurements say
 # -------------------------
 #
-# The sentences below are computed from the measurements of this page by the functions of these
-# cells. In brackets, the ratio of medians and its 99 % interval. First the claims of 2021 about the
-# latency; one that is not found again may hold elsewhere.
-
-CLAIMS = {
-    (SEARCHED, "faster"): "the decomposition that the search found is faster than Einsum",
-    (WRITTEN, "slower"): "the decomposition as it was written is slower than Einsum",
-}
+# The sentences below are computed from the samples of this page by the functions of these cells. In
+# brackets, the ratio of latencies and its 99 % interval. One is faster when the interval leaves 1
+# out and the ratio is beyond 5 %. The answer first: what the search found beside ``Einsum``, and
+# what changes from the best to the worst order.
 
 
-def conclude_claims(measured):
-    sentences = []
-    for (name, verdict), claim in CLAIMS.items():
-        found = {t: ortmeter.speedup(m[EINSUM], m[name]) for t, m in measured.items()}
-        again = [str(t) for t, s in found.items() if s.verdict == verdict]
-        fate = f"found again with threads={' and '.join(again)}" if again else "not found again"
-        summary = ortmeter.summarize(found, "threads")
-        sentences.append(f"claim of 2021, {claim}: {fate}; {summary}.")
-    return sentences
+def answer(measured, split):
+    found = measured.speedup(EINSUM, SEARCHED)
+    places = [str(claim.where["threads"]) for claim in found if claim.verdict == "faster"]
+    if len(places) == len(found):
+        text = "Yes: once its order is searched for, it is {low:.2f} to {high:.2f} times faster"
+    elif places:
+        text = "Not always: once its order is searched for, it is faster with threads={places} only"
+    elif any(claim.verdict == "undecided" for claim in found):
+        text = "Undecided: there are too few samples, or their intervals are too wide"
+    else:
+        text = "No: even once its order is searched for, it is not faster"
+    copies, rest = count_lost(split)
+    why = (
+        ". Why: from the best to the worst order of the letters, copies take {copies:.0f} µs more, "
+        "the other nodes {rest:.0f} µs more."
+    )
+    ends = {"low": min(c.low or 0 for c in found), "high": max(c.high or 0 for c in found)}
+    values = {**ends, "places": " and ".join(places), "copies": copies, "rest": rest}
+    return ortmeter.Answer(text + why, found, values)
 
 
-def conclude_threads(measured):
-    few, many = min(measured), max(measured)
-    if few == many:
-        return ["only one number of threads was measured."]
-    gains = {name: m.median / measured[many][name].median for name, m in measured[few].items()}
-    texts = [f"{gain:.2f} for {name}" for name, gain in gains.items()]
-    return [f"from {few} to {many} threads, medians are divided by {'; '.join(texts)}."]
+def count_lost(split):
+    lost = (split.loc[WORST] - split.loc[BEST])[["copies", "product", "others"]]
+    return float(lost["copies"]), float(lost["product"] + lost["others"])
 
 
 # %%
-# Then what the order of the letters does, to the decomposition and to the names of ``Einsum``. The
-# rank correlations of Spearman and Kendall are between two sets of medians of the same candidates;
-# an order comes back when one shuffle in a hundred at most has such a correlation.
-
-CHANCE = 0.01
+# What the search gained beside the graph as written, which costs nothing.
 
 
-def correlate(first, second):
-    medians = [Series([m[name].median for name in first]) for m in (first, second)]
-    signs = [np.sign(np.subtract.outer(m.values, m.values)) for m in medians]
-    norm = np.sqrt((signs[0] ** 2).sum() * (signs[1] ** 2).sum())
-    a, b = (m.rank() for m in medians)
-    rng = np.random.default_rng(0)
-    spearman = a.corr(b)
-    shuffled = [a.corr(Series(rng.permutation(b))) for _ in range(500)]
-    return spearman, (signs[0] * signs[1]).sum() / norm, np.mean(np.array(shuffled) >= spearman)
-
-
-def describe_order(what, first, second):
-    medians = sorted(m.median for m in first.values())
-    spearman, kendall, chance = correlate(first, second)
-    meaning = "the order comes back" if chance < CHANCE else "the order may be noise"
-    return (
-        f"{len(first)} {what}: the slowest takes {medians[-1] / medians[0]:.2f} times the fastest; "
-        f"{meaning} (Spearman {spearman:.2f}, Kendall {kendall:.2f})."
-    )
-
-
-def conclude_place(measured):
-    others = [m.median for name, m in measured.items() if name != EINSUM]
-    faster = sum(median < measured[EINSUM].median for median in others)
-    fate = "not contradicted" if 0 < faster < len(others) else "wrong"
-    return (
-        f"{faster} of the {len(others)} decompositions are faster than Einsum: the prediction that "
-        f"it is between the best and the worst of them is {fate}."
-    )
-
-
-def conclude_order(orders, sessions, named, elsewhere):
-    letters = len(set(EQUATION) - set(",->"))
-    return [
-        f"the {math.factorial(letters)} orders of the letters give {len(orders)} graphs.",
-        conclude_place(sessions[1]),
-        describe_order("candidates, in two searches", *sessions.values()),
-        describe_order("candidates, at two sizes", elsewhere, sessions[1]),
-        describe_order("names of Einsum, in two searches", *named.values()),
-    ]
+def conclude_search(measured, chosen):
+    for claim in measured.speedup(WRITTEN, SEARCHED):
+        row = chosen.loc[claim.where["threads"]]
+        nothing = ortmeter.fact(
+            "the search ({seconds:.2f} s) returned the graph as written: it gained nothing",
+            where=claim.where,
+            seconds=float(row["search (s)"]),
+        )
+        yield nothing if row["same as written"] else claim
 
 
 # %%
-# The cause: what the worst order loses, where it loses it, and whether a fusion can explain it.
-# When ``optimize_einsum`` finds a transposition that moves its elements one by one, it adds the
-# same graph where two fast ones, by rows and by tiles, replace it.
+# The cause, which needs a difference to explain. When ``optimize_einsum`` finds a transposition
+# that moves its elements one by one, it adds the same graph where two fast ones, by rows and by
+# tiles, replace it. If a fused product explains the speed, the best order has more of them than the
+# worst one.
 
 SPLIT = ", split transposes"
 
 
-def conclude_cause(split):
-    times = split[["copies", "product", "others"]]
-    lost = times.loc[WORST] - times.loc[BEST]
-    share = lost["copies"] / lost.sum()
-    fate = "not contradicted" if 2 * share > 1 else "wrong"
-    fused = split["FusedMatMul"]
-    told = [f"{name} has {int(n)} of {int(split['kernels'][name])}" for name, n in fused.items()]
-    explains = "possible" if fused[BEST] > fused[WORST] else "wrong"
-    lost_in = f"the worst order loses {lost.sum():.0f} µs to the best one, {share:.0%} in copies"
-    claim = "claim of 2021, a product fused with a transposition explains the speed"
-    return [
-        f"{lost_in}: the prediction that transpositions decide is {fate}.",
-        f"{claim}: {explains} here, FusedMatMul among kernels: {'; '.join(told)}.",
-    ]
+def judge_cause(split, gap):
+    copies, rest = count_lost(split)
+    return ortmeter.judge(
+        "predicted that the transpositions decide; the worst order takes {times} times as long as "
+        "the best; in one profile of each, copies take {copies:.0f} µs more, the other nodes "
+        "{rest:.0f} µs more",
+        [copies > rest if gap.is_difference else None],
+        times=f"{gap.ratio:.2f}",
+        copies=copies,
+        rest=rest,
+    )
 
 
-def conclude_split(measured, worst):
-    if worst + SPLIT not in measured:
-        return []
-    found = ortmeter.speedup(measured[worst], measured[worst + SPLIT])
-    return [f"the same product with its slow transpositions in two: {found}."]
+def judge_fusion(split, gap):
+    fused = split["FusedMatMul"].astype(int)
+    return ortmeter.judge(
+        "2021 credited a product fused with a transposition; {best} FusedMatMul in the best order, "
+        "{worst} in the worst",
+        [False if gap.is_difference and fused[BEST] <= fused[WORST] else None],
+        best=int(fused[BEST]),
+        worst=int(fused[WORST]),
+    )
 
 
 # %%
-# The price of the search.
+# The other predictions. The graphs that they are about are chosen from the samples that judge them,
+# so each interval has its share of the error.
 
 
-def conclude_price(searches, measured):
-    sentences = []
-    for threads, found in searches.items():
-        gain = measured[threads][EINSUM].median - measured[threads][SEARCHED].median
-        pays = f"pays after {found['seconds'] / gain:,.0f} calls" if gain > 0 else "does not pay"
-        sentences.append(
-            f"with threads={threads}, the search chose {found['best']} among "
-            f"{found['candidates']} candidates in {found['seconds']:.2f} s: it {pays}."
+def judge_place(group):
+    others = [name for name in group if name != EINSUM]
+    level = 1 - 0.01 / (2 * len(others))
+    best, worst = (choose(others, key=lambda name: group[name].median) for choose in (min, max))
+    found = [
+        group.speedup(EINSUM, best, confidence=level),
+        group.speedup(worst, EINSUM, confidence=level),
+    ]
+    return ortmeter.judge(
+        "predicted that Einsum is between the best and the worst decomposition; Einsum over "
+        "{best}: {first}; {worst} over Einsum: {last}",
+        [claim.exceeds(1) for claim in found],
+        best=best,
+        worst=worst,
+        first=found[0].interval,
+        last=found[1].interval,
+    )
+
+
+def judge_sizes(compared):
+    (size, first), *others = compared.items()
+    for other, group in others:
+        best = min((name for name in first if name in group), key=lambda name: first[name].median)
+        level = 1 - 0.01 / (len(group) - 1)
+        found = [group.speedup(n, best, confidence=level) for n in group if n != best]
+        least = min(found, key=lambda claim: claim.ratio)
+        yield ortmeter.judge(
+            "predicted that the same graph wins at another size; the best at size {size} is "
+            "{best}; at size {other}, {second} over it: {least}",
+            [claim.exceeds(1 / (1 + claim.min_effect)) for claim in found],
+            size=size,
+            best=best,
+            other=other,
+            second=least.baseline,
+            least=least.interval,
         )
-    return sentences
-
-
-def describe_search(found):
-    return {
-        "best": found.best.name,
-        "candidates": len(found.candidates),
-        "seconds": found.seconds,
-    }
 
 
 # %%
 # All of them:
 
-data = {
-    "measured": measured,
-    "orders": sorted(ordered),
-    "sessions": sessions,
-    "named": named,
-    "elsewhere": elsewhere,
-    "split": split.rename_axis("candidate"),
-    "worst": chosen[WORST],
-    "searches": {threads: describe_search(found) for threads, found in searches.items()},
-    "latency": latency,
-    "legend": legend,
-}
-here = ortmeter.record("plot_einsum_decomposition", args, provider, data)
+
+def conclude(measured, compared, split, extremes, chosen):
+    best, worst = extremes[BEST], extremes[WORST]
+    group = next(iter(compared.values()))
+    gap = group.speedup(worst, best)
+    claims = [
+        *(claim.about("decomposed after search") for claim in measured.speedup(EINSUM, SEARCHED)),
+        *(claim.about("decomposed as written") for claim in measured.speedup(EINSUM, WRITTEN)),
+        *conclude_search(measured, chosen),
+        judge_cause(split, gap),
+        *compared.speedup(worst, worst + SPLIT),
+        judge_fusion(split, gap).about("fused product"),
+        judge_place(group),
+        *judge_sizes(compared),
+    ]
+    return answer(measured, split), tuple(claims)
 
 
 def conclusion(record):
     data = record.data
-    sessions = data["sessions"]
-    sentences = [
-        *conclude_claims(data["measured"]),
-        *conclude_threads(data["measured"]),
-        *conclude_order(data["orders"], sessions, data["named"], data["elsewhere"]),
-        *conclude_cause(data["split"]),
-        *conclude_split(sessions[1], data["worst"]),
-        *conclude_price(data["searches"], data["measured"]),
-    ]
-    return Conclusion(tuple(sentences), f"{record.environment}, {data['legend']}")
+    where = f"{record.environment}, {data['legend']}, {data['measured'].how}"
+    found = (data[name] for name in ("measured", "compared", "split", "extremes", "chosen"))
+    return ortmeter.Conclusion(*conclude(*found), where)
 
 
+data = {
+    "measured": measured,
+    "compared": compared,
+    "split": split.rename_axis("candidate"),
+    "extremes": extremes,
+    "chosen": chosen,
+    "legend": legend,
+}
+here = ortmeter.record("plot_einsum_decomposition", args, provider, data)
 show(conclusion(here))
 
 # %%
 # The tables behind these sentences:
 
-every = ortmeter.to_frame(sessions, "search")
-tables = {"latency": latency, "candidates": every, "split": split.reset_index(names="candidate")}
+tables = {"latency": measured.to_frame(), "graphs": compared.to_frame(), "split": split}
+tables = {name: table.reset_index(names=table.index.names) for name, table in tables.items()}
 show(ortmeter.save_tables("plot_einsum_decomposition", tables))
 
 # %%
@@ -492,14 +520,15 @@ show(ortmeter.save_tables("plot_einsum_decomposition", tables))
 # -----------------
 #
 # With ``--record``, the page keeps its samples in a file. From the files of other machines, the
-# functions above compute the same table, plot and sentences.
+# functions above compute the same tables, plot and sentences.
 
 
 def report(record):
-    latency, legend = record.data["latency"], record.data["legend"]
-    yield ortmeter.in_milliseconds(latency, ["threads", "candidate"]).rename_axis(columns=legend)
+    measured, legend = record.data["measured"], record.data["legend"]
+    yield measured.to_frame().rename_axis(columns=legend)
     title = f"{EQUATION}, {record.configuration['provider']}"
-    yield ortmeter.latency_plot(latency, x="threads", title=title, caption=legend)
+    yield measured.plot(title=title, caption=legend)
+    yield record.data["chosen"]
     yield conclusion(record)
 
 
