@@ -1,6 +1,9 @@
 """A library is tried before it is used."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 from backend_kernels import F16, F32, number, step, unary
@@ -85,7 +88,32 @@ def test_numbers_that_are_not_finite_pass():
     build_library([unary("Log"), unary("Sqrt"), unary("Reciprocal")], CPU)
 
 
-def test_a_trial_that_takes_too_long_fails(monkeypatch):
+def test_a_trial_that_takes_too_long_fails(monkeypatch, tmp_path):
     monkeypatch.setattr("ortmeter.backend.kernels.trial._TIMEOUT_S", 0.01)
     with pytest.raises(KernelError, match="timed out"):
         build_library([GATE], CPU)
+    monkeypatch.undo()
+    monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path))
+    assert answers(build_library([GATE], CPU)) == [{"reason": ""}]  # it was not kept
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_trial_that_is_stopped_is_tried_again(monkeypatch, stop):
+    run = subprocess.run
+    killed = [sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(stop)})"]
+    library = compile_library(cpu_source([GATE]))
+    monkeypatch.setattr(subprocess, "run", lambda _, **options: run(killed, **options))
+    with pytest.raises(KernelError, match=f"stopped by {stop.name}"):
+        check_library(library, [GATE], CPU)
+    monkeypatch.setattr(subprocess, "run", run)
+    check_library(library, [GATE], CPU)
+    assert answers(library) == [{"reason": ""}]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b"{}", b"\xff"])
+def test_a_damaged_answer_is_asked_again(damaged):
+    library = build_library([GATE], CPU)
+    (answer,) = library.parent.glob("*.json")
+    answer.write_bytes(damaged)
+    assert build_library([GATE], CPU) == library
+    assert answers(library) == [{"reason": ""}]

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +72,9 @@ def find_compiler() -> Compiler:
     commands = [shlex.split(asked)] if asked else [[name] for name in _NAMES]
     for name, *options in commands:
         path = shutil.which(name)
-        version = None if path is None else _version((path, *options))
-        if path is not None and version is not None:
-            return Compiler((path, *options), version)
+        with suppress(KernelError):
+            if path is not None:
+                return Compiler((path, *options), _version((path, *options)))
     raise KernelError(
         f"no compiler of C++ works here (tried {', '.join(map(shlex.join, commands))}). Install "
         "one (apt install g++, dnf install gcc-c++, xcode-select --install) or name it in the "
@@ -82,11 +83,8 @@ def find_compiler() -> Compiler:
 
 
 @functools.cache
-def _version(command: tuple[str, ...]) -> str | None:
-    try:
-        return run_compiler([*command, "--version"]).partition("\n")[0]
-    except KernelError:
-        return None
+def _version(command: tuple[str, ...]) -> str:
+    return run_compiler([*command, "--version"]).partition("\n")[0]
 
 
 def compile_library(source: str, *, libraries: Sequence[str] = ()) -> Path:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ __all__ = ["check_library", "trial_model"]
 
 _PROGRAM = Path(_kernel_trial.__file__)
 _TIMEOUT_S = 300
+# Sent from outside, by somebody or for lack of memory: what a wrong kernel does gives others.
+_STOPPED = {-signal.SIGINT: "SIGINT", -signal.SIGTERM: "SIGTERM", -9: "SIGKILL"}
 _OPSET = 23
 # From the least precise.
 _REALS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
@@ -35,7 +38,8 @@ def check_library(library: Path, expressions: Sequence[Expression], provider: Pr
     Parameters
     ----------
     library : Path
-        A compiled library. The answer is kept beside it, for this version of ONNX Runtime.
+        A compiled library. The answer is kept beside it, for this version of ONNX Runtime, unless
+        the child was stopped: that says nothing of the kernels.
     expressions : sequence of Expression
         What its kernels compute.
     provider : Provider
@@ -44,17 +48,26 @@ def check_library(library: Path, expressions: Sequence[Expression], provider: Pr
     Raises
     ------
     KernelError
-        The child died, or a result is wrong.
+        The child died or was stopped, or a result is wrong.
     """
     version = import_optional("onnxruntime", "cpu", "gpu").__version__
     model = ir.to_proto(trial_model(expressions)).SerializeToString(deterministic=True)
     trial = hashlib.sha256(model + _PROGRAM.read_bytes() + version.encode()).hexdigest()[:8]
     answer = library.with_name(f"{library.stem}-{trial}.json")
-    if not answer.exists():
+    reason = _read_reason(answer)
+    if reason is None:
         reason = _run_trial(library, model, provider)
         write_atomically(answer, json.dumps({"reason": reason}).encode())
-    if reason := json.loads(answer.read_text(encoding="utf-8"))["reason"]:
+    if reason:
         raise KernelError(f"the compiled kernels fail their trial: {reason}")
+
+
+def _read_reason(answer: Path) -> str | None:
+    """Return what a trial that came to its end found, None when there is none."""
+    try:
+        return str(json.loads(answer.read_text(encoding="utf-8"))["reason"])
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _run_trial(library: Path, content: bytes, provider: Provider) -> str:
@@ -73,7 +86,9 @@ def _run_trial(library: Path, content: bytes, provider: Provider) -> str:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
+            raise KernelError(f"the trial of the compiled kernels was stopped: {error}") from error
+    if stopped := _STOPPED.get(child.returncode):
+        raise KernelError(f"the trial of the compiled kernels was stopped by {stopped}")
     try:
         return str(json.loads(child.stdout.splitlines()[-1])["reason"])
     except (IndexError, KeyError, TypeError, ValueError):
