@@ -22,7 +22,7 @@ from ortmeter.einsum._transposes import merge_axes, split_transpose, transpose_s
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.providers import Provider
 from ortmeter.sessions import make_session, optimized_model
-from ortmeter.timing import Measurement
+from ortmeter.timing import Comparison, Measurement
 
 SEED = "bsnh,btnh->bnts"
 CPU = Provider("cpu", 0)
@@ -236,6 +236,24 @@ def test_a_slow_baseline_leaves_the_others_in_the_race(monkeypatch):
     )
     assert list(found.measured) == list(models)
     assert "slow" not in found.finalists
+
+
+def test_a_comparison_has_all_the_time_that_is_left(monkeypatch):
+    """measure counts its own warm-up: nothing is set aside for it."""
+    clock = itertools.count(step=0.125)
+    monkeypatch.setattr("ortmeter.einsum._race.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("ortmeter.einsum._race._shortest", lambda run: 1e-3)
+    given = []
+
+    def fake(candidates, *, budget_s, **options):
+        given.append((float(next(clock)) + budget_s, options["precision"]))
+        return Comparison(planted(**dict.fromkeys(candidates, 1e-3)).values())
+
+    monkeypatch.setattr("ortmeter.einsum._race.measure", fake)
+    models = {"a": Quick(), "b": Quick()}
+    race(models, [np.zeros(2)], baseline="a", provider=CPU, threads=1, budget_s=10, seed=0)
+    # The clock advances by an eighth of a second between the question and the call.
+    assert given == [(6 + 0.125, None), (9 + 0.125, 0.02)]
 
 
 def planted(**medians):

@@ -28,10 +28,10 @@ class _Stage(NamedTuple):
     most: int  # models
     rounds: int
     share: float  # of the budget, at its end
-    precision: float | None  # at which it may end before
+    precision: float | None  # half-width of the intervals at which it may end before
 
 
-_STAGES = (_Stage(24, 5, 0.6, None), _Stage(6, 30, 0.9, 0.005))
+_STAGES = (_Stage(24, 5, 0.6, None), _Stage(6, 30, 0.9, 0.02))
 _RUNS_AROUND = 3  # warm-up and calibration of measure
 _WARM_RUNS, _WARM_S = 8, 0.05
 _HOPELESS = 2.0  # times the best
@@ -123,7 +123,7 @@ def race(
             repeat=stage.rounds,
             warmup=1,
             precision=stage.precision,
-            budget_s=left * stage.rounds / (stage.rounds + _RUNS_AROUND),
+            budget_s=left,
             seed=seed,
         )
     return Race(measured, finalists, refused)
