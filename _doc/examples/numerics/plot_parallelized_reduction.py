@@ -55,7 +55,6 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter import Param, show
 from ortmeter.arrays import as_numpy
-from ortmeter.conclusion import Conclusion
 from ortmeter.dtypes import float_info, numpy_dtype, torch_dtype, unit_roundoff
 from ortmeter.environment import environment
 from ortmeter.error_bounds import layer_norm_error_bound, mean_error_bound, sum_error_bound
@@ -429,16 +428,34 @@ spread_plot(
 # The sentences below are computed from the two tables of this page: none is typed.
 
 
+def answer(sums):
+    free, _ = split_by_order(sums)
+    changed = sums[sums["spread"].notna()]
+    worst = changed.loc[changed["spread"].idxmax()]
+    return ortmeter.Answer(
+        "Because the additions come in another order: over {orders} orders of {size} terms, a "
+        "{type} sum ({candidate}) moves by up to {spread:.3g} ulp, where its bound allows "
+        "{allowed:.3g}. " + only(free),
+        values={
+            "orders": worst["orders"],
+            "size": worst["size"],
+            "type": worst["type"],
+            "candidate": worst["candidate"],
+            "spread": worst["spread"],
+            "allowed": worst["bound"],
+        },
+    )
+
+
 def conclude(sums, libraries):
-    return [
+    return (
         judge_bounds(sums, "simulated sums"),
         judge_bounds(libraries, "results of libraries"),
-        *judge_independence(sums),
         judge_overflows(sums),
         *judge_tolerance(sums),
-        judge_prediction(sums),
+        *judge_predictions(sums),
         *judge_libraries(libraries),
-    ]
+    )
 
 
 def describe(row):
@@ -446,14 +463,16 @@ def describe(row):
 
 
 def judge_bounds(table, what):
-    outside = table[table["share"] > 1]
-    if len(outside):
-        worst = describe(outside.loc[outside["share"].idxmax()])
-        return f"{len(outside)} of {len(table)} {what} exceed their bound, the worst is {worst}."
     closest = table.loc[table["share"].idxmax()]
-    return (
-        f"{what}: all {len(table)} are within their bound for every order; the closest uses "
-        f"{closest['share']:.0%} of it ({describe(closest)})."
+    outside = int((table["share"] > 1).sum())
+    text = "{outside} of {n}" if outside else "none of {n}"
+    return ortmeter.fact(
+        f"{what}: {text} leave their bound, whatever the order; the closest uses {{share:.0%}} of "
+        "it ({case})",
+        outside=outside,
+        n=len(table),
+        share=closest["share"],
+        case=describe(closest),
     )
 
 
@@ -461,73 +480,83 @@ def judge_bounds(table, what):
 # Independent of the order means: no spread, in any case where no sum overflows.
 
 
-def judge_independence(sums):
+def split_by_order(sums):
     finite = sums[sums["spread"].notna()].assign(same=lambda table: table["spread"] == 0)
-    groups = finite.groupby("candidate", sort=False)
-    same, largest = groups["same"].mean(), groups["spread"].max()
-    free = [name for name in same.index if same[name] == 1]
-    yield f"independent of the order: {', '.join(free) or 'none of the summations'}."
-    others = [
-        f"{name} in {same[name]:.0%} of the cases (otherwise up to {largest[name]:.3g} ulp)"
-        for name in same.index
-        if name not in free
-    ]
-    if others:
-        yield f"the same sum for every order: {', '.join(others)}."
+    same = finite.groupby("candidate", sort=False)["same"].mean()
+    return [name for name in same.index if same[name] == 1], same
+
+
+def only(free):
+    if not free:
+        return "No summation gives the same result in every order."
+    verb = "gives" if len(free) == 1 else "give"
+    return f"Only {' and '.join(free)} summation {verb} the same result in every order."
 
 
 def judge_overflows(sums):
     lost = sums[sums["overflows"] > 0]
     if lost.empty:
-        return "no sum overflows."
-    decided = lost[lost["overflows"] < lost["orders"]]
+        return ortmeter.fact("no sum overflows")
+    own = sums[sums["type"].isin(lost["type"])]
     types = ", ".join(dict.fromkeys(lost["type"]))
-    sentence = f"{types}: sums overflow in {len(lost)} of {len(sums)} cases"
-    if decided.empty:
-        return f"{sentence}, whatever the order."
-    worst = decided.loc[decided["overflows"].idxmin()]
-    return (
-        f"{sentence}; the order decides in {len(decided)} of them, for instance for "
-        f"{worst['overflows']} of {worst['orders']} orders ({describe(worst)})."
+    return ortmeter.fact(
+        f"{types}: {{lost}} of {{n}} cases overflow; in {{decided}} of them only some orders do",
+        lost=len(lost),
+        n=len(own),
+        decided=int((lost["overflows"] < lost["orders"]).sum()),
     )
 
 
 # %%
 # A tolerance that always holds is large, since it supposes that all roundings go the same way. If
-# they were independent, the spread would rather grow like a random walk, :math:`\sqrt n`.
+# they were independent, the spread would rather grow like a random walk, :math:`\\sqrt n`. From
+# :math:`2\\sum |x_i|` on, a bound says nothing.
+
+
+NO_GUARANTEE = 2
 
 
 def judge_tolerance(sums):
     finite = sums[sums["spread"].notna()]
-    n, largest = sums["size"].max(), finite.loc[finite["walk"].idxmax()]
+    n, largest = int(sums["size"].max()), finite.loc[finite["walk"].idxmax()]
     factors = {name: 2 * (n - 1) * unit_roundoff(name) for name in finite["type"].unique()}
-    yield (
-        f"tolerance between two orders of {n} terms: 2 (n - 1) u sum|x| always holds, "
-        + ", ".join(f"{factor:.2g} sum|x| in {name}" for name, factor in factors.items())
-        + " (from 2 on, nothing is guaranteed)."
+    useful = {name: factor for name, factor in factors.items() if factor < NO_GUARANTEE}
+    useless = [name for name in factors if name not in useful]
+    told = ", ".join(f"{factor:.2g} in {name}" for name, factor in useful.items()) or "none"
+    none = f"; no useful guarantee in {' or '.join(useless)}" if useless else ""
+    yield ortmeter.fact(
+        f"guaranteed between two orders of {n} terms, times sum|x|: {told}{none} at this length"
     )
-    yield (
-        f"2 sqrt(n) u sum|x| would have been enough in {(finite['walk'] <= 1).mean():.1%} of the "
-        f"cases; the largest spread is {largest['walk']:.2g} times this ({describe(largest)})."
+    yield ortmeter.fact(
+        "2 sqrt(n) u sum|x| is enough in {share:.1%} of the cases; the largest spread is "
+        "{times:.2g} times this ({case})",
+        share=(finite["walk"] <= 1).mean(),
+        times=largest["walk"],
+        case=describe(largest),
     )
-    worst = finite[finite["spread"] > 0]["worst"].value_counts(normalize=True)
-    yield "order of the largest error: " + ", ".join(f"{k} {v:.0%}" for k, v in worst.items()) + "."
 
 
 # %%
 # The predictions that the table can contradict:
 
 
-def judge_prediction(sums):
+def judge_predictions(sums):
     finite = sums[(sums["size"] == sums["size"].max()) & sums["spread"].notna()]
     table = finite.pivot_table("spread", ["type", "law"], "candidate", sort=False).dropna()
     naive = table["naive"] >= table.max(axis=1)
     kahan = table["kahan"] <= table[["blocked", "pairwise"]].min(axis=1)
-    wrong = sorted({name for name, _ in table.index[~kahan]})
-    return (
-        f"predictions, {len(table)} cases at the largest size: naive has the largest spread in "
-        f"{naive.sum()}, kahan does as well as blocked and pairwise or better in {kahan.sum()}"
-        + (f" (not in {', '.join(wrong)})." if wrong else ".")
+    yield ortmeter.judge(
+        "naive was predicted to be the worst at the largest size; it is in {held} of {n} cases",
+        naive.tolist(),
+        held=int(naive.sum()),
+        n=len(table),
+    )
+    yield ortmeter.judge(
+        "Kahan was predicted to be the best or tied, exact summation apart; it is in {held} of {n} "
+        "cases",
+        kahan.tolist(),
+        held=int(kahan.sum()),
+        n=len(table),
     )
 
 
@@ -538,22 +567,22 @@ def judge_prediction(sums):
 def judge_libraries(libraries):
     for result, table in libraries.groupby("result", sort=False):
         largest = table.loc[table["spread"].idxmax()]
-        yield (
-            f"{result}: two orders differ in {(table['spread'] > 0).mean():.0%} of the cases, by "
-            f"{largest['spread']:.3g} ulp at most ({describe(largest)})."
+        yield ortmeter.fact(
+            f"{result}: two orders differ in {{share:.0%}} of the cases, by {{spread:.3g}} ulp at "
+            "most ({case})",
+            share=(table["spread"] > 0).mean(),
+            spread=largest["spread"],
+            case=describe(largest),
         )
     changed = libraries[~libraries["repeatable"]]["candidate"].unique()
-    yield (
-        "the same run gives the same bits twice"
-        + (f", except with {', '.join(changed)}." if len(changed) else " with every library.")
-    )
-    counts = libraries["threads"].unique()
-    other = libraries[~libraries["as first"]]
-    if other.empty and len(counts) > 1:
-        yield "the number of threads changes no result."
-    for name, table in other.groupby("candidate", sort=False):
-        sizes = f"from size {table['size'].min()}"
-        yield f"{name}: some results are not those of threads={counts[0]}, {sizes}."
+    same = f"except with {', '.join(changed)}" if len(changed) else "in every library"
+    counts, other = libraries["threads"].unique(), libraries[~libraries["as first"]]
+    threads = "the number of threads changes none"
+    if len(other):
+        names = ", ".join(other["candidate"].unique())
+        threads = f"other threads than {counts[0]} change some of {names}"
+    ending = f"; {threads}" if len(counts) > 1 else ""
+    yield ortmeter.fact(f"two identical runs give identical bits, {same}{ending}")
 
 
 legend = f"{shown} on {provider.label}, threads={args.label('threads')}"
@@ -562,8 +591,9 @@ here = ortmeter.record("plot_parallelized_reduction", args, provider, data)
 
 
 def conclusion(record):
-    sentences = conclude(record.data["sums"], record.data["libraries"])
-    return Conclusion(tuple(sentences), f"{record.environment}, {record.data['legend']}")
+    sums, libraries = record.data["sums"], record.data["libraries"]
+    where = f"{record.environment}, {record.data['legend']}"
+    return ortmeter.Conclusion(answer(sums), conclude(sums, libraries), where)
 
 
 show(conclusion(here))
