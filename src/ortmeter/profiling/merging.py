@@ -75,11 +75,9 @@ def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
     Exp(f32 2) -> f32 2 #1 | both
     Identity(f32 2) -> f32 2 #0 | baseline only
     """
-    sides = (baseline, candidate)
-    steady = [profile.steady for profile in sides]
-    known = [name for name in _KEY if all(s.empty or s[name].notna().any() for s in steady)]
-    runs = [int(profile.by_iteration()["steady"].sum()) for profile in sides]
-    nodes = _stack([_nodes(s, count, known) for s, count in zip(steady, runs, strict=True)])
+    steady = [_steady(profile) for profile in (baseline, candidate)]
+    known = [name for name in _KEY if all(e.empty or e[name].notna().any() for e, _ in steady)]
+    nodes = _stack([_nodes(events, runs, known) for events, runs in steady])
     nodes["kind"] = number(nodes, known)
     rows = _match(nodes)
     table = first_rows(nodes, rows)
@@ -94,6 +92,14 @@ def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
     table.insert(1, "side", pd.Series(_side(table)))
     length = table[["mean_baseline", "mean_candidate"]].sum(axis=1)
     return table.iloc[np.argsort(-length.to_numpy(), kind="stable")].reset_index(drop=True)
+
+
+def _steady(profile: Profile) -> tuple[pd.DataFrame, int]:
+    """Kernels of the steady runs, without the columns that are not needed, and number of runs."""
+    runs = profile.by_iteration()
+    kept = runs["iteration"][runs["steady"]]
+    columns = [*NODE, "signature", "iteration", "self_duration", *_TENSORS]
+    return profile.events.loc[profile.events["iteration"].isin(kept), columns], len(kept)
 
 
 def _nodes(steady: pd.DataFrame, runs: int, known: Sequence[str]) -> pd.DataFrame:
