@@ -109,14 +109,11 @@ def layer_norm() -> onnx.ModelProto:
 
 def print_ratios(candidates: dict[str, Callable[[], Any]], per: int) -> None:
     """Time candidates in turn, beside the first one."""
-    results = ortmeter.measure(candidates, repeat=100, precision=0.01)
-    first = next(iter(results.values()))
+    results = ortmeter.measure(candidates, budget_s=60)
+    first = next(iter(results))
     for name, measurement in results.items():
-        share = ortmeter.speedup(measurement, first)
-        print(
-            f"{name:>35}: {measurement.median / per * 1e6:9.2f} us, {share.ratio:.2f} of ours "
-            f"({share.low:.2f} to {share.high:.2f})"
-        )
+        share = results.speedup(name, first).interval
+        print(f"{name:>35}: {measurement.median / per * 1e6:9.2f} us, {share} of ours")
 
 
 def print_chain() -> None:

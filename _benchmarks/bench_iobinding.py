@@ -33,13 +33,11 @@ def main() -> None:
                 "polygraphy OnnxrtRunner.infer": lambda: runner.infer(feeds, check_inputs=False),
             },
             repeat=300,
-            precision=0.003,
+            precision=0.01,
         )
-    baseline = results["session.run_with_iobinding"]
-    for measurement in results.values():
-        share = ortmeter.speedup(measurement, baseline)
-        print(f"{measurement}\n    {share.ratio:.3f} of the public call ({share.low:.3f} to "
-              f"{share.high:.3f})")  # fmt: skip
+    for name, measurement in results.items():
+        share = results.speedup(name, "session.run_with_iobinding")
+        print(f"{measurement}\n    {share.interval} of the public call")
 
 
 if __name__ == "__main__":
