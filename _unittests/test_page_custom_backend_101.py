@@ -1,5 +1,6 @@
 """The page on torch.compile: its tolerance rejects, and its conclusion follows its samples."""
 
+import dataclasses
 import re
 import types
 
@@ -8,7 +9,9 @@ import pytest
 import torch
 from page_runner import run_page
 
-from ortmeter.timing import Measurement
+import ortmeter
+from ortmeter.claims import sentences
+from ortmeter.timing import Comparison, Comparisons, Measurement
 
 LEVELS = ("none", "default", "default+onnxruntime")
 
@@ -19,16 +22,14 @@ def page():
     return run_page("plot_custom_backend_101")
 
 
-def planted(noise=0.01, rounds=80, **medians):
+def planted(noise=0.01, shape=(1, 100), **medians):
     """Samples whose medians are known, by name of candidate."""
     rng = np.random.default_rng(0)
     names = {"ort": LEVELS[-1]}
-    return {
-        names.get(name, name): Measurement(
-            names.get(name, name), median * np.exp(noise * rng.standard_normal((1, rounds)))
-        )
+    return Comparison(
+        Measurement(names.get(name, name), median * np.exp(noise * rng.standard_normal(shape)))
         for name, median in medians.items()
-    }
+    )
 
 
 def same_latency(seconds=1.0, **others):
@@ -37,15 +38,24 @@ def same_latency(seconds=1.0, **others):
     )
 
 
-COMPILING = {
-    name: Measurement(name, [seconds])
+def batches(**groups):
+    return Comparisons({int(name[1:]): group for name, group in groups.items()}, "batch")
+
+
+def graphs(none, default, ort, **options):
+    """The graphs alone, in 5 processes."""
+    return planted(none=none, default=default, ort=ort, **{"shape": (5, 12), **options})
+
+
+COMPILING = Comparison(
+    Measurement(name, [seconds])
     for name, seconds in {
         "eager behind guards": [0.1, 0.1, 0.1],
         "none": [1.0, 2.0, 4.0],
         "default": [2.0, 2.0, 2.0],
         LEVELS[-1]: [2.0, 2.0, 2.0],
     }.items()
-}
+)
 CALLS = planted(
     **{
         "eager": 1e-6,
@@ -57,14 +67,23 @@ CALLS = planted(
 )
 
 
-def conclude(page, results, compiling=COMPILING, calls=CALLS, left_out="it was not asked for"):
-    data = {"results": results, "compiling": compiling, "calls": calls, "left_out": left_out}
-    return page["conclude"](data)
+def conclude(page, results, left_out="it was not asked for", **others):
+    """The answer, then the other sentences."""
+    data = {
+        "results": results,
+        "levels": batches(b1=graphs(1.0, 1.0, 1.0)),
+        "compiling": COMPILING,
+        "calls": CALLS,
+        "left_out": left_out,
+        **others,
+    }
+    answer, claims = page["conclude"](data)
+    return [str(answer), *sentences(claims)]
 
 
-def only(sentences, start):
-    (found,) = [sentence for sentence in sentences if sentence.startswith(start)]
-    return found
+def only(found, start):
+    (one,) = [sentence for sentence in found if sentence.startswith(start)]
+    return one
 
 
 def test_every_level_agrees_with_float64_at_every_batch(page):
@@ -125,90 +144,141 @@ def test_inductor_is_left_out_where_it_does_not_compile(page, monkeypatch):
     assert page["why_left_out"]() == ""
 
 
-def test_the_latencies_follow_the_samples(page):
-    few = planted(eager=2.0, none=1.0, default=1.0, ort=4.0)
-    sentences = conclude(page, {1: few, 32: same_latency()})
+def test_the_answer_follows_the_samples(page):
+    few = planted(eager=0.002, none=1.0, default=1.0, ort=0.001)
+    answer, *_ = conclude(page, batches(b1=few, b32=same_latency(), b64=same_latency(ort=4.0)))
     assert re.match(
-        r"none is faster than eager at batch 1 \((1\.9|2\.0)", only(sentences, "none is")
+        r"OrtBackend is faster than eager at batch 1 \((1\.9|2\.0)\d, [\d.]+ to [\d.]+\); ", answer
     )
-    assert "claimed between none and eager at batch 32" in only(sentences, "none is")
-    slower = only(sentences, "default+onnxruntime is slower than eager")
-    assert re.search(r"at batch 1 \(0\.(4|5)", slower)
+    assert "OrtBackend and eager are within 5% at batch 32 (" in answer
+    assert re.search(r"OrtBackend is slower than eager at batch 64 \(0\.2\d, ", answer)
+    # 2 s saved by 1 ms a call.
+    assert "calls to pay for its compilation of 2 s: 2,000 (" in answer
+    assert answer.endswith(") at batch 1, never at batch 64.")
 
 
-def test_the_prediction_on_graphs_follows_the_samples(page):
-    start = "prediction, with few rows a graph beats eager: "
-    wins = {1: planted(eager=2.0, none=1.0, default=1.0, ort=1.0), 32: same_latency()}
-    found = only(conclude(page, wins), start)
-    assert found == f"{start}not contradicted; at batch 1, 3 of 3 graphs are faster."
-    found = only(conclude(page, {1: same_latency()}), start)
-    assert found == f"{start}not contradicted; at batch 1, 0 of 3 graphs are faster."
-    found = only(conclude(page, {1: same_latency(default=2.0, ort=3.0)}), start)
-    assert "wrong for default and default+onnxruntime; at batch 1, 0 of 3" in found
+def test_too_few_samples_decide_nothing(page):
+    results = batches(b1=planted(eager=2.0, none=1.0, default=1.0, ort=1.0, shape=(1, 99)))
+    levels = batches(b1=graphs(8.0, 4.0, 1.0, shape=(2, 12)))
+    calls = Comparison(Measurement(m.name, m.seconds[:, :99]) for m in CALLS.values())
+    answer, *claims = conclude(page, results, levels=levels, calls=calls)
+    assert answer.startswith("undecided between OrtBackend and eager at batch 1 (")
+    assert answer.endswith("compilation of 2 s: undecided at batch 1.")
+    assert only(claims, "Undecided: predicted that with few rows (batch 1) graphs beat eager: 0 of")
+    assert only(claims, "Undecided: predicted that with few rows (batch 1) fewer nodes")
+    assert only(claims, "Undecided: predicted that with many rows (batch 1)")
+    assert only(claims, "cost of guards on one relu: undecided (eager), undecided (OrtBackend)")
+    assert not any(word in " ".join(claims) for word in ("faster than", "slower than", "within"))
 
 
-def test_the_prediction_on_kernels_follows_the_smallest_batch(page):
-    start = "prediction, with few rows fewer kernels are faster: "
-    steps = planted(eager=8.0, none=4.0, default=2.0, ort=1.0)
-    found = only(conclude(page, {32: same_latency(), 1: steps}), start)
-    assert found.startswith(f"{start}not contradicted at batch 1, default is ")
-    assert "default+onnxruntime is " in found
-    back = planted(eager=8.0, none=4.0, default=2.0, ort=3.0)
-    assert f"{start}wrong at batch 1" in only(conclude(page, {1: back}), start)
+def test_the_prediction_on_graphs_follows_the_smallest_batch(page):
+    told = "predicted that with few rows (batch 1) graphs beat eager: "
+    wins = batches(b32=same_latency(), b1=planted(eager=2.0, none=1.0, default=1.0, ort=1.0))
+    assert only(conclude(page, wins), "Right: predicted that with few") == f"Right: {told}3 of 3 do"
+    ties = batches(b1=same_latency())
+    assert f"Undecided: {told}0 of 3 do" in conclude(page, ties)
+    back = batches(b1=planted(eager=2.0, none=1.0, default=4.0, ort=4.0))
+    assert f"Wrong: {told}1 of 3 do" in conclude(page, back)
 
 
-def test_the_prediction_on_products_follows_the_largest_batch(page):
-    start = "prediction, with many rows levels are hard to tell apart: "
-    steps = planted(eager=8.0, none=4.0, default=2.0, ort=2.0)
-    assert (
-        only(conclude(page, {1: steps, 32: same_latency()}), start) == f"{start}not contradicted."
+@pytest.mark.parametrize(
+    ("medians", "verdict"),
+    [((4.0, 2.0, 1.0), "Right"), ((4.0, 2.0, 3.0), "Wrong"), ((4.0, 2.0, 2.0), "Undecided")],
+)
+def test_the_prediction_on_nodes_follows_the_smallest_batch(page, medians, verdict):
+    levels = batches(b32=graphs(1.0, 2.0, 4.0), b1=graphs(*medians))
+    found = conclude(page, batches(b1=same_latency()), levels=levels)
+    assert f"{verdict}: predicted that with few rows (batch 1) fewer nodes are faster" in found
+
+
+@pytest.mark.parametrize(
+    ("medians", "noise", "verdict"),
+    [
+        ((1.0, 1.0, 1.0), 0.01, "Right"),
+        ((1.03, 1.0, 1.0), 0.01, "Right"),  # known to differ, too little to matter
+        ((1.0, 1.0, 1.0), 0.5, "Undecided"),
+        ((4.0, 2.0, 2.0), 0.01, "Wrong"),
+    ],
+)
+def test_the_prediction_on_products_follows_the_largest_batch(page, medians, noise, verdict):
+    levels = batches(b32=graphs(*medians, noise=noise), b1=graphs(4.0, 2.0, 1.0))
+    found = conclude(page, batches(b1=same_latency()), levels=levels)
+    assert f"{verdict}: predicted that with many rows (batch 32) levels are hard to tell apart" in (
+        found
     )
-    found = only(conclude(page, {1: same_latency(), 32: steps}), start)
-    assert f"{start}wrong at batch 32, default is " in found
-    assert "default+onnxruntime" not in found
+
+
+def test_each_level_is_compared_with_the_one_before(page):
+    levels = batches(b1=graphs(4.0, 2.0, 2.0), b32=graphs(1.0, 1.0, 2.0))
+    found = conclude(page, batches(b1=same_latency()), levels=levels)
+    assert "default and none are within 5% at batch 32" in only(
+        found, "default is faster than none"
+    )
+    back = only(found, "default+onnxruntime and default are within 5% at batch 1 (")
+    assert "default+onnxruntime is slower than default at batch 32 (" in back
 
 
 def test_a_compilation_pays_after_its_time_divided_by_what_a_call_saves(page):
-    exact = {"noise": 0.0}
-    results = {
-        1: planted(eager=0.003, none=0.001, default=0.002, ort=0.004, **exact),
-        32: planted(eager=0.001, none=0.001, default=0.001, ort=0.001, **exact),
-    }
-    sentences = conclude(page, results)
-    none = only(sentences, "none compiles in 2 s")
+    results = batches(
+        b1=planted(eager=0.003, none=0.001, default=0.002, ort=0.004, noise=0.0),
+        b32=planted(eager=0.001, none=0.001, default=0.001, ort=0.001, noise=0.0),
+    )
+    table = page["tabulate_break_even"](results, COMPILING)
+    assert table.index.tolist() == list(LEVELS)
     # 2 s saved by 2 ms a call; from 1 s to 4 s.
-    assert "at batch 1, after 1,000 calls (500 to 2,000)" in none
-    assert "at batch 32, never (no difference can be claimed between none and eager)." in none
-    assert "at batch 1, after 2,000 calls (2,000 to 2,000)" in only(sentences, "default compiles")
-    never = only(sentences, "default+onnxruntime compiles")
-    assert "at batch 1, never (default+onnxruntime is slower than eager)" in never
-    assert not any(sentence.startswith("eager behind guards compiles") for sentence in sentences)
+    assert table["batch 1"].tolist() == ["1,000 (500 to 2,000)", "2,000 (2,000 to 2,000)", "never"]
+    assert table["batch 32"].tolist() == ["undecided"] * 3
 
 
 def test_the_interval_of_the_calls_is_that_of_the_gain(page):
-    measured = planted(eager=2.0, none=1.0, noise=0.2)
     once = Measurement("none", [[1.0, 1.0, 1.0]])
-    count, least, most = page["count_calls"](measured["eager"], measured["none"], once)
+    measured = planted(eager=2.0, none=1.0, noise=0.2)
+    gain = measured.speedup("eager", "none")
+    count, least, most = page["count_calls"](gain, measured["eager"], once)
     assert least < count < most
-    undecided = planted(eager=1.1, none=1.0, noise=1.0)
-    assert page["count_calls"](undecided["eager"], undecided["none"], once) is None
+    undecided = planted(eager=1.01, none=1.0, noise=1.0).speedup("eager", "none")
+    assert page["count_calls"](undecided, measured["eager"], once) is None
 
 
 def test_inductor_is_compared_when_it_was_measured(page):
-    results = {1: planted(eager=4.0, inductor=2.0, none=1.0, default=1.0, ort=1.0)}
-    compiling = {**COMPILING, "inductor": Measurement("inductor", [[8.0, 8.0, 8.0]])}
-    sentences = conclude(page, results, compiling, left_out="")
-    assert only(sentences, "default+onnxruntime is faster than inductor at batch 1 (")
-    assert "4.00 times faster than inductor" in only(sentences, "for the compilation, ")
-    assert only(sentences, "inductor compiles in 8 s, which pays: at batch 1, after 4 calls")
-    assert not any("not compared" in sentence for sentence in sentences)
-    assert only(conclude(page, {1: same_latency()}), "inductor was not compared: it was not asked")
+    results = batches(b1=planted(eager=4.0, inductor=2.0, none=1.0, default=1.0, ort=1.0))
+    compiling = COMPILING | {"inductor": Measurement("inductor", [[8.0, 8.0, 8.0]])}
+    found = conclude(page, results, compiling=compiling, left_out="")
+    assert only(found, "batch 1: default+onnxruntime is 2.0")
+    assert "times faster than eager" in only(found, "batch 1: inductor is ")
+    told = "a compilation takes 2 s at level default+onnxruntime, 8 s with inductor"
+    assert told in found
+    assert not any("not compared" in sentence for sentence in found)
+    table = page["tabulate_break_even"](results, compiling)
+    assert table.loc["inductor", "batch 1"].startswith("4 (")
+    without = conclude(page, batches(b1=same_latency()))
+    assert "inductor was not compared: it was not asked for" in without
 
 
 def test_the_cost_of_a_call_follows_the_samples(page):
-    sentences = conclude(page, {1: same_latency()})
-    assert "function of OrtBackend is 1.20 times slower" in only(sentences, "from tensors")
-    assert only(sentences, "dynamo takes about 14 µs of a call.")
-    free = {**CALLS, "eager behind guards": CALLS["eager"]}
-    found = only(conclude(page, {1: same_latency()}, calls=free), "dynamo")
-    assert found == "dynamo takes no time that can be claimed."
+    start = "cost of guards on one relu: "
+    found = only(conclude(page, batches(b1=same_latency())), start)
+    assert found == f"{start}14 µs (eager), 14 µs (OrtBackend); a session alone takes 5 µs"
+    same = Measurement("eager behind guards", CALLS["eager"].seconds)
+    free = conclude(page, batches(b1=same_latency()), calls=CALLS | {same.name: same})
+    assert only(free, f"{start}undecided (eager), 14 µs (OrtBackend)")
+
+
+def test_another_machine_gets_the_sentences_of_its_own_samples(page):
+    data = page["here"].data | {"results": batches(b1=same_latency(ort=4.0))}
+    there = dataclasses.replace(
+        page["here"],
+        data=data,
+        environment=dataclasses.replace(page["here"].environment, cpu="A Planted CPU"),
+    )
+    text = " ".join(str(ortmeter.replay(page["report"], [there])).split())
+    assert text.startswith("A Planted CPU, ")
+    assert "OrtBackend is slower than eager at batch 1 (" in text
+
+
+def test_the_graphs_alone_are_measured_again_in_fresh_processes(page):
+    level = LEVELS[-1]
+    batch = page["args"].batch[0]
+    candidate = page["load_graph"](page["backends"][batch][level].graphs[0])
+    found = ortmeter.measure({level: candidate}, processes=2, repeat=2, warmup=1, precision=None)
+    assert found[level].seconds.shape == (2, 2)

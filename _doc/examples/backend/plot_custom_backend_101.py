@@ -30,7 +30,7 @@ should beat eager, which launches its operations one by one, and a level of the 
 fewer kernels should beat one that leaves more. With many rows the products decide, which no
 rewriting changes: the levels should be hard to tell apart, and what is left between torch and
 onnxruntime is the quality of their matrix products. We measure latencies (ms), the time of a
-compilation (s), the cost of a call (µs) and the error (ulp).
+compilation (s), the calls that pay for it, the cost of a call (µs) and the error (ulp).
 
 This page descends from `101: A custom backend for torch
 <https://github.com/sdpython/experimental-experiment/blob/main/_doc/examples/plot_custom_backend_101.py>`_
@@ -47,9 +47,9 @@ of experimental-experiment.
 # in torch and in onnxruntime. Both have the same number of threads, one by default: the idle
 # threads of a library wait by spinning, which takes a core from the one that is timed next.
 
+import dataclasses
 import functools
 import gc
-import itertools
 import time
 import warnings
 
@@ -61,10 +61,9 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter import Param, show
 from ortmeter.backend import OrtBackend
-from ortmeter.conclusion import Conclusion
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.environment import environment
-from ortmeter.timing import Measurement
+from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.measurement import format_seconds
 
 args = ortmeter.get_parsed_args(
@@ -76,8 +75,9 @@ args = ortmeter.get_parsed_args(
     inductor=Param(True, fast=False, help="compare with inductor, which needs a compiler"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=1, help="threads of torch and of onnxruntime"),
-    repeat=Param(30, fast=5, minimum=1, help="samples of a latency, at least"),
-    compilations=Param(5, fast=1, minimum=1, help="samples of a compilation"),
+    budget=Param(15.0, fast=1.0, help="seconds to measure the calls, then again the graphs"),
+    processes=Param(10, fast=1, minimum=1, help="fresh processes that measure the graphs"),
+    compilations=Param(3, fast=1, minimum=1, help="samples of a compilation"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 show(args)
@@ -169,10 +169,9 @@ rows = [
 show(DataFrame(rows).set_index("node"))
 
 # %%
-# It was recorded for some inputs. dynamo, the part of ``torch.compile`` that records, keeps with
-# the graph the *guards* that tell which ones, the shape of the input among them, and checks them at
-# every call. The first call below finds them true. The second one has another shape: the backend
-# gets another graph.
+# The graph is valid only for inputs that satisfy its *guards*, on the shape of the input among
+# others: dynamo, the part of ``torch.compile`` that records, checks them at every call. The first
+# call below satisfies them. The second one has another shape: the backend gets another graph.
 
 described(first)
 assert len(received) == 1, "the backend was called again"
@@ -197,6 +196,7 @@ assert len(received) > 1, "the graph was taken for another shape"
 
 EAGER, INDUCTOR = "eager", "inductor"
 LEVELS = ("none", "default", "default+onnxruntime")
+OURS = LEVELS[-1]  # what OrtBackend does when it is not told its level
 
 
 def why_left_out():
@@ -376,48 +376,66 @@ show(shown.map(lambda value: float(f"{value:.3g}")))
 # How long does a call take?
 # --------------------------
 #
-# The candidates are timed in turn inside one loop: a call may find in the caches what the others
-# left there, as in a program that does something between two calls. It starts from a tensor on the
-# device and returns a tensor there, once it is ready. Lower is better.
+# A call starts from a tensor on the device and returns a tensor there, once it is ready. The
+# candidates are timed in turn inside one loop, in this process alone: a fresh one would load torch
+# and compile every graph again, which takes longer than the samples. Lower is better.
 
-results = {
-    batch: ortmeter.measure(
-        {name: functools.partial(f, inputs[batch]) for name, f in functions[batch].items()},
-        repeat=args.repeat,
-        budget_s=4,
-        sync=device,
-    )
-    for batch in args.batch
-}
-latency = ortmeter.to_frame(results, "batch")
-table = ortmeter.in_milliseconds(latency, ["batch", "candidate"]).rename_axis(columns=legend)
-show(table)
+results = ortmeter.measure_each(
+    {
+        batch: {name: functools.partial(f, inputs[batch]) for name, f in functions[batch].items()}
+        for batch in args.batch
+    },
+    axis="batch",
+    budget_s=args.budget,
+    sync=device,
+)
+show(results.to_frame().rename_axis(columns=legend))
 
 # %%
 # The same numbers as a plot, whiskers at the quartiles.
 
-ortmeter.latency_plot(latency, x="batch", title=f"Latency, {provider.label}", caption=legend)
+results.plot(title=f"Latency, {provider.label}", caption=legend)
 
 # %%
 # The ratio to eager, with its interval. Inside the grey band, a difference is too small to be worth
 # a claim.
 
-
-def compare(results, baseline, candidate):
-    return {batch: ortmeter.speedup(m[baseline], m[candidate]) for batch, m in results.items()}
-
-
-def plot_speedups(results, provider, legend):
-    speedups = {
-        batch: [ortmeter.speedup(m[EAGER], m[name]) for name in m if name != EAGER]
-        for batch, m in results.items()
-    }
-    title = f"Speedup over {EAGER}, {provider}"
-    return ortmeter.speedup_plot(speedups, x="batch", title=title, caption=legend)
-
-
 # sphinx_gallery_thumbnail_number = 2
-plot_speedups(results, provider.label, legend)
+results.speedup_plot(EAGER, title=f"Speedup over {EAGER}, {provider.label}", caption=legend)
+
+# %%
+# What does each level bring to the graph?
+# ----------------------------------------
+#
+# The models that the backend kept, whose outputs were checked, need no torch. Fresh processes
+# measure them: where the tensors are in memory changes from one process to the next. Nothing
+# surrounds the sessions, whose inputs are bound beforehand. The weights are random: how long a
+# kernel takes does not depend on the numbers. As in the backend, they are constants on a CPU and
+# inputs on CUDA.
+
+
+def load_graph(graph):
+    """Make a candidate of what the backend ran, which a fresh process can load."""
+    feeds = ortmeter.random_feeds(graph.model)
+    weights = {name: feeds.pop(name) for name in list(feeds) if "parameters" in name}
+    if provider.name == "cpu":
+        model = ortmeter.freeze_inputs(graph.model, weights)
+    else:
+        model, feeds = graph.model, feeds | weights
+    return ortmeter.session_candidate(model, feeds, provider=provider, threads=args.threads)
+
+
+levels = ortmeter.measure_each(
+    {
+        batch: {level: load_graph(backends[batch][level].graphs[0]) for level in LEVELS}
+        for batch in args.batch
+    },
+    axis="batch",
+    processes=args.processes,
+    budget_s=args.budget,
+)
+title = f"Speedup of the graphs over {LEVELS[0]}, {provider.label}"
+levels.speedup_plot(LEVELS[0], title=title, caption=f"{legend}, {levels.how}")
 
 # %%
 # What does a call cost when there is nothing to compute?
@@ -463,19 +481,10 @@ calls = ortmeter.measure(
         RETURNED: functools.partial(kept[0], small),
         **{name: functools.partial(f, small) for name, f in behind_guards.items()},
     },
-    repeat=args.repeat,
-    budget_s=4,
+    budget_s=args.budget / 5,
     sync=device,
 )
-
-
-def tabulate_calls(calls):
-    frame = ortmeter.to_frame({"relu": calls}, "operator").set_index("candidate")
-    micro = 1e6 * frame[["median", "q1", "q3"]]
-    return micro.rename(columns="{} (µs)".format).round(2)
-
-
-show(tabulate_calls(calls).rename_axis(columns=f"relu, {provider.label}"))
+show(calls.to_frame("µs").rename_axis(columns=f"relu, {provider.label}"))
 
 # %%
 # How long does a compilation take?
@@ -483,7 +492,7 @@ show(tabulate_calls(calls).rename_axis(columns=f"relu, {provider.label}"))
 #
 # From ``torch.compile`` to the result of the first call, for the first batch, in turn in this
 # process: ``torch.compiler.reset()`` forgets what was compiled, and inductor starts with an empty
-# cache on the disk. What is not counted is what a process does once, loading libraries.
+# cache on the disk. Library loading is excluded.
 
 
 def compile_again(backend):
@@ -514,123 +523,127 @@ def time_compilation(run):
 
 
 samples = [[time_compilation(run) for run in compilers.values()] for _ in range(args.compilations)]
-compiling = {
-    name: Measurement(name, [seconds])
+compiling = Comparison(
+    Measurement(name, [seconds])
     for name, seconds in zip(compilers, zip(*samples, strict=True), strict=True)
-}
+)
 
 
 def tabulate_compilations(compiling):
-    frame = ortmeter.to_frame({"": compiling}, "").set_index("candidate")
-    return frame[["median", "q1", "q3"]].rename(columns="{} (s)".format).round(3)
+    return compiling.to_frame("s")[["median (s)", "q1 (s)", "q3 (s)", "rounds"]].round(3)
 
 
 show(tabulate_compilations(compiling).rename_axis(columns=f"compilation, {provider.label}"))
 
 # %%
-# ``eager behind guards`` is the part of dynamo, which all of them have.
-#
-# Nothing of this page stays in torch:
+# ``eager behind guards`` is the part of dynamo, which all of them have. Nothing of this page stays
+# in torch:
 
 torch.compiler.reset()
 torch.set_num_threads(threads_before)
+
+# %%
+# A compilation pays for itself after :math:`c / (t_e - t)` calls, where :math:`c` is its time,
+# :math:`t_e` and :math:`t` the latencies of eager and of what was compiled. The interval combines
+# that of the ratio :math:`t_e / t` with the shortest and the longest compilation. *never* stands
+# where the interval of the ratio is below 1, *undecided* where it holds 1 or is missing.
+
+
+def count_calls(gain, eager, compilation):
+    """Return how many calls pay for a compilation: likely, least and most; None without gain."""
+    if gain.low is None or gain.low <= 1:
+        return None
+    seconds = compilation.median, compilation.seconds.min(), compilation.seconds.max()
+    saved = [eager.median * (1 - 1 / ratio) for ratio in (gain.ratio, gain.high, gain.low)]
+    return [float(time / each) for time, each in zip(seconds, saved, strict=True)]
+
+
+def tell_calls(measured, name, compiling):
+    gain = measured.speedup(EAGER, name)
+    calls = count_calls(gain, measured[EAGER], compiling[name])
+    if calls is None:
+        return "never" if gain.exceeds(1) is False else "undecided"
+    count, least, most = (f"{float(f'{n:.2g}'):,.0f}" for n in calls)
+    return f"{count} ({least} to {most})"
+
+
+def tabulate_break_even(results, compiling):
+    rows = {
+        name: {f"batch {n}": tell_calls(group, name, compiling) for n, group in results.items()}
+        for name in compiling
+        if name != DYNAMO
+    }
+    return DataFrame(rows).T.rename_axis("candidate")
+
+
+break_even = tabulate_break_even(results, compiling)
+show(break_even.rename_axis(columns="calls that pay for the compilation"))
 
 # %%
 # What the measurements say
 # -------------------------
 #
 # The sentences below are computed from the samples of this page by the functions of these cells. In
-# brackets, the ratio of medians and its 99 % interval. First the latencies.
+# brackets, the ratio of latencies and its 99 % interval. The answer is about ``OrtBackend`` as it
+# is by default.
 
 
-def conclude_latency(results):
-    names = [name for name in next(iter(results.values())) if name != EAGER]
-    return [f"{ortmeter.summarize(compare(results, EAGER, name), 'batch')}." for name in names]
-
-
-def conclude_inductor(results, compiling, left_out):
-    if left_out:
-        return [f"inductor was not compared: {left_out}."]
-    found = compare(results, INDUCTOR, LEVELS[-1])
-    compilation = ortmeter.speedup(compiling[INDUCTOR], compiling[LEVELS[-1]])
-    return [f"{ortmeter.summarize(found, 'batch')}.", f"for the compilation, {compilation}."]
-
-
-# %%
-# The predictions that these latencies can contradict.
-
-
-def judge_graphs(results):
-    batch = min(results)
-    names = [name for name in results[batch] if name != EAGER]
-    found = {name: ortmeter.speedup(results[batch][EAGER], results[batch][name]) for name in names}
-    slower = [name for name, gain in found.items() if gain.verdict == "slower"]
-    faster = sum(gain.verdict == "faster" for gain in found.values())
-    fate = f"wrong for {' and '.join(slower)}" if slower else "not contradicted"
-    return (
-        f"prediction, with few rows a graph beats eager: {fate}; at batch {batch}, {faster} of "
-        f"{len(names)} graphs are faster."
+def answer(results, compiling):
+    gains = results.speedup(EAGER, OURS)
+    told = ortmeter.group_claims(dataclasses.replace(gain, subject="OrtBackend") for gain in gains)
+    paid = [
+        f"{tell_calls(results[batch], OURS, compiling)} at batch {batch}"
+        for batch in sorted({min(results), max(results)})
+    ]
+    return ortmeter.Answer(
+        f"{told}; calls to pay for its compilation of {{seconds}}: {{calls}}.",
+        gains,
+        {"seconds": format_seconds(compiling[OURS].median), "calls": ", ".join(paid)},
     )
 
 
-def compare_levels(measured):
-    """Compare each level with the next one, which leaves fewer kernels."""
-    return [
-        ortmeter.speedup(measured[more], measured[fewer])
-        for more, fewer in itertools.pairwise(LEVELS)
-    ]
-
-
-def judge_fewer(results):
-    batch = min(results)
-    found = compare_levels(results[batch])
-    wrong = any(gain.verdict == "slower" for gain in found)
-    fate = "wrong" if wrong else "not contradicted"
-    told = "; ".join(map(str, found))
-    return f"prediction, with few rows fewer kernels are faster: {fate} at batch {batch}, {told}."
-
-
-def judge_products(results):
-    batch = max(results)
-    found = [gain for gain in compare_levels(results[batch]) if gain.is_claim]
-    told = f"wrong at batch {batch}, {'; '.join(map(str, found))}" if found else "not contradicted"
-    return f"prediction, with many rows levels are hard to tell apart: {told}."
+def compare_inductor(results, compiling, left_out):
+    if left_out:
+        return [ortmeter.fact("inductor was not compared: {reason}", reason=left_out)]
+    compilation = ortmeter.fact(
+        "a compilation takes {ours} at level {level}, {inductor} with inductor",
+        ours=format_seconds(compiling[OURS].median),
+        level=OURS,
+        inductor=format_seconds(compiling[INDUCTOR].median),
+    )
+    return [*results.speedup(INDUCTOR, OURS), *results.speedup(EAGER, INDUCTOR), compilation]
 
 
 # %%
-# A compilation pays for itself after :math:`c / (t_e - t)` calls, where :math:`c` is its time,
-# :math:`t_e` and :math:`t` the latencies of eager and of what was compiled. The interval combines
-# that of the ratio :math:`t_e / t` with the shortest and the longest compilation. There is no such
-# number of calls unless the candidate is said to be faster than eager.
+# The predictions. Whether levels differ is known from the graphs alone.
 
 
-def count_calls(eager, candidate, compiling):
-    """Return the calls that pay for a compilation, at least and at most, or None."""
-    gain = ortmeter.speedup(eager, candidate)
-    if gain.verdict != "faster":
-        return None
-    seconds = compiling.median, compiling.seconds.min(), compiling.seconds.max()
-    saved = [eager.median * (1 - 1 / ratio) for ratio in (gain.ratio, gain.high, gain.low)]
-    return [time / each for time, each in zip(seconds, saved, strict=True)]
+def judge_graphs(results):
+    gains = results[min(results)].speedups(EAGER)
+    return ortmeter.judge(
+        "predicted that with few rows (batch {batch}) graphs beat eager: {n} of {total} do",
+        [gain.exceeds(1) for gain in gains],
+        batch=min(results),
+        n=sum(gain.exceeds(1) is True for gain in gains),
+        total=len(gains),
+    )
 
 
-def tell_calls(eager, candidate, compiling):
-    calls = count_calls(eager, candidate, compiling)
-    if calls is None:
-        return f"never ({ortmeter.speedup(eager, candidate).claim})"
-    count, least, most = (f"{float(f'{n:.2g}'):,.0f}" for n in calls)
-    return f"after {count} calls ({least} to {most})"
-
-
-def conclude_compilations(results, compiling):
-    for name, measured in compiling.items():
-        if name == DYNAMO:
-            continue
-        told = "; ".join(
-            f"at batch {batch}, {tell_calls(m[EAGER], m[name], measured)}"
-            for batch, m in results.items()
-        )
-        yield f"{name} compiles in {format_seconds(measured.median)}, which pays: {told}."
+def judge_levels(levels):
+    few, many = (
+        [levels[batch].speedup(LEVELS[0], LEVELS[1]), levels[batch].speedup(LEVELS[1], OURS)]
+        for batch in (min(levels), max(levels))
+    )
+    yield ortmeter.judge(
+        "predicted that with few rows (batch {batch}) fewer nodes are faster",
+        [gain.exceeds(1) for gain in few],
+        batch=min(levels),
+    )
+    yield ortmeter.judge(
+        "predicted that with many rows (batch {batch}) levels are hard to tell apart",
+        [None if gain.verdict == "undecided" else not gain.is_difference for gain in many],
+        batch=max(levels),
+    )
 
 
 # %%
@@ -638,37 +651,40 @@ def conclude_compilations(results, compiling):
 
 
 def conclude_calls(calls):
-    guards = calls[DYNAMO].median - calls[EAGER].median
-    found = ortmeter.speedup(calls[EAGER], calls[DYNAMO])
-    slower = found.verdict == "slower"
-    told = f"about {format_seconds(guards)} of a call" if slower else "no time that can be claimed"
-    medians = ", ".join(f"{name} {format_seconds(m.median)}" for name, m in calls.items())
-    return [
-        f"one relu: {medians}.",
-        f"from tensors to tensors, {ortmeter.speedup(calls[SESSION], calls[RETURNED])}.",
-        f"dynamo takes {told}.",
-    ]
+    guards = {
+        name: format_seconds(calls[guarded].median - calls[plain].median)
+        if calls.speedup(plain, guarded).verdict == "slower"
+        else "undecided"
+        for name, plain, guarded in (("eager", EAGER, DYNAMO), ("ours", RETURNED, GUARDED))
+    }
+    return ortmeter.fact(
+        "cost of guards on one relu: {eager} (eager), {ours} (OrtBackend); a session alone takes "
+        "{session}",
+        session=format_seconds(calls[SESSION].median),
+        **guards,
+    )
 
 
 def conclude(data):
-    results, compiling = data["results"], data["compiling"]
-    return [
-        *conclude_latency(results),
-        *conclude_inductor(results, compiling, data["left_out"]),
+    results, levels, compiling = data["results"], data["levels"], data["compiling"]
+    claims = [
+        *compare_inductor(results, compiling, data["left_out"]),
+        *levels.speedup(LEVELS[0], LEVELS[1]),
+        *levels.speedup(LEVELS[1], OURS),
         judge_graphs(results),
-        judge_fewer(results),
-        judge_products(results),
-        *conclude_compilations(results, compiling),
-        *conclude_calls(data["calls"]),
+        *judge_levels(levels),
+        conclude_calls(data["calls"]),
     ]
+    return answer(results, compiling), tuple(claims)
 
 
 def conclusion(record):
-    sentences = tuple(conclude(record.data))
-    return Conclusion(sentences, f"{record.environment}, {record.data['legend']}")
+    data = record.data
+    how = f"{data['results'].how}; graphs alone: {data['levels'].how}"
+    return ortmeter.Conclusion(*conclude(data), f"{record.environment}, {data['legend']}, {how}")
 
 
-data = {"results": results, "calls": calls, "compiling": compiling}
+data = {"results": results, "levels": levels, "calls": calls, "compiling": compiling}
 data |= {"left_out": left_out, "legend": legend, "provider": provider.label}
 here = ortmeter.record("plot_custom_backend_101", args, provider, data)
 show(conclusion(here))
@@ -676,9 +692,9 @@ show(conclusion(here))
 # %%
 # The tables behind these sentences:
 
-tables = {"latency": latency, "errors": errors}
-tables |= {"calls": tabulate_calls(calls).reset_index()}
-tables |= {"compilations": tabulate_compilations(compiling).reset_index()}
+tables = {"latency": results.to_frame("s"), "graphs": levels.to_frame("s"), "errors": errors}
+tables |= {"calls": calls.to_frame("s"), "compilations": compiling.to_frame("s")}
+tables |= {"break-even": break_even}
 show(ortmeter.save_tables("plot_custom_backend_101", tables))
 
 # %%
@@ -691,12 +707,14 @@ show(ortmeter.save_tables("plot_custom_backend_101", tables))
 
 def report(record):
     data = record.data
-    latency = ortmeter.to_frame(data["results"], "batch")
-    table = ortmeter.in_milliseconds(latency, ["batch", "candidate"])
-    yield table.rename_axis(columns=data["legend"])
-    yield plot_speedups(data["results"], data["provider"], data["legend"])
-    yield tabulate_calls(data["calls"]).rename_axis(columns=f"relu, {data['provider']}")
+    results, provider, legend = data["results"], data["provider"], data["legend"]
+    yield results.to_frame().rename_axis(columns=legend)
+    yield results.speedup_plot(EAGER, title=f"Speedup over {EAGER}, {provider}", caption=legend)
+    yield data["levels"].to_frame().rename_axis(columns=f"graphs alone, {provider}")
+    yield data["calls"].to_frame("µs").rename_axis(columns=f"relu, {provider}")
     yield tabulate_compilations(data["compiling"])
+    table = tabulate_break_even(results, data["compiling"])
+    yield table.rename_axis(columns="calls that pay for the compilation")
     yield conclusion(record)
 
 
