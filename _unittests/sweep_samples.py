@@ -10,24 +10,26 @@ import numpy as np
 from ortmeter.environment import environment
 from ortmeter.results import Record
 from ortmeter.sweep.outcome import Outcome, SweepResult, Task
-from ortmeter.timing import Measurement
+from ortmeter.timing import Comparison, Measurement
 
 PAGE = "plot_planted"
 here = functools.cache(environment)
 
 
-def samples(name, median, *, seed=0, noise=0.002, shape=(1, 40)):
-    """Samples around a median."""
+def samples(name, median, *, seed=0, noise=0.002, shape=(1, 100)):
+    """Samples around a median, enough for an interval."""
     rng = np.random.default_rng([seed, sum(map(ord, name))])
     return Measurement(name, median * np.exp(noise * rng.standard_normal(shape)))
 
 
-def group(seed=0, noise=0.002, **medians):
+def group(seed=0, noise=0.002, shape=(1, 100), **medians):
     """Candidates measured together, by their medians in seconds."""
-    return {name: samples(name, m, seed=seed, noise=noise) for name, m in medians.items()}
+    return Comparison(
+        samples(name, m, seed=seed, noise=noise, shape=shape) for name, m in medians.items()
+    )
 
 
-def outcome(data, options=None, *, run=1, cpu="A CPU", page=PAGE, sentences=()):
+def outcome(data, options=None, *, run=1, cpu="A CPU", page=PAGE, claims=(), answer=None):
     """Outcome of a task that measured these data."""
     options = options or {}
     record = Record(
@@ -36,7 +38,8 @@ def outcome(data, options=None, *, run=1, cpu="A CPU", page=PAGE, sentences=()):
         environment=dataclasses.replace(here(), cpu=cpu, gpus=()),
         date=dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
         data=data,
-        sentences=tuple(sentences),
+        answer=answer,
+        claims=tuple(claims),
     )
     machine = cpu.lower().replace(" ", "-")
     return Outcome(Task(page, options, run), machine, 1.0, record, Path("x.json"))

@@ -1,14 +1,17 @@
+"""The report of planted sweeps: tables, plots, text."""
+
 from html.parser import HTMLParser
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 from sweep_samples import failure, group, outcome, sweep
 
+from ortmeter.claims import fact
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
 from ortmeter.sweep.report import sweep_report
+from ortmeter.timing import Comparison, Comparisons, Measurement
 
 
 @pytest.fixture(autouse=True)
@@ -17,25 +20,24 @@ def _closed_figures():
     plt.close("all")
 
 
-def sizes(small, large, **options):
+def sizes(small, large):
     """Data of a page: the candidate at two sizes, its baseline takes one second."""
-    data = {8: group(old=1.0, new=small, **options), 16: group(old=1.0, new=large, **options)}
-    frame = pd.DataFrame({"size": [8, 8, 16, 16], "candidate": ["old", "new"] * 2})
-    return {"results": data, "latency": frame, "legend": "CPU"}
+    groups = {8: group(old=1.0, new=small), 16: group(old=1.0, new=large)}
+    return {"results": Comparisons(groups, "size"), "legend": "CPU"}
 
 
 @pytest.fixture(scope="module")
 def report():
-    """Two types, two machines; float16 is slower on one of them, and one task failed."""
+    """Two types, two machines; float16 is slower on one of them, and two tasks have no result."""
     return sweep_report(
         sweep(
-            outcome(sizes(0.5, 0.5), {"itype": "1"}, sentences=["new is 2.00 times faster."]),
-            outcome(sizes(0.5, 2.0), {"itype": "10"}, sentences=["old is 2.00 times faster."]),
+            outcome(sizes(0.5, 0.5), {"itype": "1"}, claims=[fact("new wins {n} times", n=2)]),
+            outcome(sizes(0.5, 2.0), {"itype": "10"}, claims=[fact("old wins")]),
             outcome(
                 sizes(0.25, 0.25),
                 {"itype": "1"},
                 cpu="Another CPU",
-                sentences=["new is 4.00 times faster."],
+                claims=[fact("new wins {n} times", n=4)],
             ),
             failure({"itype": "10"}, machine="another-cpu"),
             failure({"itype": "16"}, error=""),
@@ -51,13 +53,25 @@ def row(table, *place):
 def test_the_table_has_the_medians_and_the_speedups_that_were_planted(report):
     new = row(report.table, "float16", "a-cpu", 16, "new")
     assert new["median (ms)"] == pytest.approx(2000, rel=0.01)
-    assert new["low (ms)"] <= new["median (ms)"] <= new["high (ms)"]
+    assert new["q1 (ms)"] <= new["median (ms)"] <= new["q3 (ms)"]
     assert new["speedup"] == pytest.approx(0.5, rel=0.01)
     assert new["low"] <= new["speedup"] <= new["high"]
     assert new["verdict"] == "slower"
     assert row(report.table, "float32", "another-cpu", 8, "new")["speedup"] == pytest.approx(
         4, 0.01
     )
+
+
+def test_the_median_and_the_quartiles_are_those_of_all_the_runs():
+    rows = [np.arange(1.0, 6), np.arange(11.0, 14)]
+    tasks = [
+        outcome({"m": Comparison([Measurement("alone", [seconds])])}, run=run)
+        for run, seconds in enumerate(rows, 1)
+    ]
+    table = sweep_report(sweep(*tasks)).table
+    expected = 1e3 * np.percentile(np.concatenate(rows), [50, 25, 75])
+    found = table.loc["alone", ["median (ms)", "q1 (ms)", "q3 (ms)"]].tolist()
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_baseline_is_the_first_candidate(report):
@@ -78,6 +92,37 @@ def test_the_index_is_what_distinguishes_the_rows(report):
     assert {type(size) for size in report.table.index.get_level_values("size")} == {int, str}
 
 
+def test_an_axis_has_the_name_that_the_page_gave_it():
+    data = {"results": Comparisons({"cold": group(old=1.0, new=0.5)}, "cache")}
+    (found,) = sweep_report(sweep(outcome(data))).comparisons
+    assert dict(found.coordinates) == {"machine": "a-cpu", "cache": "cold"}
+
+
+def test_an_axis_that_repeats_an_option_is_the_option():
+    tasks = [
+        outcome({"r": Comparisons({int(n): group(old=1.0, new=0.5)}, "size")}, {"size": n})
+        for n in ("8", "16")
+    ]
+    assert [dict(c.coordinates) for c in sweep_report(sweep(*tasks)).comparisons] == [
+        {"size": 8, "machine": "a-cpu"},
+        {"size": 16, "machine": "a-cpu"},
+    ]
+
+
+def test_an_axis_beside_an_option_of_the_same_name_is_told_apart():
+    pair = {8: group(old=1.0, new=0.5), 16: group(old=1.0, new=0.5)}
+    tasks = [
+        outcome({"r": Comparisons(pair, "size")}, {"size": label}) for label in ("small", "medium")
+    ]
+    found = sweep_report(sweep(*tasks)).comparisons
+    assert len(found) == 4
+    assert dict(found[0].coordinates) == {
+        "size": "small",
+        "machine": "a-cpu",
+        "size measured": 8,
+    }
+
+
 def test_tasks_without_a_result_are_in_the_table_with_the_reason(report):
     verdicts = report.table["verdict"].tolist()
     assert verdicts[-2:] == ["failed: killed by signal 11 (run 1)", "missing (run 1)"]
@@ -89,7 +134,7 @@ def test_tasks_without_a_result_are_in_the_table_with_the_reason(report):
 def test_the_plot_has_one_line_per_type_and_machine(report):
     figure = report.plot()
     (ax,) = figure.axes
-    drawn = {tuple(c[0].get_ydata().round(1).tolist()) for c in ax.containers}
+    drawn = {tuple(c[0].get_ydata().astype(float).round(1).tolist()) for c in ax.containers}
     assert drawn == {(2.0, 2.0), (2.0, 0.5), (4.0, 4.0)}
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["float32, a-cpu", "float16, a-cpu", "float32, another-cpu"]
@@ -103,7 +148,7 @@ def test_the_size_of_the_plot_may_be_an_option():
     tasks = [outcome({"measured": group(old=1.0, new=1 / n)}, {"n": str(n)}) for n in (2, 4, 8)]
     (ax,) = sweep_report(sweep(*tasks)).plot().axes
     (line,) = ax.containers
-    assert line[0].get_ydata().round(1).tolist() == [2, 4, 8]
+    assert line[0].get_ydata().astype(float).round(1).tolist() == [2, 4, 8]
     assert ax.get_xlabel() == "n"
 
 
@@ -126,15 +171,6 @@ def test_runs_are_dots_of_the_plot():
     assert np.concatenate(dots) == pytest.approx([2.0] * 4, rel=0.01)
 
 
-def test_many_candidates_are_limited_and_it_is_said():
-    names = {f"c{i}": 1.0 for i in range(7)}
-    tasks = [outcome({"m": group(**names)}, {"n": n, "mode": mode}) for n in "12" for mode in "ab"]
-    figure = sweep_report(sweep(*tasks)).plot()
-    assert len(figure.axes) == 4
-    (caption,) = [t.get_text() for t in figure.axes[0].texts]
-    assert caption.endswith("8 points are left out")
-
-
 def test_plots_of_what_was_not_compared_are_refused(report):
     with pytest.raises(InvalidArgumentError, match="Accepted: plot_planted, results"):
         report.plot(group="copies")
@@ -154,24 +190,34 @@ def test_every_group_has_its_plot_and_its_rows():
     ]
 
 
-def test_candidates_that_were_not_timed_together_are_not_compared():
-    data = {"m": {**group(old=1.0), "new": group(new=0.5)["new"]}}
-    data["m"]["apart"] = type(data["m"]["old"])("apart", [[0.5, 0.5]])
+def test_a_plot_has_one_baseline():
+    tasks = [
+        outcome({"m": group(old=1.0, new=0.5)}, {"n": "1"}),
+        outcome({"m": group(new=0.5, old=1.0)}, {"n": "2"}),
+    ]
+    labels = [figure.axes[0].get_xlabel() for figure in sweep_report(sweep(*tasks)).plots()]
+    assert labels == [f"speedup over {name}, higher is better" for name in ("old", "new")]
+
+
+@pytest.mark.parametrize("seconds", [[[0.5, 0.5]], np.zeros((1, 100))])
+def test_what_cannot_be_compared_has_no_verdict(seconds):
+    """Candidates that were not timed together, samples below the resolution of the clock."""
+    data = {"m": Comparison([*group(old=1.0, new=0.5).values(), Measurement("apart", seconds)])}
     found = sweep_report(sweep(outcome(data)))
     assert [c.candidate for c in found.comparisons] == ["new"]
     assert found.table.loc["apart"].isna().tolist() == [False] * 3 + [True] * 4
 
 
-def test_a_page_without_measurements_has_its_sentences():
-    found = sweep_report(sweep(outcome({"errors": 3}, sentences=["all are close."])))
+def test_a_page_without_measurements_has_its_claims():
+    found = sweep_report(sweep(outcome({"errors": 3}, claims=[fact("all are close")])))
     assert found.table.empty
     assert [title for title, _ in found.parts()] == ["What the pages concluded"]
-    assert "all are close." in str(found)
+    assert "all are close" in str(found)
 
 
 def test_nothing_at_all_is_reported():
     found = sweep_report(sweep())
-    assert str(found) == "Measured on nothing:\n- 0 of 0 tasks are done."
+    assert str(found) == "No task has a result.\nMeasured on nothing:"
     assert found.parts() == []
 
 
@@ -192,8 +238,9 @@ def test_the_report_of_the_command_line_takes_the_parts(report):
     for title, items in report.parts():
         document.add(title, *items)
     document.conclude(*report.conclusion.sentences)
-    assert "new is slower than old: float16, a-cpu, size 16 (0.50)" in " ".join(
-        document.to_text().split()
+    text = " ".join(document.to_text().split())
+    assert (
+        "candidate new, baseline old: of 6 cases, faster in 5 (2.00 to 4.00), slower in 1" in text
     )
     rows = document.to_dict()["sections"][0]["tables"][0]
     assert {r["verdict"] for r in rows} >= {"baseline", "faster", "slower", "missing (run 1)"}

@@ -1,9 +1,11 @@
 """Plot speedups over a grid: one line per configuration, one panel per candidate."""
 
-from typing import TYPE_CHECKING, cast
+import dataclasses
+from collections.abc import Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
+from ortmeter.claims import Claim
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting._axes import (
     GREY,
@@ -17,90 +19,101 @@ from ortmeter.plotting._axes import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
 __all__ = ["sweep_plot"]
 
-_COLUMNS = ("panel", "line", "ratio", "low", "high", "runs")
+_MAX_LINES = 7  # told apart by colour and marker
+_MAX_PANELS = 4
+_MAX_ROWS = 24  # where lines are rows, with their name
 _SPREAD = 0.4  # share of the place of a size that its lines occupy
 _PANEL_HEIGHT = 2.4
 _ROW_HEIGHT = 0.35
 
 
+@dataclasses.dataclass(frozen=True)
+class _Point:
+    panel: str
+    line: str
+    x: Any
+    ratio: float
+    whisker: tuple[float, float]
+    runs: tuple[float, ...]
+
+
 def sweep_plot(
-    frame: "pd.DataFrame",
+    claims: Sequence[Claim],
     *,
     x: str | None,
+    runs: Sequence[Sequence[float]] = (),
     title: str,
-    baseline: str,
-    min_effect: float = 0.05,
     caption: str = "",
 ) -> "Figure":
     """Plot speedups against a size, with their intervals.
 
-    The line at 1 is the baseline, the band around it the minimum effect. Small dots are the runs
-    that an interval was computed from, where there are several.
+    The line at 1 is the baseline, the band around it the minimum effect. A point without whiskers
+    has too few samples for an interval. Small dots are the runs that an interval was computed from.
 
     Parameters
     ----------
-    frame : pandas.DataFrame
-        One row per point: *panel* (a candidate), *line* (a type, a machine), the column *x*,
-        *ratio*, *low*, *high*, and *runs*, the ratios of the runs.
+    claims : sequence of Claim
+        Speedups over one baseline. There is a panel for each candidate, and a line for each
+        combination of what varies in their places, but for *x*.
     x : str, optional
-        Column of the sizes, evenly spaced in the plot. None draws one row per line instead.
+        Name of the sizes in the places, evenly spaced in the plot. None draws one row per line
+        instead.
+    runs : sequence of sequences of float
+        For each claim, the ratios of the runs.
     title : str
         Title of the plot.
-    baseline : str
-        What the candidates are compared with.
-    min_effect : float
-        Smallest relative difference that is worth a claim.
     caption : str
         Line below the title.
 
     Returns
     -------
     matplotlib.figure.Figure
-        The figure, readable on a light and on a dark page.
+        The figure, readable on a light and on a dark page. Candidates beyond the fourth and lines
+        beyond the seventh are left out, and the caption says so.
 
     Raises
     ------
     InvalidArgumentError
-        A column is missing, or there is no row.
+        There is no claim, they have several baselines, or a size is not a number.
 
     Examples
     --------
-    >>> import pandas as pd
     >>> from matplotlib import pyplot as plt
-    >>> point = {"panel": "one Gemm", "line": "float32", "low": 1.1, "high": 1.3, "runs": ()}
-    >>> frame = pd.DataFrame([{**point, "size": n, "ratio": 1.2} for n in (256, 512)])
-    >>> figure = sweep_plot(frame, x="size", title="One Gemm or two?", baseline="two Gemms")
+    >>> from ortmeter.claims import compare_ratio
+    >>> won = compare_ratio("one Gemm", "two Gemms", 1.2, (1.1, 1.3))
+    >>> claims = [won.at(size=size) for size in (256, 512)]
+    >>> figure = sweep_plot(claims, x="size", title="One Gemm or two?")
     >>> [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
     ['256', '512']
     >>> plt.close(figure)
     """
-    needed = [*_COLUMNS, *([x] if x else [])]
-    if missing := [name for name in needed if name not in frame.columns]:
+    baselines = {claim.baseline for claim in claims}
+    if len(baselines) != 1:
         raise InvalidArgumentError(
-            f"columns {missing} are missing. Accepted: a frame with {', '.join(needed)}"
+            f"claims have the baselines {sorted(baselines)}. Accepted: speedups over one baseline"
         )
-    if frame.empty:
-        raise InvalidArgumentError("There is nothing to plot: the frame has no row")
-    names = list(dict.fromkeys(frame["panel"]))
-    lines = list(dict.fromkeys(frame["line"]))
+    points = _points(claims, x, runs)
+    shown = _first(_first(points, "panel", _MAX_PANELS), "line", _MAX_LINES if x else _MAX_ROWS)
+    if len(shown) < len(points):
+        caption += f"; {len(points) - len(shown)} points are left out"
+    names = list(dict.fromkeys(point.panel for point in shown))
+    lines = list(dict.fromkeys(point.line for point in shown))
     height = _PANEL_HEIGHT if x else 0.8 + _ROW_HEIGHT * len(lines)
     figure = _new_figure(1.4 + height * len(names))
     panels = list(figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0])
-    speedup = f"speedup over {plain(baseline)}, higher is better"
+    speedup = f"speedup over {plain(claims[0].baseline)}, higher is better"
     for ax, name in zip(panels, names, strict=True):
-        rows = frame[frame["panel"] == name]
-        _mark_one(ax, min_effect, vertical=x is None)
+        own = [point for point in shown if point.panel == name]
+        _mark_one(ax, claims[0].min_effect, vertical=x is None)
         if x:
-            _draw_lines(ax, rows, x, lines, sorted(frame[x].unique()))
+            _draw_lines(ax, own, lines, sorted({point.x for point in shown}))
         else:
-            _draw_rows(ax, rows, lines)
+            _draw_rows(ax, own, lines)
         paint(ax)
         ax.set_ylabel(wrap(name, 26), color=GREY)
     if x:
@@ -111,6 +124,42 @@ def sweep_plot(
         panels[-1].set_xlabel(speedup)
     add_titles(panels[0], title, caption)
     return figure
+
+
+def _points(
+    claims: Sequence[Claim], x: str | None, runs: Sequence[Sequence[float]]
+) -> list[_Point]:
+    names = dict.fromkeys(name for claim in claims for name in claim.where)
+    varying = [
+        name for name in names if name != x and len({claim.where.get(name) for claim in claims}) > 1
+    ]
+    points = []
+    for claim, ratios in zip(claims, runs or [()] * len(claims), strict=True):
+        if x and not _is_number(claim.where.get(x)):
+            raise InvalidArgumentError(f"x is {x!r}, which is not a number everywhere")
+        ratio = claim.ratio or 1.0
+        low, high = claim.low or ratio, claim.high or ratio
+        line = ", ".join(
+            f"{name}={value}" if _is_number(value) else str(value)
+            for name in varying
+            if (value := claim.where.get(name)) is not None
+        )
+        whisker = (ratio - low, high - ratio)
+        size = claim.where[x] if x else None
+        points.append(_Point(claim.subject, line, size, ratio, whisker, tuple(ratios)))
+    if any(point.line for point in points):
+        return points
+    # Nothing but the size varies: the candidates are the lines of one panel.
+    return [dataclasses.replace(point, panel="", line=point.panel) for point in points]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _first(points: list[_Point], name: str, count: int) -> list[_Point]:
+    kept = list(dict.fromkeys(getattr(point, name) for point in points))[:count]
+    return [point for point in points if getattr(point, name) in kept]
 
 
 def _new_figure(height: float) -> "Figure":
@@ -126,39 +175,32 @@ def _mark_one(ax: "Axes", effect: float, *, vertical: bool) -> None:
     line(1, color=GREY, linewidth=1)
 
 
-def _draw_lines(
-    ax: "Axes", rows: "pd.DataFrame", x: str, lines: list[str], sizes: list[float]
-) -> None:
+def _draw_lines(ax: "Axes", points: list[_Point], lines: list[str], sizes: list[float]) -> None:
     for rank, line in enumerate(lines):
-        mine = rows[rows["line"] == line].sort_values(x)
+        own = sorted((point for point in points if point.line == line), key=lambda p: p.x)
         offset = _SPREAD * ((rank + 0.5) / len(lines) - 0.5)
-        places = np.array([sizes.index(size) + offset for size in mine[x]])
+        places = [sizes.index(point.x) + offset for point in own]
         style = series_style(rank)
-        ax.errorbar(places, mine["ratio"].to_numpy(float), yerr=_whiskers(mine), capsize=3, **style)
-        for place, ratios in zip(places, mine["runs"], strict=True):
-            ax.plot([place] * len(ratios), ratios, ".", color=style["color"], alpha=0.5)
+        ratios = [point.ratio for point in own]
+        ax.errorbar(places, ratios, yerr=_whiskers(own), capsize=3, **style)
+        for place, point in zip(places, own, strict=True):
+            dots = [place] * len(point.runs)
+            ax.plot(dots, point.runs, ".", color=style["color"], alpha=0.5)
     ax.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
     ax.set_xlim(-0.5, len(sizes) - 0.5)
 
 
-def _draw_rows(ax: "Axes", rows: "pd.DataFrame", lines: list[str]) -> None:
+def _draw_rows(ax: "Axes", points: list[_Point], lines: list[str]) -> None:
     for rank, line in enumerate(lines):
-        mine = rows[rows["line"] == line]
+        own = [point for point in points if point.line == line]
         style = {**series_style(rank), "linestyle": "none"}
-        ax.errorbar(
-            mine["ratio"].to_numpy(float),
-            [rank] * len(mine),
-            xerr=_whiskers(mine),
-            capsize=3,
-            **style,
-        )
-        for ratios in mine["runs"]:
-            ax.plot(ratios, [rank] * len(ratios), ".", color=style["color"], alpha=0.5)
+        ratios = [point.ratio for point in own]
+        ax.errorbar(ratios, [rank] * len(own), xerr=_whiskers(own), capsize=3, **style)
+        for point in own:
+            ax.plot(point.runs, [rank] * len(point.runs), ".", color=style["color"], alpha=0.5)
     ax.set_yticks(range(len(lines)), [wrap(line, 24) for line in lines])
     ax.set_ylim(len(lines) - 0.5, -0.5)
 
 
-def _whiskers(rows: "pd.DataFrame") -> "NDArray[np.float64]":
-    ratio, low, high = (rows[name].to_numpy(dtype=float) for name in ("ratio", "low", "high"))
-    # The interval of a bootstrap may leave its own ratio out.
-    return np.maximum([ratio - low, high - ratio], 0)
+def _whiskers(points: list[_Point]) -> list[list[float]]:
+    return [[point.whisker[side] for point in points] for side in (0, 1)]

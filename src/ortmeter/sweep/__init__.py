@@ -7,7 +7,7 @@ worker has, ``cluster`` reaches the workers and checks them, ``serving`` starts 
 compares what the tasks recorded.
 """
 
-from ortmeter.sweep.comparison import Comparison
+from ortmeter.sweep.comparison import RunComparison
 from ortmeter.sweep.engine import run_sweep
 from ortmeter.sweep.outcome import Outcome, SweepResult, Task
 from ortmeter.sweep.report import SweepReport, sweep_report
@@ -17,9 +17,9 @@ from ortmeter.sweep.watching import BarWatcher, LineWatcher, Watcher
 
 __all__ = [
     "BarWatcher",
-    "Comparison",
     "LineWatcher",
     "Outcome",
+    "RunComparison",
     "SweepReport",
     "SweepResult",
     "Task",

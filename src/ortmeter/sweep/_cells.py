@@ -1,17 +1,15 @@
-"""Put the measurements of a sweep on its grid."""
+"""Put what a sweep measured on its grid."""
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from ortmeter.dtypes import numpy_dtype
-from ortmeter.sweep._groups import Group, find_groups, name_keys
 from ortmeter.sweep.outcome import Outcome, Task
-from ortmeter.timing import Measurement
+from ortmeter.timing import Comparison, Measurement
 
 __all__ = [
     "MACHINE",
@@ -19,7 +17,7 @@ __all__ = [
     "is_number",
     "make_cells",
     "make_coordinates",
-    "pool",
+    "varying_names",
     "varying_options",
 ]
 
@@ -37,15 +35,15 @@ class Cell:
     page, group : str
         Page, and where its data hold the measurements.
     coordinates : mapping of str to object
-        Options that vary, machine, keys of the group in the data.
-    runs : mapping of int to mapping
-        Candidates of each run.
+        Options that vary, machine, axis of the measurements.
+    runs : mapping of int to Comparison
+        What each run measured.
     """
 
     page: str
     group: str
     coordinates: Mapping[str, Any]
-    runs: Mapping[int, Mapping[str, Measurement]]
+    runs: dict[int, Comparison] = field(default_factory=dict)
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -54,14 +52,15 @@ class Cell:
         return tuple(name for name in first if all(name in other for other in others))
 
     def samples(self, candidate: str) -> Measurement:
-        """Samples of a candidate in all the runs together, see :func:`pool`.
+        """All the samples of a candidate, in one row.
 
         Parameters
         ----------
         candidate : str
             Name of the candidate.
         """
-        return pool([measured[candidate] for measured in self.runs.values()])
+        samples = [measured[candidate].seconds.ravel() for measured in self.runs.values()]
+        return Measurement(candidate, np.concatenate(samples)[None])
 
 
 def make_cells(outcomes: Sequence[Outcome]) -> list[Cell]:
@@ -75,14 +74,21 @@ def make_cells(outcomes: Sequence[Outcome]) -> list[Cell]:
     Returns
     -------
     list of Cell
-        By page, in the order of the outcomes.
+        By page and group, in the order of the outcomes.
     """
-    varying = varying_options([outcome.task for outcome in outcomes])
-    by_page = itertools.groupby(
-        sorted((o for o in outcomes if o.record), key=lambda o: o.task.page),
-        lambda o: o.task.page,
-    )
-    return [cell for page, own in by_page for cell in _cells_of_page(page, list(own), varying)]
+    varying = varying_options(outcome.task for outcome in outcomes)
+    cells: dict[tuple[Any, ...], Cell] = {}
+    groups: dict[tuple[str, str], None] = {}
+    for outcome in outcomes:
+        if outcome.record is None:
+            continue
+        for group, where, found in outcome.record.comparisons():
+            page, place = outcome.task.page, make_coordinates(outcome, varying, where)
+            groups[page, group] = None
+            cell = cells.setdefault((page, group, *place.items()), Cell(page, group, place))
+            cell.runs[outcome.task.run] = found
+    ranks = list(groups)
+    return sorted(cells.values(), key=lambda cell: ranks.index((cell.page, cell.group)))
 
 
 def varying_options(tasks: Iterable[Task]) -> dict[str, tuple[Any, ...]]:
@@ -111,78 +117,65 @@ def varying_options(tasks: Iterable[Task]) -> dict[str, tuple[Any, ...]]:
 
 
 def make_coordinates(
-    task: Task, machine: str, varying: Mapping[str, tuple[Any, ...]]
+    outcome: Outcome,
+    varying: Mapping[str, tuple[Any, ...]],
+    where: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Place a task on the grid.
+    """Place a task, or what it measured or said somewhere, on the grid.
 
     Parameters
     ----------
-    task : Task
-        The task.
-    machine : str
-        Name of the machine.
+    outcome : Outcome
+        What became of the task.
     varying : mapping of str to tuple
         What :func:`varying_options` found.
+    where : mapping of str to object, optional
+        Place inside the page: the axis of a comparison, the place of a claim.
 
     Returns
     -------
     dict of str to object
-        The options that vary and the machine. Element types are named.
+        The options that vary, the machine, and *where*. Element types are named; an axis that has
+        the name of an option and another value, one of those that the option lists, is "measured".
     """
-    options = (
-        _coordinate(name, task.options[name], is_numeric=all(map(is_number, values)))
+    options = dict(
+        _coordinate(name, outcome.task.options[name], is_numeric=all(map(is_number, values)))
         for name, values in varying.items()
-        if name in task.options
+        if name in outcome.task.options
     )
-    return {**dict(options), MACHINE: machine}
+    options[MACHINE] = outcome.machine
+    inside = {
+        f"{name} measured" if options.get(name, value) != value else name: value
+        for name, value in (where or {}).items()
+    }
+    return {**options, **inside}
+
+
+def varying_names(places: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Find the coordinates that tell places apart.
+
+    Parameters
+    ----------
+    places : sequence of mappings
+        Coordinates.
+
+    Returns
+    -------
+    list of str
+        Names of those that do not have one value everywhere.
+
+    Examples
+    --------
+    >>> varying_names([{"type": "float", "size": 8}, {"type": "float", "size": 16}])
+    ['size']
+    """
+    names = dict.fromkeys(name for place in places for name in place)
+    return [name for name in names if len({place.get(name) for place in places}) > 1]
 
 
 def is_number(value: Any) -> bool:
     """Whether a coordinate is a number, a size for instance, rather than a name."""
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _cells_of_page(
-    page: str, outcomes: Sequence[Outcome], varying: Mapping[str, tuple[Any, ...]]
-) -> list[Cell]:
-    found: dict[str, list[tuple[Outcome, Group]]] = {}
-    for outcome in outcomes:
-        for group in find_groups(outcome.record.data if outcome.record else {}):
-            found.setdefault(group.name, []).append((outcome, group))
-    records = [outcome.record for outcome in outcomes if outcome.record]
-    cells: list[Cell] = []
-    for name, own in found.items():
-        places = _places(own, name_keys(records, name), varying)
-        runs: dict[tuple[Any, ...], dict[int, Mapping[str, Measurement]]] = {}
-        for place, (outcome, group) in zip(places, own, strict=True):
-            runs.setdefault(tuple(place.items()), {})[outcome.task.run] = group.measured
-        cells += [Cell(page, name, dict(place), by_run) for place, by_run in runs.items()]
-    return cells
-
-
-def _places(
-    own: Sequence[tuple[Outcome, Group]],
-    names: Sequence[str],
-    varying: Mapping[str, tuple[Any, ...]],
-) -> list[dict[str, Any]]:
-    """Place each group on the grid; a key that repeats an option everywhere is left out."""
-    options = [make_coordinates(outcome.task, outcome.machine, varying) for outcome, _ in own]
-    keys = [dict(zip(names, group.keys, strict=False)) for _, group in own]
-    repeated = {
-        name
-        for name in names
-        for option in options[0]
-        if all(name in k and k[name] == o.get(option) for k, o in zip(keys, options, strict=True))
-    }
-    return [
-        o | {_distinct(name, o): value for name, value in k.items() if name not in repeated}
-        for k, o in zip(keys, options, strict=True)
-    ]
-
-
-def _distinct(name: str, options: Mapping[str, Any]) -> str:
-    """Name a key that has the name of an option, whose value may be a list of such keys."""
-    return f"{name} measured" if name in options else name
 
 
 def _coordinate(name: str, text: str, *, is_numeric: bool) -> tuple[str, Any]:
@@ -198,29 +191,3 @@ def _as_numbers(texts: tuple[str, ...]) -> tuple[Any, ...]:
     except ValueError:
         return texts
     return tuple(int(v) if v.is_integer() else v for v in values)
-
-
-def pool(runs: Sequence[Measurement]) -> Measurement:
-    """Put the samples of several runs together, so that an interval draws runs, then blocks.
-
-    Parameters
-    ----------
-    runs : sequence of Measurement
-        The same candidate, in several runs.
-
-    Returns
-    -------
-    Measurement
-        One row per run, its processes one after the other, cut to the shortest run; a run alone
-        is returned as it is.
-
-    Examples
-    --------
-    >>> runs = [Measurement("a", [[1.0, 2.0], [3.0, 4.0]]), Measurement("a", [[5.0, 6.0, 7.0]])]
-    >>> pool(runs).seconds.tolist()
-    [[1.0, 2.0, 3.0], [5.0, 6.0, 7.0]]
-    """
-    if len(runs) == 1:
-        return runs[0]
-    length = min(run.seconds.size for run in runs)
-    return Measurement(runs[0].name, np.stack([run.seconds.ravel()[:length] for run in runs]))

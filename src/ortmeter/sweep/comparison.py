@@ -1,42 +1,41 @@
 """Compare two candidates in several runs of a page, to know whether the verdict holds."""
 
+import dataclasses
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist, stdev
 from typing import Any
 
+import numpy as np
+
+from ortmeter.claims import Claim
 from ortmeter.sweep._cells import Cell
-from ortmeter.timing import Speedup, speedup
+from ortmeter.timing import Measurement, speedup
 
-__all__ = ["Comparison", "compare_cell"]
-
-_NO_DIFFERENCE = "no difference"
-_LEVEL = 0.99
+__all__ = ["RunComparison", "compare_cell"]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """A candidate beside its baseline, in every run of one configuration on one machine.
 
     Parameters
     ----------
     page, group : str
         Page, and where its data hold the measurements.
-    coordinates : mapping of str to object
-        What distinguishes this comparison from the others: parameters, machine, size.
-    runs : mapping of int to Speedup
-        Speedup that each run finds by itself.
-    overall : Speedup
-        Speedup of all the runs together; its interval covers what changes from run to run.
+    runs : mapping of int to Claim
+        What each run finds by itself.
+    overall : Claim
+        What all the runs say together; its place is what distinguishes this comparison from the
+        others: options, machine, size.
     """
 
     page: str
     group: str
-    coordinates: Mapping[str, Any]
-    runs: Mapping[int, Speedup]
-    overall: Speedup
+    runs: Mapping[int, Claim]
+    overall: Claim
 
     @property
     def baseline(self) -> str:
@@ -49,81 +48,76 @@ class Comparison:
         return self.overall.candidate
 
     @property
-    def ratios(self) -> tuple[float, ...]:
-        """Speedup of each run."""
-        return tuple(s.ratio for s in self.runs.values())
+    def coordinates(self) -> Mapping[str, Any]:
+        """Place on the grid."""
+        return self.overall.where
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Verdict of each run: ``faster``, ``slower`` or ``no difference``."""
-        return tuple(s.verdict if s.is_claim else _NO_DIFFERENCE for s in self.runs.values())
+    def ratios(self) -> tuple[float, ...]:
+        """Speedup of each run."""
+        return tuple(claim.ratio or math.nan for claim in self.runs.values())
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """Verdict of each run."""
+        return tuple(claim.verdict for claim in self.runs.values())
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether a run, at least, has another verdict than ``undecided``."""
+        return set(self.verdicts) != {"undecided"}
 
     @property
     def holds(self) -> bool:
         """Whether all the runs have the same verdict."""
-        return len(set(self.words)) == 1
+        return len(set(self.verdicts)) == 1
 
     @property
     def is_reversed(self) -> bool:
         """Whether a run says faster and another one slower."""
-        return {"faster", "slower"} <= set(self.words)
+        return {"faster", "slower"} <= set(self.verdicts)
 
     @property
     def stability(self) -> str:
-        """What becomes of the verdict from run to run, in words."""
-        if len(self.runs) == 1:
-            return "one run"
-        if self.holds:
-            return f"holds in {len(self.runs)} of {len(self.runs)} runs"
-        return f"changes: {', '.join(f'{w} in {n}' for w, n in Counter(self.words).items())}"
+        """What becomes of the verdict from run to run, ``faster in 2, undecided in 1``."""
+        counts = Counter(self.verdicts).items()
+        return ", ".join(f"{verdict} in {count}" for verdict, count in counts)
 
     @property
     def between(self) -> float | None:
         """Standard deviation of the logarithm of the ratio from run to run, None for one run."""
-        return stdev(map(math.log, self.ratios)) if len(self.runs) > 1 else None
+        return statistics.stdev(map(math.log, self.ratios)) if len(self.runs) > 1 else None
 
     @property
-    def within(self) -> float:
-        """Standard error of the logarithm of the ratio that the samples of one run promise.
+    def within(self) -> float | None:
+        """Half-width of the interval that a run promises, in logarithm; the mean of the runs.
 
-        Read from the width of the intervals, as for a normal law; root mean square over the runs.
+        None when a run has too few samples for an interval.
         """
-        errors = [
-            math.log(s.high / s.low) / (2 * NormalDist().inv_cdf((1 + s.confidence) / 2))
-            for s in self.runs.values()
+        widths = [
+            math.log(claim.high / claim.low) / 2
+            for claim in self.runs.values()
+            if claim.low is not None and claim.high is not None
         ]
-        return math.hypot(*errors) / math.sqrt(len(errors))
+        return statistics.mean(widths) if len(widths) == len(self.runs) else None
 
     @property
-    def excess(self) -> float | None:
-        """How many times more the runs vary than the samples of one run promise."""
-        if self.between is None:
-            return None
-        if self.within == 0:
-            return math.inf if self.between > 0 else 0.0
-        return self.between / self.within
-
-    @property
-    def process_matters(self) -> bool:
-        """Whether the runs differ beyond what the samples of each one explain.
+    def runs_differ(self) -> bool | None:
+        """Whether the intervals of two runs have no common point, None without intervals.
 
         Notes
         -----
-        The square of :attr:`excess`, times the degrees of freedom, is compared with the 99 %
-        quantile of a chi-square law, as in Cochran's test of homogeneity [1]_.
-
-        References
-        ----------
-        .. [1] Cochran, *The combination of estimates from different experiments*, Biometrics 10,
-           1954.
+        Each interval alone misses what it estimates in less than 1 % of the cases. That two of them
+        do not meet is rarer still when the runs have one ratio: the test is conservative.
         """
-        if self.excess is None:
-            return False
-        freedom = len(self.runs) - 1
-        return freedom * self.excess**2 > _chi_square_quantile(freedom)
+        lows = [claim.low for claim in self.runs.values() if claim.low is not None]
+        highs = [claim.high for claim in self.runs.values() if claim.high is not None]
+        if not len(lows) == len(highs) == len(self.runs):
+            return None
+        return max(lows) > min(highs)
 
 
-def compare_cell(cell: Cell, baseline: str | None = None) -> list[Comparison]:
+def compare_cell(cell: Cell, baseline: str | None = None) -> list[RunComparison]:
     """Compare the candidates of a place of the grid with one of them, in every run.
 
     Parameters
@@ -135,43 +129,48 @@ def compare_cell(cell: Cell, baseline: str | None = None) -> list[Comparison]:
 
     Returns
     -------
-    list of Comparison
+    list of RunComparison
         One for each other candidate that was measured in the same rounds.
+
+    Notes
+    -----
+    Over several runs, each one gives one number, its ratio, and the interval is Student's over
+    runs, from 3: what changes from a process to the next is in it. A run alone has the interval of
+    its own samples.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from ortmeter.timing import Measurement
-    >>> fast, slow = Measurement("fast", np.ones((1, 9))), Measurement("slow", np.full((1, 9), 2.0))
-    >>> run = {"slow": slow, "fast": fast}
-    >>> (found,) = compare_cell(Cell("plot_x", "results", {}, {1: run, 2: run}), "slow")
+    >>> from ortmeter.timing import Comparison
+    >>> run = Comparison([Measurement("slow", [[2.0] * 100]), Measurement("fast", [[1.0] * 100])])
+    >>> (found,) = compare_cell(Cell("plot_x", "results", {}, {1: run, 2: run, 3: run}), "slow")
     >>> found.ratios, found.stability
-    ((2.0, 2.0), 'holds in 2 of 2 runs')
+    ((2.0, 2.0, 2.0), 'faster in 3')
+    >>> print(found.overall)
+    fast is 2.00 times faster than slow (99% interval 2.00 to 2.00, 3 runs)
     """
     reference = baseline if baseline in cell.candidates else next(iter(cell.candidates), None)
     return [
         _compare(cell, reference, name)
         for name in cell.candidates
-        if reference is not None and name != reference and _taken_together(cell, reference, name)
+        if reference is not None and name != reference and _may_compare(cell, reference, name)
     ]
 
 
-def _taken_together(cell: Cell, baseline: str, candidate: str) -> bool:
-    shapes = [
-        (run[baseline].seconds.shape, run[candidate].seconds.shape) for run in cell.runs.values()
-    ]
-    return all(one == other for one, other in shapes)
+def _may_compare(cell: Cell, baseline: str, candidate: str) -> bool:
+    """Whether they were taken in the same rounds, by a clock that is fine enough."""
+    pairs = [(run[baseline].seconds, run[candidate].seconds) for run in cell.runs.values()]
+    return all(one.shape == two.shape and min(one.min(), two.min()) > 0 for one, two in pairs)
 
 
-def _compare(cell: Cell, baseline: str, candidate: str) -> Comparison:
-    runs = {run: speedup(m[baseline], m[candidate]) for run, m in cell.runs.items()}
+def _compare(cell: Cell, baseline: str, candidate: str) -> RunComparison:
+    runs = {
+        run: dataclasses.replace(measured.speedup(baseline, candidate), where=cell.coordinates)
+        for run, measured in cell.runs.items()
+    }
     overall = next(iter(runs.values()))
     if len(runs) > 1:
-        overall = speedup(cell.samples(baseline), cell.samples(candidate))
-    return Comparison(cell.page, cell.group, cell.coordinates, runs, overall)
-
-
-def _chi_square_quantile(freedom: int) -> float:
-    """Quantile of the chi-square law, by the approximation of Wilson and Hilferty (1931)."""
-    shift = 2 / (9 * freedom)
-    return freedom * (1 - shift + NormalDist().inv_cdf(_LEVEL) * math.sqrt(shift)) ** 3
+        ratios = np.array([[claim.ratio] for claim in runs.values()], dtype=np.float64)
+        pair = Measurement(baseline, ratios), Measurement(candidate, np.ones_like(ratios))
+        how = f"{len(runs)} runs"
+        overall = dataclasses.replace(speedup(*pair), where=cell.coordinates, how=how)
+    return RunComparison(cell.page, cell.group, runs, overall)

@@ -2,27 +2,41 @@
 
 import functools
 import html
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from ortmeter._rendering import as_html, as_text, freeze
 from ortmeter.conclusion import Conclusion
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.plotting.sweep import sweep_plot
 from ortmeter.progress import progress_bar
-from ortmeter.sweep._cells import Cell, make_cells
-from ortmeter.sweep._plots import draw_comparisons, numeric_coordinate
-from ortmeter.sweep._sentences import conclude, group_sentences
-from ortmeter.sweep._tables import failure_table, result_table, spread_table
-from ortmeter.sweep.comparison import Comparison, compare_cell
+from ortmeter.sweep._cells import (
+    MACHINE,
+    Cell,
+    is_number,
+    make_cells,
+    make_coordinates,
+    varying_options,
+)
+from ortmeter.sweep._claims import conclude, gather_claims
+from ortmeter.sweep.comparison import RunComparison, compare_cell
 from ortmeter.sweep.outcome import Outcome, SweepResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["SweepReport", "sweep_report"]
+
+_MS = 1e3
+_NO_RESULT = "(no result)"
+_CONSTANTS = ("page", "group", MACHINE)
+_BASELINE = {"speedup": 1.0, "low": 1.0, "high": 1.0, "verdict": "baseline"}
+_TIMES = ["median (ms)", "q1 (ms)", "q3 (ms)"]
 
 
 @dataclass(frozen=True)
@@ -35,47 +49,85 @@ class SweepReport:
         What became of every task.
     cells : tuple of Cell
         What was measured at every place of the grid.
-    comparisons : tuple of Comparison
+    comparisons : tuple of RunComparison
         Every candidate beside its baseline, at every place of the grid.
     """
 
     outcomes: tuple[Outcome, ...]
     cells: tuple[Cell, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[RunComparison, ...]
 
     @functools.cached_property
     def table(self) -> pd.DataFrame:
         """One row per place of the grid and candidate, and one per task that has no record.
 
-        Index: options that vary, machine, keys of the data, candidate. Columns: ``median (ms)``
-        and the interval of the median, ``speedup`` over the baseline and its interval,
+        Index: options that vary, machine, axis of the measurements, candidate. Columns: ``median
+        (ms)`` and quartiles of all the samples, ``speedup`` over the baseline and its interval,
         ``verdict``. What all the rows share is the name of the columns.
         """
-        return result_table(self.cells, self.comparisons, self.outcomes)
+        compared = {(*_key(c), c.candidate): _verdict(c) for c in self.comparisons}
+        compared |= {(*_key(c), c.baseline): _BASELINE for c in self.comparisons}
+        rows = [
+            {
+                **_place(cell),
+                "candidate": name,
+                **_latency(cell, name),
+                **compared.get((*_key(cell), name), {}),
+            }
+            for cell in self.cells
+            for name in cell.candidates
+        ]
+        varying = varying_options(outcome.task for outcome in self.outcomes)
+        rows += [_row_of_failure(o, varying) for o in self.outcomes if o.record is None]
+        return _readable(rows, [*_TIMES, *_BASELINE])
 
     @property
     def failures(self) -> pd.DataFrame:
         """Tasks that failed or did not run: machine, state, reason."""
-        return failure_table(self.outcomes)
+        rows = [
+            {"task": str(o.task), "machine": o.machine, "state": o.state, "reason": o.error}
+            for o in self.outcomes
+            if o.record is None
+        ]
+        return pd.DataFrame(rows, columns=["task", "machine", "state", "reason"]).set_index("task")
 
     @property
     def spread(self) -> pd.DataFrame:
-        """What changes from run to run, one row per comparison; empty when there is one run."""
-        return spread_table(self.comparisons)
+        """What changes from run to run, one row per comparison; empty when there is one run.
+
+        Index: the coordinates and the candidate. Columns: the speedup of each run; their standard
+        deviation and the half-width of the interval of one run, in percent; whether two of these
+        intervals do not meet; the verdicts.
+        """
+        rows = [
+            {
+                **_place(c),
+                "candidate": c.candidate,
+                **{f"run {run}": _digits(claim.ratio) for run, claim in c.runs.items()},
+                "between runs (%)": _percent(c.between),
+                "one run (± %)": _percent(c.within),
+                "runs differ": {True: "yes", False: "no", None: ""}[c.runs_differ],
+                "verdicts": c.stability,
+            }
+            for c in self.comparisons
+            if len(c.runs) > 1
+        ]
+        runs = dict.fromkeys(name for row in rows for name in row if name.startswith("run "))
+        columns = ["between runs (%)", "one run (± %)", "runs differ", "verdicts"]
+        return _readable(rows, [*runs, *columns])
 
     @property
-    def sentences(self) -> pd.DataFrame:
-        """What the pages concluded, numbers apart, and where."""
-        return group_sentences(self.outcomes)
+    def claims(self) -> pd.DataFrame:
+        """What the pages claim, numbers apart, how often and where."""
+        return gather_claims(self.outcomes)
 
     @property
     def conclusion(self) -> Conclusion:
-        """Sentences computed from all of this."""
+        """Whether verdicts hold, then claims computed from all of this."""
         records = [outcome.record for outcome in self.outcomes if outcome.record]
         machines = dict.fromkeys(str(record.environment) for record in records)
-        return Conclusion(
-            conclude(self.outcomes, self.comparisons), "; ".join(machines) or "nothing"
-        )
+        answer, claims = conclude(self.outcomes, self.comparisons)
+        return Conclusion(answer, claims, "; ".join(machines) or "nothing")
 
     def plot(
         self, page: str | None = None, group: str | None = None, x: str | None = None
@@ -87,36 +139,33 @@ class SweepReport:
         page, group : str, optional
             Page, and group of its candidates; the first ones by default.
         x : str, optional
-            Coordinate of the horizontal axis. By default a key of the data that is a number, then
-            the numeric option that has the most values; without any, there is one row per place of
-            the grid.
+            Coordinate of the horizontal axis. By default the axis of the measurements when it is a
+            number, then the numeric option that has the most values; without any, there is one row
+            per place of the grid.
 
         Returns
         -------
         matplotlib.figure.Figure
-            The plot. Candidates beyond the fourth and lines beyond the seventh are left out, and
-            this is said.
+            The plot, see :func:`~ortmeter.plotting.sweep.sweep_plot`.
 
         Raises
         ------
         InvalidArgumentError
             Nothing was compared there, or a coordinate is not a number everywhere.
         """
-        own = [c for c in self.comparisons if page in {None, c.page} and group in {None, c.group}]
+        groups = _by_baseline(self.comparisons)
+        own = [c for key, c in groups.items() if page in {None, key[0]} and group in {None, key[1]}]
         if not own:
-            known = dict.fromkeys(f"{c.page}, {c.group}" for c in self.comparisons)
+            known = dict.fromkeys(f"{page}, {group}" for page, group, _ in groups)
             raise InvalidArgumentError(
                 f"Nothing was compared in page {page!r}, group {group!r}. "
                 f"Accepted: {'; '.join(known) or 'a sweep with measurements'}"
             )
-        first = own[0]
-        own = [c for c in own if (c.page, c.group) == (first.page, first.group)]
-        return draw_comparisons(own, x or numeric_coordinate(own))
+        return _draw(own[0], x)
 
     def plots(self) -> "list[Figure]":
         """Plot every group of candidates of every page."""
-        groups = dict.fromkeys((c.page, c.group) for c in self.comparisons)
-        return [self.plot(page, group) for page, group in groups]
+        return [_draw(own, None) for own in _by_baseline(self.comparisons).values()]
 
     def parts(self) -> list[tuple[str, list[Any]]]:
         """Return what a document shows: titles, each with tables and plots.
@@ -129,7 +178,7 @@ class SweepReport:
         parts: list[tuple[str, list[Any]]] = [
             ("Over the grid", [self.table, *map(freeze, self.plots())]),
             ("From run to run", [self.spread]),
-            ("What the pages concluded", [self.sentences]),
+            ("What the pages concluded", [self.claims]),
             ("Tasks without a result", [self.failures]),
         ]
         return [
@@ -177,17 +226,105 @@ def sweep_report(result: SweepResult, baseline: str | None = None) -> SweepRepor
     known = dict.fromkeys(name for cell in cells for name in cell.candidates)
     if baseline is not None and baseline not in known:
         raise InvalidArgumentError(f"baseline is {baseline!r}. Accepted: {', '.join(known)}")
-    comparisons = _compare(cells, baseline)
+    comparisons: list[RunComparison] = []
+    with progress_bar("comparisons", total=len(cells)) as bar:
+        for cell in cells:
+            comparisons += compare_cell(cell, baseline)
+            bar.update()
     return SweepReport(result.outcomes, tuple(cells), tuple(comparisons))
 
 
-def _compare(cells: Sequence[Cell], baseline: str | None) -> list[Comparison]:
-    found = []
-    with progress_bar("comparisons", total=len(cells)) as bar:
-        for cell in cells:
-            found += compare_cell(cell, baseline)
-            bar.update()
-    return found
+def _by_baseline(
+    comparisons: Iterable[RunComparison],
+) -> dict[tuple[str, str, str], list[RunComparison]]:
+    """Gather what a plot shows: a page, a group, one baseline."""
+    groups: dict[tuple[str, str, str], list[RunComparison]] = {}
+    for c in comparisons:
+        groups.setdefault((c.page, c.group, c.baseline), []).append(c)
+    return groups
+
+
+def _draw(own: Sequence[RunComparison], x: str | None) -> "Figure":
+    return sweep_plot(
+        [c.overall for c in own],
+        x=x or _default_size(own),
+        runs=[c.ratios if len(c.runs) > 1 else () for c in own],
+        title="Does the speedup hold over the grid?",
+        caption=_legend(_shared([_place(c) for c in own])),
+    )
+
+
+def _default_size(own: Sequence[RunComparison]) -> str | None:
+    """Choose the size: the axis of the measurements, or the option with the most numbers."""
+    values: dict[str, set[Any]] = {}
+    for c in own:
+        for name in c.coordinates:
+            values.setdefault(name, set())
+    for name, found in values.items():
+        found.update(c.coordinates.get(name) for c in own)
+    names = list(values)
+    numeric = [n for n in names if len(values[n]) > 1 and all(map(is_number, values[n]))]
+    inside = [name for name in numeric if names.index(name) > names.index(MACHINE)]
+    return max(inside or numeric, key=lambda name: len(values[name]), default=None)
+
+
+def _key(place: Cell | RunComparison) -> tuple[Any, ...]:
+    return (place.page, place.group, *place.coordinates.items())
+
+
+def _place(place: Cell | RunComparison) -> dict[str, Any]:
+    return {"page": place.page, "group": place.group, **place.coordinates}
+
+
+def _row_of_failure(outcome: Outcome, varying: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    place = make_coordinates(outcome, varying)
+    why = f"{outcome.state}: {outcome.error}" if outcome.error else outcome.state
+    verdict = f"{why} (run {outcome.task.run})"
+    return {"page": outcome.task.page, **place, "candidate": _NO_RESULT, "verdict": verdict}
+
+
+def _latency(cell: Cell, candidate: str) -> dict[str, float]:
+    measured = cell.samples(candidate)
+    times = (measured.median, *measured.quartiles)
+    return dict(zip(_TIMES, (_digits(time * _MS) for time in times), strict=True))
+
+
+def _verdict(comparison: RunComparison) -> dict[str, Any]:
+    claim = comparison.overall
+    numbers = {"speedup": claim.ratio, "low": claim.low, "high": claim.high}
+    return {name: _digits(n) for name, n in numbers.items()} | {"verdict": claim.verdict}
+
+
+def _shared(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Find which of page, group and machine are the same everywhere; a row may have none."""
+    values = {name: {row[name] for row in rows if row.get(name)} for name in _CONSTANTS}
+    return {name: str(*found) for name, found in values.items() if len(found) <= 1}
+
+
+def _legend(shared: Mapping[str, str]) -> str:
+    return ", ".join(filter(None, shared.values()))
+
+
+def _readable(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """Index rows by what distinguishes them; what all of them share becomes the legend."""
+    shared = _shared(rows)
+    names = dict.fromkeys(name for row in rows for name in row)
+    index = [n for n in names if n not in {*columns, *shared, "candidate"}] + ["candidate"]
+    table = pd.DataFrame(rows, columns=list(columns))
+    for rank, name in enumerate(index):
+        # Objects: a row without a value must not turn sizes into floats.
+        values = pd.Series([row.get(name, "") for row in rows], dtype=object, name=name)
+        table.insert(rank, name, values)
+    return table.set_index(index).rename_axis(columns=_legend(shared) or None)
+
+
+def _digits(value: float | None, count: int = 4) -> float:
+    return math.nan if value is None else float(f"{value:.{count}g}")
+
+
+def _percent(deviation: float | None) -> float:
+    """Write a deviation of a logarithm as a percentage."""
+    return math.nan if deviation is None else _digits(100 * float(np.expm1(deviation)), 2)
 
 
 def _outputs(outcomes: Iterable[Outcome]) -> list[str]:
