@@ -355,14 +355,15 @@ show(split.rename_axis(columns="median (µs)").round(1))
 def answer(measured, split):
     found = measured.speedup(EINSUM, SEARCHED)
     places = [str(claim.where["threads"]) for claim in found if claim.verdict == "faster"]
+    searched = "once its order is searched for, it is"
     if len(places) == len(found):
-        text = "Yes: once its order is searched for, it is {low:.2f} to {high:.2f} times faster"
+        text = f"Yes: {searched} {{low:.2f}} to {{high:.2f}} times faster than Einsum"
     elif places:
-        text = "Not always: once its order is searched for, it is faster with threads={places} only"
+        text = f"Not always: {searched} faster than Einsum with threads={{places}} only"
     elif any(claim.verdict == "undecided" for claim in found):
         text = "Undecided: there are too few samples, or their intervals are too wide"
     else:
-        text = "No: even once its order is searched for, it is not faster"
+        text = f"No: even {searched} not faster than Einsum"
     copies, rest = count_lost(split)
     why = (
         ". Why: from the best to the worst order of the letters, copies take {copies:.0f} µs more, "
