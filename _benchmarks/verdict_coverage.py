@@ -55,8 +55,10 @@ NOISES = (
 CASES = [
     *(Case(*noise, 0.0, 1, repeat) for noise in NOISES for repeat in (12, 100, 400)),
     *(
-        Case(f"{noise[0]}, effect {effect:.0%}", *noise[1:], effect, processes, 12)
-        for noise, effect, processes in itertools.product(NOISES[1:], (0.02, 0.05), (3, 5, 10))
+        Case(f"{noise[0]}, effect {effect:.0%}", *noise[1:], effect, processes, repeat)
+        for noise, effect, processes, repeat in itertools.product(
+            NOISES[1:], (0.02, 0.05), (3, 5, 10), (12, 400)
+        )
     ),
 ]
 
@@ -182,11 +184,12 @@ def try_case(
     )
 
 
-def print_table(trials: int, workers: int) -> int:
+def print_table(trials: int, workers: int, repeat: int | None) -> int:
     """Print one line per case and ratio."""
     print(f"{'case':42s} proc repeat ratio | held  wrong  power  none | half-width  samples")
     failures = 0
-    tasks = [(case, ratio, trials) for case in CASES for ratio in RATIOS]
+    chosen = [case for case in CASES if repeat in {None, case.repeat}]
+    tasks = [(case, ratio, trials) for case in chosen for ratio in RATIOS]
     with multiprocessing.Pool(workers) as pool:
         for case, ratio, total, counts, width, rounds in pool.imap(try_case, tasks):
             given = max(total - counts["without"], 1)
@@ -252,9 +255,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--repeat", type=int, help="only the cases of that many rounds")
     parser.add_argument("--same", type=int, default=0, metavar="TRIALS")
     parser.add_argument("--processes", type=int, default=10)
     given = parser.parse_args()
     if given.same:
         sys.exit(print_same(given.same, given.processes) > 0.01 * given.same)
-    sys.exit(print_table(given.trials, given.workers) > 0)
+    sys.exit(print_table(given.trials, given.workers, given.repeat) > 0)

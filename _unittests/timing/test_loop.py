@@ -42,6 +42,14 @@ def test_short_calls_are_grouped(duration, number):
     assert m.median == pytest.approx(duration)
 
 
+def test_an_interruption_does_not_end_the_calibration():
+    clock = FakeClock()
+    interrupted = [*[1e-5] * 10, 5e-3, *[1e-5] * 10_000]  # after the warm-up
+    call = clock.candidate("a", interrupted)
+    (m,) = measure({"a": call}, repeat=3, warmup=10, precision=None, timer=clock).values()
+    assert m.number == pytest.approx(20, abs=1)
+
+
 def test_a_call_that_takes_no_time_ends(monkeypatch):
     monkeypatch.setattr(loop, "_MAX_NUMBER", 1000)
     (m,) = measure({"a": lambda: None}, repeat=2, warmup=1, timer=FakeClock()).values()

@@ -260,6 +260,9 @@ def _calibrate(call: _Function, timer: _Timer, deadline: float) -> int:
     number = 1
     while number < _MAX_NUMBER and timer() < deadline:
         per_call = _sample(call, number, timer)
+        # Two samples: a single one may have been interrupted.
+        if per_call * number >= least:
+            per_call = min(per_call, _sample(call, number, timer))
         if per_call * number >= least:
             break
         # The first samples of a short call are mostly clock: never trust one for more than tenfold.
