@@ -34,7 +34,8 @@ from llama_sizes import SIZES, build_llama, draw_tokens, matrix_products
 
 import ortmeter
 from ortmeter.backend import LEVELS, CompiledGraph, OrtBackend
-from ortmeter.timing import Measurement, Speedup
+from ortmeter.claims import Claim
+from ortmeter.timing import Comparison, Measurement
 
 THREADS = 2
 LARGE, LARGE_LAYERS = 4096, 8
@@ -53,19 +54,19 @@ def compare_latencies(size: str) -> None:
     for _ in range(SIZES[size].rounds):
         for name in names:
             found[name].append(in_fresh_process(latency, size, name))
-    measured = {
-        name: Measurement(name, [run["seconds"] for run in runs]) for name, runs in found.items()
-    }
+    measured = Comparison(
+        Measurement(name, [run["seconds"] for run in runs]) for name, runs in found.items()
+    )
     print(f"\n{size}: {SIZES[size]}\n")
     first = {name: runs[0] for name, runs in found.items()}
     with pd.option_context("display.width", 200, "display.max_columns", None):
         print(latency_table(measured, first))
     print("\nEach level beside the one before:")
     for before, after in pairwise(LEVELS):
-        print(f"  {ortmeter.speedup(measured[before], measured[after])}")
+        print(f"  {measured.speedup(before, after)}")
     print("\nGoals:")
     for baseline, goal in GOALS[size].items():
-        print(f"  {compare_to_goal(ortmeter.speedup(measured[baseline], measured[BEST]), goal)}")
+        print(f"  {compare_to_goal(measured.speedup(baseline, BEST), goal)}")
         ceiling = measured[baseline].median / measured[PRODUCTS].median
         print(f"    {PRODUCTS} over {baseline}: {ceiling:.2f}, what no level can exceed")
 
@@ -89,13 +90,11 @@ def latency_table(
     return pd.DataFrame.from_dict(rows, orient="index").astype(object).fillna("")
 
 
-def compare_to_goal(found: Speedup, goal: float) -> str:
+def compare_to_goal(found: Claim, goal: float) -> str:
     """Say whether a goal is reached, beyond noise or not."""
-    verdict = "reached" if found.low >= goal else "missed" if found.high < goal else "within noise"
-    return (
-        f"{found.candidate} over {found.baseline}: {found.ratio:.2f} "
-        f"({found.low:.2f} to {found.high:.2f}), at least {goal:.2f} asked: {verdict}"
-    )
+    verdict = {True: "reached", False: "missed", None: "undecided"}[found.exceeds(goal)]
+    pair = f"{found.candidate} over {found.baseline}"
+    return f"{pair}: {found.interval}; at least {goal:.2f} asked: {verdict}"
 
 
 def latency(size: str, name: str) -> dict[str, Any]:

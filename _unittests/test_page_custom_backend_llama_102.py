@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 import types
 
 import numpy as np
@@ -12,7 +13,8 @@ from pandas import DataFrame
 from torch.utils.flop_counter import FlopCounterMode
 
 import ortmeter
-from ortmeter.timing import Measurement
+from ortmeter.claims import sentences
+from ortmeter.timing import Comparison, Measurement
 
 PLANTED_LEVELS = ("none", "default", "default+onnxruntime")
 
@@ -220,16 +222,6 @@ def test_tf32_is_off_but_inside_of_the_call_that_measures_it(page, monkeypatch):
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_the_memory_of_a_gpu_is_what_is_not_free_there(page, monkeypatch):
-    asked = []
-    names = page["used_bytes"].__globals__
-    monkeypatch.setitem(names, "provider", types.SimpleNamespace(name="cuda"))
-    monkeypatch.setitem(names, "device", "cuda:1")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda d: asked.append(d) or (30, 100))
-    assert page["used_bytes"]() == 70
-    assert asked == ["cuda:1"]
-
-
 def test_the_levels_leave_fewer_and_fewer_nodes(page):
     nodes = [graph.node_count for graph in page["graphs"].values()]
     assert nodes == sorted(nodes, reverse=True)
@@ -262,64 +254,119 @@ def test_a_level_without_its_kernels_is_left_out(page):
     assert page["drop_incomplete"]({"default": whole}) == ({"default": whole}, {})
 
 
-def planted(noise=0.005, rounds=80, **changes):
-    """What a page measured, whose medians are known."""
-    medians = {
-        "eager": 8.0,
-        "none": 4.0,
-        "default": 3.0,
-        "default+onnxruntime": 2.5,
-        "products, torch": 4.0,
-        "products, onnxruntime": 2.0,
-        "eager, TF32": 8.0,
-        "default+onnxruntime, TF32": 2.5,
-    }
-    medians |= {name.replace("_", "+"): value for name, value in changes.items()}
-    medians = {name: value for name, value in medians.items() if value}
+MEDIANS = {
+    "eager": 8.0,
+    "none": 4.0,
+    "default": 3.0,
+    "default+onnxruntime": 2.5,
+    "products, torch": 4.0,
+    "products, onnxruntime": 2.0,
+}
+
+
+def samples(medians, noise, shape):
     rng = np.random.default_rng(0)
-    results = {
-        name: Measurement(name, median * np.exp(noise * rng.standard_normal((1, rounds))))
+    return Comparison(
+        Measurement(name, median * np.exp(noise * rng.standard_normal(shape)))
         for name, median in medians.items()
-    }
+    )
+
+
+def planted(noise=0.005, rounds=100, processes=5, **changes):
+    """What a page measured, whose medians are known: calls in one process, graphs in several."""
+    medians = MEDIANS | changes
+    results = samples(medians, noise, (1, rounds))
+    graphs = {name: medians[name] for name in PLANTED_LEVELS}
     timed = [name for name in ("eager", "inductor", *PLANTED_LEVELS) if name in results]
     rows = [("FusedMatMul", 0.7), ("GroupQueryAttention", 0.2), ("Mul", 0.1)]
     return {
         "results": results,
-        "costs": {name: {"compilation": 2.0, "memory": 3 * 2**20} for name in timed},
+        "levels": samples(graphs, noise, (processes, 12)),
+        "first results": dict.fromkeys(timed, 2.0) | {"default+onnxruntime": 5.0},
         "nodes": dict(zip(PLANTED_LEVELS, [(300, 0), (26, 0), (14, 11)], strict=True)),
         "left_out": {} if "inductor" in results else {"inductor": "it was not asked for"},
         "legend": "planted",
         "provider": "CPU",
-        "tokens": 16,
-        "changed": {"eager, TF32": False, "default+onnxruntime, TF32": True},
+        "changed": {name: name in results for name in ("eager, TF32", "default+onnxruntime, TF32")},
         "operators": DataFrame(rows, columns=["op", "share"]),
         "profiled": "default+onnxruntime",
-        "profiling": (1.25, 0.02),
-        "caveats": ["Times are those of a launch."],
     }
 
 
-def only(sentences, start):
-    (found,) = [sentence for sentence in sentences if sentence.startswith(start)]
-    return found
+def conclude(page, data):
+    """The answer, then the other sentences."""
+    answer, claims = page["conclude"](data)
+    return [str(answer), *sentences(claims)]
 
 
-def test_the_sentences_follow_the_samples(page):
-    sentences = page["conclude"](planted())
-    assert only(sentences, "none is 2.00 times faster than eager (")
-    assert only(sentences, "default+onnxruntime is 3.2")
-    assert only(sentences, "inductor was not compared: it was not asked for.")
-    slower = page["conclude"](planted(none=16.0))
-    assert only(slower, "none is 2.00 times slower than eager (")
+def only(found, start):
+    (one,) = [sentence for sentence in found if sentence.startswith(start)]
+    return one
 
 
-def test_the_steps_multiply_to_the_speedup(page):
+def about(page, data, topic):
+    """The claims on a topic, by which a table of the site finds them."""
+    return [claim for claim in page["conclude"](data)[1] if claim.topic == topic]
+
+
+def test_the_answer_tells_what_each_level_adds(page):
+    answer, *_ = conclude(page, planted())
+    assert re.match(
+        r"Over the level before, default is faster \(1\.3\d, 1\.\d+ to 1\.\d+\); ", answer
+    )
+    assert "; default+onnxruntime is faster (1.2" in answer
+    assert re.search(
+        r"\. All fusions \(1\.6\d, .*\) are part of the speedup over eager \(3\.2\d,", answer
+    )
+
+
+def test_the_answer_follows_the_samples(page):
+    answer, *_ = conclude(page, planted(**{"default+onnxruntime": 6.0}))
+    assert "default+onnxruntime is slower (0.5" in answer
+    answer, *_ = conclude(page, planted(**{"default+onnxruntime": 3.0}))
+    assert "default+onnxruntime is within 5 % (" in answer
+    answer, *_ = conclude(page, planted(**{"default+onnxruntime": 2.93}))
+    assert "default+onnxruntime differs by less than 5 % (1.02" in answer
+    answer, *_ = conclude(page, planted(noise=0.5))
+    assert "default+onnxruntime is undecided (" in answer
+
+
+def test_too_few_samples_decide_nothing(page):
+    data = planted(rounds=99, processes=2, inductor=5.0)
+    assert {claim.verdict for claim in page["conclude"](data)[1]} == {"undecided", "fact"}
+    answer, *claims = conclude(page, data)
+    assert answer.startswith("Over the level before, default is undecided (1.3")
+    assert answer.count("too few samples for an interval") == 4
+    assert only(claims, "undecided between default and eager: ratio 2.6")
+    assert only(claims, "Undecided: predicted that no level is slower")
+    assert only(claims, "Undecided: predicted that products")
+
+
+def test_what_the_original_page_claimed_has_a_topic(page):
+    (default,) = about(page, planted(), "default over eager")
+    assert (default.subject, default.baseline, default.verdict) == ("default", "eager", "faster")
+    assert default.how == "in one process"
+    (kernels,) = about(page, planted(), "onnxruntime over default")
+    assert (kernels.subject, kernels.baseline) == ("default+onnxruntime", "default")
+    assert (kernels.verdict, kernels.how) == ("faster", "5 processes")
+    assert about(page, planted(), "experimental over onnxruntime") == []
+    (compiled,) = about(page, with_one_more_level(), "experimental over onnxruntime")
+    assert compiled.subject == "default+onnxruntime+experimental"
+    assert compiled.ratio == pytest.approx(1.25)
+
+
+def test_the_steps_before_the_rules_multiply_to_the_first_level(page):
     data = planted(noise=0.2)
-    steps = page["find_steps"](data)
-    total = ortmeter.speedup(data["results"]["eager"], data["results"]["default+onnxruntime"])
-    assert np.prod([gain.ratio for gain in steps]) == pytest.approx(total.ratio)
-    for before, after in itertools.pairwise(steps):
+    library, rest, *rules = page["find_steps"](data)
+    total = data["results"].speedup("eager", "none")
+    assert library.ratio * rest.ratio == pytest.approx(total.ratio)
+    assert [claim.how for claim in rules] == ["5 processes"] * 2
+    chain = [library, rest, *rules]
+    for before, after in itertools.pairwise(chain):
         assert before.candidate == after.baseline
+    table = page["tabulate_steps"](planted())
+    assert table.index.tolist() == page["name_steps"](planted())
+    assert table["verdict"].tolist() == ["faster"] * 4
 
 
 def test_the_products_are_exchanged_round_by_round(page):
@@ -334,104 +381,101 @@ def test_the_products_are_exchanged_round_by_round(page):
     assert page["swap_products"](results).seconds.tolist() == [[6.0, 3.0]]
 
 
-def test_what_a_step_adds_follows_the_samples(page):
-    sentences = page["conclude"](planted())
-    assert "adds 33 % [" in only(sentences, "eager, products of onnxruntime ")
-    assert "adds 50 % [" in only(sentences, "none adds")
-    assert "adds 33 % [3" in only(sentences, "default adds")
-    assert "adds 20 % [" in only(sentences, "default+onnxruntime adds")
-    whole = only(sentences, "of the 3.2")
-    assert "of default+onnxruntime over eager, the fusions make 1.60 [" in whole
-    assert "the rest is 1.33 [" in whole
-    assert "and 1.50 [" in whole
-
-
-def test_what_a_step_loses_follows_the_samples(page):
-    back = page["conclude"](planted(default_onnxruntime=6.0))
-    assert "loses 50 % [" in only(back, "default+onnxruntime loses")
-    tie = page["conclude"](planted(default_onnxruntime=2.97))
-    found = only(tie, "default+onnxruntime adds")
-    assert "adds 1 % [" in found
-    assert found.endswith("over default, too little or too uncertain for a claim.")
+def test_what_comes_before_the_fusions_follows_the_samples(page):
+    found = only(conclude(page, planted()), "what onnxruntime brings before any fusion: ")
+    assert re.search(r"its products \(1\.3\d, .*\), the rest of none \(1\.[45]\d, .*\)$", found)
 
 
 def test_the_share_of_the_precision_policy_follows_the_samples(page):
-    start = "the precision policy has "
-    torch_side, ours = (s for s in page["conclude"](planted()) if s.startswith(start))
-    assert torch_side.startswith(f"{start}no share, TF32 changes no bit of the outputs: ")
-    assert ours.startswith(f"{start}no share that can be claimed: ")
-    assert "between default+onnxruntime, TF32 and default+onnxruntime" in ours
-    rounding = planted(**{"default+onnxruntime, TF32": 1.25})
-    found = only(page["conclude"](rounding), f"{start}a share of 2.00 [")
-    assert "default+onnxruntime, TF32 is 2.00 times faster" in found
+    assert "TF32 changes no bit of the outputs: there is none here" in conclude(page, planted())
+    name = "default+onnxruntime, TF32"
+    rounding = conclude(page, planted(**{name: 1.25}))
+    assert re.match(rf"{re.escape(name)} is (1\.9|2\.0)\d times faster", only(rounding, name))
+    assert not any("no bit" in sentence for sentence in rounding)
+    useless = conclude(page, planted(**{name: 2.5}))
+    assert only(useless, f"{name} and default+onnxruntime are within 5%")
 
 
 def test_the_types_without_tf32_say_so(page):
-    half = planted(**{"eager, TF32": None, "default+onnxruntime, TF32": None}) | {"changed": {}}
-    assert only(page["conclude"](half), "TF32 was not measured: it is about float32 only.")
+    assert "TF32 is about float32 only" in conclude(page, planted() | {"changed": {}})
 
 
 def test_onnxruntime_has_no_tf32_on_a_cpu(page):
-    assert page["changed"][f"{page['last']}, TF32"] is False
+    name = f"{page['last']}, TF32"
+    assert page["changed"][name] is False
+    assert name not in page["results"]
 
 
 def test_the_profile_is_summed_by_kind(page):
-    sentences = page["conclude"](planted())
-    assert "Times are those of a launch." in sentences
-    found = only(sentences, "in default+onnxruntime, products take 70% ")
-    assert "attention 20%; 2% of a run" in found
-    assert found.endswith("1.25 times as long.")
+    found = only(conclude(page, planted()), "in default+onnxruntime, ")
+    assert found.endswith("products take 70% of the time of the kernels, attention 20%")
 
 
 def test_the_predictions_follow_the_samples(page):
-    levels = "prediction, no level is slower than the one before: "
-    half = "prediction, products take more than half of the last level: "
-    sentences = page["conclude"](planted())
-    assert only(sentences, levels) == f"{levels}not contradicted."
-    assert only(sentences, f"{half}not contradicted, alone they take 0.80 [")
-    wrong = page["conclude"](planted(**{"default": 5.0, "products, onnxruntime": 0.5}))
-    assert only(wrong, f"{levels}wrong, default is 1.25 times slower than none")
-    assert only(wrong, f"{half}wrong, alone they take 0.20 [")
+    levels = "predicted that no level is slower than the one before; lowest ratio: "
+    half = "predicted that products take more than half of the last level; share of its time, alone"
+    found = conclude(page, planted())
+    assert only(found, f"Right: {levels}1.2")
+    assert only(found, f"Right: {half}: 0.80, ")
+    found = conclude(page, planted(**{"default": 5.0, "products, onnxruntime": 0.5}))
+    assert only(found, f"Wrong: {levels}0.80")
+    assert only(found, f"Wrong: {half}: 0.20, ")
+    found = conclude(page, planted(noise=1.0, **{"products, onnxruntime": 1.25}))
+    assert only(found, f"Undecided: {levels}")
+    assert only(found, f"Undecided: {half}")
 
 
 def test_inductor_is_compared_when_it_was_measured(page):
-    sentences = page["conclude"](planted(inductor=5.0))
-    assert only(sentences, "inductor is 1.6")
-    assert only(sentences, "default+onnxruntime is 2.00 times faster than inductor")
-    assert not any("not compared" in sentence for sentence in sentences)
+    found = conclude(page, planted(inductor=5.0))
+    assert only(found, "default+onnxruntime is 2.0")
+    assert "first result after 5 s with default+onnxruntime, 2 s with inductor" in found
+    assert not any("not compared" in sentence for sentence in found)
     (row,) = [r for r in page["tabulate"](planted(inductor=5.0)) if r["candidate"] == "default"]
-    assert row["over inductor"].startswith("1.67 [")
-    assert row["over the one before"].startswith("1.33 [")
-    assert (row["nodes"], row["custom operators"], row["memory (MiB)"]) == (26, 0, 3.0)
+    assert row["over inductor"].startswith("1.6")
+    assert row["over the level before"].startswith("1.3")
+    assert (row["nodes"], row["custom operators"], row["first result (s)"]) == (26, 0, 2.0)
+    without = conclude(page, planted())
+    assert "inductor was not compared: it was not asked for" in without
+    assert "first result after 5 s with default+onnxruntime" in without
+
+
+def with_one_more_level():
+    data, more = planted(), "default+onnxruntime+experimental"
+    for measured in ("results", "levels"):
+        seconds = data[measured]["default+onnxruntime"].seconds / 1.25
+        data[measured] |= {more: Measurement(more, seconds)}
+    data["nodes"][more], data["first results"][more] = (13, 11), 3.0
+    data["changed"] = {f"{more}, TF32": False}
+    return data
 
 
 def test_a_level_more_is_one_step_more(page):
-    data, more = planted(), "default+onnxruntime+experimental"
-    data["results"] |= {
-        more: Measurement(more, data["results"]["default+onnxruntime"].seconds / 1.25),
-        f"{more}, TF32": Measurement(f"{more}, TF32", data["results"]["none"].seconds),
-    }
-    data["nodes"][more], data["costs"][more] = (13, 11), data["costs"]["none"]
-    data["changed"] = {f"{more}, TF32": True}
-    sentences = page["conclude"](data)
-    assert "adds 25 % [25, 25] over default+onnxruntime" in only(sentences, f"{more} adds")
-    assert "of " + more in only(sentences, "of the 4.0")
+    data, more = with_one_more_level(), "default+onnxruntime+experimental"
+    answer, *claims = conclude(page, data)
+    assert f"; {more} is faster (1.25, 1.25 to 1.25). All fusions (2.0" in answer
+    assert only(claims, f"first result after 3 s with {more}")
     assert len(page["find_steps"](data)) == len(page["name_steps"](data)) == 5
 
 
 def test_the_fastest_level_is_profiled(page):
     assert page["fastest_level"](planted()) == "default+onnxruntime"
     assert page["fastest_level"](planted(none=1.0)) == "none"
-    # A tie with levels that come later.
-    assert page["fastest_level"](planted(none=2.45)) == "none"
 
 
 def test_another_machine_gets_the_sentences_of_its_own_samples(page):
     there = dataclasses.replace(
         page["here"],
-        data=planted(none=16.0),
+        data=planted(default=16.0),
         environment=dataclasses.replace(page["here"].environment, cpu="A Planted CPU"),
     )
     text = " ".join(str(ortmeter.replay(page["report"], [there])).split())
     assert text.startswith("A Planted CPU, ")
-    assert "none is 2.00 times slower than eager" in text
+    assert "default is 2.00 times slower than eager" in text
+
+
+def test_the_levels_are_measured_again_in_fresh_processes(page):
+    graph = page["graphs"][page["last"]]
+    options = {"custom_ops": page["custom_ops"](graph), "provider": "cpu"}
+    candidate = ortmeter.session_candidate(*page["feed"](graph), **options)
+    found = ortmeter.measure({"last": candidate}, processes=2, repeat=2, warmup=1, precision=None)
+    assert found["last"].seconds.shape == (2, 2)

@@ -26,8 +26,8 @@ other kernels          each of them                            :math:`BSH` or :m
 **Prediction.** The rules leave fewer kernels, so that no level should be slower than the one
 before. They remove passes over memory and no product: products should take more than half of the
 time of the last level, which bounds what is left to gain. We measure latencies (ms), the share of
-the speedup that comes from the products, from TF32 and from each level, the time of a compilation
-(s), the memory (MiB) and the error, relative to the largest output.
+the speedup that comes from the products, from TF32 and from each level, the time until the first
+result (s) and the error, relative to the largest output.
 
 This page descends from `102: Fuse kernels in a small Llama Model
 <https://github.com/sdpython/experimental-experiment/blob/f1ca90a962e917396be0929776e885587589f1a6/_doc/examples/plot_custom_backend_llama_102.py>`_
@@ -45,7 +45,6 @@ of experimental-experiment.
 
 import copy
 import functools
-import gc
 import itertools
 import math
 import re
@@ -61,13 +60,11 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter import Param, show
 from ortmeter.backend import LEVELS, OrtBackend
-from ortmeter.backend.record import resident_bytes
-from ortmeter.conclusion import Conclusion
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.environment import environment
 from ortmeter.plotting import operator_plot
 from ortmeter.profiling import profile
-from ortmeter.timing import Candidate, Measurement
+from ortmeter.timing import Candidate, Comparison, Measurement
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of what it would need to draw its progress in a notebook
@@ -92,14 +89,14 @@ class Sizes(NamedTuple):
 
 CONFIGURATIONS = {
     "tiny": Sizes(1, 16, 32, 2, 48, 64),
-    "small": Sizes(1, 512, 512, 8, 1024, 1024),
+    "small": Sizes(1, 256, 512, 8, 1024, 1024),
     "medium": Sizes(2, 1024, 4096, 32, 1024, 1024),
     "large": Sizes(2, 1024, 4096, 32, 11008, 32000),
 }
 
 # %%
-# What is asked of the measurement, threads, calls before the first sample and samples, is the same
-# for all the candidates. The attention is written with the operations of torch by default, as on
+# Threads, calls before the first sample and samples are the same for all the candidates of a
+# comparison. The attention is written with the operations of torch by default, as on
 # the original page, which leaves everything to fuse; ``--attention sdpa`` compares with the kernel
 # that torch has for it.
 
@@ -115,15 +112,17 @@ args = ortmeter.get_parsed_args(
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=1, help="threads of torch and of onnxruntime"),
     warmup=Param(3, fast=1, minimum=1, help="calls of each candidate before the samples"),
-    repeat=Param(25, fast=5, minimum=1, help="samples of a latency, at least"),
+    repeat=Param(100, fast=5, minimum=1, help="samples of a latency in this process"),
+    processes=Param(10, fast=1, minimum=1, help="fresh processes that measure the levels"),
+    budget=Param(30.0, fast=1.0, help="seconds to measure the calls, then again the levels"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 show(args)
 
 # %%
-# The candidates run in turn in this process, with one thread by default: with several, the idle
-# threads of one library would take the cores of the other. The products are computed in float32
-# on both sides: TF32 is off, but where the page measures what it would change.
+# Both libraries have one thread by default: with several, the idle threads of one would take the
+# cores of the other. The products are computed in float32 on both sides: TF32 is off, but where the
+# page measures what it would change.
 
 provider = ortmeter.resolve_provider(args.provider)
 device = str(provider)
@@ -248,29 +247,15 @@ def why_without_inductor():
 
 
 # %%
-# What a candidate takes until its first result: time, and memory, of the process or of the GPU,
-# beside the weights of torch, which all of them share. What the libraries load once is loaded
-# before, by a model of one operator. inductor starts with an empty cache on the disk.
-#
-# The memory is what a candidate keeps, not its peak. The allocator may give it what it gave to the
-# candidate before, so that the first ones look larger.
-
-
-def used_bytes():
-    if provider.name == "cpu":
-        return resident_bytes() or math.nan
-    free, total = torch.cuda.mem_get_info(device)
-    return total - free
+# How long a candidate takes until its first result: libraries are loaded before, by a model of one
+# operator, and inductor starts with an empty cache on the disk.
 
 
 def start(make):
-    """Make a candidate, and tell what it took."""
-    gc.collect()
-    memory, clock = used_bytes(), time.perf_counter()
+    """Make a candidate, and tell how long it took until its first result."""
+    clock = time.perf_counter()
     function = make()
-    seconds = time.perf_counter() - clock
-    gc.collect()
-    return function, {"compilation": seconds, "memory": used_bytes() - memory}
+    return function, time.perf_counter() - clock
 
 
 def call_eager():
@@ -289,9 +274,6 @@ def make_backend(level, **options):
     return OrtBackend(level, provider=device, threads=args.threads, fallback=False, **options)
 
 
-# %%
-# A backend keeps what it did with its graphs, not their inputs nor their outputs.
-
 compile_and_call(torch.relu, make_backend("none"), torch.ones(8, 16, device=device))
 backends = {level: make_backend(level) for level in LEVELS}
 makers = {EAGER: call_eager, INDUCTOR: compile_without_cache}
@@ -300,12 +282,12 @@ makers |= {
     for level, backend in backends.items()
 }
 left_out = {INDUCTOR: why_without_inductor()}
-functions, costs = {}, {}
+functions, first_results = {}, {}
 for name in [name for name in makers if not left_out.get(name)]:
-    functions[name], costs[name] = start(makers[name])
+    functions[name], first_results[name] = start(makers[name])
 
 # %%
-# A level without the kernels that it should have is the level before.
+# A level whose kernels cannot be compiled here is left out: it would be the previous level.
 
 
 def drop_incomplete(graphs):
@@ -319,7 +301,7 @@ assert all(len(backend.graphs) == 1 for backend in backends.values())
 graphs, failed = drop_incomplete({level: b.graphs[0] for level, b in backends.items()})
 left_out = {name: reason for name, reason in (left_out | failed).items() if reason}
 functions = {name: function for name, function in functions.items() if name not in left_out}
-costs = {name: cost for name, cost in costs.items() if name not in left_out}
+first_results = {name: s for name, s in first_results.items() if name not in left_out}
 print(*(f"{name} is left out: {reason}" for name, reason in left_out.items()), sep="\n")
 print(*graphs.values(), sep="\n")
 
@@ -452,7 +434,7 @@ show(three_digits(errors.set_index("candidate")).rename_axis(columns=accepted))
 # What the comparison depends on
 # ------------------------------
 #
-# Two things make a level faster or slower than eager that are no doing of its rules.
+# Two effects are unrelated to fusion.
 #
 # **The library of products.** The products of the model, all of them and nothing else, run by torch
 # and by onnxruntime, each one on operands of its own so that nothing can be shared. The weights are
@@ -537,13 +519,18 @@ lost = three_digits(lost).assign(changed=list(changed.values()))
 show(lost if rounded else "TF32 is about float32 only.")
 
 # %%
+# Where TF32 changes no bit of the outputs, there is none, and nothing to measure.
+
+controls = {name: control for name, control in controls.items() if changed.get(name, True)}
+
+# %%
 # How long does a call take?
 # --------------------------
 #
-# All the candidates are timed in turn inside one loop, in an order that changes at each round:
-# slow spells of the machine hit them alike. A call starts from tensors on the device and returns
-# tensors there, once they are ready. The operations that are counted are those of the products, at
-# full length. Lower is better.
+# A call starts from tensors on the device and returns tensors there, once they are ready. All the
+# candidates are timed in turn inside one loop, in this process alone: a fresh one would load torch
+# and transformers and compile again, which takes longer than the samples. The operations that are
+# counted are those of the products, at full length. Lower is better.
 
 FLOP_LAYER = 2 * B * S * (4 * H * H + 3 * H * sizes.intermediate) + 4 * B * S * S * H
 candidates = {name: (function, inputs) for name, function in functions.items()} | controls
@@ -554,57 +541,93 @@ results = ortmeter.measure(
     },
     warmup=args.warmup,
     repeat=args.repeat,
-    budget_s=15,
+    precision=None,
+    budget_s=args.budget,
     sync=device,
 )
-latency = ortmeter.to_frame({sizes.sequence: results}, "tokens")
-show(ortmeter.in_milliseconds(latency, ["tokens", "candidate"]).rename_axis(columns=legend))
+show(results.to_frame().rename_axis(columns=legend))
 
 # %%
-# What each candidate brings: its ratio to eager and to inductor, what it adds to the one before,
-# with 99 % intervals, beside what it costs. An interval that contains 1 says that the samples do
-# not tell which one is faster. The first level comes after eager; a custom operator is one that is
-# not in the ONNX standard.
+# Nothing more is asked of torch: its graphs are forgotten, and their sessions are released.
+
+torch.compiler.reset()
+torch.set_num_threads(threads_before)
+del functions, candidates, controls, by_ort, backends, makers
+
+# %%
+# What does each level add?
+# -------------------------
+#
+# The models that the backend kept, whose outputs were checked, need no torch. Fresh processes
+# measure them: where the tensors are in memory changes from one process to the next. The weights
+# are random: how long a kernel takes does not depend on the numbers. As in the backend, they are
+# constants on a CPU, where onnxruntime prepares them (inputs above 2 GiB, which a model cannot
+# hold), and inputs on CUDA.
 
 
-def tell(gain):
-    return f"{gain.ratio:.2f} [{gain.low:.2f}, {gain.high:.2f}]"
+def feed(graph):
+    """Return the graph with its weights, and its other inputs."""
+    feeds = ortmeter.random_feeds(graph.model)
+    tokens = {name: value for name, value in feeds.items() if value.dtype.kind == "i"}
+    weights = {n: (0.02 * v).astype(v.dtype) for n, v in feeds.items() if n not in tokens}
+    if provider.name == "cpu" and graph.weight_bytes < 2**31:
+        return ortmeter.freeze_inputs(graph.model, weights), tokens
+    return graph.model, tokens | weights
 
 
-def compare(results, baseline, name):
-    if baseline not in results or name == baseline:
-        return ""
-    return tell(ortmeter.speedup(results[baseline], results[name]))
+def custom_ops(graph):
+    return [str(library) for library in [graph.kernels] if library]
+
+
+levels = ortmeter.measure(
+    {
+        level: ortmeter.session_candidate(
+            *feed(graph), provider=provider, threads=args.threads, custom_ops=custom_ops(graph)
+        )
+        for level, graph in graphs.items()
+    },
+    warmup=args.warmup,
+    processes=args.processes,
+    budget_s=args.budget,
+)
+show(levels.to_frame().rename_axis(columns=f"graphs alone, {provider.label}"))
+
+# %%
+# What each candidate brings: its ratio to eager and to inductor as ``torch.compile`` runs them, to
+# the level before as a graph alone, with 99 % intervals. A custom operator is one that is not in
+# the ONNX standard.
+
+
+def tell(measured, baseline, name):
+    known = baseline in measured and name in measured and name != baseline
+    return measured.speedup(baseline, name).interval if known else ""
 
 
 def tabulate(data):
-    results, levels = data["results"], list(data["nodes"])
-    before = {EAGER: "", INDUCTOR: EAGER, **dict(zip(levels, [EAGER, *levels], strict=False))}
-    for name, cost in data["costs"].items():
-        measured = results[name]
-        q1, q3 = (1e3 * value for value in measured.quartiles)
+    results, levels = data["results"], data["levels"]
+    before = dict(zip(list(levels)[1:], levels, strict=False))
+    for name, seconds in data["first results"].items():
         nodes, custom = data["nodes"].get(name, ("", ""))
         yield {
             "candidate": name,
             "nodes": nodes,
             "custom operators": custom,
-            "latency (ms)": f"{1e3 * measured.median:.3g} [{q1:.3g}, {q3:.3g}]",
-            "speedup over eager": compare(results, EAGER, name),
-            "over inductor": compare(results, INDUCTOR, name),
-            "over the one before": compare(results, before[name], name),
-            "compilation (s)": round(cost["compilation"], 2),
-            "memory (MiB)": round(cost["memory"] / 2**20, 1),
+            "latency (ms)": float(f"{1e3 * results[name].median:.3g}"),
+            "speedup over eager": tell(results, EAGER, name),
+            "over inductor": tell(results, INDUCTOR, name),
+            "over the level before": tell(levels, before.get(name), name),
+            "first result (s)": round(seconds, 2),
         }
 
 
 data = {
     "results": results,
-    "costs": costs,
+    "levels": levels,
+    "first results": first_results,
     "nodes": {level: (graph.node_count, graph.custom_count) for level, graph in graphs.items()},
     "left_out": left_out,
     "legend": legend,
     "provider": provider.label,
-    "tokens": sizes.sequence,
     "changed": changed,
 }
 summary = DataFrame(tabulate(data)).set_index("candidate")
@@ -617,10 +640,9 @@ show(summary.rename_axis(columns=provider.label))
 # Eager would take less time if its products were those of onnxruntime, and nothing else changed.
 # The samples of a round give that time: eager, minus the products of torch, plus those of
 # onnxruntime. From there to the first level, onnxruntime runs the same operations as torch, which
-# it still optimizes on its own: the step tells what that is worth. Then each level adds its rules.
-# The ratios of these steps multiply to the whole speedup. Products that run alone do not find in
-# the caches what they find inside a model, so that the first two steps are known together better
-# than each.
+# it still optimizes on its own: the step tells what that is worth. Then each level adds its rules,
+# measured on the graphs alone. Isolated products see colder caches, so trust the first two steps
+# together, not each.
 
 SWAPPED = "eager, products of onnxruntime"
 
@@ -634,20 +656,24 @@ def swap_products(results):
 
 def find_steps(data):
     """Compare each stage between eager and the last level to the one before."""
-    measured = data["results"]
-    chain = [measured[EAGER], swap_products(measured), *(measured[n] for n in data["nodes"])]
-    return [ortmeter.speedup(before, after) for before, after in itertools.pairwise(chain)]
+    results, levels = data["results"], data["levels"]
+    first = next(iter(levels))
+    chain = Comparison([results[EAGER], swap_products(results), results[first]])
+    before = chain.speedup(EAGER, SWAPPED), chain.speedup(SWAPPED, first)
+    return [*before, *(levels.speedup(*pair) for pair in itertools.pairwise(levels))]
 
 
 def name_steps(data):
-    first, *others = data["nodes"]
+    first, *others = data["levels"]
     return ["products of onnxruntime", f"rest of {first}", *(f"rules of {n}" for n in others)]
 
 
 def tabulate_steps(data):
-    rows = zip(name_steps(data), find_steps(data), strict=True)
-    frame = DataFrame([{"step": name, "times faster": tell(gain)} for name, gain in rows])
-    return frame.set_index("step").rename_axis(columns=data["provider"])
+    rows = [
+        {"step": name, "times faster": claim.interval, "verdict": claim.verdict, "in": claim.how}
+        for name, claim in zip(name_steps(data), find_steps(data), strict=True)
+    ]
+    return DataFrame(rows).set_index("step").rename_axis(columns=data["provider"])
 
 
 show(tabulate_steps(data))
@@ -658,14 +684,10 @@ show(tabulate_steps(data))
 
 
 def plot_speedups(data):
-    eager, *others = (data["results"][name] for name in data["costs"])
-    others = [swap_products(data["results"]), *others]
-    return ortmeter.speedup_plot(
-        {data["tokens"]: [ortmeter.speedup(eager, other) for other in others]},
-        x="tokens of a sequence",
-        title=f"Speedup over {EAGER}, {data['provider']}",
-        caption=data["legend"],
-    )
+    eager, *others = (data["results"][name] for name in data["first results"])
+    shown = Comparison([eager, swap_products(data["results"]), *others])
+    title = f"Speedup over {EAGER}, {data['provider']}"
+    return shown.speedup_plot(EAGER, title=title, caption=data["legend"])
 
 
 # sphinx_gallery_thumbnail_number = 1
@@ -675,23 +697,11 @@ plot_speedups(data)
 # Where does the time go?
 # -----------------------
 #
-# The kernels of the fastest level, by the profiler of onnxruntime. The graph of the backend is run
-# again, with random weights. As in the backend, they are constants on a CPU, where onnxruntime
-# prepares them (inputs above 2 GiB, which a model cannot hold), and inputs on CUDA.
+# The kernels of the fastest level, by the profiler of onnxruntime.
 
 
 def fastest_level(data):
-    return ortmeter.rank({level: data["results"][level] for level in data["nodes"]}).fastest
-
-
-def feed(graph):
-    """Return the graph with its weights, and its other inputs."""
-    feeds = ortmeter.random_feeds(graph.model)
-    tokens = {name: value for name, value in feeds.items() if value.dtype.kind == "i"}
-    weights = {n: (0.02 * v).astype(v.dtype) for n, v in feeds.items() if n not in tokens}
-    if provider.name == "cpu" and graph.weight_bytes < 2**31:
-        return ortmeter.freeze_inputs(graph.model, weights), tokens
-    return graph.model, tokens | weights
+    return data["levels"].ranking().fastest
 
 
 best = fastest_level(data)
@@ -699,83 +709,93 @@ ran = profile(
     *feed(graphs[best]),
     provider=provider,
     threads=args.threads,
-    repeat=max(args.repeat // 2, 2),
-    custom_ops=[library for library in [graphs[best].kernels] if library],
+    repeat=12,
+    custom_ops=custom_ops(graphs[best]),
 )
 operators = ran.by_operator()[["op", "domain", "calls", "median", "share"]]
 data |= {"operators": operators.astype({"op": str, "domain": str}), "profiled": best}
-data |= {"profiling": (1 / ran.overhead.ratio, ran.unexplained), "caveats": list(ran.caveats)}
 operator_plot(ran, title=f"Time per operator, {best}, {provider.label}", caption=legend)
 
 # %%
-# Nothing of this page stays in torch, and its sessions are released:
+# What the profile leaves out and costs:
 
-torch.compiler.reset()
-torch.set_num_threads(threads_before)
-del functions, candidates, controls, by_ort, backends, makers
+print(*ran.trust, sep="\n")
 
 # %%
 # What the measurements say
 # -------------------------
 #
 # The sentences below are computed from the samples of this page by the functions of these cells. In
-# brackets, the 99 % interval of a ratio of medians. First the candidates, as a whole.
+# brackets, the ratio of latencies and its 99 % interval. First the answer: what each level adds to
+# the one before, and all of them to the first.
+
+VERDICTS = {
+    "faster": "is faster",
+    "slower": "is slower",
+    "different": "differs by less than 5 %",
+    "equivalent": "is within 5 %",
+    "undecided": "is undecided",
+}
 
 
-def conclude_speedups(data):
-    results = data["results"]
-    others = [name for name in data["costs"] if name != EAGER]
-    yield from (f"{ortmeter.speedup(results[EAGER], results[name])}." for name in others)
-    yield from (f"{name} was not compared: {reason}." for name, reason in data["left_out"].items())
-    if INDUCTOR in results:
-        yield from (f"{ortmeter.speedup(results[INDUCTOR], results[n])}." for n in data["nodes"])
-
-
-# %%
-# Then what each step adds, in percent, and how the steps make the whole.
-
-
-def tell_added(gain):
-    """Say what a candidate adds to a baseline, or loses."""
-    low, added, high = (round(100 * (ratio - 1)) for ratio in (gain.low, gain.ratio, gain.high))
-    if gain.verdict == "slower":
-        return f"loses {-added} % [{-high}, {-low}] against {gain.baseline}"
-    doubt = "" if gain.is_claim else ", too little or too uncertain for a claim"
-    return f"adds {added} % [{low}, {high}] over {gain.baseline}{doubt}"
-
-
-def conclude_steps(data):
-    results = data["results"]
-    first, *_, last = data["nodes"]
-    library, rest, *rules = find_steps(data)
-    yield from (f"{gain.candidate} {tell_added(gain)}." for gain in (library, rest, *rules))
-    fusions = ortmeter.speedup(results[first], results[last])
-    total = ortmeter.speedup(results[EAGER], results[last])
-    yield (
-        f"of the {total.ratio:.2f} of {last} over eager, the fusions make {tell(fusions)}; the "
-        f"rest is {tell(library)} for the products of onnxruntime and {tell(rest)} for what else "
-        "it does at any level."
+def answer(data):
+    results, levels = data["results"], data["levels"]
+    first, *_, last = levels
+    steps = [levels.speedup(*pair) for pair in itertools.pairwise(levels)]
+    fusions, total = levels.speedup(first, last), results.speedup(EAGER, last)
+    added = [f"{step.subject} {VERDICTS[step.verdict]} ({step.interval})" for step in steps]
+    return ortmeter.Answer(
+        f"Over the level before, {'; '.join(added)}. All fusions ({fusions.interval}) are part of "
+        f"the speedup over eager ({total.interval}).",
+        (*steps, fusions, total),
     )
 
 
 # %%
-# The share of the precision policy: what the speedup would be multiplied by, had TF32 been on in
-# onnxruntime alone, as on the page that this one descends from. Where it changes no bit of the
-# outputs, there is no TF32, and the ratio tells what two sessions of one graph differ by.
+# Then the claims: those of the original page have a topic, by which *Machines* finds them.
+
+ASKED = {
+    "default": "default over eager",
+    "default+onnxruntime": "onnxruntime over default",
+    "default+onnxruntime+experimental": "experimental over onnxruntime",
+}
+
+
+def conclude_levels(data):
+    results, levels = data["results"], data["levels"]
+    yield results.speedup(EAGER, "default").about(ASKED["default"])
+    for before, name in itertools.pairwise(levels):
+        if name != "default":
+            yield levels.speedup(before, name).about(ASKED[name])
+    if INDUCTOR in results:
+        yield results.speedup(INDUCTOR, list(levels)[-1])
+    for name, reason in data["left_out"].items():
+        yield ortmeter.fact("{name} was not compared: {reason}", name=name, reason=reason)
+
+
+def conclude_library(data):
+    library, rest, *_ = find_steps(data)
+    return ortmeter.fact(
+        "what onnxruntime brings before any fusion: its products ({library}), the rest of {level} "
+        "({rest})",
+        library=library.interval,
+        level=rest.subject,
+        rest=rest.interval,
+    )
+
+
+# %%
+# The precision policy: the gain if TF32 was on in onnxruntime alone, as on the page that this one
+# descends from.
 
 
 def conclude_precision(data):
-    results = data["results"]
     if not data["changed"]:
-        yield "TF32 was not measured: it is about float32 only."
-    for name, changed in data["changed"].items():
-        found = ortmeter.speedup(results[name.removesuffix(", TF32")], results[name])
-        share = "no share, TF32 changes no bit of the outputs"
-        if changed:
-            share = (
-                f"a share of {tell(found)}" if found.is_claim else "no share that can be claimed"
-            )
-        yield f"the precision policy has {share}: {found}."
+        yield ortmeter.fact("TF32 is about float32 only")
+    elif not any(data["changed"].values()):
+        yield ortmeter.fact("TF32 changes no bit of the outputs: there is none here")
+    for name in [name for name, changed in data["changed"].items() if changed]:
+        yield data["results"].speedup(name.removesuffix(", TF32"), name)
 
 
 # %%
@@ -788,13 +808,13 @@ OF_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 def conclude_profile(data):
     shares = data["operators"].groupby("op")["share"].sum()
     products, attention = (shares.reindex(ops).sum() for ops in (OF_PRODUCTS, OF_ATTENTION))
-    cost, outside = data["profiling"]
-    yield (
-        f"in {data['profiled']}, products take {products:.0%} of the time of the kernels, "
-        f"attention {attention:.0%}; {outside:.0%} of a run is outside of any kernel, and the "
-        f"profiler makes it {cost:.2f} times as long."
+    return ortmeter.fact(
+        "in {level}, products take {products:.0%} of the time of the kernels, attention "
+        "{attention:.0%}",
+        level=data["profiled"],
+        products=float(products),
+        attention=float(attention),
     )
-    yield from data["caveats"]
 
 
 # %%
@@ -802,30 +822,33 @@ def conclude_profile(data):
 
 
 def judge_levels(data):
-    measured = [data["results"][name] for name in data["nodes"]]
-    found = [ortmeter.speedup(a, b) for a, b in itertools.pairwise(measured)]
-    slower = [str(gain) for gain in found if gain.verdict == "slower"]
-    fate = f"wrong, {'; '.join(slower)}" if slower else "not contradicted"
-    return f"prediction, no level is slower than the one before: {fate}."
-
-
-def judge_products(data):
-    level = list(data["nodes"])[-1]
-    share = ortmeter.speedup(data["results"][ORT_PRODUCTS], data["results"][level])
-    fate = "wrong" if share.high < 1 / 2 else "not contradicted"
-    return (
-        f"prediction, products take more than half of the last level: {fate}, alone they take "
-        f"{tell(share)} of its time."
+    gains = [data["levels"].speedup(*pair) for pair in itertools.pairwise(data["levels"])]
+    return ortmeter.judge(
+        "predicted that no level is slower than the one before; lowest ratio: {lowest:.2f}",
+        [gain.exceeds(1 / (1 + gain.min_effect)) for gain in gains],
+        lowest=min(gain.ratio for gain in gains),
     )
 
 
-def conclude_costs(data):
-    for name, cost in data["costs"].items():
-        if name != EAGER:
-            yield (
-                f"{name} takes {cost['compilation']:.2g} s and {cost['memory'] / 2**20:.3g} MiB "
-                "until its first result."
-            )
+def judge_products(data):
+    share = data["results"].speedup(ORT_PRODUCTS, list(data["levels"])[-1])
+    return ortmeter.judge(
+        "predicted that products take more than half of the last level; share of its time, alone: "
+        "{share}",
+        [share.exceeds(1 / 2)],
+        share=share.interval,
+    )
+
+
+def conclude_first_results(data):
+    seconds, last = data["first results"], list(data["levels"])[-1]
+    by_inductor = f", {seconds[INDUCTOR]:.2g} s with inductor" if INDUCTOR in seconds else ""
+    return ortmeter.fact(
+        "first result after {seconds:.2g} s with {level}{inductor}",
+        seconds=seconds[last],
+        level=last,
+        inductor=by_inductor,
+    )
 
 
 # %%
@@ -833,20 +856,22 @@ def conclude_costs(data):
 
 
 def conclude(data):
-    return [
-        *conclude_speedups(data),
-        *conclude_steps(data),
+    claims = [
+        *conclude_levels(data),
+        conclude_library(data),
         *conclude_precision(data),
-        *conclude_profile(data),
+        conclude_profile(data),
         judge_levels(data),
         judge_products(data),
-        *conclude_costs(data),
+        conclude_first_results(data),
     ]
+    return answer(data), tuple(claims)
 
 
 def conclusion(record):
-    sentences = tuple(conclude(record.data))
-    return Conclusion(sentences, f"{record.environment}, {record.data['legend']}")
+    data = record.data
+    how = f"{data['results'].how}; graphs alone: {data['levels'].how}"
+    return ortmeter.Conclusion(*conclude(data), f"{record.environment}, {data['legend']}, {how}")
 
 
 here = ortmeter.record("plot_custom_backend_llama_102", args, provider, data)
@@ -855,8 +880,9 @@ show(conclusion(here))
 # %%
 # The tables behind these sentences:
 
-tables = {"latency": latency, "levels": summary.reset_index(), "errors": errors}
-tables |= {"operators": operators, "rules": count_fusions(graphs).reset_index()}
+tables = {"latency": results.to_frame("s"), "graphs": levels.to_frame("s"), "errors": errors}
+tables |= {"levels": summary, "steps": tabulate_steps(data), "operators": operators}
+tables |= {"rules": count_fusions(graphs)}
 show(ortmeter.save_tables("plot_custom_backend_llama_102", tables))
 
 # %%
@@ -892,6 +918,6 @@ show(ortmeter.replay(report, ortmeter.load_records(here.page)))
 # Left out: weights of a trained model; the generation of tokens one by one, whose products have
 # one row, and the cache of keys and values; a training step; several threads, where
 # ``--threads`` gives both libraries the same number and the idle ones of torch may still slow down
-# what comes next; a process for each candidate, which would say what differs from one process to
-# the next; the peak of the memory; the time of a compilation when it is not the first one, which
+# what comes next; fresh processes for eager and inductor; the memory, which an allocator gives from
+# one candidate to the next; the time of a compilation when it is not the first one, which
 # :ref:`l-plot-custom-backend-101` measures.
