@@ -29,14 +29,14 @@ SHORTEST_S = 4.0
 PAGE = """
 import time
 import ortmeter
-from ortmeter.conclusion import Conclusion
+
 
 args = ortmeter.get_parsed_args("plot_sleep", seconds=1.0, index=0, provider="cpu", record=False)
 provider = ortmeter.resolve_provider(args.provider)
 time.sleep(args.seconds)
 here = ortmeter.record("plot_sleep", args, provider, {"index": args.index})
 if args.record:
-    here.save(Conclusion((), "nowhere"))
+    here.save(ortmeter.Conclusion(None, (), "nowhere"))
 """
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from page_runner import run_page
 
+from ortmeter.claims import JUDGED, Answer
 from ortmeter.results import load
-from ortmeter.timing import Measurement
+from ortmeter.timing import Comparison, Measurement
 
 
 @pytest.fixture(scope="module")
@@ -19,33 +20,38 @@ def page():
     return run_page("plot_sweep")
 
 
-def measured(seed, medians):
+def measured(seed, medians, repeat):
     """Candidates whose medians are known."""
     rng = np.random.default_rng(seed)
-    noise = {name: 0.002 * rng.standard_normal((1, 30)) for name in medians}
-    return {n: Measurement(n, m * np.exp(noise[n])) for n, m in medians.items()}
+    noise = {name: 0.002 * rng.standard_normal((1, repeat)) for name in medians}
+    return Comparison(Measurement(n, m * np.exp(noise[n])) for n, m in medians.items())
 
 
-def planted(page, *rows):
+def planted(page, *rows, repeat=100):
     """Record of the page whose runs have these ratios over two Adds: type, size, ratios."""
-    tasks = [
-        {
-            "type": kind,
-            "size": size,
-            "run": run,
-            "measured": measured(
-                run, {"two Adds": 1.0, "one Sum": 1 / ratio, "Concat then ReduceSum": 10 / 6}
-            ),
-            "sentences": ("planted.",),
-        }
-        for kind, size, ratios in rows
-        for run, ratio in enumerate(ratios, 1)
-    ]
+    tasks = {}
+    for kind, size, ratios in rows:
+        for run, ratio in enumerate(ratios, 1):
+            medians = {"two Adds": 1.0, "one Sum": 1 / ratio, "Concat then ReduceSum": 10 / 6}
+            found = measured(run, medians, repeat)
+            tasks[f"{kind} {size} {run}"] = {
+                "type": kind,
+                "size": size,
+                "run": run,
+                "measured": found,
+                "answer": Answer("planted.", found.ranking().claims).to_dict(),
+            }
     return dataclasses.replace(page["here"], data={"tasks": tasks})
 
 
-def sentences(page, *rows):
-    return page["conclusion"](planted(page, *rows)).sentences
+def sentences(page, *rows, **options):
+    return page["conclusion"](planted(page, *rows, **options)).sentences
+
+
+def predictions(page, *rows, **options):
+    """Verdicts on the predictions: far verdicts, spread, moves of one Sum and of Concat."""
+    claims = page["conclusion"](planted(page, *rows, **options)).claims
+    return [claim.verdict for claim in claims if claim.verdict in JUDGED][:4]
 
 
 def test_the_sweep_ran_for_real(page):
@@ -67,47 +73,66 @@ def test_the_sweep_is_rebuilt_from_a_file(page, tmp_path):
     assert page["conclusion"](there) == page["conclusion"](here)
 
 
-def test_ratios_that_follow_the_moves(page):
-    found = sentences(page, ("float", 64, (1.0, 1.0)), ("float", 256, (1.45, 1.55)))
-    start = "prediction, the moves of one Sum make 1.50 at the largest size: "
-    assert any(s.startswith(f"{start}within the interval in 1 of 1 cases") for s in found)
-    assert any("the moves of Concat then ReduceSum make 0.60 at" in s for s in found)
-    (sentence,) = [s for s in sentences(page, ("float", 64, (1.0, 1.0))) if "of one Sum" in s]
-    assert "within the interval in 0 of 1 cases, measured 1.00 (1.00 to 1.0" in sentence
+def test_the_answer_is_on_processes_and_sizes(page):
+    found = sentences(page, ("float", 64, (1.5, 1.5, 1.5)), ("float", 256, (1.5, 1.5, 1.0)))
+    assert found[0] == "3 of 4 verdicts hold in all runs, 1 of 2 over the whole grid."
 
 
-def test_a_verdict_far_from_1_that_changes_is_said(page):
-    start = "prediction, a verdict beyond 15% holds in every process: "
-    held = sentences(page, ("float", 64, (1.5, 1.5, 1.6)), ("float", 256, (1.0, 1.1, 1.0)))
-    assert f"{start}not contradicted in 3 of 3 cases." in held
-    lost = sentences(page, ("float", 64, (1.5, 1.0, 1.6)), ("double", 64, (1.5, 1.4, 1.6)))
-    assert f"{start}wrong in 1 of 4 cases." in lost
-    assert "one Sum over two Adds at float changes: faster in 2, no difference in 1." in lost
-
-
-def test_nothing_far_from_1_is_said(page):
-    record = planted(page, ("float", 64, (1.0, 1.1)))
-    (comparison, _) = page["rebuild"](record).report().comparisons
-    far, _ = page["judge_runs"]([comparison])
-    assert far.endswith("no ratio is that far from 1.")
+def test_too_few_samples_decide_nothing(page):
+    rows = [("float", 64, (1.5, 1.5, 1.5))]
+    assert sentences(page, *rows, repeat=5)[0] == "Too few samples: no run gives an interval."
+    # The moves are judged by the interval over processes, which there is.
+    assert predictions(page, *rows, repeat=5) == ["undecided", "undecided", "right", "right"]
 
 
 @pytest.mark.parametrize(
-    ("ratios", "beyond"),
-    [((1.0, 1.2, 1.4), 1), ((1.2, 1.2, 1.2), 0)],
+    ("ratios", "verdict"),
+    [
+        ((1.5, 1.51, 1.49), "right"),
+        ((1.0, 1.01, 0.99), "wrong"),
+        ((2.5, 2.51, 2.49), "wrong"),
+        ((1.2, 1.8, 1.5), "undecided"),
+        ((1.5, 1.5), "undecided"),
+    ],
 )
-def test_the_spread_of_the_runs_is_judged(page, ratios, beyond):
-    comparisons = page["rebuild"](planted(page, ("float", 64, ratios))).report().comparisons
-    (one_sum,) = [c for c in comparisons if c.candidate == "one Sum"]
-    _, spread = page["judge_runs"]([one_sum])
-    assert spread == (
-        "prediction, runs differ more than their samples promise: "
-        f"right, beyond chance, in {beyond} of 1 cases."
+def test_the_moves_are_judged_at_the_largest_size(page, ratios, verdict):
+    rows = ("float", 64, (1.0, 1.0, 1.0)), ("float", 256, ratios)
+    assert predictions(page, *rows)[2] == verdict
+    (sentence,) = [s for s in sentences(page, *rows) if "moves predict 1.50 for one Sum" in s]
+    if verdict == "wrong":
+        mean = np.exp(np.mean(np.log(ratios)))
+        assert f"at the largest size; measured {mean:.2f}, " in sentence
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict", "count"),
+    [
+        ([("float", 64, (1.5, 1.5, 1.6)), ("float", 256, (1.0, 1.1, 1.0))], "right", "3 of 3"),
+        ([("float", 64, (1.5, 1.0, 1.6)), ("double", 64, (1.5, 1.4, 1.6))], "wrong", "3 of 4"),
+        ([("float", 64, (1.5,))], "undecided", "0 of 0"),
+    ],
+)
+def test_verdicts_far_from_1_are_judged(page, rows, verdict, count):
+    assert predictions(page, *rows)[0] == verdict
+    text = f"verdicts beyond 15% are the same in every process, {count}"
+    assert any(text in sentence for sentence in sentences(page, *rows))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"), [((1.0, 1.2, 1.4), "right"), ((1.2, 1.2, 1.2), "wrong")]
+)
+def test_the_spread_of_the_runs_is_judged(page, ratios, verdict):
+    assert predictions(page, ("float", 64, ratios))[1] == verdict
+
+
+def test_the_claims_of_the_tasks_come_from_their_records(page):
+    record = planted(page, ("float", 64, (1.5, 1.5)), ("float", 256, (1.5, 0.5)))
+    claims = page["rebuild"](record).report().claims
+    assert claims.loc[("plot_sums", "two Adds over one Sum: slower"), "where"] == (
+        "size 64; size 256, 1 of 2 runs"
     )
-
-
-def test_one_run_has_no_spread(page):
-    assert not any("samples promise" in s for s in sentences(page, ("float", 64, (1.5,))))
+    text = "the 4 tasks end on 4 different claims, none common to all"
+    assert text in page["conclusion"](record).sentences
 
 
 def test_the_table_and_the_plot_of_another_machine_are_its_own(page):
@@ -116,7 +141,8 @@ def test_the_table_and_the_plot_of_another_machine_are_its_own(page):
     assert table.loc[(256, "one Sum"), "speedup"] == pytest.approx(2, rel=0.01)
     assert figure.axes[0].get_xlabel() == "size"
     assert spread.loc[(64, "one Sum"), "run 2"] == pytest.approx(1.5, rel=0.01)
-    assert "one Sum is faster than two Adds" in conclusion.sentences[1]
+    pairs = [claim for claim in conclusion.claims if claim.topic == "pair"]
+    assert [claim.ratio for claim in pairs[:2]] == pytest.approx([1.5, 2.0], rel=0.01)
 
 
 def test_the_small_page_refuses_candidates_that_disagree(page, tmp_path, monkeypatch):

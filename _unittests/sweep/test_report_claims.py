@@ -61,8 +61,17 @@ def test_what_no_run_decides_is_not_said_to_hold():
     tasks = [outcome({"m": pair}, {"size": "8"}, run=run) for run in (1, 2)]
     assert answer(*tasks) == "No run decides between two candidates."
     assert answer(*tasks, *runs("16", 2.0, 2.0)) == (
-        "1 of 1 verdicts hold in all runs, 0 of 1 over the whole grid; undecided in all runs: 1."
+        "1 of 1 verdicts hold in all runs, 0 of 1 over the whole grid; undecided: 1."
     )
+
+
+def test_a_run_with_too_few_samples_changes_no_verdict():
+    short = at(2.0, "8", run=2, shape=(1, 12))
+    found = conclusion(at(2.0, "8"), short, *runs("16", 2.0, 2.0))
+    assert str(found.answer) == (
+        "1 of 1 verdicts hold in all runs, 0 of 1 over the whole grid; undecided: 1."
+    )
+    assert not any(claim.topic == "change" for claim in found.claims)
 
 
 def test_the_answer_stands_on_the_claims_of_all_the_runs_together():

@@ -4,10 +4,10 @@ r"""
 Does a verdict hold from one process to the next, and from one size to another?
 ===============================================================================
 
-A page measures, and concludes from the samples of one process, on one machine, for one size. Would
-the next process conclude the same? :func:`~ortmeter.sweep.run_sweep` runs a page again and again
-over a grid of parameters, each time in a process of its own, and compares what comes back. This
-page writes a small page, sweeps it for real, and reads the report.
+A page measures in some processes, for some sizes, and concludes. Would the next process conclude
+the same? :func:`~ortmeter.sweep.run_sweep` runs a page again and again over a grid of parameters,
+each time in a process of its own, and compares what comes back. This page writes a small page,
+sweeps it for real, and reads the report.
 
 The small page asks how three matrices of size :math:`n` are added fastest:
 
@@ -23,14 +23,14 @@ All need :math:`2n^2` additions, which cost less than to move the matrices. Move
 units of :math:`n^2` elements: over two ``Add``, a ``Sum`` is up to :math:`6 / 4 = 1.5` times
 faster, if its kernel reads the three operands at once, and ``Concat`` loses, :math:`6 / 10`.
 
-Two spreads are compared. **Within** a run, the samples promise a standard error of the ratio: that
-is what an interval is made of. **Between** runs, the ratios have a standard deviation. If a process
-had no character of its own (the place of its arrays in memory, the state of the machine when it
-started), the two would be equal.
+Two spreads are compared. A process promises an interval, computed from its own samples. From one
+process to the next, the ratios have a standard deviation. If processes were interchangeable (the
+place of the arrays in memory, the state of the machine when it started), the intervals would nearly
+always meet.
 
-**Prediction.** At the largest size the ratios follow the moves. Runs differ more than their samples
-promise, so that a verdict near the threshold of 5 % may change from one process to the next; a
-ratio beyond 15 % keeps its verdict.
+**Prediction.** At the largest size the ratios follow the moves. Processes differ more than their
+samples promise: in some cases two intervals do not meet. A verdict near the threshold of 5 % may
+then change in the next process; a ratio beyond 15 % keeps its verdict.
 """
 
 # sphinx_gallery_tags = ["latency", "sweep"]
@@ -39,8 +39,7 @@ ratio beyond 15 % keeps its verdict.
 # Parameters
 # ----------
 #
-# The parameters of this page are the grid: every size with every type, each of them in several
-# processes.
+# The parameters of this page are the grid: every size with every type, each in several processes.
 
 import dataclasses
 import tempfile
@@ -51,7 +50,6 @@ from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 
 import ortmeter
 from ortmeter import Param, show
-from ortmeter.conclusion import Conclusion
 from ortmeter.environment import environment
 from ortmeter.sweep import Outcome, SweepResult, Task, run_sweep
 
@@ -59,9 +57,9 @@ args = ortmeter.get_parsed_args(
     "plot_sweep",
     description="Does a verdict hold from one process to the next?",
     sizes=Param((64, 256, 1024), fast=(16,), help="sizes of the matrices"),
-    types=Param(("float", "double"), fast=("float",), help="types, as ONNX writes them"),
-    runs=Param(3, fast=2, minimum=1, help="processes for each size and type"),
-    repeat=Param(40, fast=5, minimum=1, help="samples in each process, at least"),
+    types=Param(("float",), help="types, as ONNX writes them: float,double"),
+    runs=Param(5, fast=2, minimum=1, help="processes for each size and type"),
+    repeat=Param(100, fast=5, minimum=1, help="samples in each process, 100 for an interval"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
@@ -124,10 +122,9 @@ ortmeter.draw_model(shown["Concat then ReduceSum"], title="Concat then ReduceSum
 SCRIPT = """
 import numpy as np
 import ortmeter
-from ortmeter.conclusion import Conclusion
 
 args = ortmeter.get_parsed_args(
-    "plot_sums", size=64, type="float", repeat=40, provider="auto", record=False)
+    "plot_sums", size=64, type="float", repeat=100, provider="auto", record=False)
 provider = ortmeter.resolve_provider(args.provider)
 dtype = np.dtype({"float": "float32"}.get(args.type, args.type))
 rng = np.random.default_rng(0)
@@ -146,10 +143,12 @@ for name, text in MODELS.items():
     assert (np.abs(got - expected) <= bound).all(), f"{name} is outside of its bound"
     candidates[name] = ortmeter.session_candidate(model, feeds, provider=provider, threads=1)
 
-measured = ortmeter.measure(candidates, repeat=args.repeat, budget_s=1)
+measured = ortmeter.measure(candidates, repeat=args.repeat, precision=None, budget_s=10)
+ranking = measured.ranking()
 here = ortmeter.record("plot_sums", args, provider, {"measured": measured})
 if args.record:
-    here.save(Conclusion((f"{ortmeter.rank(measured)}.",), str(here.environment)))
+    answer = ortmeter.Answer(f"{ranking.fastest} has the lowest median.", ranking.claims)
+    here.save(ortmeter.Conclusion(answer, (), str(here.environment)))
 """
 
 # %%
@@ -201,18 +200,22 @@ show(result.to_frame().drop(columns=["provider", "repeat", "error"]))
 # What did each process conclude?
 # -------------------------------
 #
-# The record of a task has the sentences of its page. Numbers apart, they are gathered by where they
-# were said:
+# The record of a task has the claims of its page: for each candidate, a verdict beside the one of
+# lowest median. Two claims are the same when their fields agree, whatever their numbers.
 
 
 def rebuild(record):
     """Make the result of the sweep again from what this page records."""
     outcomes = []
-    for task in record.data["tasks"]:
+    for task in record.data["tasks"].values():
         options = {"type": task["type"], "size": str(task["size"])}
-        data = {"measured": task["measured"]}
         own = dataclasses.replace(
-            record, page="plot_sums", data=data, run=task["run"], sentences=task["sentences"]
+            record,
+            page="plot_sums",
+            data={"measured": task["measured"]},
+            answer=ortmeter.Answer.from_dict(task["answer"]),
+            claims=(),
+            run=task["run"],
         )
         outcomes.append(
             Outcome(Task("plot_sums", options, task["run"]), record.machine, record=own)
@@ -220,26 +223,26 @@ def rebuild(record):
     return SweepResult(tuple(outcomes), Path())
 
 
-tasks = [
-    {
+tasks = {
+    str(outcome.task): {
         "type": outcome.task.options["type"],
         "size": int(outcome.task.options["size"]),
         "run": outcome.task.run,
-        "measured": dict(outcome.record.data["measured"]),
-        "sentences": outcome.record.sentences,
+        "measured": outcome.record.data["measured"],
+        "answer": outcome.record.answer.to_dict(),
     }
     for outcome in result.done
-]
+}
 here = ortmeter.record("plot_sweep", args, provider, {"tasks": tasks})
 report_of_sweep = rebuild(here).report()
-show(report_of_sweep.sentences)
+show(report_of_sweep.claims)
 
 # %%
 # Over the grid
 # -------------
 #
-# All the runs of a size and a type together: the interval draws processes first, then blocks of
-# samples in each, so that it covers what changes between processes.
+# All the processes of a size together: each one gives one number, its speedup, and the interval is
+# Student's over processes. What changes from one to the next is in it.
 
 show(report_of_sweep.table)
 
@@ -254,8 +257,9 @@ report_of_sweep.plot()
 # From one process to the next
 # ----------------------------
 #
-# One row per size and type. *Within a run* is what the samples of one process promise, *between
-# runs* is what happened. The last column says what became of the verdict.
+# One row per size and candidate: the speedup of each run, their standard deviation, and the
+# half-width of the interval that one run promises. Runs differ when two of their intervals do not
+# meet. The last column has the verdicts.
 
 show(report_of_sweep.spread)
 
@@ -263,64 +267,72 @@ show(report_of_sweep.spread)
 # What the measurements say
 # -------------------------
 #
-# The sentences below are computed from the samples of the processes. *Beyond chance* means that the
-# runs differ more than their samples explain, by a test at 1 % that allows for their small number.
+# The sentences below are computed from the samples of the processes. A verdict holds when all the
+# processes, or all the sizes, have the same one.
 
 FAR = 1.15
 MOVED = {"two Adds": 6, "one Sum": 4, "Concat then ReduceSum": 10}
 
 
 def judge_runs(comparisons):
-    far = [c for c in comparisons if max(c.overall.ratio, 1 / c.overall.ratio) >= FAR]
-    lost = [c for c in far if not c.holds]
-    start = f"prediction, a verdict beyond {FAR - 1:.0%} holds in every process: "
-    if not far:
-        yield f"{start}no ratio is that far from 1."
-    elif lost:
-        yield f"{start}wrong in {len(lost)} of {len(far)} cases."
-    else:
-        yield f"{start}not contradicted in {len(far)} of {len(far)} cases."
-    if any(len(c.runs) > 1 for c in comparisons):
-        beyond = sum(c.process_matters for c in comparisons)
-        yield (
-            "prediction, runs differ more than their samples promise: "
-            f"right, beyond chance, in {beyond} of {len(comparisons)} cases."
-        )
+    several = [c for c in comparisons if len(c.runs) > 1]
+    far = [c for c in several if max(c.overall.ratio, 1 / c.overall.ratio) >= FAR]
+    yield ortmeter.judge(
+        "verdicts beyond {far:.0%} are the same in every process, {held} of {cases}",
+        [c.holds if c.is_decided else None for c in far],
+        held=sum(c.holds and c.is_decided for c in far),
+        cases=len(far),
+        far=FAR - 1,
+    )
+    known = [c.runs_differ for c in several if c.runs_differ is not None]
+    yield ortmeter.judge(
+        "processes differ more than their samples promise: "
+        "in {apart} of {cases} cases two intervals do not meet",
+        [any(known) if known else None],
+        apart=sum(known),
+        cases=len(known),
+    )
 
 
 # %%
-# The cost model is judged at the largest size, where the moves dominate.
+# The cost model is judged at the largest size, where the moves dominate: right when the interval is
+# within 15 % of what it predicts, wrong when it is outside.
+
+
+def is_near(claim, expected):
+    above, beyond = claim.exceeds(expected / FAR), claim.exceeds(expected * FAR)
+    if above is False or beyond is True:
+        return False
+    return True if above and beyond is False else None
 
 
 def judge_moves(comparisons):
     largest = max(c.coordinates.get("size", 0) for c in comparisons)
-    for name in dict.fromkeys(c.candidate for c in comparisons):
+    found = [c.overall for c in comparisons if c.coordinates.get("size", 0) == largest]
+    for name in dict.fromkeys(claim.subject for claim in found):
         expected = MOVED["two Adds"] / MOVED[name]
-        found = [
-            c.overall
-            for c in comparisons
-            if c.candidate == name and c.coordinates.get("size", 0) == largest
-        ]
-        within = sum(s.low <= expected <= s.high for s in found)
-        ratios = ", ".join(f"{s.ratio:.2f} ({s.low:.2f} to {s.high:.2f})" for s in found)
-        yield (
-            f"prediction, the moves of {name} make {expected:.2f} at the largest size: "
-            f"within the interval in {within} of {len(found)} cases, measured {ratios}."
+        own = [claim for claim in found if claim.subject == name]
+        yield ortmeter.judge(
+            f"moves predict {{expected:.2f}} for {name} at the largest size; measured {{measured}}",
+            [is_near(claim, expected) for claim in own],
+            expected=expected,
+            measured=" and ".join(claim.interval for claim in own),
         )
 
 
 def conclude(found):
-    comparisons = found.comparisons
-    return (
-        *found.conclusion.sentences,
-        *judge_runs(comparisons),
-        *judge_moves(comparisons),
+    said = found.conclusion
+    claims = (
+        *judge_runs(found.comparisons),
+        *judge_moves(found.comparisons),
+        *(claim for claim in said.claims if claim.topic in {"pair", "pages"}),
     )
+    return said.answer, claims
 
 
 def conclusion(record, found=None):
-    sentences = conclude(found or rebuild(record).report())
-    return Conclusion(sentences, f"{record.environment}, {record.parameters}, threads=1")
+    where = f"{record.environment}, {record.parameters}, threads=1"
+    return ortmeter.Conclusion(*conclude(found or rebuild(record).report()), where)
 
 
 show(conclusion(here, report_of_sweep))
@@ -359,11 +371,11 @@ show(ortmeter.replay(report, ortmeter.load_records(here.page)))
 # What this page does not cover
 # -----------------------------
 #
-# Three processes may say that a verdict changes, not how often it would: ``--runs 20`` does. They
+# Five processes may say that a verdict changes, not how often it would: ``--runs 20`` does. They
 # follow each other within a minute; another day, another version may differ more. One thread is
 # used, and nothing else runs.
 #
-# What holds everywhere: a verdict is a statement on the processes that were measured. Pages that
-# need more measure in several (``measure(..., processes=5)``), which is what their intervals then
+# What holds everywhere: the interval of one process says nothing about another one. Pages that need
+# more measure in several (``measure(..., processes=10)``), which is what their intervals then
 # cover. This page descends from no other one; *Several machines*, in the documentation, tells how
 # to sweep over them.

@@ -102,7 +102,7 @@ def _by_question(outcome: Outcome) -> dict[_Question, list[Claim]]:
     found: dict[_Question, list[Claim]] = {}
     if record := outcome.record:
         for claim in (*(record.answer.claims if record.answer else ()), *record.claims):
-            question = (record.page, claim.topic, claim.subject, claim.baseline)
+            question = (outcome.task.page, claim.topic, claim.subject, claim.baseline)
             found.setdefault(question, []).append(claim)
     return found
 
@@ -179,7 +179,7 @@ def _answer(outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]) -
         verdicts = "" if found else " verdicts hold"
         found.append(f"{{steady}} of {{pairs}}{verdicts} over the whole grid")
     text = ", ".join(found) or "One run of one configuration decides {total} comparisons"
-    text += "; undecided in all runs: {undecided}" if values["undecided"] else ""
+    text += "; undecided: {undecided}" if values["undecided"] else ""
     return Answer(f"{text}.", values=values)
 
 
@@ -192,7 +192,7 @@ def _judge_tasks(outcomes: Iterable[Outcome]) -> Iterator[Claim]:
             total=states.total(),
             failed=states["failed"],
             missing=states["missing"],
-        )
+        ).about("tasks")
 
 
 def _by_pair(
@@ -210,11 +210,11 @@ def _judge_candidates(comparisons: Sequence[RunComparison]) -> Iterator[Claim]:
         places = _places(comparisons, own)
         if len(own) <= _MANY:
             for c, place in zip(own, places, strict=True):
-                yield dataclasses.replace(c.overall, where=place)
+                yield dataclasses.replace(c.overall, where=place, topic="pair")
         else:
             pair = {"candidate": own[0].candidate, "baseline": own[0].baseline}
             where = {**_places(comparisons, own[:1])[0], **pair}
-            yield dataclasses.replace(_count_verdicts(own), where=where)
+            yield dataclasses.replace(_count_verdicts(own), where=where, topic="pair")
 
 
 def _places(
@@ -247,7 +247,7 @@ def _judge_runs(comparisons: Sequence[RunComparison]) -> Iterator[Claim]:
     """Say which verdicts change from run to run, reversals first, and how far ratios move."""
     several = [c for c in comparisons if len(c.runs) > 1]
     placed = zip(several, _places(comparisons, several), strict=True)
-    changed = [(c, place) for c, place in placed if not c.holds]
+    changed = [(c, place) for c, place in placed if c.is_decided and not c.holds]
     changed.sort(key=lambda found: not found[0].is_reversed)
     for c, place in changed[:_MANY]:
         counts = dict(Counter(c.verdicts))
@@ -284,4 +284,4 @@ def _judge_pages(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
             tasks=tasks,
             total=len(table),
             common=int((table["where"] == _EVERYWHERE).sum()) or "none",
-        )
+        ).about("pages")

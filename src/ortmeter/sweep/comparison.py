@@ -64,8 +64,9 @@ class RunComparison:
 
     @property
     def is_decided(self) -> bool:
-        """Whether a run, at least, has another verdict than ``undecided``."""
-        return set(self.verdicts) != {"undecided"}
+        """Whether every run has an interval, and one at least a verdict that is not undecided."""
+        known = all(claim.has_interval for claim in self.runs.values())
+        return known and set(self.verdicts) != {"undecided"}
 
     @property
     def holds(self) -> bool:
