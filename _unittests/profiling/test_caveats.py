@@ -47,26 +47,30 @@ def test_a_plain_profile_has_none(tmp_path):
     ],
 )
 def test_each_cause_is_told(tmp_path, events, message):
-    found = caveats(tmp_path, events)
-    assert len(found) == 1
-    assert message in found[0]
-    assert found[0].endswith(".")
+    (found,) = caveats(tmp_path, events)
+    assert message in str(found)
+
+
+def test_what_was_measured_is_in_the_values(tmp_path):
+    (found,) = caveats(tmp_path, two_runs())
+    assert found.values == {"share": 1.0}
 
 
 def test_an_overhead_is_told_when_it_can_be_claimed(tmp_path):
     profile = read_profile(write(tmp_path / "p.json", LONG))
     runs = profile.by_iteration()
-    slow = compare_ratio("recorded", "not recorded", 0.5, (0.4, 0.6))
-    (found,) = find_caveats(profile.steady, runs, slow, truncated=False)
-    assert found.startswith("recorded is 2.00 times slower than not recorded")
-    same = compare_ratio("recorded", "not recorded", 1.0, (0.99, 1.01))
+    slow = compare_ratio("a profiled run", "an unprofiled run", 0.5, (0.4, 0.6))
+    assert list(find_caveats(profile.steady, runs, slow, truncated=False)) == [slow]
+    same = compare_ratio("a profiled run", "an unprofiled run", 1.0, (0.99, 1.01))
     assert not list(find_caveats(profile.steady, runs, same, truncated=False))
 
 
 def test_trust_is_what_is_unexplained_then_the_cost_then_the_caveats(tmp_path):
     profile = read_profile(write(tmp_path / "p.json", LONG[:3]))
-    assert profile.trust == ("12.5% of a run is outside of any kernel.", *profile.caveats)
-    slow = compare_ratio("recorded", "not recorded", 0.5, (0.4, 0.6))
+    known, *rest = profile.trust
+    assert str(known) == "12.5% of a run is outside of any kernel"
+    assert known.values == {"share": 0.125}
+    assert tuple(rest) == profile.caveats
+    slow = compare_ratio("a profiled run", "an unprofiled run", 0.5, (0.4, 0.6))
     told = dataclasses.replace(profile, overhead=slow).trust
-    assert told[0] == f"12.5% of a run is outside of any kernel; {slow}."
-    assert told[1:] == profile.caveats
+    assert told == (known, slow, *profile.caveats)

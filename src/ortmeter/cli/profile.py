@@ -94,7 +94,7 @@ def _describe(report: Report, found: Profile, top: int) -> None:
     report.conclude(
         f"{found!r}.",
         f"{slowest['op']} takes the most time, {slowest['share']:.0%} of that of the kernels.",
-        *found.caveats,
+        *(f"{caveat}." for caveat in found.caveats),
     )
 
 

@@ -9,12 +9,13 @@ by side. Times are in microseconds, the resolution of ONNX Runtime; sizes are in
 arrays of them, ``structure`` finds the runs and the bodies of subgraphs, ``frames`` makes frames.
 ``record`` is the result; ``summary`` and ``nodes`` aggregate it, ``correlation`` finds its nodes in
 the graph that ran, ``provenance`` in the original model, ``caveats`` says what limits it.
-``merging`` compares two of them, ``check`` tells whether that means something, ``export`` writes
-them.
+``merging`` compares two of them, ``check`` tells whether that means something, ``headroom`` finds
+where to look next, ``export`` writes them.
 """
 
 from ortmeter.profiling.check import ProfileCheck, check_profiles
 from ortmeter.profiling.export import read_events
+from ortmeter.profiling.headroom import find_headroom
 from ortmeter.profiling.merging import merge_profiles
 from ortmeter.profiling.reading import read_profile
 from ortmeter.profiling.record import Profile
@@ -24,6 +25,7 @@ __all__ = [
     "Profile",
     "ProfileCheck",
     "check_profiles",
+    "find_headroom",
     "merge_profiles",
     "profile",
     "profile_together",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from ortmeter.claims import Claim
+from ortmeter.claims import Claim, fact
 
 __all__ = ["find_caveats"]
 
@@ -13,11 +13,17 @@ _CPU = "CPUExecutionProvider"
 _SHORT_US = 10
 _SHORT_SHARE = 0.1
 _PARALLEL = 1.05
+_LAUNCHES = (
+    "The times of {devices} are those of the launch of a kernel, which runs later on the device: "
+    "compare latencies of whole runs. Times on the device need a build of ONNX Runtime with "
+    "--enable_cuda_profiling (its kernels are then in session_events, category Kernel) or a "
+    "profiler of the device such as Nsight Systems"
+)
 
 
 def find_caveats(
     steady: pd.DataFrame, runs: pd.DataFrame, overhead: Claim | None, *, truncated: bool
-) -> Iterator[str]:
+) -> Iterator[Claim]:
     """Find what limits the conclusions drawn from a profile.
 
     Parameters
@@ -33,37 +39,37 @@ def find_caveats(
 
     Yields
     ------
-    str
-        One sentence for each.
+    Claim
+        One for each.
     """
     if truncated:
-        yield "The file is truncated: the last run is incomplete and is left out."
+        yield fact("The file is truncated: the last run is incomplete and is left out")
     devices = sorted(set(steady["provider"].dropna().astype(str)) - {_CPU})
     if devices:
-        yield (
-            f"The times of {', '.join(devices)} are those of the launch of a kernel, which runs "
-            "later on the device: compare latencies of whole runs. Times on the device need a "
-            "build of ONNX Runtime with --enable_cuda_profiling (its kernels are then in "
-            "session_events, category Kernel) or a profiler of the device such as Nsight Systems."
-        )
+        yield fact(_LAUNCHES, devices=", ".join(devices))
     if len(runs) == 1:
-        yield "There is only one run: it includes the allocations and the cold caches of the first."
+        yield fact(
+            "There is only one run: it includes the allocations and the cold caches of the first"
+        )
     counted = runs[runs["steady"]]
     if counted["kernel_time"].sum() > _PARALLEL * counted["covered"].sum():
-        yield "Kernels ran at the same time: their times add up to more than the duration of a run."
+        yield fact(
+            "Kernels ran at the same time: their times add up to more than the duration of a run"
+        )
     if np.any(_ends(runs)[:-1] > runs["start"].to_numpy()[1:]):
-        yield (
+        yield fact(
             "Runs overlap: a kernel executed by a thread of the pool is counted in the run that "
-            "started last."
+            "started last"
         )
     short = steady["self_duration"][steady["duration"] < _SHORT_US].sum()
     if short > _SHORT_SHARE * steady["self_duration"].sum():
-        yield (
-            f"Kernels below {_SHORT_US} µs take {short / steady['self_duration'].sum():.0%} of "
-            "the time of all kernels, and each of their times is rounded down to a microsecond."
+        yield fact(
+            f"Kernels below {_SHORT_US} µs take {{share:.0%}} of the time of all kernels, and each "
+            "of their times is rounded down to a microsecond",
+            share=float(short / steady["self_duration"].sum()),
         )
     if overhead is not None and overhead.is_difference:
-        yield f"{overhead}."
+        yield overhead
 
 
 def _ends(runs: pd.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

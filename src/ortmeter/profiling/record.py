@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pandas as pd
 
-from ortmeter.claims import Claim
+from ortmeter.claims import Claim, fact
 from ortmeter.costs import node_cost
 from ortmeter.profiling import export, nodes, summary
 from ortmeter.profiling.caveats import find_caveats
@@ -234,20 +234,18 @@ class Profile:
         return float(1 - steady["covered"].sum() / max(steady["duration"].sum(), 1))
 
     @property
-    def caveats(self) -> tuple[str, ...]:
-        """What a reader of this profile must know, one sentence each; often empty."""
+    def caveats(self) -> tuple[Claim, ...]:
+        """What a reader of this profile must know; often empty."""
         return tuple(
             find_caveats(self.steady, self.by_iteration(), self.overhead, truncated=self.truncated)
         )
 
     @property
-    def trust(self) -> tuple[str, ...]:
+    def trust(self) -> tuple[Claim, ...]:
         """How far it can be trusted: what no kernel explains, what profiling costs, caveats."""
-        known = f"{self.unexplained:.1%} of a run is outside of any kernel"
-        if self.overhead is None:
-            return (f"{known}.", *self.caveats)
-        cost = f"{self.overhead}."
-        return (f"{known}; {cost}", *(caveat for caveat in self.caveats if caveat != cost))
+        known = fact("{share:.1%} of a run is outside of any kernel", share=self.unexplained)
+        cost = () if self.overhead is None else (self.overhead,)
+        return (known, *cost, *(caveat for caveat in self.caveats if caveat not in cost))
 
     def to_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write ``events`` as CSV; :func:`~ortmeter.profiling.read_events` reads it back."""

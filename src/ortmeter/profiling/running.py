@@ -258,7 +258,8 @@ class _Pair:
         overhead = None
         if latencies is not None:
             overhead = speedup(
-                self.plain.measurement("not recorded"), self.recorded.measurement("recorded")
+                self.plain.measurement("an unprofiled run"),
+                self.recorded.measurement("a profiled run"),
             )
         return Profile(
             *recording.with_domains(ran),
