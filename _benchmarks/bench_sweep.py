@@ -30,7 +30,6 @@ PAGE = """
 import time
 import ortmeter
 
-
 args = ortmeter.get_parsed_args("plot_sleep", seconds=1.0, index=0, provider="cpu", record=False)
 provider = ortmeter.resolve_provider(args.provider)
 time.sleep(args.seconds)
