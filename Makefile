@@ -12,11 +12,14 @@ endif
 BIN := .venv/bin
 INSTALLED := .venv/.installed-$(RUNTIME)
 BROWSER := .venv/.installed-browser
+FLOOR := build/floor
+# What needs Sphinx, the cases of the latest onnx, and long lists of cases of one operator.
+FLOOR_SKIPS := test_doc_ test_pages test_browser test_built_site test_node_tests test_torch_kernels_ test_rules test_architectures backend/kernels
 SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
 
-.PHONY: help install html html-noplot page record test test-site test-browser publish-check lint bench notebooks serve clean
+.PHONY: help install html html-noplot page record test test-floor test-site test-browser publish-check lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -31,6 +34,8 @@ record: install ## run the pages on PROVIDER, keep what they measured in _doc/re
 	for page in _doc/examples/*/plot_*.py; do ORTMETER_RECORD=1 ORTMETER_RESULTS=_doc/results MPLBACKEND=agg $(BIN)/python $$page || exit 1; done
 test: install ## run the tests that need no site
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not site and not browser"
+test-floor: $(FLOOR)/.installed ## run the fast tests with the lowest versions that pyproject.toml declares
+	$(FLOOR)/bin/python -m pytest -n $(WORKERS) -W ignore::DeprecationWarning -m "not slow and not site and not browser" $(FLOOR_SKIPS:%=--ignore-glob="*/%*")
 test-site: html ## run the tests of the built site
 	$(BIN)/python -m pytest -m "site and not browser"
 test-browser: html $(BROWSER) ## open every page of the built site in a browser
@@ -55,6 +60,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	rm -f .venv/.installed-* && $(BIN)/python -m pip uninstall --quiet --yes onnxruntime onnxruntime-gpu
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(RUNTIME),pages,torch]" --group dev
+	touch $@
+
+# torch comes first, in the version of constraints.txt, which is its floor: uv leaves it alone.
+$(FLOOR)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.version_info[:2] == (3, 11) or sys.exit("Python 3.11, the lowest, is needed, PYTHON=$(PYTHON) is " + sys.version)'
+	$(PYTHON) -m venv --clear $(FLOOR)
+	$(FLOOR)/bin/python -m pip install --quiet --constraint constraints.txt torch uv
+	$(FLOOR)/bin/uv pip install --quiet --python $(FLOOR)/bin/python --resolution lowest-direct --editable ".[cpu,pages,parquet,torch]" --group test
 	touch $@
 
 # A browser of the system is taken first; without any, the tests are skipped and say why.

@@ -99,7 +99,8 @@ def test_numbers_have_four_digits(value, text):
 def test_texts_are_on_the_left_of_their_column():
     report = Report("x")
     report.add("t", pd.DataFrame({"what": ["a", "b"], "v": ["long text", "x"]}).set_index("what"))
-    assert "a    long text\nb    x        " in report.to_text()
+    first, second = report.to_text().splitlines()[-2:]
+    assert second.index("x") == first.index("long text")
 
 
 def test_plain_values_are_json_without_nan():
