@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ortmeter import candidates
-from ortmeter.candidates import candidate_from_files, session_candidate
+from ortmeter.candidates import candidate_from_files, function_candidate, session_candidate
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.loading import load_model
 from ortmeter.providers import Provider
 from ortmeter.timing import measure
@@ -50,3 +51,23 @@ def test_a_fresh_process_does_not_probe_again(tmp_path, monkeypatch):
     assert recipe.arguments["provider"] in {"cpu", "cuda"}
     monkeypatch.setattr(candidates, "resolve_provider", None)
     candidate_from_files(**recipe.arguments).function()
+
+
+def test_a_function_may_import_what_its_surroundings_also_import():
+    def build():
+        from ortmeter.providers import Provider
+
+        return lambda: Provider("cpu")
+
+    def attribute():
+        import ortmeter.loading
+
+        return ortmeter.loading.load_model
+
+    def reads():
+        return FEEDS["X"].sum
+
+    assert function_candidate(build).function() == Provider("cpu")
+    assert function_candidate(attribute).function is load_model
+    with pytest.raises(InvalidArgumentError, match="'reads' uses FEEDS of"):
+        function_candidate(reads)

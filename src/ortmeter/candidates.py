@@ -1,6 +1,7 @@
 """Models as candidates of a measurement, which fresh processes can build again."""
 
 import dataclasses
+import dis
 import functools
 import inspect
 import textwrap
@@ -115,7 +116,9 @@ def _standing_alone(build: Callable[..., Any]) -> str:
             f"the source of {name!r} is not to be had ({error}). Accepted: a function of a file, a "
             "page or a notebook"
         ) from error
-    if outside := sorted({*found.nonlocals, *found.globals}):
+    # getclosurevars also lists attributes, and names that the function imports itself.
+    read = {i.argval for i in dis.get_instructions(build) if i.opname == "LOAD_GLOBAL"}
+    if outside := sorted({*found.nonlocals, *(read & {*found.globals})}):
         raise InvalidArgumentError(
             f"{name!r} uses {', '.join(outside)} of its surroundings. Accepted: a function that "
             "stands alone, which imports what it needs and takes the rest as arguments"
