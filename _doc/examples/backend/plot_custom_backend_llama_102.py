@@ -745,8 +745,8 @@ def answer(data):
     fusions, total = levels.speedup(first, last), results.speedup(EAGER, last)
     added = [f"{step.subject} {VERDICTS[step.verdict]} ({step.interval})" for step in steps]
     return ortmeter.Answer(
-        f"Over the level before, {'; '.join(added)}. All fusions ({fusions.interval}) are part of "
-        f"the speedup over eager ({total.interval}).",
+        f"Over the level before, {'; '.join(added)}. All fusions together: {fusions.interval}; "
+        f"{last} over eager: {total.interval}.",
         (*steps, fusions, total),
     )
 
