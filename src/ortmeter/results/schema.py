@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortmeter.claims import COMPARED, JUDGED
-from ortmeter.optional import import_optional
 
 __all__ = ["SCHEMA", "VERSION", "why_invalid"]
 
@@ -143,14 +142,9 @@ _SCHEMAS = {1: _schema(1, sentences=_list_of(_TEXT)), VERSION: SCHEMA}
 
 
 def why_invalid(content: Mapping[str, Any]) -> str | None:
-    """Say where *content* differs from the schema of its version, None when it does not.
+    """Say where *content* differs from the schema of its version, None when it does not."""
+    import jsonschema
 
-    Raises
-    ------
-    MissingDependencyError
-        jsonschema is missing.
-    """
-    jsonschema = import_optional("jsonschema", "pages")
     version = content.get("schema_version")
     if version not in _SCHEMAS:
         return f"schema_version is {version!r}. Accepted: {', '.join(map(str, _SCHEMAS))}"

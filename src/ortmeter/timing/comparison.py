@@ -508,7 +508,8 @@ def _how(measured: Sequence[Measurement], stopped: set[str]) -> str:
     several = "in one process," if processes == {1} else f"{_range(processes)} processes of"
     why = {"precision": ", precision reached", "budget": ", budget spent"}
     reason = "budget" if "budget" in stopped else min(stopped)
-    return f"{several} {_range(rounds)} rounds{why.get(reason, '')}"
+    unit = "round" if rounds == {1} else "rounds"
+    return f"{several} {_range(rounds)} {unit}{why.get(reason, '')}"
 
 
 def _range(numbers: set[int]) -> str:
