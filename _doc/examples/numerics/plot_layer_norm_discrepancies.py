@@ -45,6 +45,8 @@ of onnx-diagnostic.
 # On CUDA, the batch is larger, and TF32 is one more axis for float32. It has no effect on the other
 # types, nor on a CPU.
 
+import functools
+
 import numpy as np
 import onnx
 from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
@@ -149,6 +151,7 @@ def reference(model, x):
     of_norm = layer_norm_error_bound(x, dtype=x.dtype, epsilon=EPSILON, scale=scale, bias=bias)
     passed_on = SECOND_ORDER * (of_norm @ np.abs(matrix.astype(np.float64)))
 
+    @functools.cache
     def bound(tf32):
         added = matmul_error_bound(norm.astype(x.dtype), matrix, dtype=x.dtype, tf32=tf32)
         error = passed_on + added
