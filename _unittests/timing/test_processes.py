@@ -68,14 +68,23 @@ def planted(noise, duration=1.0, rounds=12):
 
 def test_precision_is_that_of_all_processes_together():
     run, clock, asked = planted(noise=0.001)
-    found = collect(["x"], run, processes=3, precision=0.02, budget_s=100, timer=clock)["x"]
+    found = collect(["x"], run, processes=5, precision=0.02, budget_s=100, timer=clock)["x"]
     assert found.stopped == "precision"
-    assert found["a"].processes == 3 == len(asked)
+    assert found["a"].processes == 5 == len(asked)
     assert found.half_width() <= 0.02
 
     run, clock, asked = planted(noise=0.02)
     found = collect(["x"], run, processes=3, precision=0.02, budget_s=100, timer=clock)["x"]
     assert 3 < found["a"].processes <= 9
+
+
+def test_three_processes_that_agree_by_chance_end_nothing():
+    run, clock, asked = planted(noise=0.0)
+    found = collect(["x"], run, processes=3, precision=0.02, budget_s=100, timer=clock)["x"]
+    assert found["a"].processes == 5 == len(asked)
+    run, clock, asked = planted(noise=0.0)
+    found = collect(["x"], run, processes=3, precision=None, budget_s=100, timer=clock)["x"]
+    assert found["a"].processes == 3 == len(asked)
 
 
 def test_processes_are_added_to_the_groups_that_need_them_only():
@@ -88,9 +97,9 @@ def test_processes_are_added_to_the_groups_that_need_them_only():
         clock.now += 1.0
         return {k: (calm if k == "calm" else noisy)(rank, [k], budget_s)[k] for k in keys}
 
-    found = collect(["calm", "noisy"], run, processes=3, precision=0.02, budget_s=1e6, timer=clock)
-    assert asked[:3] == [("calm", "noisy")] * 3
-    assert set(asked[3:]) == {("noisy",)}
+    found = collect(["calm", "noisy"], run, processes=5, precision=0.02, budget_s=1e6, timer=clock)
+    assert asked[:5] == [("calm", "noisy")] * 5
+    assert set(asked[5:]) == {("noisy",)}
     assert (found["calm"].stopped, found["noisy"].stopped) == ("precision", "budget")
 
 

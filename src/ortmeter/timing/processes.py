@@ -23,6 +23,7 @@ __all__ = ["SOURCE", "collect", "main", "measure_in_processes"]
 #: Target of a recipe whose function travels as source.
 SOURCE = "source"
 _MOST_TIMES = 3  # as many processes as asked for, when intervals stay wide
+_TRUSTED = 5  # processes below which a narrow interval may be luck, and ends nothing
 _Key = TypeVar("_Key")
 _Results = Mapping[_Key, Mapping[str, Measurement]]
 
@@ -46,7 +47,7 @@ def measure_in_processes(
     processes : int
         Number of processes, one after the other; each one measures all the groups.
     precision : float, optional
-        Half-width of the intervals above which processes are added.
+        Half-width of the intervals above which processes are added, and below 5 processes.
     budget_s : float
         Seconds for everything.
     repeat, warmup : int
@@ -148,7 +149,7 @@ def collect(
 def _why_enough(parts: list[Mapping[str, Measurement]], precision: float | None) -> str | None:
     if precision is None:
         return "repeat"
-    half = Comparison(_join(parts)).half_width()
+    half = Comparison(_join(parts)).half_width() if len(parts) >= _TRUSTED else None
     return "precision" if half is not None and half <= precision else None
 
 
