@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from page_runner import run_page
 
-from ortmeter.timing import Measurement
+from ortmeter.claims import fact
+from ortmeter.timing import Comparison, Measurement
 
 
 @pytest.fixture(scope="module")
@@ -17,81 +18,162 @@ def page():
     return run_page("plot_profiling")
 
 
-def planted(*medians):
-    """Samples of the three levels, of known medians."""
-    spread = 1 + 0.01 * np.linspace(-1, 1, 81)
-    levels = ("as written", "fused", "blocked")
-    return {
-        name: Measurement(name, [m * np.random.default_rng(i).permutation(spread)])
-        for i, (name, m) in enumerate(zip(levels, medians, strict=True))
-    }
+KEPT = {"kept": 3, "nodes": 9, "share": 0.25}
+LEVELS = ("as written", "fused", "blocked", "blocked on noise")
+
+
+def planted(*medians, processes=5, rounds=12, names=LEVELS):
+    """Samples of known medians; a process is 1 % faster or slower than another."""
+    rng = np.random.default_rng(0)
+    return Comparison(
+        Measurement(name, m * np.exp(0.005 * rng.standard_normal((processes, rounds))))
+        for name, m in zip(names, medians, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
-    ("medians", "total", "layout", "fate"),
+    ("medians", "first", "second"),
     [
-        ((4.0, 4.0, 2.0), "2.00 times faster", "faster", "right"),
-        ((2.0, 2.0, 4.0), "2.00 times slower", "slower", "wrong"),
-        ((1.0, 1.0, 1.0), "ratio 1.00", "no difference", "not decided here"),
-        ((4.0, 1.0, 2.0), "2.00 times faster", "slower", "right"),
+        (
+            (4.0, 4.0, 2.0, 2.0),
+            "The blocked layout of convolutions makes this network faster (2.0",
+            "fusing nodes changes the latency by less than 5% (1.00, 0.9",
+        ),
+        (
+            (2.0, 2.0, 4.0, 4.0),
+            "Fusing nodes changes the latency by less than 5% (1.00",
+            "the blocked layout of convolutions makes this network slower (0.50",
+        ),
+        (
+            (8.0, 2.0, 1.0, 1.0),
+            "Fusing nodes makes this network faster (4.0",
+            "the blocked layout of convolutions makes this network faster (2.0",
+        ),
     ],
 )
-def test_the_conclusion_on_latency_follows_the_samples(page, medians, total, layout, fate):
-    found, fusions, blocks, prediction = page["conclude_latency"](planted(*medians))
-    assert prediction == f"the prediction that the rewritten network is faster is {fate}."
-    assert total in found
-    assert "as written" in found
-    assert layout in blocks
-    assert ("is 4.00 times faster than as written" in fusions) == (medians[0] == 4 * medians[1])
+def test_the_answer_follows_the_samples(page, medians, first, second):
+    found = page["answer"](planted(*medians), KEPT, "agree")
+    start, _, end = str(found).partition("), ")
+    assert start.startswith(first)
+    assert end.startswith(second)
+    assert end.endswith("; 3 of 9 nodes, 25% of the kernel time, run as written.")
+    assert {claim.candidate for claim in found.claims} == {"fused", "blocked"}
+
+
+def test_noise_leaves_the_steps_undecided(page):
+    rng = np.random.default_rng(1)
+    noisy = Comparison(Measurement(n, np.exp(rng.standard_normal((5, 12)))) for n in LEVELS)
+    text = str(page["answer"](noisy, KEPT, "agree"))
+    assert text.count("has an undecided effect") == 2
+
+
+@pytest.mark.parametrize(
+    ("medians", "verdicts"),
+    [
+        ((4.0, 4.0, 2.0, 2.0), ["right", "right", "right"]),
+        ((2.0, 2.0, 4.0, 4.0), ["wrong", "right", "wrong"]),
+        ((4.0, 1.0, 2.0, 2.0), ["right", "wrong", "wrong"]),
+        ((1.0, 1.0, 1.0, 1.0), ["undecided", "right", "undecided"]),
+    ],
+)
+def test_the_predictions_are_judged(page, medians, verdicts):
+    found = list(page["judge_predictions"](planted(*medians)))
+    assert [claim.verdict for claim in found] == verdicts
+    total = planted(*medians).speedup("as written", "blocked")
+    assert str(found[0]).endswith(f"the rewritten network is faster: {total.interval}")
 
 
 def nodes(*rows):
-    return pd.DataFrame(rows, columns=["name", "op", "median", "least"])
+    return pd.DataFrame(rows, columns=["name", "op", "median", "flop", "bytes"])
 
 
-WRITTEN = nodes(("a", "Conv", 900.0, 400.0), ("b", "PRelu", 100.0, 50.0))
-
-
-@pytest.mark.parametrize(
-    ("blocked", "verdict", "expected"),
-    [
-        (500.0, "agree", "take 400 µs less than as written: they pay for"),
-        (850.0, "agree", "take 50 µs less than as written: they do not pay for"),
-        (950.0, "agree", "take 50 µs more than as written: they do not pay for"),
-        (500.0, "opposed", "the profiles do not tell whether they pay for"),
-        (950.0, "undecided", "the profiles do not tell whether they pay for"),
-    ],
+REWRITTEN = nodes(
+    ("r0", "ReorderInput", 60.0, 0.0, 1e4),
+    ("a_nchwc", "Conv", 500.0, 1e6, 1e4),
+    ("r1", "ReorderOutput", 40.0, 0.0, 1e4),
+    ("b", "PRelu", 400.0, 1e3, 1e4),
 )
-def test_the_conclusion_on_the_layout_is_a_balance(page, blocked, verdict, expected):
-    rewritten = nodes(
-        ("r0", "ReorderInput", 60.0, 1.0),
-        ("a_nchwc", "Conv", blocked, 400.0),
-        ("r1", "ReorderOutput", 40.0, 1.0),
-        ("b", "PRelu", 100.0, 50.0),
+SAMPLES = planted(4.0, 4.0, 2.0, 3.0)
+FEW = planted(4.0, 4.0, 2.0, 3.0, processes=1, rounds=5)
+
+
+def both(medians, rounds):
+    return tuple(
+        planted(*medians, processes=1, rounds=rounds, names=("as written", "blocked")).values()
     )
-    sentence = page["conclude_layout"](WRITTEN, rewritten, verdict)
-    assert sentence.startswith("in the profile, 2 reorders take 100 µs per run; the other kernels")
-    assert f"{expected} the reorders." in sentence
 
 
-@pytest.mark.parametrize("verdict", ["agree", "opposed"])
-def test_without_reorder_there_is_no_balance(page, verdict):
-    assert page["conclude_layout"](WRITTEN, WRITTEN, verdict) == "no image was reordered."
+def data(measured, kernels, latencies, rounds=100):
+    """What the page keeps, for planted medians of as written and blocked, in both checks."""
+    return {
+        "measured": measured,
+        "nodes": REWRITTEN,
+        "kept": ["b"],
+        "peaks": {"gflop_per_s": 100, "gb_per_s": 10},
+        "check": (both(kernels, rounds), both(latencies, rounds)),
+        "block": 8,
+        "flags": ["avx2"],
+        "trust": [fact("{share:.1%} of a run is outside of any kernel", share=0.02).to_dict()],
+    }
+
+
+def test_the_claims_when_profiles_and_latencies_agree(page):
+    answer, claims = page["conclude"](data(SAMPLES, (4.0, 2.0), (4.0, 2.0)))
+    assert str(answer).endswith("; 1 of 4 nodes, 40% of the kernel time, run as written.")
+    said = [str(claim) for claim in claims]
+    assert said[3].startswith("blocked is 1.50 times faster than blocked on noise (99% interval")
+    assert said[3].endswith("5 processes)")
+    assert said[4].startswith("kernels in total: blocked is 2.00 times faster than as written")
+    assert said[5].startswith("latency without the profiler: blocked is 2.00 times faster than as")
+    assert said[6:] == [
+        "the kernels and the latency say the same",
+        "2 reorders take 10% of the kernel time of the rewritten network",
+        "most headroom: a_nchwc (Conv), 0.5 ms against 0.01 ms at the peak of operations",
+        "a block holds 8 channels, for the vectors of this CPU (avx2)",
+        "2.0% of a run is outside of any kernel",
+    ]
+
+
+def test_nothing_is_said_of_nodes_when_profiles_and_latencies_are_opposed(page):
+    answer, claims = page["conclude"](data(SAMPLES, (2.0, 4.0), (4.0, 2.0)))
+    assert str(answer).endswith("opposed, which leaves the nodes out.")
+    said = " ".join(map(str, claims))
+    assert "nothing can be concluded about nodes" in said
+    assert "reorders" not in said.replace("for their reorders", "")
+    assert "headroom" not in said
+
+
+def test_too_few_samples_decide_nothing(page):
+    answer, claims = page["conclude"](data(FEW, (4.0, 2.0), (4.0, 2.0), rounds=5))
+    assert str(answer) == "Undecided: there are too few samples for an interval."
+    assert {claim.verdict for claim in claims} == {"undecided", "fact"}
+    assert "is not confirmed" in " ".join(map(str, claims))
+
+
+def test_no_word_of_a_claim_has_a_measured_number(page):
+    """Two machines that find the same, with other numbers, make the same claims."""
+    one, other = (
+        page["conclude"](data(planted(*m), (4.0, 2.0), (4.0, 2.0)))[1]
+        for m in ((4.0, 4.0, 2.0, 3.0), (4.4, 4.4, 2.0, 3.3))
+    )
+    assert [claim.key for claim in one] == [claim.key for claim in other]
+    assert list(map(str, one)) != list(map(str, other))
 
 
 def test_the_two_profiles_were_taken_in_turn(page):
     before, after = page["profiles"].values()
     assert before.latencies is after.latencies
-    sentences = [str(sentence) for sentence in page["conclusion"](page["here"]).sentences]
-    assert {f"{claim}." for claim in page["check"].claims} <= set(sentences)
+    claims = page["conclusion"](page["here"]).claims
+    assert set(map(str, page["check"].claims)) <= set(map(str, claims))
+    assert set(map(str, after.trust)) <= set(map(str, claims))
 
 
-def test_the_node_with_the_most_to_win_is_told(page):
-    rewritten = nodes(
-        ("big", "Conv", 1000.0, 950.0), ("lost", "PRelu", 300.0, 7.0), ("?", "If", 2e3, np.nan)
-    )
-    sentence = page["conclude_nodes"](rewritten)
-    assert "is lost (PRelu): 300 µs for a work that takes 7.0 µs at the peaks" in sentence
+def test_what_runs_as_written_is_what_matches(page):
+    """Of the graph that ran: the same name and operator, in a domain that is not that of blocks."""
+    written = {node.name: node.op_type for node in page["before"].model.graph.node}
+    ran = page["after"].model.graph.node
+    same = {n.name for n in ran if written.get(n.name) == n.op_type and n.domain in {"", "ai.onnx"}}
+    assert set(page["here"].data["kept"]) == same
 
 
 def kernels(domain, channels):
@@ -105,15 +187,15 @@ def kernels(domain, channels):
     [
         (kernels("com.microsoft.nchwc", [64, 16]), ("avx2", "avx512f"), "16 channels.*(avx512f)"),
         (kernels("com.microsoft.nchwc", [64, 8]), ("avx", "avx2"), "8 channels.*(avx2)"),
-        (kernels("com.microsoft.nchwc", [64, 4]), (), "4 channels, for the vectors of this CPU."),
+        (kernels("com.microsoft.nchwc", [64, 4]), (), "4 channels, for the vectors of this CPU"),
         (kernels("ai.onnx", [1, 64]), ("avx2",), "no convolution works on blocks"),
     ],
 )
 def test_the_size_of_a_block_is_told(page, events, flags, expected):
-    sentence = page["conclude_machine"](page["find_block"](events), flags)
+    claim = page["conclude_block"](page["find_block"](events), flags)
     head, _, tail = expected.partition(".*")
-    assert head in sentence
-    assert tail in sentence
+    assert head in str(claim)
+    assert tail in str(claim)
 
 
 def test_the_times_of_what_was_fused_are_added(page):

@@ -25,8 +25,9 @@ square root              :math:`NK`             :math:`2NK`
 clusters, it reads a row of :math:`X` for a few results. The other steps make one operation per
 element and walk through :math:`NK` elements again and again. They should take more than half
 of the time, and the whole should be far from the peak of the machine in operations, and also from
-the floor: reading :math:`X` once and writing the labels once. We measure the
-median latency (ms) and the time of each kernel (µs).
+the floor: reading :math:`X` once and writing the labels once. The product makes :math:`2F`
+operations where another step makes one: with more features, its share of the time grows. We measure
+the median latency (ms) and the time of each kernel (µs).
 
 This page descends from the notebook `onnx_profile_ort
 <https://github.com/sdpython/mlprodict/blob/master/_doc/notebooks/onnx_profile_ort.ipynb>`_ of
@@ -39,7 +40,10 @@ mlprodict.
 # Parameters
 # ----------
 
+import dataclasses
 import json
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -51,23 +55,36 @@ from threadpoolctl import threadpool_limits
 
 import ortmeter
 from ortmeter import Param, show
-from ortmeter.conclusion import Conclusion
+from ortmeter.claims import enumerate_items
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.environment import environment
-from ortmeter.peaks import add_shares, measured_peaks
+from ortmeter.peaks import Peaks, add_shares, measured_peaks
 from ortmeter.plotting import node_plot, operator_plot, profile_notes
-from ortmeter.profiling import ProfileCheck, check_profiles, merge_profiles, profile_together
+from ortmeter.profiling import (
+    ProfileCheck,
+    check_profiles,
+    find_headroom,
+    merge_profiles,
+    profile_together,
+)
+from ortmeter.timing import Comparison, Measurement
+
+# %%
+# The same options work on the command line, ``python plot_kmeans_profiling.py --clusters 64``.
 
 args = ortmeter.get_parsed_args(
     "plot_kmeans_profiling",
     description="Where does a KMeans spend its time?",
     points=Param(100_000, fast=2_000, minimum=100, help="points"),
     features=Param(20, minimum=1, help="features of a point"),
+    wide=Param(200, minimum=1, help="features of a point in the second case"),
     clusters=Param(8, minimum=2, help="clusters"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=0, help="threads of both libraries, 0 lets them choose"),
-    runs=Param(111, fast=7, minimum=2, help="runs of the profile"),
-    repeat=Param(30, fast=5, minimum=1, help="samples of a latency, at least"),
+    runs=Param(101, fast=7, minimum=2, help="runs of a profile, the first one apart"),
+    repeat=Param(12, fast=5, minimum=1, help="samples in each process"),
+    processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
+    budget=Param(15.0, fast=1.0, help="seconds to measure the latencies, all processes together"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 provider = ortmeter.resolve_provider(args.provider)
@@ -86,11 +103,20 @@ show(environment())
 #
 # The points are drawn around as many centers as there are clusters.
 
-centers = rng.uniform(-3, 3, (args.clusters, args.features))
-points = centers[rng.integers(args.clusters, size=args.points)]
-X = (points + rng.standard_normal(points.shape)).astype(np.float32)
-with threadpool_limits(args.threads or None):  # the threads of fit are those of predict
-    kmeans = KMeans(args.clusters, n_init=1, max_iter=10, random_state=0).fit(X)
+
+def draw_points(features):
+    centers = rng.uniform(-3, 3, (args.clusters, features))
+    points = centers[rng.integers(args.clusters, size=args.points)]
+    return (points + rng.standard_normal(points.shape)).astype(np.float32)
+
+
+def train(points):
+    with threadpool_limits(args.threads or None):  # the threads of fit are those of predict
+        return KMeans(args.clusters, n_init=1, max_iter=10, random_state=0).fit(points)
+
+
+X = draw_points(args.features)
+kmeans = train(X)
 model = to_onnx(kmeans, X[:1], target_opset=21)
 
 # %%
@@ -137,30 +163,33 @@ def distance_bound(points, centers, expected):
     return np.minimum(squared / np.maximum(expected, 1e-300), np.sqrt(squared))
 
 
-expected = distances(X, kmeans.cluster_centers_)
-bound = distance_bound(X, kmeans.cluster_centers_, expected)
-nearest, second = np.sort(expected, axis=1)[:, :2].T
-certain = second - nearest > 2 * bound.max(axis=1)
+def check_agreement(points, centers, found):
+    expected = distances(points, centers)
+    bound = distance_bound(points, centers, expected)
+    nearest, second = np.sort(expected, axis=1)[:, :2].T
+    certain = second - nearest > 2 * bound.max(axis=1)
+    for name, (labels, values) in found.items():
+        assert (labels == expected.argmin(axis=1))[certain].all(), f"{name} has a wrong label"
+        diff = ortmeter.max_diff(expected, values)
+        share = (np.abs(values - expected) / bound).max()
+        assert share <= 1, f"{name} is outside of its bound: {diff}"
+        yield {
+            "library": name,
+            "certain labels": f"{np.count_nonzero(certain)} of {len(certain)}",
+            "absolute error": float(f"{diff.abs:.3g}"),
+            "share of the bound": float(f"{share:.3g}"),
+        }
+
 
 # %%
 # The labels of the three: float64, scikit-learn, onnxruntime. Then the distances.
 
-session = ortmeter.make_session(model, provider=provider, threads=args.threads)
-label, scores = session.run(None, {"X": X})
-found = {
-    "scikit-learn": (kmeans.predict(X), kmeans.transform(X)),
-    f"onnxruntime on {provider.label}": (label, scores),
-}
-rows = []
-for name, (labels, values) in found.items():
-    assert (labels == expected.argmin(axis=1))[certain].all(), f"{name} has a wrong label"
-    diff = ortmeter.max_diff(expected, values)
-    share = (np.abs(values - expected) / bound).max()
-    assert share <= 1, f"{name} is outside of its bound: {diff}"
-    rows.append({"library": name, "absolute error": diff.abs, "share of the bound": share})
-errors = DataFrame(rows).set_index("library").map(lambda v: float(f"{v:.3g}"))
-certainty = f"{np.count_nonzero(certain)} of {len(certain)} labels are certain and equal"
-show(errors.rename_axis(columns=certainty))
+options = {"provider": provider, "threads": args.threads}
+label, scores = ortmeter.make_session(model, **options).run(None, {"X": X})
+ORT = f"onnxruntime on {provider.label}"
+found = {"scikit-learn": (kmeans.predict(X), kmeans.transform(X)), ORT: (label, scores)}
+errors = DataFrame(check_agreement(X, kmeans.cluster_centers_, found)).set_index("library")
+show(errors)
 
 # %%
 # Where does the time go?
@@ -173,7 +202,6 @@ show(errors.rename_axis(columns=certainty))
 
 labels_only = onnx.utils.Extractor(model).extract_model(["X"], ["label"])
 BOTH, LABELS = "onnxruntime, labels and distances", "onnxruntime, labels"
-options = {"provider": provider, "threads": args.threads}
 profiles = profile_together(
     {BOTH: {"model": model}, LABELS: {"model": labels_only}},
     feeds={"X": X},
@@ -235,6 +263,39 @@ print(*check.claims, sep="\n")
 show(sides.astype(object).where(sides.notna(), "").rename_axis("µs per run"))
 
 # %%
+# What do more features change?
+# -----------------------------
+#
+# Another KMeans, trained and checked on the first points only.
+
+FIRST = 10_000
+wide_points = draw_points(args.wide)
+wide = train(wide_points[:FIRST])
+wide_model = to_onnx(wide, wide_points[:1], target_opset=21)
+got = ortmeter.make_session(wide_model, **options).run(None, {"X": wide_points[:FIRST]})
+show(DataFrame(check_agreement(wide_points[:FIRST], wide.cluster_centers_, {ORT: got})))
+
+# %%
+# Its operators, on all the points. In each run, the time of an operator is the sum of its kernels.
+
+
+def time_operators(ran):
+    columns = {"index": "iteration", "columns": "op", "values": "self_duration"}
+    times = ran.steady.pivot_table(**columns, aggfunc="sum", observed=True)
+    # A time is rounded down: less than a microsecond counts as one.
+    return Comparison(
+        Measurement(op, 1e-6 * np.maximum(column.to_numpy()[None], 1))
+        for op, column in times.items()
+    )
+
+
+profiled = {"repeat": args.runs - 1, "overhead": False, **options}
+wide_ran = ortmeter.profile(wide_model, {"X": wide_points}, **profiled)
+operator_times = {"narrow": time_operators(ran), "wide": time_operators(wide_ran)}
+wide_legend = f"{legend}, {args.wide} features"
+operator_plot(wide_ran, title=f"KMeans, time per operator, {provider.label}", caption=wide_legend)
+
+# %%
 # How far from what the machine can do?
 # -------------------------------------
 #
@@ -260,66 +321,157 @@ show(shown.round(3).rename_axis(columns=legend))
 # ----------------------
 #
 # ``predict`` returns the labels only: the model without the distances makes the comparison fair.
-# Both libraries have the same number of threads. The floor of the labels is the product, or reading
-# the points once and writing the labels once.
+# Both libraries have the same number of threads, and both are measured in fresh processes. A
+# process makes the estimator again from its centers: trained on them alone, it keeps them.
+
+
+def build_predict(file, centers, threads):
+    import functools
+
+    import numpy as np
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    centers = np.float32(centers)
+    with threadpool_limits(threads or None):
+        kmeans = KMeans(len(centers), init=centers, n_init=1, max_iter=1).fit(centers)
+    return functools.partial(kmeans.predict, np.load(file))
+
+
+# %%
+# The points go through a temporary file.
 
 PREDICT = "scikit-learn, labels"
-candidates = {
-    BOTH: ortmeter.session_candidate(model, {"X": X}, **options),
-    LABELS: ortmeter.session_candidate(labels_only, {"X": X}, **options),
-    PREDICT: lambda: kmeans.predict(X),
-}
-with threadpool_limits(args.threads or None):
-    measured = ortmeter.measure(candidates, repeat=args.repeat, budget_s=6)
+with tempfile.TemporaryDirectory() as folder:
+    file = str(Path(folder, "points.npy"))
+    np.save(file, X)
+    learned = {"centers": kmeans.cluster_centers_.tolist(), "threads": args.threads}
+    predict = ortmeter.function_candidate(build_predict, file=file, **learned)
+    candidates = {
+        BOTH: ortmeter.session_candidate(model, {"X": X}, **options),
+        LABELS: ortmeter.session_candidate(labels_only, {"X": X}, **options),
+        PREDICT: predict,
+    }
+    measured = ortmeter.measure(
+        candidates, repeat=args.repeat, processes=args.processes, budget_s=args.budget
+    )
+again = {"scikit-learn, built again": (predict.function(), found["scikit-learn"][1])}
+assert list(check_agreement(X, kmeans.cluster_centers_, again))
+
+# %%
+# The floor of the labels is the product, or reading the points once and writing the labels once.
+
 floor = peaks.least_seconds(flop=2 * X.size * args.clusters, bytes_moved=X.nbytes + label.nbytes)
-latency = ortmeter.to_frame({args.points: measured}, "points")
-show(ortmeter.in_milliseconds(latency, ["points", "candidate"]).rename_axis(columns=legend))
+show(measured.to_frame().rename_axis(columns=f"{legend}, floor {1e3 * floor:.3g} ms"))
 
 # %%
 # The same as a plot, whiskers at the quartiles.
 
-ortmeter.latency_plot(latency, x="points", title=f"KMeans, {provider.label}", caption=legend)
+measured.plot(title=f"KMeans, {provider.label}", caption=legend)
 
 # %%
 # What the measurements say
 # -------------------------
 #
-# The sentences below are computed from the tables of this page by the functions of these cells. In
-# brackets, the ratio of medians and its 99 % interval.
+# The sentences below are computed from the samples of this page by the functions of these cells. In
+# brackets, the ratio of latencies and its 99 % interval. First the operators that take the most
+# time, those that nothing shows to be shorter than the longest, and the product.
 
 
-def conclude_profile(operators, runs):
-    slowest = operators.loc[operators["median"].idxmax()]
-    product = operators["op"].astype(str).str.contains("Gemm|MatMul")
-    share = operators["share"][product].sum()
-    fate = "wrong" if 2 * share >= 1 else "not contradicted"
-    duration = runs.groupby("steady")["duration"].median()
-    sentences = [
-        f"{slowest['op']} takes the most time, {slowest['share']:.0%} of that of the kernels",
-        f"the product takes {share:.0%} of it",
-        f"the prediction that the product takes less than half of the time is {fate}",
-        f"the first run takes {duration[False] / duration[True]:.2f} times the median of the rest",
-    ]
-    return [f"{sentence}." for sentence in sentences]
+def is_product(op):
+    return "Gemm" in op or "MatMul" in op
 
 
-def conclude_latency(measured, floor):
-    found = ortmeter.speedup(measured[PREDICT], measured[LABELS])
-    ratio = measured[LABELS].median / floor
-    return [f"{found}.", f"the labels take {ratio:.1f} times their floor with onnxruntime."]
+def find_longest(times):
+    longest = max(times, key=lambda op: times[op].median)
+    level = 1 - 0.01 / max(len(times) - 1, 1)
+    others = {op: times.speedup(longest, op, confidence=level) for op in times if op != longest}
+    return [longest, *(op for op, claim in others.items() if not claim.exceeds(1))]
+
+
+def sum_share(times, chosen):
+    medians = {op: measured.median for op, measured in times.items()}
+    return sum(medians[op] for op in chosen) / sum(medians.values())
+
+
+def weigh_product(times):
+    """Compare the product with all the rest, run by run: above 1, it takes less than half."""
+    product = sum(measured.seconds for op, measured in times.items() if is_product(op))
+    rest = sum(measured.seconds for op, measured in times.items() if not is_product(op))
+    found = Comparison([Measurement("the product", product), Measurement("the others", rest)])
+    return found.speedup("the others", "the product")
 
 
 # %%
-# Where to look next: the node that is the furthest from its least time, and what is multiplied by
-# zero.
+# The answer.
+
+SAID = {
+    "faster": "for the labels, onnxruntime is faster than scikit-learn",
+    "slower": "for the labels, onnxruntime is slower than scikit-learn",
+    "different": "for the labels, onnxruntime is within 5% of scikit-learn",
+    "equivalent": "for the labels, onnxruntime is within 5% of scikit-learn",
+    "undecided": "for the labels, onnxruntime beside scikit-learn is undecided",
+}
 
 
-def conclude_nodes(nodes):
-    node = nodes.loc[(nodes["median"] - nodes["least"]).idxmax()]
-    return (
-        f"the node with the most to win is {node['name']} ({node['op']}): {node['median']:.0f} µs "
-        f"for a work that takes {node['least']:.1f} µs at the peaks."
+def answer(data, verdict):
+    narrow, wide = data["operator_times"].values()
+    labels = data["measured"].speedup(PREDICT, LABELS)
+    found = (weigh_product(narrow), weigh_product(wide), labels)
+    if not all(claim.has_interval for claim in found):
+        return ortmeter.Answer("Undecided: there are too few samples for an interval.", found)
+    values = {"labels": labels.interval}
+    where = "The profiles and the latencies are opposed, which leaves the nodes out"
+    if verdict != "opposed":
+        longest = find_longest(narrow)
+        where = f"In {enumerate_items(longest)}: {{longest:.0%}} of the kernel time"
+        if not any(map(is_product, longest)):
+            where += ", {product:.0%} in the product"
+        where += "; with {features} features, the product takes {wide:.0%}"
+        values |= {"longest": sum_share(narrow, longest), "features": data["wide"]}
+        for name, times in (("product", narrow), ("wide", wide)):
+            values[name] = sum_share(times, filter(is_product, times))
+    return ortmeter.Answer(f"{where}; {SAID[labels.verdict]} ({{labels}}).", found, values)
+
+
+# %%
+# The predictions.
+
+
+def judge_product(narrow, wide):
+    first, second = weigh_product(narrow), weigh_product(wide)
+    yield ortmeter.judge(
+        "predicted that the product takes less than half of the time: {share:.0%} (the others "
+        "over it: {interval})",
+        [first.exceeds(1)],
+        share=sum_share(narrow, filter(is_product, narrow)),
+        interval=first.interval,
     )
+    grows = None
+    if first.has_interval and second.has_interval:
+        grows = second.high < first.low or (False if second.low > first.high else None)
+    yield ortmeter.judge(
+        "predicted that its share grows with the features: {share:.0%} (the others over it: "
+        "{interval})",
+        [grows],
+        share=sum_share(wide, filter(is_product, wide)),
+        interval=second.interval,
+    )
+
+
+def conclude_floor(measured, floor):
+    took = measured[LABELS].median
+    return ortmeter.fact(
+        "labels take {took:.3g} ms, {times:.1f} times the {least:.3g} ms that the product, reading "
+        "X and writing the labels need at the peaks",
+        took=1e3 * took,
+        times=took / floor,
+        least=1e3 * floor,
+    )
+
+
+# %%
+# What is multiplied by zero.
 
 
 def multiplied_by_zero(model):
@@ -328,39 +480,57 @@ def multiplied_by_zero(model):
 
 
 def conclude_zeros(useless, nodes):
-    share = nodes["share"][nodes["name"].isin(useless)].sum()
-    return f"products by zero take {share:.0%} of the time of the kernels ({', '.join(useless)})."
+    if not useless:
+        return ortmeter.fact("no node multiplies by zero")
+    return ortmeter.fact(
+        f"multiplied by zero: {enumerate_items(useless)}; removing that saves up to {{share:.0%}}",
+        share=float(nodes["median"][nodes["name"].isin(useless)].sum() / nodes["median"].sum()),
+    )
 
 
 # %%
-# All of them, with what the profile leaves out and what it costs (``ran.trust``):
+# What the conclusion is computed from.
 
 data = {
-    "operators": operators[["op", "median", "share"]],
-    "runs": runs[["steady", "duration"]],
-    "nodes": nodes[["name", "op", "median", "least", "share"]],
+    "operator_times": operator_times,
+    "wide": args.wide,
+    "nodes": nodes[["name", "op", "median", "flop", "bytes"]],
+    "peaks": dataclasses.asdict(peaks),
     "check": (check.kernels, check.latencies),
     "useless": multiplied_by_zero(ran.model),
     "measured": measured,
     "floor": floor,
-    "trust": list(ran.trust),
-    "latency": latency,
+    "trust": [claim.to_dict() for claim in ran.trust],
     "legend": legend,
 }
 here = ortmeter.record("plot_kmeans_profiling", args, provider, data)
 
+# %%
+# All of them, with what the profile leaves out and what it costs. Nothing is said of nodes when
+# profiles and latencies are opposed.
+
+
+def conclude(data):
+    measured, nodes, check = data["measured"], data["nodes"], ProfileCheck(*data["check"])
+    about_nodes = (
+        *judge_product(*data["operator_times"].values()),
+        find_headroom(nodes, Peaks(**data["peaks"])),
+        conclude_zeros(data["useless"], nodes),
+    )
+    claims = (
+        *(() if check.verdict == "opposed" else about_nodes),
+        *check.claims,
+        measured.speedup(PREDICT, LABELS),
+        conclude_floor(measured, data["floor"]),
+        *map(ortmeter.Claim.from_dict, data["trust"]),
+    )
+    return answer(data, check.verdict), claims
+
 
 def conclusion(record):
     data = record.data
-    sentences = [
-        *conclude_profile(data["operators"], data["runs"]),
-        conclude_nodes(data["nodes"]),
-        conclude_zeros(data["useless"], data["nodes"]),
-        *(f"{claim}." for claim in ProfileCheck(*data["check"]).claims),
-        *conclude_latency(data["measured"], data["floor"]),
-        *data["trust"],
-    ]
-    return Conclusion(tuple(sentences), f"{record.environment}, {data['legend']}")
+    where = f"{record.environment}, {data['legend']}, {data['measured'].how}"
+    return ortmeter.Conclusion(*conclude(data), where)
 
 
 show(conclusion(here))
@@ -368,7 +538,11 @@ show(conclusion(here))
 # %%
 # The tables behind these sentences:
 
-tables = {"latency": latency, "operators": table.reset_index(), "nodes": shown.reset_index()}
+tables = {
+    "latency": measured.to_frame().reset_index(),
+    "operators": table.reset_index(),
+    "nodes": shown.reset_index(),
+}
 show(ortmeter.save_tables("plot_kmeans_profiling", tables))
 
 # %%
@@ -380,10 +554,10 @@ show(ortmeter.save_tables("plot_kmeans_profiling", tables))
 
 
 def report(record):
-    latency, legend = record.data["latency"], record.data["legend"]
-    yield ortmeter.in_milliseconds(latency, ["points", "candidate"]).rename_axis(columns=legend)
+    measured, legend = record.data["measured"], record.data["legend"]
+    yield measured.to_frame().rename_axis(columns=legend)
     title = f"KMeans, {record.configuration['provider']}"
-    yield ortmeter.latency_plot(latency, x="points", title=title, caption=legend)
+    yield measured.plot(title=title, caption=legend)
     yield conclusion(record)
 
 
@@ -396,10 +570,9 @@ show(ortmeter.replay(report, ortmeter.load_records(here.page)))
 # -----------------------------
 #
 # That the labels agree holds wherever this page builds. The balance between the product and the
-# other steps depends on the number of features and of clusters (``--features``, ``--clusters``):
-# with hundreds of each, the product dominates. ``predict`` works on slices of the points that stay
-# in the caches, the model on all of them: with fewer points (``--points``), or points that come one
-# by one, the comparison is another one. On CUDA the points are on the device before the clock
-# starts. The model was left as it was converted: its operators could be fused, the square root
-# left out, and distances of points very close to a center, where squares cancel, could be computed
-# from differences.
+# other steps depends on the number of features and of clusters (``--wide``, ``--clusters``).
+# ``predict`` works on slices of the points that stay in the caches, the model on all of them: with
+# fewer points (``--points``), or points that come one by one, the comparison is another one. On
+# CUDA the points are on the device before the clock starts. The model was left as it was converted:
+# its operators could be fused, the square root left out, and distances of points very close to a
+# center, where squares cancel, could be computed from differences.

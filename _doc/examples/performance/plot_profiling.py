@@ -20,7 +20,7 @@ nodes make a few operations per element: their time is that of reading and writi
   ``ReorderOutput`` before it, a ``ReorderInput`` after it, each of them a read and a write of the
   image. Channels are padded to a whole block.
 
-**Prediction.** The rewritten network is faster. Fusions save a few percent, since they remove two
+**Prediction.** The rewritten network is faster. Fusions save less than 10 %, since they remove two
 small nodes out of 14. The blocked layout makes convolutions faster and adds reorders, which move as
 much memory as an activation does; with 64 channels and
 :math:`3 \times 3` kernels there are enough operations to pay for them. We measure the median
@@ -37,6 +37,8 @@ onnx-array-api.
 # Parameters
 # ----------
 
+import dataclasses
+
 import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
@@ -44,13 +46,18 @@ from pandas import DataFrame
 
 import ortmeter
 from ortmeter import Param, show
-from ortmeter.conclusion import Conclusion
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.environment import cpu_flags, environment
 from ortmeter.models import sample_cnn
-from ortmeter.peaks import add_shares, measured_peaks
+from ortmeter.peaks import Peaks, add_shares, measured_peaks
 from ortmeter.plotting import comparison_plot, operator_plot, profile_notes, timeline_figure
-from ortmeter.profiling import ProfileCheck, check_profiles, merge_profiles, profile_together
+from ortmeter.profiling import (
+    ProfileCheck,
+    check_profiles,
+    find_headroom,
+    merge_profiles,
+    profile_together,
+)
 
 args = ortmeter.get_parsed_args(
     "plot_profiling",
@@ -59,8 +66,9 @@ args = ortmeter.get_parsed_args(
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=0, help="threads of an operator, 0 lets onnxruntime choose"),
     runs=Param(101, fast=5, minimum=2, help="runs of a profile, the first one apart"),
-    repeat=Param(20, fast=5, minimum=1, help="samples of a latency in each process, at least"),
-    processes=Param(5, fast=1, minimum=1, help="fresh processes that measure a latency"),
+    repeat=Param(12, fast=5, minimum=1, help="samples in each process"),
+    processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
+    budget=Param(15.0, fast=1.0, help="seconds to measure the latencies, all processes together"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 provider = ortmeter.resolve_provider(args.provider)
@@ -176,8 +184,7 @@ show(errors.rename_axis(columns=f"on {provider.label}").map(lambda v: float(f"{v
 #
 # ``profile_together`` runs the two models with the profiler of onnxruntime, in turn: a machine is
 # not as fast from one second to the next, and each round has one run of each, with the profiler and
-# without it. The first run, which allocates, is apart: what follows is about the other ones. A
-# profiler has a cost, and kernels do not fill a run: the conclusion tells how much.
+# without it. The first run, which allocates, is apart: what follows is about the other ones.
 
 AS_WRITTEN, REWRITTEN = "as written", "blocked"
 BLOCKED = "com.microsoft.nchwc"
@@ -197,7 +204,8 @@ before, after = profiles.values()
 ortmeter.draw_model(before.model, title=AS_WRITTEN, notes=profile_notes(before))
 
 # %%
-# The network that runs by default. What ``com.microsoft.nchwc`` names works on blocks of channels.
+# The network that runs by default. Nodes of domain ``com.microsoft.nchwc`` work on blocks of
+# channels.
 
 ortmeter.draw_model(after.model, title=REWRITTEN, notes=profile_notes(after))
 
@@ -279,8 +287,8 @@ comparison_plot(
 )
 
 # %%
-# What each node of the rewritten network was made of, where its name tells: a fused node stands for
-# several nodes of the original, whose times are added, and a reorder for none.
+# Origin of each rewritten node, read from its name. A fused node is compared with the sum of its
+# originals; a reorder has none.
 
 
 def trace_origins(before, after):
@@ -310,95 +318,108 @@ show(memory[MEMORY].rename_axis(columns=f"at most {memory['in_use_peak'].max()} 
 #
 # Without the profiler, the three levels measured in turn, in fresh processes. The second one tells
 # fusions from the change of layout.
+#
+# A fourth candidate is the rewritten network on another image. Neither operations nor moves depend
+# on the values. Yet a ``PRelu`` chooses according to a sign, and a CPU guesses the outcome of a
+# choice before it knows it: neighbours that look alike make it easy, noise does not.
+
+ON_NOISE = f"{REWRITTEN} on noise"
+
+
+def candidate(level, image):
+    return ortmeter.session_candidate(model, {"input": image}, optimization=level, **OPTIONS)
+
 
 measured = ortmeter.measure(
     {
-        name: ortmeter.session_candidate(model, feeds, optimization=level, **OPTIONS)
-        for name, level in LEVELS.items()
+        **{name: candidate(level, feeds["input"]) for name, level in LEVELS.items()},
+        ON_NOISE: candidate(LEVELS[REWRITTEN], noise),
     },
     repeat=args.repeat,
     processes=args.processes,
-    budget_s=8,
+    budget_s=args.budget,
 )
-latency = ortmeter.to_frame({args.size: measured}, "size")
-show(ortmeter.in_milliseconds(latency, ["size", "candidate"]).rename_axis(columns=legend))
+show(measured.to_frame().rename_axis(columns=legend))
 
 # %%
 # The same as a plot, whiskers at the quartiles.
 
-ortmeter.latency_plot(
-    latency, x="size", title=f"Latency of a run, {provider.label}", caption=legend
-)
-
-# %%
-# Do the values of the image matter?
-# ----------------------------------
-#
-# Neither operations nor moves depend on them. Yet a ``PRelu`` chooses according to a sign, and a
-# CPU guesses the outcome of a choice before it knows it: neighbours that look alike make
-# it easy, noise does not. The rewritten network, on both images:
-
-NOISE, SURFACE = "on noise", "on a surface"
-images = ortmeter.measure(
-    {
-        name: ortmeter.session_candidate(model, {"input": image}, **OPTIONS)
-        for name, image in ((NOISE, noise), (SURFACE, feeds["input"]))
-    },
-    repeat=args.repeat,
-    budget_s=3,
-)
-values = ortmeter.to_frame({args.size: images}, "size")
-show(ortmeter.in_milliseconds(values, ["size", "candidate"]).rename_axis(columns=legend))
+measured.plot(title=f"Latency of a run, {provider.label}", caption=legend)
 
 # %%
 # What the measurements say
 # -------------------------
 #
-# The sentences below are computed from the tables of this page by the functions of these cells. In
-# brackets, the ratio of medians and its 99 % interval.
+# The sentences below are computed from the samples of this page by the functions of these cells. In
+# brackets, the ratio of latencies and its 99 % interval. The answer first: what each step of the
+# optimizer does to the latency, and what it leaves as it was.
+
+STEPS = {
+    "fusing nodes": (AS_WRITTEN, "fused"),
+    "the blocked layout of convolutions": ("fused", REWRITTEN),
+}
+SAID = {
+    "faster": "makes this network faster",
+    "slower": "makes this network slower",
+    "different": "changes the latency by less than 5%",
+    "equivalent": "changes the latency by less than 5%",
+    "undecided": "has an undecided effect",
+}
 
 
-def conclude_latency(measured):
-    written, fused, blocked = (measured[name] for name in LEVELS)
-    found = ortmeter.speedup(written, blocked)
-    steps = [ortmeter.speedup(written, fused), ortmeter.speedup(fused, blocked)]
-    fate = {"slower": "wrong", "faster": "right"}.get(found.verdict, "not decided here")
-    prediction = f"the prediction that the rewritten network is faster is {fate}"
-    return [f"{sentence}." for sentence in (found, *steps, prediction)]
+def answer(measured, kept, verdict):
+    steps = {name: measured.speedup(*pair) for name, pair in STEPS.items()}
+    found = tuple(steps.values())
+    if not all(claim.has_interval for claim in found):
+        return ortmeter.Answer("Undecided: there are too few samples for an interval.", found)
+    text = ", ".join(
+        f"{name} {SAID[steps[name].verdict]} ({{{name}}})"
+        for name in sorted(steps, key=lambda name: -steps[name].ratio)
+    )
+    values = {name: claim.interval for name, claim in steps.items()} | kept
+    if verdict == "opposed":
+        rest = "the profiles and the latencies are opposed, which leaves the nodes out"
+    else:
+        rest = "{kept} of {nodes} nodes, {share:.0%} of the kernel time, run as written"
+    return ortmeter.Answer(f"{text[0].upper()}{text[1:]}; {rest}.", found, values)
 
 
-def conclude_layout(before, after, verdict):
-    reorders = after["op"].astype(str).str.startswith("Reorder")
-    if not reorders.any():
-        return "no image was reordered."
-    cost = after["median"][reorders].sum()
-    saved = before["median"].sum() - after["median"][~reorders].sum()
-    balance = "they pay for" if saved > cost else "they do not pay for"
-    if verdict != "agree":
-        balance = "the profiles do not tell whether they pay for"
-    change = f"{abs(saved):.0f} µs {'less' if saved >= 0 else 'more'}"
-    return (
-        f"in the profile, {reorders.sum()} reorders take {cost:.0f} µs per run; the other kernels "
-        f"take {change} than as written: {balance} the reorders."
+def count_kept(nodes, kept):
+    """Count the nodes that run as they were written, and their share of the time."""
+    times = nodes["median"][nodes["name"].isin(kept)]
+    share = float(times.sum() / nodes["median"].sum())
+    return {"kept": len(times), "nodes": len(nodes), "share": share}
+
+
+# %%
+# The three predictions. That blocks pay is that the reorders are paid for: they are in the latency.
+
+
+def judge_predictions(measured):
+    total = measured.speedup(AS_WRITTEN, REWRITTEN)
+    fusions, blocks = (measured.speedup(*pair) for pair in STEPS.values())
+    large = fusions.exceeds(1 / 0.9)
+    tried = {
+        "the rewritten network is faster": (total, total.exceeds(1)),
+        "fusions save less than 10%": (fusions, None if large is None else not large),
+        "blocks of channels pay for their reorders": (blocks, blocks.exceeds(1)),
+    }
+    for text, (claim, outcome) in tried.items():
+        prediction = f"predicted that {text}: {{interval}}"
+        yield ortmeter.judge(prediction, [outcome], interval=claim.interval)
+
+
+def conclude_reorders(nodes):
+    reorders = nodes["op"].astype(str).str.startswith("Reorder")
+    return ortmeter.fact(
+        "{count} reorders take {share:.0%} of the kernel time of the rewritten network",
+        count=int(reorders.sum()),
+        share=float(nodes["median"][reorders].sum() / nodes["median"].sum()),
     )
 
 
 # %%
-# Where to look next: the node that is the furthest from its least time.
-
-
-def conclude_nodes(after):
-    node = after.loc[(after["median"] - after["least"]).idxmax()]
-    return (
-        f"the node with the most to win is {node['name']} ({node['op']}): {node['median']:.0f} µs "
-        f"for a work that takes {node['least']:.1f} µs at the peaks."
-    )
-
-
-# %%
-# Can the profile be trusted? A reader should know what it leaves out and what it costs
-# (``ran.trust``), and where the optimized network holds: its blocks have the size of the vectors of
-# this CPU.
+# Where the optimized network holds: its blocks have the size of the vectors of this CPU.
 
 
 def find_block(events):
@@ -407,44 +428,55 @@ def find_block(events):
     return min((shapes[0][1] for shapes in blocked["output_shapes"]), default=None)
 
 
-def conclude_machine(block, flags):
+def conclude_block(block, flags):
     if block is None:
-        return "no convolution works on blocks of channels here."
+        return ortmeter.fact("no convolution works on blocks of channels here")
     known = [flag for flag in ("avx512f", "avx2", "avx", "asimd") if flag in flags]
     widest = f" ({known[0]})" if known else ""
-    return f"a block holds {block} channels, for the vectors of this CPU{widest}."
+    text = f"a block holds {{channels}} channels, for the vectors of this CPU{widest}"
+    return ortmeter.fact(text, channels=block)
 
 
 # %%
-# All of them:
+# What the conclusion is computed from.
 
+NODES = ["name", "op", "median", "flop", "bytes"]
 data = {
     "measured": measured,
-    "nodes": {name: frame[["name", "op", "median", "least"]] for name, frame in nodes.items()},
+    "nodes": nodes[REWRITTEN][NODES],
+    "kept": merged["name_candidate"][merged["side"] == "both"].tolist(),
+    "peaks": dataclasses.asdict(peaks),
     "check": (check.kernels, check.latencies),
-    "images": images,
     "block": find_block(after.events),
     "flags": list(cpu_flags()),
-    "trust": {name: list(ran.trust) for name, ran in profiles.items()},
-    "latency": latency,
+    "trust": [claim.to_dict() for claim in after.trust],
     "legend": legend,
 }
 here = ortmeter.record("plot_profiling", args, provider, data)
 
+# %%
+# All of them, with what the profile of the rewritten network leaves out and what it costs. Nothing
+# is said of nodes when profiles and latencies are opposed.
+
+
+def conclude(data):
+    measured, nodes, check = data["measured"], data["nodes"], ProfileCheck(*data["check"])
+    about_nodes = conclude_reorders(nodes), find_headroom(nodes, Peaks(**data["peaks"]))
+    claims = (
+        *judge_predictions(measured),
+        measured.speedup(ON_NOISE, REWRITTEN),
+        *check.claims,
+        *(() if check.verdict == "opposed" else about_nodes),
+        conclude_block(data["block"], data["flags"]),
+        *map(ortmeter.Claim.from_dict, data["trust"]),
+    )
+    return answer(measured, count_kept(nodes, data["kept"]), check.verdict), claims
+
 
 def conclusion(record):
     data = record.data
-    check = ProfileCheck(*data["check"])
-    sentences = [
-        *conclude_latency(data["measured"]),
-        *(f"{claim}." for claim in check.claims),
-        conclude_layout(data["nodes"][AS_WRITTEN], data["nodes"][REWRITTEN], check.verdict),
-        conclude_nodes(data["nodes"][REWRITTEN]),
-        f"{ortmeter.speedup(data['images'][NOISE], data['images'][SURFACE])}.",
-        conclude_machine(data["block"], data["flags"]),
-        *(f"{name}: {text}" for name, told in data["trust"].items() for text in told),
-    ]
-    return Conclusion(tuple(sentences), f"{record.environment}, {data['legend']}")
+    where = f"{record.environment}, {data['legend']}, {data['measured'].how}"
+    return ortmeter.Conclusion(*conclude(data), where)
 
 
 show(conclusion(here))
@@ -453,7 +485,7 @@ show(conclusion(here))
 # The tables behind these sentences:
 
 tables = {
-    "latency": latency,
+    "latency": measured.to_frame().reset_index(),
     "nodes": nodes[REWRITTEN].astype({"origin": str}),
     "merged": table.reset_index(),
 }
@@ -468,10 +500,10 @@ show(ortmeter.save_tables("plot_profiling", tables))
 
 
 def report(record):
-    latency, legend = record.data["latency"], record.data["legend"]
-    yield ortmeter.in_milliseconds(latency, ["size", "candidate"]).rename_axis(columns=legend)
+    measured, legend = record.data["measured"], record.data["legend"]
+    yield measured.to_frame().rename_axis(columns=legend)
     title = f"Latency of the network, {record.configuration['provider']}"
-    yield ortmeter.latency_plot(latency, x="size", title=title, caption=legend)
+    yield measured.plot(title=title, caption=legend)
     yield conclusion(record)
 
 
