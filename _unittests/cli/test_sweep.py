@@ -68,6 +68,12 @@ def test_values_that_are_lists(tmp_path):
         (["--grid", "number=1", "--tls-ca", "ca.pem"], "--tls-cert, --tls-key is missing"),
         (["--grid", "number=1", "--scheduler", "host"], "expected tcp://host:port"),
         (["--grid", "number=1", "--timeout", "0"], "timeout=0"),
+        (
+            ["--grid", "number=1", "--cores", "0-99999999999"],
+            "cores: got '0-99999999999', expected",
+        ),
+        (["--grid", "number=1", "--repeat-runs", "99999999999"], "at most 100000 in all"),
+        (["--grid", "number=1", "color=\udcff"], "expected UTF-8 without null character"),
     ],
 )
 def test_what_is_not_accepted_is_one_line_and_code_2(tmp_path, capsys, arguments, message):
@@ -79,6 +85,19 @@ def test_what_is_not_accepted_is_one_line_and_code_2(tmp_path, capsys, arguments
     assert error.count("\n") == 1
     assert page.runs == []
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sweep", "plot_x.py", "--grid", "a=1", "--timeout", "nan"],
+        ["scheduler", "--port", "99999"],
+        ["scheduler", "--retries", "-1"],
+    ],
+)
+def test_numbers_out_of_range_are_refused(capsys, arguments):
+    assert main(arguments) == 2
+    assert f"argument {arguments[-2]}: got '{arguments[-1]}', expected" in capsys.readouterr().err
 
 
 def test_an_unknown_page_is_refused(tmp_path, capsys):

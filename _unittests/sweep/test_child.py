@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from sweep_pages import is_alive
 
-from ortmeter.sweep.child import MAX_OUTPUT, Stop, run_page
+from ortmeter.sweep.child import Stop, run_page
 from ortmeter.sweep.machine import machine_lock
+from ortmeter.sweep.process import MAX_OUTPUT
 from ortmeter.sweep.script import read_script
 
 NEVER = threading.Event()

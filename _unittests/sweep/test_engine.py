@@ -1,6 +1,7 @@
 """Sweeps in one process."""
 
 import dataclasses
+import math
 import os
 import signal
 import subprocess
@@ -59,6 +60,9 @@ def test_a_page_that_dies_fails_alone_with_its_output(make_page, tmp_path):
         ("sys.exit(0)", "the page wrote 0 records, expected 1"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
         ("fields.pop('date')", "the page wrote something else than a record: not a record"),
+        ("fields['date'] = 'yesterday'", "the page wrote something else than a record"),
+        ("fields['configuration']['provider'] = 'x' * 300", "a record whose names are too long"),
+        ("os.kill(os.getpid(), 40)", "killed by signal 40"),
         ("fields['page'] = 'plot_other'", "wrote a record of 'plot_other', expected 'plot_fast'"),
         ("time.sleep(60)", "it took more than 1 s"),
     ],
@@ -121,6 +125,7 @@ def test_a_record_that_was_removed_is_missing(make_page, tmp_path):
         ({"number": "12"}, {}, r"number: got '12', expected a list"),
         ({"provider": ["cuda:7"]}, {}, "it takes cuda:7 and 1 cores. Workers: 0 "),
         ({"threads": ["4096"]}, {}, "it takes cpu and 4096 cores. Workers: 0 "),
+        ({"threads": ["9" * 400]}, {}, "it takes cpu and inf cores. Workers: 0 "),
         ({"provider": ["tpu"]}, {}, "provider='tpu' is not known"),
     ],
 )
@@ -138,7 +143,12 @@ def test_what_is_not_accepted_is_refused_before_anything_starts(
     ("limits", "message"),
     [
         ({"repeat_runs": 0}, "repeat_runs=0"),
+        ({"repeat_runs": 10**11}, "repeat_runs=100000000000 of 1 configurations"),
         ({"timeout": 0}, "timeout=0"),
+        ({"timeout": -1.0}, "timeout=-1.0"),
+        ({"timeout": math.nan}, "timeout=nan"),
+        ({"timeout": math.inf}, "timeout=inf"),
+        ({"timeout": 1e12}, r"timeout=1000000000000.0. Accepted: positive seconds, at most 9"),
         ({"cores": "4096"}, "cores: got '4096'"),
         ({"scheduler": "localhost"}, "expected tcp://host:port"),
         ({"scheduler": "tls://127.0.0.1:1"}, "expected tcp://host:port without TLS files"),
@@ -239,6 +249,21 @@ def test_ctrl_c_kills_what_runs_and_keeps_what_is_done(make_page, tmp_path):
     assert not is_alive(page.runs[-1][1])
     states = [outcome.state for outcome in load_sweep(output).outcomes]
     assert states == ["done"] * 2 + ["missing"] * 10
+
+
+def test_a_page_writes_nothing_beside_the_output(make_page, tmp_path):
+    page = make_page()
+    page.path.write_text(page.path.read_text().replace('"plot_fast"', '"../../plot_out"', 1))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InvalidArgumentError, match=r"plot_fast.py calls itself '../../plot_out'"):
+        run_sweep(page.path, {"number": ["1"]}, output=tmp_path / "a" / "out")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_record_with_a_bad_date_stops_no_other_task(make_page, tmp_path):
+    page = make_page("if args.number == 1: fields['date'] = '0000-13-45T99:00:00'")
+    result = run_sweep(page.path, {"number": ["1", "2"]}, output=tmp_path / "out")
+    assert [outcome.state for outcome in result.outcomes] == ["failed", "done"]
 
 
 def test_lines_tell_what_happens(make_page, tmp_path):

@@ -2,7 +2,7 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.sweep import Task
-from ortmeter.sweep.grid import configurations, read_grid, read_options
+from ortmeter.sweep.grid import MAX_TASKS, configurations, read_grid, read_options
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,20 @@ def test_every_combination_comes_once():
         ("2", "x", "3"),
         ("2", "y", "3"),
     ]
+
+
+def test_a_grid_that_never_ends_is_refused():
+    axes = {f"option_{i}": [str(j) for j in range(100)] for i in range(10)}
+    with pytest.raises(InvalidArgumentError, match="has 100000000000000000000 configurations"):
+        configurations(axes, {})
+    assert len(configurations({"a": range(MAX_TASKS)}, {})) == MAX_TASKS
+
+
+@pytest.mark.parametrize("text", ["a\0", "\udcff"])
+def test_what_no_file_holds_is_refused(text):
+    for grid, options in [({"a": [text]}, {}), ({text: ["1"]}, {}), ({"a": ["1"]}, {"b": text})]:
+        with pytest.raises(InvalidArgumentError, match="expected UTF-8 without null character"):
+            configurations(grid, options)
 
 
 def test_keys_tell_tasks_apart():

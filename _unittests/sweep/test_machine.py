@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import tracemalloc
 
 import pytest
 
@@ -71,6 +72,17 @@ def test_cores_are_numbers_and_ranges(monkeypatch):
 def test_other_cores_are_refused(text):
     with pytest.raises(InvalidArgumentError, match="expected numbers or ranges such as 0-3,8"):
         read_cores(text)
+
+
+@pytest.mark.parametrize("text", ["0-99999999999", "0-999999999", "9" * 5000, "0,3-1"])
+def test_no_list_is_made_of_what_the_machine_does_not_have(text):
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArgumentError, match="expected numbers or ranges such as 0-3,8"):
+            read_cores(text)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_thread_is_pinned_for_a_while():

@@ -1,8 +1,11 @@
 """A page is asked what it accepts, without running."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
+from sweep_pages import is_alive
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.sweep import script
@@ -60,6 +63,61 @@ def test_the_page_stops_where_it_declares_its_parameters(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "name",
+    ["../..", "..", "", "plot_", "/x", "plot_a/../..", "plot_x\n", "plot_" + "x" * 101, "p"],
+)
+def test_a_name_that_is_no_name_is_refused(tmp_path, name):
+    text = f"from ortmeter import *; get_parsed_args({name!r}, size=1, record=False)"
+    with pytest.raises(InvalidArgumentError, match="plot_x.py calls itself .* Accepted: plot_ and"):
+        page_of(tmp_path, text).check([{"size": "1"}])
+
+
+STARTS = """
+import subprocess, sys
+from pathlib import Path
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+Path({log!r}).write_text(str(child.pid))
+"""
+
+
+@pytest.mark.parametrize("end", ["declares", "hangs", "fails"])
+def test_what_a_page_starts_before_it_declares_its_parameters_ends_with_it(
+    tmp_path, monkeypatch, end
+):
+    monkeypatch.setattr(script, "_CHECK_TIMEOUT_S", 5)
+    ends = {
+        "declares": "import ortmeter; ortmeter.get_parsed_args('plot_x', size=1, record=False)",
+        "hangs": "import time; time.sleep(60)",
+        "fails": "sys.exit('no')",
+    }
+    messages = {"hangs": "did not declare its parameters in 5 s", "fails": r"\(exit code 1: no\)"}
+    page = page_of(tmp_path, STARTS.format(log=str(tmp_path / "pid")) + ends[end])
+    began = time.monotonic()
+    if end == "declares":
+        assert page.check([{"size": "2"}]) == "plot_x"
+    else:
+        with pytest.raises(InvalidArgumentError, match=messages[end]):
+            page.check([{"size": "2"}])
+    assert time.monotonic() - began < 30  # the child sleeps for a minute
+    child = int((tmp_path / "pid").read_text())
+    while is_alive(child):
+        assert time.monotonic() - began < 30
+        time.sleep(0.01)
+
+
+def test_a_page_that_writes_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "_CHECK_TIMEOUT_S", 2)
+    with pytest.raises(InvalidArgumentError, match="did not declare its parameters in 2 s"):
+        page_of(tmp_path, "while True: print('x' * 10_000)").check([{"size": "1"}])
+
+
+def test_a_pipe_is_not_a_page(tmp_path):
+    os.mkfifo(tmp_path / "plot_x.py")
+    with pytest.raises(InvalidArgumentError, match="is not the script of a page"):
+        read_script(tmp_path / "plot_x.py")
+
+
+@pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("missing.py", None, "cannot be read"),
@@ -68,6 +126,7 @@ def test_the_page_stops_where_it_declares_its_parameters(tmp_path):
         ("page.py", b"\xff\xfe", "cannot be read: 'utf-8'"),
         ("page.py", b"x = '\0'", "cannot be read: source code"),
         ("page.py", b"#" * 2**20 + b"\n", "is not the script of a page"),
+        ("page.py", b"-" * 300_000 + b"1", "cannot be read"),
     ],
 )
 def test_what_is_not_a_page_is_refused(tmp_path, name, content, message):

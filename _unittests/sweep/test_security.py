@@ -31,7 +31,14 @@ def test_addresses_without_tls(address):
     assert check_address(address, None) == address
 
 
-@pytest.mark.parametrize("address", ["a:1", "tcp://a", "tcp://:1", "tls://a:1", "tcp://a:b", ""])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("a:1", "tcp://a", "tcp://:1", "tls://a:1", "tcp://a:b", ""),
+        *("tcp://a:99999", "tcp://a:0", "tcp://a:65536", "tcp://a:-1", "tcp://a:\uff18"),
+        "tcp://a:" + "9" * 5000,
+    ],
+)
 def test_other_addresses_are_refused(address):
     with pytest.raises(InvalidArgumentError, match="expected tcp://host:port without TLS files"):
         check_address(address, None)

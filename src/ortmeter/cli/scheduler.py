@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from ortmeter.cli.options import number
 from ortmeter.cli.terminal import tell
 from ortmeter.cli.tls import add_tls, tls_files
+from ortmeter.sweep.security import MAX_PORT
 from ortmeter.sweep.serving import LOCALHOST, serve_scheduler
 
 __all__ = ["register", "run"]
@@ -24,7 +25,7 @@ def register(parser: ArgumentParser) -> None:
         help=f"interface ({LOCALHOST}); without TLS, whoever reaches it runs code on the workers",
     )
     parser.add_argument(
-        "--port", type=number(0, 65535), default=8786, help="port, 0 for any (8786)"
+        "--port", type=number(0, MAX_PORT), default=8786, help="port, 0 for any (8786)"
     )
     parser.add_argument(
         "--retries",

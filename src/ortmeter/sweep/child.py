@@ -1,27 +1,24 @@
 """Run a page once in a process of its own, which may crash, hang or be killed."""
 
-import os
-import signal
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ortmeter._child import child_command
 from ortmeter.results.record import FOLDER_VARIABLE
 from ortmeter.sweep.machine import LOCK_VARIABLE, pinned
-from ortmeter.sweep.script import Script, how_it_ended, page_environment
+from ortmeter.sweep.process import Tail, how_it_ended, kill_group, page_environment
+from ortmeter.sweep.script import Script
 
 __all__ = ["Attempt", "Stop", "run_page"]
 
-#: Bytes of output that are kept.
-MAX_OUTPUT = 16 * 1024
-
-_JOIN_S = 5.0
+#: Bytes of a record that goes back to the client.
+_MAX_RECORD = 2**28
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class Stop:
         with self._lock:
             self.asked.set()
             for group in self._groups:
-                _kill_group(group)
+                kill_group(group)
 
     @contextmanager
     def covers(self, group: int) -> Iterator[None]:
@@ -84,7 +81,7 @@ class Stop:
         with self._lock:
             self._groups.add(group)
             if self.asked.is_set():
-                _kill_group(group)
+                kill_group(group)
         try:
             yield
         finally:
@@ -132,11 +129,11 @@ def run_page(
         began = time.perf_counter()
         with pinned(cores):
             process = _start(script.write(folder), arguments, results, lock)
-        tail = _Tail(process)
+        tail = Tail(process)
         with stop.covers(process.pid), _deadline(process.pid, timeout) as late, _guard(process.pid):
             code = process.wait()
         seconds = time.perf_counter() - began
-        _kill_group(process.pid)  # what the page started goes with it
+        kill_group(process.pid)  # what the page started goes with it
         output = tail.read()
         record, error = _read_record(results) if code == 0 else (b"", how_it_ended(code, output))
     if late.is_set():
@@ -172,7 +169,7 @@ def _deadline(group: int, timeout: float | None) -> Iterator[threading.Event]:
 
     def kill() -> None:
         late.set()
-        _kill_group(group)
+        kill_group(group)
 
     timer = threading.Timer(timeout, kill) if timeout is not None else None
     if timer:
@@ -205,36 +202,11 @@ def _guard(group: int) -> Iterator[None]:
         watch.communicate()
 
 
-class _Tail(threading.Thread):
-    """Reads what a process writes and keeps the end of it."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        super().__init__(daemon=True)
-        self._process = process
-        self._kept = b""
-        self.start()
-
-    def run(self) -> None:
-        stream = self._process.stdout
-        assert stream is not None
-        with stream, suppress(ValueError, OSError):
-            while chunk := os.read(stream.fileno(), 2**16):
-                self._kept = (self._kept + chunk)[-MAX_OUTPUT:]
-
-    def read(self) -> str:
-        """Return the end of the output, once it is there."""
-        # A process that left its group may keep the stream open for ever.
-        self.join(_JOIN_S)
-        return self._kept.decode(errors="replace")
-
-
 def _read_record(results: Path) -> tuple[bytes, str]:
-    files = sorted(results.glob("*/*.json"))
-    if len(files) == 1:
-        return files[0].read_bytes(), ""
-    return b"", f"the page wrote {len(files)} records, expected 1"
-
-
-def _kill_group(group: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
+    files = [file for file in results.glob("*/*.json") if file.is_file()]
+    if len(files) != 1:
+        return b"", f"the page wrote {len(files)} records, expected 1"
+    size = files[0].stat().st_size
+    if size > _MAX_RECORD:
+        return b"", f"the page wrote a record of {size} bytes. Accepted: {_MAX_RECORD}"
+    return files[0].read_bytes(), ""

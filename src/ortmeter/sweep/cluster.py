@@ -119,8 +119,8 @@ def needs(task: Task) -> dict[str, float]:
     provider = task.options.get("provider", "auto")
     device = Provider.parse("cpu" if provider == "auto" else provider)
     name = "cpu" if device.name == "cpu" else f"{device.name}:{device.index}"
-    counts = [int(n) for n in task.options.get("threads", "").split(",") if n.strip().isdecimal()]
-    return {name: 1.0, "cores": float(max(counts, default=1) or 1)}
+    counts = [float(n) for n in task.options.get("threads", "").split(",") if n.strip().isdecimal()]
+    return {name: 1.0, "cores": max(counts, default=1.0) or 1.0}
 
 
 def check_needs(tasks: Iterable[Task], machines: Mapping[str, Machine]) -> None:

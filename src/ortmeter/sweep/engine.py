@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import queue
+import threading
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.sweep.child import Attempt
 from ortmeter.sweep.cluster import check_needs, connect, describe_workers, fits, needs
-from ortmeter.sweep.grid import configurations
+from ortmeter.sweep.grid import MAX_TASKS, configurations
 from ortmeter.sweep.machine import code_version, read_cores
 from ortmeter.sweep.outcome import Outcome, SweepResult, Task
 from ortmeter.sweep.script import read_script
@@ -95,9 +96,9 @@ def run_sweep(
     KeyboardInterrupt
         After what runs was killed; the records stay, for `resume`.
     """
-    _check_numbers(repeat_runs, timeout, cores)
     script = read_script(page)
     chosen = configurations(grid, options or {})
+    _check_numbers(len(chosen), repeat_runs, timeout, cores)
     name = script.check(chosen)
     # Run by run, so that an interruption leaves whole grids.
     tasks = [Task(name, o, run) for run in range(1, repeat_runs + 1) for o in chosen]
@@ -117,11 +118,16 @@ def run_sweep(
     return SweepResult(tuple(everything[task.key] for task in tasks), Path(output))
 
 
-def _check_numbers(repeat_runs: int, timeout: float | None, cores: str | None) -> None:
-    if repeat_runs < 1 or (timeout is not None and timeout <= 0):
+def _check_numbers(count: int, repeat_runs: int, timeout: float | None, cores: str | None) -> None:
+    if not 1 <= repeat_runs <= MAX_TASKS // count:
         raise InvalidArgumentError(
-            f"got repeat_runs={repeat_runs}, timeout={timeout}. "
-            "Accepted: at least one run, a positive time"
+            f"got repeat_runs={repeat_runs} of {count} configurations. "
+            f"Accepted: at least one run, at most {MAX_TASKS} in all"
+        )
+    # Not a number is not in between.
+    if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
+        raise InvalidArgumentError(
+            f"got timeout={timeout}. Accepted: positive seconds, at most {threading.TIMEOUT_MAX:g}"
         )
     if cores is not None:
         read_cores(cores)

@@ -1,11 +1,20 @@
 """The configurations of a sweep: values of the options of a page, in every combination."""
 
 import itertools
+import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ortmeter.errors import InvalidArgumentError
 
-__all__ = ["configurations", "read_grid", "read_options"]
+__all__ = ["MAX_TASKS", "configurations", "read_grid", "read_options"]
+
+#: Tasks of a sweep, which takes at least a second for each one.
+MAX_TASKS = 100_000
+
+# What a command line, or a file of JSON, cannot hold.
+_UNWRITABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 #: Options that the sweep gives itself.
 _RESERVED = {"record", "help"}
@@ -85,7 +94,8 @@ def configurations(
     Raises
     ------
     InvalidArgumentError
-        The grid is empty, has a value twice, or an option has several sources.
+        The grid is empty, is too large, has a value twice or one that is not a text, or an
+        option has several sources.
 
     Examples
     --------
@@ -101,10 +111,15 @@ def configurations(
             "config=small,medium"
         )
     for name, values in axes.items():
-        if repeated := {value for value in values if values.count(value) > 1}:
+        if repeated := {value for value, times in Counter(values).items() if times > 1}:
             raise InvalidArgumentError(f"{name} has {', '.join(sorted(repeated))} more than once")
     if both := [name for name in axes if name in shared]:
         raise InvalidArgumentError(f"{', '.join(both)} is in the grid and fixed: choose one")
+    for text in itertools.chain(axes, shared, shared.values(), *axes.values()):
+        if _UNWRITABLE.search(text):
+            raise InvalidArgumentError(f"got {text!r}, expected UTF-8 without null character")
+    if (size := math.prod(map(len, axes.values()))) > MAX_TASKS:
+        raise InvalidArgumentError(f"the grid has {size} configurations. Accepted: {MAX_TASKS}")
     return [
         dict(zip(axes, values, strict=True)) | shared
         for values in itertools.product(*axes.values())

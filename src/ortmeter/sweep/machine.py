@@ -121,11 +121,13 @@ def read_cores(text: str) -> frozenset[int]:
     """
     if not hasattr(os, "sched_setaffinity"):
         raise InvalidArgumentError(f"cores: got {text!r}, this system lets nobody choose them")
-    matches = [re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()) for part in text.split(",")]
+    matches = [re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip()) for part in text.split(",")]
     ranges = [range(int(m[1]), int(m[2] or m[1]) + 1) for m in matches if m]
-    cores = frozenset(core for numbers in ranges for core in numbers)
     usable = _affinity()
-    if not all(matches) or not cores or not cores <= usable:
+    # A range may have a billion numbers: it is not listed.
+    cores = frozenset(core for core in usable if any(core in numbers for numbers in ranges))
+    whole = all(0 < len(r) == sum(core in r for core in usable) for r in ranges)
+    if not (all(matches) and whole):
         raise InvalidArgumentError(
             f"cores: got {text!r}, expected numbers or ranges such as 0-3,8 among "
             f"{', '.join(map(str, sorted(usable)))}"

@@ -2,7 +2,8 @@
 
 import json
 import os
-import signal
+import re
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,9 @@ from typing import Any
 from ortmeter._child import child_command
 from ortmeter._page_check import CHECK_VARIABLE
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.sweep.process import Tail, how_it_ended, kill_group, page_environment
 
-__all__ = ["Script", "how_it_ended", "page_environment", "read_script"]
+__all__ = ["Script", "read_script"]
 
 _CHECK_TIMEOUT_S = 120
 _MAX_BYTES = 2**20
@@ -57,14 +59,23 @@ class Script:
         Raises
         ------
         InvalidArgumentError
-            The page does not declare its parameters, does not know an option, does not accept a
-            value, or two configurations are the same.
+            The page does not declare its parameters, has a name that is not one, does not know an
+            option, does not accept a value, or two configurations are the same.
         """
         lines = [[f"--{n.replace('_', '-')}={v}" for n, v in o.items()] for o in options]
         answer = _ask(self, lines)
+        self._check_name(answer["page"])
         self._check_parameters(answer["parameters"], options)
         _check_readings(answer["readings"], lines)
         return str(answer["page"])
+
+    def _check_name(self, name: str) -> None:
+        """Refuse what records refuse; a name is also that of a folder."""
+        if not re.fullmatch(r"plot_\w{1,100}", name):
+            raise InvalidArgumentError(
+                f"{self.file_name} calls itself {name!r}. "
+                "Accepted: plot_ and at most 100 letters, digits and underscores"
+            )
 
     def _check_parameters(
         self, parameters: Sequence[str], options: Sequence[Mapping[str, str]]
@@ -100,50 +111,16 @@ def read_script(path: str | os.PathLike[str]) -> Script:
     """
     file = Path(path)
     try:
-        if file.suffix != ".py" or file.stat().st_size > _MAX_BYTES:
+        found = file.stat()
+        if file.suffix != ".py" or not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
             raise InvalidArgumentError(f"{file} is not the script of a page (plot_x.py)")
         text = file.read_text(encoding="utf-8")
         compile(text, file.name, "exec", dont_inherit=True)
-    except (OSError, UnicodeDecodeError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, InvalidArgumentError):
             raise
         raise InvalidArgumentError(f"the page {file} cannot be read: {error}") from None
     return Script(file.name, text)
-
-
-def page_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that runs a page, without what changes its defaults.
-
-    Parameters
-    ----------
-    variables : mapping of str to str
-        Variables to add.
-    """
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("ORTMETER_")}
-    return {**kept, "MPLBACKEND": "agg", **variables}
-
-
-def how_it_ended(code: int, output: str) -> str:
-    r"""Say on one line how a process ended.
-
-    Parameters
-    ----------
-    code : int
-        Its exit code, or minus the signal that killed it.
-    output : str
-        What it wrote.
-
-    Examples
-    --------
-    >>> how_it_ended(1, "Traceback\nValueError: no\n")
-    'exit code 1: ValueError: no'
-    """
-    if code < 0:
-        name = signal.Signals(-code).name
-        memory = " (the system does this when memory runs out)" if name == "SIGKILL" else ""
-        return f"killed by {name}{memory}"
-    last = next((line for line in reversed(output.splitlines()) if line.strip()), "no output")
-    return f"exit code {code}: {last.strip()[:300]}"
 
 
 def _ask(script: Script, lines: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -152,25 +129,29 @@ def _ask(script: Script, lines: Sequence[Sequence[str]]) -> dict[str, Any]:
         question, answer = folder / "question.json", folder / "answer.json"
         asked = {"command_lines": lines, "answer": str(answer)}
         question.write_text(json.dumps(asked), encoding="utf-8")
+        child = subprocess.Popen(  # noqa: S603 - the page that is asked for
+            child_command("ortmeter._page_run", script.write(folder)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=page_environment({CHECK_VARIABLE: str(question)}),
+            start_new_session=True,
+        )
+        tail = Tail(child)
         try:
-            child = subprocess.run(  # noqa: S603 - the page that is asked for
-                child_command("ortmeter._page_run", script.write(folder)),
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                cwd=folder,
-                env=page_environment({CHECK_VARIABLE: str(question)}),
-                timeout=_CHECK_TIMEOUT_S,
-            )
+            code = child.wait(_CHECK_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise InvalidArgumentError(
                 f"{script.file_name} did not declare its parameters in {_CHECK_TIMEOUT_S} s: "
                 "a page starts with get_parsed_args"
             ) from None
+        finally:
+            kill_group(child.pid)  # what the page started goes with it
+            child.wait()
         if answer.exists():
             return dict(json.loads(answer.read_text(encoding="utf-8")))
-    ended = how_it_ended(child.returncode, child.stderr)
+        ended = how_it_ended(code, tail.read())
     raise InvalidArgumentError(
         f"{script.file_name} does not declare its parameters with get_parsed_args ({ended})"
     )

@@ -1,6 +1,7 @@
 """TLS between the client, the scheduler and the workers of a sweep."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,10 @@ from ortmeter.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from distributed import Security
 
-__all__ = ["Tls", "check_address", "read_tls"]
+__all__ = ["MAX_PORT", "Tls", "check_address", "read_tls"]
+
+#: What a port is at most; libraries of the system take the remainder of a larger one.
+MAX_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -106,9 +110,11 @@ def check_address(address: str, tls: Tls | None) -> str:
     """
     scheme = "tls" if tls else "tcp"
     host, colon, port = address.removeprefix(f"{scheme}://").rpartition(":")
-    if not (address.startswith(f"{scheme}://") and host and colon and port.isdecimal()):
+    known = re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) <= MAX_PORT
+    if not (address.startswith(f"{scheme}://") and host and colon and known):
         files = "with --tls-ca, --tls-cert and --tls-key" if tls else "without TLS files"
         raise InvalidArgumentError(
-            f"got scheduler {address!r}, expected {scheme}://host:port {files}"
+            f"got scheduler {address!r}, expected {scheme}://host:port {files}, "
+            f"a port from 1 to {MAX_PORT}"
         )
     return address

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from ortmeter.errors import OrtMeterError
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.optional import import_optional
 from ortmeter.sweep.machine import describe_machine, read_cores
-from ortmeter.sweep.security import Tls, check_address
+from ortmeter.sweep.security import MAX_PORT, Tls, check_address
 
 __all__ = ["LOCALHOST", "serve_scheduler", "serve_worker"]
 
@@ -48,11 +48,18 @@ def serve_scheduler(
 
     Raises
     ------
+    InvalidArgumentError
+        The port, or the number of retries, is not one.
     MissingDependencyError
         dask.distributed is missing.
     OrtMeterError
         It cannot listen there.
     """
+    if not (0 <= port <= MAX_PORT and retries >= 0):
+        raise InvalidArgumentError(
+            f"got port={port}, retries={retries}. Accepted: a port from 0 to {MAX_PORT}, at least "
+            "0 retries"
+        )
     import_optional("distributed", "sweep")
     from ortmeter.sweep._servers import SweepScheduler
 

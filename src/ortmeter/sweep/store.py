@@ -1,8 +1,10 @@
 """The files of a sweep: one for each record, one for what became of each task."""
 
 import dataclasses
+import errno
 import hashlib
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +24,10 @@ __all__ = ["Store", "load_sweep"]
 #: Folder of what became of the tasks, beside those of the machines.
 _FOLDER = "sweeps"
 _TASKS = "tasks.json"
+#: Records: the folder of a machine, a name made from the page.
+_FILE = re.compile(r"[a-z0-9_-][a-z0-9_.-]*/plot_[\w.-]+\.json")
+#: Types of what became of a task, beside the task.
+_OUTCOME = {"machine": str, "seconds": float | int, "file": str | None, "error": str, "output": str}
 
 
 class Store:
@@ -114,7 +120,14 @@ class Store:
             What became of the task: a record that is not valid is a failure.
         """
         record, error = _checked(attempt, task)
-        file = self._write_record(record) if record is not None else None
+        file = None
+        if record is not None:
+            try:
+                file = self._write_record(record)
+            except OSError as cause:
+                if cause.errno != errno.ENAMETOOLONG:
+                    raise
+                record, error = None, f"the page wrote a record whose names are too long: {cause}"
         outcome = Outcome(
             task=task,
             machine=record.machine if record is not None else attempt.machine,
@@ -157,13 +170,17 @@ class Store:
         Returns
         -------
         Outcome or None
-            None when it never ran, or with another page or version.
+            None when it never ran, or with another page or version. What was damaged is a failure,
+            which runs again.
         """
         file = self._folder / f"{task.key}.json"
-        fields = _read_json(file, "machine", "seconds", "file", "error", "output")
-        if any(fields.get(name) != value for name, value in self._identity.items()):
-            return None
-        return _outcome(self._output, task, fields)
+        try:
+            fields = _read_json(file, _OUTCOME)
+            if any(fields.get(name) != value for name, value in self._identity.items()):
+                return None
+            return _outcome(self._output, task, fields)
+        except (OSError, RecordError) as error:
+            return Outcome(task, error=str(error))
 
 
 def load_sweep(folder: str | os.PathLike[str]) -> SweepResult:
@@ -184,7 +201,7 @@ def load_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     InvalidArgumentError
         The folder has no sweep.
     RecordError
-        A file cannot be read.
+        A list of tasks cannot be read. A record that cannot is a failure of its task.
     """
     output = Path(folder)
     lists = sorted(output.glob(f"{_FOLDER}/*/{_TASKS}"))
@@ -214,14 +231,19 @@ def _checked(attempt: Attempt, task: Task) -> tuple[Record | None, str]:
 def _outcome(output: Path, task: Task, fields: Mapping[str, Any]) -> Outcome | None:
     if not fields:
         return None
+    if fields["file"] is not None and not _FILE.fullmatch(fields["file"]):
+        raise RecordError(f"{task.key}.json has its record elsewhere, in {fields['file']!r}")
     file = output / fields["file"] if fields["file"] else None
     if file is not None and not file.exists():
         return None
+    record = load(file) if file else None
+    if record is not None and record.page != task.page:
+        raise RecordError(f"{fields['file']} is a record of {record.page!r}")
     return Outcome(
         task=task,
         machine=fields["machine"],
         seconds=fields["seconds"],
-        record=load(file) if file else None,
+        record=record,
         file=file,
         error=fields["error"],
         output=fields["output"],
@@ -234,22 +256,33 @@ def _write(file: Path, fields: Mapping[str, Any]) -> None:
 
 def _read_tasks(file: Path) -> tuple[dict[str, str], list[Task]]:
     """Return what the results depend on, and the list of tasks."""
-    fields = _read_json(file, "tasks")
+    fields = _read_json(file, {"tasks": list})
     try:
-        tasks = [Task(**task) for task in fields.pop("tasks")]
+        tasks = [_task(**task) for task in fields.pop("tasks", ())]
     except TypeError as error:
         raise RecordError(f"{file.name} is not a list of tasks: {error}") from error
     return fields, tasks
 
 
-def _read_json(file: Path, *names: str) -> dict[str, Any]:
+def _task(page: str, options: Mapping[str, str], run: int) -> Task:
+    texts = [page, *options.values()] if isinstance(options, dict) else [None]
+    if not all(isinstance(text, str) for text in texts) or type(run) is not int or run < 1:
+        raise TypeError("a task has a page, options that are texts and a run from 1")
+    return Task(page, options, run)
+
+
+def _read_json(file: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a file has, nothing when it does not exist."""
     if not file.exists():
         return {}
     try:
+        if not file.is_file():
+            raise ValueError("not a regular file")
         fields = dict(orjson.loads(file.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise RecordError(f"{file.name} cannot be read: {error}") from error
-    if absent := [name for name in names if name not in fields]:
+    if absent := [name for name in kinds if name not in fields]:
         raise RecordError(f"{file.name} lacks {', '.join(absent)}")
+    if wrong := [name for name, kind in kinds.items() if not isinstance(fields[name], kind)]:
+        raise RecordError(f"{file.name} has {', '.join(wrong)} of another type")
     return fields
