@@ -105,3 +105,19 @@ def test_a_summary_groups_the_places_by_verdict():
         "undecided at size 2 (1.01, 0.90 to 1.10) and 4 (1.10, too few samples for an interval); "
         "b is slower than a at size 3 (0.50, 0.40 to 0.60)"
     )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: fact(None),
+        lambda: judge("x", 5),
+        lambda: judge("x", ["yes"]),
+        lambda: group_claims(None),
+        lambda: group_claims(["a"]),
+        lambda: group_claims([fact("no baseline")]),
+    ],
+)
+def test_wrong_types_are_said(call):
+    with pytest.raises(InvalidArgumentError, match="Accepted: "):
+        call()

@@ -105,3 +105,9 @@ def test_numpy_refuses_the_same(equation, shapes):
 def test_what_is_not_a_shape_is_refused(shape):
     with pytest.raises(InvalidArgumentError, match="neither an array nor a shape"):
         decompose_einsum("ij->ji", shape)
+
+
+@pytest.mark.parametrize("equation", [None, 3, ["ij", "jk"]])
+def test_an_equation_is_a_text(equation):
+    with pytest.raises(InvalidArgumentError, match="Accepted: a text such as"):
+        decompose_einsum(equation)

@@ -155,3 +155,21 @@ def test_a_level_is_between_0_and_1(confidence):
     one = Measurement("a", [[1.0]])
     with pytest.raises(InvalidArgumentError, match="confidence="):
         speedup(one, one, confidence=confidence)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Comparison(None),
+        lambda: Comparison([]),
+        lambda: Comparison([1]),
+        lambda: Comparison([Measurement("a", [[1.0]])] * 2),
+        lambda: Comparisons(None, "x"),
+        lambda: Comparisons({}, "x"),
+        lambda: Comparisons({1: 2}, "x"),
+        lambda: speedup(None, None),
+    ],
+)
+def test_wrong_types_are_said(call):
+    with pytest.raises(InvalidArgumentError, match="Accepted: "):
+        call()

@@ -381,7 +381,9 @@ def judge(text: str, /, outcomes: Iterable[bool | None], **values: Any) -> Claim
     >>> print(judge("joined weights are never slower", [True, None]))
     Undecided: joined weights are never slower
     """
-    found = list(outcomes)
+    found = list(outcomes) if isinstance(outcomes, Iterable) else [outcomes]
+    if not all(outcome is None or outcome in {True, False} for outcome in found):
+        raise InvalidArgumentError(f"outcomes={outcomes!r}. Accepted: booleans and None")
     undecided = not found or any(outcome is None for outcome in found)
     verdict = "wrong" if False in found else "undecided" if undecided else "right"
     render(text, values)
@@ -442,7 +444,9 @@ def group_claims(claims: Iterable[Claim]) -> str:
     one is faster than two at n 8 (1.50, 1.40 to 1.60); undecided at n 16 (1.00, 0.80 to 1.20)
     """
     groups: dict[str, list[Claim]] = {}
-    for claim in claims:
+    for claim in claims if isinstance(claims, Iterable) else (claims,):
+        if not isinstance(claim, Claim) or not claim.baseline:
+            raise InvalidArgumentError(f"got {claim!r}. Accepted: comparisons with a baseline")
         groups.setdefault(claim.verdict, []).append(claim)
     parts: list[str] = []
     for verdict, found in groups.items():
@@ -487,6 +491,8 @@ def enumerate_items(items: Sequence[str]) -> str:
 
 def render(text: str, values: Mapping[str, Any]) -> str:
     """Put values in the braces of a sentence: plain names only, whatever a file says."""
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"got {text!r}. Accepted: a sentence")
     try:
         return "".join(
             literal + ("" if name is None else _format(values[name], spec or "", conversion))

@@ -86,6 +86,8 @@ def read_operands(
     InvalidArgumentError
         A shape is not one, or the operands have several types.
     """
+    if not isinstance(equation, str):
+        raise InvalidArgumentError(f"equation={equation!r}. Accepted: a text such as 'ij,jk->ik'")
     given = shapes_or_operands or (None,) * (equation.count(",") + 1)
     shapes = [_shape(operand) for operand in given]
     parsed = parse_equation(equation, [None if s is None else len(s) for s in shapes])

@@ -58,6 +58,11 @@ def speedup(
     >>> print(speedup(slow, fast))
     fast is 1.99 times faster than slow (99% interval 1.61 to 2.44, 3 processes)
     """
+    if not isinstance(baseline, Measurement) or not isinstance(candidate, Measurement):
+        raise InvalidArgumentError(
+            f"got {type(baseline).__name__} and {type(candidate).__name__}. Accepted: two "
+            "measurements"
+        )
     if baseline.seconds.shape != candidate.seconds.shape:
         raise InvalidArgumentError(
             f"{baseline.name!r} has {baseline.seconds.shape} samples and {candidate.name!r} "
@@ -154,7 +159,13 @@ class Comparison(Mapping[str, Measurement]):
     """
 
     def __init__(self, measurements: Iterable[Measurement], stopped: str = "repeat") -> None:
-        self._by_name = {measured.name: measured for measured in measurements}
+        found = list(measurements) if isinstance(measurements, Iterable) else [measurements]
+        if not found or not all(isinstance(measured, Measurement) for measured in found):
+            kinds = ", ".join(sorted({type(measured).__name__ for measured in found})) or "nothing"
+            raise InvalidArgumentError(f"got {kinds}. Accepted: at least one Measurement")
+        self._by_name = {measured.name: measured for measured in found}
+        if len(self._by_name) < len(found):
+            raise InvalidArgumentError("two measurements have one name. Accepted: distinct names")
         self.stopped = stopped
 
     def __getitem__(self, name: str) -> Measurement:
@@ -368,8 +379,12 @@ class Comparisons(Mapping[Any, Comparison]):
     """
 
     def __init__(self, groups: Mapping[Any, Mapping[str, Measurement]], axis: str) -> None:
+        if not isinstance(groups, Mapping) or not groups:
+            raise InvalidArgumentError(
+                f"got {type(groups).__name__}. Accepted: a mapping with at least one comparison"
+            )
         self._groups = {
-            key: group if isinstance(group, Comparison) else Comparison(group.values())
+            key: group if isinstance(group, Comparison) else Comparison(_values(group))
             for key, group in groups.items()
         }
         self.axis = axis
@@ -501,6 +516,10 @@ class Comparisons(Mapping[Any, Comparison]):
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html())
+
+
+def _values(group: Any) -> Any:
+    return group.values() if isinstance(group, Mapping) else group
 
 
 def _how(measured: Sequence[Measurement], stopped: set[str]) -> str:

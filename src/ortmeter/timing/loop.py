@@ -4,6 +4,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -188,15 +189,25 @@ def _prepare(candidates: Mapping[str, Candidate | _Function]) -> dict[str, Candi
 
 
 def _check(groups: Mapping[Any, Mapping[str, object]], **numbers: Any) -> None:
-    if not groups or not all(groups.values()):
-        raise InvalidArgumentError("candidates is empty. Accepted: a mapping of names to functions")
+    for group in groups.values() if isinstance(groups, Mapping) and groups else (None,):
+        if not isinstance(group, Mapping) or not group:
+            what = "is empty" if not group else f"is a {type(group).__name__}"
+            raise InvalidArgumentError(
+                f"candidates {what}. Accepted: a mapping of names to functions"
+            )
+        for name, candidate in group.items():
+            if not callable(getattr(candidate, "function", candidate)):
+                raise InvalidArgumentError(
+                    f"candidate {name!r} is a {type(candidate).__name__}. Accepted: a function "
+                    "without arguments, or a Candidate"
+                )
     for name, least in {"repeat": 1, "processes": 1, "warmup": 0}.items():
         given = numbers[name]
         if given is not None and (not isinstance(given, int) or given < least):
             raise InvalidArgumentError(f"{name}={given!r}. Accepted: an integer from {least}")
     for name in ("precision", "budget_s"):
         given = numbers[name]
-        if given is not None and not 0 <= given < math.inf:
+        if given is not None and not (isinstance(given, Real) and 0 <= float(given) < math.inf):
             raise InvalidArgumentError(f"{name}={given!r}. Accepted: a finite number from 0")
 
 
