@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from sphinx.errors import ConfigError
 from sphinx_gallery.gen_gallery import write_junit_xml
 
 DOC = Path(__file__).resolve().parents[1] / "_doc"
@@ -17,8 +16,7 @@ from _ext import budget  # noqa: E402
 @pytest.fixture
 def build(tmp_path, monkeypatch):
     """Finish a build whose pages took some seconds; return what it warned of and what it noted."""
-    for name in ("ORTMETER_FAST", "ORTMETER_BUDGET"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("ORTMETER_FAST", raising=False)
 
     def finish(times, exception=None, plot_gallery=True):
         report, told = tmp_path / "report.xml", SimpleNamespace(warnings=[], notes=[])
@@ -53,9 +51,6 @@ def write_report(file, source, times):
     write_junit_xml(conf, source, costs)
 
 
-HINT = "make it smaller, or set ORTMETER_BUDGET=off on a slow machine"
-
-
 @pytest.mark.parametrize(
     ("times", "messages"),
     [
@@ -63,47 +58,33 @@ HINT = "make it smaller, or set ORTMETER_BUDGET=off on a slow machine"
         ({"performance/plot_a.py": 60.0}, []),
         (
             {"performance/plot_a.py": 61.26, "numerics/plot_b.py": 3.0},
-            [f"performance/plot_a.py took 61.3 s, the budget is 60 s: {HINT}"],
+            ["performance/plot_a.py took 61.3 s, the budget is 60 s"],
         ),
         # the backend has another one
         ({"backend/plot_a.py": 89.9}, []),
         (
             {"backend/plot_a.py": 90.1},
-            [f"backend/plot_a.py took 90.1 s, the budget is 90 s: {HINT}"],
+            ["backend/plot_a.py took 90.1 s, the budget is 90 s"],
         ),
         # each of them is short enough, all of them are too long
         ({f"einsum/plot_{i}.py": 60.0 for i in range(8)}, []),
         (
             {f"einsum/plot_{i}.py": 60.0 for i in range(9)},
-            [f"all 9 pages took 540.0 s, the budget is 480 s: {HINT}"],
+            ["all 9 pages took 540.0 s, the budget is 480 s"],
         ),
     ],
 )
-def test_what_takes_too_long_is_a_warning(build, times, messages):
+def test_what_takes_too_long_is_told_and_fails_nothing(build, times, messages):
     told = build(times)
-    assert told.warnings == messages
-    assert told.notes == []
+    assert told.notes == messages
+    assert told.warnings == []
 
 
 SLOW = {"performance/plot_a.py": 100.0}
 
 
-def test_a_slow_machine_has_a_note(build, monkeypatch):
-    monkeypatch.setenv("ORTMETER_BUDGET", "off")
-    told = build(SLOW)
-    assert told.warnings == []
-    assert len(told.notes) == 1
-    assert "plot_a.py took 100.0 s" in told.notes[0]
-
-
 def test_fast_mode_and_builds_without_pages_have_no_budget(build, monkeypatch):
-    assert build(SLOW, plot_gallery=False).warnings == []
-    assert build(SLOW, exception=RuntimeError()).warnings == []
+    assert build(SLOW, plot_gallery=False).notes == []
+    assert build(SLOW, exception=RuntimeError()).notes == []
     monkeypatch.setenv("ORTMETER_FAST", "1")
-    assert build(SLOW).warnings == []
-
-
-def test_a_setting_that_is_not_known_is_refused_before_the_pages_run(monkeypatch):
-    monkeypatch.setenv("ORTMETER_BUDGET", "none")
-    with pytest.raises(ConfigError, match="ORTMETER_BUDGET='none' is not known. Accepted: on, off"):
-        budget.check_setting(None, None)
+    assert build(SLOW).notes == []

@@ -33,7 +33,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     machines.register(app)
     commands.register(app)
     app.connect("config-inited", provider.announce)
-    app.connect("config-inited", budget.check_setting)
     app.connect("config-inited", assets.publish_assets)
     app.connect("builder-inited", wheel.publish_wheel, priority=200)
     app.connect("builder-inited", staleness.choose_pages, priority=300)
