@@ -13,8 +13,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed-$(RUNTIME)
 BROWSER := .venv/.installed-browser
 FLOOR := build/floor
-# What needs Sphinx, the cases of the latest onnx, and long lists of cases of one operator.
-FLOOR_SKIPS := test_doc_ test_pages test_browser test_built_site test_node_tests test_torch_kernels_ test_rules test_architectures backend/kernels
+# What needs Sphinx, the cases of the latest onnx, long lists of cases, large models.
+FLOOR_SKIPS := test_doc_ test_pages test_browser test_built_site test_node_tests test_torch_kernels_ test_rules test_architectures test_real_models backend/kernels
 SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
