@@ -21,7 +21,7 @@ MODULES = {
     "Run models": ("loading", "feeds", "sessions", "iobinding", "candidates", "models"),
     "Transform and execute": ("einsum", "evaluator", "backend"),
     "Know the machine": ("environment", "providers"),
-    "Show": ("conclusion", "display", "plotting", "report"),
+    "Conclude and show": ("claims", "conclusion", "display", "plotting", "report"),
     "Write a page": ("args", "errors"),
 }
 

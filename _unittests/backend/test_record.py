@@ -76,12 +76,11 @@ def test_a_dump_is_the_model_under_a_name_made_of_its_content(nested, tmp_path):
 
 
 def test_a_dump_that_stops_leaves_nothing(nested, tmp_path, monkeypatch):
-    def stop(path, content):
-        with path.open("wb") as stream:
-            stream.write(content[:10])
+    def stop(_descriptor):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(record.Path, "write_bytes", stop)
+    # The content is written by then, to a file that has not its name yet.
+    monkeypatch.setattr("os.fsync", stop)
     with pytest.raises(KeyboardInterrupt):
         dump_model(nested, tmp_path)
     assert list(tmp_path.iterdir()) == []
