@@ -45,6 +45,14 @@ def test_one_process_is_said_and_below_100_rounds_nothing_is_decided():
     assert str(one(3)).endswith("too few samples for an interval")
 
 
+def test_an_interval_that_says_nothing_is_none():
+    """Two regimes, one after the other: there are two samples rather than 200."""
+    regimes = np.repeat([1.0, 30.0], 100)[None]
+    claim = speedup(Measurement("a", regimes), Measurement("b", np.ones((1, 200))))
+    assert not claim.has_interval
+    assert claim.verdict == "undecided"
+
+
 def test_the_ranking_says_who_is_fastest_who_is_not_told_apart_and_who_is_slower():
     got = planted(slow=2.0, fast=1.0, close=1.02).ranking()
     assert got.fastest == "fast"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Comparisons", "Ranking", "speedup"]
 
+# Half-width of a logarithm: an interval beyond ten times the ratio says nothing.
+_USELESS = math.log(10)
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 
 
@@ -44,7 +46,7 @@ def speedup(
     Claim
         How many times faster the candidate is, its interval and the verdict. The interval is
         Student's over processes, from 3, or over batches of rounds in one process, from 100; there
-        is none below, and nothing is decided.
+        is none below, nor where it would be ten times the ratio wide, and nothing is decided.
 
     Raises
     ------
@@ -73,6 +75,8 @@ def speedup(
     if min(baseline.seconds.min(), candidate.seconds.min()) <= 0:
         raise InvalidArgumentError("A sample of zero seconds: the clock is too coarse to compare")
     log, half = log_ratio(baseline.seconds, candidate.seconds, confidence)
+    if half is not None and half > _USELESS:
+        half = None
     interval = None if half is None else (math.exp(log - half), math.exp(log + half))
     processes = baseline.processes
     return compare_ratio(
