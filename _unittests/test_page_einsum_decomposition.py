@@ -167,7 +167,7 @@ def test_the_place_of_einsum_follows_the_samples(page, einsum, shape, verdict):
     group = planted({"a": 1.0, "b": 2.0, page["EINSUM"]: einsum}, shape)
     claim = page["judge_place"](group)
     assert claim.verdict == verdict
-    assert "; Einsum over a: " in str(claim)
+    assert "; its latency over that of a: " in str(claim)
     assert "; b over Einsum: " in str(claim)
 
 

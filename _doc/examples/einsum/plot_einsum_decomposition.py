@@ -441,8 +441,8 @@ def judge_place(group):
         group.speedup(worst, EINSUM, confidence=level),
     ]
     return ortmeter.judge(
-        "predicted that Einsum is between the best and the worst decomposition; Einsum over "
-        "{best}: {first}; {worst} over Einsum: {last}",
+        "predicted that Einsum is between the best and the worst decomposition; its latency over "
+        "that of {best}: {first}; that of {worst} over its: {last}",
         [claim.exceeds(1) for claim in found],
         best=best,
         worst=worst,
@@ -460,7 +460,7 @@ def judge_sizes(compared):
         least = min(found, key=lambda claim: claim.ratio)
         yield ortmeter.judge(
             "predicted that the same graph wins at another size; the best at size {size} is "
-            "{best}; at size {other}, {second} over it: {least}",
+            "{best}; at size {other}, the latency of {second} over its: {least}",
             [claim.exceeds(1 / (1 + claim.min_effect)) for claim in found],
             size=size,
             best=best,
