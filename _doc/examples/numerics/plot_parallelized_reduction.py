@@ -509,8 +509,8 @@ def judge_overflows(sums):
 
 # %%
 # A tolerance that always holds is large, since it supposes that all roundings go the same way. If
-# they were independent, the spread would rather grow like a random walk, :math:`\\sqrt n`. From
-# :math:`2\\sum |x_i|` on, a bound says nothing.
+# they were independent, the spread would rather grow like a random walk, :math:`\sqrt n`. From
+# :math:`2\sum |x_i|` on, a bound says nothing.
 
 
 NO_GUARANTEE = 2

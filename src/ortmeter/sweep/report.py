@@ -146,7 +146,7 @@ class SweepReport:
         Returns
         -------
         matplotlib.figure.Figure
-            The plot, see :func:`~ortmeter.plotting.sweep.sweep_plot`.
+            The plot, a point per place and candidate, with its interval.
 
         Raises
         ------
