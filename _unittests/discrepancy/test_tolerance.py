@@ -113,7 +113,7 @@ def two_random_arrays(rng):
     got_type = rng.choice(TYPES)
     noise = 1 + rng.choice([0, 1e-4, -1e-3, 0.02], size)
     with np.errstate(all="ignore"):
-        near = np.nan_to_num(np.real(expected)).clip(-100, 100) * noise
+        near = np.nan_to_num(np.real(expected).astype(float)).clip(-100, 100) * noise
         is_integer = np.dtype(got_type).kind in "iub"
         near = (near.clip(0) if is_integer else np.real(expected) * noise).astype(got_type)
     return expected, np.where(rng.random(size) < 0.8, near, random_array(rng, got_type, size))

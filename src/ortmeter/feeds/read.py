@@ -141,6 +141,7 @@ def _read_tensor(path: Path) -> tuple[str, np.ndarray]:
         tensor.ParseFromString(path.read_bytes())
         if uses_external_data(tensor):
             load_external_data_for_tensor(tensor, str(path.parent))  # refuses to leave the folder
+            tensor.data_location = onnx.TensorProto.DEFAULT  # which onnx 1.22 forgets
         onnx.checker.check_tensor(tensor)
         return tensor.name, np.asarray(onnx.numpy_helper.to_array(tensor))
     except Exception as cause:  # protobuf, the checker and numpy raise everything
