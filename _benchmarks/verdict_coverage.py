@@ -184,11 +184,12 @@ def try_case(
     )
 
 
-def print_table(trials: int, workers: int, repeat: int | None) -> int:
+def print_table(trials: int, workers: int, repeat: int | None, *, several: bool) -> int:
     """Print one line per case and ratio."""
     print(f"{'case':42s} proc repeat ratio | held  wrong  power  none | half-width  samples")
     failures = 0
     chosen = [case for case in CASES if repeat in {None, case.repeat}]
+    chosen = [case for case in chosen if case.processes > 1 or not several]
     tasks = [(case, ratio, trials) for case in chosen for ratio in RATIOS]
     with multiprocessing.Pool(workers) as pool:
         for case, ratio, total, counts, width, rounds in pool.imap(try_case, tasks):
@@ -256,9 +257,10 @@ if __name__ == "__main__":
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--repeat", type=int, help="only the cases of that many rounds")
+    parser.add_argument("--several", action="store_true", help="only those of several processes")
     parser.add_argument("--same", type=int, default=0, metavar="TRIALS")
     parser.add_argument("--processes", type=int, default=10)
     given = parser.parse_args()
     if given.same:
         sys.exit(print_same(given.same, given.processes) > 0.01 * given.same)
-    sys.exit(print_table(given.trials, given.workers, given.repeat) > 0)
+    sys.exit(print_table(given.trials, given.workers, given.repeat, several=given.several) > 0)

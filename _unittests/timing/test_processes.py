@@ -7,7 +7,7 @@ from fakes import FakeClock
 
 from ortmeter.candidates import function_candidate
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.timing import Candidate, Measurement, Recipe, measure, measure_each
+from ortmeter.timing import Candidate, Comparison, Measurement, Recipe, measure, measure_each
 from ortmeter.timing.processes import collect, main
 
 
@@ -78,13 +78,19 @@ def test_precision_is_that_of_all_processes_together():
     assert 3 < found["a"].processes <= 9
 
 
-def test_three_processes_that_agree_by_chance_end_nothing():
-    run, clock, asked = planted(noise=0.0)
-    found = collect(["x"], run, processes=3, precision=0.02, budget_s=100, timer=clock)["x"]
-    assert found["a"].processes == 5 == len(asked)
-    run, clock, asked = planted(noise=0.0)
-    found = collect(["x"], run, processes=3, precision=None, budget_s=100, timer=clock)["x"]
-    assert found["a"].processes == 3 == len(asked)
+def test_an_interval_that_is_narrow_by_luck_ends_nothing():
+    """Narrow at 99 % after three processes, not at 99.9 %: a fourth one is asked for."""
+    ratios = iter([0.999, 1.0, 1.001, *[1.0] * 20])
+
+    def run(_rank, keys, _budget):
+        ratio = next(ratios)
+        pair = {"a": Measurement("a", [[1.0] * 12]), "b": Measurement("b", [[ratio] * 12])}
+        return dict.fromkeys(keys, pair)
+
+    found = collect(["x"], run, processes=3, precision=0.01, budget_s=1e6)["x"]
+    assert found["a"].processes > 3
+    first = Comparison(Measurement(m.name, m.seconds[:3]) for m in found.values())
+    assert first.half_width() <= 0.01 < first.half_width(0.999)
 
 
 def test_processes_are_added_to_the_groups_that_need_them_only():

@@ -68,8 +68,9 @@ def measure(
         second, or its part of 30 % of the budget.
     precision : float, optional
         Half-width, relative, of the 99 % interval of a ratio. While an interval between two
-        candidates is wider, rounds are added, or processes when there are several (up to three
-        times as many as asked for, to 5 in any case). None takes exactly *repeat* rounds.
+        candidates is wider, rounds are added. With several processes it is the interval of 99.9 %,
+        and processes are added, up to three times as many as asked for. None takes exactly
+        *repeat* rounds.
     budget_s : float
         Seconds for everything, warm-up and processes included, after which no sample is taken, even
         below *repeat* rounds. One sample of each candidate is always taken.

@@ -23,7 +23,9 @@ __all__ = ["SOURCE", "collect", "main", "measure_in_processes"]
 #: Target of a recipe whose function travels as source.
 SOURCE = "source"
 _MOST_TIMES = 3  # as many processes as asked for, when intervals stay wide
-_TRUSTED = 5  # processes below which a narrow interval may be luck, and ends nothing
+# Level at which an interval is narrow enough to stop: at 99 % it may be so by luck, and each
+# process that is added is another chance.
+_SURE = 0.999
 _Key = TypeVar("_Key")
 _Results = Mapping[_Key, Mapping[str, Measurement]]
 
@@ -47,7 +49,7 @@ def measure_in_processes(
     processes : int
         Number of processes, one after the other; each one measures all the groups.
     precision : float, optional
-        Half-width of the intervals above which processes are added, and below 5 processes.
+        Half-width of the intervals at 99.9 % above which processes are added.
     budget_s : float
         Seconds for everything.
     repeat, warmup : int
@@ -149,7 +151,7 @@ def collect(
 def _why_enough(parts: list[Mapping[str, Measurement]], precision: float | None) -> str | None:
     if precision is None:
         return "repeat"
-    half = Comparison(_join(parts)).half_width() if len(parts) >= _TRUSTED else None
+    half = Comparison(_join(parts)).half_width(_SURE)
     return "precision" if half is not None and half <= precision else None
 
 
