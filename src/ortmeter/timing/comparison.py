@@ -186,7 +186,7 @@ class Comparison(Mapping[str, Measurement]):
 
     def __or__(self, other: Mapping[str, Measurement]) -> "Comparison":
         """Return both, for measurements that are shown together."""
-        return Comparison([*self.values(), *other.values()], self.stopped)
+        return Comparison({**self, **other}.values(), self.stopped)
 
     @property
     def how(self) -> str:
