@@ -85,6 +85,27 @@ def test_a_sentence_reads_plain_names_only(text):
         fact(text, n=2)
 
 
+def test_words_are_the_sentence_without_its_numbers():
+    assert fact("{n} of {of:.1f} differ", n=1, of=4).words == "… of … differ"
+    assert judge("no case of {n} loses", [True], n=3).words == "Right: no case of … loses"
+    assert compare_ratio("b", "a", 2.0, (1.8, 2.2)).words == "b over a: faster"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Claim("{missing}", "fact"),
+        lambda: Claim("{n:.2f}", "right", values={"n": None}),
+        lambda: Answer("{missing}"),
+        lambda: Claim("b", "right", "a", ratio=2.0),
+    ],
+)
+def test_what_cannot_be_written_is_refused_at_once(make):
+    """A file may hold any text: it is refused when it is read, not when a page is built."""
+    with pytest.raises(InvalidArgumentError):
+        make()
+
+
 def test_bad_claims_are_refused():
     with pytest.raises(InvalidArgumentError, match="verdict='fastest'. Accepted: different"):
         Claim("a", "fastest")

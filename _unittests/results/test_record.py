@@ -95,6 +95,10 @@ def _claim(**changed):
     return {**fact("it is").to_dict(), **changed}
 
 
+def _answer(text):
+    return {"text": text, "claims": [], "values": {}}
+
+
 def _ragged():
     samples = {"seconds": [[1.0, 2.0], [1.0]], "repeat": 2, "number": 1, "warmup": []}
     work = {"flop": None, "bytes_moved": None}
@@ -113,6 +117,8 @@ BROKEN = [
     (lambda fields: fields.update(claims=[{"subject": "a"}]), r"\['claims'\]"),
     (lambda fields: fields["claims"].append(_claim(verdict="best")), r"\['claims'\]"),
     (lambda fields: fields["claims"].append(_claim(baseline="b")), "baseline and a ratio"),
+    (lambda fields: fields["claims"].append(_claim(subject="{x}")), "cannot be written with the"),
+    (lambda fields: fields.update(answer=_answer("{x")), "cannot be written with the values"),
     (lambda fields: fields.update(answer="yes"), r"\['answer'\]"),
     (lambda fields: fields["data"]["items"].append(["x", _ragged()]), "not a record: "),
     (lambda fields: fields["data"]["items"].append(["x", _table("int8", [1000])]), "not a record"),

@@ -215,11 +215,6 @@ def test_pages_are_not_mixed():
     assert table["where"].tolist() == ["everywhere"] * 2
 
 
-def test_a_claim_that_cannot_be_written_is_shown_as_it_is():
-    broken = dataclasses.replace(fact("fine"), subject="{ no")
-    assert gathered([outcome({}, claims=[broken])]) == {"{ no": ("1 of 1", "everywhere")}
-
-
 def test_the_conclusion_counts_the_claims_of_the_pages():
     a, b = fact("a"), fact("b")
     found = conclusion(*said([a, b], [a], [a], [a]))

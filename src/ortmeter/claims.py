@@ -93,6 +93,12 @@ class Claim:
             )
         if (self.ratio is None) != (not self.baseline):
             raise InvalidArgumentError("A comparison has a baseline and a ratio, others have none")
+        if not self.baseline:
+            render(self.subject, self.values)  # what cannot be written is refused at once
+        elif self.verdict not in COMPARED:
+            raise InvalidArgumentError(
+                f"verdict={self.verdict!r} of a comparison. Accepted: {', '.join(COMPARED)}"
+            )
 
     @property
     def candidate(self) -> str:
@@ -113,6 +119,16 @@ class Claim:
     def key(self) -> tuple[Any, ...]:
         """What makes two claims the same one, on two machines: all but numbers and place."""
         return (self.subject, self.baseline, self.verdict)
+
+    @property
+    def words(self) -> str:
+        """The sentence without its numbers: two claims of one :attr:`key` have the same words."""
+        if self.baseline:
+            return f"{self.subject} over {self.baseline}: {self.verdict}"
+        parts = string.Formatter().parse(self.subject)
+        return self._judged(
+            "".join(text + ("" if name is None else "…") for text, name, *_ in parts)
+        )
 
     def at(self, **where: Any) -> "Claim":
         """Return the claim with a place.
@@ -179,7 +195,9 @@ class Claim:
     def _said(self) -> str:
         if self.baseline and self.ratio is not None:
             return self._compared(self.ratio)
-        text = render(self.subject, self.values)
+        return self._judged(render(self.subject, self.values))
+
+    def _judged(self, text: str) -> str:
         return text if self.verdict == _FACT else f"{self.verdict.capitalize()}: {text}"
 
     def _compared(self, ratio: float) -> str:
@@ -236,6 +254,9 @@ class Answer:
     text: str
     claims: tuple[Claim, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        render(self.text, self.values)
 
     def __str__(self) -> str:
         return render(self.text, self.values)
@@ -353,7 +374,6 @@ def fact(text: str, /, where: Mapping[str, Any] | None = None, **values: Any) ->
     >>> fact("{n} of 4 differ", n=3).key == fact("{n} of 4 differ", n=2).key
     True
     """
-    render(text, values)
     return Claim(text, _FACT, where=dict(where or {}), values=values)
 
 
@@ -386,7 +406,6 @@ def judge(text: str, /, outcomes: Iterable[bool | None], **values: Any) -> Claim
         raise InvalidArgumentError(f"outcomes={outcomes!r}. Accepted: booleans and None")
     undecided = not found or any(outcome is None for outcome in found)
     verdict = "wrong" if False in found else "undecided" if undecided else "right"
-    render(text, values)
     return Claim(text, verdict, values=values)
 
 
@@ -498,7 +517,7 @@ def render(text: str, values: Mapping[str, Any]) -> str:
             literal + ("" if name is None else _format(values[name], spec or "", conversion))
             for literal, name, spec, conversion in string.Formatter().parse(text)
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"{text!r} cannot be written with the values {', '.join(values) or '(none)'}: {error}"
         ) from error

@@ -2,7 +2,6 @@
 
 import dataclasses
 import statistics
-import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -91,7 +90,7 @@ def gather_claims(outcomes: Sequence[Outcome]) -> pd.DataFrame:
         everyone = asked[page, topic, subject, baseline]
         count, total = (sum(map(len, places.values())) for places in (own, everyone))
         where = _describe(own, everyone)
-        rows.append((page, _without_values(claim), f"{count} of {total}", where))
+        rows.append((page, _about(claim), f"{count} of {total}", where))
     rows.sort(key=lambda row: row[-1] == _EVERYWHERE)
     table = pd.DataFrame(rows, columns=["page", "claim", "said", "where"])
     return table.set_index(["page", "claim"])
@@ -107,17 +106,8 @@ def _by_question(outcome: Outcome) -> dict[_Question, list[Claim]]:
     return found
 
 
-def _without_values(claim: Claim) -> str:
-    if claim.baseline:
-        text = f"{claim.subject} over {claim.baseline}: {claim.verdict}"
-    else:
-        try:
-            parts = string.Formatter().parse(claim.subject)
-            text = "".join(literal + ("" if name is None else "…") for literal, name, *_ in parts)
-        except ValueError:  # a claim that cannot be written is shown as it is
-            text = claim.subject
-        text = text if claim.verdict == "fact" else f"{claim.verdict.capitalize()}: {text}"
-    return f"{claim.topic}: {text}" if claim.topic else text
+def _about(claim: Claim) -> str:
+    return f"{claim.topic}: {claim.words}" if claim.topic else claim.words
 
 
 def _describe(own: _Said, everyone: _Said) -> str:
