@@ -14,7 +14,7 @@ import orjson
 
 from ortmeter._files import write_atomically
 from ortmeter.args import Arguments
-from ortmeter.claims import Answer, Claim, sentences
+from ortmeter.claims import Answer, Claim
 from ortmeter.conclusion import Conclusion
 from ortmeter.environment import Environment, environment
 from ortmeter.errors import InvalidArgumentError, RecordError
@@ -86,8 +86,7 @@ class Record:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The answer and the claims, as sentences."""
-        first = () if self.answer is None else (str(self.answer),)
-        return (*first, *sentences(self.claims))
+        return Conclusion(self.answer, self.claims, self.machine).sentences
 
     def comparisons(self) -> Iterator[tuple[str, Mapping[str, Any], Comparison]]:
         """Find what was measured in the data.
