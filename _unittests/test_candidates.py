@@ -3,7 +3,6 @@ import json
 import numpy as np
 import pytest
 
-from ortmeter import candidates
 from ortmeter.candidates import candidate_from_files, function_candidate, session_candidate
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.loading import load_model
@@ -49,7 +48,8 @@ def test_fresh_processes_measure_the_same_work():
 def test_a_fresh_process_does_not_probe_again(tmp_path, monkeypatch):
     recipe = session_candidate(MATMUL, FEEDS, provider="auto").recipe(tmp_path)
     assert recipe.arguments["provider"] in {"cpu", "cuda"}
-    monkeypatch.setattr(candidates, "resolve_provider", None)
+    monkeypatch.setattr("ortmeter.providers.probe_providers", None)
+    monkeypatch.setattr("ortmeter.providers.usable_providers", None)
     candidate_from_files(**recipe.arguments).function()
 
 

@@ -56,7 +56,7 @@ def session_candidate(
     Candidate
         For :func:`~ortmeter.timing.measure`, with a recipe.
     """
-    resolved = resolve_provider(provider) if isinstance(provider, str) else provider
+    resolved = resolve_provider(provider)
     session = make_session(model, provider=resolved, **options)
     if bound:
         function = BoundSession(session, feeds).run
