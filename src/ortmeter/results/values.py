@@ -15,10 +15,7 @@ from ortmeter._rendering import flatten
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
-__all__ = ["MAX_SAMPLES", "decode", "encode"]
-
-#: Samples kept of a measurement.
-MAX_SAMPLES = 10_000
+__all__ = ["decode", "encode"]
 
 
 def encode(value: Any, path: str = "data") -> Any:
@@ -106,13 +103,7 @@ def _encode_key(key: Any, path: str) -> Any:
 
 
 def _encode_measurement(measured: Measurement, _path: str) -> dict[str, Any]:
-    fields = measured.to_dict()
-    keep = max(MAX_SAMPLES // measured.processes, 1)
-    if measured.repeat > keep:
-        # Evenly spread, so that a drift stays visible.
-        rounds = np.linspace(0, measured.repeat - 1, keep).round().astype(int)
-        fields["seconds"] = measured.seconds[:, rounds].tolist()
-    return {"$": "measurement", "unit": "s", "repeat": measured.repeat, **fields}
+    return {"$": "measurement", "unit": "s", "repeat": measured.repeat, **measured.to_dict()}
 
 
 def _decode_measurement(value: Mapping[str, Any]) -> Measurement:
