@@ -38,7 +38,7 @@ import ortmeter
 from ortmeter.einsum import einsum_model
 from ortmeter.einsum.contract import einsum
 from ortmeter.einsum.search import optimize_einsum
-from ortmeter.environment import environment
+from ortmeter.runtime.environment import environment
 
 # Name, equation, and the dimensions of its letters at the three sizes.
 CASES = {

@@ -27,7 +27,7 @@ import pandas as pd
 from onnx_array_api.ort.ort_profile import merge_ort_profile, ort_profile
 
 from ortmeter.profiling import merge_profiles, read_profile
-from ortmeter.sessions import make_session
+from ortmeter.runtime.sessions import make_session
 
 NODES, RUNS = 14, 1000
 REPEATS = 15.625  # 250 000 events in the runs

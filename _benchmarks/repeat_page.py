@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from ortmeter.claims import Claim
-from ortmeter.results import load_records
+from ortmeter.pages import load_records
+from ortmeter.timing.claims import Claim
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "_doc" / "examples" / "performance" / "plot_op_gemm2_cuda.py"

@@ -24,8 +24,8 @@ from numpy.random import Generator
 from scipy.signal import lfilter
 
 import ortmeter
-from ortmeter.claims import Claim
 from ortmeter.timing import Candidate, Comparison, Measurement, measure, measure_each
+from ortmeter.timing.claims import Claim
 from ortmeter.timing.processes import collect
 
 Array = np.ndarray

@@ -11,8 +11,8 @@ from onnx.reference import ReferenceEvaluator
 
 from ortmeter.backend.rules import RULES
 from ortmeter.dtypes import numpy_dtype, onnx_type
-from ortmeter.loading import load_model
-from ortmeter.sessions import make_session
+from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.sessions import make_session
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from ortmeter.backend.kernels.expression import Expression
 from ortmeter.backend.kernels.sources import DOMAIN, cpu_source
 from ortmeter.backend.kernels.steps import Literal, Step
 from ortmeter.dtypes import numpy_dtype
-from ortmeter.loading import load_model
-from ortmeter.sessions import make_session
+from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.sessions import make_session
 
 F32, F64, F16 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16
 BOOL, I64 = ir.DataType.BOOL, ir.DataType.INT64

@@ -3,7 +3,7 @@
 import matplotlib as mpl
 import pytest
 
-from ortmeter.providers import usable_providers
+from ortmeter.runtime.providers import usable_providers
 
 mpl.use("Agg")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 
 import ortmeter
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 
 # The page writes a record that was made beforehand: importing pandas would take longer.
 PAGE = """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ortmeter.environment import environment
-from ortmeter.results import Record
+from ortmeter.pages import Record
+from ortmeter.runtime.environment import environment
 from ortmeter.sweep.outcome import Outcome, SweepResult, Task
 from ortmeter.timing import Comparison, Measurement
 

@@ -19,7 +19,7 @@ import pytest
 from browsing import BASE, ROOT, SITE, serve
 
 import ortmeter
-from ortmeter.providers import resolve_provider
+from ortmeter.runtime.providers import resolve_provider
 
 sys.path.insert(0, str(ROOT / "_doc"))
 

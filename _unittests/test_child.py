@@ -9,8 +9,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from ortmeter import providers
-from ortmeter._child import child_command
+from ortmeter.child import child_command
+from ortmeter.runtime import providers
 
 SHADOWED = (
     "json", "numpy", "random", "typing", "pathlib", "sitecustomize", "usercustomize", "onnxruntime",

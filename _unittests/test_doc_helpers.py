@@ -31,9 +31,9 @@ from _ext import (  # noqa: E402
 )
 
 import ortmeter  # noqa: E402
-from ortmeter.environment import Environment, Gpu  # noqa: E402
 from ortmeter.errors import ProviderUnavailableError  # noqa: E402
-from ortmeter.providers import Provider  # noqa: E402
+from ortmeter.runtime.environment import Environment, Gpu  # noqa: E402
+from ortmeter.runtime.providers import Provider  # noqa: E402
 
 WHEEL = "ortmeter-0.1.0-py3-none-any.whl"
 
@@ -435,14 +435,14 @@ def test_public_names_are_documented_in_one_module():
 
 def test_module_page_documents_each_name_and_links_the_pages():
     uses = {"resolve_provider": ["examples/performance/plot_x.py"], "Provider": []}
-    text = api.module_page("ortmeter.providers", uses)
+    text = api.module_page("ortmeter.runtime.providers", uses)
     assert ".. autofunction:: resolve_provider" in text
     assert ".. autoclass:: Provider\n   :members:" in text
     assert ".. minigallery::\n\n   examples/performance/plot_x.py" in text
     entry = text.partition("autofunction:: resolve_provider")[2].partition("autofunction")[0]
     assert "Used in :ref:`l-plot-x`." in entry
     assert text.count("Used in") == 1
-    assert "minigallery" not in api.module_page("ortmeter.providers", {})
+    assert "minigallery" not in api.module_page("ortmeter.runtime.providers", {})
     assert ".. autoexception:: OrtMeterError" in api.module_page("ortmeter.errors", {})
 
 

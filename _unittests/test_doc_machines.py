@@ -6,10 +6,10 @@ import pytest
 from page_runner import run_page
 
 import ortmeter
-from ortmeter.claims import Answer, fact
-from ortmeter.environment import environment
-from ortmeter.providers import Provider
-from ortmeter.results import load_records
+from ortmeter.pages import load_records
+from ortmeter.runtime.environment import environment
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing.claims import Answer, fact
 
 DOC = Path(__file__).parent.parent / "_doc"
 sys.path.insert(0, str(DOC))

@@ -4,8 +4,8 @@ import stat
 
 import pytest
 
-from ortmeter._files import write_atomically
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.files import write_atomically
 
 
 def names(folder):

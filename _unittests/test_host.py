@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from ortmeter._host import command_line
 from ortmeter.args import Param, get_parsed_args
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.host import command_line
 
 PAGE = """
 from ortmeter.args import Param, get_parsed_args

@@ -10,8 +10,8 @@ import torch
 from page_runner import run_page
 
 import ortmeter
-from ortmeter.claims import sentences
 from ortmeter.timing import Comparison, Comparisons, Measurement
+from ortmeter.timing.claims import sentences
 
 LEVELS = ("none", "default", "default+onnxruntime")
 

@@ -13,8 +13,8 @@ from pandas import DataFrame
 from torch.utils.flop_counter import FlopCounterMode
 
 import ortmeter
-from ortmeter.claims import sentences
 from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.claims import sentences
 
 PLANTED_LEVELS = ("none", "default", "default+onnxruntime")
 

@@ -6,8 +6,8 @@ import pytest
 from page_runner import run_page
 
 import ortmeter
-from ortmeter.claims import compare_ratio
 from ortmeter.timing import Comparison, Comparisons, Measurement
+from ortmeter.timing.claims import compare_ratio
 
 ENOUGH, TOO_FEW = (6, 8), (1, 8)  # processes and rounds
 

@@ -9,8 +9,8 @@ import pytest
 from page_runner import run_page
 from scipy.spatial.distance import cdist
 
-from ortmeter.claims import fact
 from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.claims import fact
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from page_runner import run_page
 
-from ortmeter.models import layer_norm_matmul
+from ortmeter.runtime.models import layer_norm_matmul
 
 
 @pytest.fixture(scope="module")

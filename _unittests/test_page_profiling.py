@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from page_runner import run_page
 
-from ortmeter.claims import fact
 from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.claims import fact
 
 
 @pytest.fixture(scope="module")

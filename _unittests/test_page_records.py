@@ -4,7 +4,7 @@ import pytest
 from page_runner import EXAMPLES, run_page
 
 import ortmeter
-from ortmeter.results import load
+from ortmeter.pages import load
 
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from page_runner import run_page
 
-from ortmeter.claims import JUDGED, Answer
-from ortmeter.results import load
+from ortmeter.pages import load
 from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.claims import JUDGED, Answer
 
 
 @pytest.fixture(scope="module")

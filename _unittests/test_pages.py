@@ -98,7 +98,7 @@ def test_an_unknown_option_of_a_page_is_refused(tmp_path):
 
 
 def test_a_page_never_runs_on_another_provider_than_asked(fast, tmp_path):
-    from ortmeter.providers import usable_providers
+    from ortmeter.runtime.providers import usable_providers
 
     if "cuda" in usable_providers():
         pytest.skip("CUDA works on this machine")

@@ -16,13 +16,22 @@ from _ext.tables import reference
 
 #: Public modules by what a reader wants to do. One that does not exist has no page.
 MODULES = {
-    "Measure": ("timing", "profiling", "costs", "peaks", "results", "sweep"),
-    "Compare results": ("discrepancy", "error_bounds", "summation", "dtypes"),
-    "Run models": ("loading", "feeds", "sessions", "iobinding", "candidates", "models"),
+    "Measure": (
+        "timing",
+        "timing.candidates",
+        "profiling",
+        "runtime.costs",
+        "timing.peaks",
+        "sweep",
+    ),
+    "Compare results": ("discrepancy", "discrepancy.bounds", "discrepancy.summation", "dtypes"),
+    "Run models": tuple(
+        f"runtime.{name}" for name in ("loading", "feeds", "sessions", "iobinding", "models")
+    ),
     "Transform and execute": ("einsum", "evaluator", "backend"),
-    "Know the machine": ("environment", "providers"),
-    "Conclude and show": ("claims", "conclusion", "display", "plotting", "report"),
-    "Write a page": ("args", "errors"),
+    "Know the machine": ("runtime.environment", "runtime.providers"),
+    "Conclude and show": ("timing.claims", "plotting", "report"),
+    "Write a page": ("args", "pages", "pages.conclusion", "pages.show", "errors"),
 }
 
 _HEADING = "Pages that use this module"
@@ -120,7 +129,7 @@ def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:
     for name in ortmeter.__all__:
         documented = (f"{module}.{name}" for module in modules)
         entry = next((objects[full] for full in documented if full in objects), None)
-        # `ortmeter.environment` is already the name of a module.
+        # `ortmeter.runtime.environment` is already the name of a module.
         if entry and f"ortmeter.{name}" not in objects:
             objects[f"ortmeter.{name}"] = entry._replace(aliased=True)
 
@@ -170,7 +179,7 @@ def _owner(module: ModuleType, name: str) -> str:
     defined_in = getattr(getattr(module, name), "__module__", None) or module.__name__
     known = {full for names in public_modules().values() for full in names}
     parents = [full for full in known if f"{defined_in}.".startswith(f"{full}.")]
-    return parents[0] if parents else module.__name__
+    return max(parents, key=len, default=module.__name__)
 
 
 def _write_if_changed(file: Path, text: str) -> None:

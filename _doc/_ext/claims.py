@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from _ext.tables import list_table, plain, reference
-from ortmeter.claims import sentences
-from ortmeter.results import Record
+from ortmeter.pages import Record
+from ortmeter.timing.claims import sentences
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
-from ortmeter.models import layer_norm_matmul, sample_cnn
+from ortmeter.runtime.models import layer_norm_matmul, sample_cnn
 
 #: Where the reports are, below the folder of the site.
 REPORTS = Path("_static", "reports")

@@ -13,7 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 from _ext.claims import claims_text
 from _ext.gallery import SECTIONS
 from _ext.tables import list_table, plain, reference
-from ortmeter.results import Record, load_records
+from ortmeter.pages import Record, load_records
 
 #: The page that measures the peaks of a machine.
 PEAKS_PAGE = "plot_op_gemm2_cuda"

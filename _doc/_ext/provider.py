@@ -6,9 +6,9 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.errors import ExtensionError
 
-from ortmeter.environment import Environment, environment
 from ortmeter.errors import OrtMeterError
-from ortmeter.providers import Provider, resolve_provider
+from ortmeter.runtime.environment import Environment, environment
+from ortmeter.runtime.providers import Provider, resolve_provider
 
 
 def chosen_provider() -> Provider:

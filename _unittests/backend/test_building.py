@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from ortmeter.backend import FallbackWarning, OrtBackend, building
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 
 X = torch.arange(12.0).reshape(3, 4)
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from ortmeter.backend import OrtBackend, _internals
 from ortmeter.backend._internals import call_on_tensors
-from ortmeter.providers import Provider
-from ortmeter.sessions import make_session
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] X, bool[n] B) => (float[n] Y, bool[n] C) { Y = Where(B, X, X)  C = Not(B) }"""

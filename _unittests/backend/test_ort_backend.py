@@ -8,7 +8,7 @@ from torch._dynamo.backends import registry
 
 from ortmeter.backend import OrtBackend, building, compile_graph, explain
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
-from ortmeter.providers import usable_providers
+from ortmeter.runtime.providers import usable_providers
 
 X = torch.arange(12.0).reshape(3, 4)
 

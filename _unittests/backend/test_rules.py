@@ -7,7 +7,7 @@ from backend_patterns import EVERY, PATTERNS
 
 from ortmeter.backend.rules import RULES
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.sessions import make_session, node_assignment
+from ortmeter.runtime.sessions import make_session, node_assignment
 
 # ONNX Runtime takes no bfloat16 from numpy.
 FIRES = [(n, e) for n, pattern in PATTERNS.items() for e in pattern.cpu if e != "bfloat16"]

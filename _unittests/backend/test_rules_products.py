@@ -13,7 +13,7 @@ from ortmeter.backend import OrtBackend, weights
 from ortmeter.backend.rules import RULES
 from ortmeter.backend.rules.merging import MOST_ROWS, allow_copies
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.sessions import make_session, node_assignment
+from ortmeter.runtime.sessions import make_session, node_assignment
 
 SLICES = Graph(
     """g (real[n, 4, 8] X) => (real[n, 4, 3] A, real[n, 4, 1] B, real[n, 4, 4] C) {

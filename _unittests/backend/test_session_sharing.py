@@ -7,9 +7,9 @@ import onnxruntime
 import pytest
 
 from ortmeter.errors import ModelError
-from ortmeter.ortvalues import to_ortvalue
-from ortmeter.providers import Provider
-from ortmeter.sessions import make_session
+from ortmeter.runtime.ortvalues import to_ortvalue
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n, 64] X) => (float[n, 64] Y) { Y = Add(X, W) }"""

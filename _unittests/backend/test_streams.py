@@ -7,7 +7,7 @@ import torch
 
 from ortmeter.backend import streams
 from ortmeter.backend.streams import follow_stream, session_stream
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 
 
 class FakeStream:

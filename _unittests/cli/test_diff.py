@@ -6,7 +6,7 @@ import pytest
 
 import ortmeter
 from ortmeter.cli import main
-from ortmeter.models import layer_norm_matmul
+from ortmeter.runtime.models import layer_norm_matmul
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 SIZES = ["--dim", "a=2", "--dim", "b=3"]

@@ -14,7 +14,7 @@ import onnx.helper
 import onnx.parser
 import pytest
 
-from ortmeter.models import layer_norm_matmul
+from ortmeter.runtime.models import layer_norm_matmul
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import pytest
 from ortmeter.cli import main
 from ortmeter.cli.options import number, split, thread_count
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.providers import resolve_provider
+from ortmeter.runtime.providers import resolve_provider
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 

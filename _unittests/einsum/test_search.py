@@ -20,8 +20,8 @@ from ortmeter.einsum._race import Race, _promising, race
 from ortmeter.einsum._splitting import split_transposes
 from ortmeter.einsum._transposes import merge_axes, split_transpose, transpose_seconds
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.providers import Provider
-from ortmeter.sessions import make_session, optimized_model
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session, optimized_model
 from ortmeter.timing import Comparison, Measurement
 
 SEED = "bsnh,btnh->bnts"

@@ -17,8 +17,8 @@ from ortmeter.errors import (
 )
 from ortmeter.evaluator import attribution
 from ortmeter.evaluator.attribution import attribute
-from ortmeter.models import layer_norm_matmul
-from ortmeter.providers import usable_providers
+from ortmeter.runtime.models import layer_norm_matmul
+from ortmeter.runtime.providers import usable_providers
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 # Twelve nodes, a branch that joins, operators of several kinds.

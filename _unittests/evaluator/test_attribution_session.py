@@ -9,8 +9,8 @@ import ortmeter
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator import attribution_session, explain_session
 from ortmeter.evaluator.attribution_session import run_session
-from ortmeter.feeds import random_feeds
-from ortmeter.models import layer_norm_matmul
+from ortmeter.runtime.feeds import random_feeds
+from ortmeter.runtime.models import layer_norm_matmul
 
 HEADER = '<ir_version: 11, opset_import: ["": 23]>'
 SOURCES = ("reference",)

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from ortmeter.errors import ModelError
 from ortmeter.evaluator import Evaluator, _ort_source
 from ortmeter.evaluator._ort_sessions import SessionCache
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 
 HEAD = '<ir_version: 10, opset_import: ["": {}]>'
 

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.models import sample_cnn
 from ortmeter.plotting import comparison_plot, draw_model, node_plot, operator_plot, profile_notes
 from ortmeter.profiling import merge_profiles, profile
+from ortmeter.runtime.models import sample_cnn
 
 MODEL = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
 g (float[4] X) => (float[4] Y) {

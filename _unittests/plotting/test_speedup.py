@@ -1,9 +1,9 @@
 import pytest
 from matplotlib import pyplot as plt
 
-from ortmeter.claims import compare_ratio
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting import speedup_plot
+from ortmeter.timing.claims import compare_ratio
 
 CLAIMS = [
     compare_ratio("b", "a", 1.5, (1.2, 1.9)).at(size=256),

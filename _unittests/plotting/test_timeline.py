@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.models import sample_cnn
 from ortmeter.plotting import timeline_figure, timeline_plot
 from ortmeter.profiling import profile
+from ortmeter.runtime.models import sample_cnn
 
 
 class Ran:

@@ -5,7 +5,7 @@ import pytest
 from profile_writer import two_runs, write
 
 from ortmeter.profiling import read_profile
-from ortmeter.sessions import make_session
+from ortmeter.runtime.sessions import make_session
 
 MODELS = {
     "loop": """<ir_version: 10, opset_import: ["": 21]>

@@ -3,9 +3,9 @@ import dataclasses
 import pytest
 from profile_writer import kernel_event, run_event, two_runs, write
 
-from ortmeter.claims import compare_ratio
 from ortmeter.profiling import read_profile
 from ortmeter.profiling.caveats import find_caveats
+from ortmeter.timing.claims import compare_ratio
 
 LONG = [
     kernel_event("first", 101, 400),

@@ -3,7 +3,6 @@ import pytest
 from profile_writer import run_event, two_runs, write
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.models import sample_cnn
 from ortmeter.profiling import (
     ProfileCheck,
     check_profiles,
@@ -11,6 +10,7 @@ from ortmeter.profiling import (
     profile_together,
     read_profile,
 )
+from ortmeter.runtime.models import sample_cnn
 from ortmeter.timing import Measurement
 
 

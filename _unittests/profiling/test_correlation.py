@@ -3,10 +3,10 @@ import onnx
 import pandas as pd
 import pytest
 
-from ortmeter.loading import load_model
 from ortmeter.profiling import read_profile
 from ortmeter.profiling.correlation import domains, find_nodes, name_nodes, walk
-from ortmeter.sessions import make_session
+from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.sessions import make_session
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "other": 1]>'
 

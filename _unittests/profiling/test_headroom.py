@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ortmeter.peaks import Peaks
 from ortmeter.profiling import find_headroom
+from ortmeter.timing.peaks import Peaks
 
 PEAKS = Peaks(gflop_per_s=100, gb_per_s=10)
 COLUMNS = ["name", "op", "median", "flop", "bytes"]

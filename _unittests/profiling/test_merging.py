@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from profile_writer import kernel_event, run_event, two_runs, write
 
-from ortmeter.loading import load_model
 from ortmeter.profiling import merge_profiles, profile, read_profile
+from ortmeter.runtime.loading import load_model
 
 SHAPES = st.lists(st.integers(0, 3), max_size=2).map(tuple)
 TENSORS = st.lists(st.tuples(st.sampled_from(["float", "int64", "bool"]), SHAPES), max_size=2)

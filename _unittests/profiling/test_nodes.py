@@ -3,9 +3,9 @@ import onnx
 import pytest
 from profile_writer import kernel_event, run_event, write
 
-from ortmeter.loading import load_model
 from ortmeter.profiling import profile, read_profile
-from ortmeter.sessions import make_session
+from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.sessions import make_session
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n, 4] X) => (float[n, 2] Y) <float[4, 2] W = {1, 2, 3, 4, 5, 6, 7, 8}, float hi = {6.0}>

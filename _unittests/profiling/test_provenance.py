@@ -1,10 +1,10 @@
 import pytest
 
-from ortmeter.loading import load_model
-from ortmeter.models import sample_cnn
 from ortmeter.profiling.correlation import name_nodes
 from ortmeter.profiling.provenance import origins
-from ortmeter.sessions import optimized_model
+from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.models import sample_cnn
+from ortmeter.runtime.sessions import optimized_model
 
 HEAD = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "com.microsoft.nchwc": 1]>
 g (float[2, 2] X, float[2, 2] W) => (float[2, 2] Y)"""

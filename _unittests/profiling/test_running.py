@@ -6,9 +6,9 @@ import onnx
 import pytest
 
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError
-from ortmeter.loading import load_model
-from ortmeter.models import sample_cnn
 from ortmeter.profiling import profile, profile_together, running
+from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.models import sample_cnn
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] X, int64[k] I) => (float[k] Y) { Z = Abs(X)  [pick] Y = Gather(Z, I) }"""

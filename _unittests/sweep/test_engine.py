@@ -13,7 +13,7 @@ import pytest
 from sweep_pages import NUMBERS, files_of, is_alive
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.results import load_records
+from ortmeter.pages import load_records
 from ortmeter.sweep import LineWatcher, load_sweep, run_sweep
 from ortmeter.sweep.machine import describe_machine
 

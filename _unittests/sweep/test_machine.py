@@ -10,8 +10,8 @@ import tracemalloc
 import pytest
 
 import ortmeter
-from ortmeter.environment import Gpu, environment
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.runtime.environment import Gpu, environment
 from ortmeter.sweep import machine
 from ortmeter.sweep.machine import (
     code_version,

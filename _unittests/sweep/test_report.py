@@ -7,11 +7,11 @@ import pytest
 from matplotlib import pyplot as plt
 from sweep_samples import failure, group, outcome, sweep
 
-from ortmeter.claims import fact
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
 from ortmeter.sweep.report import sweep_report
 from ortmeter.timing import Comparison, Comparisons, Measurement
+from ortmeter.timing.claims import fact
 
 
 @pytest.fixture(autouse=True)

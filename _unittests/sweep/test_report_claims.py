@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from sweep_samples import failure, group, outcome, sweep
 
-from ortmeter.claims import Answer, compare_ratio, fact, judge
 from ortmeter.sweep.report import sweep_report
 from ortmeter.timing import Comparisons
+from ortmeter.timing.claims import Answer, compare_ratio, fact, judge
 
 
 def conclusion(*outcomes):

@@ -7,7 +7,7 @@ import pytest
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, RecordError
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 from ortmeter.sweep import Task, load_sweep
 from ortmeter.sweep.child import Attempt
 from ortmeter.sweep.machine import describe_machine

@@ -1,6 +1,6 @@
 import ortmeter
-from ortmeter.providers import Provider
-from ortmeter.results import record
+from ortmeter.pages import record
+from ortmeter.runtime.providers import Provider
 from ortmeter.sweep import BarWatcher, Outcome, Task
 
 TASKS = [Task("plot_x", {"n": str(i)}) for i in range(4)]

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from fakes import FakeClock
 
-from ortmeter.candidates import function_candidate
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.timing import Candidate, Comparison, Measurement, Recipe, measure, measure_each
+from ortmeter.timing.candidates import function_candidate
 from ortmeter.timing.processes import collect, main
 
 

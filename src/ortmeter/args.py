@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NoReturn
 
-from ortmeter._host import command_line
-from ortmeter._page_check import answer_if_asked
-from ortmeter._params import Declaration, Param, Setting, as_text, declare, fast_mode
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.host import command_line
+from ortmeter.page_check import answer_if_asked
+from ortmeter.params import Declaration, Param, Setting, as_text, declare, fast_mode
 
 __all__ = ["Arguments", "Param", "get_parsed_args"]
 

@@ -62,7 +62,7 @@ import ortmeter
 from ortmeter import Param, show
 from ortmeter.backend import OrtBackend
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.environment import environment
+from ortmeter.runtime.environment import environment
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.measurement import format_seconds
 
@@ -120,7 +120,7 @@ class Block(torch.nn.Module):
         self.up = torch.nn.Linear(features, hidden)
         self.down = torch.nn.Linear(hidden, features)
 
-    def forward(self, x):  # noqa: D102
+    def forward(self, x):
         norm = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON) * self.scale
         return x + self.down(torch.relu(self.up(norm)))
 

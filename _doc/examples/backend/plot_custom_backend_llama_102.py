@@ -61,9 +61,9 @@ import ortmeter
 from ortmeter import Param, show
 from ortmeter.backend import LEVELS, OrtBackend
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.environment import environment
 from ortmeter.plotting import operator_plot
 from ortmeter.profiling import profile
+from ortmeter.runtime.environment import environment
 from ortmeter.timing import Candidate, Comparison, Measurement
 
 with warnings.catch_warnings():
@@ -159,7 +159,7 @@ class LastHidden(torch.nn.Module):
         super().__init__()
         self.llama = llama
 
-    def forward(self, tokens, mask=None):  # noqa: D102
+    def forward(self, tokens, mask=None):
         return self.llama(tokens, attention_mask=mask, use_cache=False).last_hidden_state
 
 
@@ -450,7 +450,7 @@ class Products(torch.nn.Module):
         linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
         self.linears = torch.nn.ModuleList(linears)
 
-    def forward(self, rows, queries, keys, scores, values):  # noqa: D102
+    def forward(self, rows, queries, keys, scores, values):
         products = [layer(x) for layer, x in zip(self.linears, rows, strict=True)]
         products += [q @ k.transpose(-1, -2) for q, k in zip(queries, keys, strict=True)]
         return products + [s @ v for s, v in zip(scores, values, strict=True)]

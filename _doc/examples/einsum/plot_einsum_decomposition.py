@@ -46,9 +46,9 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter import Param, show
 from ortmeter.einsum import decompose_einsum, einsum_model, optimize_einsum
-from ortmeter.environment import environment, usable_cores
 from ortmeter.plotting import candidates_figure, operator_plot, profile_notes
 from ortmeter.profiling import profile
+from ortmeter.runtime.environment import environment, usable_cores
 
 args = ortmeter.get_parsed_args(
     "plot_einsum_decomposition",

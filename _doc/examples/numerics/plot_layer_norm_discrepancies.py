@@ -54,12 +54,12 @@ from pandas import DataFrame, concat
 
 import ortmeter
 from ortmeter import Param, show
+from ortmeter.discrepancy.bounds import layer_norm_error_bound, matmul_error_bound
 from ortmeter.dtypes import numpy_dtype, unit_roundoff
-from ortmeter.environment import environment
-from ortmeter.error_bounds import layer_norm_error_bound, matmul_error_bound
 from ortmeter.evaluator import Evaluator, attribute
-from ortmeter.models import layer_norm_matmul
 from ortmeter.plotting import error_plot
+from ortmeter.runtime.environment import environment
+from ortmeter.runtime.models import layer_norm_matmul
 
 TYPES = ("float32", "float16", "bfloat16")
 WEIGHTS = ("positive", "centred")
@@ -131,10 +131,10 @@ show(DataFrame(list_cases()))
 #
 # The reference is the same expression in float64, on the weights and inputs as they are once
 # rounded to their type. The bound is derived from those of the two kernels
-# (:func:`~ortmeter.error_bounds.layer_norm_error_bound`,
-# :func:`~ortmeter.error_bounds.matmul_error_bound`): the error of the normalization goes through
-# :math:`|W|`, the product adds its own, the last addition rounds once more. It holds for any
-# order of the additions, hence for any library that accumulates in float32.
+# (:func:`~ortmeter.discrepancy.bounds.layer_norm_error_bound`,
+# :func:`~ortmeter.discrepancy.bounds.matmul_error_bound`): the error of the normalization goes
+# through :math:`|W|`, the product adds its own, the last addition rounds once more. It holds for
+# any order of the additions, hence for any library that accumulates in float32.
 
 EPSILON = 1e-5
 SECOND_ORDER = 1.02  # the product rounds the error of the normalization too

@@ -54,12 +54,12 @@ from pandas import DataFrame
 
 import ortmeter
 from ortmeter import Param, show
-from ortmeter.arrays import as_numpy
+from ortmeter.discrepancy.bounds import layer_norm_error_bound, mean_error_bound, sum_error_bound
+from ortmeter.discrepancy.summation import SUMMATIONS, exact_sum, orders, simulated_sum
 from ortmeter.dtypes import float_info, numpy_dtype, torch_dtype, unit_roundoff
-from ortmeter.environment import environment
-from ortmeter.error_bounds import layer_norm_error_bound, mean_error_bound, sum_error_bound
 from ortmeter.plotting import spread_plot
-from ortmeter.summation import SUMMATIONS, exact_sum, orders, simulated_sum
+from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.environment import environment
 
 TYPES = {"float64": 11, "float32": 1, "float16": 10, "bfloat16": 16}
 
@@ -132,8 +132,8 @@ def draw(n, count):
 # -------------------
 #
 # They are simulated exactly: every addition is rounded to the type of the terms
-# (:func:`~ortmeter.summation.simulated_sum`). Four terms are enough to tell them apart. In float16,
-# 2048 + 1 is half way between two numbers and is rounded to 2048.
+# (:func:`~ortmeter.discrepancy.summation.simulated_sum`). Four terms are enough to tell them apart.
+# In float16, 2048 + 1 is half way between two numbers and is rounded to 2048.
 
 few = np.float16([2048, 1, 1, 1])
 show(DataFrame({name: [float(simulated_sum(few, name))] for name in SUMMATIONS}, index=["sum"]))
@@ -143,10 +143,10 @@ show(DataFrame({name: [float(simulated_sum(few, name))] for name in SUMMATIONS},
 # ------------------------------
 #
 # The reference is ``math.fsum``, the exact sum rounded to float64. The bounds are those of
-# the table above (:func:`~ortmeter.error_bounds.sum_error_bound`) and every sum must be within its
-# own, for every order: this is asserted while the spread is measured. The unit of the results is
-# the ulp of the exact sum, the distance between consecutive numbers of the type at that place. A
-# sum that overflows has no error to compare: it is counted.
+# the table above (:func:`~ortmeter.discrepancy.bounds.sum_error_bound`) and every sum must be
+# within its own, for every order: this is asserted while the spread is measured. The unit of the
+# results is the ulp of the exact sum, the distance between consecutive numbers of the type at that
+# place. A sum that overflows has no error to compare: it is counted.
 
 
 def ulp(value, dtype):
@@ -340,9 +340,9 @@ for name in TYPES:
 
 # %%
 # The bounds are those of any order, with an accumulator in float32 or float64
-# (:func:`~ortmeter.error_bounds.mean_error_bound`,
-# :func:`~ortmeter.error_bounds.layer_norm_error_bound`). Every result must be within them, which is
-# asserted.
+# (:func:`~ortmeter.discrepancy.bounds.mean_error_bound`,
+# :func:`~ortmeter.discrepancy.bounds.layer_norm_error_bound`). Every result must be within them,
+# which is asserted.
 
 
 def references(values):
@@ -637,4 +637,4 @@ show(ortmeter.replay(report, ortmeter.load_records(here.page)))
 # processor and on the provider. Left out: reductions over another axis or over a batch of vectors,
 # where the order may depend on the size of the batch; atomic additions, whose order changes at each
 # run; accumulators in 16 bits inside a library; products of matrices, which have a bound of their
-# own (:func:`~ortmeter.error_bounds.matmul_error_bound`).
+# own (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound`).

@@ -55,10 +55,7 @@ from threadpoolctl import threadpool_limits
 
 import ortmeter
 from ortmeter import Param, show
-from ortmeter.claims import enumerate_items
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.environment import environment
-from ortmeter.peaks import Peaks, add_shares, measured_peaks
 from ortmeter.plotting import node_plot, operator_plot, profile_notes
 from ortmeter.profiling import (
     ProfileCheck,
@@ -67,7 +64,10 @@ from ortmeter.profiling import (
     merge_profiles,
     profile_together,
 )
+from ortmeter.runtime.environment import environment
 from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.claims import enumerate_items
+from ortmeter.timing.peaks import Peaks, add_shares, measured_peaks
 
 # %%
 # The same options work on the command line, ``python plot_kmeans_profiling.py --clusters 64``.

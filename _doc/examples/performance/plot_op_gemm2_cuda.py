@@ -50,8 +50,8 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter import Param, show
 from ortmeter.dtypes import numpy_dtype
-from ortmeter.environment import environment
-from ortmeter.peaks import add_shares, measured_peaks
+from ortmeter.runtime.environment import environment
+from ortmeter.timing.peaks import add_shares, measured_peaks
 
 args = ortmeter.get_parsed_args(
     "plot_op_gemm2_cuda",
@@ -160,8 +160,8 @@ ortmeter.draw_model(shown["two Gemms (constant)"], title="two Gemms (constant)")
 # for every type that the provider has. The reference is the product in float64 of the same
 # operands. The tolerance is not chosen, it is derived: a product of :math:`K` terms accumulated
 # in float32 and rounded to the type of the output is within :math:`K u_{32} |X||W| + u\,|XW|` of
-# the exact one, element by element (:func:`~ortmeter.error_bounds.matmul_error_bound`). TF32 is
-# off: with it, the operands would be rounded to 11 significant bits first, and the bound would
+# the exact one, element by element (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). TF32
+# is off: with it, the operands would be rounded to 11 significant bits first, and the bound would
 # say so.
 
 
@@ -261,8 +261,9 @@ results = ortmeter.measure_each(
 )
 
 # %%
-# For scale, we also measure this machine's best Gemm and copy throughput (:mod:`~ortmeter.peaks`).
-# The throughputs of the table count the operations and the moves of the first one.
+# For scale, we also measure this machine's best Gemm and copy throughput
+# (:mod:`~ortmeter.timing.peaks`). The throughputs of the table count the operations and the moves
+# of the first one.
 
 peaks = measured_peaks(provider=provider, threads=args.threads, itype=args.itype)
 print(f"peaks: {peaks}")

@@ -47,9 +47,6 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter import Param, show
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.environment import cpu_flags, environment
-from ortmeter.models import sample_cnn
-from ortmeter.peaks import Peaks, add_shares, measured_peaks
 from ortmeter.plotting import comparison_plot, operator_plot, profile_notes, timeline_figure
 from ortmeter.profiling import (
     ProfileCheck,
@@ -58,6 +55,9 @@ from ortmeter.profiling import (
     merge_profiles,
     profile_together,
 )
+from ortmeter.runtime.environment import cpu_flags, environment
+from ortmeter.runtime.models import sample_cnn
+from ortmeter.timing.peaks import Peaks, add_shares, measured_peaks
 
 args = ortmeter.get_parsed_args(
     "plot_profiling",

@@ -50,7 +50,7 @@ from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 
 import ortmeter
 from ortmeter import Param, show
-from ortmeter.environment import environment
+from ortmeter.runtime.environment import environment
 from ortmeter.sweep import Outcome, SweepResult, Task, run_sweep
 
 args = ortmeter.get_parsed_args(
@@ -115,7 +115,7 @@ ortmeter.draw_model(shown["Concat then ReduceSum"], title="Concat then ReduceSum
 #
 # Any script can be swept that declares its parameters with
 # :func:`~ortmeter.args.get_parsed_args` and keeps what it measured with
-# :func:`~ortmeter.results.record`, as all the pages of this site do. This one has the six moves as
+# :func:`~ortmeter.pages.record`, as all the pages of this site do. This one has the six moves as
 # well, in small: the candidates must agree with the sum in extended precision, within the bound of
 # two additions, :math:`2u(|X| + |Y| + |Z|)` to the first order.
 

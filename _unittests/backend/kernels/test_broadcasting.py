@@ -12,7 +12,7 @@ from ortmeter.backend.kernels.compiler import compile_library
 from ortmeter.backend.kernels.expression import Expression
 from ortmeter.backend.kernels.sources import cpu_source
 from ortmeter.errors import ModelError
-from ortmeter.sessions import make_session
+from ortmeter.runtime.sessions import make_session
 
 WEIGHTED = Expression((F32, F32, F32), (step("Mul", "x0", "x1"), step("Sub", "t0", "x2")))
 # Elements of one, two, four and eight bytes.

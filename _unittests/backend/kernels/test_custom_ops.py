@@ -8,7 +8,7 @@ from backend_kernels import kernel_model, unary
 from ortmeter.backend.kernels.compiler import compile_library
 from ortmeter.backend.kernels.sources import cpu_source
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.sessions import make_session
+from ortmeter.runtime.sessions import make_session
 
 NEGATIVE = unary("Neg")
 MODEL = ir.to_proto(kernel_model(NEGATIVE))

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ortmeter.backend import CompiledGraph, KernelWarning, OrtBackend, explain
 from ortmeter.backend.levels import apply_level, optimize_model, parse_level
-from ortmeter.sessions import make_session
+from ortmeter.runtime.sessions import make_session
 
 BELOW, LEVEL = "default+onnxruntime", "default+onnxruntime+experimental"
 GATED = """g (float[n, 8] X, float[n, 8] U, float[8] B) => (float[n, 8] Y) {

@@ -16,7 +16,7 @@ from ortmeter.backend.kernels.library import build_library
 from ortmeter.backend.kernels.operators import MICROSOFT
 from ortmeter.backend.kernels.sources import cpu_source
 from ortmeter.backend.kernels.trial import check_library
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 
 CPU = Provider("cpu")
 GATE = Expression((F32, F32), (step("Sigmoid", "x0"), step("Mul", "t0", "x1")))

@@ -13,8 +13,8 @@ import torch
 from torch.fx import Node
 
 from ortmeter.optional import import_optional
-from ortmeter.ortvalues import EXPORTS, to_ortvalue
-from ortmeter.providers import Provider
+from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
+from ortmeter.runtime.providers import Provider
 
 __all__ = [
     "Call",

@@ -27,9 +27,9 @@ from ortmeter.backend.weights import (
     share_initializers,
     take_constants,
 )
-from ortmeter.ortvalues import to_ortvalue
-from ortmeter.providers import Provider
-from ortmeter.sessions import make_session, node_assignment
+from ortmeter.runtime.ortvalues import to_ortvalue
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session, node_assignment
 
 if TYPE_CHECKING:
     import onnxruntime

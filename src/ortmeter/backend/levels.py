@@ -22,7 +22,7 @@ from ortmeter.backend._noise import quiet
 from ortmeter.backend.kernels import ELEMENT_WISE, ChainRule, FusedChains
 from ortmeter.backend.rules import RULES, Rule
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 
 __all__ = ["LEVELS", "Level", "Optimized", "apply_level", "optimize_model", "parse_level"]
 
@@ -170,7 +170,7 @@ def apply_level(model: ir.Model, level: Level, *, provider: str = "cpu") -> dict
 
     Examples
     --------
-    >>> from ortmeter.loading import load_model
+    >>> from ortmeter.runtime.loading import load_model
     >>> text = '''<ir_version: 10, opset_import: ["": 23]>
     ... g (float[2, 4] X) => (float[2, 4] Y) { S = Sigmoid(X)  Y = Mul(X, S) }'''
     >>> model = ir.from_proto(load_model(text))
@@ -197,7 +197,7 @@ def optimize_model(model: ir.Model, level: Level, *, provider: str = "cpu") -> O
 
     Examples
     --------
-    >>> from ortmeter.loading import load_model
+    >>> from ortmeter.runtime.loading import load_model
     >>> text = '''<ir_version: 10, opset_import: ["": 23]>
     ... g (float[2, 4] X) => (float[2, 4] Y) { S = Sigmoid(X)  Y = Mul(X, S) }'''
     >>> model = ir.from_proto(load_model(text))

@@ -15,7 +15,7 @@ from ortmeter.backend.levels import parse_level
 from ortmeter.backend.record import CompiledGraph, Fallback
 from ortmeter.backend.runner import GraphRunner
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.providers import resolve_provider
+from ortmeter.runtime.providers import resolve_provider
 
 __all__ = ["OrtBackend", "compile_graph"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import onnx
 
-from ortmeter._files import write_atomically
-from ortmeter._graphs import walk_nodes
+from ortmeter.files import write_atomically
+from ortmeter.runtime.graphs import walk_nodes
 
 __all__ = ["CompiledGraph", "Fallback", "count_operators", "dump_model", "resident_bytes"]
 
@@ -154,7 +154,7 @@ def count_operators(model: onnx.ModelProto) -> dict[str, int]:
 
     Examples
     --------
-    >>> from ortmeter.loading import load_model
+    >>> from ortmeter.runtime.loading import load_model
     >>> text = '''<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
     ... g (float[n] X) => (float[n] Y) { A = Abs(X)  Y = com.microsoft.QuickGelu(A) }'''
     >>> count_operators(load_model(text))

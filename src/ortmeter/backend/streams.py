@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ortmeter.backend._internals import Call
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 
 if TYPE_CHECKING:
     from torch.cuda import Stream

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from ortmeter.candidates import session_candidate
 from ortmeter.cli.memory import memory_of_candidate
 from ortmeter.cli.options import (
     add_feeds,
@@ -18,9 +17,10 @@ from ortmeter.cli.options import (
     split,
     thread_count,
 )
-from ortmeter.providers import resolve_provider
 from ortmeter.report import Report
+from ortmeter.runtime.providers import resolve_provider
 from ortmeter.timing import Candidate, Comparison, measure
+from ortmeter.timing.candidates import session_candidate
 
 __all__ = ["register", "run"]
 

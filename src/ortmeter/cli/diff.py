@@ -17,12 +17,12 @@ from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator import Evaluator, SessionExplanation, explain_session, to_float64
 from ortmeter.evaluator.attribution_session import run_session
-from ortmeter.feeds.inputs import declared_inputs
-from ortmeter.loading import load_model
 from ortmeter.plotting import NodeNote, draw_model
-from ortmeter.providers import Provider, resolve_provider
 from ortmeter.report import Report
-from ortmeter.sessions import make_session
+from ortmeter.runtime.feeds.inputs import declared_inputs
+from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.sessions import make_session
 
 __all__ = ["register", "run"]
 

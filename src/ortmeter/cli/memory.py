@@ -6,10 +6,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ortmeter._child import child_command
-from ortmeter.candidates import candidate_from_files
+from ortmeter.child import child_command
 from ortmeter.errors import ModelError
 from ortmeter.timing import Candidate
+from ortmeter.timing.candidates import candidate_from_files
 
 __all__ = ["main", "memory_of_candidate"]
 
@@ -23,7 +23,7 @@ def memory_of_candidate(candidate: Candidate) -> float | None:
     Parameters
     ----------
     candidate : Candidate
-        Made by :func:`~ortmeter.candidates.session_candidate`.
+        Made by :func:`~ortmeter.timing.candidates.session_candidate`.
 
     Returns
     -------

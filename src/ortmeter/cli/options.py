@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.feeds import read_feeds, shared_feeds
-from ortmeter.feeds.inputs import declared_inputs
-from ortmeter.loading import load_model
-from ortmeter.sessions import MAX_THREADS
+from ortmeter.runtime.feeds import read_feeds, shared_feeds
+from ortmeter.runtime.feeds.inputs import declared_inputs
+from ortmeter.runtime.loading import load_model
+from ortmeter.runtime.sessions import MAX_THREADS
 
 __all__ = [
     "Feeds",
@@ -90,7 +90,7 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
     Raises
     ------
     FeedError
-        See :func:`~ortmeter.feeds.shared_feeds` and :func:`~ortmeter.feeds.read_feeds`.
+        See :func:`~ortmeter.runtime.feeds.shared_feeds`.
     InvalidArgumentError
         An option is not of the form ``NAME=VALUE``, or is for none of the models.
     """

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter._elementwise import is_integer, wide_dtype
-from ortmeter.arrays import as_numpy, device_of
 from ortmeter.discrepancy._device import compare_on_device, device_reader, is_on_device
 from ortmeter.discrepancy._figures import Figures, Options
 from ortmeter.discrepancy._pieces import Reader, compare_pieces, reader
+from ortmeter.discrepancy.elementwise import is_integer, wide_dtype
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.arrays import as_numpy, device_of
 
 __all__ = ["Side", "compare_sides"]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortmeter._elementwise import float_limits, is_integer
 from ortmeter.discrepancy._figures import CODE_SCALE, CODE_SHIFT, Figures, Options
+from ortmeter.discrepancy.elementwise import float_limits, is_integer
 from ortmeter.discrepancy.tolerance import Tolerance
 
 if TYPE_CHECKING:

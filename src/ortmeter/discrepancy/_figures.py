@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from ortmeter._elementwise import NonFinite
+from ortmeter.discrepancy.elementwise import NonFinite
 from ortmeter.discrepancy.tolerance import Tolerance
 
 __all__ = ["CODE_SCALE", "CODE_SHIFT", "COUNTS", "QUANTILES", "Figures", "Options", "total"]

@@ -10,9 +10,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ortmeter._elementwise import distance, float_limits, is_integer, set_aside, wide_dtype
 from ortmeter.discrepancy._figures import CODE_SCALE, CODE_SHIFT, Figures, Options
-from ortmeter.environment import usable_cores
+from ortmeter.discrepancy.elementwise import (
+    distance,
+    float_limits,
+    is_integer,
+    set_aside,
+    wide_dtype,
+)
+from ortmeter.runtime.environment import usable_cores
 
 __all__ = ["Reader", "compare_pieces", "piece_length", "reader"]
 

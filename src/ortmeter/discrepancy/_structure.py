@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
-from ortmeter.arrays import is_array
 from ortmeter.discrepancy.result import Difference
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.arrays import is_array
 
 __all__ = ["Node", "Pair", "children", "pairs"]
 

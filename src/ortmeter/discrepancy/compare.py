@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ortmeter._elementwise import distance, set_aside, spacing, wide_dtype
 from ortmeter.discrepancy._arrays import Side, compare_sides
 from ortmeter.discrepancy._figures import COUNTS, Figures, Options, total
 from ortmeter.discrepancy._pieces import piece_length
 from ortmeter.discrepancy._structure import Pair, pairs
+from ortmeter.discrepancy.elementwise import distance, set_aside, spacing, wide_dtype
 from ortmeter.discrepancy.result import Difference, Discrepancy, Violation
 from ortmeter.discrepancy.tolerance import EXACT, Tolerance
 from ortmeter.errors import InvalidArgumentError, ShapeMismatchError

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter._elementwise import is_integer, set_aside, wide_dtype
 from ortmeter.discrepancy._arrays import Side
 from ortmeter.discrepancy._pieces import piece_length
 from ortmeter.discrepancy._structure import children
+from ortmeter.discrepancy.elementwise import is_integer, set_aside, wide_dtype
 from ortmeter.discrepancy.result import Discrepancy
 
 __all__ = ["string_diff", "string_type"]

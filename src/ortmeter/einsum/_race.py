@@ -11,10 +11,10 @@ import onnx
 import onnx.shape_inference
 
 from ortmeter.errors import ModelError, OrtMeterError
-from ortmeter.iobinding import BoundSession
 from ortmeter.progress import progress_bar
-from ortmeter.providers import Provider
-from ortmeter.sessions import make_session
+from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Measurement, measure
 
 __all__ = ["Race", "race"]

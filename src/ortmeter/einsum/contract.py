@@ -12,7 +12,7 @@ from ortmeter.einsum.emit import einsum_model
 from ortmeter.einsum.plan import decompose_einsum
 from ortmeter.einsum.search import optimize_einsum
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.sessions import make_session
+from ortmeter.runtime.sessions import make_session
 
 __all__ = ["einsum", "einsum_cache"]
 

@@ -12,7 +12,7 @@ from ortmeter.einsum._candidates import EinsumCandidate, list_candidates
 from ortmeter.einsum._operands import read_operands
 from ortmeter.einsum._race import Race, race
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.providers import Provider, resolve_provider
+from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.measurement import format_seconds
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def optimize_einsum(
         Seed of the candidates, when there are too many orders, of the operands given by their
         shapes, and of the order of the samples.
     provider, threads
-        Settings of the sessions, see :func:`~ortmeter.sessions.make_session`.
+        Settings of the sessions, see :func:`~ortmeter.runtime.sessions.make_session`.
 
     Returns
     -------

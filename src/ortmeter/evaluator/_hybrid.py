@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
-from ortmeter.arrays import as_numpy
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator._context import Context
 from ortmeter.evaluator._feeds import FeedChecker
@@ -16,6 +15,7 @@ from ortmeter.evaluator._plan import Plan, Step, Watch
 from ortmeter.evaluator._policy import torch_policy
 from ortmeter.evaluator._values import element_type, fed_library, is_torch
 from ortmeter.evaluator.evaluation import Evaluator
+from ortmeter.runtime.arrays import as_numpy
 
 __all__ = ["BASELINE", "CANDIDATE", "Hybrid", "Visit", "exact_feeds", "parts"]
 

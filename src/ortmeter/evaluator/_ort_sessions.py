@@ -11,8 +11,8 @@ import onnx.helper
 
 from ortmeter.evaluator._node import Node
 from ortmeter.evaluator._values import type_proto
-from ortmeter.providers import Provider
-from ortmeter.sessions import make_session
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session
 
 if TYPE_CHECKING:
     import onnxruntime

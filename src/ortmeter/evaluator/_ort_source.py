@@ -9,8 +9,8 @@ from ortmeter.evaluator._kernels import Kernel, RefusedError
 from ortmeter.evaluator._node import Node
 from ortmeter.evaluator._ort_sessions import SessionCache, one_node_model
 from ortmeter.evaluator._values import Memory, Signature, element_type, signature
-from ortmeter.iobinding import BoundSession
 from ortmeter.optional import import_optional
+from ortmeter.runtime.iobinding import BoundSession
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -31,7 +31,7 @@ class OrtSource:
     memory : Memory
         Where results are put; its device is the provider.
     tf32 : bool
-        See :func:`~ortmeter.sessions.make_session`.
+        See :func:`~ortmeter.runtime.sessions.make_session`.
     """
 
     name = "ort"

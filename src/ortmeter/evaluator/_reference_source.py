@@ -11,11 +11,11 @@ import onnx.shape_inference
 from onnx.reference.ops import aionnx_preview, aionnx_preview_training, aionnxml
 from onnx.reference.ops._op_list import load_op
 
-from ortmeter.arrays import as_numpy
 from ortmeter.dtypes import short_name
 from ortmeter.evaluator._kernels import Kernel, RefusedError
 from ortmeter.evaluator._node import Node
 from ortmeter.evaluator._values import Memory, Signature, element_type, signature, type_proto
+from ortmeter.runtime.arrays import as_numpy
 
 __all__ = ["ReferenceSource"]
 

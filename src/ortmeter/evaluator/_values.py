@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import onnx.helper
 
-from ortmeter.arrays import as_numpy, device_of
 from ortmeter.dtypes import numpy_dtype, onnx_type, torch_dtype
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
-from ortmeter.providers import Provider
+from ortmeter.runtime.arrays import as_numpy, device_of
+from ortmeter.runtime.providers import Provider
 
 if TYPE_CHECKING:
     import torch

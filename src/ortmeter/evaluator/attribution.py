@@ -12,10 +12,10 @@ from ortmeter.evaluator.attribution_result import Attribution, NodeAttribution, 
 from ortmeter.evaluator.attribution_session import run_session
 from ortmeter.evaluator.evaluation import Evaluator
 from ortmeter.evaluator.float64 import to_float64
-from ortmeter.loading import ModelLike, load_model
 from ortmeter.progress import progress_bar
-from ortmeter.providers import Provider, resolve_provider
-from ortmeter.sessions import make_session
+from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.sessions import make_session
 
 __all__ = ["attribute"]
 
@@ -40,7 +40,7 @@ def attribute(
     Parameters
     ----------
     model : ModelProto, bytes, path or text
-        See :func:`~ortmeter.loading.load_model`.
+        See :func:`~ortmeter.runtime.loading.load_model`.
     feeds : mapping of str to array
         Inputs of the model, see :meth:`~ortmeter.evaluator.Evaluator.run`.
     baseline : str or mapping

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from ortmeter._elementwise import is_integer, spacing
-from ortmeter.arrays import as_numpy
 from ortmeter.discrepancy import Discrepancy, max_diff
+from ortmeter.discrepancy.elementwise import is_integer, spacing
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator._hybrid import exact_feeds, parts
@@ -24,10 +23,11 @@ from ortmeter.evaluator._policy import torch_policy
 from ortmeter.evaluator.attribution_result import check_figure, differing, figures, severity
 from ortmeter.evaluator.evaluation import Evaluator
 from ortmeter.evaluator.float64 import to_float64
-from ortmeter.iobinding import BoundSession
-from ortmeter.loading import ModelLike, load_model
-from ortmeter.providers import Provider, resolve_provider
-from ortmeter.sessions import make_session
+from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.sessions import make_session
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -177,7 +177,7 @@ def explain_session(
     Parameters
     ----------
     model : ModelProto, bytes, path or text
-        See :func:`~ortmeter.loading.load_model`.
+        See :func:`~ortmeter.runtime.loading.load_model`.
     feeds : mapping of str to array
         Inputs of the model.
     expected : {"float64", "torch", "reference"}
@@ -185,7 +185,7 @@ def explain_session(
     provider : str or Provider
         ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
     optimization : str
-        Level of optimization of the session, see :func:`~ortmeter.sessions.make_session`.
+        Level of optimization of the session, see :func:`~ortmeter.runtime.sessions.make_session`.
     threads : int
         Threads of the session.
     tf32 : bool
@@ -257,7 +257,7 @@ def run_session(
     Parameters
     ----------
     session : onnxruntime.InferenceSession
-        Created by :func:`~ortmeter.sessions.make_session`.
+        Created by :func:`~ortmeter.runtime.sessions.make_session`.
     feeds : mapping of str to array
         Its inputs.
 

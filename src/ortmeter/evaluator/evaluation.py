@@ -14,8 +14,8 @@ from ortmeter.evaluator._policy import torch_policy
 from ortmeter.evaluator._schema_bodies import SchemaSource
 from ortmeter.evaluator._swaps import KernelKey, Swap, Swaps
 from ortmeter.evaluator._values import Memory, addresses, copy_shared, fed_library
-from ortmeter.loading import ModelLike, load_model
-from ortmeter.providers import Provider, resolve_provider
+from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.providers import Provider, resolve_provider
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ class Evaluator:
     Parameters
     ----------
     model : ModelProto, bytes, path or text
-        See :func:`~ortmeter.loading.load_model`.
+        See :func:`~ortmeter.runtime.loading.load_model`.
     kernels : mapping, optional
         Kernels that replace those of the sources: ``{"LayerNormalization": "ort"}`` by operator,
         ``{("com.microsoft", "FusedMatMul"): "reference"}`` for another domain,

@@ -8,11 +8,11 @@ import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
 
-from ortmeter._graphs import walk_nodes
 from ortmeter.evaluator._attributes import dense_array, initializers, subgraphs
 from ortmeter.evaluator._narrow import add_casts, element_types
 from ortmeter.evaluator._node import domain_name, opset_versions
-from ortmeter.loading import ModelLike, load_model
+from ortmeter.runtime.graphs import walk_nodes
+from ortmeter.runtime.loading import ModelLike, load_model
 
 __all__ = ["to_float64"]
 
@@ -52,7 +52,7 @@ def to_float64(model: ModelLike) -> onnx.ModelProto:
     Parameters
     ----------
     model : ModelProto, bytes, path or text
-        See :func:`~ortmeter.loading.load_model`. It is not modified.
+        See :func:`~ortmeter.runtime.loading.load_model`. It is not modified.
 
     Returns
     -------

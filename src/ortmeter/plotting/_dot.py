@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 
-from ortmeter._graphs import bodies
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting._labels import (
     at_most,
@@ -18,6 +17,7 @@ from ortmeter.plotting._labels import (
     tensor_text,
     type_text,
 )
+from ortmeter.runtime.graphs import bodies
 
 __all__ = ["Element", "NodeNote", "write_dot"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortmeter._files import write_atomically
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.files import write_atomically
 from ortmeter.plotting._matplotlib import draw_svg, svg_size
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ import google.protobuf.message
 import onnx
 import onnx.shape_inference
 
-from ortmeter._graphs import walk_nodes
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.loading import ModelLike, load_model
 from ortmeter.plotting._dot import NodeNote, write_dot
 from ortmeter.plotting._labels import clean, shorten
 from ortmeter.plotting._svg import lay_out
 from ortmeter.plotting.drawing import Drawing
+from ortmeter.runtime.graphs import walk_nodes
+from ortmeter.runtime.loading import ModelLike, load_model
 
 __all__ = ["NodeNote", "draw_model"]
 
@@ -34,7 +34,7 @@ def draw_model(
     Parameters
     ----------
     model : ModelProto, bytes, path or text
-        Anything that :func:`ortmeter.loading.load_model` takes.
+        Anything that :func:`ortmeter.runtime.loading.load_model` takes.
     title : str, optional
         Title of the drawing, the name of the graph by default.
     notes : dict of NodeNote, optional

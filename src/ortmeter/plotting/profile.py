@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ortmeter._graphs import walk_nodes
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting._axes import GREY, add_legend, new_axes, series_style
 from ortmeter.plotting._dot import NodeNote
 from ortmeter.plotting._rows import choose_unit, finish, group_small, label_rows, node_label
 from ortmeter.profiling import Profile
+from ortmeter.runtime.graphs import walk_nodes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ortmeter.claims import Claim
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting._axes import (
     GREY,
@@ -15,6 +14,7 @@ from ortmeter.plotting._axes import (
     plain,
     series_style,
 )
+from ortmeter.timing.claims import Claim
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +60,7 @@ def speedup_plot(
     Examples
     --------
     >>> from matplotlib import pyplot as plt
-    >>> from ortmeter.claims import compare_ratio
+    >>> from ortmeter.timing.claims import compare_ratio
     >>> one = compare_ratio("one Gemm", "two Gemms", 1.2, (1.1, 1.3), where={"size": 256})
     >>> ax = speedup_plot([one], title="One big Gemm or two smaller?")
     >>> ax.get_ylabel(), ax.get_xlabel()

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
-from ortmeter.claims import Claim
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting._axes import (
     GREY,
@@ -17,6 +16,7 @@ from ortmeter.plotting._axes import (
     series_style,
     wrap,
 )
+from ortmeter.timing.claims import Claim
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +84,7 @@ def sweep_plot(
     Examples
     --------
     >>> from matplotlib import pyplot as plt
-    >>> from ortmeter.claims import compare_ratio
+    >>> from ortmeter.timing.claims import compare_ratio
     >>> won = compare_ratio("one Gemm", "two Gemms", 1.2, (1.1, 1.3))
     >>> claims = [won.at(size=size) for size in (256, 512)]
     >>> figure = sweep_plot(claims, x="size", title="One Gemm or two?")

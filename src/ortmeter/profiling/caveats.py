@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from ortmeter.claims import Claim, fact
+from ortmeter.timing.claims import Claim, fact
 
 __all__ = ["find_caveats"]
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortmeter.claims import Claim, fact
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.profiling.record import Profile
 from ortmeter.timing import Measurement, speedup
+from ortmeter.timing.claims import Claim, fact
 
 __all__ = ["ProfileCheck", "check_profiles"]
 

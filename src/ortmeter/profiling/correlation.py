@@ -10,8 +10,8 @@ from typing import TypeAlias
 import onnx
 import pandas as pd
 
-from ortmeter._graphs import bodies
 from ortmeter.dtypes import short_name
+from ortmeter.runtime.graphs import bodies
 
 __all__ = ["STANDARD", "CostFunction", "GraphNode", "domains", "find_nodes", "name_nodes", "walk"]
 
@@ -106,7 +106,7 @@ def name_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Examples
     --------
-    >>> from ortmeter.loading import load_model
+    >>> from ortmeter.runtime.loading import load_model
     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
     ... g (float[n] X) => (float[n] Y) { Z = Abs(X)  [last] Y = Neg(Z) }'''
     >>> [node.name for node in name_nodes(load_model(text)).graph.node]

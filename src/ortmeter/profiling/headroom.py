@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from ortmeter.claims import Claim, fact
-from ortmeter.peaks import Peaks
+from ortmeter.timing.claims import Claim, fact
+from ortmeter.timing.peaks import Peaks
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -34,7 +34,7 @@ def origins(optimized: onnx.ModelProto, original: onnx.ModelProto) -> dict[str, 
 
     Examples
     --------
-    >>> from ortmeter.loading import load_model
+    >>> from ortmeter.runtime.loading import load_model
     >>> head = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>'
     >>> before = load_model(head + '''g (float[2,2] X, float[2,2] W) => (float[2,2] Y)
     ... { [product] Z = MatMul(X, W)  [activation] Y = Relu(Z) }''')

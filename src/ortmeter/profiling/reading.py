@@ -10,9 +10,7 @@ import numpy as np
 import onnx
 import pandas as pd
 
-from ortmeter.collector import collector_off
 from ortmeter.errors import OrtMeterError
-from ortmeter.loading import ModelLike, load_model
 from ortmeter.profiling.columns import Columns, Ints, collect
 from ortmeter.profiling.correlation import domains, name_nodes
 from ortmeter.profiling.frames import category, events_frame, session_frame
@@ -20,6 +18,8 @@ from ortmeter.profiling.parsing import EventFile
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.structure import NO_RUN
 from ortmeter.profiling.summary import first_rows, number
+from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.timing.collector import collector_off
 
 __all__ = ["Recording", "read_profile", "read_recording", "read_startup"]
 
@@ -68,7 +68,7 @@ def read_profile(
     >>> import tempfile
     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
     ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
-    >>> from ortmeter.sessions import make_session
+    >>> from ortmeter.runtime.sessions import make_session
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     session = make_session(text, provider="cpu", profile=f"{folder}/run")
     ...     outputs = session.run(None, {"X": np.float32([-1])})

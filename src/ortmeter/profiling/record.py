@@ -8,12 +8,12 @@ from typing import Any
 import onnx
 import pandas as pd
 
-from ortmeter.claims import Claim, fact
-from ortmeter.costs import node_cost
 from ortmeter.profiling import export, nodes, summary
 from ortmeter.profiling.caveats import find_caveats
 from ortmeter.profiling.correlation import CostFunction
+from ortmeter.runtime.costs import node_cost
 from ortmeter.timing import Comparison
+from ortmeter.timing.claims import Claim, fact
 from ortmeter.timing.measurement import format_seconds
 
 __all__ = ["Profile"]

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortmeter.collector import collector_off
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.iobinding import BoundSession
-from ortmeter.loading import ModelLike, is_onnx_text, load_model, model_files
 from ortmeter.profiling.correlation import name_nodes
 from ortmeter.profiling.reading import read_recording, read_startup
 from ortmeter.profiling.record import Profile
-from ortmeter.providers import Provider, resolve_provider
-from ortmeter.sessions import make_session
+from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.loading import ModelLike, is_onnx_text, load_model, model_files
+from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Comparison, Measurement, speedup
+from ortmeter.timing.collector import collector_off
 
 __all__ = ["profile", "profile_together"]
 
@@ -59,12 +59,12 @@ def profile(
     Parameters
     ----------
     model : ModelProto, bytes, path or text
-        See :func:`~ortmeter.loading.load_model`. Nodes without a name get one, operator and rank,
-        unless the model has external data.
+        See :func:`~ortmeter.runtime.loading.load_model`. Nodes without a name get one, operator
+        and rank, unless the model has external data.
     feeds : mapping of str to array
-        Inputs, bound once on the device, see :class:`~ortmeter.iobinding.BoundSession`.
+        Inputs, bound once on the device, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
     provider, optimization, threads, tf32, custom_ops
-        Settings of the session, see :func:`~ortmeter.sessions.make_session`.
+        Settings of the session, see :func:`~ortmeter.runtime.sessions.make_session`.
     repeat : int
         Runs that the statistics are about.
     warmup : int

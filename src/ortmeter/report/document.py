@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from ortmeter._files import replaceable, write_atomically
-from ortmeter._rendering import as_text, flatten, freeze
-from ortmeter.environment import Environment, environment
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.files import replaceable, write_atomically
+from ortmeter.pages.rendering import as_text, flatten, freeze
 from ortmeter.report.html import as_page
+from ortmeter.runtime.environment import Environment, environment
 
 __all__ = ["Report", "Section"]
 

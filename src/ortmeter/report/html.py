@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from ortmeter._rendering import as_html, digits, flatten
-from ortmeter.environment import Environment
+from ortmeter.pages.rendering import as_html, digits, flatten
+from ortmeter.runtime.environment import Environment
 
 __all__ = ["as_page"]
 

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from ortmeter.claims import Answer, Claim, enumerate_items, fact
 from ortmeter.sweep._cells import make_coordinates, varying_names, varying_options
 from ortmeter.sweep.comparison import RunComparison
 from ortmeter.sweep.outcome import Outcome
+from ortmeter.timing.claims import Answer, Claim, enumerate_items, fact
 
 __all__ = ["conclude", "gather_claims"]
 

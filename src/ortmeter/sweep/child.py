@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortmeter._child import child_command
-from ortmeter.results.record import FOLDER_VARIABLE
+from ortmeter.child import child_command
+from ortmeter.pages.record import FOLDER_VARIABLE
 from ortmeter.sweep.machine import LOCK_VARIABLE, pinned
 from ortmeter.sweep.process import Tail, how_it_ended, kill_group, page_environment
 from ortmeter.sweep.script import Script
@@ -151,7 +151,7 @@ def _start(
     # A page that runs a sweep of its own does it within its turn.
     turn = {LOCK_VARIABLE: str(script.parent / "machine.lock")}
     return subprocess.Popen(  # noqa: S603 - the page that is asked for
-        child_command("ortmeter._page_run", script, *arguments, "--record"),
+        child_command("ortmeter.sweep.page_run", script, *arguments, "--record"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

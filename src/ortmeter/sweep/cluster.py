@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.optional import import_optional
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 from ortmeter.sweep.machine import Machine, describe_machine
 from ortmeter.sweep.outcome import Task
 from ortmeter.sweep.security import Tls, check_address

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.claims import Claim
 from ortmeter.sweep._cells import Cell
 from ortmeter.timing import Measurement, speedup
+from ortmeter.timing.claims import Claim
 
 __all__ = ["RunComparison", "compare_cell"]
 

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 import ortmeter
-from ortmeter.environment import Environment, environment
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.results import machine_name
+from ortmeter.pages import machine_name
+from ortmeter.runtime.environment import Environment, environment
 
 __all__ = [
     "LOCK_VARIABLE",
@@ -39,7 +39,7 @@ class Machine:
     Parameters
     ----------
     name : str
-        Name of the machine, see :func:`~ortmeter.results.machine_name`.
+        Name of the machine, see :func:`~ortmeter.pages.machine_name`.
     devices : tuple of str
         ``cpu``, and ``cuda:0``, ``cuda:1``... where CUDA works.
     cores : int

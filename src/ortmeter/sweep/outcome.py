@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortmeter.results import Record
+from ortmeter.pages import Record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ortmeter._rendering import as_html, as_text, freeze
-from ortmeter.conclusion import Conclusion
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.pages.conclusion import Conclusion
+from ortmeter.pages.rendering import as_html, as_text, freeze
 from ortmeter.plotting.sweep import sweep_plot
 from ortmeter.progress import progress_bar
 from ortmeter.sweep._cells import (

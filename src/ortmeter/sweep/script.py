@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ortmeter._child import child_command
-from ortmeter._page_check import CHECK_VARIABLE
+from ortmeter.child import child_command
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.page_check import CHECK_VARIABLE
 from ortmeter.sweep.process import Tail, how_it_ended, kill_group, page_environment
 
 __all__ = ["Script", "read_script"]
@@ -130,7 +130,7 @@ def _ask(script: Script, lines: Sequence[Sequence[str]]) -> dict[str, Any]:
         asked = {"command_lines": lines, "answer": str(answer)}
         question.write_text(json.dumps(asked), encoding="utf-8")
         child = subprocess.Popen(  # noqa: S603 - the page that is asked for
-            child_command("ortmeter._page_run", script.write(folder)),
+            child_command("ortmeter.sweep.page_run", script.write(folder)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

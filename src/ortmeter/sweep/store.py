@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from ortmeter._files import write_atomically
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
-from ortmeter.results import Record, load
+from ortmeter.files import write_atomically
+from ortmeter.pages import Record, load
 from ortmeter.sweep.child import Attempt
 from ortmeter.sweep.machine import Machine
 from ortmeter.sweep.outcome import Outcome, SweepResult, Task

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortmeter.claims import Claim, compare_ratio, enumerate_items
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.timing.claims import Claim, compare_ratio, enumerate_items
 from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.statistics import log_ratio
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ortmeter.collector import collector_off
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
 from ortmeter.progress import progress_bar
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing.collector import collector_off
 from ortmeter.timing.comparison import Comparison, Comparisons
 from ortmeter.timing.measurement import Candidate, Measurement
 from ortmeter.timing.processes import measure_in_processes

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ortmeter._child import child_command
+from ortmeter.child import child_command
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.progress import progress_bar
 from ortmeter.timing.comparison import Comparison

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortmeter.backend.errors import KernelError
-from ortmeter.environment import cpu_flags
-from ortmeter.sessions import cache_folder
+from ortmeter.runtime.environment import cpu_flags
+from ortmeter.runtime.sessions import cache_folder
 
 __all__ = ["Compiler", "compile_library", "find_compiler", "keep", "kernel_folder", "run_compiler"]
 
@@ -162,7 +162,7 @@ def kernel_folder() -> Path:
     Returns
     -------
     Path
-        ``kernels`` in :func:`~ortmeter.sessions.cache_folder`; created when it does not exist.
+        ``kernels`` in :func:`~ortmeter.runtime.sessions.cache_folder`, created when missing.
 
     Raises
     ------

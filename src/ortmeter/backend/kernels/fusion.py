@@ -10,7 +10,7 @@ from ortmeter.backend.errors import KernelError, KernelWarning
 from ortmeter.backend.kernels.chains import Chain, find_chains
 from ortmeter.backend.kernels.library import build_library
 from ortmeter.backend.kernels.sources import DOMAIN
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 
 __all__ = ["ELEMENT_WISE", "ChainRule", "FusedChains"]
 

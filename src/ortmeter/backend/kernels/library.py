@@ -14,7 +14,7 @@ from ortmeter.backend.kernels.sources import (
     cuda_host_source,
 )
 from ortmeter.backend.kernels.trial import check_library
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 
 __all__ = ["build_library"]
 

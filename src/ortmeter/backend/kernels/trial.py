@@ -11,15 +11,15 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortmeter import _kernel_trial
-from ortmeter._child import child_command
-from ortmeter._files import write_atomically
 from ortmeter.backend.errors import KernelError
 from ortmeter.backend.kernels.expression import Expression
 from ortmeter.backend.kernels.operators import MICROSOFT
 from ortmeter.backend.kernels.sources import DOMAIN
+from ortmeter.child import child_command
 from ortmeter.dtypes import numpy_dtype
+from ortmeter.files import write_atomically
 from ortmeter.optional import import_optional
-from ortmeter.providers import Provider
+from ortmeter.runtime.providers import Provider
 
 __all__ = ["check_library", "trial_model"]
 

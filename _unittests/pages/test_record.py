@@ -1,0 +1,318 @@
+import copy
+import dataclasses
+import datetime as dt
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ortmeter
+from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
+from ortmeter.pages import SCHEMA, Record, load, load_records, machine_name, record, replay
+from ortmeter.pages.conclusion import Conclusion
+from ortmeter.runtime.environment import Gpu, environment
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing import Comparison, Comparisons, Measurement
+from ortmeter.timing.claims import Answer, compare_ratio, fact
+
+CPU = Provider.parse("cpu")
+PAIR = Comparison([Measurement("a", [[1e-3, 2e-3]]), Measurement("b", [[1e-3, 1e-3]])], "budget")
+DATA = {
+    "latency": Comparisons({256: PAIR}, "size"),
+    "errors": pd.DataFrame({"size": [256], "error (ulp)": [0.5]}),
+    "legend": "float32",
+}
+CLAIM = compare_ratio("b", "a", 1.5, (1.4, 1.6), how="10 processes", where={"size": np.int64(256)})
+ANSWER = Answer("b wins, {times:.2f} times.", (CLAIM,), {"times": np.float32(1.5)})
+SAID = Conclusion(ANSWER, (CLAIM, fact("a sentence").about("a topic")), "a machine")
+
+
+def planted(**params):
+    args = ortmeter.get_parsed_args("plot_x", args=[], **{"size": 256, "record": False, **params})
+    return record("plot_x", args, CPU, DATA)
+
+
+def test_a_record_comes_back_from_its_file(tmp_path):
+    before = planted()
+    file = before.save(SAID, tmp_path)
+    assert file.parent == tmp_path / machine_name(environment())
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    after = load(file)
+    assert after.environment == environment()
+    assert after.date == before.date
+    assert after.configuration == {"size": "256", "provider": "cpu"}
+    assert after.data["legend"] == "float32"
+    assert after.sentences == SAID.sentences
+    assert after.claims[1].topic == "a topic"
+    assert (after.answer.claims, str(after.answer)) == ((CLAIM,), "b wins, 1.50 times.")
+    assert after.data["latency"].axis == "size"
+    assert after.data["latency"][256].stopped == "budget"
+    np.testing.assert_array_equal(after.data["latency"][256]["a"].seconds, [[1e-3, 2e-3]])
+    pd.testing.assert_frame_equal(after.data["errors"], DATA["errors"])
+    assert after.save(SAID, tmp_path / "again").read_bytes() == file.read_bytes()
+
+
+def test_the_same_parameters_replace_the_file_and_others_do_not(tmp_path):
+    planted().save(SAID, tmp_path)
+    planted().save(SAID, tmp_path)
+    planted(size=512).save(SAID, tmp_path)
+    assert len(load_records("plot_x", tmp_path)) == 2
+    assert len(load_records(folder=tmp_path)) == 2
+    assert load_records("plot_y", tmp_path) == []
+
+
+def test_records_are_read_where_the_variable_says(tmp_path, monkeypatch):
+    planted().save(SAID, tmp_path)
+    monkeypatch.delenv("ORTMETER_RESULTS", raising=False)
+    assert load_records("plot_x") == []
+    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
+    assert [found.page for found in load_records("plot_x")] == ["plot_x"]
+
+
+def test_data_that_cannot_be_kept_is_refused_before_it_is_written():
+    args = ortmeter.get_parsed_args("plot_x", args=[])
+    with pytest.raises(InvalidArgumentError, match="Accepted: None, bool"):
+        record("plot_x", args, CPU, {"a": {1, 2}})
+
+
+def test_a_failed_write_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    file = planted().save(SAID, tmp_path)
+    before = file.read_bytes()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pathlib.Path.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        planted().save(SAID, tmp_path)
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def _claim(**changed):
+    return {**fact("it is").to_dict(), **changed}
+
+
+def _answer(text):
+    return {"text": text, "claims": [], "values": {}}
+
+
+def _ragged():
+    samples = {"seconds": [[1.0, 2.0], [1.0]], "repeat": 2, "number": 1, "warmup": []}
+    work = {"flop": None, "bytes_moved": None}
+    return {"$": "measurement", "unit": "s", "name": "a", **samples, **work}
+
+
+def _table(dtype, values):
+    column = {"name": "n", "dtype": dtype, "values": values}
+    return {"$": "table", "index": [], "columns": [column]}
+
+
+BROKEN = [
+    (lambda fields: fields.update(schema_version=3), r"schema_version is 3. Accepted: 1, 2"),
+    (lambda fields: fields.update(date="2026-13-45T00:00:00+00:00"), "month must be in"),
+    (lambda fields: fields.update(date="2026-01-01T00:00:00"), "has no time zone"),
+    (lambda fields: fields.update(claims=[{"subject": "a"}]), r"\['claims'\]"),
+    (lambda fields: fields["claims"].append(_claim(verdict="best")), r"\['claims'\]"),
+    (lambda fields: fields["claims"].append(_claim(baseline="b")), "baseline and a ratio"),
+    (lambda fields: fields["claims"].append(_claim(subject="{x}")), "cannot be written with the"),
+    (lambda fields: fields.update(answer=_answer("{x")), "cannot be written with the values"),
+    (lambda fields: fields.update(answer="yes"), r"\['answer'\]"),
+    (lambda fields: fields["data"]["items"].append(["x", _ragged()]), "not a record: "),
+    (lambda fields: fields["data"]["items"].append(["x", _table("int8", [1000])]), "not a record"),
+    (lambda fields: fields["data"]["items"].append(["x", _table("int64", ["y"])]), "not a record"),
+    (lambda fields: fields.pop("date"), "'date' is a required property"),
+    (lambda fields: fields.update(more=1), "'more' was unexpected"),
+    (lambda fields: fields["environment"].pop("cpu"), "'cpu' is a required property"),
+    (lambda fields: fields["environment"].update(cores="2"), r"\['cores'\]: '2' is not"),
+    (lambda fields: fields.update(page="../x"), r"\['page'\]"),
+    (lambda fields: fields.update(configuration={"size": 1}), r"\['configuration'\]"),
+    (lambda fields: fields.update(configuration={}), "'provider' is a required property"),
+    (lambda fields: fields.update(data={"$": "pickle", "items": []}), r"\['data'\]"),
+    (lambda fields: fields["data"]["items"].append(["x", {"$": "code"}]), r"\['data'\]"),
+]
+
+
+@pytest.mark.parametrize(("break_it", "message"), BROKEN)
+def test_what_does_not_follow_the_schema_is_refused(tmp_path, break_it, message):
+    fields = copy.deepcopy(planted().to_dict())
+    break_it(fields)
+    file = tmp_path / "record.json"
+    file.write_text(json.dumps(fields))
+    with pytest.raises(RecordError, match=message) as caught:
+        load(file)
+    assert str(caught.value).startswith("record.json: ")
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b'"text"', b"\xff\xfe"])
+def test_what_is_not_a_record_is_refused(tmp_path, content):
+    file = tmp_path / "record.json"
+    file.write_bytes(content)
+    with pytest.raises(RecordError, match="record.json"):
+        load(file)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "record.json")
+    with pytest.raises(RecordError, match="record.json: not a regular file"):
+        load(tmp_path / "record.json")
+
+
+def test_values_that_are_nested_too_deeply_are_refused(tmp_path):
+    fields = planted().to_dict()
+    inner = []
+    for _ in range(100_000):
+        inner = [inner]
+    fields["data"]["items"].append(["x", inner])
+    with pytest.raises(RecordError):
+        Record.from_dict(fields)
+
+
+def test_the_samples_are_one_tidy_frame():
+    frame = planted().to_frame()
+    assert frame.columns.tolist() == [
+        *("group", "size", "candidate", "process", "round", "seconds")
+    ]
+    assert frame["seconds"].tolist() == [1e-3, 2e-3, 1e-3, 1e-3]
+    assert set(frame["group"]) == {"latency"}
+    assert set(frame["size"]) == {256}
+
+
+def test_the_claims_of_the_first_schema_are_computed_again_from_its_samples():
+    rng = np.random.default_rng(0)
+    times = {
+        name: t * np.exp(0.01 * rng.standard_normal((5, 8))) for name, t in (("a", 2), ("b", 1))
+    }
+    rows = {name: {"name": name, "seconds": t.tolist(), "repeat": 8} for name, t in times.items()}
+    work = {"$": "measurement", "unit": "s", "number": 1, "warmup": []}
+    items = [[n, {**work, "flop": None, "bytes_moved": None, **row}] for n, row in rows.items()]
+    group = {"$": "mapping", "items": items}
+    fields = json.loads(planted().to_json())
+    del fields["claims"], fields["answer"]
+    fields |= {"schema_version": 1, "sentences": ["b is 9.99 times faster than a."]}
+    fields["data"] = {
+        "$": "mapping",
+        "items": [["results", {"$": "mapping", "items": [[8, group]]}]],
+    }
+    old = Record.from_dict(fields)
+    (claim,) = old.claims
+    assert (claim.verdict, claim.subject, claim.baseline) == ("faster", "b", "a")
+    assert claim.ratio == pytest.approx(2, rel=0.02)
+    assert not any("9.99" in sentence for sentence in old.sentences)
+    assert old.answer is None
+    assert Record.from_dict(json.loads(old.to_json())).to_dict()["schema_version"] == 2
+
+
+def test_a_missing_file_is_an_error_of_ours(tmp_path):
+    with pytest.raises(OrtMeterError, match="nothing.json cannot be read"):
+        load(tmp_path / "nothing.json")
+
+
+def test_a_record_of_another_page_is_not_taken_for_this_one(tmp_path):
+    file = planted().save(SAID, tmp_path)
+    file.rename(file.with_name("plot_y--cpu.json"))
+    with pytest.raises(RecordError, match="plot_y--cpu.json is a record of 'plot_x'"):
+        load_records("plot_y", tmp_path)
+
+
+def test_a_machine_is_named_by_its_processor_and_its_gpus():
+    machine = dataclasses.replace(
+        environment(),
+        cpu="A CPU (R) @ 2.0 GHz",
+        cores=4,
+        gpus=(Gpu("NVIDIA H200", 1, "1"),),
+    )
+    assert machine_name(machine) == "a-cpu-r-2.0-ghz-4-cores-nvidia-h200"
+
+
+def test_the_schema_is_a_schema():
+    import jsonschema
+
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def report(found):
+    from matplotlib import pyplot as plt
+
+    yield found.data["errors"]
+    for name in ("Latency", "Speedup"):
+        figure, axes = plt.subplots()
+        axes.set_title(name)
+        yield figure if name == "Latency" else axes
+    yield f"median {found.data['latency'][256]['a'].median * 1e3:g} ms <sentence>"
+
+
+def test_replay_shows_what_was_recorded_with_its_machine():
+    from matplotlib import pyplot as plt
+
+    found = planted()
+    again = replay(report, [found])
+    assert plt.get_fignums() == []
+    text, shown = str(again), again._repr_html_()
+    assert "median 1.5 ms <sentence>" in text
+    assert "[Latency]\n[Speedup]" in text
+    assert environment().cpu in text
+    assert "median 1.5 ms &lt;sentence&gt;" in shown
+    assert 'alt="Latency" src="data:image/png;base64,iVBOR' in shown
+    assert "error (ulp)" in shown
+    assert shown.count("<details") == 1
+    assert "size=256, provider=cpu" in shown
+
+
+def test_the_fast_mode_is_not_recorded(monkeypatch):
+    monkeypatch.setenv("ORTMETER_FAST", "1")
+    assert planted().page == "plot_x"
+    with pytest.raises(InvalidArgumentError, match="the fast mode measures sizes that mean"):
+        planted(record=True)
+
+
+def test_planted_samples_change_the_sentence():
+    slower = dataclasses.replace(
+        planted(), data={**DATA, "latency": {256: {"a": Measurement("a", [[4e-3, 6e-3]])}}}
+    )
+    assert "median 5 ms" in str(replay(report, [slower]))
+    assert "median 1.5 ms" not in str(replay(report, [slower]))
+
+
+def test_nothing_recorded_is_said():
+    assert str(replay(report, [])) == "Nothing was recorded on other machines."
+    assert "Nothing was recorded" in replay(report, [])._repr_html_()
+
+
+def test_records_compare_by_value():
+    first = planted()
+    assert isinstance(first, Record)
+    assert str(first).startswith("plot_x (size=256, provider=cpu) on ")
+
+
+def test_a_record_says_which_run_it_is_when_it_is_not_the_first(tmp_path):
+    first = planted()
+    assert "run" not in first.to_dict()
+    second = dataclasses.replace(first, run=2)
+    fields = json.loads(second.to_json())
+    assert Record.from_dict(fields).run == 2
+    assert Record.from_dict(json.loads(first.to_json())).run == 1
+    with pytest.raises(RecordError, match=r"\['run'\]"):
+        Record.from_dict({**fields, "run": 0})
+
+
+def test_the_newest_record_of_a_configuration_stands_for_it(tmp_path):
+    old, other = planted(), planted(size=512)
+    day = dt.timedelta(days=1)
+    kept = {
+        "old": old,
+        "new": dataclasses.replace(old, date=old.date + day),
+        "new-2": dataclasses.replace(old, date=old.date + day, run=2),
+        "older": dataclasses.replace(old, date=old.date - day, run=3),
+        "other": other,
+    }
+    (tmp_path / "machine").mkdir()
+    for name, found in kept.items():
+        (tmp_path / "machine" / f"plot_x--{name}.json").write_bytes(found.to_json())
+    every = load_records("plot_x", tmp_path, every_run=True)
+    assert len(every) == 5
+    newest = load_records("plot_x", tmp_path)
+    assert [(r.configuration["size"], r.run) for r in newest] == [("256", 2), ("512", 1)]

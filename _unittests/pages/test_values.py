@@ -1,0 +1,88 @@
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.pages import decode, encode
+from ortmeter.timing import Measurement
+
+SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text()
+KEYS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(KEYS, inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+def through_json(value):
+    return decode(json.loads(json.dumps(encode(value), allow_nan=False)))
+
+
+def same(a, b):
+    """Equality where NaN equals NaN and 1, 1.0 and True differ."""
+    return repr(a) == repr(b)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(VALUES)
+def test_values_come_back_through_json(value):
+    assert same(through_json(value), value)
+
+
+def test_numpy_scalars_become_python_ones():
+    assert same(through_json({np.int64(3): np.float32(0.5)}), {3: 0.5})
+
+
+def test_measurements_come_back_with_every_sample():
+    times = np.random.default_rng(0).random((3, 40))
+    before = Measurement("a", times, number=7, warmup=(0.5,), flop=2e9)
+    after = through_json(before)
+    assert same(after.to_dict(), before.to_dict())
+
+
+def test_no_sample_is_left_out_however_many():
+    before = Measurement("a", np.arange(1, 30_001, dtype=float).reshape(1, -1))
+    assert same(through_json(before).to_dict(), before.to_dict())
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pd.DataFrame({"n": [1, 2], "latency (ms)": [0.5, math.nan]}),
+        pd.DataFrame({"name": ["a", None], "constant": [True, False]}),
+        pd.DataFrame({"x": np.float32([1, 2])}),
+        pd.DataFrame({"size": [8, 8], "type": ["a", "b"], "ulp": [0.5, math.inf]}).set_index(
+            ["size", "type"]
+        ),
+        pd.DataFrame({"x": pd.Series([], dtype="float64")}),
+    ],
+    ids=["numbers", "texts", "float32", "index", "empty"],
+)
+def test_tables_come_back(table):
+    again = through_json({"table": table})["table"]
+    pd.testing.assert_frame_equal(again, table, check_dtype=False)
+    numeric = table.select_dtypes(["number", "bool"]).dtypes
+    assert again.dtypes[numeric.index].equals(numeric)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": [1, {2}]}, r"data\['a'\]\[1\] is of type set. Accepted: None, bool"),
+        ({(1, 2): 3}, r"data has the key \(1, 2\). Accepted: None"),
+        ({math.nan: 3}, "data has the key nan"),
+        ({"t": pd.DataFrame({1: [2]})}, r"data\['t'\] has columns \[1\]"),
+        (np.zeros(2), "data is of type ndarray"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_by_its_place(value, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        encode(value)

@@ -1,0 +1,53 @@
+import os
+
+import pytest
+
+from ortmeter.runtime.feeds import limits
+from ortmeter.runtime.feeds.limits import half_of_memory
+
+MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        # no group, no limit
+        ("", {}, MACHINE),
+        ("0::/\n", {"memory.max": "max\n"}, MACHINE),
+        ("0::/user.slice\n", {}, MACHINE),
+        # version 2: in a container, in a group, in a group of a group
+        ("0::/\n", {"memory.max": f"{64 * MIB}\n"}, 64 * MIB),
+        ("0::/a/b\n", {"a/b/memory.max": f"{64 * MIB}", "a/memory.max": "max"}, 64 * MIB),
+        ("0::/a/b\n", {"a/b/memory.max": f"{64 * MIB}", "a/memory.max": f"{MIB}"}, MIB),
+        # a path that is seen from elsewhere
+        ("0::/../../x\n", {"memory.max": f"{MIB}"}, MIB),
+        # version 1: other kinds of groups do not matter, the path of the host is not there
+        ("4:cpu:/c\n3:memory:/a\n", {"memory/a/memory.limit_in_bytes": f"{MIB}"}, MIB),
+        ("3:cpu,memory:/h/d\n", {"memory/memory.limit_in_bytes": f"{MIB}"}, MIB),
+        ("3:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712"}, MACHINE),
+        ("4:cpu:/c\n", {"c/memory.max": f"{MIB}", "memory.max": f"{MIB}"}, MACHINE),
+        # both
+        (
+            "3:memory:/a\n0::/a\n",
+            {"memory/a/memory.limit_in_bytes": f"{2 * MIB}", "a/memory.max": f"{MIB}"},
+            MIB,
+        ),
+        # what cannot be read is no limit
+        ("nonsense\n\n0::", {"memory.max": "many"}, MACHINE),
+    ],
+)
+def test_the_limits_of_the_groups_count(tmp_path, monkeypatch, membership, files, expected):
+    told, groups = tmp_path / "cgroup", tmp_path / "groups"
+    told.write_text(membership)
+    for name, text in files.items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        (groups / name).write_text(text)
+    monkeypatch.setattr(limits, "_MEMBERSHIP", told)
+    monkeypatch.setattr(limits, "_GROUPS", groups)
+    assert half_of_memory() == expected // 2
+
+
+def test_a_system_without_groups_has_its_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "_MEMBERSHIP", tmp_path / "missing")
+    assert half_of_memory() == MACHINE // 2

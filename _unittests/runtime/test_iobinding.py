@@ -1,0 +1,314 @@
+import gc
+import weakref
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.runtime import iobinding
+from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session
+
+HEADER = '<ir_version: 11, opset_import: ["": 23]>'
+MATMUL = f"{HEADER} g (float[n, k] X, float[k, 3] Y) => (float[n, 3] Z) {{ Z = MatMul(X, Y) }}"
+NONZERO = f"{HEADER} g (float[n] X) => (int64[a, b] Y) {{ Y = NonZero(X) }}"
+TWO_OUTPUTS = f"""{HEADER} g (float[n] X) => (float[n] Y, int64[a, b] Z)
+{{ Y = Abs(X)  Z = NonZero(X) }}"""
+
+
+def identity(element_type):
+    return f"{HEADER} g ({element_type}[n] X) => ({element_type}[n] Y) {{ Y = Identity(X) }}"
+
+
+def feeds(n=2, k=4, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = {"X": (n, k), "Y": (k, 3)}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.fixture(scope="module")
+def matmul():
+    return make_session(MATMUL, provider="cpu")
+
+
+def test_the_result_is_the_one_of_numpy(matmul):
+    arrays = feeds()
+    with BoundSession(matmul, arrays) as bound:
+        bound.run()
+        expected = arrays["X"].astype(np.float64) @ arrays["Y"].astype(np.float64)
+        np.testing.assert_allclose(bound.outputs()["Z"], expected, rtol=1e-5)
+        assert torch.equal(
+            bound.outputs("torch")["Z"], torch.from_numpy(bound.outputs()["Z"].copy())
+        )
+
+
+def test_inputs_are_bound_where_they_are(matmul):
+    arrays = feeds()
+    arrays["Y"] = torch.from_numpy(arrays["Y"])
+    with BoundSession(matmul, arrays) as bound:
+        arrays["X"][:] = 0
+        arrays["Y"][:] = 1
+        arrays["X"][0, 0] = 5
+        bound.run()
+        assert bound.outputs()["Z"].tolist() == [[5, 5, 5], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("opset", "name"), [(21, "int4"), (21, "uint4"), (25, "int2"), (25, "uint2")]
+)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (6,), (7,), (3, 3)])
+def test_elements_of_less_than_8_bits_are_those_that_were_given(opset, name, shape):
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    lowest, highest = int(ml_dtypes.iinfo(dtype).min), int(ml_dtypes.iinfo(dtype).max)
+    given = np.random.default_rng(0).integers(lowest, highest + 1, shape)
+    dims = f"[{','.join(map(str, shape))}]" if shape else ""
+    model = f"""<ir_version: 13, opset_import: ["": {opset}]>
+    g ({name}{dims} X) => (float{dims} Y, {name}{dims} Z) {{
+        Y = Cast <to = 1> (X)
+        Z = Cast <to = {onnx.helper.np_dtype_to_tensor_dtype(dtype)}> (Y)
+    }}"""
+    session = make_session(model, provider="cpu")
+    with BoundSession(session, {"X": given.astype(dtype)}) as bound:
+        bound.run()
+        assert bound.outputs()["Y"].tolist() == given.tolist()
+        assert bound.outputs()["Z"].astype(int).tolist() == given.tolist()
+        bound.update("X", (given - given % 2).astype(dtype))
+        bound.run()
+        assert bound.outputs()["Y"].tolist() == (given - given % 2).tolist()
+
+
+@pytest.mark.parametrize(
+    ("element_type", "array"),
+    [
+        ("float", np.float32([1, 2])),
+        ("double", np.float64([1, 2])),
+        ("float16", np.float16([1, 2])),
+        ("bfloat16", np.array([1, 2], ml_dtypes.bfloat16)),
+        ("float8e4m3fn", np.array([1, 2], ml_dtypes.float8_e4m3fn)),
+        ("bool", np.array([True, False])),
+        *((f"{sign}int{n}", np.array([1, 2], f"{sign}int{n}"))
+          for sign in ("", "u") for n in (8, 16, 32, 64)),
+    ],
+)  # fmt: skip
+def test_every_type_is_bound(element_type, array):
+    with BoundSession(make_session(identity(element_type), provider="cpu"), {"X": array}) as bound:
+        bound.run()
+        got = bound.outputs()["Y"]
+        assert got.dtype == array.dtype
+        np.testing.assert_array_equal(got, array)
+
+
+def test_arrays_and_bindings_keep_each_other_alive(matmul):
+    array = feeds()["X"]
+    alive = weakref.ref(array)
+    bound = BoundSession(matmul, {**feeds(), "X": array})
+    del array
+    gc.collect()
+    assert alive() is not None
+    bound.close()
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_output_outlives_the_binding(matmul):
+    arrays = feeds()
+    with BoundSession(matmul, arrays) as bound:
+        bound.run()
+        got = bound.outputs()["Z"]
+        expected = got.copy()
+    with BoundSession(matmul, feeds(seed=1)) as other:
+        other.run()
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_an_output_of_known_shape_is_written_in_place(matmul):
+    with BoundSession(matmul, feeds()) as bound:
+        bound.run()
+        address = bound.outputs()["Z"].ctypes.data
+        bound.run()
+        assert bound.outputs()["Z"].ctypes.data == address
+
+
+def test_an_output_of_unknown_shape_may_change():
+    x = np.float32([0, 1, 0, 2])
+    with BoundSession(make_session(NONZERO, provider="cpu"), {"X": x}) as bound:
+        for values, expected in (([0, 1, 0, 2], [[1, 3]]), ([1, 1, 1, 1], [[0, 1, 2, 3]])):
+            x[:] = values
+            bound.run()
+            assert bound.outputs()["Y"].tolist() == expected
+
+
+def test_outputs_can_be_selected():
+    session = make_session(TWO_OUTPUTS, provider="cpu")
+    x = np.float32([-1, 0])
+    with BoundSession(session, {"X": x}, outputs=["Z"]) as bound:
+        bound.run()
+        assert {name: v.tolist() for name, v in bound.outputs().items()} == {"Z": [[0]]}
+    with BoundSession(session, {"X": x}) as bound:
+        bound.run()
+        assert list(bound.outputs()) == ["Y", "Z"]
+    with pytest.raises(FeedError, match="Unknown outputs: W. Accepted: Y, Z"):
+        BoundSession(session, {"X": x}, outputs=["W"])
+
+
+def test_an_update_keeps_the_array_of_the_caller(matmul):
+    arrays = feeds()
+    before = arrays["X"].copy()
+    with BoundSession(matmul, arrays) as bound:
+        bound.update("X", np.zeros_like(before))
+        bound.run()
+        assert not bound.outputs()["Z"].any()
+        np.testing.assert_array_equal(arrays["X"], before)
+
+
+def test_an_update_may_change_the_shape(matmul):
+    with BoundSession(matmul, feeds()) as bound:
+        bound.run()
+        bound.update("X", np.ones((5, 4), np.float32))
+        bound.run()
+        assert bound.outputs()["Z"].shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    "value", [np.ones((2, 4)), np.ones(4, np.float32), "text", np.array(["a"])]
+)
+def test_a_refused_update_changes_nothing(matmul, value):
+    with BoundSession(matmul, feeds()) as bound:
+        bound.run()
+        expected = bound.outputs()["Z"].copy()
+        with pytest.raises(FeedError, match=r"'X' f32\[n, k\]"):
+            bound.update("X", value)
+        bound.run()
+        np.testing.assert_array_equal(bound.outputs()["Z"], expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"Y": ...}, r"Missing inputs: Y. Expected: 'X' f32\[n, k\], 'Y' f32\[k, 3\]"),
+        ({"W": np.ones(2)}, "Unknown inputs: W. Expected: 'X'"),
+        ({"X": np.ones((2, 4))}, r"'X' f32\[n, k\] was given f64\[2, 4\]"),
+        ({"X": np.ones(4, np.float32)}, r"'X' f32\[n, k\] was given f32\[4\]"),
+        ({"Y": np.ones((4, 2), np.float32)}, r"'Y' f32\[k, 3\] was given f32\[4, 2\]"),
+        ({"X": np.array([["a"]])}, "strings cannot be bound"),
+        ({"X": [[1.0]]}, "list"),
+    ],
+)
+def test_bad_feeds_are_refused(matmul, change, message):
+    wrong = {name: value for name, value in {**feeds(), **change}.items() if value is not ...}
+    with pytest.raises(FeedError, match=message):
+        BoundSession(matmul, wrong)
+
+
+def test_the_wrong_device_is_refused(matmul, monkeypatch):
+    monkeypatch.setattr(iobinding, "session_provider", lambda session: Provider("cuda", 1))
+
+    class OnCuda0:
+        def __dlpack_device__(self):
+            return (2, 0)
+
+    with pytest.raises(FeedError, match="'X'.*on cuda while the session runs on cuda:1"):
+        BoundSession(matmul, {**feeds(), "X": OnCuda0()})
+
+
+def test_a_kernel_that_fails_is_reported(matmul):
+    wrong = {"X": np.ones((2, 5), np.float32), "Y": np.ones((4, 3), np.float32)}
+    with BoundSession(matmul, wrong) as bound, pytest.raises(ModelError, match="failed on cpu"):
+        bound.run()
+
+
+def test_outputs_need_a_run_and_an_open_binding(matmul):
+    bound = BoundSession(matmul, feeds())
+    with pytest.raises(OrtMeterError, match="call run first"):
+        bound.outputs()
+    bound.run()
+    with pytest.raises(InvalidArgumentError, match="Accepted: numpy, torch, ortvalue"):
+        bound.outputs("jax")
+    bound.close()
+    for use in (bound.run, bound.outputs):
+        with pytest.raises(OrtMeterError):
+            use()
+
+
+class CountingBinding:
+    """A binding that counts its calls, and knows whether the outputs are ready."""
+
+    def __init__(self, real):
+        self._real, self.ready = real, False
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def bind_output(self, name, device, index):
+        self._real.bind_output(name, "cpu", 0)
+
+    def synchronize_outputs(self):
+        self.ready = True
+
+
+def test_run_returns_when_the_outputs_are_ready(monkeypatch):
+    """On a device, a run that is not followed by a synchronisation fails this test."""
+    session = make_session(MATMUL, provider="cpu")
+    binding = CountingBinding(session.io_binding())
+    monkeypatch.setattr(session, "io_binding", lambda: binding)
+    monkeypatch.setattr(session, "run_with_iobinding", lambda b: setattr(b, "ready", False))
+    monkeypatch.setattr(iobinding, "session_provider", lambda session: Provider("cuda"))
+    monkeypatch.setattr(
+        iobinding, "to_ortvalue", lambda value, provider: real(value, Provider("cpu"))
+    )
+    bound = BoundSession(session, feeds())
+    assert not binding.ready
+    for _ in range(2):
+        bound.run()
+        assert binding.ready
+
+
+real = iobinding.to_ortvalue
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("on_device", [False, True])
+def test_cuda_inputs_and_outputs_stay_on_the_device(on_device):
+    session = make_session(MATMUL, provider="cuda")
+    arrays = {name: torch.from_numpy(a) for name, a in feeds(256, 512).items()}
+    given = {name: t.cuda() for name, t in arrays.items()} if on_device else arrays
+    with BoundSession(session, given) as bound:
+        bound.run()
+        got = bound.outputs("torch")["Z"]
+        assert got.device.type == "cuda"
+        expected = arrays["X"].double() @ arrays["Y"].double()
+        assert torch.allclose(got.cpu().double(), expected, atol=1e-3)
+        np.testing.assert_array_equal(bound.outputs()["Z"], got.cpu().numpy())
+        for name in arrays:
+            bound.update(name, torch.zeros_like(given[name]))
+        bound.run()
+        assert not bound.outputs()["Z"].any()
+
+
+@pytest.mark.cuda
+def test_cuda_outputs_are_ready_when_run_returns():
+    """A chain of large products takes milliseconds: reading at once sees them finished."""
+    body = " ".join(f"Y{i + 1} = MatMul(Y{i}, Y{i})" for i in range(20))
+    text = f"{HEADER} g (float[n, n] Y0) => (float[n, n] Y20) {{ {body} }}"
+    n = 2048
+    x = torch.full((n, n), 1.0 / n, device="cuda")
+    with BoundSession(make_session(text, provider="cuda"), {"Y0": x}) as bound:
+        for scale in (1.0, 2.0):
+            bound.update("Y0", x * scale)
+            bound.run()
+            first = bound.outputs("torch")["Y20"].cpu()
+            torch.cuda.synchronize()
+            assert torch.equal(first, bound.outputs("torch")["Y20"].cpu())
+
+
+def test_an_input_without_a_rank_takes_any():
+    model = onnx.parser.parse_model(f"{HEADER} g (float[n] X) => (float[n] Y) {{ Y = Abs(X) }}")
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.ClearField("shape")
+    with BoundSession(make_session(model, provider="cpu"), {"X": -np.ones((2, 3), "f4")}) as bound:
+        bound.run()
+        assert bound.outputs()["Y"].tolist() == [[1, 1, 1], [1, 1, 1]]

@@ -1,0 +1,161 @@
+import ml_dtypes
+import numpy as np
+import onnx.checker
+import onnx.numpy_helper
+import onnx.parser
+import onnx.reference
+import onnx.shape_inference
+import pytest
+
+from ortmeter import make_session
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.models import freeze_inputs, layer_norm_matmul, sample_cnn
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n] X, float[n] Y) => (float[n] Z) { Z = Sub(X, Y) }"""
+
+
+def test_a_frozen_model_computes_the_same():
+    x, y = np.float32([5, 6]), np.float32([1, 2])
+    original = onnx.parser.parse_model(TEXT)
+    frozen = freeze_inputs(original, {"Y": y})
+    onnx.checker.check_model(frozen, full_check=True)
+    (got,) = onnx.reference.ReferenceEvaluator(frozen).run(None, {"X": x})
+    np.testing.assert_array_equal(got, x - y)
+    assert len(original.graph.input) == 2
+
+
+def test_every_type_can_be_frozen():
+    text = TEXT.replace("float[", "bfloat16[")
+    frozen = freeze_inputs(text, {"Y": np.array([1, 2], ml_dtypes.bfloat16)})
+    assert frozen.graph.initializer[0].data_type == onnx.TensorProto.BFLOAT16
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"W": np.float32([1])}, r"'W' \(FLOAT\) cannot be frozen.*'X': 'FLOAT'"),
+        ({"Y": np.float64([1])}, r"'Y' \(DOUBLE\) cannot be frozen"),
+    ],
+)
+def test_what_is_not_an_input_is_refused(values, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        freeze_inputs(TEXT, values)
+
+
+def image(size):
+    return {"input": np.random.default_rng(1).standard_normal((1, 3, size, size), np.float32)}
+
+
+def test_the_sample_network_has_the_nodes_that_it_is_known_for():
+    model = sample_cnn()
+    onnx.checker.check_model(model, full_check=True)
+    assert " ".join(node.op_type for node in model.graph.node) == (
+        "Conv PRelu ReduceMean ReduceMax Concat Conv Sigmoid Mul BatchNormalization Conv PRelu "
+        "Conv Conv Add"
+    )
+    assert len({node.name for node in model.graph.node}) == 14
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
+    shapes = {
+        info.name: tuple(d.dim_value for d in info.type.tensor_type.shape.dim)
+        for info in (*inferred.input, *inferred.value_info, *inferred.output)
+    }
+    assert shapes["input"] == (1, 3, 112, 112)
+    assert shapes["m2"] == (1, 2, 112, 112)
+    assert shapes["output"] == (1, 64, 56, 56)
+
+
+@pytest.mark.parametrize("optimization", ["none", "all"])
+def test_the_sample_network_computes_what_onnx_says(optimization):
+    model, feeds = sample_cnn(size=32), image(32)
+    (expected,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
+    session = make_session(model, provider="cpu", optimization=optimization)
+    (got,) = session.run(None, feeds)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+    assert 0.1 < expected.std() < 10
+
+
+def test_every_weight_of_the_sample_network_counts():
+    model, feeds = sample_cnn(size=8), image(8)
+    (expected,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
+    for i, tensor in enumerate(model.graph.initializer):
+        if tensor.name == "channels":
+            continue
+        changed = onnx.ModelProto()
+        changed.CopyFrom(model)
+        values = onnx.numpy_helper.to_array(tensor) * np.float32(1.5)
+        changed.graph.initializer[i].CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+        (got,) = onnx.reference.ReferenceEvaluator(changed).run(None, feeds)
+        assert np.abs(got - expected).max() > 1e-3, tensor.name
+
+
+def test_the_sample_network_is_the_same_each_time():
+    assert sample_cnn().SerializeToString() == sample_cnn().SerializeToString()
+    assert sample_cnn(seed=1) != sample_cnn()
+
+
+@pytest.mark.parametrize("size", [0, -2, 7])
+def test_a_size_that_cannot_be_halved_is_refused(size):
+    with pytest.raises(InvalidArgumentError, match=rf"size={size}\. Accepted: a positive even"):
+        sample_cnn(size=size)
+
+
+def run_layer_norm(model, x):
+    """Compute the expected output in float64 from the weights of a model."""
+    scale, bias, matrix, last = (
+        onnx.numpy_helper.to_array(tensor).astype(np.float64) for tensor in model.graph.initializer
+    )
+    centred = x - x.mean(-1, keepdims=True)
+    normalized = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 1e-5)
+    return (normalized * scale + bias) @ matrix + last
+
+
+@pytest.mark.parametrize("weights", ["positive", "centred"])
+def test_a_layer_normalization_and_a_product(weights):
+    model = layer_norm_matmul(64, weights=weights)
+    onnx.checker.check_model(model, full_check=True)
+    assert [node.name for node in model.graph.node] == ["norm", "matmul", "add"]
+    x = np.random.default_rng(1).standard_normal((2, 5, 64)).astype(np.float32)
+    expected = run_layer_norm(model, x.astype(np.float64))
+    for got in (
+        onnx.reference.ReferenceEvaluator(model).run(None, {"X": x})[0],
+        make_session(model, provider="cpu").run(None, {"X": x})[0],
+    ):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
+
+
+def test_positive_weights_put_every_output_in_one_binade():
+    x = (np.random.default_rng(1).random((1, 200, 1152)) - 0.5) * 120
+    positive = run_layer_norm(layer_norm_matmul(), x)
+    assert (np.floor(np.log2(positive)) == np.floor(np.log2(288))).mean() > 0.99
+    centred = run_layer_norm(layer_norm_matmul(weights="centred"), x)
+    assert 0.4 < (centred > 0).mean() < 0.6
+    assert 1 < centred.std() < 50
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_the_weights_are_the_same_in_every_type(dtype):
+    model, wide = (layer_norm_matmul(16, dtype=kind) for kind in (dtype, "float64"))
+    onnx.checker.check_model(model, full_check=True)
+    for tensor, reference in zip(model.graph.initializer, wide.graph.initializer, strict=True):
+        got, expected = map(onnx.numpy_helper.to_array, (tensor, reference))
+        assert got.dtype.name == dtype
+        np.testing.assert_array_equal(got, expected.astype(got.dtype))
+
+
+def test_the_layer_normalization_is_the_same_each_time():
+    assert layer_norm_matmul(8) == layer_norm_matmul(8)
+    assert layer_norm_matmul(8) != layer_norm_matmul(8, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": 0}, "features=0"),
+        ({"weights": "negative"}, "weights='negative'. Accepted: .* 'positive', 'centred'"),
+        ({"dtype": "int64"}, "'int64' is not a real floating-point type"),
+    ],
+)
+def test_a_layer_normalization_that_cannot_be_built_is_refused(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        layer_norm_matmul(**options)

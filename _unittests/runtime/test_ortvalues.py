@@ -1,0 +1,138 @@
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.arrays import device_of
+from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
+from ortmeter.runtime.providers import Provider
+
+CPU = Provider("cpu")
+
+
+class OnCuda1:
+    """A producer of DLPack on a GPU that this machine does not have."""
+
+    def __dlpack_device__(self):
+        return (2, 1)
+
+    def __dlpack__(self, **options):
+        raise AssertionError("must not be asked")
+
+
+ARRAYS = [
+    np.arange(6, dtype=np.float32).reshape(2, 3),
+    np.arange(6).reshape(2, 3),
+    np.array([True, False]),
+    np.float16([1, 2]),
+    np.array([1, 2], ml_dtypes.bfloat16),
+    np.array([1, 2], ml_dtypes.float8_e4m3fn),
+    np.uint8([1, 2]),
+    np.array(3.0, np.float32),  # no dimension
+    np.zeros((0, 3), np.float32),
+    np.arange(6, dtype=np.float32)[::2],  # not contiguous
+    np.array([1, 2], ">f4"),  # another byte order
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{a.dtype}{a.shape}")
+@pytest.mark.parametrize("kind", ["numpy", "torch", "ortvalue"])
+def test_arrays_come_back(array, kind):
+    got = EXPORTS[kind](to_ortvalue(array, CPU))
+    if kind == "torch":
+        got = got.to(torch.float64).numpy()
+    elif kind == "ortvalue":
+        got = EXPORTS["numpy"](got)
+    else:
+        assert got.dtype == array.dtype.newbyteorder("=")
+    assert got.shape == array.shape
+    np.testing.assert_array_equal(got.astype(np.float64), array.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.bool, torch.float8_e5m2, torch.int16]
+)
+def test_tensors_of_torch_come_back(dtype):
+    tensor = torch.tensor([0, 1, 2]).to(dtype)
+    got = EXPORTS["torch"](to_ortvalue(tensor, CPU))
+    assert got.dtype == dtype
+    assert torch.equal(got.to(torch.float32), tensor.to(torch.float32))
+
+
+def test_gradients_and_strides_of_torch_are_accepted():
+    tensor = torch.arange(6.0).reshape(2, 3).T.requires_grad_()
+    got = EXPORTS["numpy"](to_ortvalue(tensor, CPU))
+    np.testing.assert_array_equal(got, [[0, 3], [1, 4], [2, 5]])
+
+
+@pytest.mark.parametrize("make", [np.ones, torch.ones])
+def test_memory_is_shared(make):
+    array = make(3)
+    value = to_ortvalue(array, CPU)
+    array[1] = 7
+    for export in EXPORTS.values():
+        assert EXPORTS["numpy"](to_ortvalue(export(value), CPU)).tolist() == [1, 7, 1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, ml_dtypes.bfloat16])
+def test_an_output_is_exported_without_copy(dtype):
+    value = to_ortvalue(np.ones(4, dtype), CPU)
+    assert EXPORTS["numpy"](value).ctypes.data == value.data_ptr()
+    assert EXPORTS["torch"](value).data_ptr() == value.data_ptr()
+
+
+def test_an_exported_output_outlives_its_value():
+    got = EXPORTS["numpy"](to_ortvalue(np.full(1000, 3, ml_dtypes.bfloat16), CPU))
+    to_ortvalue(np.zeros(1000, ml_dtypes.bfloat16), CPU)
+    assert (got == 3).all()
+
+
+def test_values_of_onnxruntime_pass_through():
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(2))
+    assert to_ortvalue(value, CPU) is value
+
+
+def test_another_device_is_refused():
+    assert device_of(OnCuda1()) == "cuda:1"
+    for provider in (CPU, Provider("cuda", 0)):
+        with pytest.raises(InvalidArgumentError, match=f"on cuda:1 .* runs on {provider}"):
+            to_ortvalue(OnCuda1(), provider)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.array(["a"]), "strings cannot be bound"),
+        (np.array(["a"], object), "strings cannot be bound"),
+        ([1, 2], "list"),
+        (None, "NoneType"),
+        (torch.eye(2).to_sparse(), "Tensor"),
+        (np.zeros(2, "M8[s]"), "M8"),
+    ],
+)
+def test_what_is_not_an_array_of_numbers_is_refused(value, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        to_ortvalue(value, CPU)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("array", [a for a in ARRAYS if a.size], ids=lambda a: f"{a.dtype}")
+def test_arrays_go_to_cuda_and_back(array):
+    value = to_ortvalue(array, Provider("cuda"))
+    assert device_of(value) == "cuda"
+    got = EXPORTS["numpy"](value)
+    np.testing.assert_array_equal(got.astype(np.float64), array.astype(np.float64))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+def test_tensors_on_cuda_are_shared(dtype):
+    tensor = torch.tensor([0, 1], device="cuda").to(dtype)
+    value = to_ortvalue(tensor, Provider("cuda"))
+    assert value.data_ptr() == tensor.data_ptr()
+    got = EXPORTS["torch"](value)
+    assert got.device.type == "cuda"
+    assert got.dtype == dtype
+    assert torch.equal(got, tensor)

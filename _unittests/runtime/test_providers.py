@@ -1,0 +1,151 @@
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
+from ortmeter.runtime import providers
+from ortmeter.runtime.providers import (
+    Provider,
+    ProviderStatus,
+    probe_providers,
+    resolve_provider,
+    usable_providers,
+)
+
+# What an onnxruntime that announces CUDA does on a machine without it: sessions run on CPU.
+GPU_WHEEL_ON_CPU = """
+import sys
+class SessionOptions:
+    def add_session_config_entry(self, key, value): pass
+class InferenceSession:
+    def __init__(self, model, options, providers): pass
+    def run(self, names, feeds): return [feeds["X"] @ feeds["X"]]
+    def get_providers(self): return ["CPUExecutionProvider"]
+def get_available_providers(): return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+def preload_dlls(): print("Failed to load libcublasLt.so")
+"""
+CUDA_WORKS = GPU_WHEEL_ON_CPU.replace('["CPUExecutionProvider"]', '["CUDAExecutionProvider"]')
+CUDA_IS_WRONG = CUDA_WORKS.replace("@", "*")
+LIBRARY_MISSING = GPU_WHEEL_ON_CPU.replace(
+    "providers): pass",
+    "providers):\n"
+    "        sys.stderr.write('E: Failed to load library /x/lib.so with error: libx.so.13: gone')\n"
+    "        raise RuntimeError('fallback is disabled')",
+)
+
+
+@pytest.fixture
+def fresh_probe(monkeypatch, tmp_path):
+    """Probe with a fake onnxruntime written by the test."""
+
+    def probe(code):
+        (tmp_path / "onnxruntime.py").write_text(code)
+        first = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"  # before the true one
+        monkeypatch.setattr(
+            providers,
+            "child_command",
+            lambda name: [sys.executable, "-c", f"{first}; import {name} as m; m.main()"],
+        )
+        return providers._probe_cuda()
+
+    return probe
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "written"),
+    [
+        ("cpu", Provider("cpu", 0), "cpu"),
+        ("cuda", Provider("cuda", 0), "cuda"),
+        ("cuda:0", Provider("cuda", 0), "cuda"),
+        ("cuda:12", Provider("cuda", 12), "cuda:12"),
+    ],
+)
+def test_names_are_read_and_written(text, expected, written):
+    assert Provider.parse(text) == expected
+    assert str(expected) == written
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:x", "cpu:1", "cpu\n", None, 0, ["cpu"]]
+)
+def test_other_names_are_refused(text):
+    with pytest.raises(InvalidArgumentError, match="Accepted: auto, cpu, cuda, cuda:1"):
+        resolve_provider(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "usable", "reason"),
+    [
+        (CUDA_WORKS, True, ""),
+        # the silent fallback
+        (GPU_WHEEL_ON_CPU, False, "the session runs on CPUExecutionProvider"),
+        # the CPU wheel
+        (GPU_WHEEL_ON_CPU.replace('"CUDAExecutionProvider", ', ""), False, "CPU wheel"),
+        # a provider that computes nonsense
+        (CUDA_IS_WRONG, False, "is wrong on CUDA"),
+        # the cause is in what the libraries wrote
+        (LIBRARY_MISSING, False, "libx.so.13: gone"),
+        # a driver that kills the process
+        ("import os; os.abort()", False, "died with exit code -6"),
+        ("import sys; print('[]'); sys.exit(3)", False, "exit code 3"),
+        ("raise ImportError('broken wheel')", False, "broken wheel"),
+    ],
+)
+def test_the_probe_tells_the_truth(fresh_probe, code, usable, reason):
+    status = fresh_probe(code)
+    assert status.usable is usable, status
+    assert reason in status.reason
+
+
+def test_the_probe_agrees_with_the_driver_of_this_machine():
+    has_gpu = (
+        shutil.which("nvidia-smi") is not None
+        and subprocess.run(["nvidia-smi", "-L"], check=False, capture_output=True).returncode == 0  # noqa: S607
+    )
+    if not has_gpu:
+        assert usable_providers() == ("cpu",)
+        assert probe_providers()["cuda"].reason
+
+
+def test_cuda_asked_for_without_cuda_says_why(monkeypatch):
+    statuses = {
+        "cpu": ProviderStatus("cpu", usable=True),
+        "cuda": ProviderStatus("cuda", usable=False, reason="the moon is full"),
+    }
+    monkeypatch.setattr(providers, "probe_providers", lambda: statuses)
+    with pytest.raises(
+        ProviderUnavailableError, match=r"'cuda:1'.*the moon is full.*ortmeter\[gpu"
+    ):
+        resolve_provider("cuda:1")
+    assert resolve_provider("auto") == Provider("cpu")
+    assert str(statuses["cuda"]) == "cuda: not usable, the moon is full"
+
+
+def test_auto_prefers_cuda_when_it_works(monkeypatch):
+    statuses = {name: ProviderStatus(name, usable=True) for name in ("cpu", "cuda")}
+    monkeypatch.setattr(providers, "probe_providers", lambda: statuses)
+    assert resolve_provider("auto") == Provider("cuda")
+    assert resolve_provider("cuda:1") == Provider("cuda", 1)
+    assert resolve_provider("cuda:1").label == "CUDA:1"
+
+
+def test_without_onnxruntime_nothing_is_usable(monkeypatch):
+    monkeypatch.setattr(providers.importlib.util, "find_spec", lambda name: None)
+    statuses = probe_providers.__wrapped__()
+    assert not any(status.usable for status in statuses.values())
+    assert "ortmeter[cpu]" in statuses["cpu"].reason
+
+
+def test_a_probe_that_hangs_is_reported(monkeypatch):
+    def hang(*_args, **_options):
+        raise subprocess.TimeoutExpired("probe", 120)
+
+    monkeypatch.setattr(providers.subprocess, "run", hang)
+    assert "did not answer" in providers._probe_cuda().reason
+
+
+@pytest.mark.cuda
+def test_cuda_is_usable():
+    assert resolve_provider("auto").name == "cuda"

@@ -1,0 +1,297 @@
+import os
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+
+from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
+from ortmeter.runtime import sessions
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import (
+    make_session,
+    node_assignment,
+    optimized_model,
+    session_provider,
+)
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n, n] X) => (float[n, n] Y) { Z = Identity(X)  Y = MatMul(Z, X) }"""
+
+
+@pytest.fixture
+def fallen_back(monkeypatch):
+    """ONNX Runtime that creates every session on CPU, whatever was asked, without an error."""
+
+    class Session(onnxruntime.InferenceSession):
+        def __init__(self, model, options, providers):
+            self.asked = providers
+            super().__init__(model, options, providers=["CPUExecutionProvider"])
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+
+
+def test_a_session_computes_what_numpy_computes():
+    session = make_session(TEXT, provider="cpu")
+    x = np.arange(9, dtype=np.float32).reshape(3, 3)
+    (got,) = session.run(None, {"X": x})
+    np.testing.assert_array_equal(got, x @ x)
+    assert session_provider(session) == Provider("cpu")
+
+
+def test_a_session_that_fell_back_is_refused(fallen_back):
+    assert make_session(TEXT, provider="cpu").get_providers() == ["CPUExecutionProvider"]
+    with pytest.raises(ProviderUnavailableError, match="'cuda:1'.*CPUExecutionProvider"):
+        make_session(TEXT, provider=Provider("cuda", 1))
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_the_device_and_the_precision_policy_reach_the_provider(monkeypatch, tf32):
+    seen = []
+
+    def create(source, options, *, providers):
+        seen.extend(providers)
+        raise RuntimeError("stop here")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", create)
+    with pytest.raises(ModelError, match="stop here"):
+        make_session(TEXT, provider=Provider("cuda", 1), tf32=tf32)
+    name, options = seen[0]
+    assert name == "CUDAExecutionProvider"
+    assert options == {"device_id": "1", "use_tf32": str(int(tf32))}
+
+
+def test_options_reach_onnxruntime(tmp_path):
+    session = make_session(
+        TEXT, provider="cpu", threads=2, optimization="none", profile=tmp_path / "profile"
+    )
+    options = session.get_session_options()
+    assert options.intra_op_num_threads == 2
+    level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert options.graph_optimization_level == level
+    session.run(None, {"X": np.eye(2, dtype=np.float32)})
+    assert session.end_profiling().startswith(str(tmp_path / "profile"))
+
+
+def test_one_thread_is_the_default():
+    options = make_session(TEXT, provider="cpu").get_session_options()
+    assert options.intra_op_num_threads == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimization": "max"}, "optimization='max'.*none, basic, extended, layout, all"),
+        ({"threads": -1}, "threads=-1.*Accepted: an integer from 0"),
+        ({"threads": 10**11}, "threads=100000000000. Accepted"),
+        ({"threads": None}, "threads=None. Accepted"),
+        ({"optimization": ["all"]}, "is not known. Accepted: none"),
+        ({"provider": None}, "provider=None is not known. Accepted: auto"),
+        ({"provider": "gpu"}, "provider='gpu'.*Accepted: auto, cpu"),
+    ],
+)
+def test_a_bad_option_is_refused(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        make_session(TEXT, **{"provider": "cpu", **options})
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(TypeError, match="sess_options"):
+        make_session(TEXT, provider="cpu", sess_options=None)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (b"not a model", "not an ONNX model"),
+        ("missing.onnx", "'missing.onnx' is not a file"),
+        (TEXT.replace("21", "99"), "Opset 99"),
+        (TEXT.replace("MatMul", "MatMull"), "No Op registered for MatMull"),
+        (TEXT.replace("float[", "bfloat16["), "Could not find an implementation for MatMul"),
+    ],
+)
+def test_a_model_that_cannot_run_is_refused_with_the_cause(model, message):
+    with pytest.raises(ModelError, match=message) as caught:
+        make_session(model, provider="cpu")
+    assert "onnxruntime_src" not in str(caught.value)
+
+
+def test_missing_external_data_is_named(tmp_path):
+    model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "MatMul(Z, W)"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(9, dtype=np.float32), "W"))
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    make_session(path, provider="cpu")
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(ModelError, match=r"w\.bin"):
+        make_session(path, provider="cpu")
+
+
+def test_the_placement_of_nodes_is_known():
+    got = node_assignment(make_session(TEXT, provider="cpu"))
+    assert [(node.op_type, node.provider) for node in got] == [("MatMul", "CPUExecutionProvider")]
+
+
+def test_the_placement_needs_our_session():
+    model = onnx.parser.parse_model(TEXT).SerializeToString()
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    with pytest.raises(InvalidArgumentError, match=r"create it with ortmeter\.make_session"):
+        node_assignment(theirs)
+
+
+@pytest.mark.parametrize(("level", "expected"), [("none", 2), ("basic", 1), ("all", 1)])
+def test_the_optimized_graph_is_the_one_of_the_level(tmp_path, level, expected):
+    got = optimized_model(TEXT, provider="cpu", optimization=level, cache=tmp_path)
+    assert len(got.graph.node) == expected
+
+
+def test_the_cache_is_used_and_keyed(tmp_path, monkeypatch):
+    model = tmp_path / "model" / "m.onnx"
+    model.parent.mkdir()
+    onnx.save(onnx.parser.parse_model(TEXT), model)
+    cache = tmp_path / "cache"
+    first = optimized_model(model, provider="cpu", cache=cache)
+    assert len(list(cache.iterdir())) == 1
+    assert [file.name for file in model.parent.iterdir()] == ["m.onnx"]
+
+    for options in ({"optimization": "none"}, {"tf32": True}):
+        optimized_model(model, provider="cpu", cache=cache, **options)
+    assert len(list(cache.iterdir())) == 3
+    monkeypatch.setattr(sessions, "cpu_flags", lambda: ("avx1024",))
+    optimized_model(model, provider="cpu", cache=cache)
+    assert len(list(cache.iterdir())) == 4
+    monkeypatch.undo()
+
+    monkeypatch.setattr(sessions, "make_session", None)  # what is cached needs no session
+    assert optimized_model(model, provider="cpu", cache=cache) == first
+
+
+def test_other_external_data_is_another_model(tmp_path):
+    for value in (1, 2):
+        model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "MatMul(Z, W)"))
+        weights = np.full((9, 9), value, np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "W"))
+        path = tmp_path / "model.onnx"
+        (tmp_path / "w.bin").unlink(missing_ok=True)
+        onnx.save_model(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+        got = optimized_model(path, provider="cpu", cache=tmp_path / "cache")
+        (tensor,) = got.graph.initializer
+        assert (onnx.numpy_helper.to_array(tensor) == value).all()
+
+
+BRANCH = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n] X, bool C) => (float[n] Y) {
+  Y = If (C) <
+    then_branch = yes () => (float[n] A) { K = Exp(W)  A = Add(X, K) },
+    else_branch = no () => (float[n] B) { B = Neg(X) }
+  >
+}"""
+
+
+def test_other_external_data_of_a_body_is_another_model(tmp_path):
+    feeds = {"X": np.zeros(9, np.float32), "C": np.array(True)}
+    for value in (1, 2):
+        model = onnx.parser.parse_model(BRANCH)
+        weights = onnx.numpy_helper.from_array(np.full(9, value, np.float32), "W")
+        (body,) = (a.g for a in model.graph.node[0].attribute if a.name == "then_branch")
+        body.initializer.append(weights)
+        onnx.external_data_helper.set_external_data(body.initializer[0], "w.bin")
+        (tmp_path / "w.bin").write_bytes(weights.raw_data)
+        body.initializer[0].ClearField("raw_data")
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        got = optimized_model(path, provider="cpu", cache=tmp_path / "cache")
+        (result,) = make_session(got, provider="cpu").run(None, feeds)
+        np.testing.assert_allclose(result, np.exp(np.full(9, value)), rtol=1e-6)
+
+
+def test_external_data_of_a_model_in_memory_is_that_of_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "Add(Z, W)"))
+    tensor = model.graph.initializer.add(name="W", data_type=1, dims=[9, 9], data_location=1)
+    tensor.external_data.add(key="location", value="w.bin")
+    for value in (1, 2):
+        weights = np.full((9, 9), value, np.float32)
+        (tmp_path / "w.bin").write_bytes(weights.tobytes())
+        got = optimized_model(model, provider="cpu", cache=tmp_path / "cache")
+        feeds = {"X": np.zeros((9, 9), np.float32)}
+        (result,) = make_session(got, provider="cpu").run(None, feeds)
+        np.testing.assert_array_equal(result, weights)
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_another_build_of_onnxruntime_is_another_key(tmp_path, monkeypatch):
+    optimized_model(TEXT, provider="cpu", cache=tmp_path)
+    monkeypatch.setattr(onnxruntime, "get_build_info", lambda: "git-commit-id=123")
+    optimized_model(TEXT, provider="cpu", cache=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+        lambda content: b"\0" * len(content),
+    ],
+)
+def test_a_damaged_entry_of_the_cache_is_computed_again(tmp_path, damage):
+    first = optimized_model(TEXT, provider="cpu", cache=tmp_path)
+    (stored,) = tmp_path.iterdir()
+    content = stored.read_bytes()
+    stored.write_bytes(damage(content))
+    assert optimized_model(TEXT, provider="cpu", cache=tmp_path) == first
+    assert stored.read_bytes() == content
+
+
+@pytest.mark.parametrize("location", ["/dev/zero", "fifo", "missing.bin", "../w.bin"])
+def test_external_data_is_checked_before_it_is_read(tmp_path, location):
+    model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "MatMul(Z, W)"))
+    tensor = model.graph.initializer.add(name="W", data_type=1, dims=[9, 9], data_location=1)
+    tensor.external_data.add(key="location", value=location)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    os.mkfifo(folder / "fifo")
+    (tmp_path / "w.bin").write_bytes(bytes(4 * 81))
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=f"'m.onnx'.*'{location}'.*Accepted: regular files"):
+        optimized_model(folder / "m.onnx", provider="cpu", cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_default_cache_follows_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "here"))
+    optimized_model(TEXT, provider="cpu")
+    assert len(list((tmp_path / "here").iterdir())) == 1
+    monkeypatch.delenv("ORTMETER_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert sessions.cache_folder() == tmp_path / "ortmeter"
+
+
+def test_a_failure_leaves_nothing_in_the_cache(tmp_path):
+    with pytest.raises(ModelError):
+        optimized_model(TEXT.replace("MatMul", "MatMull"), provider="cpu", cache=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.cuda
+def test_cuda_runs_on_cuda():
+    session = make_session(TEXT, provider="cuda")
+    assert session_provider(session) == Provider("cuda")
+    assert {node.provider for node in node_assignment(session)} == {"CUDAExecutionProvider"}
+    (got,) = session.run(None, {"X": np.eye(3, dtype=np.float32)})
+    np.testing.assert_array_equal(got, np.eye(3))
+
+
+@pytest.mark.cuda
+def test_tf32_is_off_unless_asked_for():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((512, 512)).astype(np.float32)
+    expected = x.astype(np.float64) @ x.astype(np.float64)
+    errors = []
+    for tf32 in (False, True):
+        (got,) = make_session(TEXT, provider="cuda", tf32=tf32).run(None, {"X": x})
+        errors.append(np.abs(got - expected).max())
+    assert errors[0] * 10 < errors[1]

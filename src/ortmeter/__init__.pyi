@@ -1,0 +1,166 @@
+from .args import (
+    Param,
+    get_parsed_args,
+)
+from .discrepancy import (
+    Tolerance,
+    assert_close,
+    max_diff,
+    string_diff,
+    string_type,
+)
+from .discrepancy.bounds import (
+    matmul_error_bound,
+)
+from .einsum import (
+    decompose_einsum,
+    einsum_model,
+    optimize_einsum,
+)
+from .errors import (
+    OrtMeterError,
+)
+from .evaluator import (
+    Evaluator,
+    attribute,
+    to_float64,
+)
+from .pages import (
+    load_records,
+    record,
+    replay,
+    save_tables,
+)
+from .pages.conclusion import (
+    Conclusion,
+)
+from .pages.show import (
+    show,
+)
+from .plotting import (
+    draw_model,
+    latency_plot,
+    speedup_plot,
+    spread_plot,
+)
+from .profiling import (
+    Profile,
+    check_profiles,
+    merge_profiles,
+    profile,
+    profile_together,
+    read_events,
+    read_profile,
+)
+from .runtime.feeds import (
+    random_feeds,
+    read_feeds,
+)
+from .runtime.iobinding import (
+    BoundSession,
+)
+from .runtime.loading import (
+    load_model,
+)
+from .runtime.models import (
+    freeze_inputs,
+    sample_cnn,
+)
+from .runtime.providers import (
+    resolve_provider,
+    usable_providers,
+)
+from .runtime.sessions import (
+    make_session,
+    node_assignment,
+    optimized_model,
+)
+from .sweep import (
+    SweepResult,
+    load_sweep,
+    run_sweep,
+)
+from .timing import (
+    Candidate,
+    Comparison,
+    Comparisons,
+    measure,
+    measure_each,
+    speedup,
+)
+from .timing.candidates import (
+    function_candidate,
+    session_candidate,
+)
+from .timing.claims import (
+    Answer,
+    Claim,
+    fact,
+    group_claims,
+    judge,
+)
+
+__all__ = [
+    "Answer",
+    "BoundSession",
+    "Candidate",
+    "Claim",
+    "Comparison",
+    "Comparisons",
+    "Conclusion",
+    "Evaluator",
+    "OrtMeterError",
+    "Param",
+    "Profile",
+    "SweepResult",
+    "Tolerance",
+    "__version__",
+    "assert_close",
+    "attribute",
+    "check_profiles",
+    "decompose_einsum",
+    "draw_model",
+    "einsum_model",
+    "fact",
+    "freeze_inputs",
+    "function_candidate",
+    "get_parsed_args",
+    "group_claims",
+    "judge",
+    "latency_plot",
+    "load_model",
+    "load_records",
+    "load_sweep",
+    "make_session",
+    "matmul_error_bound",
+    "max_diff",
+    "measure",
+    "measure_each",
+    "merge_profiles",
+    "node_assignment",
+    "optimize_einsum",
+    "optimized_model",
+    "profile",
+    "profile_together",
+    "random_feeds",
+    "read_events",
+    "read_feeds",
+    "read_profile",
+    "record",
+    "replay",
+    "resolve_provider",
+    "run_sweep",
+    "sample_cnn",
+    "save_tables",
+    "session_candidate",
+    "show",
+    "speedup",
+    "speedup_plot",
+    "spread_plot",
+    "string_diff",
+    "string_type",
+    "to_float64",
+    "usable_providers",
+]
+
+__version__: str

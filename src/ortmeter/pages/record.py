@@ -1,0 +1,409 @@
+"""Keep what a page measured on a machine, for the pages built on others."""
+
+import dataclasses
+import datetime as dt
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from ortmeter.args import Arguments
+from ortmeter.errors import InvalidArgumentError, RecordError
+from ortmeter.files import write_atomically
+from ortmeter.pages.conclusion import Conclusion
+from ortmeter.pages.schema import VERSION, why_invalid
+from ortmeter.pages.values import decode, encode
+from ortmeter.runtime.environment import Environment, environment
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing import Comparison, Comparisons, Measurement
+from ortmeter.timing.claims import Answer, Claim
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["FOLDER_VARIABLE", "Record", "load", "load_records", "machine_name", "record"]
+
+#: Where the records are, unless a folder is given.
+FOLDER_VARIABLE = "ORTMETER_RESULTS"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a page measured on a machine.
+
+    Parameters
+    ----------
+    page : str
+        Name of the page.
+    configuration : mapping of str to str
+        Parameters of the page, as they are displayed; ``provider`` is the one that ran.
+    environment : Environment
+        Machine and versions.
+    date : datetime
+        When it was recorded, in UTC.
+    data : mapping of str to object
+        What the conclusions of the page are computed from, see
+        :func:`~ortmeter.pages.encode` for the types.
+    answer : Answer, optional
+        What answers the title of the page.
+    claims : tuple of Claim
+        What else the page concluded on that day.
+    run : int
+        1 for the first run of this configuration, more when a sweep repeats it.
+    """
+
+    page: str
+    configuration: Mapping[str, str]
+    environment: Environment
+    date: dt.datetime
+    data: Mapping[str, Any]
+    answer: Answer | None = None
+    claims: tuple[Claim, ...] = ()
+    run: int = 1
+
+    @property
+    def machine(self) -> str:
+        """Name of the machine, and of its folder."""
+        return machine_name(self.environment)
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file: a page recorded again with the same parameters replaces it."""
+        text = orjson.dumps(dict(self.configuration), option=orjson.OPT_SORT_KEYS)
+        digest = hashlib.sha256(text).hexdigest()[:8]
+        return f"{self.page}--{_slug(self.configuration['provider'])}--{digest}.json"
+
+    @property
+    def parameters(self) -> str:
+        """The parameters on one line."""
+        return ", ".join(f"{name}={label}" for name, label in self.configuration.items())
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer and the claims, as sentences."""
+        return Conclusion(self.answer, self.claims, self.machine).sentences
+
+    def comparisons(self) -> Iterator[tuple[str, Mapping[str, Any], Comparison]]:
+        """Find what was measured in the data.
+
+        Yields
+        ------
+        str
+            Where it is in the data, keys joined by points.
+        mapping of str to object
+            Its place, by the name of the axis: ``{"size": 256}``.
+        Comparison
+            The measurements.
+        """
+        yield from _find_comparisons(self.data, ())
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Gather the samples.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per sample: ``group`` (where it is in the data), a column for each named axis,
+            ``candidate``, ``process``, ``round`` and ``seconds``.
+        """
+        import pandas as pd
+
+        rows = [
+            {"group": name, **where, "candidate": m.name, "process": p, "round": r, "seconds": s}
+            for name, where, found in self.comparisons()
+            for m in found.values()
+            for p, process in enumerate(m.seconds.tolist())
+            for r, s in enumerate(process)
+        ]
+        return pd.DataFrame(rows)
+
+    def __str__(self) -> str:
+        return f"{self.page} ({self.parameters}) on {self.machine}, {self.date:%Y-%m-%d}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
+        # Older readers accept the files that do not need this field.
+        repeated = {"run": self.run} if self.run > 1 else {}
+        return {
+            "schema_version": VERSION,
+            "page": self.page,
+            "configuration": dict(self.configuration),
+            "date": self.date.isoformat(timespec="seconds"),
+            "environment": self.environment.to_dict(),
+            "answer": None if self.answer is None else _plain(self.answer.to_dict()),
+            "claims": [_plain(claim.to_dict()) for claim in self.claims],
+            "data": encode(self.data),
+            **repeated,
+        }
+
+    def to_json(self) -> bytes:
+        """Return the content of the file."""
+        return orjson.dumps(self.to_dict(), option=orjson.OPT_APPEND_NEWLINE)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Record":
+        """Build a record from what :meth:`to_dict` returned.
+
+        Raises
+        ------
+        RecordError
+            The content does not follow the schema.
+        """
+        if not isinstance(fields, Mapping):
+            raise RecordError(f"not a record: an object is expected, not {type(fields).__name__}")
+        try:
+            if reason := why_invalid(fields):
+                raise RecordError(f"not a record: {reason}")
+            return _decode_record(cls, fields)
+        except RecordError:
+            raise
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise RecordError(f"not a record: {type(error).__name__}: {error}") from error
+
+    def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
+        """Write ``<folder>/<machine>/<page>--<provider>--<hash>.json``, all of it or nothing.
+
+        Parameters
+        ----------
+        conclusion : Conclusion
+            What the page concludes from the data, kept beside them.
+        folder : path, optional
+            Folder of the records, made when it does not exist; by default the environment
+            variable ``ORTMETER_RESULTS``, or ``results``.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+        """
+        root = folder or os.environ.get(FOLDER_VARIABLE) or "results"
+        file = Path(root, self.machine, self.file_name)
+        concluded = dataclasses.replace(self, answer=conclusion.answer, claims=conclusion.claims)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, concluded.to_json())
+        return file
+
+
+def record(
+    page: str,
+    args: Arguments,
+    provider: Provider,
+    data: Mapping[str, Any],
+    machine: Environment | None = None,
+) -> Record:
+    """Put together what a page measured.
+
+    Parameters
+    ----------
+    page : str
+        Name of the page.
+    args : Arguments
+        Its parameters; ``record``, which asks for the file, is left out.
+    provider : Provider
+        Execution provider that ran: the parameter may say ``auto``.
+    data : mapping of str to object
+        What the conclusions of the page are computed from.
+    machine : Environment, optional
+        Where it was measured, this machine by default.
+
+    Returns
+    -------
+    Record
+        :meth:`Record.save` writes it.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A part of `data` cannot be written in JSON, or the fast mode is asked to be recorded.
+
+    Examples
+    --------
+    >>> from ortmeter.args import get_parsed_args
+    >>> from ortmeter.runtime.providers import Provider
+    >>> args = get_parsed_args("plot_x", args=[], size=256)
+    >>> record("plot_x", args, Provider.parse("cpu"), {"error (ulp)": 0.5}).parameters
+    'size=256, provider=cpu'
+    """
+    if args.fast and dict(args).get("record"):
+        raise InvalidArgumentError(
+            "the fast mode measures sizes that mean nothing. "
+            "Accepted: --record without ORTMETER_FAST"
+        )
+    encode(data)  # what cannot be kept is refused now, not when it is written
+    labels = {name: args.label(name) for name, _ in args if name != "record"}
+    return Record(
+        page=page,
+        configuration={**labels, "provider": str(provider)},
+        environment=machine or environment(),
+        date=dt.datetime.now(dt.UTC).replace(microsecond=0),
+        data=data,
+    )
+
+
+def load(file: str | os.PathLike[str]) -> Record:
+    """Read and check a file written by :meth:`Record.save`.
+
+    Parameters
+    ----------
+    file : path
+        JSON file.
+
+    Returns
+    -------
+    Record
+        What was recorded.
+
+    Raises
+    ------
+    RecordError
+        The file cannot be read, is not JSON, or does not follow the schema.
+    """
+    try:
+        if Path(file).exists() and not Path(file).is_file():
+            raise RecordError("not a regular file")
+        return Record.from_dict(orjson.loads(Path(file).read_bytes()))
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise RecordError(f"{Path(file).name} cannot be read: {error}") from error
+    except RecordError as error:
+        raise RecordError(f"{Path(file).name}: {error}") from None
+
+
+def load_records(
+    page: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    every_run: bool = False,
+) -> list[Record]:
+    """Read the records of a page.
+
+    Parameters
+    ----------
+    page : str, optional
+        Name of the page, by default all of them.
+    folder : path, optional
+        Folder of the records; by default the environment variable ``ORTMETER_RESULTS``, and
+        nothing is read where it is not set.
+    every_run : bool
+        Whether to return all that a sweep kept of a configuration: its runs, and its versions. By
+        default, the newest record of each machine and configuration.
+
+    Returns
+    -------
+    list of Record
+        By machine, then by parameters.
+
+    Raises
+    ------
+    RecordError
+        A file is not a record, or has the name of another page.
+    """
+    folder = folder or os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return []
+    files = sorted(Path(folder).glob(f"*/{page or '*'}--*.json"))
+    records = [load(file) for file in files]
+    for file, found in zip(files, records, strict=True):
+        if found.page != file.name.partition("--")[0]:
+            raise RecordError(f"{file.name} is a record of {found.page!r}")
+    return records if every_run else _newest(records)
+
+
+def _decode_record(cls: type[Record], fields: Mapping[str, Any]) -> Record:
+    """Build a record from fields that follow the schema; what they say may still be impossible."""
+    data = decode(fields["data"])
+    date = dt.datetime.fromisoformat(fields["date"])
+    if date.tzinfo is None:
+        raise RecordError(f"not a record: the date {fields['date']!r} has no time zone")
+    found = cls(
+        page=fields["page"],
+        configuration=fields["configuration"],
+        environment=Environment.from_dict(fields["environment"]),
+        date=date,
+        data=data,
+        run=fields.get("run", 1),
+    )
+    if fields["schema_version"] == 1:
+        # Its sentences cannot be compared: what its samples say is computed again.
+        found = dataclasses.replace(found, data={k: _upgrade(v) for k, v in data.items()})
+        claims = tuple(
+            claim.at(**where)
+            for _, where, measured in found.comparisons()
+            for claim in _claims_of(measured)
+        )
+        return dataclasses.replace(found, claims=claims)
+    answer = fields["answer"]
+    return dataclasses.replace(
+        found,
+        answer=None if answer is None else Answer.from_dict(answer),
+        claims=tuple(map(Claim.from_dict, fields["claims"])),
+    )
+
+
+def _claims_of(found: Comparison) -> tuple[Claim, ...]:
+    shapes = {measured.seconds.shape for measured in found.values()}
+    return found.speedups() if len(shapes) == 1 else ()
+
+
+def _upgrade(value: Any) -> Any:
+    """Turn mappings of measurements, as the first version kept them, into comparisons."""
+    if not isinstance(value, dict) or not value:
+        return value
+    if all(isinstance(item, Measurement) for item in value.values()):
+        return Comparison(value.values())
+    upgraded = {key: _upgrade(item) for key, item in value.items()}
+    if all(isinstance(item, Comparison) for item in upgraded.values()):
+        return Comparisons(upgraded, "at")
+    return upgraded
+
+
+def _find_comparisons(
+    data: Mapping[Any, Any], path: tuple[str, ...]
+) -> Iterator[tuple[str, Mapping[str, Any], Comparison]]:
+    for key, item in data.items():
+        name = ".".join((*path, str(key)))
+        if isinstance(item, Comparison):
+            yield name, {}, item
+        elif isinstance(item, Comparisons):
+            yield from ((name, {item.axis: place}, group) for place, group in item.items())
+        elif isinstance(item, Mapping):
+            yield from _find_comparisons(item, (*path, str(key)))
+
+
+def _newest(records: Iterable[Record]) -> list[Record]:
+    newest: dict[tuple[str, str], Record] = {}
+    for found in records:
+        key = (found.machine, found.file_name)
+        newest[key] = max(newest.get(key, found), found, key=lambda r: (r.date, r.run))
+    return list(newest.values())
+
+
+def machine_name(machine: Environment) -> str:
+    """Name a machine by its processor and its GPUs.
+
+    Parameters
+    ----------
+    machine : Environment
+        The machine.
+
+    Returns
+    -------
+    str
+        Lower case letters, digits and hyphens.
+    """
+    parts = [machine.cpu, f"{machine.cores} cores", *(gpu.name for gpu in machine.gpus)]
+    return "-".join(map(_slug, parts))
+
+
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn numpy scalars into Python's, at any depth of mappings and lists."""
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY))
+    return plain
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9_.]+", "-", text.lower()).strip("-.")

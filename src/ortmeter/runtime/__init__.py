@@ -1,0 +1,1 @@
+"""ONNX Runtime: providers, sessions, bound inputs, models and their feeds, the machine."""

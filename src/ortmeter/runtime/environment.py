@@ -1,0 +1,271 @@
+"""Describe the machine, the versions and the policies behind a number."""
+
+import dataclasses
+import functools
+import html
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortmeter.runtime.providers import probe_providers
+
+__all__ = ["Environment", "Gpu", "cpu_flags", "environment", "usable_cores"]
+
+_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch", "ortmeter")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as its driver describes it.
+
+    Parameters
+    ----------
+    name : str
+        Model.
+    memory_mib : int or None
+        Memory in MiB, None when the driver does not tell.
+    driver : str
+        Version of the driver.
+    """
+
+    name: str
+    memory_mib: int | None
+    driver: str
+
+    def __str__(self) -> str:
+        memory = f"{self.memory_mib / 1024:.0f} GiB, " if self.memory_mib else ""
+        return f"{self.name} ({memory}driver {self.driver})"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a measurement depends on beside the model.
+
+    Parameters
+    ----------
+    system : str
+        Operating system and architecture.
+    cpu : str
+        CPU model.
+    cores : int
+        Logical cores that this process may use.
+    threads : mapping
+        Thread settings found: environment variables, and torch when it is loaded.
+    python : str
+        Version of Python.
+    packages : mapping of str to str
+        Version, and build where it is known, of each installed package that matters.
+    providers : mapping of str to str
+        ``usable``, or the reason why not, for each provider.
+    gpus : tuple of Gpu
+        GPUs that the driver lists.
+    precision : mapping of str to str
+        Precision policy of float32 products on each side.
+    commit : str or None
+        git commit of the source tree, with ``+changes`` when it has uncommitted ones; None when
+        the package is not run from its own checkout.
+    """
+
+    system: str
+    cpu: str
+    cores: int
+    threads: Mapping[str, int]
+    python: str
+    packages: Mapping[str, str]
+    providers: Mapping[str, str]
+    gpus: tuple[Gpu, ...]
+    precision: Mapping[str, str]
+    commit: str | None
+
+    def __str__(self) -> str:
+        versions = (f"{name} {version}" for name, version in self.packages.items())
+        machine = [f"{self.cpu} ({self.cores} cores)", *map(str, self.gpus)]
+        return ", ".join([*machine, self.system, f"Python {self.python}", *versions])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Environment":
+        """Build an environment from what :meth:`to_dict` returned."""
+        return cls(**{**fields, "gpus": tuple(Gpu(**gpu) for gpu in fields["gpus"])})
+
+    def to_rows(self) -> list[tuple[str, str]]:
+        """Return the fields as (name, text), for tables."""
+        return [
+            ("CPU", f"{self.cpu}, {self.cores} cores"),
+            ("GPU", "; ".join(map(str, self.gpus)) or "none"),
+            ("System", self.system),
+            ("Threads", _join(self.threads) or "no limit set in the environment"),
+            ("Python", self.python),
+            ("Packages", _join(self.packages)),
+            ("Providers", _join(self.providers)),
+            ("Precision", _join(self.precision)),
+            ("Commit", self.commit or "not a checkout"),
+        ]
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>'
+            for name, text in self.to_rows()
+        )
+        return f'<table class="ortmeter-environment"><tbody>{rows}</tbody></table>'
+
+
+def environment() -> Environment:
+    """Describe the machine that runs this process.
+
+    Returns
+    -------
+    Environment
+        Machine, versions, threads, providers, precision policy and commit. torch is described
+        when it is already loaded; it is never imported for that.
+
+    Examples
+    --------
+    >>> environment().cores >= 1
+    True
+    """
+    return Environment(
+        system=f"{_system_name()} {platform.machine()}",
+        cpu=_cpu_model(),
+        cores=usable_cores(),
+        threads=_thread_settings(),
+        python=platform.python_version(),
+        packages=_package_versions(),
+        providers={
+            name: "usable" if status.usable else f"not usable ({status.reason})"
+            for name, status in probe_providers().items()
+        },
+        gpus=_gpus(),
+        precision=_precision_policy(),
+        commit=_git_commit(),
+    )
+
+
+@functools.cache
+def cpu_flags() -> tuple[str, ...]:
+    """Instruction sets that the CPU announces, sorted; empty where the system does not tell."""
+    return tuple(sorted(_cpuinfo().get("flags", _cpuinfo().get("Features", "")).split()))
+
+
+@functools.cache
+def _cpuinfo() -> dict[str, str]:
+    """First processor of ``/proc/cpuinfo``, empty on other systems."""
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return {}
+    first = path.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): text.strip() for name, _, text in pairs}
+
+
+def _cpu_model() -> str:
+    if model := _cpuinfo().get("model name"):
+        return model
+    if sys.platform == "darwin":
+        return _first_line("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
+    return platform.processor() or platform.machine()
+
+
+def _system_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
+
+
+def usable_cores() -> int:
+    """Logical cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _thread_settings() -> dict[str, int]:
+    set_by_user = {name: os.environ.get(name, "") for name in _THREAD_VARIABLES}
+    threads = {name: int(text) for name, text in set_by_user.items() if text.isdecimal()}
+    if torch := sys.modules.get("torch"):
+        threads["torch"] = torch.get_num_threads()
+    return threads
+
+
+def _package_versions() -> dict[str, str]:
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    for name in versions.keys() & {"onnxruntime", "onnxruntime-gpu"}:
+        versions[name] += _onnxruntime_build()
+    return versions
+
+
+def _onnxruntime_build() -> str:
+    import onnxruntime
+
+    pairs = (item.strip().partition("=") for item in onnxruntime.get_build_info().split(","))
+    commit = {name.rpartition(" ")[2]: text for name, _, text in pairs}.get("git-commit-id")
+    cuda = getattr(onnxruntime, "cuda_version", None)
+    parts = [f"commit {commit}" if commit else "", f"CUDA {cuda}" if cuda else ""]
+    return f" ({', '.join(filter(None, parts))})" if any(parts) else ""
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    listing = _output(
+        "nvidia-smi",
+        "--query-gpu=name,memory.total,driver_version",
+        "--format=csv,noheader,nounits",
+    )
+    rows = (line.split(", ") for line in (listing or "").splitlines())
+    return tuple(
+        Gpu(name, int(memory) if memory.isdecimal() else None, driver)
+        for name, memory, driver in rows
+    )
+
+
+def _precision_policy() -> dict[str, str]:
+    policy = {"onnxruntime": "TF32 off unless a session asks for it"}
+    if torch := sys.modules.get("torch"):
+        policy["torch"] = f"float32 products in {torch.get_float32_matmul_precision()!r} precision"
+    return policy
+
+
+def _git_commit() -> str | None:
+    package = Path(__file__).parent
+    root = _first_line("git", "-C", str(package), "rev-parse", "--show-toplevel")
+    # Installed in an environment inside somebody else's checkout, the commit would be theirs.
+    if not root or Path(root) / "src" / "ortmeter" != package:
+        return None
+    commit = _first_line("git", "-C", root, "rev-parse", "--short=12", "HEAD")
+    changes = _first_line("git", "-C", root, "status", "--porcelain", "--untracked-files=no")
+    return commit and commit + ("+changes" if changes else "")
+
+
+def _first_line(*command: str) -> str | None:
+    lines = (_output(*command) or "").splitlines()
+    return lines[0].strip() if lines else None
+
+
+def _output(*command: str) -> str | None:
+    """Run a program of the system, return what it printed, None when it failed or is missing."""
+    try:
+        child = subprocess.run(  # noqa: S603 - fixed commands, no shell
+            command, capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return child.stdout
+
+
+def _join(pairs: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in pairs.items())

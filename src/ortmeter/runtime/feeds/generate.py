@@ -1,0 +1,235 @@
+"""Draw the inputs of a model at random."""
+
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ortmeter.dtypes import short_name
+from ortmeter.errors import FeedError
+from ortmeter.runtime.feeds.indices import index_bounds
+from ortmeter.runtime.feeds.inputs import Input, declared_inputs, resolve_shapes
+from ortmeter.runtime.feeds.limits import half_of_memory
+from ortmeter.runtime.loading import ModelLike, load_model
+
+__all__ = ["random_feeds", "shared_feeds"]
+
+# Integers that index nothing: small, so that a shape or a count made of them is small.
+_DEFAULT_BOUND = 10
+
+
+def random_feeds(
+    model: ModelLike,
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    max_bytes: int | None = None,
+) -> dict[str, np.ndarray]:
+    """Draw the inputs of a model at random.
+
+    Floating point numbers follow a normal law. Integers of 8 bits or less take every value, the
+    others are small, and valid indices where the graph uses them so. Masks (booleans, and inputs
+    whose name says *mask*) are made of ones.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    dims : mapping of str to int, optional
+        Sizes of the symbolic dimensions.
+    shapes : mapping of str to sequence of int, optional
+        Whole shapes, by input.
+    seed : int
+        Seed of the random generator.
+    max_bytes : int, optional
+        Total size that is not exceeded, by default half of the memory of the machine.
+
+    Returns
+    -------
+    dict of str to array
+        One array for each input that is not an initializer.
+
+    Raises
+    ------
+    FeedError
+        A dimension has no size, a shape contradicts the model, an input is not a dense tensor, or
+        the arrays are too large.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n, 4] X, int64[n] I) => (float[n, 4] Y) { Y = Gather(X, I) }'''
+    >>> {name: array.shape for name, array in random_feeds(text, dims={"n": 2}).items()}
+    {'X': (2, 4), 'I': (2,)}
+    """
+    return shared_feeds([model], dims=dims, shapes=shapes, seed=seed, max_bytes=max_bytes)[0]
+
+
+def shared_feeds(
+    models: Sequence[ModelLike],
+    *,
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    max_bytes: int | None = None,
+) -> list[dict[str, np.ndarray]]:
+    """Draw the inputs of models that are compared: each array once, for all those that read it.
+
+    Inputs of the same name, shape and kind (floating point numbers, integers...) have the same
+    values, whatever the order in which they are declared; then those that are left have, by rank,
+    the values of those that the first model declares. Values fit in every element type that they
+    are read in, and indices are valid in every model.
+
+    Parameters
+    ----------
+    models : sequence of ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    dims, shapes : mapping, optional
+        As in :func:`random_feeds`, for the models that have such a dimension or such an input.
+    seed : int
+        Seed of the random generator.
+    max_bytes : int, optional
+        Total size of the inputs of one model, by default half of the memory of the machine.
+
+    Returns
+    -------
+    list of dict of str to array
+        Inputs of each model. Those that nothing is shared with are drawn on their own.
+
+    Raises
+    ------
+    FeedError
+        See :func:`random_feeds`.
+
+    Examples
+    --------
+    >>> header = '<ir_version: 10, opset_import: ["": 21]>'
+    >>> one = f"{header} g (float[2] A, float[2] B) => (float[2] C) {{ C = Sub(A, B) }}"
+    >>> two = f"{header} g (float[2] B, float[2] A) => (float[2] C) {{ C = Sub(A, B) }}"
+    >>> first, second = shared_feeds([one, two])
+    >>> list(second), bool((first["A"] == second["A"]).all())
+    (['B', 'A'], True)
+    """
+    protos = [load_model(model) for model in models]
+    declared = [declared_inputs(proto) for proto in protos]
+    known_shapes = {one.name for inputs in declared for one in inputs}
+    known_dims = {size for inputs in declared for one in inputs for size in one.sizes}
+    draws: list[list[_Reader]] = []
+    for rank, (proto, inputs) in enumerate(zip(protos, declared, strict=True)):
+        own = {one.name for one in inputs}
+        symbols = {size for one in inputs for size in one.sizes}
+        chosen = resolve_shapes(
+            inputs,
+            _of_this(dims or {}, symbols, known_dims),
+            _of_this(shapes or {}, own, known_shapes),
+        )
+        _refuse_too_large(inputs, chosen, half_of_memory() if max_bytes is None else max_bytes)
+        bounds = index_bounds(proto)
+        _join(draws, [_Reader(rank, d, chosen[d.name], bounds.get(d.name)) for d in inputs])
+    try:
+        rng = np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise FeedError(f"seed={seed!r}. Accepted: an integer >= 0") from None
+    arrays: dict[tuple[int, str], np.ndarray] = {}
+    for readers in draws:
+        array = _draw(readers, rng)
+        arrays |= {(r.model, r.declared.name): array.astype(r.declared.dtype) for r in readers}
+    return [
+        {one.name: arrays[rank, one.name] for one in inputs} for rank, inputs in enumerate(declared)
+    ]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """An input of one of the models; its bound is 0 for an index into an unknown size."""
+
+    model: int
+    declared: Input
+    shape: tuple[int, ...]
+    bound: int | None
+
+    def same_values(self, other: "_Reader") -> bool:
+        """Tell whether both may have the same values."""
+        return (_kind(self.declared), self.shape) == (_kind(other.declared), other.shape)
+
+
+def _of_this(given: Mapping[str, Any], own: Collection[Any], all_known: Collection[Any]) -> Any:
+    """Leave out what is for another model; what is for none is refused with the rest."""
+    return {key: value for key, value in given.items() if key in own or key not in all_known}
+
+
+def _join(draws: list[list[_Reader]], readers: Sequence[_Reader]) -> None:
+    """Give to each input of a model what was drawn for the others: by names, then by ranks."""
+    free, waiting = list(draws), []
+    for reader in readers:
+        same = [d for d in free if d[0].declared.name == reader.declared.name]
+        if same and same[0][0].same_values(reader):
+            same[0].append(reader)
+            free.remove(same[0])
+        else:
+            waiting.append(reader)
+    for reader, draw in itertools.zip_longest(waiting, free[: len(waiting)]):
+        if draw is not None and draw[0].same_values(reader):
+            draw.append(reader)
+        else:
+            draws.append([reader])
+
+
+def _kind(declared: Input) -> str:
+    """Name what a type holds: text, booleans, integers, complex numbers, floats."""
+    name = short_name(declared.element_type)
+    if name in {"s", "b8"}:
+        return name
+    return {"i": "integer", "u": "integer", "c": "complex"}.get(name[0], "float")
+
+
+def _refuse_too_large(
+    inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]], max_bytes: int
+) -> None:
+    sizes = {d.name: math.prod(shapes[d.name]) * d.dtype.itemsize for d in inputs}
+    if (total := sum(sizes.values())) > max_bytes:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise FeedError(
+            f"inputs of {total / 2**30:.3g} GiB are asked, the largest is {largest!r}. "
+            f"Accepted: {max_bytes / 2**30:.3g} GiB in all"
+        )
+
+
+def _draw(readers: Sequence[_Reader], rng: np.random.Generator) -> np.ndarray:
+    """Draw values that all the types hold."""
+    first, kind = readers[0], _kind(readers[0].declared)
+    types = list(dict.fromkeys(reader.declared.dtype for reader in readers))
+    shape = first.shape
+    if kind == "s":
+        return rng.integers(_DEFAULT_BOUND, size=shape).astype(str).astype(object)
+    if kind == "b8" or "mask" in first.declared.name.lower():
+        return np.ones(shape, types[0])
+    if kind == "integer":
+        return _draw_integers(types, shape, rng, [reader.bound for reader in readers])
+    drawn = rng.standard_normal(shape)
+    array = drawn + 1j * rng.standard_normal(shape) if kind == "complex" else drawn
+    for dtype in types:
+        array = array.astype(dtype)
+    return array
+
+
+def _draw_integers(
+    types: Sequence[np.dtype],
+    shape: tuple[int, ...],
+    rng: np.random.Generator,
+    bounds: Sequence[int | None],
+) -> np.ndarray:
+    if any(bound is not None for bound in bounds):  # indices in one of the models
+        bound = min((bound for bound in bounds if bound), default=1)
+        return rng.integers(bound, size=shape).astype(types[0])
+    limits: list[Any] = [ml_dtypes.iinfo(dtype) for dtype in types]  # of 4 and 2 bits too
+    if len(types) == 1 and types[0].itemsize == 1:
+        low, high = int(limits[0].min), int(limits[0].max)
+        return rng.integers(low, high + 1, shape).astype(types[0])
+    bound = min(_DEFAULT_BOUND, *(int(limit.max) + 1 for limit in limits))
+    return rng.integers(bound, size=shape).astype(types[0])

@@ -1,0 +1,255 @@
+"""Bind inputs and outputs once, run many times without copies."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ortmeter.dtypes import short_name
+from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.runtime.arrays import device_of
+from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
+from ortmeter.runtime.sessions import session_provider
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["BoundSession"]
+
+
+class BoundSession:
+    """A session with its inputs and outputs bound on its device.
+
+    Parameters
+    ----------
+    session : onnxruntime.InferenceSession
+        Created by :func:`~ortmeter.runtime.sessions.make_session`.
+    feeds : mapping of str to array
+        One array per input: numpy, torch, OrtValue or anything with ``__dlpack__``. An array that
+        is contiguous and already on the device of the session is used where it is: writing into it
+        changes the input of the next run (wait for your own device streams before that). Other
+        host arrays are copied to the device, once.
+    outputs : sequence of str, optional
+        Names of the outputs to compute, all by default.
+
+    Raises
+    ------
+    FeedError
+        An input is missing or unknown, or has a wrong type, rank, shape or device.
+
+    Notes
+    -----
+    Outputs are allocated on the device by the first run. Those whose shape follows from the shapes
+    of the inputs are then written in place by the next runs; the others are allocated again by
+    each run. :meth:`run` returns when the outputs are ready, on every provider.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortmeter.runtime.sessions import make_session
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
+    >>> session = make_session(text, provider="cpu")
+    >>> with BoundSession(session, {"X": np.float32([-1, 2])}) as bound:
+    ...     bound.run()
+    ...     bound.outputs()["Y"].tolist()
+    [1.0, 2.0]
+    """
+
+    def __init__(
+        self,
+        session: "onnxruntime.InferenceSession",
+        feeds: Mapping[str, Any],
+        *,
+        outputs: Sequence[str] | None = None,
+    ) -> None:
+        self.provider = session_provider(session)
+        self._required = {node.name: node for node in session.get_inputs()}
+        self._accepted = self._required | {
+            node.name: node for node in session.get_overridable_initializers()
+        }
+        self._outputs = _select_outputs(session, outputs)
+        self._check_names(feeds)
+        # What ONNX Runtime reads in place must live as long as the binding: sources are kept.
+        self._sources = dict(feeds)
+        self._values = {name: self._convert(name, value) for name, value in feeds.items()}
+        self._binding = session.io_binding()
+        self._volatile: tuple[str, ...] = ()
+        self._run_bound = session.run_with_iobinding
+        self._synchronize = (
+            None if self.provider.name == "cpu" else self._binding.synchronize_outputs
+        )
+        for name, value in self._values.items():
+            self._binding.bind_ortvalue_input(name, value)
+        self._bind_outputs()
+
+    def run(self) -> None:
+        """Run the model on the bound inputs; the outputs are ready when this returns.
+
+        Raises
+        ------
+        ModelError
+            A kernel failed.
+        OrtMeterError
+            The binding was closed.
+        """
+        if self._volatile:
+            self._allocate(self._volatile)
+        try:
+            self._run_bound(self._binding)
+        except OrtMeterError:
+            raise
+        except Exception as cause:
+            raise ModelError(f"The model failed on {self.provider}: {cause}") from cause
+        if self._synchronize is not None:
+            self._synchronize()
+
+    def outputs(self, kind: str = "numpy") -> dict[str, Any]:
+        """Return the outputs of the last run.
+
+        Parameters
+        ----------
+        kind : {"numpy", "torch", "ortvalue"}
+            ``torch`` and ``ortvalue`` are on the device of the session, without copy; ``numpy`` is
+            without copy on CPU. The next run may write into the same memory: copy what you keep.
+
+        Returns
+        -------
+        dict of str to array
+            By name of output.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Another kind.
+        OrtMeterError
+            There was no run, or the binding was closed.
+        """
+        if kind not in EXPORTS:
+            raise InvalidArgumentError(f"kind={kind!r}. Accepted: {', '.join(EXPORTS)}")
+        values = self._binding.get_outputs()
+        if len(values) != len(self._outputs) or not all(value.has_value() for value in values):
+            raise OrtMeterError("There are no outputs: call run first")
+        return {
+            name: EXPORTS[kind](value) for name, value in zip(self._outputs, values, strict=True)
+        }
+
+    def update(self, name: str, value: Any) -> None:
+        """Replace an input.
+
+        On a device, the copy of a host array is overwritten in place (same address) when the shape
+        stays the same; in the other cases the input is bound again. When the new value is refused,
+        nothing changes.
+
+        Parameters
+        ----------
+        name : str
+            Name of the input.
+        value : array
+            As in the constructor.
+
+        Raises
+        ------
+        FeedError
+            The input is not bound, or the value has a wrong type, rank, shape or device.
+        """
+        if name not in self._values:
+            raise FeedError(f"Input {name!r} is not bound. Bound: {', '.join(self._values)}")
+        new, old = self._convert(name, value), self._values[name]
+        same_shape = new.shape() == old.shape()
+        if same_shape and self._is_copy(value) and self._is_copy(self._sources[name]):
+            old.update_inplace(new)
+            return
+        self._values[name], self._sources[name] = new, value
+        self._binding.bind_ortvalue_input(name, new)
+        if not same_shape:
+            self._bind_outputs()
+
+    def close(self) -> None:
+        """Release the inputs and the outputs; the session stays usable."""
+        self._binding.clear_binding_inputs()
+        self._binding.clear_binding_outputs()
+        self._values.clear()
+        self._sources.clear()
+        self._volatile = ()
+        self._run_bound = _run_closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_names(self, feeds: Mapping[str, Any]) -> None:
+        expected = f"Expected: {', '.join(map(_describe, self._required.values()))}"
+        if missing := [name for name in self._required if name not in feeds]:
+            raise FeedError(f"Missing inputs: {', '.join(missing)}. {expected}")
+        if unknown := [name for name in feeds if name not in self._accepted]:
+            raise FeedError(f"Unknown inputs: {', '.join(unknown)}. {expected}")
+
+    def _convert(self, name: str, value: Any) -> "onnxruntime.OrtValue":
+        node = self._accepted[name]
+        try:
+            got = to_ortvalue(value, self.provider)
+        except InvalidArgumentError as cause:
+            raise FeedError(f"Input {_describe(node)} cannot be bound: {cause}") from cause
+        if got.data_type() != node.type or not _fits(got.shape(), node.shape):
+            given = f"{short_name(got.data_type())}{list(got.shape())}"
+            raise FeedError(f"Input {_describe(node)} was given {given}")
+        return got
+
+    def _is_copy(self, source: Any) -> bool:
+        """Tell whether the bound value is our own copy of the array."""
+        return device_of(source) != str(self.provider)
+
+    def _bind_outputs(self) -> None:
+        """Forget the outputs, whose shapes follow those of the inputs."""
+        symbols = {
+            dimension for name in self._values for dimension in self._accepted[name].shape
+        } - {None}
+        self._binding.clear_binding_outputs()
+        self._allocate(self._outputs)
+        self._volatile = tuple(
+            name
+            for name, node in self._outputs.items()
+            if not all(isinstance(d, int) or d in symbols for d in node.shape)
+        )
+
+    def _allocate(self, names: Iterable[str]) -> None:
+        """Let ONNX Runtime allocate these outputs in the next run."""
+        for name in names:
+            self._binding.bind_output(name, self.provider.name, self.provider.index)
+
+
+def _select_outputs(session: Any, names: Sequence[str] | None) -> dict[str, Any]:
+    known = {node.name: node for node in session.get_outputs()}
+    if names is None:
+        return known
+    if unknown := [name for name in names if name not in known]:
+        raise FeedError(f"Unknown outputs: {', '.join(unknown)}. Accepted: {', '.join(known)}")
+    return {name: known[name] for name in names}
+
+
+def _fits(shape: Sequence[int], expected: Sequence[int | str | None]) -> bool:
+    if not expected:  # ONNX Runtime says the same of a scalar and of an input without a rank
+        return True
+    return len(shape) == len(expected) and all(
+        given == wanted
+        for given, wanted in zip(shape, expected, strict=True)
+        if isinstance(wanted, int)
+    )
+
+
+def _describe(node: Any) -> str:
+    """Write an input as ``'X' f32[n, 3]``."""
+    dimensions = ", ".join("?" if d is None else str(d) for d in node.shape)
+    element_type = short_name(node.type) if node.type.startswith("tensor(") else node.type
+    return f"{node.name!r} {element_type}[{dimensions}]"
+
+
+def _run_closed(_binding: object) -> None:
+    raise OrtMeterError("This binding was closed: create another BoundSession")

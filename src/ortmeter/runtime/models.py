@@ -1,0 +1,220 @@
+"""Models built by code."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.parser
+
+from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, onnx_type
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.loading import ModelLike, load_model
+
+__all__ = ["freeze_inputs", "layer_norm_matmul", "sample_cnn"]
+
+_CNN = """<ir_version: 10, opset_import: ["": 21]>
+sample_cnn (float[1, 3, {size}, {size}] input) => (float[1, 64, {half}, {half}] output)
+<int64[1] channels = {{1}}> {{
+[stem] c0 = Conv <pads = [1, 1, 1, 1]> (input, stem_w, stem_b)
+[stem_act] p0 = PRelu (c0, stem_slope)
+[mean] m0 = ReduceMean <keepdims = 1> (p0, channels)
+[max] m1 = ReduceMax <keepdims = 1> (p0, channels)
+[pool] m2 = Concat <axis = 1> (m0, m1)
+[gate] g0 = Conv <pads = [3, 3, 3, 3]> (m2, gate_w)
+[gate_act] g1 = Sigmoid (g0)
+[gated] g2 = Mul (g1, p0)
+[norm] n0 = BatchNormalization (g2, norm_scale, norm_b, norm_mean, norm_var)
+[body] c1 = Conv <pads = [1, 1, 1, 1]> (n0, body_w, body_b)
+[body_act] p1 = PRelu (c1, body_slope)
+[down] c2 = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (p1, down_w, down_b)
+[shortcut] c3 = Conv <strides = [2, 2]> (g2, shortcut_w, shortcut_b)
+[sum] output = Add (c2, c3)
+}}"""
+_CNN_WEIGHTS = {
+    "stem_w": (64, 3, 3, 3),
+    "stem_b": (64,),
+    "stem_slope": (64, 1, 1),
+    "gate_w": (1, 2, 7, 7),
+    "norm_scale": (64,),
+    "norm_b": (64,),
+    "norm_mean": (64,),
+    "norm_var": (64,),
+    "body_w": (64, 64, 3, 3),
+    "body_b": (64,),
+    "body_slope": (64, 1, 1),
+    "down_w": (64, 64, 3, 3),
+    "down_b": (64,),
+    "shortcut_w": (64, 64, 1, 1),
+    "shortcut_b": (64,),
+}
+
+_LAYER_NORM = """<ir_version: 10, opset_import: ["": 21]>
+layer_norm_matmul ({kind}[a, b, {n}] X) => ({kind}[a, b, {n}] Z) {{
+[norm] normalized = LayerNormalization <axis = -1> (X, norm_scale, norm_b)
+[matmul] product = MatMul (normalized, matmul_w)
+[add] Z = Add (product, add_b)
+}}"""
+# Lowest value of the scale, then of everything else; the highest one is one more.
+_LOWEST = {"positive": (0.0, 0.0), "centred": (0.5, -0.5)}
+
+
+def freeze_inputs(model: ModelLike, values: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """Turn inputs of a model into constants.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`. It is not modified.
+    values : mapping of str to array
+        Constant of each input to freeze.
+
+    Returns
+    -------
+    onnx.ModelProto
+        A model with the other inputs, whose initializers hold the constants.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A name is not an input of the model, or a value has another element type.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X, float[n] Y) => (float[n] Z) { Z = Add(X, Y) }'''
+    >>> frozen = freeze_inputs(text, {"Y": np.float32([1, 2])})
+    >>> [node.name for node in frozen.graph.input]
+    ['X']
+    """
+    source = load_model(model)
+    types = {node.name: node.type.tensor_type.elem_type for node in source.graph.input}
+    tensors = [onnx.numpy_helper.from_array(value, name) for name, value in values.items()]
+    for tensor in tensors:
+        if types.get(tensor.name) != tensor.data_type:
+            accepted = {n: onnx.TensorProto.DataType.Name(t) for n, t in types.items() if t}
+            raise InvalidArgumentError(
+                f"{tensor.name!r} ({onnx.TensorProto.DataType.Name(tensor.data_type)}) cannot be "
+                f"frozen. Accepted inputs and types: {accepted}"
+            )
+    frozen = onnx.ModelProto()
+    frozen.CopyFrom(source)
+    kept = [node for node in source.graph.input if node.name not in values]
+    del frozen.graph.input[:]
+    frozen.graph.input.extend(kept)
+    frozen.graph.initializer.extend(tensors)
+    return frozen
+
+
+def layer_norm_matmul(
+    features: int = 1152,
+    *,
+    weights: str = "positive",
+    dtype: DTypeLike = "float32",
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """Build a layer normalization, a product with a matrix, the addition of a bias.
+
+    Parameters
+    ----------
+    features : int
+        Length of the last axis, positive.
+    weights : {"positive", "centred"}
+        ``positive``: all of them are uniform in [0, 1), so that every output is near
+        ``features / 4``, between two powers of two if there are many features. ``centred``: the
+        scale is in [0.5, 1.5), the others in [-0.5, 0.5); outputs have both signs.
+    dtype : dtype
+        Floating-point type of the inputs, weights and outputs. Each type has the same weights,
+        rounded.
+    seed : int
+        Seed of the weights.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Three nodes of opset 21, ``norm``, ``matmul`` and ``add``; input ``X`` and output ``Z`` of
+        shape (a, b, features). The weights are initializers.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An argument has a value that is not accepted.
+
+    Examples
+    --------
+    >>> [node.op_type for node in layer_norm_matmul(8).graph.node]
+    ['LayerNormalization', 'MatMul', 'Add']
+    """
+    if features <= 0 or weights not in _LOWEST:
+        raise InvalidArgumentError(
+            f"features={features}, weights={weights!r}. Accepted: a positive number of features, "
+            f"weights among {', '.join(map(repr, _LOWEST))}"
+        )
+    float_info(dtype)  # refuses what is not a floating-point type
+    rng = np.random.default_rng(seed)
+    kind = onnx.TensorProto.DataType.Name(onnx_type(dtype)).lower()
+    model = onnx.parser.parse_model(_LAYER_NORM.format(kind=kind, n=features))
+    lowest_scale, lowest = _LOWEST[weights]
+    vector, square = (features,), (features, features)
+    shapes = {"norm_scale": vector, "norm_b": vector, "matmul_w": square, "add_b": vector}
+    for name, shape in shapes.items():
+        values = rng.random(shape) + (lowest_scale if name == "norm_scale" else lowest)
+        tensor = onnx.numpy_helper.from_array(values.astype(numpy_dtype(dtype)), name)
+        model.graph.initializer.append(tensor)
+    return model
+
+
+def sample_cnn(*, size: int = 112, seed: int = 0) -> onnx.ModelProto:
+    """Build a small convolutional network: an attention over the pixels, then a residual block.
+
+    It has what a graph optimizer looks for: activations to fuse, a chain of convolutions whose
+    layout may change, reductions and moves in between.
+
+    Parameters
+    ----------
+    size : int
+        Height and width of the image, even.
+    seed : int
+        Seed of the weights.
+
+    Returns
+    -------
+    onnx.ModelProto
+        14 nodes of opset 21, every one with a name; input ``input`` of shape (1, 3, size, size),
+        output ``output`` of shape (1, 64, size / 2, size / 2), float32. Each layer keeps the
+        variance of what it receives, about.
+
+    Raises
+    ------
+    InvalidArgumentError
+        *size* is not a positive even number.
+
+    Examples
+    --------
+    >>> [node.op_type for node in sample_cnn().graph.node][:4]
+    ['Conv', 'PRelu', 'ReduceMean', 'ReduceMax']
+    """
+    if size <= 0 or size % 2:
+        raise InvalidArgumentError(f"size={size}. Accepted: a positive even number")
+    rng = np.random.default_rng(seed)
+    model = onnx.parser.parse_model(_CNN.format(size=size, half=size // 2))
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(_draw(rng, name, shape), name)
+        for name, shape in _CNN_WEIGHTS.items()
+    )
+    return model
+
+
+def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw a weight of the size that suits its role, the end of its name."""
+    match name.rpartition("_")[2]:
+        case "w":
+            values = rng.standard_normal(shape) / math.sqrt(math.prod(shape[1:]))
+        case "scale" | "var":
+            values = rng.uniform(0.5, 1.5, shape)
+        case "slope":
+            values = rng.uniform(0.1, 0.4, shape)
+        case _:
+            values = 0.1 * rng.standard_normal(shape)
+    return values.astype(np.float32)

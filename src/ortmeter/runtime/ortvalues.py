@@ -1,0 +1,152 @@
+"""Arrays of any library to and from the values of ONNX Runtime, without copies where possible."""
+
+import ctypes
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx.numpy_helper
+
+from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type, short_name, torch_dtype
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import import_optional
+from ortmeter.runtime.arrays import as_numpy, device_of
+from ortmeter.runtime.providers import Provider
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["EXPORTS", "to_ortvalue"]
+
+# Types that ONNX Runtime packs, several elements in a byte, and NumPy does not.
+_PACKED = {"i4", "u4", "f4e2m1", "i2", "u2"}
+
+
+def to_ortvalue(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
+    """Put an array on the device of a provider.
+
+    Parameters
+    ----------
+    value : array
+        numpy, torch, OrtValue, a Python number or anything with ``__dlpack__``.
+    provider : Provider
+        Where the value is needed.
+
+    Returns
+    -------
+    onnxruntime.OrtValue
+        It shares the memory of *value* when that is contiguous and already on the device; *value*
+        must then outlive it. Elements of less than 8 bits are copied: they are packed.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The value is not an array of numbers, or is on the memory of another device.
+    """
+    ort = import_optional("onnxruntime", "cpu", "gpu")
+    device = device_of(value)
+    if device not in {"cpu", str(provider)}:
+        raise InvalidArgumentError(f"it is on {device} while the session runs on {provider}")
+    if isinstance(value, ort.OrtValue):
+        return value if device == str(provider) else _copy(value, provider)
+    return _from_host(value, provider) if device == "cpu" else _from_device(value)
+
+
+def _from_host(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
+    from onnxruntime import OrtValue
+
+    array = as_numpy(value)
+    element_type = onnx_type(array.dtype)
+    if array.dtype.kind in "OSUT":
+        raise InvalidArgumentError(
+            "strings cannot be bound by ONNX Runtime: give them to session.run"
+        )
+    native = np.require(array, numpy_dtype(element_type), "C")
+    if _is_known_to_numpy(element_type):
+        return OrtValue.ortvalue_from_numpy(native, provider.name, provider.index)
+    if short_name(element_type) in _PACKED:
+        host = _pack(native, element_type)
+    else:
+        host = OrtValue.ortvalue_from_numpy_with_onnx_type(native, element_type)
+    return host if provider.name == "cpu" else _copy(host, provider)
+
+
+def _pack(array: np.ndarray, element_type: int) -> "onnxruntime.OrtValue":
+    """Write elements of 4 or 2 bits as ONNX Runtime holds them, the first in the low bits."""
+    from onnxruntime import OrtValue
+
+    packed = onnx.numpy_helper.from_array(array).raw_data
+    value = OrtValue.ortvalue_from_shape_and_type(array.shape, element_type)
+    ctypes.memmove(value.data_ptr(), packed, len(packed))
+    return value
+
+
+def _is_known_to_numpy(element_type: DTypeLike) -> bool:
+    """Tell float32 from bfloat16, which ONNX Runtime does not exchange with NumPy by itself."""
+    return numpy_dtype(element_type).isbuiltin == 1
+
+
+def _copy(value: "onnxruntime.OrtValue", provider: Provider) -> "onnxruntime.OrtValue":
+    """Copy to the device of a provider."""
+    from onnxruntime import OrtValue
+
+    copy = OrtValue.ortvalue_from_shape_and_type(
+        value.shape(), value.element_type(), provider.name, provider.index
+    )
+    copy.update_inplace(value)
+    return copy
+
+
+def _from_device(value: Any) -> "onnxruntime.OrtValue":
+    from onnxruntime import OrtValue
+
+    if type(value).__module__.partition(".")[0] != "torch":
+        return OrtValue.from_dlpack(value)
+    tensor = value.detach().contiguous()
+    # Pending work of torch on its stream is not seen by the stream of ONNX Runtime.
+    torch = import_optional("torch", "torch")
+    torch.cuda.current_stream(tensor.device).synchronize()
+    if tensor.dtype == torch.bool:
+        return OrtValue.from_dlpack(_BoolAsBytes(tensor.view(torch.uint8)))
+    return OrtValue.from_dlpack(tensor)
+
+
+class _BoolAsBytes:
+    """Booleans in the form that ONNX Runtime reads: bytes, with the true type beside them."""
+
+    dtype = "bool"
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._data.__dlpack__(**options)
+
+
+def _as_is(value: "onnxruntime.OrtValue") -> "onnxruntime.OrtValue":
+    return value
+
+
+def _export_numpy(value: "onnxruntime.OrtValue") -> Any:
+    if not value.is_tensor():
+        return value.numpy()
+    if device_of(value) != "cpu" and not _is_known_to_numpy(value.data_type()):
+        value = _copy(value, Provider("cpu"))
+    return as_numpy(value)
+
+
+def _export_torch(value: "onnxruntime.OrtValue") -> Any:
+    torch = import_optional("torch", "torch")
+    dtype = torch_dtype(value.data_type())
+    try:
+        return torch.from_dlpack(value).view(dtype)
+    except RuntimeError:  # float8 is not a type of DLPack: its bits travel as bytes
+        return torch.from_numpy(_export_numpy(value).view(np.uint8)).view(dtype)
+
+
+EXPORTS: dict[str, Callable[["onnxruntime.OrtValue"], Any]] = {
+    "numpy": _export_numpy,
+    "torch": _export_torch,
+    "ortvalue": _as_is,
+}
+"""How an output becomes an array of each library."""

@@ -1,0 +1,188 @@
+"""Execution providers: their names, and which of them really work on this machine."""
+
+import functools
+import importlib.util
+import json
+import re
+import subprocess
+from dataclasses import dataclass
+
+from ortmeter.child import child_command
+from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
+
+__all__ = ["Provider", "ProviderStatus", "probe_providers", "resolve_provider", "usable_providers"]
+
+_EXECUTION_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_PROBE_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An execution provider and the index of its device.
+
+    Parameters
+    ----------
+    name : {"cpu", "cuda"}
+        Short name, also the device type of ONNX Runtime and torch.
+    index : int
+        Index of the device, 0 on CPU.
+
+    Examples
+    --------
+    >>> Provider.parse("cuda:1")
+    Provider(name='cuda', index=1)
+    >>> str(Provider.parse("cuda:1")), str(Provider.parse("cuda:0")), str(Provider.parse("cpu"))
+    ('cuda:1', 'cuda', 'cpu')
+    """
+
+    name: str
+    index: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Provider":
+        """Read ``cpu``, ``cuda`` or ``cuda:1``.
+
+        Raises
+        ------
+        InvalidArgumentError
+            Anything else.
+        """
+        match = re.fullmatch(r"(cpu|cuda(?::(\d+))?)", text) if isinstance(text, str) else None
+        if match is None:
+            raise InvalidArgumentError(
+                f"provider={text!r} is not known. Accepted: auto, cpu, cuda, cuda:1 (device index)"
+            )
+        return cls(text.partition(":")[0], int(match[2] or 0))
+
+    @property
+    def execution_provider(self) -> str:
+        """Name of the provider in ONNX Runtime."""
+        return _EXECUTION_PROVIDERS[self.name]
+
+    @property
+    def label(self) -> str:
+        """Name for titles, ``CPU`` or ``CUDA``."""
+        return str(self).upper()
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.index}" if self.index else self.name
+
+
+@dataclass(frozen=True)
+class ProviderStatus:
+    """What the probe found for one provider.
+
+    Parameters
+    ----------
+    name : str
+        Short name of the provider.
+    usable : bool
+        A session ran on it.
+    reason : str
+        Why it is not usable, empty otherwise.
+    """
+
+    name: str
+    usable: bool
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: " + ("usable" if self.usable else f"not usable, {self.reason}")
+
+
+@functools.cache
+def probe_providers() -> dict[str, ProviderStatus]:
+    """Find out which providers work, by a session in a child process.
+
+    Returns
+    -------
+    dict of str to ProviderStatus
+        One entry per provider known to this package, usable or not, with the reason. The result
+        is computed once per process (about half a second).
+
+    Examples
+    --------
+    >>> probe_providers()["cpu"].usable
+    True
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        reason = 'onnxruntime is not installed: pip install "ortmeter[cpu]" or "ortmeter[gpu]"'
+        return {name: ProviderStatus(name, False, reason) for name in _EXECUTION_PROVIDERS}
+    return {"cpu": ProviderStatus("cpu", usable=True), "cuda": _probe_cuda()}
+
+
+def usable_providers() -> tuple[str, ...]:
+    """Short names of the providers that work on this machine, the fastest first.
+
+    Examples
+    --------
+    >>> "cpu" in usable_providers()
+    True
+    """
+    statuses = probe_providers()
+    return tuple(name for name in ("cuda", "cpu") if statuses[name].usable)
+
+
+def resolve_provider(provider: str | Provider) -> Provider:
+    """Choose the provider that will run.
+
+    Parameters
+    ----------
+    provider : str or Provider
+        ``auto`` (CUDA when the probe says that it works, else CPU), ``cpu``, ``cuda`` or
+        ``cuda:1``. A `Provider` was chosen already and is returned.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The name is not known.
+    ProviderUnavailableError
+        CUDA was asked for and does not work; the message has the reason of the probe.
+
+    Examples
+    --------
+    >>> resolve_provider("cpu").execution_provider
+    'CPUExecutionProvider'
+    """
+    if isinstance(provider, Provider):
+        return provider
+    if isinstance(provider, str) and provider == "auto":
+        provider = next(iter(usable_providers()), "cpu")
+    asked = Provider.parse(provider)
+    # The probe costs a child process: whoever asks for the CPU does not need it.
+    if asked.name != "cpu" and not probe_providers()[asked.name].usable:
+        raise ProviderUnavailableError(
+            f"provider={provider!r} was asked for and does not work on this machine: "
+            f"{probe_providers()[asked.name].reason}. To fix it: a GPU with its driver "
+            '(nvidia-smi -L lists it) and pip install "ortmeter[gpu]" without the wheel '
+            "onnxruntime beside it. Otherwise use provider='cpu' or 'auto'"
+        )
+    return asked
+
+
+def _probe_cuda() -> ProviderStatus:
+    try:
+        child = subprocess.run(  # noqa: S603 - our own module
+            child_command("ortmeter.runtime.probe"),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return ProviderStatus("cuda", usable=False, reason=f"the probe did not answer ({error})")
+    return _read_answer(child)
+
+
+def _read_answer(child: subprocess.CompletedProcess[str]) -> ProviderStatus:
+    try:
+        answer = json.loads(child.stdout.splitlines()[-1])
+        usable, reason = bool(answer["usable"]), str(answer["reason"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        usable, reason = False, f"the probe died with exit code {child.returncode}"
+    # The cause is in what the libraries wrote, the exception only says that CUDA did not start.
+    missing = re.search(r"Failed to load library .* with error: (.*)", child.stderr)
+    if not usable and missing:
+        reason = missing[1].strip()
+    return ProviderStatus("cuda", usable=usable, reason=reason)

@@ -1,0 +1,406 @@
+"""Create inference sessions that run where they were asked to."""
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import google.protobuf.message
+import onnx
+
+from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
+from ortmeter.files import write_atomically
+from ortmeter.optional import import_optional
+from ortmeter.runtime.environment import cpu_flags
+from ortmeter.runtime.loading import (
+    ModelLike,
+    external_files,
+    is_onnx_text,
+    load_model,
+    model_files,
+)
+from ortmeter.runtime.providers import Provider, resolve_provider
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = [
+    "NodeAssignment",
+    "cache_folder",
+    "make_session",
+    "node_assignment",
+    "optimized_model",
+    "session_provider",
+]
+
+#: No machine has more, and a system may not survive them.
+MAX_THREADS = 1024
+
+_LEVELS = {
+    "none": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+_ERRORS_ONLY, _FATAL_ONLY = 3, 4
+
+
+@dataclass(frozen=True)
+class NodeAssignment:
+    """Where one node of the graph that runs was placed.
+
+    Parameters
+    ----------
+    provider : str
+        Execution provider of the node, as ONNX Runtime names it.
+    op_type, domain, name : str
+        Operator, its domain (empty for the standard one) and the name of the node.
+    """
+
+    provider: str
+    op_type: str
+    domain: str
+    name: str
+
+
+def make_session(
+    model: ModelLike,
+    *,
+    provider: str | Provider = "auto",
+    threads: int = 1,
+    optimization: str = "all",
+    tf32: bool = False,
+    profile: str | os.PathLike[str] | None = None,
+    optimized_path: str | os.PathLike[str] | None = None,
+    initializers: Mapping[str, "onnxruntime.OrtValue"] | None = None,
+    stream: int | None = None,
+    custom_ops: Iterable[str | os.PathLike[str]] = (),
+    quiet: bool = False,
+) -> "onnxruntime.InferenceSession":
+    """Create a session that runs on the provider asked for, or fail.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`. A path is read by ONNX Runtime itself, so
+        that external data is found beside it.
+    provider : str or Provider
+        ``auto``, ``cpu``, ``cuda`` or ``cuda:1``. On CUDA, nodes without a CUDA kernel run on CPU:
+        :func:`node_assignment` shows them.
+    threads : int
+        Threads inside an operator. 1 by default, which compares kernels rather than schedulers;
+        0 lets ONNX Runtime choose.
+    optimization : {"none", "basic", "extended", "layout", "all"}
+        Level of graph optimization.
+    tf32 : bool
+        Let CUDA round the operands of float32 products to TF32 (10 bits of mantissa). Off by
+        default, as in torch.
+    profile : path, optional
+        Record a profile into files that start with this prefix.
+    optimized_path : path, optional
+        Write the optimized model into this file.
+    initializers : mapping of str to OrtValue, optional
+        Values in host memory of initializers that the model declares as external data: used where
+        they are, no file is read. They must outlive the session.
+    stream : int, optional
+        Handle of the CUDA stream to run on, by default one of ONNX Runtime.
+    custom_ops : iterable of path
+        Libraries of custom operators. They are native code, which this process runs.
+    quiet : bool
+        Log nothing: for whoever tries what may be refused.
+
+    Returns
+    -------
+    onnxruntime.InferenceSession
+        A session whose first provider is the one asked for.
+
+    Raises
+    ------
+    ModelError
+        The model cannot be read, or ONNX Runtime refuses it.
+    ProviderUnavailableError
+        The provider does not work on this machine, or ONNX Runtime fell back to another one.
+    InvalidArgumentError
+        An option has a value that is not accepted.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
+    >>> make_session(text, provider="cpu").get_providers()
+    ['CPUExecutionProvider']
+    """
+    import_optional("onnxruntime", "cpu", "gpu")
+    resolved = resolve_provider(provider)
+    options = _session_options(threads, optimization)
+    if quiet:
+        options.log_severity_level = _FATAL_ONLY
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = os.fspath(profile)
+    if optimized_path is not None:
+        options.optimized_model_filepath = os.fspath(optimized_path)
+    if initializers:
+        # The first call shows the values to the optimizer, the second one avoids a copy of them.
+        options.add_external_initializers(list(initializers), list(initializers.values()))
+        for name, value in initializers.items():
+            options.add_initializer(name, value)
+    for library in custom_ops:
+        _register(library, options)
+    session = _create(_source(model), options, resolved, tf32=tf32, stream=stream)
+    got = session.get_providers()[0]
+    if got != resolved.execution_provider:
+        raise ProviderUnavailableError(
+            f"provider={str(resolved)!r} was asked for but the session runs on {got}"
+        )
+    # Without this, a failure of the provider during a run recreates the session on another one.
+    session.disable_fallback()
+    return session
+
+
+def session_provider(session: "onnxruntime.InferenceSession") -> Provider:
+    """Provider and device index that a session runs on first.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
+    >>> str(session_provider(make_session(text, provider="cpu")))
+    'cpu'
+    """
+    first = session.get_providers()[0]
+    name = first.removesuffix("ExecutionProvider").lower()
+    options = session.get_provider_options().get(first, {})
+    return Provider(name, int(options.get("device_id", 0)))
+
+
+def node_assignment(session: "onnxruntime.InferenceSession") -> tuple[NodeAssignment, ...]:
+    """List the nodes of the graph that runs with the provider of each.
+
+    Parameters
+    ----------
+    session : onnxruntime.InferenceSession
+        A session created by :func:`make_session`.
+
+    Returns
+    -------
+    tuple of NodeAssignment
+        One item per node, in the order of ONNX Runtime.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The session was created elsewhere and did not record the placement of its nodes.
+    """
+    try:
+        placed = session.get_provider_graph_assignment_info()
+    except Exception as cause:
+        raise InvalidArgumentError(
+            "This session did not record where its nodes run: create it with "
+            f"ortmeter.make_session ({_reason(cause)})"
+        ) from cause
+    return tuple(
+        NodeAssignment(subgraph.ep_name, node.op_type, node.domain, node.name)
+        for subgraph in placed
+        for node in subgraph.get_nodes()
+    )
+
+
+def optimized_model(
+    model: ModelLike,
+    *,
+    provider: str | Provider = "auto",
+    optimization: str = "all",
+    tf32: bool = False,
+    cache: str | os.PathLike[str] | None = None,
+) -> onnx.ModelProto:
+    """Return the graph that ONNX Runtime executes after its optimizations.
+
+    Parameters
+    ----------
+    model, provider, optimization, tf32
+        As in :func:`make_session`.
+    cache : path, optional
+        Folder that keeps results under a key made of the model and its external data, the version
+        and build of ONNX Runtime, the level, the provider and the instruction sets of the CPU. By
+        default the environment variable ``ORTMETER_CACHE``, else the user's cache folder; never
+        the folder of the model. A result that is damaged there is computed again.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The optimized model.
+
+    Raises
+    ------
+    ModelError
+        The model, or its external data, cannot be read, or ONNX Runtime refuses it.
+    ProviderUnavailableError, InvalidArgumentError
+        As for :func:`make_session`.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Z = Identity(X)  Y = Abs(Z) }'''
+    >>> [node.op_type for node in optimized_model(text, provider="cpu").graph.node]
+    ['Abs']
+    """
+    ort = import_optional("onnxruntime", "cpu", "gpu")
+    resolved = resolve_provider(provider)
+    build = (ort.__version__, ort.get_build_info())
+    settings = (*build, optimization, str(resolved), str(tf32), *cpu_flags())
+    folder = Path(cache) if cache is not None else cache_folder()
+    source = _source(model)
+    stored = folder / f"{_fingerprint(source, settings)}.optimized"
+    content = _read_entry(stored)
+    if content is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            fresh = Path(temporary) / "optimized.onnx"
+            make_session(
+                source,
+                provider=resolved,
+                optimization=optimization,
+                tf32=tf32,
+                optimized_path=fresh,
+            )
+            content = fresh.read_bytes()
+        write_atomically(stored, _digest(content) + content)
+    # ONNX Runtime refers to the external data of the original, where it looks for it.
+    return load_model(content, external_folder=_place(source).parent)
+
+
+def _read_entry(stored: Path) -> bytes | None:
+    """Return what a file of the cache holds after its digest, None when absent or damaged."""
+    if not stored.is_file():
+        return None
+    with stored.open("rb") as stream:
+        digest, content = stream.read(len(_digest(b""))), stream.read()
+    return content if digest == _digest(content) else None
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def cache_folder() -> Path:
+    """Give the folder of what is kept from a process to the next; it may not exist yet.
+
+    Returns
+    -------
+    Path
+        The environment variable ``ORTMETER_CACHE``, else the user's cache folder.
+
+    Examples
+    --------
+    >>> cache_folder().name != ""
+    True
+    """
+    if folder := os.environ.get("ORTMETER_CACHE"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ortmeter"
+
+
+def _session_options(threads: int, optimization: str) -> Any:
+    import onnxruntime
+
+    if optimization not in list(_LEVELS):  # a list has no hash
+        raise InvalidArgumentError(
+            f"optimization={optimization!r} is not known. Accepted: {', '.join(_LEVELS)}"
+        )
+    if not isinstance(threads, int) or not 0 <= threads <= MAX_THREADS:
+        raise InvalidArgumentError(
+            f"threads={threads!r}. Accepted: an integer from 0 (automatic) to {MAX_THREADS}"
+        )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.graph_optimization_level = getattr(
+        onnxruntime.GraphOptimizationLevel, _LEVELS[optimization]
+    )
+    options.log_severity_level = _ERRORS_ONLY
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    # Idle threads of one candidate would otherwise spin while the next candidate is timed.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
+def _create(
+    source: str | bytes, options: Any, provider: Provider, *, tf32: bool, stream: int | None
+) -> Any:
+    import onnxruntime
+
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if provider.name == "cuda":
+        onnxruntime.preload_dlls()
+        cuda_options = {"device_id": str(provider.index), "use_tf32": str(int(tf32))}
+        if stream is not None:
+            cuda_options["user_compute_stream"] = str(stream)
+        providers.insert(0, (provider.execution_provider, cuda_options))
+    try:
+        return onnxruntime.InferenceSession(source, options, providers=providers)
+    except Exception as cause:
+        raise ModelError(
+            f"ONNX Runtime {onnxruntime.__version__} refuses this model on {provider}: "
+            f"{_reason(cause)}"
+        ) from cause
+
+
+def _register(library: str | os.PathLike[str], options: Any) -> None:
+    path = Path(library).absolute()  # a bare name would be looked for in the folders of the system
+    if not path.is_file():
+        raise InvalidArgumentError(
+            f"custom_ops: {os.fspath(library)!r} is not a file. Accepted: shared libraries that "
+            "export RegisterCustomOps"
+        )
+    try:
+        options.register_custom_ops_library(os.fspath(path))
+    except Exception as cause:
+        raise InvalidArgumentError(
+            f"custom_ops: ONNX Runtime does not load {os.fspath(library)!r}: {_reason(cause)}"
+        ) from cause
+
+
+def _source(model: ModelLike) -> str | bytes:
+    """Return what ONNX Runtime reads: a path when there is one, else bytes."""
+    if isinstance(model, str | os.PathLike) and not is_onnx_text(model):
+        if not Path(model).is_file():
+            raise ModelError(f"Model {os.fspath(model)!r} is not a file")
+        return os.fspath(model)
+    try:
+        return load_model(model).SerializeToString()
+    except (ValueError, google.protobuf.message.EncodeError) as cause:
+        if isinstance(cause, ModelError):
+            raise
+        raise ModelError(
+            "This model is larger than the 2 GiB of a protobuf message: save it with external "
+            "data (onnx.save_model(..., save_as_external_data=True)) and give the path"
+        ) from cause
+
+
+def _reason(cause: Exception) -> str:
+    """Message of ONNX Runtime without its codes and the location in its source."""
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(cause))
+    return re.sub(r"^/\S+:\d+ .*?\) (?=[A-Z])", "", text)
+
+
+def _place(source: str | bytes) -> Path:
+    """Where a model is; ONNX Runtime takes one in memory for a file of the current folder."""
+    return Path("model.onnx") if isinstance(source, bytes) else Path(source)
+
+
+def _fingerprint(source: str | bytes, settings: tuple[str, ...]) -> str:
+    digest = hashlib.sha256("\n".join(settings).encode())
+    if isinstance(source, bytes):
+        digest.update(_digest(source))
+        files = external_files(load_model(source), _place(source))
+    else:
+        files = model_files(source)
+    for path in files:
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()

@@ -1,0 +1,163 @@
+"""Models as candidates of a measurement, which fresh processes can build again."""
+
+import dataclasses
+import dis
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.loading import ModelLike, is_onnx_text, load_model
+from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.sessions import make_session
+from ortmeter.timing import Candidate, Recipe
+from ortmeter.timing.processes import SOURCE
+
+__all__ = ["candidate_from_files", "function_candidate", "session_candidate"]
+
+
+def session_candidate(
+    model: ModelLike,
+    feeds: Mapping[str, Any],
+    *,
+    provider: str | Provider = "auto",
+    bound: bool = True,
+    flop: float | None = None,
+    bytes_moved: float | None = None,
+    **options: Any,
+) -> Candidate:
+    """Make a candidate that runs a model, here or in a fresh process.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
+    provider : str or Provider
+        See :func:`~ortmeter.runtime.sessions.make_session`.
+    bound : bool
+        Bind the inputs on the device once; False calls ``session.run``, which copies host arrays
+        to the device and the outputs back at every call.
+    flop, bytes_moved : float, optional
+        Work of a call.
+    **options
+        Other options of :func:`~ortmeter.runtime.sessions.make_session`.
+
+    Returns
+    -------
+    Candidate
+        For :func:`~ortmeter.timing.measure`, with a recipe.
+    """
+    resolved = resolve_provider(provider)
+    session = make_session(model, provider=resolved, **options)
+    if bound:
+        function = BoundSession(session, feeds).run
+    else:
+        host = {name: as_numpy(value) for name, value in feeds.items()}
+        function = functools.partial(session.run, None, host)
+    plain = {"bound": bound, "flop": flop, "bytes_moved": bytes_moved, **options}
+    recipe = functools.partial(_write_recipe, model, feeds, {**plain, "provider": str(resolved)})
+    return Candidate(function, flop=flop, bytes_moved=bytes_moved, recipe=recipe)
+
+
+def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candidate:
+    """Make a candidate of a function of a page or a script, which fresh processes build again.
+
+    A page is ``__main__``: a child process cannot import it. The source of the function goes
+    there instead, so that the function stands alone: it imports what it needs.
+
+    Parameters
+    ----------
+    build : callable
+        Returns a :class:`~ortmeter.timing.Candidate`, or a callable without arguments to time.
+    **arguments
+        Keyword arguments of *build*, values that JSON accepts.
+
+    Returns
+    -------
+    Candidate
+        For :func:`~ortmeter.timing.measure`, with a recipe.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The source is not to be had, or the function uses variables of its surroundings.
+
+    Examples
+    --------
+    >>> def build(size):
+    ...     import numpy as np
+    ...     return np.ones(size).sum
+    >>> float(function_candidate(build, size=8).function())
+    8.0
+    """
+    text = _standing_alone(build)
+    built = build(**arguments)
+    candidate = built if isinstance(built, Candidate) else Candidate(built)
+    recipe = Recipe(SOURCE, {"text": text, "name": build.__name__, "arguments": arguments})
+    return dataclasses.replace(candidate, recipe=lambda _folder: recipe)
+
+
+def _standing_alone(build: Callable[..., Any]) -> str:
+    name = getattr(build, "__name__", repr(build))
+    try:
+        text = textwrap.dedent(inspect.getsource(build))
+        found = inspect.getclosurevars(build)
+    except (OSError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"the source of {name!r} is not to be had ({error}). Accepted: a function of a file, a "
+            "page or a notebook"
+        ) from error
+    # getclosurevars also lists attributes, and names that the function imports itself.
+    read = {i.argval for i in dis.get_instructions(build) if i.opname == "LOAD_GLOBAL"}
+    if outside := sorted({*found.nonlocals, *(read & {*found.globals})}):
+        raise InvalidArgumentError(
+            f"{name!r} uses {', '.join(outside)} of its surroundings. Accepted: a function that "
+            "stands alone, which imports what it needs and takes the rest as arguments"
+        )
+    return text
+
+
+def candidate_from_files(
+    model: str, feeds: Mapping[str, str], *, provider: str, **options: Any
+) -> Candidate:
+    """Make the candidate again in a fresh process, from what its recipe wrote.
+
+    Parameters
+    ----------
+    model : path
+        Model file.
+    feeds : mapping of str to path
+        One file per input, a serialized ``TensorProto``.
+    provider : str
+        Provider that the first process found to work: it is not probed again.
+    **options
+        As in :func:`session_candidate`.
+    """
+    arrays = {
+        name: onnx.numpy_helper.to_array(onnx.load_tensor(path)) for name, path in feeds.items()
+    }
+    return session_candidate(model, arrays, provider=Provider.parse(provider), **options)
+
+
+def _write_recipe(
+    model: ModelLike, feeds: Mapping[str, Any], options: Mapping[str, Any], folder: Path
+) -> Recipe:
+    if isinstance(model, onnx.ModelProto | bytes) or is_onnx_text(model):
+        path = folder / "model.onnx"
+        path.write_bytes(load_model(model).SerializeToString())
+    else:
+        path = Path(model).resolve()
+    files = {name: folder / f"feed-{i}.pb" for i, name in enumerate(feeds)}
+    for name, file in files.items():
+        onnx.save_tensor(onnx.numpy_helper.from_array(as_numpy(feeds[name])), str(file))
+    arguments = {"model": str(path), "feeds": {name: str(f) for name, f in files.items()}}
+    return Recipe("ortmeter.timing.candidates:candidate_from_files", {**arguments, **options})

@@ -1,0 +1,197 @@
+"""Measured peaks of the machine: what a kernel could reach at best."""
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.models import freeze_inputs
+from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.timing import measure
+from ortmeter.timing.candidates import session_candidate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Peaks", "add_shares", "measured_peaks"]
+
+_HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+_GEMM_SIZES = (256, 512, 1024, 2048, 4096)
+_LONG_ENOUGH_S = 5e-3
+# Larger than the caches, and long enough on a GPU for the launch not to count.
+_COPY_BYTES = {"cpu": 2**26, "cuda": 2**29}
+_SHARES = {
+    "gflop_per_s": ("GFLOP/s", "share of peak GFLOP/s"),
+    "gb_per_s": ("GB/s", "share of peak GB/s"),
+}
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Best throughputs that ONNX Runtime reached on a machine.
+
+    Parameters
+    ----------
+    gflop_per_s : float
+        GFLOP/s of a large Gemm.
+    gb_per_s : float
+        GB/s of a copy that does not fit in the caches, bytes read and written.
+
+    Examples
+    --------
+    >>> print(Peaks(gflop_per_s=100, gb_per_s=20))
+    100 GFLOP/s, 20 GB/s
+    """
+
+    gflop_per_s: float
+    gb_per_s: float
+
+    def least_seconds(self, flop: Any, bytes_moved: Any) -> Any:
+        """Give the least time that a work takes at these peaks.
+
+        Parameters
+        ----------
+        flop, bytes_moved : float, or array or Series of shape (...)
+            Operations of the work, and bytes that it reads and writes.
+
+        Returns
+        -------
+        float, or array or Series of shape (...)
+            Seconds: the larger of the time of the operations and of the time of the moves, as if
+            each hid the other.
+
+        Examples
+        --------
+        >>> print(Peaks(gflop_per_s=100, gb_per_s=20).least_seconds(flop=1e9, bytes_moved=1e9))
+        0.05
+        """
+        return np.maximum(flop / self.gflop_per_s, bytes_moved / self.gb_per_s) / 1e9
+
+    def __str__(self) -> str:
+        return f"{self.gflop_per_s:.3g} GFLOP/s, {self.gb_per_s:.3g} GB/s"
+
+
+def measured_peaks(
+    *, provider: str | Provider = "auto", threads: int = 1, itype: DTypeLike = "float32"
+) -> Peaks:
+    """Measure the peaks of this machine, in about a second.
+
+    Each one is measured once in a process, then remembered.
+
+    Parameters
+    ----------
+    provider : str or Provider
+        ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+    threads : int
+        Threads of an operator, as in :func:`~ortmeter.runtime.sessions.make_session`.
+    itype : dtype
+        Element type of the Gemm, see :mod:`ortmeter.dtypes`.
+
+    Returns
+    -------
+    Peaks
+        The best of all samples.
+
+    Raises
+    ------
+    ModelError
+        The provider has no Gemm for this type.
+
+    Notes
+    -----
+    The Gemm multiplies square matrices, one of them constant, of growing sizes until it lasts
+    a few milliseconds, in float32 without TF32. The copy changes the sign of what it
+    moves: ONNX Runtime uses every thread for that, and one for a plain copy. Data that stay in a
+    cache move faster: a share of this peak may exceed 1.
+
+    Examples
+    --------
+    >>> measured_peaks(provider="cpu").gflop_per_s > 0
+    True
+    """
+    resolved = resolve_provider(provider) if isinstance(provider, str) else provider
+    return Peaks(
+        _gemm_gflop_per_s(resolved, threads, onnx_type(itype)), _copy_gb_per_s(resolved, threads)
+    )
+
+
+def add_shares(frame: "pd.DataFrame", peaks: Peaks) -> "pd.DataFrame":
+    """Compare throughputs to the peaks.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        Columns ``gflop_per_s`` and ``gb_per_s``, as in the nodes of a profile, or ``GFLOP/s`` and
+        ``GB/s``, as in :meth:`ortmeter.timing.Comparison.to_frame`.
+    peaks : Peaks
+        Peaks of the same provider, type and number of threads.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The frame with columns ``share of peak GFLOP/s`` and ``share of peak GB/s``, with three
+        significant digits, missing where the throughput is.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A column is missing.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"gflop_per_s": [50.0], "gb_per_s": [2.0]})
+    >>> add_shares(frame, Peaks(gflop_per_s=100, gb_per_s=20)).iloc[0, 2:].tolist()
+    [0.5, 0.1]
+    """
+    shares: dict[str, Any] = {}
+    for name, (label, title) in _SHARES.items():
+        column = label if label in frame.columns else name
+        if column not in frame.columns:
+            raise InvalidArgumentError(
+                f"Column {name!r} is missing, the frame has {list(map(str, frame.columns))}"
+            )
+        peak = getattr(peaks, name)
+        shares[title] = [float(f"{value / peak:.3g}") for value in frame[column].astype(float)]
+    return frame.assign(**shares)
+
+
+@functools.cache
+def _gemm_gflop_per_s(provider: Provider, threads: int, itype: int) -> float:
+    best = 0.0
+    for size in _GEMM_SIZES:
+        flop = 2 * size**3
+        seconds = _best_seconds(*_gemm(size, itype), provider=provider, threads=threads)
+        best = max(best, flop / seconds / 1e9)
+        if seconds >= _LONG_ENOUGH_S:
+            break
+    return best
+
+
+def _gemm(size: int, itype: int) -> tuple[onnx.ModelProto, np.ndarray]:
+    name = onnx.TensorProto.DataType.Name(itype).lower()
+    matrix = f"{name}[{size}, {size}]"
+    # The name of the node is in the message when the provider has no kernel for the type.
+    model = onnx.parser.parse_model(
+        f"{_HEADER} peak ({matrix} X, {matrix} W) => ({matrix} Y) {{ [{name}] Y = Gemm(X, W) }}"
+    )
+    rng = np.random.default_rng(0)
+    x, w = rng.uniform(0.5, 1.5, (2, size, size)).astype(numpy_dtype(itype))
+    return freeze_inputs(model, {"W": w}), x
+
+
+@functools.cache
+def _copy_gb_per_s(provider: Provider, threads: int) -> float:
+    array = np.ones(_COPY_BYTES[provider.name] // 4, np.float32)
+    model = onnx.parser.parse_model(f"{_HEADER} peak (float[n] X) => (float[n] Y) {{ Y = Neg(X) }}")
+    return 2 * array.nbytes / _best_seconds(model, array, provider=provider, threads=threads) / 1e9
+
+
+def _best_seconds(model: onnx.ModelProto, x: np.ndarray, **options: Any) -> float:
+    candidate = session_candidate(model, {"X": x}, **options)
+    measured = measure({"peak": candidate}, repeat=10, warmup=2, precision=None)
+    return float(measured["peak"].seconds.min())
