@@ -44,8 +44,7 @@ def fresh_probe(monkeypatch, tmp_path):
         (tmp_path / "onnxruntime.py").write_text(code)
         first = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"  # before the true one
         monkeypatch.setattr(
-            providers,
-            "child_command",
+            "ortmeter.child.child_command",
             lambda name: [sys.executable, "-c", f"{first}; import {name} as m; m.main()"],
         )
         return providers._probe_cuda()

@@ -7,10 +7,9 @@ parent), takes this very package, and finds what its parent can import after eve
 """
 
 import os
+import subprocess
 import sys
 from pathlib import Path
-
-__all__ = ["child_command"]
 
 _BOOT = """\
 import importlib.util, sys
@@ -27,27 +26,29 @@ _PACKAGE = Path(__file__).resolve().with_name("__init__.py")
 
 
 def child_command(module: str, *arguments: str | os.PathLike[str]) -> list[str]:
-    """Write the command of a child process that runs a function ``main``.
+    """Write the command of a child process that runs the function ``main`` of a module.
 
-    Parameters
-    ----------
-    module : str
-        Module that has the function, such as ``ortmeter.timing.worker``.
-    *arguments : str or path
-        Arguments of the function, which gets texts.
-
-    Returns
-    -------
-    list of str
-        The command, for :mod:`subprocess`. The child imports what its parent can import from
-        absolute folders; its own standard library and packages come first.
-
-    Examples
-    --------
-    >>> child_command("ortmeter.timing.worker", "task.json")[1:3]
-    ['-I', '-c']
+    The child imports what its parent can import from absolute folders; its own standard library
+    and packages come first.
     """
     paths = [path for path in sys.path if Path(path).is_absolute()]
     texts = [os.fspath(argument) for argument in arguments]
     boot = [_BOOT, str(_PACKAGE), module, str(len(paths)), *paths]
     return [sys.executable, "-I", "-c", *boot, *texts]
+
+
+def run_child(
+    module: str, *arguments: str | os.PathLike[str], timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the function ``main`` of a module in a child process, keep its code and what it writes.
+
+    Raises what `subprocess.run` raises when it cannot start or takes more than *timeout* seconds.
+    """
+    return subprocess.run(  # noqa: S603 - our own modules
+        child_command(module, *arguments),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )

@@ -1,39 +1,23 @@
 """Memory that a candidate needs, measured in a process that does nothing else."""
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from ortmeter.child import child_command
+from ortmeter.child import run_child
 from ortmeter.errors import ModelError
 from ortmeter.timing import Candidate
 from ortmeter.timing.candidates import candidate_from_files
-
-__all__ = ["main", "memory_of_candidate"]
 
 _STATUS = Path("/proc/self/status")
 _KIB_PER_MIB = 1024
 
 
 def memory_of_candidate(candidate: Candidate) -> float | None:
-    """Measure by how much the peak memory of a fresh process grows when it builds and runs it.
+    """Measure by how many MiB the peak memory of a fresh process grows when it builds and runs it.
 
-    Parameters
-    ----------
-    candidate : Candidate
-        Made by :func:`~ortmeter.timing.candidates.session_candidate`.
-
-    Returns
-    -------
-    float or None
-        MiB of host memory, None where the system does not tell.
-
-    Raises
-    ------
-    ModelError
-        The process failed.
+    None where the system does not tell.
     """
     if candidate.recipe is None or not _STATUS.exists():
         return None
@@ -41,26 +25,14 @@ def memory_of_candidate(candidate: Candidate) -> float | None:
         file = Path(folder, "task.json")
         arguments = dict(candidate.recipe(Path(folder)).arguments)
         file.write_text(json.dumps(arguments), encoding="utf-8")
-        done = subprocess.run(  # noqa: S603 - our own module
-            child_command("ortmeter.cli.memory", file),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        done = run_child("ortmeter.cli.memory", file)
     if done.returncode:
         raise ModelError(f"a process that runs the model failed: {done.stderr.strip()[-300:]}")
     return round(int(done.stdout.split()[-1]) / _KIB_PER_MIB, 1)
 
 
 def main(task: str) -> None:
-    """Print the growth of this process, in KiB, as the last line.
-
-    Parameters
-    ----------
-    task : path
-        JSON written by :func:`memory_of_candidate`.
-    """
+    """Print the growth of this process, in KiB, as the last line."""
     arguments = json.loads(Path(task).read_text(encoding="utf-8"))
     import onnxruntime  # noqa: F401 - loaded before, it is not part of what is measured
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 
-from ortmeter.child import child_command
+from ortmeter.child import run_child
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 
 __all__ = ["Provider", "ProviderStatus", "probe_providers", "resolve_provider", "usable_providers"]
@@ -162,14 +162,7 @@ def resolve_provider(provider: str | Provider) -> Provider:
 
 def _probe_cuda() -> ProviderStatus:
     try:
-        child = subprocess.run(  # noqa: S603 - our own module
-            child_command("ortmeter.runtime.probe"),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PROBE_TIMEOUT_S,
-            check=False,
-        )
+        child = run_child("ortmeter.runtime.probe", timeout=_PROBE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return ProviderStatus("cuda", usable=False, reason=f"the probe did not answer ({error})")
     return _read_answer(child)
