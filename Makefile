@@ -15,11 +15,14 @@ BROWSER := .venv/.installed-browser
 FLOOR := build/floor
 # What needs Sphinx, the cases of the latest onnx, long lists of cases, large models.
 FLOOR_SKIPS := test_doc_ test_pages test_browser test_built_site test_node_tests test_torch_kernels_ test_rules test_architectures test_real_models backend/kernels
+# A file, or a page, stays in one process: what is expensive is made once.
+SHARED = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest $(SHARED)
 SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
 
-.PHONY: help install html html-noplot page record test test-floor test-site test-browser publish-check lint bench notebooks serve clean
+.PHONY: help install html html-noplot page record test test-slow test-all test-floor test-site test-browser publish-check lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -32,14 +35,18 @@ page: install ## run one page, PAGE=plot_x, and rebuild the site around it
 	ORTMETER_PAGE=$(PAGE) $(SPHINX) -d build/doctrees _doc dist/html
 record: install ## run the pages on PROVIDER, keep what they measured in _doc/results
 	for page in _doc/examples/*/plot_*.py; do ORTMETER_RECORD=1 ORTMETER_RESULTS=_doc/results MPLBACKEND=agg $(BIN)/python $$page || exit 1; done
-test: install ## run the tests that need no site
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not site and not browser"
+test: install ## run the tests that take seconds, every feature touched
+	$(PYTEST) -m "not slow and not site and not browser"
+test-slow: install ## run the tests that `make test` leaves out, and that need no site
+	$(PYTEST) -m "slow and not site and not browser"
+test-all: install ## run both
+	$(PYTEST) -m "not site and not browser"
 test-floor: $(FLOOR)/.installed ## run the fast tests with the lowest versions that pyproject.toml declares
-	$(FLOOR)/bin/python -m pytest -n $(WORKERS) -m "not slow and not site and not browser" $(FLOOR_SKIPS:%=--ignore-glob="*/%*")
+	$(FLOOR)/bin/python -m pytest $(SHARED) -m "not slow and not site and not browser" $(FLOOR_SKIPS:%=--ignore-glob="*/%*")
 test-site: html ## run the tests of the built site
-	$(BIN)/python -m pytest -m "site and not browser"
+	$(PYTEST) -m "site and not browser"
 test-browser: html $(BROWSER) ## open every page of the built site in a browser
-	$(BIN)/python -m pytest -m browser
+	$(PYTEST) -m browser
 publish-check: html ## verify every internal link and anchor of dist/html
 	$(BIN)/python _doc/_ext/links.py dist/html
 lint: install ## check style, types and layers

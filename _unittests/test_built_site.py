@@ -132,26 +132,38 @@ def loopback():
         yield address
 
 
+@pytest.fixture(scope="session")
+def readers():
+    """Pythons of readers, by what their pages need: one installs for all the pages that agree."""
+    return {}
+
+
 @pytest.fixture
-def reader(tmp_path):
-    """Python of somebody who has Jupyter and nothing of ours."""
-    venv.create(tmp_path / "env", with_pip=True)
-    python = tmp_path / "env" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    constraints = ["--constraint", str(ROOT / "constraints.txt")]
-    install = [python, "-m", "pip", "install", "--quiet", "ipykernel", *constraints]
-    subprocess.run(install, check=True)
-    return python
+def reader(readers, extras, tmp_path_factory):
+    """Python of somebody who has Jupyter, and nothing of ours but for pages like this one."""
+    if extras not in readers:
+        folder = tmp_path_factory.mktemp("reader") / "env"
+        venv.create(folder, with_pip=True)
+        python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+        constraints = ["--constraint", str(ROOT / "constraints.txt")]
+        install = [python, "-m", "pip", "install", "--quiet", "ipykernel", *constraints]
+        subprocess.run(install, check=True)
+        readers[extras] = python
+    return readers[extras]
+
+
+def extras_of(page):
+    (script,) = (ROOT / "_doc" / "examples").rglob(f"{page}.py")
+    return notebooks.extras_of(script.read_text(encoding="utf-8"))
 
 
 def first_cell(page, base_url):
     """Installing cell of the notebook of a page, for another address."""
-    (script,) = SITE.glob(f"_downloads/*/{page}.py")
-    extras = notebooks.extras_of(script.read_text(encoding="utf-8"))
-    return notebooks.first_cell(WHEEL, base_url, extras)
+    return notebooks.first_cell(WHEEL, base_url, extras_of(page))
 
 
 @pytest.mark.slow
-@each_page
+@pytest.mark.parametrize(("page", "extras"), [(page, extras_of(page)) for page in PAGES])
 def test_a_notebook_runs_alone_from_a_published_site(page, loopback, reader, tmp_path, monkeypatch):
     monkeypatch.setenv("ORTMETER_FAST", "1")
     monkeypatch.delenv("PYTHONPATH", raising=False)

@@ -68,6 +68,7 @@ from pathlib import Path
 
 with Path(os.environ["RUNS"]).open("a") as file:
     file.write("{name}\n")
+print("fast mode: " + (os.environ.get("ORTMETER_FAST") or "0"))
 {code}
 print("results of {name}".upper())
 '''
@@ -118,8 +119,7 @@ class Site:
 
     def recorded(self):
         """Return the names of the pages whose results are known to be current."""
-        file = self.doc / "auto_examples" / "fingerprints.json"
-        return sorted(Path(key).stem for key in json.loads(file.read_text(encoding="utf-8")))
+        return sorted(path.name.removesuffix(".py.md5") for path in self.gallery.glob("*.md5"))
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +181,7 @@ def test_page_of_missing_addresses_depends_on_no_folder(built):
     assert all(address.startswith("/site/") for address in inside)
 
 
+@pytest.mark.slow
 def test_site_without_address_has_no_sitemap(site):
     assert site.build() == (0, [])
     assert not (site.out / "sitemap.xml").exists()
@@ -244,6 +245,7 @@ def test_edited_page_runs_alone(site):
     assert "SECOND EDITION" in site.html("plot_b")
 
 
+@pytest.mark.slow
 def test_change_of_the_package_runs_every_page(site):
     (site.root / "src" / "ortmeter" / "__init__.py").write_text("x = 1\n", encoding="utf-8")
     assert site.build() == (0, ["plot_a", "plot_b"])
@@ -262,6 +264,28 @@ def test_failing_page_fails_the_build_and_runs_again(site):
     assert "no luck" not in site.html("plot_a")
 
 
+@pytest.mark.slow
+def test_interrupted_build_keeps_what_was_finished(site):
+    site.write("plot_a", "print('second edition'.upper())")
+    site.write("plot_b", "os._exit(3)")
+    code, ran = site.build()
+    assert (code, ran) == (3, ["plot_a", "plot_b"])
+    site.write("plot_b")
+    assert site.build() == (0, ["plot_b"])
+    assert "SECOND EDITION" in site.html("plot_a")
+
+
+@pytest.mark.slow
+def test_fast_build_runs_in_full_the_pages_that_are_named(site):
+    fast = {"ORTMETER_FAST": "1", "ORTMETER_FULL": "plot_b,plot_c"}
+    assert site.build(**fast) == (0, ["plot_a", "plot_b"])
+    assert "fast mode: 1" in site.html("plot_a")
+    assert "fast mode: 0" in site.html("plot_b")
+    assert site.build(**fast) == (0, [])
+    assert site.build() == (0, ["plot_a", "plot_b"])
+
+
+@pytest.mark.slow
 def test_build_without_plot_keeps_the_results(site):
     site.write("plot_a", "print('second edition'.upper())")
     assert site.build(ORTMETER_PLOT="0") == (0, [])
@@ -271,6 +295,7 @@ def test_build_without_plot_keeps_the_results(site):
     assert "SECOND EDITION" in site.html("plot_a")
 
 
+@pytest.mark.slow
 def test_copy_built_without_plot_shows_the_text_of_today(site):
     copy = Site(site.root)
     copy.doc, copy.out = site.root / "build" / "noplot", site.root / "dist" / "html-noplot"
@@ -282,6 +307,7 @@ def test_copy_built_without_plot_shows_the_text_of_today(site):
     assert site.build() == (0, ["plot_a"])
 
 
+@pytest.mark.slow
 def test_build_of_one_page_runs_it_and_keeps_the_others(site):
     site.write("plot_a", "print('second edition'.upper())")
     assert site.build(ORTMETER_PAGE="plot_b") == (0, ["plot_b"])
@@ -289,6 +315,7 @@ def test_build_of_one_page_runs_it_and_keeps_the_others(site):
     assert site.build() == (0, ["plot_a"])
 
 
+@pytest.mark.slow
 def test_page_that_is_gone_leaves_nothing(site):
     (site.doc / "examples" / "performance" / "plot_a.py").unlink()
     assert site.build() == (0, [])
@@ -304,6 +331,7 @@ def test_warning_of_a_page_fails_the_build_and_is_not_published(site):
     assert "examples/performance/plot_a.py:" not in site.html("plot_a")
 
 
+@pytest.mark.slow
 def test_page_over_its_budget_is_told_and_fails_nothing(site):
     conf = site.doc / "conf.py"
     short = "\nfrom _ext import budget\n\nbudget.PAGE_S = 0\n"
@@ -320,6 +348,7 @@ def test_unknown_provider_stops_the_build(site):
     assert "ORTMETER_PROVIDER: provider='tpu' is not known" in site.log
 
 
+@pytest.mark.slow
 def test_unknown_page_stops_the_build(site):
     code, _ = site.build(ORTMETER_PAGE="plot_c")
     assert code != 0

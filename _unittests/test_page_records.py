@@ -9,11 +9,11 @@ from ortmeter.pages import load
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_a_page_draws_the_same_sentences_from_its_record(path, tmp_path):
-    names = run_page(path.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_draws_the_same_sentences_from_its_record(page, tmp_path):
+    names = run_page(page.stem)
     here = names["here"]
-    assert here.page == path.stem
+    assert here.page == page.stem
     there = load(here.save(names["conclusion"](here), tmp_path))
     assert str(names["conclusion"](there)) == str(names["conclusion"](here))
     assert str(names["conclusion"](here)) in str(ortmeter.replay(names["report"], [there]))

@@ -1,6 +1,5 @@
 """Run the pages as their readers do, in fast mode: as a script and as a notebook."""
 
-import dataclasses
 import json
 import os
 import re
@@ -9,20 +8,21 @@ import sys
 
 import nbclient
 import nbformat
-import numpy as np
 import pytest
-from page_runner import EXAMPLES, run_page
+from page_runner import EXAMPLES
 from sphinx_gallery.gen_gallery import DEFAULT_GALLERY_CONF
 from sphinx_gallery.notebook import jupyter_notebook
 from sphinx_gallery.py_source_parser import split_code_and_text_blocks
-
-import ortmeter
-from ortmeter.timing import Comparison, Comparisons, Measurement
 
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
 GEMM = EXAMPLES / "performance" / "plot_op_gemm2_cuda.py"
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+each_script = pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[] if page == GEMM else pytest.mark.slow) for page in PAGES],
+    ids=lambda page: page.stem,
+)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def told(stderr):
     return [line for line in lines if line.strip() and not re.match(r"Fontconfig |.+\d+%\|", line)]
 
 
-@each_page
+@each_script
 def test_the_script_runs_without_a_warning(fast, tmp_path, page):
     done = run_script(page, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -58,11 +58,12 @@ def test_the_script_runs_without_a_warning(fast, tmp_path, page):
     assert list(tmp_path.iterdir()) == []
 
 
-@each_page
-def test_the_notebook_runs_in_an_empty_folder(fast, tmp_path, page):
-    _, blocks = split_code_and_text_blocks(str(page))
+# The tests of the built site run every notebook, in the environment of a reader.
+@pytest.mark.slow
+def test_the_notebook_runs_in_an_empty_folder(fast, tmp_path):
+    _, blocks = split_code_and_text_blocks(str(GEMM))
     settings = {**DEFAULT_GALLERY_CONF, "src_dir": ""}
-    written = jupyter_notebook(blocks, settings, str(page.parent))
+    written = jupyter_notebook(blocks, settings, str(GEMM.parent))
     notebook = nbformat.reads(json.dumps(written), as_version=4)
     folder = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=120, resources=folder).execute()
@@ -142,78 +143,3 @@ def test_the_same_lines_run_on_cuda(fast, tmp_path, page, itype):
     done = run_script(page, tmp_path, "--provider", "cuda", *options, flags=())
     assert done.returncode == 0, done.stderr
     assert "CUDA" in done.stdout
-
-
-@pytest.fixture(scope="module")
-def gemm_page():
-    """Names of the Gemm page, after it ran."""
-    return run_page("plot_op_gemm2_cuda")
-
-
-def planted(**medians):
-    """Samples whose medians are known, by name of candidate."""
-    names = {
-        "two": "two Gemms",
-        "concat": "Concat then Gemm",
-        "one": "one Gemm (constant)",
-        "two_constant": "two Gemms (constant)",
-        "copied": "two Gemms (session.run)",
-    }
-    rng = np.random.default_rng(0)
-    return Comparison(
-        Measurement(names[key], m * np.exp(0.01 * rng.standard_normal((10, 12))))
-        for key, m in medians.items()
-    )
-
-
-FASTER = planted(two=2.0, concat=1.0, one=1.0, two_constant=3.0, copied=2.0)
-SLOWER = planted(two=1.0, concat=2.0, one=3.0, two_constant=1.5, copied=2.0)
-EQUAL = planted(two=1.0, concat=1.0, one=1.0, two_constant=1.0, copied=1.0)
-
-
-def test_the_answer_follows_the_samples(gemm_page):
-    answer, claims = gemm_page["conclude"](Comparisons({1: FASTER, 2: SLOWER, 3: EQUAL}, "size"))
-    text = str(answer)
-    assert text.startswith(
-        "With constant weights, one Gemm (constant) is faster than two Gemms (constant) at size 1 "
-    )
-    assert "is slower than two Gemms (constant) at size 2" in text
-    assert "within 5% at size 3" in text
-    changing = [claim for claim in claims if claim.topic == "weights that change"]
-    assert [claim.verdict for claim in changing][:2] == ["faster", "slower"]
-    assert changing[0].ratio == pytest.approx(2, rel=0.05)
-    ranks = [str(claim) for claim in claims if "ranking" in claim.values]
-    assert ranks[1].startswith("size 2: two Gemms has the lowest median; slower: Concat then Gemm")
-
-
-@pytest.mark.parametrize(
-    ("groups", "verdict"),
-    [({1: FASTER, 2: SLOWER}, "wrong"), ({1: FASTER, 3: EQUAL}, "right")],
-)
-def test_the_prediction_is_judged(gemm_page, groups, verdict):
-    _, claims = gemm_page["conclude"](Comparisons(groups, "size"))
-    (prediction,) = [claim for claim in claims if "predicted" in claim.subject]
-    assert prediction.verdict == verdict
-
-
-def test_too_few_samples_decide_nothing(gemm_page):
-    few = Comparison(Measurement(m.name, m.seconds[:1, :5]) for m in FASTER.values())
-    answer, claims = gemm_page["conclude"](Comparisons({1: few}, "size"))
-    assert "too few samples for an interval" in str(answer)
-    assert not any(claim.is_difference for claim in claims)
-    (prediction,) = [claim for claim in claims if "predicted" in claim.subject]
-    assert prediction.verdict == "undecided"
-
-
-def test_another_machine_gets_the_answer_of_its_own_samples(gemm_page):
-    here = gemm_page["here"]
-    there = dataclasses.replace(
-        here,
-        data={**here.data, "results": Comparisons({2: SLOWER}, "size")},
-        environment=dataclasses.replace(here.environment, cpu="A Planted CPU"),
-    )
-    text = " ".join(str(ortmeter.replay(gemm_page["report"], [there])).split())
-    assert text.startswith("A Planted CPU, ")
-    assert "one Gemm (constant) is slower than two Gemms (constant) at size 2 (0.5" in text
-    assert "Wrong: predicted that joined weights are never slower" in text
-    assert "Measured on A Planted CPU" in text

@@ -36,7 +36,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", assets.publish_assets)
     app.connect("builder-inited", wheel.publish_wheel, priority=200)
     app.connect("builder-inited", staleness.choose_pages, priority=300)
-    app.connect("builder-inited", staleness.record_pages, priority=600)
     app.connect("builder-inited", bundle.finish_downloads, priority=700)
     app.connect("doctree-read", cells.drop_empty_cells)
     app.connect("doctree-read", cells.drop_repeated_tag_lists)

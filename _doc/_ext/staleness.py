@@ -1,9 +1,10 @@
 """Which pages run: those whose recorded results come from something else than this build.
 
-sphinx-gallery skips a page when the hash in its file ``.md5`` is the hash of its source. The
-results also depend on the package, on the versions and on the machine, so that file is removed
-where the fingerprint of a page differs from the recorded one, and the fingerprints of the pages
-that ran without error are recorded after them: what failed or was interrupted runs again.
+sphinx-gallery writes the hash of the source of a page into a file ``.md5`` once it ran without
+error, and skips the page while the hash is right. The results also depend on the package, on the
+versions and on the machine: where the recorded fingerprint of a page is not today's, that file is
+removed and the new fingerprint recorded, before the page runs. A page that failed or was
+interrupted has no such file and runs again; those that were finished do not.
 """
 
 import json
@@ -18,6 +19,7 @@ from sphinx_gallery.utils import get_md5sum
 
 from _ext.fingerprint import build_context, page_fingerprint
 from _ext.provider import chosen_provider
+from _ext.resetting import runs_in_full
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +48,9 @@ class Page:
         return self.target.with_name(f"{self.target.name}.md5")
 
     @property
-    def rendered(self) -> bool:
-        """Whether the generated text is there."""
-        return self.target.with_suffix(".rst").exists()
+    def ran(self) -> bool:
+        """Whether the page ran without error and its text was generated."""
+        return self.md5_file.exists() and self.target.with_suffix(".rst").exists()
 
 
 def gallery_pages(app: Sphinx) -> list[Page]:
@@ -68,28 +70,16 @@ def choose_pages(app: Sphinx) -> None:
     for page in pages:
         runs = conf["plot_gallery"] and re.search(conf["filename_pattern"], str(page.source))
         if runs:
-            current = records.get(page.key) == _fingerprint(app, page, context)
-            if not current or not page.rendered or conf["run_stale_examples"]:
-                records.pop(page.key, None)
+            fingerprint = _fingerprint(app, page, context)
+            current = records.get(page.key) == fingerprint and page.ran
+            if not current or conf["run_stale_examples"]:
+                records[page.key] = fingerprint
                 page.md5_file.unlink(missing_ok=True)
-        elif page.key in records and page.rendered:
+                page.target.with_suffix(".rst").unlink(missing_ok=True)
+        elif page.key in records and page.ran:
             # sphinx-gallery would replace the results of an edited page by a page without any.
             page.md5_file.write_text(get_md5sum(page.source, mode="t"), encoding="utf-8")
     write_records(app, records)
-
-
-def record_pages(app: Sphinx) -> None:
-    """Record the fingerprints of the pages that just ran without error."""
-    ran = {Path(path).resolve() for path in app.config.sphinx_gallery_conf["passing_examples"]}
-    if not ran:
-        return
-    context = _context(app)
-    new = {
-        page.key: _fingerprint(app, page, context)
-        for page in gallery_pages(app)
-        if page.source.resolve() in ran
-    }
-    write_records(app, read_records(app) | new)
 
 
 def remove_orphans(gallery: Path, keys: set[str]) -> None:
@@ -120,7 +110,8 @@ def write_records(app: Sphinx, records: dict[str, Any]) -> None:
 
 
 def _fingerprint(app: Sphinx, page: Page, context: dict[str, str]) -> str:
-    return page_fingerprint(page.source, context, Path(app.srcdir, "results"))
+    mode = {"full": str(runs_in_full(page.source.stem))}
+    return page_fingerprint(page.source, context | mode, Path(app.srcdir, "results"))
 
 
 def _records_file(app: Sphinx) -> Path:
