@@ -26,7 +26,7 @@ from scipy.signal import lfilter
 import ortmeter
 from ortmeter.timing import Candidate, Comparison, Measurement, measure, measure_each
 from ortmeter.timing.claims import Claim
-from ortmeter.timing.processes import collect
+from ortmeter.timing.measuring import collect
 
 Array = np.ndarray
 SECONDS = 1e-3  # of a sample

@@ -138,7 +138,9 @@ def _member(module: str, name: str, pages: list[str]) -> str:
     value = getattr(importlib.import_module(module), name)
     if inspect.isclass(value):
         kind = "autoexception" if issubclass(value, Exception) else "autoclass"
-        members = "\n   :members:"
+        # What a private base has is documented with the class, what a mapping does is known.
+        private = any(base.__name__.startswith("_") for base in value.__mro__)
+        members = "\n   :members:" + "\n   :inherited-members: Mapping" * private
     else:
         # The text of a table is its source, which is one click away.
         kind, members = ("autofunction", "") if callable(value) else ("autodata", "\n   :no-value:")

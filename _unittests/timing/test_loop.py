@@ -7,9 +7,8 @@ from fakes import FakeClock
 from scipy.signal import lfilter
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
-from ortmeter.timing import loop
-from ortmeter.timing.loop import measure, measure_each
-from ortmeter.timing.measurement import Candidate
+from ortmeter.timing import Candidate, loop, measure, measure_each
+from ortmeter.timing.loop import collector_off
 
 
 def test_medians_are_the_durations():
@@ -185,6 +184,16 @@ def test_the_garbage_collector_is_off_while_measuring_and_on_again_after():
     with pytest.raises(ZeroDivisionError):
         measure({"a": lambda: 1 / 0})
     assert gc.isenabled()
+
+
+def test_the_garbage_collector_stays_off_when_it_was():
+    gc.disable()
+    try:
+        with collector_off():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_an_error_names_the_candidate():

@@ -19,7 +19,7 @@ from ortmeter.profiling.record import Profile
 from ortmeter.profiling.structure import NO_RUN
 from ortmeter.profiling.summary import first_rows, number
 from ortmeter.runtime.loading import ModelLike, load_model
-from ortmeter.timing.collector import collector_off
+from ortmeter.timing.loop import collector_off
 
 __all__ = ["Recording", "read_profile", "read_recording", "read_startup"]
 

@@ -23,7 +23,7 @@ from ortmeter.runtime.loading import ModelLike, is_onnx_text, load_model, model_
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Comparison, Measurement, speedup
-from ortmeter.timing.collector import collector_off
+from ortmeter.timing.loop import collector_off
 
 __all__ = ["profile", "profile_together"]
 

@@ -17,8 +17,7 @@ from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.loading import ModelLike, is_onnx_text, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
-from ortmeter.timing import Candidate, Recipe
-from ortmeter.timing.processes import SOURCE
+from ortmeter.timing.measurement import SOURCE, Candidate, Recipe
 
 __all__ = ["candidate_from_files", "function_candidate", "session_candidate"]
 
@@ -129,19 +128,7 @@ def _standing_alone(build: Callable[..., Any]) -> str:
 def candidate_from_files(
     model: str, feeds: Mapping[str, str], *, provider: str, **options: Any
 ) -> Candidate:
-    """Make the candidate again in a fresh process, from what its recipe wrote.
-
-    Parameters
-    ----------
-    model : path
-        Model file.
-    feeds : mapping of str to path
-        One file per input, a serialized ``TensorProto``.
-    provider : str
-        Provider that the first process found to work: it is not probed again.
-    **options
-        As in :func:`session_candidate`.
-    """
+    """Make the candidate again in a fresh process, from what its recipe wrote."""
     arrays = {
         name: onnx.numpy_helper.to_array(onnx.load_tensor(path)) for name, path in feeds.items()
     }

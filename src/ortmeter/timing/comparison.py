@@ -3,7 +3,8 @@
 import importlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Comparisons", "Ranking", "speedup"]
 
-# Half-width of a logarithm: an interval beyond ten times the ratio says nothing.
-_USELESS = math.log(10)
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 
 
@@ -75,8 +74,6 @@ def speedup(
     if min(baseline.seconds.min(), candidate.seconds.min()) <= 0:
         raise InvalidArgumentError("A sample of zero seconds: the clock is too coarse to compare")
     log, half = log_ratio(baseline.seconds, candidate.seconds, confidence)
-    if half is not None and half > _USELESS:
-        half = None
     interval = None if half is None else (math.exp(log - half), math.exp(log + half))
     processes = baseline.processes
     return compare_ratio(
@@ -144,7 +141,91 @@ def _times(claim: Claim) -> str:
     return f"{1 / claim.ratio:.2f} times, {1 / claim.high:.2f} to {1 / claim.low:.2f}"
 
 
-class Comparison(Mapping[str, Measurement]):
+class _Measured:
+    """What a comparison and comparisons along an axis both do: say how, and plot."""
+
+    axis: str = ""
+
+    @abstractmethod
+    def speedups(self, baseline: str | None = None) -> tuple[Claim, ...]:
+        """Compare every other candidate with one of them."""
+
+    @abstractmethod
+    def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
+        """Make a table."""
+
+    @abstractmethod
+    def _comparisons(self) -> "Mapping[Any, Comparison]":
+        """By value of the axis."""
+
+    @property
+    def how(self) -> str:
+        """How it was measured, ``10 processes of 4 to 12 rounds, precision reached``."""
+        measured = [next(iter(group.values())) for group in self._comparisons().values()]
+        processes, rounds = ({getattr(m, n) for m in measured} for n in ("processes", "repeat"))
+        several = "in one process," if processes == {1} else f"{_range(processes)} processes of"
+        # A budget that was spent anywhere is said.
+        reason = min(group.stopped for group in self._comparisons().values())
+        why = {"precision": ", precision reached", "budget": ", budget spent"}.get(reason, "")
+        unit = "round" if rounds == {1} else "rounds"
+        return f"{several} {_range(rounds)} {unit}{why}"
+
+    def plot(self, *, title: str, caption: str = "", ax: "Axes | None" = None) -> "Axes":
+        """Plot the latencies, see :func:`~ortmeter.plotting.latency_plot`.
+
+        Parameters
+        ----------
+        title, caption : str
+            Title, and line below it.
+        ax : matplotlib.axes.Axes, optional
+            Where to plot, a new figure by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+        """
+        import pandas as pd
+
+        rows = [
+            (key, m.name, m.median, *m.quartiles)
+            for key, group in self._comparisons().items()
+            for m in group.values()
+        ]
+        frame = pd.DataFrame(rows, columns=[self.axis, "candidate", "median", "q1", "q3"])
+        options = {"title": title, "caption": caption, "ax": ax}
+        return _draw("latency_plot", frame, x=self.axis, **options)
+
+    def speedup_plot(
+        self,
+        baseline: str | None = None,
+        *,
+        title: str,
+        caption: str = "",
+        ax: "Axes | None" = None,
+    ) -> "Axes":
+        """Plot the speedups over a candidate, see :func:`~ortmeter.plotting.speedup_plot`.
+
+        Parameters
+        ----------
+        baseline : str, optional
+            The first candidate by default.
+        title, caption, ax
+            As in :meth:`plot`.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+        """
+        claims = self.speedups(baseline)
+        return _draw("speedup_plot", claims, title=title, caption=caption, ax=ax)
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html())
+
+
+class Comparison(_Measured, Mapping[str, Measurement]):
     """Measurements of one call of :func:`~ortmeter.timing.measure`, by name.
 
     Parameters
@@ -186,12 +267,8 @@ class Comparison(Mapping[str, Measurement]):
 
     def __or__(self, other: Mapping[str, Measurement]) -> "Comparison":
         """Return both, for measurements that are shown together."""
-        return Comparison({**self, **other}.values(), self.stopped)
-
-    @property
-    def how(self) -> str:
-        """How it was measured, ``10 processes of 12 rounds, precision reached``."""
-        return _how([next(iter(self.values()))], {self.stopped})
+        stops = {self.stopped, getattr(other, "stopped", self.stopped)}
+        return Comparison({**self, **other}.values(), min(stops))
 
     def speedup(
         self, baseline: str, candidate: str, *, confidence: float = 0.99, min_effect: float = 0.05
@@ -298,61 +375,8 @@ class Comparison(Mapping[str, Measurement]):
         rows = [_row(measured, unit) for measured in self.values()]
         return pd.DataFrame(rows).dropna(axis="columns", how="all").set_index("candidate")
 
-    def plot(self, *, title: str, caption: str = "", ax: "Axes | None" = None) -> "Axes":
-        """Plot the latencies, see :func:`~ortmeter.plotting.latency_plot`.
-
-        Parameters
-        ----------
-        title, caption : str
-            Title, and line below it.
-        ax : matplotlib.axes.Axes, optional
-            Where to plot, a new figure by default.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            The axes.
-        """
-        return _draw("latency_plot", self._seconds(), title=title, caption=caption, ax=ax)
-
-    def speedup_plot(
-        self,
-        baseline: str | None = None,
-        *,
-        title: str,
-        caption: str = "",
-        ax: "Axes | None" = None,
-    ) -> "Axes":
-        """Plot the speedups over a candidate, see :func:`~ortmeter.plotting.speedup_plot`.
-
-        Parameters
-        ----------
-        baseline : str, optional
-            The first one by default.
-        title, caption, ax
-            As in :meth:`plot`.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            The axes.
-        """
-        claims = self.speedups(baseline)
-        return _draw("speedup_plot", claims, title=title, caption=caption, ax=ax)
-
-    def _seconds(self) -> "pd.DataFrame":
-        """What a plot shows, in seconds."""
-        import pandas as pd
-
-        quartiles = {m.name: m.quartiles for m in self.values()}
-        return pd.DataFrame(
-            {
-                "candidate": list(self),
-                "median": [measured.median for measured in self.values()],
-                "q1": [quartiles[name][0] for name in self],
-                "q3": [quartiles[name][1] for name in self],
-            }
-        )
+    def _comparisons(self) -> "Mapping[Any, Comparison]":
+        return {"": self}
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.values()), *(f"{s}." for s in self.speedups())])
@@ -360,11 +384,8 @@ class Comparison(Mapping[str, Measurement]):
     def __repr__(self) -> str:
         return f"Comparison({', '.join(self)}; {self.how})"
 
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html())
 
-
-class Comparisons(Mapping[Any, Comparison]):
+class Comparisons(_Measured, Mapping[Any, Comparison]):
     """Comparisons of the same candidates along an axis: a size, a type, a number of threads.
 
     Parameters
@@ -401,12 +422,6 @@ class Comparisons(Mapping[Any, Comparison]):
 
     def __len__(self) -> int:
         return len(self._groups)
-
-    @property
-    def how(self) -> str:
-        """How it was measured, ``10 processes of 4 to 12 rounds, precision reached``."""
-        measured = [next(iter(group.values())) for group in self.values()]
-        return _how(measured, {group.stopped for group in self.values()})
 
     def speedup(self, baseline: str, candidate: str) -> tuple[Claim, ...]:
         """Compare two candidates at every value of the axis where both were measured.
@@ -465,52 +480,8 @@ class Comparisons(Mapping[Any, Comparison]):
         table: pd.DataFrame = pd.concat(frames, names=[self.axis])
         return table
 
-    def plot(self, *, title: str, caption: str = "", ax: "Axes | None" = None) -> "Axes":
-        """Plot the latencies along the axis, see :func:`~ortmeter.plotting.latency_plot`.
-
-        Parameters
-        ----------
-        title, caption : str
-            Title, and line below it.
-        ax : matplotlib.axes.Axes, optional
-            Where to plot, a new figure by default.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            The axes.
-        """
-        import pandas as pd
-
-        frames = (group._seconds().assign(**{self.axis: k}) for k, group in self.items())  # noqa: SLF001
-        frame = pd.concat(list(frames), ignore_index=True)
-        options = {"title": title, "caption": caption, "ax": ax}
-        return _draw("latency_plot", frame, x=self.axis, **options)
-
-    def speedup_plot(
-        self,
-        baseline: str | None = None,
-        *,
-        title: str,
-        caption: str = "",
-        ax: "Axes | None" = None,
-    ) -> "Axes":
-        """Plot the speedups along the axis, see :func:`~ortmeter.plotting.speedup_plot`.
-
-        Parameters
-        ----------
-        baseline : str, optional
-            The first candidate by default.
-        title, caption, ax
-            As in :meth:`plot`.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            The axes.
-        """
-        claims = self.speedups(baseline)
-        return _draw("speedup_plot", claims, title=title, caption=caption, ax=ax)
+    def _comparisons(self) -> Mapping[Any, Comparison]:
+        return self
 
     def __str__(self) -> str:
         return "\n".join(f"{self.axis} {key}\n{group}" for key, group in self.items())
@@ -518,21 +489,9 @@ class Comparisons(Mapping[Any, Comparison]):
     def __repr__(self) -> str:
         return f"Comparisons({self.axis}: {', '.join(map(str, self))})"
 
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html())
-
 
 def _values(group: Any) -> Any:
     return group.values() if isinstance(group, Mapping) else group
-
-
-def _how(measured: Sequence[Measurement], stopped: set[str]) -> str:
-    processes, rounds = ({getattr(m, n) for m in measured} for n in ("processes", "repeat"))
-    several = "in one process," if processes == {1} else f"{_range(processes)} processes of"
-    why = {"precision": ", precision reached", "budget": ", budget spent"}
-    reason = "budget" if "budget" in stopped else min(stopped)
-    unit = "round" if rounds == {1} else "rounds"
-    return f"{several} {_range(rounds)} {unit}{why.get(reason, '')}"
 
 
 def _range(numbers: set[int]) -> str:

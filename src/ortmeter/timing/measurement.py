@@ -1,5 +1,6 @@
 """What is measured, and what came out of it."""
 
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,10 @@ import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
 
-__all__ = ["Candidate", "Measurement", "Recipe", "format_seconds"]
+__all__ = ["SOURCE", "Candidate", "Measurement", "Recipe", "format_seconds"]
+
+#: Target of a recipe whose function travels as source.
+SOURCE = "source"
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _NOISY = 0.2
@@ -24,13 +28,25 @@ class Recipe:
     Parameters
     ----------
     target : str
-        ``module:function``; the function returns a candidate or a callable without arguments.
+        ``module:function``, or ``source``; the function returns a candidate or a callable without
+        arguments.
     arguments : mapping
-        Keyword arguments of that function, values that JSON accepts.
+        Keyword arguments of that function, values that JSON accepts; for ``source``, its ``text``,
+        ``name`` and ``arguments``.
     """
 
     target: str
     arguments: Mapping[str, Any]
+
+    def build(self) -> Any:
+        """Return what the function returns."""
+        if self.target == SOURCE:
+            scope: dict[str, Any] = {"__name__": "__ortmeter__"}
+            # The parent wrote this text from a function of its own program.
+            exec(compile(self.arguments["text"], "<function of a page>", "exec"), scope)  # noqa: S102
+            return scope[self.arguments["name"]](**self.arguments["arguments"])
+        module, _, function = self.target.partition(":")
+        return getattr(importlib.import_module(module), function)(**self.arguments)
 
 
 @dataclass(frozen=True)

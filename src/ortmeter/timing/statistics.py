@@ -18,6 +18,8 @@ MIN_ROUNDS = 100
 _SHORTEST_BATCH = 3
 _MIN_BATCHES = 10
 _MOST_CORRELATED = 0.95
+# Half-width of a logarithm: an interval beyond ten times the ratio says nothing.
+_USELESS = math.log(10)
 # Sampling stops when an interval is narrow, which favours those that are so by chance: a part of
 # the error that is allowed pays for it.
 _ERROR_LEFT = 0.6
@@ -37,8 +39,9 @@ def log_ratio(baseline: _Array, candidate: _Array, confidence: float) -> tuple[f
     Returns
     -------
     tuple of float
-        The logarithm, and the half-width of its interval: None with fewer than 3 processes, and
-        fewer than 100 rounds when there is one process.
+        The logarithm, and the half-width of its interval: None with fewer than 3 processes, with
+        fewer than 100 rounds when there is one process, or when the interval would reach ten times
+        the ratio.
 
     Notes
     -----
@@ -71,17 +74,16 @@ def log_ratio(baseline: _Array, candidate: _Array, confidence: float) -> tuple[f
     processes, rounds = baseline.shape
     if processes >= MIN_PROCESSES:
         logs = np.log(np.median(baseline, axis=1) / np.median(candidate, axis=1))
-        return float(logs.mean()), _half_width(logs, 1.0, confidence)
-    if processes > 1 or rounds < MIN_ROUNDS:
+        mean, half = float(logs.mean()), _half_width(logs, 1.0, confidence)
+    elif processes == 1 and rounds >= MIN_ROUNDS:
+        doublings = int(math.log2(rounds / (_SHORTEST_BATCH * _MIN_BATCHES)))
+        lengths = (_SHORTEST_BATCH * 2**i for i in range(doublings + 1))
+        batches = [_batch_logs(baseline[0], candidate[0], length) for length in lengths]
+        mean = float(batches[0].mean())
+        half = max(_half_width(logs, _inflation(logs), confidence) for logs in batches)
+    else:
         return math.log(float(np.median(baseline)) / float(np.median(candidate))), None
-    halves = []
-    shortest = _batch_logs(baseline[0], candidate[0], _SHORTEST_BATCH)
-    length = _SHORTEST_BATCH
-    while rounds // length >= _MIN_BATCHES:
-        logs = _batch_logs(baseline[0], candidate[0], length)
-        halves.append(_half_width(logs, _inflation(logs), confidence))
-        length *= 2
-    return float(shortest.mean()), max(halves)
+    return mean, half if half <= _USELESS else None
 
 
 def _batch_logs(baseline: _Array, candidate: _Array, length: int) -> _Array:

@@ -8,7 +8,8 @@ from fakes import FakeClock
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.timing import Candidate, Comparison, Measurement, Recipe, measure, measure_each
 from ortmeter.timing.candidates import function_candidate
-from ortmeter.timing.processes import collect, main
+from ortmeter.timing.loop import main
+from ortmeter.timing.measuring import collect
 
 
 @pytest.fixture
@@ -56,8 +57,8 @@ def planted(noise, duration=1.0, rounds=12):
     """Processes that last as long on a fake clock, whose candidates differ by a noise."""
     clock, rng, asked = FakeClock(), np.random.default_rng(0), []
 
-    def run(rank, keys, budget_s):
-        asked.append((rank, tuple(keys), budget_s))
+    def run(i, keys, budget_s):
+        asked.append((i, tuple(keys), budget_s))
         clock.now += duration
         both = np.exp(noise * rng.standard_normal((2, 1)) + np.zeros((2, rounds)))
         pair = {name: Measurement(name, row[None]) for name, row in zip("ab", both, strict=True)}
@@ -82,7 +83,7 @@ def test_an_interval_that_is_narrow_by_luck_ends_nothing():
     """Narrow at 99 % after three processes, not at 99.9 %: a fourth one is asked for."""
     ratios = iter([0.999, 1.0, 1.001, *[1.0] * 20])
 
-    def run(_rank, keys, _budget):
+    def run(_i, keys, _budget):
         ratio = next(ratios)
         pair = {"a": Measurement("a", [[1.0] * 12]), "b": Measurement("b", [[ratio] * 12])}
         return dict.fromkeys(keys, pair)
@@ -98,10 +99,10 @@ def test_processes_are_added_to_the_groups_that_need_them_only():
     noisy, _, _ = planted(noise=0.1)
     asked = []
 
-    def run(rank, keys, budget_s):
+    def run(i, keys, budget_s):
         asked.append(tuple(keys))
         clock.now += 1.0
-        return {k: (calm if k == "calm" else noisy)(rank, [k], budget_s)[k] for k in keys}
+        return {k: (calm if k == "calm" else noisy)(i, [k], budget_s)[k] for k in keys}
 
     found = collect(["calm", "noisy"], run, processes=5, precision=0.02, budget_s=1e6, timer=clock)
     assert asked[:5] == [("calm", "noisy")] * 5
@@ -121,7 +122,7 @@ def test_the_budget_caps_the_processes():
 def test_processes_with_fewer_rounds_cut_the_others():
     rounds = iter([12, 7, 12])
 
-    def run(_rank, keys, _budget):
+    def run(_i, keys, _budget):
         return {key: {"a": Measurement("a", np.ones((1, next(rounds))))} for key in keys}
 
     found = collect(["x"], run, processes=3, precision=None, budget_s=100)["x"]

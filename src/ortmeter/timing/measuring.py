@@ -1,0 +1,305 @@
+"""Time candidates in turn, in this process or in fresh ones, one after the other."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ortmeter.child import child_command
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.progress import progress_bar
+from ortmeter.timing.comparison import Comparison, Comparisons
+from ortmeter.timing.loop import as_candidates, measure_here
+from ortmeter.timing.measurement import Candidate, Measurement
+
+_ROUNDS_OF_A_PROCESS = 12
+_MOST_TIMES = 3  # as many processes as asked for, when intervals stay wide
+# Level at which an interval is narrow enough to stop: at 99 % it may be so by luck, and each
+# process that is added is another chance.
+_SURE = 0.999
+
+_Function = Callable[[], object]
+_Timer = Callable[[], float]
+_Key = TypeVar("_Key")
+_Results = Mapping[_Key, Mapping[str, Measurement]]
+
+
+def measure(
+    candidates: Mapping[str, Candidate | _Function],
+    *,
+    repeat: int | None = None,
+    warmup: int | None = None,
+    precision: float | None = 0.02,
+    budget_s: float = 10.0,
+    processes: int = 1,
+    sync: _Function | str | None = None,
+    seed: int = 0,
+    timer: _Timer = time.perf_counter,
+) -> Comparison:
+    """Time candidates in turn inside the same loop.
+
+    Each round takes one sample of every candidate, in an order shuffled from *seed*: a slow spell
+    of the machine hits them alike. A sample is the mean of ``number`` calls, calibrated so that it
+    lasts well above the resolution of the clock. The garbage collector is off meanwhile.
+
+    Parameters
+    ----------
+    candidates : mapping of str to Candidate or callable
+        What to compare, by name.
+    repeat : int, optional
+        Rounds, at least: 100 by default, 12 in each process when there are several. An interval
+        needs 100 rounds in one process, or 3 processes.
+    warmup : int, optional
+        Calls of each candidate before the samples. By default until their times are stable (the
+        medians of the last two groups of 5 calls differ by less than 5 %), 100 calls, one
+        second, or its part of 30 % of the budget.
+    precision : float, optional
+        Half-width, relative, of the 99 % interval of a ratio. While an interval between two
+        candidates is wider, rounds are added. With several processes it is the interval of 99.9 %,
+        and processes are added, up to three times as many as asked for. None takes exactly
+        *repeat* rounds.
+    budget_s : float
+        Seconds for everything, warm-up and processes included, after which no sample is taken, even
+        below *repeat* rounds. One sample of each candidate is always taken.
+    processes : int
+        Above 1, the whole is repeated in that many fresh processes (memory layout and threads
+        differ from one process to the next); every candidate needs a ``recipe``.
+    sync : callable or str, optional
+        Waits for the device after each call of candidates which have no ``sync`` of their own; a
+        provider such as ``cuda:1`` stands for the synchronisation of torch on that device.
+    seed : int
+        Seed of the order of the candidates.
+    timer : callable
+        Clock, in seconds.
+
+    Returns
+    -------
+    Comparison
+        Mapping of names to :class:`~ortmeter.timing.Measurement`, in the order of *candidates*,
+        all with the same samples. It tells what stopped the measurement.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no candidate, a number is out of range, or a recipe is missing.
+
+    Examples
+    --------
+    >>> results = measure({"sum": lambda: sum(range(100))}, repeat=3, precision=None)
+    >>> results["sum"].repeat, results.stopped
+    (3, 'repeat')
+    """
+    options: dict[str, Any] = {"repeat": repeat, "warmup": warmup, "precision": precision}
+    _check({"": candidates}, processes=processes, budget_s=budget_s, **options)
+    prepared, options = as_candidates(candidates), {**options, "budget_s": budget_s, "seed": seed}
+    if processes > 1:
+        return _measure_in_processes({"": prepared}, processes, **options)[""]
+    return measure_here(prepared, sync=sync, timer=timer, **options)
+
+
+def measure_each(
+    groups: Mapping[Any, Mapping[str, Candidate | _Function]],
+    *,
+    axis: str,
+    budget_s: float = 10.0,
+    processes: int = 1,
+    **options: Any,
+) -> Comparisons:
+    """Time groups of candidates, one group after the other: a group per size, per type.
+
+    Parameters
+    ----------
+    groups : mapping of mappings
+        For each value of the axis, candidates as in :func:`measure`.
+    axis : str
+        Name of the axis: ``size``.
+    budget_s : float
+        Seconds for everything, shared by the groups.
+    processes : int
+        Fresh processes; each one measures all the groups, so that it starts once.
+    **options
+        Other options of :func:`measure`.
+
+    Returns
+    -------
+    Comparisons
+        A comparison for each group.
+
+    Raises
+    ------
+    InvalidArgumentError
+        As in :func:`measure`.
+
+    Examples
+    --------
+    >>> groups = {n: {"sum": lambda n=n: sum(range(n))} for n in (10, 100)}
+    >>> found = measure_each(groups, axis="n", repeat=3, precision=None)
+    >>> found[100]["sum"].repeat
+    3
+    """
+    numbers = {name: options.get(name) for name in ("repeat", "warmup", "precision")}
+    _check(groups, processes=processes, budget_s=budget_s, **numbers)
+    if processes > 1:
+        prepared = {key: as_candidates(group) for key, group in groups.items()}
+        found = _measure_in_processes(prepared, processes, budget_s=budget_s, **options)
+        return Comparisons(found, axis)
+    timer = options.get("timer", time.perf_counter)
+    deadline = timer() + budget_s
+    results: dict[Any, Comparison] = {}
+    for key, group in groups.items():
+        share = max(deadline - timer(), 0.0) / (len(groups) - len(results))
+        results[key] = measure(group, budget_s=share, **options)
+    return Comparisons(results, axis)
+
+
+def _check(groups: Mapping[Any, Mapping[str, object]], **numbers: Any) -> None:
+    for group in groups.values() if isinstance(groups, Mapping) and groups else (None,):
+        if not isinstance(group, Mapping) or not group:
+            what = "is empty" if not group else f"is a {type(group).__name__}"
+            raise InvalidArgumentError(
+                f"candidates {what}. Accepted: a mapping of names to functions"
+            )
+        for name, candidate in group.items():
+            if not callable(getattr(candidate, "function", candidate)):
+                raise InvalidArgumentError(
+                    f"candidate {name!r} is a {type(candidate).__name__}. Accepted: a function "
+                    "without arguments, or a Candidate"
+                )
+    for name, least in {"repeat": 1, "processes": 1, "warmup": 0}.items():
+        given = numbers[name]
+        if given is not None and (not isinstance(given, int) or given < least):
+            raise InvalidArgumentError(f"{name}={given!r}. Accepted: an integer from {least}")
+    for name in ("precision", "budget_s"):
+        given = numbers[name]
+        if given is not None and not (isinstance(given, Real) and 0 <= float(given) < math.inf):
+            raise InvalidArgumentError(f"{name}={given!r}. Accepted: a finite number from 0")
+
+
+def _measure_in_processes(
+    groups: Mapping[_Key, Mapping[str, Candidate]],
+    processes: int,
+    *,
+    repeat: int | None = None,
+    warmup: int | None = None,
+    precision: float | None = 0.02,
+    budget_s: float,
+    seed: int = 0,
+) -> dict[_Key, Comparison]:
+    """Measure groups of candidates in processes that build them again from their recipes."""
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
+        folder = Path(temporary)
+        tasks = {
+            key: {
+                name: _recipe(name, candidate, folder / f"candidate-{g}-{i}")
+                for i, (name, candidate) in enumerate(candidates.items())
+            }
+            for g, (key, candidates) in enumerate(groups.items())
+        }
+        rounds = {"repeat": repeat or _ROUNDS_OF_A_PROCESS, "warmup": warmup}
+
+        def run(i: int, keys: Sequence[_Key], budget: float) -> _Results[_Key]:
+            asked = {"groups": [tasks[key] for key in keys], "budget_s": budget, "seed": seed + i}
+            return dict(zip(keys, _ask({**asked, **rounds}, folder), strict=True))
+
+        return collect(
+            list(groups), run, processes=processes, precision=precision, budget_s=budget_s
+        )
+
+
+def collect(
+    keys: Sequence[_Key],
+    run: Callable[[int, Sequence[_Key], float], _Results[_Key]],
+    *,
+    processes: int,
+    precision: float | None,
+    budget_s: float,
+    timer: Callable[[], float] = time.perf_counter,
+) -> dict[_Key, Comparison]:
+    """Run processes until every interval is narrow enough, or the budget is spent.
+
+    ``run(i, keys, budget_s)`` measures these groups in one fresh process. Every process ends with
+    as many rounds as the one that had time for the fewest.
+    """
+    begin = timer()
+    parts: dict[_Key, list[Mapping[str, Measurement]]] = {key: [] for key in keys}
+    stopped = dict.fromkeys(keys, "budget")
+    wanted = list(keys)
+    longest = 0.0
+    most = processes if precision is None else _MOST_TIMES * processes
+    with progress_bar("processes", total=processes) as bar:
+        for i in range(most):
+            started = timer()
+            left = budget_s - (started - begin)
+            # A process that could not end in time is not started, but for the first one.
+            if i and left < longest * (1 if i >= processes else 0.5):
+                break
+            share = left / max(processes - i, 1)
+            for key, found in run(i, wanted, share).items():
+                parts[key].append(found)
+            longest = max(longest, timer() - started)
+            bar.update()
+            if i + 1 >= processes:
+                for key in list(wanted):
+                    if reason := _why_enough(parts[key], precision):
+                        stopped[key] = reason
+                        wanted.remove(key)
+                if not wanted:
+                    break
+    return {key: Comparison(_join(found), stopped[key]) for key, found in parts.items()}
+
+
+def _why_enough(parts: list[Mapping[str, Measurement]], precision: float | None) -> str | None:
+    if precision is None:
+        return "repeat"
+    half = Comparison(_join(parts)).half_width(_SURE)
+    return "precision" if half is not None and half <= precision else None
+
+
+def _join(parts: Sequence[Mapping[str, Measurement]]) -> list[Measurement]:
+    joined = []
+    for name, first in parts[0].items():
+        rows = [part[name].seconds for part in parts]
+        shortest = min(row.shape[1] for row in rows)
+        seconds = np.concatenate([row[:, :shortest] for row in rows])
+        joined.append(dataclasses.replace(first, seconds=seconds))
+    return joined
+
+
+def _recipe(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]:
+    if candidate.recipe is None:
+        raise InvalidArgumentError(
+            f"Candidate {name!r} has no recipe, so that a fresh process cannot build it again. "
+            "Accepted with processes > 1: Candidate(..., recipe=...), for example "
+            "ortmeter.session_candidate(model, feeds) or ortmeter.function_candidate(build)"
+        )
+    folder.mkdir()
+    recipe = candidate.recipe(folder)
+    return {"target": recipe.target, "arguments": dict(recipe.arguments)}
+
+
+def _ask(task: Mapping[str, Any], folder: Path) -> list[dict[str, Measurement]]:
+    question, answer = folder / "task.json", folder / "answer.json"
+    # The time that a child takes to start is part of its budget.
+    question.write_text(json.dumps({**task, "asked_at": time.time()}), encoding="utf-8")
+    child = subprocess.run(  # noqa: S603 - our own module
+        child_command("ortmeter.timing.loop", question, answer),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if child.returncode:
+        tail = "\n".join(child.stderr.splitlines()[-5:])
+        raise OrtMeterError(
+            f"A measuring process stopped with exit code {child.returncode}:\n{tail}"
+        )
+    groups = json.loads(answer.read_text(encoding="utf-8"))
+    return [{row["name"]: Measurement.from_dict(row) for row in rows} for rows in groups]
