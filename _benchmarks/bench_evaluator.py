@@ -24,8 +24,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_diagnostic.reference import TorchOnnxEvaluator
 
 import ortmeter
-from ortmeter.evaluator import Evaluator
-from ortmeter.evaluator.known_errors import KNOWN_ERRORS
+from ortmeter.evaluator import KNOWN_ERRORS, Evaluator
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "_unittests"))
 from node_tests import Evaluate, load_cases, run_case

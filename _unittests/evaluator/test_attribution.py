@@ -17,6 +17,7 @@ from ortmeter.errors import (
 )
 from ortmeter.evaluator import attribution
 from ortmeter.evaluator.attribution import attribute
+from ortmeter.evaluator.values import Memory
 from ortmeter.runtime.models import layer_norm_matmul
 from ortmeter.runtime.providers import usable_providers
 
@@ -345,7 +346,7 @@ def test_tensors_of_torch_give_what_arrays_give():
 def test_tf32_is_asked_of_each_library(tf32, expected, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        attribution.Hybrid,
+        Memory,
         "policy",
         lambda self, *, tf32: asked.append(tf32) or contextlib.nullcontext(),
     )

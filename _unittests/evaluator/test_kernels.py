@@ -9,8 +9,8 @@ import torch
 from onnx.reference import ReferenceEvaluator
 
 from ortmeter.errors import ModelError
-from ortmeter.evaluator import Evaluator, _ort_source
-from ortmeter.evaluator._ort_sessions import SessionCache
+from ortmeter.evaluator import Evaluator
+from ortmeter.evaluator.sources import SessionCache
 from ortmeter.runtime.providers import Provider
 
 HEAD = '<ir_version: 10, opset_import: ["": {}]>'
@@ -153,7 +153,7 @@ def test_onnxruntime_takes_and_gives_every_type(dtype, library):
 
 def test_sessions_are_shared_by_nodes_that_do_the_same(monkeypatch):
     cache = SessionCache()
-    monkeypatch.setattr(_ort_source, "_SESSIONS", cache)
+    monkeypatch.setattr("ortmeter.evaluator.sources._SESSIONS", cache)
     text = (
         HEAD.format(18)
         + """ g (float[n] X, float[m, n] M) => (float[n] A, float[m, n] B) {

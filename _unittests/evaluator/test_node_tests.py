@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from node_tests import difference, load_cases, run_case
 
-from ortmeter.evaluator import Evaluator
-from ortmeter.evaluator.known_errors import KNOWN_ERRORS
+from ortmeter.evaluator import KNOWN_ERRORS, Evaluator
 
 # Cases that each choice of sources passes at least; 1874 compare no random draw in onnx 1.23.2.
 AT_LEAST = {

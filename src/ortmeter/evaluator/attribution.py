@@ -1,17 +1,20 @@
 """Find which kernel makes two runs of a model differ."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
+
+import onnx
 
 from ortmeter.discrepancy import Discrepancy, max_diff
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evaluator._hybrid import BASELINE, CANDIDATE, Hybrid, Visit, exact_feeds
-from ortmeter.evaluator._swaps import KernelKey, Swap
 from ortmeter.evaluator.attribution_result import Attribution, NodeAttribution, differing
-from ortmeter.evaluator.attribution_session import run_session
-from ortmeter.evaluator.evaluation import Evaluator
-from ortmeter.evaluator.float64 import to_float64
+from ortmeter.evaluator.attribution_session import exact_feeds, run_session, widen
+from ortmeter.evaluator.evaluation import Evaluator, parts
+from ortmeter.evaluator.float64 import is_added, to_float64
+from ortmeter.evaluator.kernels import KernelKey, Swap
+from ortmeter.evaluator.plan import Step, Watch
+from ortmeter.evaluator.values import element_type, fed_library
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
@@ -20,7 +23,10 @@ from ortmeter.runtime.sessions import make_session
 __all__ = ["attribute"]
 
 Side: TypeAlias = str | Mapping[KernelKey, Swap]
+#: Sees each node that ran: its rank, its inputs, the outputs that have a name.
+Visit: TypeAlias = Callable[[int, tuple[Any, ...], list[Any]], None]
 
+BASELINE, CANDIDATE = 0, 1
 _SESSIONS = ("all", "none")
 
 
@@ -89,8 +95,7 @@ def attribute(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    >>>     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
     ... g (float[n] X) => (float[n] Z) { [exp] Y = Exp(X)  [abs] Z = Abs(Y) }'''
     >>> biased = {"node:exp": lambda x: np.exp(x) * np.float32(1.001)}
     >>> found = attribute(text, {"X": np.float32([1, 2])}, "reference", biased, provider="cpu")
@@ -100,33 +105,124 @@ def attribute(
     proto = load_model(model)
     if not proto.graph.node:
         raise ModelError("This model has no node: there is no kernel to hold responsible")
-    device = resolve_provider(provider) if isinstance(provider, str) else provider
-    policy = _policy(tf32)
+    device = resolve_provider(provider)
+    allowed = _tf32_by_library(tf32)
     order = list(dict.fromkeys([*sources, *_asked(baseline), *_asked(candidate)]))
     sides = [
-        Evaluator(proto, kernels, names, device, tf32=policy["ort"])
+        Evaluator(proto, kernels, names, device, tf32=allowed["ort"])
         for kernels, names in _settings(baseline, candidate, order)
     ]
     double = to_float64(proto)
     exact = Evaluator(double, exact_kernels, order, device)
-    hybrid = Hybrid(sides, exact, feeds, exact_feeds(proto, double, feeds))
-    with hybrid.policy(tf32=policy["torch"]):
+    hybrid = _Hybrid(sides, exact, feeds, exact_feeds(proto, double, feeds))
+    with hybrid.memory.policy(tf32=allowed["torch"]):
         study = _Study(hybrid)
         study.run_twice()
     if "ort" in (baseline, candidate):
         side = study.candidate if candidate == "ort" else study.baseline
         for level in _SESSIONS:
             make = functools.partial(
-                make_session, model, provider=device, optimization=level, tf32=policy["ort"]
+                make_session, model, provider=device, optimization=level, tf32=allowed["ort"]
             )
             study.add_session(level, make, feeds, side)
     return study.attribution(str(device))
 
 
+class _Hybrid:
+    """Runs of one model whose nodes have the kernel of the baseline or of the candidate."""
+
+    def __init__(
+        self,
+        sides: Sequence[Evaluator],
+        exact: Evaluator,
+        feeds: Mapping[str, Any],
+        exact_feeds: Mapping[str, Any],
+    ) -> None:
+        *opened, (self._exact, exact_checker, context) = map(parts, (*sides, exact))
+        self._plans = tuple(plan for plan, _, _ in opened)
+        self.memory = context.memory
+        self._steps = tuple(plan.steps for plan in self._plans)
+        self._exact_steps = [s for s in self._exact.steps if not is_added(s.node.proto)]
+        if len({len(steps) for steps in (*self._steps, self._exact_steps)}) > 1:
+            raise InvalidArgumentError(
+                "A kernel replaces a Constant, which has no discrepancy to attribute. Accepted: "
+                "kernels of the other nodes"
+            )
+        for _, _, shared in opened:
+            shared.library = fed_library(feeds.values())
+        self._given = opened[BASELINE][1].take(feeds)
+        self._exact_given = exact_checker.take(exact_feeds)
+        self._is_wide: dict[int, list[bool]] = {}
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Nodes of the baseline, in the order of the graph."""
+        return self._steps[BASELINE]
+
+    def sources(self, rank: int) -> tuple[str, str]:
+        """Name what ran a node last, on each side."""
+        baseline, candidate = (steps[rank].used for steps in self._steps)
+        return baseline, candidate
+
+    def run(self, swapped: Collection[int] = (), visit: Visit | None = None) -> list[Any]:
+        """Run the model, the nodes of these ranks with the kernels of the candidate."""
+        pairs = enumerate(zip(*self._steps, strict=True))
+        steps = [pair[rank in swapped] for rank, pair in pairs]
+        watch = None if visit is None else _watch(steps, visit)
+        return self._plans[BASELINE].with_steps(steps).run(self._given, watch)
+
+    def run_exact(self) -> list[Any]:
+        """Run the model in float64."""
+
+        def remember(rank: int, inputs: tuple[Any, ...], outputs: list[Any]) -> None:
+            del outputs
+            self._is_wide[rank] = [_is_double(value) for value in inputs]
+
+        return self._exact.run(self._exact_given, _watch(self._exact_steps, remember))
+
+    def apply(self, side: int, rank: int, inputs: Sequence[Any]) -> list[Any]:
+        """Run one node of a side."""
+        return _applied(self._steps[side][rank], inputs)
+
+    def apply_exact(self, rank: int, inputs: Sequence[Any]) -> list[Any]:
+        """Run one node in float64, once :meth:`run_exact` told which inputs have this type."""
+        flags = self._is_wide[rank]
+        wide = [widen(v) if flag else v for v, flag in zip(inputs, flags, strict=True)]
+        return _applied(self._exact_steps[rank], wide)
+
+
+def _is_double(value: Any) -> bool:
+    if value is None or isinstance(value, list):
+        return any(map(_is_double, value or ()))
+    return element_type(value.dtype) == onnx.TensorProto.DOUBLE
+
+
+def _watch(steps: Sequence[Step], visit: Visit) -> Watch:
+    """See the nodes of the main graph by rank; those of subgraphs belong to their owner."""
+    ranks = {step.node: rank for rank, step in enumerate(steps)}
+
+    def watch(node: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        rank = ranks.get(node)
+        if rank is not None:
+            visit(rank, inputs, _named(steps[rank], outputs))
+
+    return watch
+
+
+def _applied(step: Step, inputs: Sequence[Any]) -> list[Any]:
+    result = step.apply(tuple(inputs))
+    return _named(step, result if isinstance(result, tuple) else (result,))
+
+
+def _named(step: Step, results: Sequence[Any]) -> list[Any]:
+    """Keep the results that have a name."""
+    return [value for slot, value in zip(step.outputs, results, strict=False) if slot]
+
+
 class _Study:
     """What the runs of a hybrid tell about each node."""
 
-    def __init__(self, hybrid: Hybrid) -> None:
+    def __init__(self, hybrid: _Hybrid) -> None:
         self._hybrid = hybrid
         self._everything = frozenset(range(len(hybrid.steps)))
         self._exact = hybrid.run_exact()
@@ -205,9 +301,8 @@ class _Study:
             all_but = self._compare_run(self._hybrid.run(self._everything - {rank}))
         bar.update()
         node = self._hybrid.steps[rank].node
-        op = ".".join(filter(None, (node.domain, node.op_type)))
         kernels = self._hybrid.sources(rank)
-        return NodeAttribution(node.label, op, *kernels, *local, *only, *all_but)
+        return NodeAttribution(node.label, node.operator, *kernels, *local, *only, *all_but)
 
     def _compare_run(self, outputs: list[Any]) -> tuple[Discrepancy, Discrepancy]:
         """Compare outputs of the model with those of the baseline, and in float64."""
@@ -219,7 +314,7 @@ def _compare(expected: list[Any], got: list[Any]) -> Discrepancy:
     return max_diff(expected, got, on_mismatch="report")
 
 
-def _policy(tf32: bool | Mapping[str, bool]) -> dict[str, bool]:
+def _tf32_by_library(tf32: bool | Mapping[str, bool]) -> dict[str, bool]:
     """Tell by library whether products may use TF32."""
     accepted = ("torch", "ort")
     if not isinstance(tf32, Mapping):

@@ -1,8 +1,8 @@
-"""What an attribution found: which node makes two runs of a model differ."""
+"""What attributions found: which nodes make two runs differ, or a session from what is expected."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortmeter.discrepancy import Discrepancy
 from ortmeter.errors import InvalidArgumentError
@@ -10,9 +10,9 @@ from ortmeter.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Attribution", "NodeAttribution", "differing"]
+__all__ = ["Attribution", "NodeAttribution", "SessionExplanation", "SessionNode"]
 
-# Columns of the table that a notebook displays.
+# Columns of the table of an attribution that a notebook displays.
 _SHOWN = (
     *("node", "op", "baseline", "candidate"),
     *("local_change_ulp", "only_change_ulp", "all_but_change_ulp"),
@@ -72,13 +72,7 @@ class NodeAttribution:
             (largest error in ulp of the largest value), ``_abs`` (largest absolute error) and
             ``_mean`` (mean absolute error).
         """
-        row: dict[str, Any] = {"node": self.name, "op": self.op}
-        row |= {"baseline": self.baseline, "candidate": self.candidate}
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, diff in found.items():
-            if isinstance(diff, Discrepancy):
-                row |= figures(diff, f"{name}_")
-        return row
+        return _row(self)
 
 
 @dataclass(frozen=True)
@@ -133,12 +127,7 @@ class Attribution:
         InvalidArgumentError
             *by* is not known.
         """
-        check_figure(by)
-
-        def responsibility(node: NodeAttribution) -> tuple[float, ...]:
-            return severity(node.only_change, node.local_change, by)
-
-        return tuple(sorted(self.nodes, key=responsibility, reverse=True))
+        return _ranked(self.nodes, by, "only_change", "local_change")
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row per node, in the order of the graph.
@@ -148,9 +137,7 @@ class Attribution:
         pandas.DataFrame
             See :meth:`NodeAttribution.to_row`.
         """
-        import pandas as pd
-
-        return pd.DataFrame([node.to_row() for node in self.nodes])
+        return _frame(self.nodes)
 
     def runs(self) -> "pd.DataFrame":
         """Return one row per whole run and per control.
@@ -165,7 +152,7 @@ class Attribution:
 
         rows = {f"{name} against float64": diff for name, diff in self.errors.items()}
         rows |= {"candidate against baseline": self.change, **self.controls}
-        found = {name: figures(diff) | {"differ": differing(diff)} for name, diff in rows.items()}
+        found = {name: _figures(diff) | {"differ": differing(diff)} for name, diff in rows.items()}
         return pd.DataFrame.from_dict(found, orient="index")
 
     def __str__(self) -> str:
@@ -179,30 +166,172 @@ class Attribution:
         )
 
     def _repr_html_(self) -> str:
-        return str(self.to_frame()[list(_SHOWN)].to_html(float_format="{:.3g}".format, index=False))
+        return _html(self.to_frame()[list(_SHOWN)])
 
 
-def check_figure(by: str) -> None:
-    """Refuse what tables do not have."""
+@dataclass(frozen=True)
+class SessionNode:
+    """What a node of a session adds to the discrepancy of the outputs.
+
+    Parameters
+    ----------
+    name : str
+        Name of the node, that of its first output when it has none.
+    op : str
+        Operator, with its domain unless it is the standard one.
+    fused : tuple of str
+        Nodes before it whose results do not exist in the session: they are explained together.
+    own : Discrepancy
+        Its outputs in the session, against those expected from the inputs that it has there.
+    total : Discrepancy
+        Its outputs in the session, against the expected ones: its own errors, and those it gets.
+    effect : Discrepancy
+        Outputs of the model when only its own errors are added to the expected results, against
+        the expected outputs, in ulp of the types that they have in the session.
+    """
+
+    name: str
+    op: str
+    fused: tuple[str, ...]
+    own: Discrepancy
+    total: Discrepancy
+    effect: Discrepancy
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the figures for a table.
+
+        Returns
+        -------
+        dict
+            *node*, *op*, *fused*, then three columns for each discrepancy, see
+            :meth:`NodeAttribution.to_row`.
+        """
+        return _row(self) | {"fused": ", ".join(self.fused)}
+
+
+@dataclass(frozen=True)
+class SessionExplanation:
+    """Where the discrepancy of a session comes from.
+
+    Parameters
+    ----------
+    nodes : tuple of SessionNode
+        One per node whose results exist in the session, in the order of the graph.
+    session : Discrepancy
+        Outputs of the session, against the expected ones: what has to be explained.
+    exposed : Discrepancy
+        The same once the intermediate results are outputs of the session: what `nodes` explains.
+    same_outputs : bool
+        Whether the two sessions give the same outputs, bit for bit. To make a result an output may
+        disable an optimization of ONNX Runtime.
+    expected : str
+        ``float64``, ``torch`` or ``reference``.
+    """
+
+    nodes: tuple[SessionNode, ...]
+    session: Discrepancy
+    exposed: Discrepancy
+    same_outputs: bool
+    expected: str
+
+    def ranking(self, by: str = "mean") -> tuple[SessionNode, ...]:
+        """Sort the nodes, the most responsible first.
+
+        Parameters
+        ----------
+        by : {"mean", "ulp", "abs"}
+            Figure of `effect` to sort by.
+
+        Returns
+        -------
+        tuple of SessionNode
+            Nodes that add NaN or infinities to the outputs come first. Equal nodes are sorted by
+            their own errors, then stay in the order of the graph.
+
+        Raises
+        ------
+        InvalidArgumentError
+            *by* is not known.
+        """
+        return _ranked(self.nodes, by, "effect", "own")
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per node, in the order of the graph.
+
+        Returns
+        -------
+        pandas.DataFrame
+            See :meth:`SessionNode.to_row`.
+        """
+        return _frame(self.nodes)
+
+    def __str__(self) -> str:
+        asked = f"the session is at {self.session.ulp_at_max:.3g} ulp from {self.expected}"
+        if self.same_outputs:
+            what = "with its intermediate results as outputs, it gives the same bits"
+        else:
+            what = (
+                "its intermediate results as outputs change it: what is explained is that other "
+                f"session, at {self.exposed.ulp_at_max:.3g} ulp"
+            )
+        if not self.nodes or not differing(self.exposed):
+            return f"{asked}; {what}"
+        first = self.ranking()[0]
+        fused = f", fused with {', '.join(first.fused)}" if first.fused else ""
+        effect = f"alone {first.effect.ulp_at_max:.3g} ulp"
+        return f"{asked}; {what}; first: {first.name} ({first.op}{fused}), {effect}"
+
+    def _repr_html_(self) -> str:
+        return _html(self.to_frame())
+
+
+Row = NodeAttribution | SessionNode
+AnyNode = TypeVar("AnyNode", NodeAttribution, SessionNode)
+
+
+def _row(node: Row) -> dict[str, Any]:
+    """Write a node as columns: three for each discrepancy."""
+    row: dict[str, Any] = {}
+    for field in fields(node):
+        value = getattr(node, field.name)
+        if isinstance(value, Discrepancy):
+            row |= _figures(value, f"{field.name}_")
+        else:
+            row["node" if field.name == "name" else field.name] = value
+    return row
+
+
+def _ranked(nodes: Sequence[AnyNode], by: str, effect: str, own: str) -> tuple[AnyNode, ...]:
+    """Sort nodes by what they do to the outputs of the model, then to their own."""
     if by not in _FIGURES:
         raise InvalidArgumentError(f"by={by!r}. Accepted: {', '.join(map(repr, _FIGURES))}")
 
+    def severity(node: AnyNode) -> tuple[float, ...]:
+        moved, itself = getattr(node, effect), getattr(node, own)
+        return _mismatches(moved), getattr(moved, _FIGURES[by]), getattr(itself, _FIGURES[by])
 
-def severity(moved: Discrepancy, own: Discrepancy, by: str) -> tuple[float, ...]:
-    """Order nodes by what they do to the outputs of the model, then to their own."""
-    return mismatches(moved), getattr(moved, _FIGURES[by]), getattr(own, _FIGURES[by])
+    return tuple(sorted(nodes, key=severity, reverse=True))
 
 
-def figures(diff: Discrepancy, prefix: str = "") -> dict[str, float]:
-    """Return the figures of a discrepancy that tables have."""
+def _frame(nodes: Sequence[Row]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame([node.to_row() for node in nodes])
+
+
+def _html(frame: "pd.DataFrame") -> str:
+    return str(frame.to_html(float_format="{:.3g}".format, index=False))
+
+
+def _figures(diff: Discrepancy, prefix: str = "") -> dict[str, float]:
     return {f"{prefix}{name}": getattr(diff, key) for name, key in _FIGURES.items()}
 
 
 def differing(diff: Discrepancy) -> int:
     """Return the number of elements that differ, a shape that does counting as one."""
-    return diff.histogram[0.0] + mismatches(diff)
+    return diff.histogram[0.0] + _mismatches(diff)
 
 
-def mismatches(diff: Discrepancy) -> int:
+def _mismatches(diff: Discrepancy) -> int:
     """Return the number of NaN and infinities that do not match, and of other shapes."""
     return diff.n_nan + diff.n_inf + int(not diff.same_structure)

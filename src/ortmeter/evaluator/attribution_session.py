@@ -16,13 +16,12 @@ from ortmeter.discrepancy import Discrepancy, max_diff
 from ortmeter.discrepancy.elementwise import is_integer, spacing
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
-from ortmeter.evaluator._hybrid import exact_feeds, parts
-from ortmeter.evaluator._narrow import is_added
-from ortmeter.evaluator._plan import Step
-from ortmeter.evaluator._policy import torch_policy
-from ortmeter.evaluator.attribution_result import check_figure, differing, figures, severity
-from ortmeter.evaluator.evaluation import Evaluator
-from ortmeter.evaluator.float64 import to_float64
+from ortmeter.evaluator.attribution_result import SessionExplanation, SessionNode, differing
+from ortmeter.evaluator.evaluation import Evaluator, parts
+from ortmeter.evaluator.float64 import is_added, to_float64
+from ortmeter.evaluator.plan import Step
+from ortmeter.evaluator.sources import is_bindable
+from ortmeter.evaluator.values import is_torch
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.loading import ModelLike, load_model
@@ -31,134 +30,10 @@ from ortmeter.runtime.sessions import make_session
 
 if TYPE_CHECKING:
     import onnxruntime
-    import pandas as pd
 
-__all__ = ["SessionExplanation", "SessionNode", "explain_session", "run_session"]
+__all__ = ["explain_session"]
 
 _EXPECTED = ("float64", "torch", "reference")
-
-
-@dataclass(frozen=True)
-class SessionNode:
-    """What a node of a session adds to the discrepancy of the outputs.
-
-    Parameters
-    ----------
-    name : str
-        Name of the node, that of its first output when it has none.
-    op : str
-        Operator, with its domain unless it is the standard one.
-    fused : tuple of str
-        Nodes before it whose results do not exist in the session: they are explained together.
-    own : Discrepancy
-        Its outputs in the session, against those expected from the inputs that it has there.
-    total : Discrepancy
-        Its outputs in the session, against the expected ones: its own errors, and those it gets.
-    effect : Discrepancy
-        Outputs of the model when only its own errors are added to the expected results, against
-        the expected outputs, in ulp of the types that they have in the session.
-    """
-
-    name: str
-    op: str
-    fused: tuple[str, ...]
-    own: Discrepancy
-    total: Discrepancy
-    effect: Discrepancy
-
-    def to_row(self) -> dict[str, Any]:
-        """Return the figures for a table.
-
-        Returns
-        -------
-        dict
-            *node*, *op*, *fused*, then three columns for each discrepancy: ``_ulp`` (largest error
-            in ulp of the largest value), ``_abs`` (largest absolute error) and ``_mean`` (mean
-            absolute error).
-        """
-        row: dict[str, Any] = {"node": self.name, "op": self.op, "fused": ", ".join(self.fused)}
-        for name in ("own", "total", "effect"):
-            row |= figures(getattr(self, name), f"{name}_")
-        return row
-
-
-@dataclass(frozen=True)
-class SessionExplanation:
-    """Where the discrepancy of a session comes from.
-
-    Parameters
-    ----------
-    nodes : tuple of SessionNode
-        One per node whose results exist in the session, in the order of the graph.
-    session : Discrepancy
-        Outputs of the session, against the expected ones: what has to be explained.
-    exposed : Discrepancy
-        The same once the intermediate results are outputs of the session: what `nodes` explains.
-    same_outputs : bool
-        Whether the two sessions give the same outputs, bit for bit. To make a result an output may
-        disable an optimization of ONNX Runtime.
-    expected : str
-        ``float64``, ``torch`` or ``reference``.
-    """
-
-    nodes: tuple[SessionNode, ...]
-    session: Discrepancy
-    exposed: Discrepancy
-    same_outputs: bool
-    expected: str
-
-    def ranking(self, by: str = "mean") -> tuple[SessionNode, ...]:
-        """Sort the nodes, the most responsible first.
-
-        Parameters
-        ----------
-        by : {"mean", "ulp", "abs"}
-            Figure of `effect` to sort by.
-
-        Returns
-        -------
-        tuple of SessionNode
-            Nodes that add NaN or infinities to the outputs come first. Equal nodes are sorted by
-            their own errors, then stay in the order of the graph.
-
-        Raises
-        ------
-        InvalidArgumentError
-            *by* is not known.
-        """
-        check_figure(by)
-        return tuple(sorted(self.nodes, key=lambda n: severity(n.effect, n.own, by), reverse=True))
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Return one row per node, in the order of the graph.
-
-        Returns
-        -------
-        pandas.DataFrame
-            See :meth:`SessionNode.to_row`.
-        """
-        import pandas as pd
-
-        return pd.DataFrame([node.to_row() for node in self.nodes])
-
-    def __str__(self) -> str:
-        asked = f"the session is at {self.session.ulp_at_max:.3g} ulp from {self.expected}"
-        if self.same_outputs:
-            what = "with its intermediate results as outputs, it gives the same bits"
-        else:
-            what = (
-                "its intermediate results as outputs change it: what is explained is that other "
-                f"session, at {self.exposed.ulp_at_max:.3g} ulp"
-            )
-        if not self.nodes or not differing(self.exposed):
-            return f"{asked}; {what}"
-        first = self.ranking()[0]
-        fused = f", fused with {', '.join(first.fused)}" if first.fused else ""
-        effect = f"alone {first.effect.ulp_at_max:.3g} ulp"
-        return f"{asked}; {what}; first: {first.name} ({first.op}{fused}), {effect}"
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(float_format="{:.3g}".format, index=False))
 
 
 def explain_session(
@@ -231,7 +106,7 @@ def explain_session(
     if expected not in _EXPECTED:
         raise InvalidArgumentError(f"expected={expected!r}. Accepted: {', '.join(_EXPECTED)}")
     proto = load_model(model)
-    device = resolve_provider(provider) if isinstance(provider, str) else provider
+    device = resolve_provider(provider)
     make = functools.partial(
         make_session, provider=device, optimization=optimization, threads=threads, tf32=tf32
     )
@@ -252,29 +127,8 @@ def explain_session(
 def run_session(
     session: "onnxruntime.InferenceSession", feeds: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Run a session once, whatever the types of its inputs and outputs.
-
-    Parameters
-    ----------
-    session : onnxruntime.InferenceSession
-        Created by :func:`~ortmeter.runtime.sessions.make_session`.
-    feeds : mapping of str to array
-        Its inputs.
-
-    Returns
-    -------
-    dict of str to array
-        Its outputs on the host.
-
-    Raises
-    ------
-    FeedError
-        An input is missing or unknown, or has a wrong type, rank or device.
-    ModelError
-        A kernel failed, or strings or sequences meet a type that NumPy lacks.
-    """
-    kinds = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
-    if all(kind.startswith("tensor(") and "string" not in kind for kind in kinds):
+    """Run a session once, whatever the types of its inputs and outputs, which are on the host."""
+    if is_bindable(session):
         with BoundSession(session, feeds) as bound:
             bound.run()
             return {name: value.copy() for name, value in bound.outputs().items()}
@@ -344,13 +198,10 @@ class _Walk:
         fused: dict[int, tuple[str, ...]] = {}  # by slot of what the session has not
         found = []
         self._types = [_type(session[name]) for name in self._plan.outputs]
-        with (
-            torch_policy(self._memory, tf32=False),
-            np.errstate(all="ignore"),
-        ):  # inf of the session
+        with self._memory.policy(tf32=False), np.errstate(all="ignore"):  # inf of the session
             for step in self._plan.steps:
-                _execute(step, self._expected)
-                _execute(step, beside)
+                step.execute(self._expected)
+                step.execute(beside)
                 hidden = tuple(dict.fromkeys(n for s in step.inputs for n in fused.get(s, ())))
                 slots = [s for s in step.outputs if self._names.get(s) in session]
                 if slots:
@@ -377,7 +228,7 @@ class _Walk:
         moved = self._after(read.step, pairs) if differing(own) else outputs
         return SessionNode(
             node.label,
-            ".".join(filter(None, (node.domain, node.op_type))),
+            node.operator,
             read.fused,
             own,
             max_diff([self._expected[slot] for slot in pairs], got, on_mismatch="report"),
@@ -393,7 +244,7 @@ class _Walk:
         following = itertools.dropwhile(lambda step: step is not changed, self._plan.steps)
         for step in itertools.islice(following, 1, None):
             if not moved.isdisjoint(step.inputs):
-                _execute(step, values)
+                step.execute(values)
                 moved.update(slot for slot in step.outputs if slot)
         return self._outputs(values)
 
@@ -407,13 +258,20 @@ class _Walk:
         return self._memory.hold(as_numpy(value).astype(as_numpy(expected).dtype))
 
 
-def _execute(step: Step, values: list[Any]) -> None:
-    inputs = step.take(values)
-    try:
-        result = step.kernel(*inputs)
-    except Exception as error:  # noqa: BLE001 - the step knows what it means
-        result = step.recover(inputs, error)
-    step.store(values, result)
+def exact_feeds(
+    model: onnx.ModelProto, double: onnx.ModelProto, feeds: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Convert the feeds whose type is another one in float64."""
+    pairs = zip(model.graph.input, double.graph.input, strict=True)
+    wide = {value.name for value, exact in pairs if value.type != exact.type}
+    return {name: widen(value) if name in wide else value for name, value in feeds.items()}
+
+
+def widen(value: Any) -> Any:
+    """Convert an array of any library, or a sequence of arrays, to float64."""
+    if value is None or isinstance(value, list):
+        return None if value is None else [widen(item) for item in value]
+    return value.double() if is_torch(value) else as_numpy(value).astype(np.float64)
 
 
 def _moved(value: Any, own: Any, got: Any) -> Any:

@@ -1,19 +1,25 @@
 """Walk an ONNX graph, each node on a kernel that can be swapped."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ortmeter.errors import InvalidArgumentError
-from ortmeter.evaluator._compiler import Compiler
-from ortmeter.evaluator._context import Callback, Context
-from ortmeter.evaluator._feeds import FeedChecker
-from ortmeter.evaluator._kernels import Source
-from ortmeter.evaluator._names import Scope
-from ortmeter.evaluator._node import opset_versions
-from ortmeter.evaluator._policy import torch_policy
-from ortmeter.evaluator._schema_bodies import SchemaSource
-from ortmeter.evaluator._swaps import KernelKey, Swap, Swaps
-from ortmeter.evaluator._values import Memory, addresses, copy_shared, fed_library
+import onnx
+
+from ortmeter.errors import FeedError, InvalidArgumentError
+from ortmeter.evaluator.compiler import Callback, Compiler, Context
+from ortmeter.evaluator.kernels import KernelKey, Swap, Swaps
+from ortmeter.evaluator.node import Scope, initializers, opset_versions
+from ortmeter.evaluator.plan import Plan
+from ortmeter.evaluator.sources import SOURCES, SchemaSource, make_source
+from ortmeter.evaluator.values import (
+    Memory,
+    addresses,
+    copy_shared,
+    describe,
+    describe_type,
+    element_type,
+    fed_library,
+)
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 
@@ -21,8 +27,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Evaluator"]
-
-_SOURCES = ("torch", "ort", "reference")
 
 
 class Evaluator:
@@ -90,7 +94,7 @@ class Evaluator:
         self,
         model: ModelLike,
         kernels: Mapping[KernelKey, Swap] | None = None,
-        sources: Sequence[str] = _SOURCES,
+        sources: Sequence[str] = SOURCES,
         device: str | Provider = "cpu",
         *,
         tf32: bool = False,
@@ -99,17 +103,17 @@ class Evaluator:
         proto = load_model(model)
         kernels = kernels or {}
         order = _checked_sources(sources)
-        swaps = Swaps(kernels, _SOURCES)
+        swaps = Swaps(kernels, SOURCES)
         asked = {*order, *(swap for swap in kernels.values() if isinstance(swap, str))}
-        provider = resolve_provider(device) if isinstance(device, str) else device
+        provider = resolve_provider(device)
         library = "torch" if "torch" in asked or provider.name != "cpu" else "numpy"
         self._memory = Memory(provider, library)
         self._context = Context(self._memory, callback)
         self._tf32 = tf32
-        known = {name: _make_source(name, self._memory, tf32=tf32) for name in asked}
+        known = {name: make_source(name, self._memory, tf32=tf32) for name in asked}
         fallback = [known[name] for name in order]
         bodies = Compiler((), fallback, known, Swaps({}, ()), self._context)
-        fallback.append(SchemaSource(bodies))
+        fallback.append(SchemaSource(bodies.function))
         self._compiler = Compiler(proto.functions, fallback, known, swaps, self._context)
         self._plan = self._compiler.graph(proto.graph, Scope("", opset_versions(proto), {}))
         swaps.check()
@@ -166,7 +170,7 @@ class Evaluator:
         taken = self._weights.union(addresses(given))
         values = self._plan.start(given)
         del given  # only the slots keep the inputs, until their last use
-        with torch_policy(self._memory, tf32=self._tf32):
+        with self._memory.policy(tf32=self._tf32):
             results = self._plan.compute(names, values, self._context.watcher)
             results = copy_shared(results, taken)
         return [self._context.show(result) for result in results]
@@ -199,25 +203,94 @@ class Evaluator:
         )
 
 
+def parts(evaluator: Evaluator) -> tuple[Plan, "FeedChecker", Context]:
+    """Open an evaluator: its plan, what checks its feeds, what its kernels share."""
+    return evaluator._plan, evaluator._feeds, evaluator._context  # noqa: SLF001 - same subpackage
+
+
 def _checked_sources(sources: Sequence[str]) -> tuple[str, ...]:
     names = (sources,) if isinstance(sources, str) else tuple(sources)
-    if not names or not set(names) <= set(_SOURCES):
+    if not names or not set(names) <= set(SOURCES):
         raise InvalidArgumentError(
-            f"sources={sources!r}. Accepted: one or more of {', '.join(_SOURCES)}"
+            f"sources={sources!r}. Accepted: one or more of {', '.join(SOURCES)}"
         )
     return tuple(dict.fromkeys(names))
 
 
-def _make_source(name: str, memory: Memory, *, tf32: bool) -> Source:
-    """Create a source; its library is imported by whoever uses it."""
-    if name == "torch":
-        from ortmeter.evaluator._torch_source import TorchSource
+class FeedChecker:
+    """Checks the feeds of a graph; inputs that have an initializer are optional."""
 
-        return TorchSource(memory)
-    if name == "ort":
-        from ortmeter.evaluator._ort_source import OrtSource
+    def __init__(self, graph: onnx.GraphProto, memory: Memory) -> None:
+        defaults = {name for name, _ in initializers(graph)}
+        self._inputs = [
+            (value.name, value.name not in defaults, value.type, _checker(value.type))
+            for value in graph.input
+        ]
+        self._known = {value.name for value in graph.input}
+        self._memory = memory
 
-        return OrtSource(memory, tf32=tf32)
-    from ortmeter.evaluator._reference_source import ReferenceSource
+    def take(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """Return the values in the order of the graph; ``None`` for a default."""
+        values = []
+        for name, is_required, kind, fits in self._inputs:
+            if name in feeds:
+                value = self._convert(name, feeds[name], kind)
+                if not fits(value):
+                    raise FeedError(f"{_wanted(name, kind)} was given {describe([value])}")
+                values.append(value)
+            elif is_required:
+                raise FeedError(f"Missing input: {name!r}. {self._expected()}")
+            else:
+                values.append(None)
+        if not feeds.keys() <= self._known:
+            unknown = ", ".join(repr(name) for name in feeds if name not in self._known)
+            raise FeedError(f"Unknown inputs: {unknown}. {self._expected()}")
+        return values
 
-    return ReferenceSource(memory)
+    def _convert(self, name: str, value: Any, kind: onnx.TypeProto) -> Any:
+        try:
+            return self._memory.receive(value)
+        except InvalidArgumentError as cause:
+            raise FeedError(f"{_wanted(name, kind)} cannot be read: {cause}") from cause
+
+    def _expected(self) -> str:
+        return "Expected: " + ", ".join(
+            f"{name!r} {describe_type(kind)}" for name, _, kind, _ in self._inputs
+        )
+
+
+def _wanted(name: str, kind: onnx.TypeProto) -> str:
+    return f"Input {name!r} {describe_type(kind)}"
+
+
+def _checker(kind: onnx.TypeProto) -> Callable[[Any], bool]:
+    """Compile a declared type into a test of a value."""
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            return _tensor_checker(kind.tensor_type)
+        case "sequence_type":
+            inner = _checker(kind.sequence_type.elem_type)
+            return lambda value: isinstance(value, list) and all(map(inner, value))
+        case "optional_type":
+            inner = _checker(kind.optional_type.elem_type)
+            return lambda value: value is None or inner(value)
+    return lambda _value: True
+
+
+def _tensor_checker(declared: onnx.TypeProto.Tensor) -> Callable[[Any], bool]:
+    dims = declared.shape.dim
+    wanted = declared.elem_type
+    rank = len(dims) if declared.HasField("shape") else None
+    fixed = [(i, dim.dim_value) for i, dim in enumerate(dims) if dim.HasField("dim_value")]
+
+    def fits(value: Any) -> bool:
+        if value is None or isinstance(value, list):
+            return False
+        if wanted and element_type(value.dtype) != wanted:
+            return False
+        shape = value.shape
+        return rank is None or (
+            len(shape) == rank and all(shape[axis] == size for axis, size in fixed)
+        )
+
+    return fits

@@ -1,22 +1,29 @@
 """The same model in float64, the reference that discrepancies are measured against."""
 
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 
 import numpy as np
 import onnx
 import onnx.defs
 import onnx.helper
 import onnx.numpy_helper
+import onnx.shape_inference
 
-from ortmeter.evaluator._attributes import dense_array, initializers, subgraphs
-from ortmeter.evaluator._narrow import add_casts, element_types
-from ortmeter.evaluator._node import domain_name, opset_versions
+from ortmeter.evaluator.node import (
+    dense_array,
+    domain_name,
+    initializers,
+    opset_versions,
+    subgraphs,
+)
 from ortmeter.runtime.graphs import walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
 
 __all__ = ["to_float64"]
 
-_DOUBLE = onnx.TensorProto.DOUBLE
+_SINGLE, _DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
+# Marks the casts that the original model does not have.
+_ADDED = "ortmeter.added"
 # float8 and float4 are left: their values are codes that a scale gives a meaning to.
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 # Attributes that hold an element type.
@@ -79,7 +86,7 @@ def to_float64(model: ModelLike) -> onnx.ModelProto:
     original = load_model(model)
     copy = onnx.ModelProto()
     copy.CopyFrom(original)
-    _convert_graph(copy.graph, _Rules(copy, opset_versions(copy), element_types(original)))
+    _convert_graph(copy.graph, _Rules(copy, opset_versions(copy), _element_types(original)))
     for function in copy.functions:
         _convert_nodes(function.node, _Rules(copy, opset_versions(function), {}), kept=set())
         for value in function.value_info:
@@ -141,7 +148,7 @@ def _convert_graph(graph: onnx.GraphProto, rules: _Rules) -> None:
         if value.name not in kept:
             _convert_type(value.type)
     _convert_nodes(graph.node, rules, kept)
-    add_casts(graph, rules.widened, kept, rules.refuses_double, rules.makes_no_double)
+    _add_casts(graph, kept, rules)
 
 
 def _names_kept(nodes: Iterable[onnx.NodeProto], rules: _Rules) -> set[str]:
@@ -235,3 +242,65 @@ def _convert_type(kind: onnx.TypeProto) -> None:
             _convert_type(kind.optional_type.elem_type)
         case "map_type":
             _convert_type(kind.map_type.value_type)
+
+
+def _element_types(model: onnx.ModelProto) -> dict[str, int]:
+    """Map the results of a model and of its subgraphs to their element types, where known."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    except onnx.shape_inference.InferenceError:
+        inferred = model
+    return dict(_declared(inferred.graph))
+
+
+def is_added(node: onnx.NodeProto) -> bool:
+    """Tell whether a node is a cast that `to_float64` added."""
+    return any(prop.key == _ADDED for prop in node.metadata_props)
+
+
+def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name, value.type.tensor_type.elem_type
+    for tensor in graph.initializer:
+        yield tensor.name, tensor.data_type
+    for node in graph.node:
+        for subgraph in subgraphs(node).values():
+            yield from _declared(subgraph)
+
+
+def _add_casts(
+    graph: onnx.GraphProto,
+    kept: Collection[str],
+    rules: _Rules,
+) -> None:
+    """Put casts around the operators without float64, in place; subgraphs are left."""
+
+    def moved(names: Iterable[str]) -> list[tuple[int, str]]:
+        """Number the values that were floats and became float64."""
+        return [(i, n) for i, n in enumerate(names) if rules.widened.get(n) and n not in kept]
+
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        before = [item for item in moved(node.input) if rules.refuses_double(node, item[0])]
+        after = [item for item in moved(node.output) if rules.makes_no_double(node, item[0])]
+        for position, name in before:
+            node.input[position] = _narrowed(name, node, position)
+            nodes.append(_cast(name, node.input[position], _SINGLE))
+        nodes.append(node)
+        for position, name in after:
+            node.output[position] = f"{name}_float32"
+            nodes.append(_cast(node.output[position], name, _DOUBLE))
+    if len(nodes) > len(graph.node):
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def _narrowed(name: str, node: onnx.NodeProto, position: int) -> str:
+    return f"{name}_float32_{node.output[0]}_{position}"
+
+
+def _cast(source: str, target: str, to: int) -> onnx.NodeProto:
+    node = onnx.helper.make_node("Cast", [source], [target], name=f"cast_{target}", to=to)
+    node.metadata_props.add(key=_ADDED, value="1")
+    return node

@@ -3,6 +3,7 @@
 A value is a tensor, a list of values (an ONNX sequence) or ``None`` (an absent optional).
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -11,7 +12,7 @@ import numpy as np
 import onnx
 import onnx.helper
 
-from ortmeter.dtypes import numpy_dtype, onnx_type, torch_dtype
+from ortmeter.dtypes import numpy_dtype, onnx_type, short_name, torch_dtype
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
 from ortmeter.runtime.arrays import as_numpy, device_of
@@ -20,21 +21,6 @@ from ortmeter.runtime.providers import Provider
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Address",
-    "Memory",
-    "Signature",
-    "addresses",
-    "copy_shared",
-    "element_type",
-    "fed_library",
-    "is_torch",
-    "pick",
-    "signature",
-    "stack",
-    "type_proto",
-]
-
 Signature: TypeAlias = tuple[Any, ...]
 Address: TypeAlias = tuple[int | None, int]
 
@@ -42,21 +28,13 @@ Address: TypeAlias = tuple[int | None, int]
 _NOT_IN_TORCH = {"int2", "int4", "uint2", "uint4"}
 
 _native_dtype: Callable[[Any], np.dtype[Any]] = functools.cache(numpy_dtype)
-
 element_type: Callable[[Any], int] = functools.cache(onnx_type)
-"""ONNX element type of a dtype, remembered."""
 
 
 class Memory:
-    """Where the values of an evaluation live.
+    """Where the values of an evaluation live: a device, and the library that holds them.
 
-    Parameters
-    ----------
-    device : Provider
-        Device of the tensors.
-    library : {"torch", "numpy"}
-        What holds them; with ``torch``, the types that torch lacks (strings, 4 bits) stay NumPy
-        arrays.
+    With torch, the types that it lacks (strings, 4 bits) stay NumPy arrays.
     """
 
     def __init__(self, device: Provider, library: str) -> None:
@@ -102,12 +80,32 @@ class Memory:
         return self.hold(value)
 
     def export(self, value: Any, library: str) -> Any:
-        """Give a value to the user: NumPy arrays, or torch tensors on the device."""
+        """Return a value for the user: NumPy arrays, or torch tensors on the device."""
         if value is None or isinstance(value, list):
             return None if value is None else [self.export(item, library) for item in value]
         if library == "numpy":
             return as_numpy(value)
         return value if is_torch(value) else Memory(self.device, "torch").hold(value)
+
+    @contextlib.contextmanager
+    def policy(self, *, tf32: bool) -> Iterator[None]:
+        """Compute without gradients, and on CUDA with the precision asked for."""
+        if self._torch is None:
+            yield
+            return
+        torch, cudnn = self._torch, self._torch.backends.cudnn
+        with torch.no_grad():
+            if self.device.name == "cpu":
+                yield
+                return
+            products, convolutions = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+            try:
+                torch.set_float32_matmul_precision("high" if tf32 else "highest")
+                cudnn.allow_tf32 = tf32
+                yield
+            finally:
+                torch.set_float32_matmul_precision(products)
+                cudnn.allow_tf32 = convolutions
 
     def _from_numpy(self, array: np.ndarray) -> "torch.Tensor | np.ndarray":
         array = _native(array)
@@ -128,6 +126,17 @@ def _native(array: np.ndarray) -> np.ndarray:
     return array if ready else np.array(array, wanted, order="C")
 
 
+def is_torch(value: Any) -> bool:
+    """Tell a torch tensor, without importing torch."""
+    return type(value).__module__.partition(".")[0] == "torch"
+
+
+def fed_library(feeds: Iterable[Any]) -> str:
+    """Library that the user works with: torch as soon as one value is a tensor of torch."""
+    flat = (item for value in feeds for item in (value if isinstance(value, list) else [value]))
+    return "torch" if any(map(is_torch, flat)) else "numpy"
+
+
 def copy_shared(values: Sequence[Any], taken: Collection[Address]) -> list[Any]:
     """Copy the values that share their memory: with inputs or weights, between them, with itself.
 
@@ -138,7 +147,6 @@ def copy_shared(values: Sequence[Any], taken: Collection[Address]) -> list[Any]:
 
 
 def _owned(value: Any, taken: set[Address]) -> Any:
-    """Copy a value unless its memory is its own, and take it."""
     if value is None or isinstance(value, list):
         return None if value is None else [_owned(item, taken) for item in value]
     if not taken.isdisjoint(addresses([value])) or _overlaps(value):
@@ -174,31 +182,7 @@ def addresses(values: Iterable[Any]) -> Iterator[Address]:
             yield None, owner.ctypes.data
 
 
-def is_torch(value: Any) -> bool:
-    """Tell a torch tensor, without importing torch."""
-    return type(value).__module__.partition(".")[0] == "torch"
-
-
-def signature(values: Iterable[Any]) -> Signature:
-    """Types and ranks of the inputs of a node: what its kernel is chosen from.
-
-    Examples
-    --------
-    >>> signature([np.zeros((2, 3)), None, [np.zeros(1)]])
-    ((dtype('float64'), 2), None, ((dtype('float64'), 1),))
-    """
-    return tuple(
-        None
-        if value is None
-        else signature(value[:1])
-        if isinstance(value, list)
-        else (value.dtype, value.ndim)
-        for value in values
-    )
-
-
 def stack(values: Sequence[Any], axis: int) -> Any:
-    """Put tensors along a new axis."""
     if is_torch(values[0]):
         import torch
 
@@ -213,10 +197,16 @@ def pick(value: Any, axis: int, index: int) -> Any:
     return np.asarray(value[(slice(None),) * (axis % value.ndim) + (index,)], value.dtype)
 
 
-def fed_library(feeds: Iterable[Any]) -> str:
-    """Library that the user works with: torch as soon as one value is a tensor of torch."""
-    flat = (item for value in feeds for item in (value if isinstance(value, list) else [value]))
-    return "torch" if any(map(is_torch, flat)) else "numpy"
+def signature(values: Iterable[Any]) -> Signature:
+    """Types and ranks of the inputs of a node: what its kernel is chosen from."""
+    return tuple(
+        None
+        if value is None
+        else signature(value[:1])
+        if isinstance(value, list)
+        else (value.dtype, value.ndim)
+        for value in values
+    )
 
 
 def type_proto(value: Any, *, with_shapes: bool = False) -> onnx.TypeProto:
@@ -227,3 +217,36 @@ def type_proto(value: Any, *, with_shapes: bool = False) -> onnx.TypeProto:
         return onnx.helper.make_sequence_type_proto(type_proto(value[0] if value else None))
     shape = value.shape if with_shapes else [None] * value.ndim
     return onnx.helper.make_tensor_type_proto(element_type(value.dtype), shape)
+
+
+def describe(values: Iterable[Any]) -> str:
+    """Write values as ``f32[2, 3], nothing, a sequence of f32[2]``."""
+    return ", ".join(map(_describe, values)) or "no input"
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, list):
+        return f"a sequence of {_describe(value[0])}" if value else "an empty sequence"
+    return describe_type(type_proto(value, with_shapes=True))
+
+
+def describe_type(kind: onnx.TypeProto) -> str:
+    """Write a type as ``f32[n, 3]``, ``sequence of f32[?]``, ``optional f32[]``."""
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            tensor = kind.tensor_type
+            text = short_name(tensor.elem_type) if tensor.elem_type else "any type"
+            if not tensor.HasField("shape"):
+                return text
+            dims = ", ".join(
+                d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?")
+                for d in tensor.shape.dim
+            )
+            return f"{text}[{dims}]"
+        case "sequence_type":
+            return f"sequence of {describe_type(kind.sequence_type.elem_type)}"
+        case "optional_type":
+            return f"optional {describe_type(kind.optional_type.elem_type)}"
+    return "any type"

@@ -1,0 +1,374 @@
+"""Turn graphs, functions and the operators that execute graphs into plans."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+
+from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.evaluator.kernels import Choice, Kernel, KernelChain, Source, Swaps
+from ortmeter.evaluator.node import (
+    Names,
+    Node,
+    Scope,
+    bind_node,
+    constant_value,
+    dense_array,
+    domain_name,
+    initializers,
+    opset_versions,
+    subgraphs,
+)
+from ortmeter.evaluator.plan import Plan, Step, Watch
+from ortmeter.evaluator.values import Memory, pick, stack
+
+Callback = Callable[[onnx.NodeProto, list[Any], list[Any]], None]
+Bound = Mapping[str, onnx.AttributeProto]
+FunctionKey = tuple[str, str, str]
+_Call = tuple[FunctionKey, tuple[bool, ...], bytes]
+
+
+@dataclass
+class Context:
+    """What the kernels of an evaluator share.
+
+    ``library`` is that of the feeds of this run: what the functions of the user see.
+    """
+
+    memory: Memory
+    callback: Callback | None = None
+    library: str = "numpy"
+
+    def show(self, value: Any) -> Any:
+        """Return a value in the library of the feeds."""
+        return self.memory.export(value, self.library)
+
+    @property
+    def watcher(self) -> Watch | None:
+        """What sees the nodes, ``None`` when nobody looks."""
+        return self._watch if self.callback is not None else None
+
+    def _watch(self, node: Node, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        assert self.callback is not None
+        count = len(node.proto.input)  # the rest is what its graphs take from around
+        shown = [self.show(value) for value in inputs[:count]]
+        self.callback(node.proto, shown, [self.show(value) for value in outputs])
+
+
+class Compiler:
+    """Builds the plans of a model.
+
+    Kernels come from ``sources``, in the order of fallback; the user may choose any of ``known`` by
+    name. ``records`` is every node compiled, without step for a constant, which is computed here.
+    """
+
+    def __init__(
+        self,
+        functions: Iterable[onnx.FunctionProto],
+        sources: Sequence[Source],
+        known: Mapping[str, Source],
+        swaps: Swaps,
+        context: Context,
+    ) -> None:
+        self._functions = {_key(f.domain, f.name, f.overload): f for f in functions}
+        self._sources = sources
+        self._known = known
+        self._swaps = swaps
+        self._context = context
+        self._plans: dict[_Call, Plan] = {}
+        self._open: list[FunctionKey] = []
+        self.records: list[tuple[Node, Step | None]] = []
+
+    def graph(self, graph: onnx.GraphProto, scope: Scope) -> Plan:
+        names = Names(scope)
+        inputs = [value.name for value in graph.input]
+        for name in inputs:
+            names.define(name)
+        for name, tensor in initializers(graph):
+            slot = names.slots[name] if name in inputs else names.define(name)
+            names.constants[slot] = self._context.memory.hold(dense_array(tensor))
+        return self._plan(names, inputs, graph.node, [value.name for value in graph.output])
+
+    def function(self, function: onnx.FunctionProto, node: Node, bound: Bound, scope: str) -> Plan:
+        """Compile a function for one call: the values of its attributes, the outputs in use."""
+        defaults = {attribute.name: attribute for attribute in function.attribute_proto}
+        imports = {**node.imports, **opset_versions(function)}
+        names = Names(Scope(scope, imports, {**defaults, **bound}))
+        for name in function.input:
+            names.define(name)
+        outputs = [
+            formal if actual else ""
+            for formal, actual in zip(function.output, node.proto.output, strict=False)
+        ]
+        return self._plan(names, function.input, function.node, outputs)
+
+    def _plan(
+        self,
+        names: Names,
+        inputs: Sequence[str],
+        nodes: Iterable[onnx.NodeProto],
+        outputs: Sequence[str],
+    ) -> Plan:
+        steps = [step for proto in nodes if (step := self._step(proto, names)) is not None]
+        for name in outputs:
+            names.use(name, "An output of the graph")
+        return Plan(names, inputs, outputs, steps)
+
+    def _step(self, proto: onnx.NodeProto, names: Names) -> Step | None:
+        """Compile a node; a constant is computed here and needs no step."""
+        scope = names.scope
+        node = Node(bind_node(proto, scope.bound), scope.imports, scope.name)
+        inputs = [names.use(name, node) for name in node.proto.input]
+        step = None
+        if node.is_constant and self._swaps.find(node) is None:
+            value = self._context.memory.hold(constant_value(node))
+            names.constants[names.define(node.proto.output[0])] = value
+        else:
+            choice = self._choose(node, names, inputs)
+            outputs = [names.define(name) for name in node.proto.output[: node.n_outputs]]
+            step = Step(node, inputs, outputs, choice)
+        self.records.append((node, step))
+        return step
+
+    def _choose(self, node: Node, names: Names, inputs: list[int]) -> Choice:
+        """Choose what runs a node; captured values are added to the inputs."""
+        swap = self._swaps.find(node)
+        key = _key(node.domain, node.op_type, node.proto.overload)
+        function = self._functions.get(key)
+        has_graph = node.domain == "" and node.op_type in _CONTROL_FLOW
+        if isinstance(swap, str):
+            if function or has_graph:
+                raise InvalidArgumentError(
+                    f"kernels: {node} executes nodes of its own, which a source cannot replace: "
+                    f"{swap!r} was asked for. Accepted: a callable, or keys for these nodes"
+                )
+            return KernelChain(node, [self._known[swap]], is_cautious=False).choose()
+        if swap is not None:
+            return Choice(_user_kernel(node, swap, self._context), "callable")
+        if function:
+            return Choice(self._call(node, function, key), "function")
+        if has_graph:
+            return Choice(self._control_flow(node, names, inputs), "evaluator")
+        return KernelChain(node, self._sources).choose()
+
+    def _call(self, node: Node, function: onnx.FunctionProto, key: FunctionKey) -> Kernel:
+        """Run the body of a local function."""
+        if key in self._open:
+            raise ModelError(
+                f"Function {function.name!r} of domain {function.domain!r} calls itself"
+            )
+        bound = {attribute.name: attribute for attribute in node.proto.attribute}
+        call = (key, tuple(map(bool, node.proto.output)), _serialized(bound))
+        if call not in self._plans:
+            self._open.append(key)
+            self._plans[call] = self.function(function, node, bound, ".".join(filter(None, key)))
+            self._open.pop()
+        plan, context, n_inputs = self._plans[call], self._context, len(function.input)
+
+        def run(*inputs: object) -> tuple[object, ...]:
+            missing = (None,) * (n_inputs - len(inputs))
+            return tuple(plan.run((*inputs, *missing), context.watcher))
+
+        return run
+
+    def _control_flow(self, node: Node, names: Names, inputs: list[int]) -> Kernel:
+        """Compile the graphs of a node, and pass it the values that they take from around."""
+        scope = names.scope
+        graphs = subgraphs(node.proto)
+        plans = {
+            name: self.graph(
+                graph,
+                Scope(f"{node.label}/{name}", scope.imports, scope.bound, is_nested=True),
+            )
+            for name, graph in graphs.items()
+        }
+        captures = list(dict.fromkeys(name for plan in plans.values() for name in plan.captures))
+        inputs.extend(names.use(name, node) for name in captures)
+        bodies = {
+            name: Body(plan, self._context, graphs[name], tuple(map(captures.index, plan.captures)))
+            for name, plan in plans.items()
+        }
+        return _CONTROL_FLOW[node.op_type](node, bodies, self._context.memory)
+
+
+def _key(domain: str, name: str, overload: str) -> FunctionKey:
+    return domain_name(domain), name, overload
+
+
+def _serialized(bound: Bound) -> bytes:
+    return b"".join(bound[name].SerializeToString(deterministic=True) for name in sorted(bound))
+
+
+def _user_kernel(node: Node, function: Callable[..., Any], context: Context) -> Kernel:
+    """Make a kernel of a function of the user."""
+    hold = context.memory.hold
+
+    def run(*inputs: Any) -> Any:
+        attributes = {
+            name: context.show(hold(value)) if hasattr(value, "dtype") else value
+            for name, value in node.attributes.items()
+        }
+        result = function(*(context.show(value) for value in inputs), **attributes)
+        if isinstance(result, tuple) or (isinstance(result, list) and node.n_outputs > 1):
+            return tuple(hold(value) for value in result)
+        return hold(result)
+
+    return run
+
+
+@dataclass(frozen=True)
+class Body:
+    """A graph that a node executes; ``captures`` ranks its captures among those of the node."""
+
+    plan: Plan
+    context: Context
+    graph: onnx.GraphProto
+    captures: tuple[int, ...]
+
+    def bind(self, captured: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
+        """Pass the graph the values that it takes from the graphs around."""
+        outer = [captured[i] for i in self.captures]
+        return lambda inputs: self.plan.run([*inputs, *outer], self.context.watcher)
+
+
+def _make_if(_node: Node, bodies: dict[str, Body], _memory: Memory) -> Kernel:
+    def run(condition: Any, *captured: Any) -> tuple[Any, ...]:
+        body = bodies["then_branch" if bool(condition) else "else_branch"]
+        return tuple(body.bind(captured)([]))
+
+    return run
+
+
+def _make_loop(node: Node, bodies: dict[str, Body], memory: Memory) -> Kernel:
+    body = bodies["body"]
+    n_inputs, n_states = len(node.proto.input), len(body.graph.input) - 2
+    scanned = body.graph.output[1 + n_states :]
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        limit, condition, *states = [*inputs[:n_inputs], None, None][: max(2, n_inputs)]
+        call = body.bind(inputs[n_inputs:])
+        going = condition is None or bool(condition)
+        rows: list[list[Any]] = [[] for _ in scanned]
+        count = 0
+        while going and (limit is None or count < int(limit)):
+            proceed = np.array(going)
+            outputs = call([memory.hold(np.array(count)), memory.hold(proceed), *states])
+            going, states = bool(outputs[0]), outputs[1 : 1 + n_states]
+            for row, value in zip(rows, outputs[1 + n_states :], strict=True):
+                row.append(value)
+            count += 1
+        return (*states, *(_stacked(*item, memory) for item in zip(rows, scanned, strict=True)))
+
+    return run
+
+
+def _make_scan(node: Node, bodies: dict[str, Body], memory: Memory) -> Kernel:
+    scan = _Scan(node, bodies["body"], memory)
+    return scan.batched if node.opset < _SCAN_WITHOUT_BATCH else scan.run
+
+
+_SCAN_WITHOUT_BATCH = 9
+
+
+class _Scan:
+    """A graph on each slice of some inputs."""
+
+    def __init__(self, node: Node, body: Body, memory: Memory) -> None:
+        attributes = node.attributes
+        self._body, self._memory = body, memory
+        self._n_inputs = len(node.proto.input)
+        self._n_scanned = attributes["num_scan_inputs"]
+        self._n_states = len(body.graph.input) - self._n_scanned
+        self._scanned = body.graph.output[self._n_states :]
+        n_outputs = len(self._scanned)
+        backward = attributes.get("directions", [0] * self._n_scanned)
+        self._input_axes = attributes.get("scan_input_axes", [0] * self._n_scanned)
+        self._input_backward = attributes.get("scan_input_directions", backward)
+        self._output_axes = attributes.get("scan_output_axes", [0] * n_outputs)
+        self._output_backward = attributes.get("scan_output_directions", [0] * n_outputs)
+
+    def run(self, *inputs: Any) -> tuple[Any, ...]:
+        states = inputs[: self._n_states]
+        scanned = inputs[self._n_states : self._n_inputs]
+        return self._iterate(states, scanned, inputs[self._n_inputs :], None)
+
+    def batched(self, lengths: Any, *inputs: Any) -> tuple[Any, ...]:
+        """Run opset 8, where the first axis counts sequences and their lengths come first."""
+        given, captured = inputs[: self._n_inputs - 1], inputs[self._n_inputs - 1 :]
+        results = []
+        for i in range(given[0].shape[0]):
+            values = [pick(value, 0, i) for value in given]
+            length = None if lengths is None else int(lengths[i])
+            states, scanned = values[: self._n_states], values[self._n_states :]
+            results.append(self._iterate(states, scanned, captured, length))
+        return tuple(stack(values, 0) for values in zip(*results, strict=True))
+
+    def _iterate(
+        self,
+        states: Sequence[Any],
+        scanned: Sequence[Any],
+        captured: Sequence[Any],
+        length: int | None,
+    ) -> tuple[Any, ...]:
+        call = self._body.bind(captured)
+        if length is None:
+            length = scanned[0].shape[self._input_axes[0]]
+        rows: list[list[Any]] = [[] for _ in self._scanned]
+        for i in range(length):
+            slices = [
+                pick(value, axis, length - 1 - i if backward else i)
+                for value, axis, backward in zip(
+                    scanned, self._input_axes, self._input_backward, strict=True
+                )
+            ]
+            outputs = call([*states, *slices])
+            states = outputs[: self._n_states]
+            for row, value in zip(rows, outputs[self._n_states :], strict=True):
+                row.append(value)
+        stacked = [
+            _stacked(row[::-1] if backward else row, value_info, self._memory, axis)
+            for row, value_info, backward, axis in zip(
+                rows, self._scanned, self._output_backward, self._output_axes, strict=True
+            )
+        ]
+        return (*states, *stacked)
+
+
+def _make_sequence_map(node: Node, bodies: dict[str, Body], _memory: Memory) -> Kernel:
+    body, n_inputs = bodies["body"], len(node.proto.input)
+
+    def run(sequence: Any, *inputs: Any) -> tuple[Any, ...]:
+        call = body.bind(inputs[n_inputs - 1 :])
+        others = inputs[: n_inputs - 1]
+        results = [
+            call([item, *(value[i] if isinstance(value, list) else value for value in others)])
+            for i, item in enumerate(sequence)
+        ]
+        return tuple([result[k] for result in results] for k in range(len(body.graph.output)))
+
+    return run
+
+
+def _stacked(
+    rows: Sequence[Any], declared: onnx.ValueInfoProto, memory: Memory, axis: int = 0
+) -> Any:
+    """Put the slices of an output together; the graph tells its type when there are none."""
+    if rows:
+        return stack(rows, axis)
+    tensor = declared.type.tensor_type
+    if not tensor.elem_type:
+        raise ModelError(f"Output {declared.name!r} of a body that never runs has no declared type")
+    shape = [dimension.dim_value for dimension in tensor.shape.dim]
+    shape.insert(axis % (len(shape) + 1), 0)
+    return memory.hold(np.empty(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)))
+
+
+_CONTROL_FLOW: dict[str, Callable[[Node, dict[str, Body], Memory], Kernel]] = {
+    "If": _make_if,
+    "Loop": _make_loop,
+    "Scan": _make_scan,
+    "SequenceMap": _make_sequence_map,
+}

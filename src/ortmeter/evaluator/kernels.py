@@ -1,0 +1,258 @@
+"""Choose the kernel of a node: what the user swaps, else the first source that accepts its inputs.
+
+The choice among the sources is made once per types of the inputs. Sources known to be wrong for
+them (`KNOWN_ERRORS`) are passed over.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.evaluator.node import Node, domain_name
+from ortmeter.evaluator.values import Signature, describe, signature
+
+Kernel: TypeAlias = Callable[..., Any]  # takes the inputs of a node, returns one output or a tuple
+KernelKey: TypeAlias = str | tuple[str, str]
+Swap: TypeAlias = str | Callable[..., Any]
+
+
+class RefusedError(OrtMeterError):
+    """A source has no kernel for this operator, with these types and attributes."""
+
+
+class NodeError(ModelError):
+    """A node cannot run; the message says which one, on what and why."""
+
+
+class Source(Protocol):
+    """Where kernels come from."""
+
+    name: str
+
+    def kernel(self, node: Node) -> Kernel:
+        """Return the kernel of a node, or raise an error that :meth:`refuses` recognises."""
+        ...
+
+    def refuses(self, error: Exception) -> bool:
+        """Tell an error that means *not supported* from a failure."""
+        ...
+
+
+def _always(_node: Node, _inputs: Sequence[Any]) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """A wrong answer of a source, for an operator of the standard domain.
+
+    Only the types, ranks and presence of the inputs may count in ``applies``, not their values.
+    """
+
+    source: str
+    op_type: str
+    reason: str
+    applies: Callable[[Node, Sequence[Any]], bool] = _always
+
+
+def _given(inputs: Sequence[Any], position: int) -> bool:
+    return position < len(inputs) and inputs[position] is not None
+
+
+def _resize_aligned_by_scales(node: Node, inputs: Sequence[Any]) -> bool:
+    mode = node.attributes.get("coordinate_transformation_mode")
+    return mode == "align_corners" and not _given(inputs, 3)
+
+
+def _flattening(op_type: str) -> KnownError:
+    reason = "the axes after the axis are one before opset 13; this normalizes one axis"
+    return KnownError("reference", op_type, reason, lambda node, _inputs: node.opset < 13)  # noqa: PLR2004 - see the reason
+
+
+KNOWN_ERRORS = (
+    # onnxruntime 1.31
+    KnownError(
+        "ort",
+        "Attention",
+        "its matrix product before softmax ignores the causal mask after a past, and it refuses a "
+        "mask shorter than the keys",
+        lambda _node, inputs: _given(inputs, 3),
+    ),
+    KnownError("ort", "DFT", "errors of 1e-4 in float32 for lengths that are not a power of two"),
+    KnownError("ort", "STFT", "errors of 1e-5 in float32, that of its DFT"),
+    KnownError(
+        "ort",
+        "MaxUnpool",
+        "indices are read in the output shape given, not in the one that the kernel implies",
+        lambda _node, inputs: _given(inputs, 2),
+    ),
+    KnownError(
+        "ort",
+        "Resize",
+        "align_corners uses the rounded output size instead of the scales",
+        _resize_aligned_by_scales,
+    ),
+    # onnx 1.23
+    KnownError(
+        "reference",
+        "Optional",
+        "a sequence becomes a sequence of sequences",
+        lambda _node, inputs: bool(inputs) and isinstance(inputs[0], list),
+    ),
+    *map(_flattening, ("Softmax", "LogSoftmax", "Hardmax")),
+)
+"""Every known error: such a source is passed over, unless ``kernels`` asks for it."""
+
+
+def _known_errors(source: Source, node: Node) -> list[KnownError]:
+    key = ("", source.name, node.op_type)
+    return [error for error in KNOWN_ERRORS if (node.domain, error.source, error.op_type) == key]
+
+
+class Choice(NamedTuple):
+    """What runs a node first, where it comes from, and what runs it when that refuses."""
+
+    kernel: Kernel
+    source: str
+    chain: "KernelChain | None" = None
+
+
+class KernelChain:
+    """The kernels of a node in the order of the sources; the first one that accepts runs."""
+
+    def __init__(self, node: Node, sources: Sequence[Source], *, is_cautious: bool = True) -> None:
+        self.node = node
+        self.used = ""
+        self._sources = sources
+        self._errors = [_known_errors(source, node) if is_cautious else [] for source in sources]
+        self._first: Source | None = None
+        self._kernels: dict[int, Kernel | Exception] = {}
+        self._chosen: dict[Signature, int] = {}
+
+    def choose(self) -> Choice:
+        """Choose what to try first: the chain itself when that depends on the inputs."""
+        for rank, source in enumerate(self._sources):
+            if self._errors[rank]:
+                break
+            kernel = self._kernel(rank)
+            if not isinstance(kernel, Exception):
+                self._first = source
+                return Choice(kernel, source.name, self)
+        return Choice(self, "", self)
+
+    def refuses(self, error: Exception) -> bool:
+        """Tell whether this error of the first kernel leads to the next one."""
+        return self._first is not None and self._first.refuses(error)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the node, from the source that accepted these types before."""
+        key = signature(inputs)
+        reasons: list[str] = []
+        for rank in range(self._chosen.get(key, 0), len(self._sources)):
+            source = self._sources[rank]
+            try:
+                self._refuse_known_errors(rank, inputs)
+                result = _call(self._kernel(rank), inputs)
+            except Exception as error:  # noqa: BLE001 - the source knows what it means
+                if not source.refuses(error):
+                    raise_for(self.node, source.name, inputs, error)
+                reasons.append(f"{source.name}: {error}")
+                continue
+            self._chosen[key], self.used = rank, source.name
+            return result
+        raise NodeError(
+            f"No kernel runs {self.node} of opset {self.node.opset} on {describe(inputs)}. "
+            + "; ".join(reasons)
+        )
+
+    def _refuse_known_errors(self, rank: int, inputs: tuple[Any, ...]) -> None:
+        for error in self._errors[rank]:
+            if error.applies(self.node, inputs):
+                raise RefusedError(
+                    f"known to be wrong ({error.reason}); the argument kernels can ask for it"
+                )
+
+    def _kernel(self, rank: int) -> Kernel | Exception:
+        """Build the kernel of a source once; its absence is remembered too."""
+        if rank not in self._kernels:
+            source = self._sources[rank]
+            try:
+                self._kernels[rank] = source.kernel(self.node)
+            except Exception as error:
+                if not source.refuses(error):
+                    raise
+                self._kernels[rank] = error.with_traceback(None)
+        return self._kernels[rank]
+
+
+def _call(kernel: Kernel | Exception, inputs: tuple[Any, ...]) -> Any:
+    if isinstance(kernel, Exception):
+        raise kernel
+    return kernel(*inputs)
+
+
+def raise_for(node: Node, source: str, inputs: Sequence[Any], cause: Exception) -> NoReturn:
+    """Say which node failed, on what, and why; a node of a body has already said it."""
+    if isinstance(cause, NodeError):
+        raise cause
+    raise NodeError(
+        f"The {source} kernel of {node} fails on {describe(inputs)}: {cause}"
+    ) from cause
+
+
+_NODE = "node:"
+
+
+class Swaps:
+    """What the user puts in place of the sources, by operator or by node."""
+
+    def __init__(self, kernels: Mapping[KernelKey, Swap], sources: Iterable[str]) -> None:
+        self._kernels = {_checked_key(key): swap for key, swap in kernels.items()}
+        self._given = dict(zip(self._kernels, kernels, strict=True))
+        self._matched: set[KernelKey] = set()
+        self._operators: set[str] = set()
+        self._labels: dict[str, None] = {}
+        for key, swap in kernels.items():
+            if not callable(swap) and swap not in (accepted := tuple(sources)):
+                raise InvalidArgumentError(
+                    f"kernels[{key!r}]={swap!r} is not a kernel. Accepted: a callable or "
+                    + ", ".join(map(repr, accepted))
+                )
+
+    def find(self, node: Node) -> Swap | None:
+        """Find what the user wants for a node: its name comes before its operator."""
+        self._operators.add(node.operator)
+        self._labels[node.label] = None
+        keys = (_NODE + node.label, (node.domain, node.op_type))
+        found = [key for key in keys if key in self._kernels]
+        self._matched.update(found)
+        return self._kernels[found[0]] if found else None
+
+    def check(self) -> None:
+        """Raise when a key designates nothing in the nodes seen so far."""
+        if unused := [self._given[key] for key in self._kernels if key not in self._matched]:
+            raise InvalidArgumentError(
+                f"kernels: {', '.join(map(repr, unused))} designate nothing in this model. "
+                f"Operators: {', '.join(sorted(self._operators))}. "
+                f"Nodes: {_shortened(list(self._labels))}"
+            )
+
+
+def _checked_key(key: KernelKey) -> KernelKey:
+    """Write a key in one way: ``(domain, op)`` or ``node:name``."""
+    match key:
+        case str() if key.startswith(_NODE):
+            return key
+        case str():
+            return ("", key)
+        case (str(domain), str(op_type)):
+            return (domain_name(domain), op_type)
+    raise InvalidArgumentError(
+        f"kernels: {key!r} is not a key. Accepted: 'Op', ('domain', 'Op') or 'node:name'"
+    )
+
+
+def _shortened(names: list[str], limit: int = 40) -> str:
+    more = f" and {len(names) - limit} others" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

@@ -1,0 +1,241 @@
+"""One node of a model: its attributes decoded, its scope, and the slots of the values it names."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.defs
+import onnx.numpy_helper
+
+from ortmeter.errors import ModelError
+
+_KINDS = onnx.AttributeProto
+
+
+def domain_name(domain: str) -> str:
+    """Name a domain: the standard one has two names."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def opset_versions(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    return {domain_name(item.domain): item.version for item in proto.opset_import}
+
+
+def subgraphs(node: onnx.NodeProto) -> dict[str, onnx.GraphProto]:
+    return {a.name: a.g for a in node.attribute if a.type == _KINDS.GRAPH}
+
+
+def initializers(
+    graph: onnx.GraphProto,
+) -> Iterator[tuple[str, onnx.TensorProto | onnx.SparseTensorProto]]:
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name, sparse
+
+
+def dense_array(tensor: onnx.TensorProto | onnx.SparseTensorProto) -> np.ndarray:
+    """Read an initializer, sparse or not."""
+    if isinstance(tensor, onnx.SparseTensorProto):
+        return _from_sparse(tensor)
+    try:
+        return np.asarray(onnx.numpy_helper.to_array(tensor))
+    except (OSError, ValueError, TypeError, onnx.checker.ValidationError) as cause:
+        raise ModelError(f"Tensor {tensor.name!r} cannot be read: {cause}") from cause
+
+
+def _from_sparse(tensor: onnx.SparseTensorProto) -> np.ndarray:
+    values, indices = dense_array(tensor.values), dense_array(tensor.indices)
+    dense = np.zeros(tuple(tensor.dims), values.dtype)
+    if indices.ndim == 1:  # positions in the flat tensor
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return dense
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", errors="surrogateescape")
+
+
+_DECODERS: dict[int, Callable[[Any], Any]] = {
+    _KINDS.STRING: _text,
+    _KINDS.STRINGS: lambda values: [_text(value) for value in values],
+    _KINDS.INTS: list,
+    _KINDS.FLOATS: list,
+    _KINDS.TENSOR: dense_array,
+    _KINDS.TENSORS: lambda values: [dense_array(value) for value in values],
+    _KINDS.SPARSE_TENSOR: dense_array,
+    _KINDS.SPARSE_TENSORS: lambda values: [dense_array(value) for value in values],
+}
+
+
+def _python_value(attribute: onnx.AttributeProto) -> Any:
+    """Decode an attribute: Python numbers, text, lists, NumPy arrays, protos for the rest."""
+    decode = _DECODERS.get(attribute.type)
+    value = onnx.helper.get_attribute_value(attribute)
+    return value if decode is None else decode(value)
+
+
+def bind_node(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """Replace the references to the attributes of a function by their values.
+
+    What is absent has no value in this call: the attribute of the node takes its own default.
+    """
+    if not any(attribute.ref_attr_name for attribute in node.attribute):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for attribute in node.attribute:
+        value = bound.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+        if value is not None:
+            added = copy.attribute.add()
+            added.CopyFrom(value)
+            added.name = attribute.name
+    return copy
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A node whose attributes are known.
+
+    ``imports`` is the opset of each domain in its graph or function; ``scope`` is that graph: empty
+    for the main one, ``node/attribute`` for a subgraph, ``domain.function`` for a function.
+    """
+
+    proto: onnx.NodeProto
+    imports: Mapping[str, int]
+    scope: str
+
+    @cached_property
+    def domain(self) -> str:
+        return domain_name(self.proto.domain)
+
+    @property
+    def op_type(self) -> str:
+        return str(self.proto.op_type)
+
+    @property
+    def operator(self) -> str:
+        """Name of the operator, with its domain unless it is the standard one."""
+        return ".".join(filter(None, (self.domain, self.op_type)))
+
+    @cached_property
+    def opset(self) -> int:
+        """Version of the domain in this graph; 1 for a custom domain that is not imported."""
+        if self.domain not in self.imports:
+            if self.domain == "":
+                raise ModelError(f"{self}: the model imports no version of the standard opset")
+            return 1
+        return self.imports[self.domain]
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """Attributes given by the node, decoded; graphs are left out."""
+        return {
+            a.name: _python_value(a)
+            for a in self.proto.attribute
+            if a.type not in {_KINDS.GRAPH, _KINDS.GRAPHS}
+        }
+
+    @cached_property
+    def schema(self) -> onnx.defs.OpSchema | None:
+        """Definition of the operator, ``None`` for an operator that ONNX does not define."""
+        try:
+            return onnx.defs.get_schema(self.op_type, self.opset, self.domain)
+        except onnx.defs.SchemaError:
+            return None
+
+    @cached_property
+    def n_outputs(self) -> int:
+        """Count of outputs, up to the last one that has a name."""
+        return max((i + 1 for i, name in enumerate(self.proto.output) if name), default=0)
+
+    @property
+    def label(self) -> str:
+        """Name of the node, or of its first output when it has none."""
+        return self.proto.name or next((name for name in self.proto.output if name), "")
+
+    @property
+    def is_constant(self) -> bool:
+        return self.op_type == "Constant" and self.domain == ""
+
+    def __str__(self) -> str:
+        place = f" of {self.scope}" if self.scope else ""
+        return f"node {self.label!r} ({self.operator}){place}"
+
+
+# The value of each form of Constant, and its type when the attribute holds Python values.
+_CONSTANT_TYPES: dict[str, Any] = {
+    "value": None,
+    "sparse_value": None,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_string": object,
+    "value_strings": object,
+}
+
+
+def constant_value(node: Node) -> np.ndarray:
+    """Read the value of a Constant, in any of its forms."""
+    given = {name: value for name, value in node.attributes.items() if name in _CONSTANT_TYPES}
+    if len(given) != 1:
+        raise ModelError(
+            f"{node} has the values {', '.join(given) or 'none'}. Accepted: exactly one of "
+            + ", ".join(_CONSTANT_TYPES)
+        )
+    ((name, value),) = given.items()
+    return np.asarray(value, _CONSTANT_TYPES[name])
+
+
+#: Slot of the absent inputs, which holds ``None``.
+NOTHING = 0
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the nodes of one graph share, see `Node`.
+
+    ``bound`` holds the attributes of the function around; the unknown names of a nested graph come
+    from the graph around.
+    """
+
+    name: str
+    imports: Mapping[str, int]
+    bound: Mapping[str, onnx.AttributeProto]
+    is_nested: bool = False
+
+
+@dataclass
+class Names:
+    """Slots of the names of one graph."""
+
+    scope: Scope
+    slots: dict[str, int] = field(default_factory=lambda: {"": NOTHING})
+    constants: dict[int, Any] = field(default_factory=dict)
+    captures: list[str] = field(default_factory=list)
+
+    def define(self, name: str) -> int:
+        """Number a new result."""
+        if not name:
+            return NOTHING
+        if name in self.slots:
+            place = self.scope.name or "the graph"
+            raise ModelError(f"Result {name!r} is defined twice in {place}")
+        self.slots[name] = len(self.slots)
+        return self.slots[name]
+
+    def use(self, name: str, user: object) -> int:
+        """Find a result, in the graph around when it is not here."""
+        if name not in self.slots:
+            if not self.scope.is_nested:
+                raise ModelError(f"{user} needs {name!r}, which nothing before it gives")
+            self.captures.append(name)
+            self.define(name)
+        return self.slots[name]

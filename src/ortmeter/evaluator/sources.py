@@ -1,0 +1,417 @@
+"""Where kernels come from: torch, ONNX Runtime, onnx.reference, the bodies of ONNX schemas.
+
+A library is imported by the source that needs it.
+"""
+
+import functools
+import inspect
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx.defs
+import onnx.helper
+import onnx.shape_inference
+
+from ortmeter.dtypes import short_name
+from ortmeter.errors import ModelError
+from ortmeter.evaluator.kernels import Kernel, RefusedError, Source
+from ortmeter.evaluator.node import Node
+from ortmeter.evaluator.plan import Plan
+from ortmeter.evaluator.values import Memory, Signature, element_type, signature, type_proto
+from ortmeter.optional import import_optional
+from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+SOURCES = ("torch", "ort", "reference")
+
+
+def make_source(name: str, memory: Memory, *, tf32: bool) -> Source:
+    if name == "torch":
+        return TorchSource(memory)
+    return OrtSource(memory, tf32=tf32) if name == "ort" else ReferenceSource(memory)
+
+
+class TorchSource:
+    """Kernels of this package, on torch tensors."""
+
+    name = "torch"
+
+    def __init__(self, memory: Memory) -> None:
+        import_optional("torch", "torch")
+        from ortmeter.evaluator.torch_kernels import UnsupportedError, find_kernel
+
+        self._find, self._unsupported = find_kernel, UnsupportedError
+        self._memory = memory
+
+    def kernel(self, node: Node) -> Kernel:
+        """Find the kernel and bind the attributes of the node."""
+        found = self._find(node.domain, node.op_type, node.opset)
+        if found is None:
+            raise RefusedError(f"no kernel for {node.op_type} of opset {node.opset}")
+        parameters = inspect.signature(found).parameters
+        options = {name: self._convert(value) for name, value in node.attributes.items()}
+        if unknown := options.keys() - parameters.keys():
+            raise RefusedError(f"attributes {', '.join(sorted(unknown))} are not supported")
+        if "n_outputs" in parameters:
+            options["n_outputs"] = node.n_outputs
+        return functools.partial(found, **options) if options else found
+
+    def refuses(self, error: Exception) -> bool:
+        return isinstance(error, RefusedError | self._unsupported)
+
+    def _convert(self, value: Any) -> Any:
+        is_array = hasattr(value, "dtype") or (
+            isinstance(value, list) and value and hasattr(value[0], "dtype")
+        )
+        return self._memory.hold(value) if is_array else value
+
+
+# Two elements or more in one byte for ONNX Runtime, one element in one byte for everyone else.
+_PACKED = {"i2", "i4", "u2", "u4", "f4e2m1"}
+# The opset of the standard domain beside an operator of another domain.
+_STANDARD_OPSET = 21
+# The first one that has every type that ONNX Runtime exchanges.
+_IR_VERSION = 10
+
+
+class SessionCache:
+    """The sessions used last, by model and place, shared by all the evaluators of the process."""
+
+    def __init__(self, capacity: int = 512) -> None:
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+    def get(
+        self, model: bytes, provider: Provider, *, tf32: bool
+    ) -> "onnxruntime.InferenceSession":
+        """Return the session of a model, created when it is not there."""
+        key = (model, provider, tf32)
+        with self._lock:
+            if key not in self._sessions:
+                # What is asked is this operator, not what an optimizer would replace it with.
+                self._sessions[key] = make_session(
+                    model, provider=provider, optimization="none", tf32=tf32, quiet=True
+                )
+            self._sessions.move_to_end(key)
+            while len(self._sessions) > self._capacity:
+                self._sessions.popitem(last=False)
+            return self._sessions[key]
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+
+_SESSIONS = SessionCache()
+
+
+class OrtSource:
+    """Operators of ONNX Runtime: a session of one node for each combination of types and ranks."""
+
+    name = "ort"
+
+    def __init__(self, memory: Memory, *, tf32: bool) -> None:
+        import_optional("onnxruntime", "cpu", "gpu")
+        self._memory = memory
+        self._tf32 = tf32
+
+    def kernel(self, node: Node) -> Kernel:
+        """Prepare the kernel of a node; its sessions are created when the types are known."""
+        models: dict[Signature, bytes] = {}
+
+        def run(*inputs: Any) -> tuple[Any, ...]:
+            key = signature(inputs)
+            if key not in models:
+                _refuse_packed(_element_types(inputs))
+                models[key] = _one_node_model(node, inputs)
+            session = self._session(models[key])
+            names = iter([output.name for output in session.get_outputs()])
+            found = dict(zip(names, self._run(session, inputs), strict=True))
+            return tuple(found.get(f"y{i}") for i in range(node.n_outputs))
+
+        return run
+
+    def refuses(self, error: Exception) -> bool:
+        return isinstance(error, RefusedError)
+
+    def _session(self, model: bytes) -> "onnxruntime.InferenceSession":
+        try:
+            session = _SESSIONS.get(model, self._memory.device, tf32=self._tf32)
+        except ModelError as cause:
+            raise RefusedError(str(cause)) from cause
+        _refuse_packed(o.type for o in session.get_outputs() if o.type.startswith("tensor("))
+        return session
+
+    def _run(self, session: "onnxruntime.InferenceSession", inputs: Sequence[Any]) -> list[Any]:
+        feeds = {f"x{i}": value for i, value in enumerate(inputs) if value is not None}
+        run = self._run_bound if is_bindable(session) else self._run_host
+        try:
+            return [self._memory.hold(value) for value in run(session, feeds)]
+        except Exception as cause:
+            if "NOT_IMPLEMENTED" in str(cause):
+                raise RefusedError(str(cause)) from cause
+            raise
+
+    def _run_bound(
+        self, session: "onnxruntime.InferenceSession", feeds: dict[str, Any]
+    ) -> Iterable[Any]:
+        with BoundSession(session, feeds) as bound:
+            bound.run()
+            return bound.outputs(self._memory.library).values()
+
+    def _run_host(
+        self, session: "onnxruntime.InferenceSession", feeds: dict[str, Any]
+    ) -> Iterable[Any]:
+        arrays = {name: self._memory.export(value, "numpy") for name, value in feeds.items()}
+        return session.run(None, arrays)  # type: ignore[no-any-return]
+
+
+def is_bindable(session: "onnxruntime.InferenceSession") -> bool:
+    """Tell whether inputs and outputs can be bound: sequences, optionals and strings cannot."""
+    kinds = [node.type for node in (*session.get_inputs(), *session.get_outputs())]
+    return all(kind.startswith("tensor(") and "string" not in kind for kind in kinds)
+
+
+def _one_node_model(node: Node, inputs: Sequence[Any]) -> bytes:
+    """Write the model of one node, its inputs typed by values, with ranks and no shapes.
+
+    The names of the original are left out: two nodes that do the same thing are one model.
+    """
+    proto = onnx.NodeProto()
+    proto.CopyFrom(node.proto)
+    present = [f"x{i}" if value is not None else "" for i, value in enumerate(inputs)]
+    wanted = [f"y{i}" for i, name in enumerate(proto.output) if name]
+    outputs = [
+        f"y{i}" if name or not _is_optional(node, i) else "" for i, name in enumerate(proto.output)
+    ]
+    del proto.input[:], proto.output[:]
+    proto.input.extend(present)
+    proto.output.extend(outputs)
+    for field in ("name", "doc_string", "metadata_props"):
+        proto.ClearField(field)
+    graph = onnx.helper.make_graph(
+        [proto],
+        "node",
+        [
+            onnx.helper.make_value_info(name, type_proto(value))
+            for name, value in zip(present, inputs, strict=True)
+            if name
+        ],
+        # ONNX Runtime infers the types of the outputs.
+        [onnx.ValueInfoProto(name=name) for name in wanted],
+    )
+    # ONNX Runtime refuses an opset that it does not know, even when the operator is an old one.
+    opset = node.schema.since_version if node.schema else node.opset
+    imports = {"": _STANDARD_OPSET, node.domain: opset}
+    model = onnx.helper.make_model(
+        graph,
+        opset_imports=[onnx.helper.make_opsetid(*item) for item in imports.items()],
+        ir_version=_IR_VERSION,
+    )
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _is_optional(node: Node, output: int) -> bool:
+    if node.schema is None or output >= len(node.schema.outputs):
+        return True
+    option = onnx.defs.OpSchema.FormalParameterOption.Optional
+    return bool(node.schema.outputs[output].option == option)
+
+
+def _element_types(values: Iterable[Any]) -> Iterable[int]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _element_types(value)
+        elif value is not None:
+            yield element_type(value.dtype)
+
+
+def _refuse_packed(types: Iterable[int | str]) -> None:
+    if found := _PACKED.intersection(map(short_name, types)):
+        raise RefusedError(f"{', '.join(sorted(found))} is not exchanged with ONNX Runtime")
+
+
+class ReferenceSource:
+    """Operators of onnx.reference, on NumPy arrays."""
+
+    name = "reference"
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def kernel(self, node: Node) -> Kernel:
+        """Load the implementation of an operator, not the body of its schema."""
+        operator = _load_operator(node)(node.proto, _settings(node))
+        memory = self._memory
+        expected: dict[Signature, list[int]] = {}
+
+        def run(*inputs: Any) -> tuple[Any, ...]:
+            key = signature(inputs)
+            if key not in expected:
+                expected[key] = _output_types(node, inputs)
+            results = operator.run(*(memory.export(value, "numpy") for value in inputs))
+            _check_types(results, expected[key])
+            return tuple(memory.hold(result) for result in results)
+
+        return run
+
+    def refuses(self, error: Exception) -> bool:
+        return isinstance(error, RefusedError | NotImplementedError)
+
+
+def _load_operator(node: Node) -> Any:
+    from onnx.reference.op_run import RuntimeContextError
+    from onnx.reference.ops import aionnx_preview, aionnx_preview_training, aionnxml
+    from onnx.reference.ops._op_list import load_op
+
+    loaders = {
+        "": load_op,
+        "ai.onnx.ml": aionnxml.load_op,
+        "ai.onnx.preview": aionnx_preview.load_op,
+        "ai.onnx.preview.training": aionnx_preview_training.load_op,
+    }
+    loader = loaders.get(node.domain)
+    if loader is None:
+        raise RefusedError(f"no operator of domain {node.domain!r}")
+    try:
+        found = loader(node.domain, node.op_type, node.opset)
+    except (NotImplementedError, AssertionError, RuntimeContextError):
+        found = None
+    if not isinstance(found, type):  # nothing, or the body of the schema, which we run ourselves
+        raise RefusedError(f"no implementation of {node.op_type}")
+    if found.__name__ == node.op_type:  # not one of those written for an older opset
+        _refuse_old_attributes(node)
+    return found
+
+
+def _refuse_old_attributes(node: Node) -> None:
+    """Refuse the attributes of older opsets, which the newest implementations ignore silently."""
+    newest = onnx.defs.get_schema(node.op_type, domain=node.domain)
+    if old := node.attributes.keys() - newest.attributes.keys():
+        raise RefusedError(f"attributes {', '.join(sorted(old))} of opset {node.opset}")
+
+
+def _settings(node: Node) -> dict[str, Any]:
+    from onnx.reference import ReferenceEvaluator
+
+    return {
+        "log": lambda *_: None,
+        "opsets": dict(node.imports),
+        "verbose": 0,
+        "new_ops": None,
+        "existing_functions": {},
+        "evaluator_cls": ReferenceEvaluator,
+    }
+
+
+def _output_types(node: Node, inputs: Sequence[Any]) -> list[int]:
+    """Element types that ONNX gives to the outputs, 0 when it does not say."""
+    if node.schema is None:
+        return []
+    given = {
+        name: type_proto(value)
+        for name, value in zip(node.proto.input, inputs, strict=False)
+        if name and value is not None
+    }
+    imports = [onnx.helper.make_opsetid(*item) for item in node.imports.items()]
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            node.schema, node.proto, given, opset_imports=imports
+        )
+    except Exception:  # noqa: BLE001 - inference is a help, not a condition
+        return []
+    return [found[name].tensor_type.elem_type if name in found else 0 for name in node.proto.output]
+
+
+def _check_types(results: Sequence[Any], expected: Sequence[int]) -> None:
+    for result, wanted in zip(results, expected, strict=False):
+        if not wanted or isinstance(result, list):
+            continue
+        got = element_type(as_numpy(result).dtype)
+        if got != wanted:
+            raise RefusedError(f"it gives {short_name(got)} instead of {short_name(wanted)}")
+
+
+class SchemaSource:
+    """Functions that ONNX schemas define, whose nodes run on the other sources.
+
+    ``compile_body`` takes a function, the node that calls it, its attributes and a scope.
+    """
+
+    name = "schema"
+
+    def __init__(self, compile_body: Callable[..., Plan]) -> None:
+        self._compile = compile_body
+
+    def kernel(self, node: Node) -> Kernel:
+        """Compile the body; when it depends on the types of the inputs, once per types."""
+        schema: Any = node.schema  # its type stubs lack the functions
+        if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+            raise RefusedError("the schema of ONNX has no function body")
+        defaults = {a.name: a.default_value for a in schema.attributes.values()}
+        none = onnx.AttributeProto.UNDEFINED
+        bound = {name: value for name, value in defaults.items() if value.type != none}
+        bound.update((attribute.name, attribute) for attribute in node.proto.attribute)
+        plans: dict[Signature, Plan] = {}
+        depends_on_shapes: set[Signature] = set()
+
+        def plan_of(inputs: Sequence[Any]) -> Plan:
+            types = signature(inputs)
+            key = (types, _shapes(inputs)) if types in depends_on_shapes else types
+            if key not in plans:
+                body = _body(schema, node, inputs, with_shapes=key is not types)
+                if not body.node and types not in depends_on_shapes:
+                    depends_on_shapes.add(types)
+                    return plan_of(inputs)
+                plans[key] = self._compile(body, node, bound, str(node))
+            return plans[key]
+
+        def run(*inputs: Any) -> tuple[Any, ...]:
+            plan = plan_of(inputs)
+            missing = (None,) * (len(plan.inputs) - len(inputs))
+            return tuple(plan.run((*inputs, *missing)))
+
+        return run
+
+    def refuses(self, error: Exception) -> bool:
+        return isinstance(error, RefusedError)
+
+
+def _shapes(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(getattr(value, "shape", ())) for value in inputs)
+
+
+def _body(
+    schema: Any, node: Node, inputs: Sequence[Any], *, with_shapes: bool
+) -> onnx.FunctionProto:
+    """Ask the schema for the body; some depend on the types of the inputs, few on their shapes."""
+    function = onnx.FunctionProto()
+    if schema.has_function:
+        version = _latest(schema.function_opset_versions, node.opset)
+        function.ParseFromString(schema.get_function_with_opset_version(version))
+    else:
+        version = _latest(schema.context_dependent_function_opset_versions, node.opset)
+        types = [type_proto(value, with_shapes=with_shapes).SerializeToString() for value in inputs]
+        function.ParseFromString(
+            schema.get_context_dependent_function_with_opset_version(
+                version, node.proto.SerializeToString(), types
+            )
+        )
+    if with_shapes and not function.node:
+        raise RefusedError("the schema of ONNX has no body for these types and shapes")
+    return function
+
+
+def _latest(versions: Sequence[int], opset: int) -> int:
+    found = [version for version in versions if version <= opset]
+    if not found:
+        raise RefusedError(f"the schema of ONNX has no body for opset {opset}")
+    return max(found)
