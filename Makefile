@@ -63,6 +63,7 @@ clean: ## remove the environment, the site and what the pages left
 # The two wheels of ONNX Runtime install the same module: both leave before either comes.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python >= 3.11 is needed, PYTHON=$(PYTHON) is " + sys.version)'
+	@echo "installing into .venv what constraints.txt lists: 2.5 GB, about 3 minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	rm -f .venv/.installed-* && $(BIN)/python -m pip uninstall --quiet --yes onnxruntime onnxruntime-gpu
