@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from ortmeter.einsum import EinsumError
-from ortmeter.einsum._cache import BoundedCache
+from ortmeter.einsum import EinsumError, contract
 from ortmeter.einsum.contract import einsum, einsum_cache
 from ortmeter.errors import InvalidArgumentError, ModelError
 
@@ -46,8 +45,6 @@ def empty_cache():
 @pytest.fixture
 def short_search(monkeypatch):
     """Searches take a tenth of a second, which is enough to find a correct model."""
-    from ortmeter.einsum import contract
-
     search = contract.optimize_einsum
     monkeypatch.setattr(
         contract, "optimize_einsum", lambda *args, **more: search(*args, budget=0.1, **more)
@@ -151,7 +148,9 @@ def test_what_fails_is_not_kept():
     assert len(einsum_cache) == 0
 
 
-def test_threads_share_the_cache():
+def test_threads_share_the_cache(monkeypatch):
+    built, build = [], contract._build
+    monkeypatch.setattr(contract, "_build", lambda *args: built.append(1) or build(*args))
     shapes = [(3, 4), (4, 5)]
     operands = [[x + rank for x in draw(shapes)] for rank in range(8)]
     expected = [a @ b for a, b in operands]
@@ -165,66 +164,57 @@ def test_threads_share_the_cache():
         results = list(pool.map(work, range(8)))
     for found, wanted in zip(results, expected, strict=True):
         assert all(np.array_equal(got, wanted) for got in found)
+    assert len(einsum_cache) == len(built) == 1
+
+
+def test_what_fails_in_a_thread_is_built_by_the_next_one(monkeypatch):
+    entered, go = threading.Event(), threading.Event()
+    make = contract.make_session
+
+    def fail_once(*args, **options):
+        if not entered.is_set():
+            entered.set()
+            assert go.wait(10)
+            raise OSError("once")
+        return make(*args, **options)
+
+    monkeypatch.setattr(contract, "make_session", fail_once)
+    a = np.ones((2, 2), np.float32)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(einsum, "ij,jk->ik", a, a)
+        assert entered.wait(10)
+        second = pool.submit(einsum, "ij,jk->ik", a, a)
+        go.set()
+        assert isinstance(first.exception(), OSError)
+        assert (second.result() == 2).all()
     assert len(einsum_cache) == 1
 
 
-def test_a_value_is_built_once_by_many_threads():
-    cache, built, start = BoundedCache(4), [], threading.Barrier(8)
-    slow = threading.Event()
+def test_what_is_kept_runs_while_another_is_built(monkeypatch):
+    a = np.ones((2, 2), np.float32)
+    einsum("ij->ji", a)
+    inside, leave = threading.Event(), threading.Event()
+    make = contract.make_session
 
-    def build():
-        built.append(threading.get_ident())
-        slow.wait(0.05)
-        return object()
-
-    def work(_):
-        start.wait()
-        return cache.get("key", build)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert len(set(map(id, pool.map(work, range(8))))) == 1
-    assert len(built) == 1
-
-
-def test_other_keys_are_available_while_one_is_built():
-    cache, inside, leave = BoundedCache(4), threading.Event(), threading.Event()
-    cache.get("ready", lambda: 1)
-
-    def build():
+    def slow(*args, **options):
         inside.set()
         assert leave.wait(10)
-        return 2
+        return make(*args, **options)
 
+    monkeypatch.setattr(contract, "make_session", slow)
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(cache.get, "slow", build)
+        future = pool.submit(einsum, "ij,jk->ik", a, a)
         assert inside.wait(10)
-        assert cache.find("ready") == 1
-        assert cache.get("other", lambda: 3) == 3
+        assert (einsum("ij->ji", a) == 1).all()
         leave.set()
-        assert future.result() == 2
+        assert (future.result() == 2).all()
 
 
-def test_the_cache_is_bounded_and_keeps_what_is_used():
-    cache = BoundedCache(3)
-    for key in range(100):
-        cache.get(key, lambda key=key: -key)
-        assert cache.get(0, lambda: "again") == 0
-        assert len(cache) <= 3
-    assert set(cache) == {0, 98, 99}
-
-
-def test_a_build_that_fails_is_tried_again():
-    cache = BoundedCache(2)
-
-    def fail():
-        raise ValueError("once")
-
-    with pytest.raises(ValueError, match="once"):
-        cache.get("key", fail)
-    assert cache.get("key", lambda: 5) == 5
-    assert not cache._building
-
-
-def test_a_cache_keeps_something():
-    with pytest.raises(InvalidArgumentError, match="size=0. Accepted: an integer from 1"):
-        BoundedCache(0)
+def test_the_cache_is_bounded_and_keeps_what_is_used(monkeypatch):
+    monkeypatch.setattr(contract, "_SESSIONS", 3)
+    often = np.ones(1, np.float32)
+    for size in range(1, 8):
+        einsum("i->", np.ones(size, np.float32))
+        einsum("i->", often)
+        assert len(einsum_cache) <= 3
+    assert sorted(shape for *_, shape in einsum_cache) == [(1,), (6,), (7,)]

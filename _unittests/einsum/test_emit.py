@@ -1,3 +1,6 @@
+"""Models of plans and of equations, against numpy and onnx.reference."""
+
+import hypothesis
 import ml_dtypes
 import numpy as np
 import onnx
@@ -6,10 +9,13 @@ import onnx.helper
 import onnx.reference
 import pytest
 from einsum_cases import CASES, EQUATIONS, assert_same, operands_of, oracle
+from hypothesis import strategies as st
 
 from ortmeter import make_session
-from ortmeter.einsum import EinsumError, decompose_einsum, einsum_model
+from ortmeter.einsum import EinsumError, decompose_einsum, einsum_model, parse_equation
+from ortmeter.einsum.emit import emit_model
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.sessions import optimized_model
 
 ATTENTION = "bsnh,btnh->bnts"
 SHAPES = (2, 3, 4, 5), (2, 6, 4, 5)
@@ -290,3 +296,107 @@ def test_other_opsets_are_refused(opset):
         plan.to_onnx(opset=opset)
     with pytest.raises(InvalidArgumentError, match=rf"opset={opset}\. Accepted: 15 to"):
         einsum_model(ATTENTION, *SHAPES, opset=opset)
+
+
+@pytest.mark.parametrize(
+    ("shape", "result"),
+    [
+        ((20, 21, 22, 23), "adcb"),
+        ((20, 21, 22, 23), "dcba"),
+        ((20, 1, 22, 23, 20), "edbca"),
+        ((8, 2, 10, 2, 12, 16), "fcdeab"),
+    ],
+)
+def test_a_slow_transposition_is_split_and_stays_split(tmp_path, shape, result):
+    equation = f"{''.join(sorted(result))}->{result}"
+    plan = decompose_einsum(equation, shape)
+    model = emit_model(plan.operands, plan.steps, split=True)
+    value = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    expected = np.einsum(equation, value)
+    assert_same(run(model, [value]), expected, "ONNX Runtime")
+    assert_same(refer(model, [value]), expected, "onnx.reference")
+    ran = optimized_model(model, provider="cpu", cache=tmp_path)
+    assert operators(ran).count("Transpose") == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "result"), [((20, 20, 20, 20), "acbd"), (("n", 20, 20, 20), "adcb")]
+)
+def test_a_transposition_that_is_fast_or_unknown_is_not_split(shape, result):
+    plan = decompose_einsum(f"abcd->{result}", shape)
+    assert operators(emit_model(plan.operands, plan.steps, split=True)) == ["Transpose"]
+
+
+LETTERS = "abcdXY"
+
+
+@st.composite
+def terms(draw, sizes, hidden):
+    """An operand: its subscripts and its shape, with sizes of 1 that are broadcast."""
+    letters = draw(st.lists(st.sampled_from(LETTERS), max_size=4))
+    ones = draw(st.sets(st.sampled_from(LETTERS), max_size=1))
+    subscripts = list(letters)
+    shape = [1 if letter in ones else sizes[letter] for letter in letters]
+    if hidden is not None and draw(st.booleans()):
+        place = draw(st.integers(0, len(letters)))
+        start = draw(st.integers(0, len(hidden)))
+        subscripts.insert(place, "...")
+        shape[place:place] = hidden[start:]
+    return "".join(subscripts), tuple(shape)
+
+
+@st.composite
+def equations(draw):
+    """An equation and the shapes of its operands."""
+    largest = st.sampled_from([1, 2, 2, 3, 3, 4, 0])
+    sizes = {letter: draw(largest) for letter in LETTERS}
+    hidden = draw(st.one_of(st.none(), st.lists(st.integers(1, 3), max_size=2)))
+    operands = draw(st.lists(terms(sizes, hidden), min_size=1, max_size=4))
+    equation = draw(st.sampled_from([",", " , "])).join(subscripts for subscripts, _ in operands)
+    if draw(st.integers(0, 4)):
+        letters = sorted({x for x in equation if x.isalpha()})
+        result = draw(st.permutations(letters))[: draw(st.integers(0, len(letters)))]
+        if "..." in equation:
+            result.insert(draw(st.integers(0, len(result))), "...")
+        equation += "->" + "".join(result)
+    return equation, [shape for _, shape in operands]
+
+
+def check_random(examples):
+    """Check as many random equations, always the same, through everything that computes one."""
+
+    @hypothesis.settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(
+        equations(), st.booleans(), st.booleans(), st.one_of(st.none(), st.randoms()), st.data()
+    )
+    def check(case, known, contrib, shuffle, data):
+        equation, shapes = case
+        operands = operands_of(shapes)
+        expected = oracle(equation, operands)
+        given = shapes if known else [tuple(n if n < 2 else None for n in s) for s in shapes]
+        order = None
+        if shuffle is not None:
+            inputs = parse_equation(equation, [len(shape) for shape in shapes]).inputs
+            order = "".join(data.draw(st.permutations(sorted(set("".join(inputs))))))
+        plan = decompose_einsum(equation, *given, order=order)
+        assert_same(plan.run(*operands), expected, "steps")
+        model = plan.to_onnx(contrib=contrib)
+        assert_same(run(model, operands), expected, "ONNX Runtime")
+        if not contrib:
+            assert_same(refer(model, operands), expected, "onnx.reference")
+
+    check()
+
+
+def test_random_equations():
+    check_random(100)
+
+
+@pytest.mark.slow
+def test_many_random_equations():
+    check_random(1200)

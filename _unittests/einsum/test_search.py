@@ -6,22 +6,22 @@ import subprocess
 import sys
 
 import numpy as np
-import onnx
 import onnx.parser
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from onnx.reference import ReferenceEvaluator
 
 from ortmeter.einsum import EinsumError, decompose_einsum, optimize_einsum
-from ortmeter.einsum._candidates import distinct_orders, list_candidates
-from ortmeter.einsum._cost_model import estimate_einsum, estimate_steps
-from ortmeter.einsum._race import Race, _promising, race
-from ortmeter.einsum._splitting import split_transposes
-from ortmeter.einsum._transposes import merge_axes, split_transpose, transpose_seconds
+from ortmeter.einsum.parse import read_operands
+from ortmeter.einsum.search import (
+    Race,
+    _promising,
+    _Stage,
+    distinct_orders,
+    list_candidates,
+    race,
+)
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.sessions import make_session, optimized_model
+from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Comparison, Measurement
 
 SEED = "bsnh,btnh->bnts"
@@ -54,8 +54,8 @@ def draw(shapes, dtype="float32"):
     return [rng.integers(-3, 4, shape).astype(dtype) for shape in shapes]
 
 
-def candidates_of(equation, shapes, **options):
-    return list_candidates(equation, *shapes, dtype=np.dtype("float32"), **options)
+def candidates_of(equation, shapes):
+    return list_candidates(read_operands(equation, shapes, "float32"))
 
 
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
@@ -83,8 +83,7 @@ def test_the_candidates_are_distinct_and_the_most_promising_is_first():
 
 def test_the_orders_stand_for_all_permutations():
     shapes = [(2, 3, 4, 5), (2, 6, 4, 5)]
-    plan = decompose_einsum(SEED, *shapes)
-    kept = distinct_orders(plan, np.random.default_rng(0))
+    kept = distinct_orders(read_operands(SEED, shapes, None), np.random.default_rng(0))
     assert len(kept) == 4
     graphs = {decompose_einsum(SEED, *shapes, order=order).steps for order in kept}
     for order in map("".join, itertools.permutations("bsnht")):
@@ -92,8 +91,8 @@ def test_the_orders_stand_for_all_permutations():
 
 
 def test_orders_are_drawn_when_there_are_too_many():
-    plan = decompose_einsum("abcdefgh,abcdefgi->gfedcbahi", (2,) * 8, (2,) * 8)
-    orders = [distinct_orders(plan, np.random.default_rng(seed)) for seed in (0, 0, 1)]
+    operands = read_operands("abcdefgh,abcdefgi->gfedcbahi", [(2,) * 8] * 2, None)
+    orders = [distinct_orders(operands, np.random.default_rng(seed)) for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
     assert 120 <= len(set(orders[0])) <= 240
     assert all(sorted(order) == sorted("abcdefghi") for order in orders[0])
@@ -132,6 +131,8 @@ def test_a_search_by_time_compares_the_same_candidates():
     assert more[: len(fewer)] == fewer
     assert "Einsum" in first.race.measured
     assert first.best.name == first.race.winner
+    quartiles = {name: first.race.measured[name].quartiles[0] for name in first.race.finalists}
+    assert quartiles[first.best.name] == min(quartiles.values())
     assert first.model is first.best.model
     assert first.settings == {"provider": "cpu", "threads": 1, "budget": 0.2, "seed": 3}
 
@@ -176,13 +177,18 @@ def test_a_search_by_cost_runs_nothing(monkeypatch):
     def fail(*_args, **_options):
         raise AssertionError("a session was created")
 
-    monkeypatch.setattr("ortmeter.einsum._race.make_session", fail)
+    monkeypatch.setattr("ortmeter.einsum.search.make_session", fail)
     found = optimize_einsum(SEED, (4, 5, 6, 7), (4, 3, 6, 7), by="cost", provider="cpu")
     assert found.race is None
     assert found.best.cost == min(c.cost for c in found.candidates)
     assert found.to_frame()["candidate"][0] == found.best.name
     assert found.to_frame()["median"].isna().all()
     assert "estimated" in str(found)
+
+
+def test_a_provider_that_was_resolved_is_taken_as_it_is():
+    found = optimize_einsum("ij,jk->ik", (2, 3), (3, 4), by="cost", provider=CPU)
+    assert found.settings["provider"] == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -229,10 +235,10 @@ class Quick:
 
 def test_a_slow_baseline_leaves_the_others_in_the_race(monkeypatch):
     seconds = iter([1e-3, 1e3, 2e-3])
-    monkeypatch.setattr("ortmeter.einsum._race._shortest", lambda run: next(seconds))
+    monkeypatch.setattr("ortmeter.einsum.search._shortest", lambda run: next(seconds))
     models = {"first": Quick(), "slow": Quick(), "other": Quick()}
     found = race(
-        models, [np.zeros(2)], baseline="slow", provider=CPU, threads=1, budget_s=2, seed=0
+        models, [np.zeros(2)], baseline="slow", provider=CPU, threads=1, budget_s=0.5, seed=0
     )
     assert list(found.measured) == list(models)
     assert "slow" not in found.finalists
@@ -241,15 +247,15 @@ def test_a_slow_baseline_leaves_the_others_in_the_race(monkeypatch):
 def test_a_comparison_has_all_the_time_that_is_left(monkeypatch):
     """measure counts its own warm-up: nothing is set aside for it."""
     clock = itertools.count(step=0.125)
-    monkeypatch.setattr("ortmeter.einsum._race.time.perf_counter", lambda: float(next(clock)))
-    monkeypatch.setattr("ortmeter.einsum._race._shortest", lambda run: 1e-3)
+    monkeypatch.setattr("ortmeter.einsum.search.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("ortmeter.einsum.search._shortest", lambda run: 1e-3)
     given = []
 
     def fake(candidates, *, budget_s, **options):
         given.append((float(next(clock)) + budget_s, options["precision"]))
         return Comparison(planted(**dict.fromkeys(candidates, 1e-3)).values())
 
-    monkeypatch.setattr("ortmeter.einsum._race.measure", fake)
+    monkeypatch.setattr("ortmeter.einsum.search.measure", fake)
     models = {"a": Quick(), "b": Quick()}
     race(models, [np.zeros(2)], baseline="a", provider=CPU, threads=1, budget_s=10, seed=0)
     # The clock advances by an eighth of a second between the question and the call.
@@ -260,130 +266,24 @@ def planted(**medians):
     return {name: Measurement(name, np.full((1, 4), m)) for name, m in medians.items()}
 
 
-def test_the_baseline_and_the_fastest_are_compared_longer():
-    measured = planted(baseline=1.8e-3, a=1.2e-3, b=1e-3, hopeless=2.1e-3, c=1.5e-3)
-    choose = {"most": 3, "rounds": 10, "left_s": 10.0}
-    assert _promising(measured, tuple(measured), "baseline", **choose) == ("baseline", "b", "a")
-    choose["most"] = 9
-    kept = _promising(measured, tuple(measured), "baseline", **choose)
-    assert kept == ("baseline", "b", "a", "c")
-    # 13 calls of 1.8 ms, then of 1 ms: no time for a third one.
-    choose["left_s"] = 13 * 3e-3
-    assert _promising(measured, tuple(measured), "baseline", **choose) == ("baseline", "b")
-    slow = measured | planted(baseline=3e-3)
-    choose["left_s"] = 10.0
-    assert _promising(slow, tuple(slow), "baseline", **choose) == ("b", "a", "c")
-    choose["left_s"] = 0.0
-    assert _promising(measured, tuple(measured), "baseline", **choose) == ()
+@pytest.mark.parametrize(
+    ("baseline_s", "most", "left_s", "expected"),
+    [
+        (1.8e-3, 3, 10.0, ("baseline", "b", "a")),
+        (1.8e-3, 9, 10.0, ("baseline", "b", "a", "c")),
+        # 13 calls of 1.8 ms, then of 1 ms: no time for a third one
+        (1.8e-3, 9, 13 * 3e-3, ("baseline", "b")),
+        (3e-3, 9, 10.0, ("b", "a", "c")),
+        (1.8e-3, 9, 0.0, ()),
+    ],
+)
+def test_the_baseline_and_the_fastest_are_compared_longer(baseline_s, most, left_s, expected):
+    measured = planted(baseline=baseline_s, a=1.2e-3, b=1e-3, hopeless=2.1e-3, c=1.5e-3)
+    stage = _Stage(most, rounds=10, share=1.0, precision=None)
+    assert _promising(measured, tuple(measured), "baseline", stage, left_s) == expected
 
 
 def test_the_winner_is_a_finalist_and_noise_does_not_choose_it():
     measured = planted(left_early=1.0, slow=3.0)
     measured["noisy"] = Measurement("noisy", np.array([[2.0, 2.0, 9.0, 9.0, 9.0]]))
     assert Race(measured, ("slow", "noisy"), {}).winner == "noisy"
-
-
-shapes_and_orders = st.lists(st.integers(1, 4), min_size=1, max_size=6).flatmap(
-    lambda shape: st.tuples(st.just(tuple(shape)), st.permutations(range(len(shape))))
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(shapes_and_orders)
-def test_merged_axes_are_the_same_transposition(drawn):
-    shape, order = drawn
-    array = np.arange(np.prod(shape)).reshape(shape)
-    merged, moved = merge_axes(shape, order)
-    expected = np.transpose(array, order)
-    got = np.transpose(array.reshape(merged), moved)
-    np.testing.assert_array_equal(got.ravel(), expected.ravel())
-    assert 1 not in merged
-    assert not any(b == a + 1 for a, b in itertools.pairwise(moved))
-
-
-@settings(max_examples=300, deadline=None)
-@given(shapes_and_orders)
-def test_two_transpositions_make_one(drawn):
-    shape, order = (tuple(16 * size for size in drawn[0]), drawn[1])
-    split = split_transpose(shape, order, 4)
-    if split is None:
-        return
-    array = np.broadcast_to(np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1)), shape)
-    expected = np.transpose(array, order).shape
-    tags = np.arange(len(split.shape))
-    assert tags[list(split.first)][list(split.second)].tolist() == list(merge_axes(shape, order)[1])
-    assert np.prod(split.shape) == np.prod(expected)
-    assert split.seconds(4) < transpose_seconds(shape, order, 4)
-
-
-def test_transpositions_are_told_apart():
-    shape = (20, 20, 20, 20)
-    seconds = {
-        order: transpose_seconds(shape, order, 4) for order in itertools.permutations(range(4))
-    }
-    kept = {order for order in seconds if order[-1] == 3}
-    # One matrix, or a batch of matrices, once the axes that stay side by side are merged.
-    tiled = {(0, 1, 3, 2), (0, 2, 3, 1), (0, 3, 1, 2), (1, 2, 3, 0), (2, 3, 0, 1), (3, 0, 1, 2)}
-    scattered = set(seconds) - kept - tiled
-    assert min(seconds[order] for order in scattered) > 3 * max(seconds[o] for o in kept | tiled)
-    assert min(seconds, key=seconds.get) == (0, 1, 2, 3)
-    assert all(split_transpose(shape, order, 4) for order in scattered)
-    assert not any(split_transpose(shape, order, 4) for order in kept | tiled)
-
-
-def transposition(shape, order):
-    given, result = (",".join(map(str, s)) for s in (shape, [shape[axis] for axis in order]))
-    return onnx.parser.parse_model(
-        f'<ir_version: 10, opset_import: ["": 18]> g (float[{given}] X) => '
-        f"(float[{result}] Y) {{ Y = Transpose<perm={list(order)}>(X) }}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("shape", "order"),
-    [
-        ((20, 21, 22, 23), (0, 3, 2, 1)),
-        ((20, 21, 22, 23), (3, 2, 1, 0)),
-        ((20, 1, 22, 23, 20), (4, 3, 1, 2, 0)),
-        ((8, 2, 10, 2, 12, 16), (5, 2, 3, 4, 0, 1)),
-    ],
-)
-def test_a_split_model_computes_the_same_and_stays_split(tmp_path, shape, order):
-    model = transposition(shape, order)
-    written = model.SerializeToString()
-    split = split_transposes(model)
-    assert model.SerializeToString() == written
-    value = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    expected = value.transpose(order)
-    for got in (
-        make_session(split, provider="cpu").run(None, {"X": value})[0],
-        ReferenceEvaluator(split).run(None, {"X": value})[0],
-    ):
-        np.testing.assert_array_equal(got, expected)
-    ran = optimized_model(split, provider="cpu", cache=tmp_path)
-    assert sum(node.op_type == "Transpose" for node in ran.graph.node) == 2
-
-
-def test_a_model_without_a_slow_transposition_is_left_alone():
-    assert split_transposes(transposition((20, 20, 20, 20), (0, 2, 1, 3))) is None
-    assert split_transposes(transposition(("n", 20, 20, 20), (0, 3, 2, 1))) is None
-
-
-def test_estimates_follow_the_work():
-    small, large = (decompose_einsum("ij,jk->ik", (n, n), (n, n)) for n in (64, 256))
-    times = [
-        estimate_steps(p.steps, dict(zip(p.input_names, p.shapes, strict=True)), 4).whole
-        for p in (small, large)
-    ]
-    assert 16 < times[1] / times[0] < 64
-    plan = decompose_einsum("bij,bjk->bik", (16, 64, 64), (16, 64, 64))
-    shapes = dict(zip(plan.input_names, plan.shapes, strict=True))
-    one, two = (estimate_steps(plan.steps, shapes, 4, threads=n).whole for n in (1, 2))
-    assert 1.5 < one / two <= 2
-
-
-def test_the_order_of_the_products_changes_the_estimate_of_einsum():
-    sizes = dict(zip("ijkl", (2, 200, 200, 2), strict=True))
-    good = estimate_einsum(["ij", "jk", "kl"], "il", sizes, 4)
-    bad = estimate_einsum(["ij", "kl", "jk"], "il", sizes, 4)
-    assert bad > 2 * good

@@ -1,26 +1,33 @@
 """Evaluate an equation on ONNX Runtime, numpy in and numpy out."""
 
 import functools
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ortmeter.einsum._cache import BoundedCache
-from ortmeter.einsum._running import Run, named_runner, small_runner
 from ortmeter.einsum.emit import einsum_model
 from ortmeter.einsum.plan import decompose_einsum
 from ortmeter.einsum.search import optimize_einsum
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.sessions import make_session
 
-__all__ = ["einsum", "einsum_cache"]
+if TYPE_CHECKING:
+    import onnxruntime
+
+_Array: TypeAlias = np.ndarray[Any, Any]
+_Run: TypeAlias = Callable[[Sequence[_Array]], _Array]
 
 _SESSIONS = 256
-_Array: TypeAlias = np.ndarray[Any, Any]
+# Copying this many bytes costs less than naming arrays at every call.
+_SMALL_BYTES = 32_768
+_NUMBERS = "biuf"
 
-#: What :func:`einsum` keeps, by equation, types, shapes and options; ``clear()`` drops it.
-einsum_cache: BoundedCache[Run] = BoundedCache(_SESSIONS)
+#: What :func:`einsum` keeps, the last used at the end, by equation, options, types and shapes.
+einsum_cache: OrderedDict[Hashable, _Run] = OrderedDict()
+_building = threading.Lock()
 
 
 def einsum(
@@ -77,16 +84,25 @@ def einsum(
     # The plain Einsum does not depend on the dimensions.
     sizes = [x.shape for x in arrays] if fixed else [x.ndim for x in arrays]
     key = (equation, optimize, decompose, threads, *[x.dtype for x in arrays], *sizes)
-    run = einsum_cache.find(key)
+    run = einsum_cache.get(key)
     if run is None:
-        build = functools.partial(_build, equation, arrays, optimize, decompose, threads or 0)
-        run = einsum_cache.get(key, build)
+        with _building:  # one at a time: two searches would disturb each other
+            run = einsum_cache.get(key)
+            if run is None:
+                run = _build(equation, arrays, optimize, decompose, threads or 0)
+                while len(einsum_cache) >= _SESSIONS:
+                    einsum_cache.popitem(last=False)
+                einsum_cache[key] = run
+    try:  # noqa: SIM105 - faster, at every call
+        einsum_cache.move_to_end(key)
+    except KeyError:  # dropped meanwhile
+        pass
     return run(arrays)
 
 
 def _build(
     equation: str, arrays: Sequence[_Array], optimize: bool, decompose: bool, threads: int
-) -> Run:
+) -> _Run:
     """Make what evaluates an equation on operands of these types, and shapes when they matter."""
     if not arrays:
         raise InvalidArgumentError(f"{equation!r} was given no operand. Accepted: one at least")
@@ -102,8 +118,53 @@ def _build(
     else:
         model = einsum_model(equation, *((None,) * x.ndim for x in arrays), dtype=common)
     session = make_session(model, provider="cpu", threads=threads)
-    return small_runner(session, arrays) if optimize or decompose else named_runner(session)
+    return _small_runner(session, arrays) if optimize or decompose else _named_runner(session)
 
 
 def _convert(dtype: Any, arrays: Sequence[_Array]) -> list[_Array]:
     return [x.astype(dtype, copy=False) for x in arrays]
+
+
+def _named_runner(session: "onnxruntime.InferenceSession") -> _Run:
+    inputs = [node.name for node in session.get_inputs()]
+    outputs = [node.name for node in session.get_outputs()]
+    run = session.run
+
+    def call(operands: Sequence[_Array]) -> _Array:
+        found: _Array = run(outputs, dict(zip(inputs, operands, strict=True)))[0]
+        return found
+
+    return call
+
+
+def _small_runner(session: "onnxruntime.InferenceSession", operands: Sequence[_Array]) -> _Run:
+    """Return what runs a session on arrays of the types and shapes of these operands.
+
+    Arrays that are small are copied to memory that was bound once, the result from there; a thread
+    that finds it in use names its arrays as usual.
+    """
+    named = _named_runner(session)
+    result = named(operands)
+    sizes = [x.nbytes for x in (*operands, result)]
+    if min(sizes) == 0 or sum(sizes) > _SMALL_BYTES or result.dtype.kind not in _NUMBERS:
+        return named
+    buffers, output = [np.empty(x.shape, x.dtype) for x in operands], np.empty_like(result)
+    binding = session.io_binding()
+    for node, buffer in zip(session.get_inputs(), buffers, strict=True):
+        binding.bind_cpu_input(node.name, buffer)
+    name, address = session.get_outputs()[0].name, output.ctypes.data
+    binding.bind_output(name, "cpu", 0, output.dtype, output.shape, address)
+    run, lock, copy = session.run_with_iobinding, threading.Lock(), np.copyto
+
+    def call(operands: Sequence[_Array]) -> _Array:
+        if not lock.acquire(blocking=False):
+            return named(operands)
+        try:
+            for buffer, operand in zip(buffers, operands, strict=True):
+                copy(buffer, operand)
+            run(binding)
+            return output.copy()
+        finally:
+            lock.release()
+
+    return call

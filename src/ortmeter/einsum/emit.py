@@ -1,29 +1,40 @@
 """Write a plan, or a plain Einsum, as an ONNX model."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
+import numpy as np
 import onnx
+import onnx.checker
 import onnx.defs
 import onnx.helper
+import onnx.numpy_helper
 
-from ortmeter.dtypes import DTypeLike, onnx_type, short_name
-from ortmeter.einsum._absorption import absorb_transposes
-from ortmeter.einsum._graph import GraphWriter
-from ortmeter.einsum._nodes import NodeWriter
-from ortmeter.einsum._operands import Operands, read_operands
-from ortmeter.einsum._reshaping import SizeReader
-from ortmeter.einsum._sizes import Shape
-from ortmeter.einsum._types import FUSED, compute_type
-from ortmeter.einsum.errors import EinsumError
+from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type, short_name
+from ortmeter.einsum.cost import Split, split_transpose
+from ortmeter.einsum.parse import Axes, EinsumError, Operands, Shape, read_operands
+from ortmeter.einsum.steps import Step, result_name
 from ortmeter.errors import InvalidArgumentError
 
-if TYPE_CHECKING:
-    from ortmeter.einsum.result import EinsumPlan
-
-__all__ = ["einsum_model", "emit_model"]
-
-_FIRST_OPSET = 15  # Shape takes the dimensions to read since this one
+_TENSOR = onnx.TensorProto
+#: Types that com.microsoft.FusedMatMul takes.
+FUSED = {_TENSOR.FLOAT, _TENSOR.DOUBLE, _TENSOR.FLOAT16}
+# The CPU provider of ONNX Runtime 1.31 has no kernel of MatMul, ReduceSum or Mul for some types
+# that the operators accept. What replaces them gives the same result: integers are the same modulo
+# a power of two, sums of booleans are positive when one is true.
+_COMPUTE: dict[int, int] = {
+    **{x: x for x in (_TENSOR.FLOAT, _TENSOR.DOUBLE, _TENSOR.FLOAT16)},
+    **{x: x for x in (_TENSOR.INT32, _TENSOR.INT64)},
+    **dict.fromkeys((_TENSOR.INT8, _TENSOR.UINT8, _TENSOR.INT16, _TENSOR.UINT16), _TENSOR.INT32),
+    **dict.fromkeys((_TENSOR.UINT32, _TENSOR.UINT64), _TENSOR.INT64),
+    **dict.fromkeys((_TENSOR.BOOL, _TENSOR.BFLOAT16), _TENSOR.FLOAT),
+}
 _SUMS = {"matmul", "mul", "reduce_sum"}
+_FIRST_OPSET = 15  # Shape takes the dimensions to read since this one
+_CONTRIB = "com.microsoft"
+_END = 2**63 - 1
+_COPY, _INFER = 0, -1  # sizes in the shape that Reshape reads
 
 
 def einsum_model(
@@ -63,71 +74,245 @@ def einsum_model(
     >>> [node.op_type for node in model.graph.node]
     ['Einsum']
     """
-    _check_opset(opset)
     operands = read_operands(equation, shapes_or_operands, dtype)
     parsed = operands.equation
-    writer = GraphWriter()
-    names = [f"X{i}" for i in range(len(operands.shapes))]
+    writer = _Writer(operands)
     # The operator does not broadcast an ellipsis that stands for fewer dimensions in an operand,
     # nor does it sort the letters of an implicit result as NumPy does.
     text = equation if "->" in equation and "..." not in equation else parsed.with_letters()
-    writer.node("Einsum", names, "Y", equation=text)
+    writer.node("Einsum", operands.names, "Y", equation=text)
     # Nor does the inference of shapes know that a size of 1 is broadcast.
     stretched = "".join(operands.sizes.stretched)
     shape = [None if x in stretched else operands.sizes.of[x] for x in parsed.output]
-    return _finish(writer, operands, onnx_type(operands.dtype), opset, tuple(shape))
+    return writer.model(onnx_type(operands.dtype), opset, tuple(shape))
 
 
 def emit_model(
-    plan: "EinsumPlan", *, dtype: DTypeLike, opset: int, contrib: bool, compute: DTypeLike | None
+    operands: Operands,
+    steps: Sequence[Step],
+    *,
+    dtype: DTypeLike | None = None,
+    opset: int = 18,
+    contrib: bool = False,
+    compute: DTypeLike | None = None,
+    split: bool = False,
 ) -> onnx.ModelProto:
-    """Write a plan as a model, see :meth:`~ortmeter.einsum.EinsumPlan.to_onnx`.
+    """Write steps as a model, see :meth:`~ortmeter.einsum.EinsumPlan.to_onnx`.
 
-    Parameters
-    ----------
-    plan : EinsumPlan
-        What to write.
-    dtype, opset, contrib, compute
-        As in :meth:`~ortmeter.einsum.EinsumPlan.to_onnx`.
+    *split* writes slow transpositions of known shapes as two fast ones.
     """
-    _check_opset(opset)
-    kind = inner = onnx_type(dtype)
-    if any(step.kind in _SUMS for step in plan.steps):  # moves take every type
-        kind, inner = _types(plan, dtype, compute)
-    steps = list(plan.steps)
+    kind = inner = onnx_type(operands.dtype if dtype is None else dtype)
+    if any(step.kind in _SUMS for step in steps):  # moves take every type
+        inner = _compute_type(kind, compute, operands.equation.text)
     flags: dict[str, dict[str, int]] = {}
     if contrib and inner in FUSED:
         steps, flags = absorb_transposes(steps)
-    writer = GraphWriter()
-    letters = list(zip(plan.input_names, plan.parsed.inputs, strict=True))
-    reader = SizeReader(writer, letters, plan.sizes.stretched)
-    nodes = NodeWriter(writer, reader, flags)
+    writer = _Writer(operands, flags)
     # What is cast has the name of the type that it is cast to.
     suffix = "" if inner == kind else f"_{short_name(inner)}"
     if suffix:
-        for name in plan.input_names:
+        for name in operands.names:
             writer.node("Cast", [name], name + suffix, to=inner)
-    renamed = {name: name + suffix for name in (*plan.input_names, "Y")}
+    renamed = {name: name + suffix for name in (*operands.names, "Y")}
+    itemsize = numpy_dtype(inner).itemsize if split else None
     for step in steps:
-        nodes.write(step, renamed)
-        writer.describe(renamed.get(step.output, step.output), inner, step.shape)
+        inputs = [renamed.get(name, name) for name in step.inputs]
+        output = renamed.get(step.output, step.output)
+        writer.step(step, inputs, output, itemsize)
+        writer.describe(output, inner, step.shape)
     if suffix:
         writer.node("Cast", ["Y" + suffix], "Y", to=kind)
     elif not steps:
         writer.node("Identity", ["X0"], "Y")
-    return _finish(writer, plan.operands, kind, opset, plan.sizes.shape(tuple(plan.parsed.output)))
+    return writer.model(kind, opset, operands.sizes.shape(tuple(operands.equation.output)))
 
 
-def _finish(
-    writer: GraphWriter, operands: Operands, kind: int, opset: int, shape: Shape
-) -> onnx.ModelProto:
-    equation = operands.equation
-    inputs = [
-        _info(f"X{i}", kind, letters, own)
-        for i, (letters, own) in enumerate(zip(equation.inputs, operands.shapes, strict=True))
-    ]
-    output = _info("Y", kind, equation.output, shape)
-    return writer.model(equation.text.strip() or "einsum", inputs, output, opset)
+def _compute_type(kind: int, compute: DTypeLike | None, equation: str) -> int:
+    if kind not in _COMPUTE:
+        raise EinsumError(
+            f"Einsum of {short_name(kind)} is not possible: no ONNX operator multiplies matrices "
+            f"of this type. Accepted: {', '.join(map(short_name, _COMPUTE))}",
+            equation,
+            0,
+            len(equation),
+        )
+    return _COMPUTE[kind] if compute is None else onnx_type(compute)
+
+
+class _Writer:
+    """Collects the nodes and the constants of a model, under names that say what they hold."""
+
+    def __init__(
+        self, operands: Operands, flags: Mapping[str, Mapping[str, int]] | None = None
+    ) -> None:
+        self._operands = operands
+        self._flags = flags or {}
+        self._nodes: dict[str, onnx.NodeProto] = {}
+        self._constants: dict[str, onnx.TensorProto] = {}
+        self._infos: list[onnx.ValueInfoProto] = []
+        # The inputs that tell the size of each letter: a stretched one does not.
+        inputs = zip(
+            operands.names, operands.equation.inputs, operands.sizes.stretched, strict=True
+        )
+        self._homes = {
+            letter: (name, axis)
+            for name, letters, stretched in inputs
+            for axis, letter in enumerate(letters)
+            if letter not in stretched
+        }
+
+    def node(self, op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Add the node that makes a result, once, and return the name of the result."""
+        if output not in self._nodes:
+            self._nodes[output] = onnx.helper.make_node(
+                op_type, inputs, [output], name=f"{op_type}_{output}", **attributes
+            )
+        return output
+
+    def constant(self, role: str, values: Sequence[int]) -> str:
+        name = "_".join((role, *(str(v).replace("-", "m") for v in values)))
+        self._constants[name] = onnx.numpy_helper.from_array(np.array(values, np.int64), name)
+        return name
+
+    def describe(self, name: str, kind: int, shape: Shape) -> None:
+        self._infos.append(onnx.helper.make_tensor_value_info(name, kind, shape))
+
+    def model(self, kind: int, opset: int, shape: Shape) -> onnx.ModelProto:
+        """Make the model of a result of this type and shape, and check it."""
+        last = onnx.defs.onnx_opset_version()
+        if not _FIRST_OPSET <= opset <= last:
+            raise InvalidArgumentError(f"opset={opset}. Accepted: {_FIRST_OPSET} to {last}")
+        equation = self._operands.equation
+        tensors = zip(
+            (*self._operands.names, "Y"),
+            (*equation.inputs, equation.output),
+            (*self._operands.shapes, shape),
+            strict=True,
+        )
+        *inputs, output = (_info(name, kind, letters, own) for name, letters, own in tensors)
+        opsets = [onnx.helper.make_opsetid("", opset)]
+        if any(node.domain == _CONTRIB for node in self._nodes.values()):
+            opsets.append(onnx.helper.make_opsetid(_CONTRIB, 1))
+        graph = onnx.helper.make_graph(
+            list(self._nodes.values()),
+            equation.text.strip() or "einsum",
+            inputs,
+            [output],
+            list(self._constants.values()),
+            value_info=[info for info in self._infos if info.name != output.name],
+        )
+        model = onnx.helper.make_model(
+            graph,
+            opset_imports=opsets,
+            ir_version=onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True),
+            producer_name="ortmeter",
+        )
+        onnx.checker.check_model(model, full_check=True)
+        return model
+
+    def step(self, step: Step, inputs: Sequence[str], output: str, itemsize: int | None) -> None:
+        """Write a step; the slow transpositions in two when the size of an element is given."""
+        match step.kind:
+            case "diagonal":
+                self._diagonal(step, inputs[0], output)
+            case "reshape":
+                self._reshape(step, inputs[0], output)
+            case "transpose":
+                split = None if itemsize is None else _split(step, itemsize)
+                if split is None:
+                    self.node("Transpose", inputs, output, perm=step.where)
+                else:
+                    self._split_transpose(
+                        split, cast("Sequence[int]", step.shape), inputs[0], output
+                    )
+            case "reduce_sum":
+                axes = self.constant("axes", step.where)
+                self.node("ReduceSum", [*inputs, axes], output, keepdims=0)
+            case "mul":
+                self.node("Mul", inputs, output)
+            case "matmul" if step.output in self._flags:
+                flags = self._flags[step.output]
+                self.node("FusedMatMul", inputs, output, domain=_CONTRIB, **flags)
+            case "matmul":
+                self.node("MatMul", inputs, output)
+
+    def _diagonal(self, step: Step, source: str, output: str) -> None:
+        """Merge two axes of size n: their diagonal is every (n + 1)th element."""
+        (axis,) = step.where
+        letter, size = step.axes[axis], step.shape[axis]
+        if isinstance(size, int):
+            square, stride = size * size, self.constant("stride", [size + 1])
+        else:
+            one = self.constant("one", [1])
+            square, stride = None, self.node("Add", [self._size(letter), one], f"stride_{letter}")
+        merged = replace(
+            step,
+            axes=(*step.axes[:axis], letter * 2, *step.axes[axis + 1 :]),
+            shape=(*step.shape[:axis], square, *step.shape[axis + 1 :]),
+        )
+        flat = f"{output}_merged"
+        self._reshape(merged, source, flat)
+        bounds = [
+            self.constant(role, [value])
+            for role, value in (("start", 0), ("end", _END), ("axis", axis))
+        ]
+        self.node("Slice", [flat, *bounds, stride], output)
+
+    def _split_transpose(
+        self, split: Split, shape: Sequence[int], source: str, output: str
+    ) -> None:
+        """Write two transpositions.
+
+        ONNX Runtime joins those that follow one another, even around a ``Reshape``, into one that
+        may be much slower. It leaves ``Flatten`` alone, which costs nothing.
+        """
+        merges = len(split.shape) < len(shape)
+        if merges:
+            merged = self.constant("shape", split.shape)
+            source = self.node("Reshape", [source, merged], f"{output}_merged")
+        first = self.node("Transpose", [source], f"{output}_first", perm=split.first)
+        flat = self.node("Flatten", [first], f"{output}_flat", axis=1)
+        half = self.node("Reshape", [flat, self.constant("shape", split.middle)], f"{output}_half")
+        second = f"{output}_second" if merges else output
+        self.node("Transpose", [half], second, perm=split.second)
+        if merges:
+            self.node("Reshape", [second, self._shape(shape)], output)
+
+    def _reshape(self, step: Step, source: str, output: str) -> None:
+        """Write a reshape: its shape is a constant if it can be, else it is computed."""
+        before, after = step.input_axes[0], step.axes
+        added = [i for i, letters in enumerate(after) if not letters]
+        removed = [i for i, letters in enumerate(before) if not letters]
+        target = _target(before, step)
+        if [x for x in before if x] == [x for x in after if x] and not (added and removed):
+            axes = self.constant("axes", added or removed)
+            self.node("Unsqueeze" if added else "Squeeze", [source, axes], output)
+        elif all(isinstance(size, int) for size in target) or (cut := _cut(before, step)) is None:
+            # Without a known zero, a zero means a copy of the size of the same axis.
+            options = {"allowzero": 1} if 0 in step.shape else {}
+            self.node("Reshape", [source, self._shape(target)], output, **options)
+        else:
+            self.node("Flatten", [source], output, axis=cut)
+
+    def _shape(self, target: Sequence[int | str]) -> str:
+        """Return the name of a shape: integers are known, the others are letters."""
+        constants = [size for size in target if isinstance(size, int)]
+        if len(constants) == len(target):
+            return self.constant("shape", constants)
+        parts = [
+            self.constant("shape", [x]) if isinstance(x, int) else self._size(x) for x in target
+        ]
+        sizes = (str(x) if isinstance(x, int) else f"size{x}" for x in target)
+        name = "_".join(("shape", *sizes)).replace("-", "m")
+        return self.node("Concat", parts, name, axis=0)
+
+    def _size(self, letters: str) -> str:
+        """Return the name of a vector of one integer, the size of an axis."""
+        if len(letters) > 1:
+            factors = [self._size(letters[:-1]), self._size(letters[-1])]
+            return self.node("Mul", factors, f"size_{letters}")
+        source, axis = self._homes[letters]
+        return self.node("Shape", [source], f"size_{letters}", start=axis, end=axis + 1)
 
 
 def _info(name: str, kind: int, letters: str, shape: Shape) -> onnx.ValueInfoProto:
@@ -136,15 +321,105 @@ def _info(name: str, kind: int, letters: str, shape: Shape) -> onnx.ValueInfoPro
     return onnx.helper.make_tensor_value_info(name, kind, named)
 
 
-def _types(plan: "EinsumPlan", dtype: DTypeLike, compute: DTypeLike | None) -> tuple[int, int]:
-    try:
-        return compute_type(dtype, compute)
-    except InvalidArgumentError as cause:
-        text = plan.equation
-        raise EinsumError(str(cause), text, 0, len(text)) from cause
+def _target(before: Axes, step: Step) -> list[int | str]:
+    """Choose what each axis of the target shape is: an integer, or letters whose size is read."""
+    target: list[int | str] = []
+    empty = 0 in step.shape
+    for i, (letters, size) in enumerate(zip(step.axes, step.shape, strict=True)):
+        if isinstance(size, int):
+            target.append(size)
+        elif before[i : i + 1] == (letters,) and not empty:
+            target.append(_COPY)
+        else:
+            target.append(letters)
+    read = [i for i, size in enumerate(target) if isinstance(size, str)]
+    if read and not empty:
+        target[max(read, key=lambda i: len(step.axes[i]))] = _INFER
+    return target
 
 
-def _check_opset(opset: int) -> None:
-    last = onnx.defs.onnx_opset_version()
-    if not _FIRST_OPSET <= opset <= last:
-        raise InvalidArgumentError(f"opset={opset}. Accepted: {_FIRST_OPSET} to {last}")
+def _cut(before: Axes, step: Step) -> int | None:
+    """Find where to cut the axes to merge them into the two of a matrix, None otherwise."""
+    if len(step.axes) != 2 or 0 in step.shape:  # noqa: PLR2004 - a matrix
+        return None
+    merged = ["".join(before[:i]) for i in range(len(before) + 1)]
+    return merged.index(step.axes[0]) if step.axes[0] in merged else None
+
+
+def _split(step: Step, itemsize: int) -> Split | None:
+    sizes = dict(zip(step.where, step.shape, strict=True))
+    shape = [sizes[axis] for axis in range(len(sizes))]
+    known = [size for size in shape if isinstance(size, int)]
+    return split_transpose(known, step.where, itemsize) if len(known) == len(shape) else None
+
+
+def absorb_transposes(
+    steps: Sequence[Step],
+) -> tuple[Sequence[Step], dict[str, dict[str, int]]]:
+    """Let products read operands that are not transposed, as FusedMatMul does.
+
+    Return the steps without the transposes that disappear, and the attributes of the products that
+    absorb something, by result. A transpose that does not keep the last axis is replaced by one
+    that does, copies runs of elements and leaves the rest to the product.
+    """
+    # The axes of a step no longer tell how a product reads its operands: the flags do.
+    flags: dict[str, dict[str, int]] = {}
+    moves: dict[str, Step | None] = {}
+    sources: dict[str, str] = {}
+    made = {step.output: step for step in steps}
+    for step in steps:
+        for side, before in _transposed(step, made):
+            absorbed, order = _absorb(before.where, batch=len({*map(len, step.input_axes)}) == 1)
+            if not absorbed:
+                continue
+            flags.setdefault(step.output, {}).update({f"{flag}{side}": 1 for flag in absorbed})
+            moved = _reorder(before, order, made)
+            moves[before.output] = moved
+            sources[before.output] = before.inputs[0] if moved is None else moved.output
+    kept = (moves.get(step.output, step) for step in steps)
+    return [
+        replace(step, inputs=tuple(sources.get(name, name) for name in step.inputs))
+        for step in kept
+        if step is not None
+    ], flags
+
+
+def _transposed(step: Step, made: dict[str, Step]) -> Iterator[tuple[str, Step]]:
+    """Find the operands of a product of matrices that a step transposes."""
+    if step.kind != "matmul" or min(map(len, step.input_axes)) < 2:  # noqa: PLR2004 - a vector
+        return
+    for side, name in zip("AB", step.inputs, strict=True):
+        before = made.get(name)
+        if before is not None and before.kind == "transpose":
+            yield side, before
+
+
+def _absorb(
+    order: tuple[int, ...], *, batch: bool
+) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+    """Split a permutation: what a product absorbs, then what remains, None for nothing.
+
+    With ``transBatch`` the first axis of the operand comes after those of the batch; with ``trans``
+    its last two axes are then exchanged. Both operands of such a product have the same rank.
+    """
+    last = len(order) - 1
+    swapped = (*order[:-2], order[-1], order[-2])
+    identity = tuple(range(len(order)))
+    batch_last = (*range(1, last), 0, last)
+    if swapped == identity:
+        return ("trans",), None
+    if batch and order == batch_last:
+        return ("transBatch",), None
+    if batch and swapped == batch_last:
+        return ("trans", "transBatch"), None
+    # What remains copies runs of elements.
+    return (("trans",), swapped) if swapped[-1] == last else ((), None)
+
+
+def _reorder(step: Step, order: tuple[int, ...] | None, taken: Container[str]) -> Step | None:
+    if order is None:
+        return None
+    axes = tuple(step.input_axes[0][i] for i in order)
+    shape = (*step.shape[:-2], step.shape[-1], step.shape[-2])
+    root, _, _ = step.output.partition("_")
+    return replace(step, output=result_name(root, axes, taken), axes=axes, shape=shape, where=order)

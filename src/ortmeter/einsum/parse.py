@@ -1,17 +1,57 @@
-"""Read an equation: one letter per dimension of every operand and of the result."""
+"""Read an equation and its operands: the letters, their sizes, the type of the elements."""
 
+import math
+import operator
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from ortmeter.einsum.errors import EinsumError
+import numpy as np
 
-__all__ = ["Equation", "parse_equation"]
+from ortmeter.dtypes import DTypeLike, numpy_dtype
+from ortmeter.errors import FeedError, InvalidArgumentError
+
+Dim: TypeAlias = int | str | None
+Shape: TypeAlias = tuple[Dim, ...]
+#: Each axis of a tensor is the letters that were merged into it; none has size 1.
+Axes: TypeAlias = tuple[str, ...]
 
 _ITEM = re.compile(r"\.\.\.|->|[A-Za-z,]")
 _ELLIPSIS = "..."
+# What stands for an unknown size where orders of magnitude are compared.
+_TYPICAL = 16
+
+
+class EinsumError(InvalidArgumentError):
+    """An equation is not valid, or does not suit its operands.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, and what is accepted.
+    equation : str
+        The equation as it was given.
+    start : int
+        Position in the equation of the first wrong character.
+    length : int
+        How many characters are wrong.
+
+    Examples
+    --------
+    >>> print(EinsumError("'?' is not a letter", "i?->i", 1))
+    'i?->i': '?' is not a letter
+      i?->i
+       ^
+    """
+
+    def __init__(self, message: str, equation: str, start: int = 0, length: int = 1) -> None:
+        caret = " " * start + "^" * max(length, 1)
+        super().__init__(f"{equation!r}: {message}\n  {equation}\n  {caret}")
+        self.equation = equation
+        self.start = start
 
 
 @dataclass(frozen=True)
@@ -50,23 +90,6 @@ class Equation:
         return text.translate({ord(x): letter for x, letter in zip(hidden, free, strict=False)})
 
 
-@dataclass(frozen=True)
-class _Term:
-    """Tokens of an operand or of the result, and where they are."""
-
-    start: int
-    end: int
-    items: tuple[tuple[str, int], ...]
-
-    @property
-    def letters(self) -> list[str]:
-        return [item for item, _ in self.items if item != _ELLIPSIS]
-
-    @property
-    def has_ellipsis(self) -> bool:
-        return len(self.letters) < len(self.items)
-
-
 def parse_equation(equation: str, ranks: Sequence[int | None]) -> Equation:
     """Read an equation.
 
@@ -103,18 +126,35 @@ def parse_equation(equation: str, ranks: Sequence[int | None]) -> Equation:
     for term in (*terms, *([] if result is None else [result])):
         _check_one_ellipsis(equation, term)
     hidden = [_hidden_rank(equation, *pair) for pair in zip(terms, ranks, strict=True)]
-    broadcast = _names(max(hidden))
+    # No letter of an equation is a digit.
+    broadcast = "".join(str(i) if i < 10 else chr(0x100 + i) for i in range(max(hidden)))  # noqa: PLR2004
     spelled = [
         _spell(term, broadcast[len(broadcast) - rank :])
         for term, rank in zip(terms, hidden, strict=True)
     ]
-    inputs = tuple("".join(letter for letter, _ in places) for places in spelled)
     return Equation(
         equation,
-        inputs,
+        tuple("".join(letter for letter, _ in places) for places in spelled),
         _output(equation, terms, result, broadcast),
         tuple(tuple(place for _, place in places) for places in spelled),
     )
+
+
+@dataclass(frozen=True)
+class _Term:
+    """Tokens of an operand or of the result, and where they are."""
+
+    start: int
+    end: int
+    items: tuple[tuple[str, int], ...]
+
+    @property
+    def letters(self) -> list[str]:
+        return [item for item, _ in self.items if item != _ELLIPSIS]
+
+    @property
+    def has_ellipsis(self) -> bool:
+        return len(self.letters) < len(self.items)
 
 
 def _split(equation: str) -> tuple[list[_Term], _Term | None]:
@@ -158,31 +198,22 @@ def _check_one_ellipsis(equation: str, term: _Term) -> None:
 
 def _hidden_rank(equation: str, term: _Term, rank: int | None) -> int:
     """Count the dimensions that the ellipsis of an operand stands for."""
-    width = term.end - term.start
+    where = equation, term.start, term.end - term.start
     if rank is None:
         if not term.has_ellipsis:
             return 0
         raise EinsumError(
             "the shape of this operand is needed to know how many dimensions '...' stands for",
-            equation,
-            term.start,
-            width,
+            *where,
         )
     letters = len(term.letters)
     if rank < letters or (rank > letters and not term.has_ellipsis):
         raise EinsumError(
             f"this operand has {letters} letters{' or more' if term.has_ellipsis else ''}, its "
             f"array has {rank} dimensions",
-            equation,
-            term.start,
-            width,
+            *where,
         )
     return rank - letters
-
-
-def _names(count: int) -> str:
-    """Name the dimensions of an ellipsis: no letter of an equation is a digit."""
-    return "".join(str(i) if i < 10 else chr(0x100 + i) for i in range(count))  # noqa: PLR2004
 
 
 def _spell(term: _Term, broadcast: str) -> list[tuple[str, int]]:
@@ -212,3 +243,154 @@ def _output(equation: str, terms: list[_Term], result: _Term | None, broadcast: 
             result.end - result.start,
         )
     return "".join(letter for letter, _ in _spell(result, broadcast))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Size of every letter, and for each operand the letters along which its 1 is stretched."""
+
+    of: Mapping[str, Dim]
+    stretched: tuple[str, ...]
+
+    def shape(self, axes: Axes) -> Shape:
+        return tuple(self.of[x] if len(x) == 1 else self.count(x) for x in axes)
+
+    def count(self, letters: str) -> int | None:
+        """Elements of a tensor with these letters, None when a size is not known."""
+        sizes = [self.of[letter] for letter in letters]
+        if 0 in sizes:
+            return 0
+        known = [size for size in sizes if isinstance(size, int)]
+        return math.prod(known) if len(known) == len(sizes) else None
+
+    def weight(self, letters: str) -> int:
+        """Elements of a tensor with these letters, sizes that are not known being typical ones."""
+        sizes = (self.of[letter] for letter in letters)
+        return math.prod(size if isinstance(size, int) else _TYPICAL for size in sizes)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What an equation is applied to: shapes of the operands, sizes of the letters, one type."""
+
+    equation: Equation
+    shapes: tuple[Shape, ...]
+    sizes: Sizes
+    dtype: np.dtype[Any]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"X{i}" for i in range(len(self.shapes)))
+
+    def check_count(self, count: int) -> None:
+        if count != len(self.shapes):
+            raise FeedError(
+                f"{self.equation.text!r} has {len(self.shapes)} operands, {count} were given"
+            )
+
+    def actual_sizes(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+        """Find the size of every letter for arrays, whose shapes must be these ones."""
+        for i, (planned, shape) in enumerate(zip(self.shapes, shapes, strict=True)):
+            same = [not isinstance(p, int) or p == s for p, s in zip(planned, shape, strict=False)]
+            if len(planned) != len(shape) or not all(same):
+                raise FeedError(f"X{i} has shape {shape}, the plan was made for {planned}")
+        actual = _letter_sizes(self.equation, shapes)
+        both = zip(self.sizes.stretched, actual.stretched, strict=True)
+        for i, (known, stretched) in enumerate(both):
+            if set(stretched) - set(known):
+                raise FeedError(
+                    f"X{i} has size 1 along {stretched!r}, another operand has not: the plan "
+                    "supposes that sizes that are not known are equal"
+                )
+        return {letter: size for letter, size in actual.of.items() if isinstance(size, int)}
+
+
+def read_operands(
+    equation: str, shapes_or_operands: Sequence[Any], dtype: DTypeLike | None
+) -> Operands:
+    """Read an equation and its operands; without any, their ranks are those of the equation."""
+    if not isinstance(equation, str):
+        raise InvalidArgumentError(f"equation={equation!r}. Accepted: a text such as 'ij,jk->ik'")
+    given = shapes_or_operands or (None,) * (equation.count(",") + 1)
+    shapes = [_shape(operand) for operand in given]
+    parsed = parse_equation(equation, [None if s is None else len(s) for s in shapes])
+    known = tuple(
+        (None,) * len(letters) if shape is None else shape
+        for letters, shape in zip(parsed.inputs, shapes, strict=True)
+    )
+    kind = _dtype(given) if dtype is None else numpy_dtype(dtype)
+    return Operands(parsed, known, _letter_sizes(parsed, known), kind)
+
+
+def _shape(operand: Any) -> Shape | None:
+    if operand is None:
+        return None
+    if isinstance(operand, int | float | complex):
+        return ()
+    shape = getattr(operand, "shape", operand)
+    try:
+        if isinstance(shape, str):
+            raise TypeError("a name is not a shape")
+        return tuple(d if d is None or isinstance(d, str) else _size(d) for d in shape)
+    except TypeError as cause:
+        raise InvalidArgumentError(
+            f"{operand!r} is neither an array nor a shape. Accepted in a shape: integers from 0, "
+            "names, None"
+        ) from cause
+
+
+def _size(dimension: Any) -> int:
+    size = operator.index(dimension)
+    if size < 0:
+        raise TypeError(f"{size} is negative")
+    return size
+
+
+def _dtype(operands: Sequence[Any]) -> np.dtype[Any]:
+    found = {numpy_dtype(x.dtype) for x in operands if hasattr(x, "dtype")}
+    if len(found) > 1:
+        names = ", ".join(sorted(kind.name for kind in found))
+        raise InvalidArgumentError(f"Operands have several types: {names}. Accepted: one")
+    return found.pop() if found else np.dtype(np.float32)
+
+
+def _letter_sizes(equation: Equation, shapes: Sequence[Shape]) -> Sizes:
+    """Find the size of every letter: known sizes win over symbolic ones, those over unknown ones.
+
+    Sizes that are not known are supposed to be equal: only a known 1 is stretched.
+    """
+    found: dict[str, Dim] = {}
+    owned: list[dict[str, Dim]] = []
+    for letters, shape, places in zip(equation.inputs, shapes, equation.places, strict=True):
+        own: dict[str, Dim] = {}
+        for letter, size, place in zip(letters, shape, places, strict=True):
+            # Along a diagonal nothing is stretched.
+            own[letter] = _unify(equation, letter, own.get(letter, size), size, place)
+        for letter, size in own.items():
+            known = found.get(letter, size)
+            if known == 1:
+                found[letter] = size
+            elif size != 1:
+                place = places[letters.index(letter)]
+                found[letter] = _unify(equation, letter, known, size, place)
+        owned.append(own)
+    return Sizes(
+        found,
+        tuple("".join(x for x, size in own.items() if size == 1 != found[x]) for own in owned),
+    )
+
+
+def _unify(equation: Equation, letter: str, known: Dim, size: Dim, place: int) -> Dim:
+    if isinstance(known, int) and isinstance(size, int) and known != size:
+        is_letter = letter in string.ascii_letters
+        what = f"{letter!r}" if is_letter else "a dimension of '...'"
+        raise EinsumError(
+            f"{what} has size {size} here, {known} before. Accepted: equal sizes, or 1 in another "
+            "operand",
+            equation.text,
+            place,
+            1 if is_letter else 3,
+        )
+    if isinstance(known, int) or size is None:
+        return known
+    return size if isinstance(size, int) or known is None else known

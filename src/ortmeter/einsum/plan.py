@@ -1,18 +1,235 @@
-"""Turn an equation into steps."""
+"""Turn an equation into steps, and hold them."""
 
-from typing import Any
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import onnx
 
 from ortmeter.dtypes import DTypeLike
-from ortmeter.einsum._building import StepBuilder, Tensor
-from ortmeter.einsum._layout import Target
-from ortmeter.einsum._operands import read_operands
-from ortmeter.einsum._paths import Path, find_path, list_products
-from ortmeter.einsum._products import multiply
-from ortmeter.einsum.errors import EinsumError
-from ortmeter.einsum.parse import Equation
-from ortmeter.einsum.result import EinsumPlan
+from ortmeter.einsum.emit import emit_model
+from ortmeter.einsum.parse import EinsumError, Equation, Operands, Shape, Sizes, read_operands
+from ortmeter.einsum.products import Target, multiply
+from ortmeter.einsum.steps import Step, StepBuilder, Tensor, run_step
+from ortmeter.errors import InvalidArgumentError
 
-__all__ = ["decompose_einsum"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+_Array: TypeAlias = np.ndarray[Any, Any]
+Path: TypeAlias = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class EinsumPlan:
+    """Steps that compute an equation, made by :func:`~ortmeter.einsum.decompose_einsum`.
+
+    Parameters
+    ----------
+    operands : Operands
+        The equation, explicit, the shapes of its operands and their type.
+    steps : tuple of Step
+        What to do, in order. The operands are ``X0``, ``X1``, ...; the result of the last step is
+        ``Y``. Without a step, the result is the operand.
+    """
+
+    operands: Operands
+    steps: tuple[Step, ...] = field(repr=False)
+
+    @property
+    def equation(self) -> str:
+        """The equation as it was given."""
+        return self.parsed.text
+
+    @property
+    def parsed(self) -> Equation:
+        """The equation, explicit."""
+        return self.operands.equation
+
+    @property
+    def sizes(self) -> Sizes:
+        """Size of every letter."""
+        return self.operands.sizes
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Shape of each operand."""
+        return self.operands.shapes
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.operands.dtype
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the operands, which are also the inputs of the model."""
+        return self.operands.names
+
+    @property
+    def flop(self) -> int | None:
+        """Operations, None when a size is not known."""
+        return _total([step.flop for step in self.steps])
+
+    @property
+    def bytes_moved(self) -> int | None:
+        """Bytes read and written by all the steps, None when a size is not known."""
+        return _total([step.bytes_moved for step in self.steps])
+
+    @property
+    def largest_intermediate(self) -> int | None:
+        """Elements of the largest result of a step, None when a size is not known."""
+        counts = [self.sizes.count("".join(step.axes)) for step in self.steps]
+        known = [count for count in counts if count is not None]
+        return max(known, default=0) if len(known) == len(counts) else None
+
+    def to_onnx(
+        self,
+        dtype: DTypeLike | None = None,
+        opset: int = 18,
+        *,
+        contrib: bool = False,
+        compute: DTypeLike | None = None,
+    ) -> onnx.ModelProto:
+        """Make the model that executes the steps.
+
+        Parameters
+        ----------
+        dtype : dtype, optional
+            Type of the inputs and of the output, that of the plan by default.
+        opset : int
+            Version of the ONNX operators, from 15.
+        contrib : bool
+            Let products absorb transposes by ``com.microsoft.FusedMatMul``, which only ONNX Runtime
+            knows.
+        compute : dtype, optional
+            Type that sums and products use, when it is not *dtype*. By default, the one that the
+            CPU provider of ONNX Runtime needs: int32 for integers of 8 and 16 bits, int64 for
+            unsigned integers of 32 and 64 bits, float32 for bool and bfloat16.
+
+        Returns
+        -------
+        onnx.ModelProto
+            A checked model with the inputs :attr:`input_names` and the output ``Y``. The same plan
+            gives the same model.
+
+        Raises
+        ------
+        EinsumError
+            No ONNX operator sums products of this type: complex numbers, strings, floats and
+            integers of less than 16 and 8 bits.
+        InvalidArgumentError
+            The opset is not available.
+
+        Notes
+        -----
+        A size of 0 must be known when the model is made: with operands that turn out to be empty,
+        ONNX Runtime may refuse a reshape, or a product that absorbs a transpose.
+
+        Examples
+        --------
+        >>> from ortmeter.einsum import decompose_einsum
+        >>> model = decompose_einsum("bij,bkj->bki", (2, 3, 4), (2, 5, 4)).to_onnx()
+        >>> [node.op_type for node in model.graph.node]
+        ['Transpose', 'MatMul']
+        """
+        return emit_model(
+            self.operands, self.steps, dtype=dtype, opset=opset, contrib=contrib, compute=compute
+        )
+
+    def feeds(self, *operands: Any) -> dict[str, Any]:
+        """Name the operands as the inputs of the model.
+
+        Parameters
+        ----------
+        *operands : array
+            One for each operand of the equation.
+
+        Raises
+        ------
+        FeedError
+            There are more or fewer.
+        """
+        self.operands.check_count(len(operands))
+        return dict(zip(self.input_names, operands, strict=True))
+
+    def run(self, *operands: Any) -> _Array:
+        """Execute the steps with NumPy.
+
+        Parameters
+        ----------
+        *operands : array
+            One for each operand of the equation, of the shapes of the plan.
+
+        Returns
+        -------
+        array
+            The result.
+
+        Raises
+        ------
+        FeedError
+            The operands have not the number or the shapes that the plan was made for.
+        """
+        return self.results(*operands)[self.steps[-1].output if self.steps else "X0"]
+
+    def results(self, *operands: Any) -> dict[str, _Array]:
+        """Execute the steps with NumPy and keep every result.
+
+        Parameters
+        ----------
+        *operands : array
+            As for :meth:`run`.
+
+        Returns
+        -------
+        dict of str to array
+            The operands, then the result of each step, by name.
+        """
+        found = {name: np.asarray(x) for name, x in self.feeds(*operands).items()}
+        sizes = self.operands.actual_sizes([x.shape for x in found.values()])
+        for step in self.steps:
+            found[step.output] = run_step(step, [found[name] for name in step.inputs], sizes)
+        return found
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Describe the steps.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per step: ``kind``, ``inputs``, ``output``, ``subscripts``, ``shape``, ``flop``,
+            ``bytes_moved``.
+        """
+        import pandas as pd
+
+        columns = ("kind", "inputs", "output", "subscripts", "shape", "flop", "bytes_moved")
+        rows = [[getattr(step, name) for name in columns] for step in self.steps]
+        return pd.DataFrame(rows, columns=list(columns))
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                step.kind,
+                step.subscripts,
+                f"{', '.join(step.inputs)} -> {step.output}",
+                "x".join(str("?" if size is None else size) for size in step.shape) or "scalar",
+                _count(step.flop),
+                _count(step.bytes_moved),
+            )
+            for step in self.steps
+        ]
+        total = ("total", str(self.parsed), "", "", _count(self.flop), _count(self.bytes_moved))
+        header = ("step", "subscripts", "results", "shape", "FLOP", "bytes")
+        return _align([header, *rows, total])
+
+    def _repr_html_(self) -> str:
+        # Drawings are above this layer: they are only reached when a notebook shows a plan.
+        plotting = importlib.import_module("ortmeter.plotting")
+        drawing = plotting.draw_model(self.to_onnx(), title=self.equation)
+        return str(drawing._repr_html_())
 
 
 def decompose_einsum(
@@ -69,17 +286,47 @@ def decompose_einsum(
     >>> plan.flop
     240
     """
-    operands = read_operands(equation, shapes_or_operands, dtype)
+    return make_plan(read_operands(equation, shapes_or_operands, dtype), order=order, path=path)
+
+
+def make_plan(
+    operands: Operands,
+    *,
+    order: str | None = None,
+    path: Path | None = None,
+    elementwise: bool = False,
+) -> EinsumPlan:
+    """Plan an equation that was read; *elementwise* makes no product of matrices."""
     parsed, sizes = operands.equation, operands.sizes
     if order is not None:
         _check_order(order, parsed)
     builder = StepBuilder(sizes, operands.dtype.itemsize)
-    tensors = _prepare(builder, parsed)
+    live = dict(enumerate(_prepare(builder, parsed)))
     if path is None:
-        path = find_path([tensor.letters for tensor in tensors], parsed.output, sizes)
-    products = list_products(path, len(tensors))
-    result = _multiply(builder, tensors, parsed.output, products, order)
-    return EinsumPlan(operands, builder.finish(result))
+        path = _find_path([tensor.letters for tensor in live.values()], parsed.output, sizes)
+    products = _list_products(path, len(live))
+    for number, (i, j) in enumerate(products, len(live)):
+        left, right = live.pop(i), live.pop(j)
+        others = {x: tensor.letters for x, tensor in live.items()}
+        kept = set(parsed.output).union(*others.values())
+        letters = left.letters + right.letters
+        target = _target(letters, parsed.output, others, products, number)
+        live[number] = multiply(
+            builder, left, right, kept, target=target, order=order, elementwise=elementwise
+        )
+    (result,) = live.values()
+    return EinsumPlan(operands, builder.finish(builder.transpose(result, tuple(parsed.output))))
+
+
+def _check_order(order: str, equation: Equation) -> None:
+    letters = set().union(*equation.inputs)
+    if sorted(order) != sorted(letters):
+        raise EinsumError(
+            f"order={order!r} is not a permutation of its letters, {''.join(sorted(letters))!r}",
+            equation.text,
+            0,
+            len(equation.text),
+        )
 
 
 def _prepare(builder: StepBuilder, equation: Equation) -> list[Tensor]:
@@ -99,23 +346,38 @@ def _prepare(builder: StepBuilder, equation: Equation) -> list[Tensor]:
     return tensors
 
 
-def _multiply(
-    builder: StepBuilder,
-    tensors: list[Tensor],
-    output: str,
-    products: list[tuple[int, int]],
-    order: str | None,
-) -> Tensor:
-    """Multiply the operands two by two, then give the result its order."""
-    live = dict(enumerate(tensors))
-    for number, (i, j) in enumerate(products, len(tensors)):
-        left, right = live.pop(i), live.pop(j)
-        others = {x: tensor.letters for x, tensor in live.items()}
-        kept = set(output).union(*others.values())
-        target = _target(left.letters + right.letters, output, others, products, number)
-        live[number] = multiply(builder, left, right, kept, target=target, order=order)
-    (result,) = live.values()
-    return builder.transpose(result, tuple(output))
+def _find_path(inputs: Sequence[str], output: str, sizes: Sizes) -> Path:
+    """Find in which order to multiply operands, as opt_einsum does."""
+    if len(inputs) <= 2:  # noqa: PLR2004 - there is nothing to choose
+        return [tuple(range(len(inputs)))]
+    from opt_einsum.paths import auto
+
+    weights = {x: sizes.weight(x) for x in sizes.of}
+    return [*auto([frozenset(letters) for letters in inputs], frozenset(output), weights)]
+
+
+def _list_products(path: Path, count: int) -> list[tuple[int, int]]:
+    """List the pairs that a path multiplies: operands have numbers from 0, results from *count*."""
+    products: list[tuple[int, int]] = []
+    numbers = list(range(count))
+    for group in path:
+        if not group or len(set(group)) < len(group) or not set(group) <= set(range(len(numbers))):
+            raise InvalidArgumentError(
+                f"path={list(path)!r}: {tuple(group)} does not pick distinct operands among "
+                f"{len(numbers)}"
+            )
+        first, *others = (numbers[i] for i in group)
+        numbers = [number for i, number in enumerate(numbers) if i not in group]
+        for other in others:
+            products.append((first, other))
+            first = count + len(products) - 1
+        numbers.append(first)
+    if len(numbers) != 1:
+        raise InvalidArgumentError(
+            f"path={list(path)!r} leaves {len(numbers)} operands out of {count}. Accepted: it "
+            "leaves one"
+        )
+    return products
 
 
 def _target(
@@ -142,12 +404,24 @@ def _target(
     return "".join(batch), "".join(own), "".join(summed)
 
 
-def _check_order(order: str, equation: Equation) -> None:
-    letters = set().union(*equation.inputs)
-    if sorted(order) != sorted(letters):
-        raise EinsumError(
-            f"order={order!r} is not a permutation of its letters, {''.join(sorted(letters))!r}",
-            equation.text,
-            0,
-            len(equation.text),
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _count(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _align(rows: Sequence[tuple[str, ...]]) -> str:
+    """Align a table: texts on the left, the last two columns on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    numeric = len(widths) - 2
+    lines = (
+        "  ".join(
+            cell.ljust(width) if i < numeric else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,24 +1,102 @@
 """Find the fastest model of an equation, by its estimated cost or by its time."""
 
+import functools
+import itertools
+import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import onnx
+import onnx.shape_inference
 
-from ortmeter.einsum._candidates import EinsumCandidate, list_candidates
-from ortmeter.einsum._operands import read_operands
-from ortmeter.einsum._race import Race, race
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.dtypes import onnx_type
+from ortmeter.einsum.cost import estimate_einsum, estimate_steps
+from ortmeter.einsum.emit import FUSED, absorb_transposes, einsum_model, emit_model
+from ortmeter.einsum.parse import Operands, read_operands
+from ortmeter.einsum.plan import EinsumPlan, make_plan
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.progress import progress_bar
+from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.sessions import make_session
+from ortmeter.timing import Measurement, measure
 from ortmeter.timing.measurement import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["EinsumSearch", "optimize_einsum"]
+_Path: TypeAlias = tuple[tuple[int, ...], ...]
+_Run: TypeAlias = Callable[[], None]
+
+_MOST_ORDERS = 120
+_LARGER = 8  # times the operands: what a product element by element may write
+_START_SHARE = 0.4  # of the budget, after which no model is started
+_RUNS_AROUND = 3  # warm-up and calibration of measure
+_WARM_RUNS, _WARM_S = 8, 0.05
+_HOPELESS = 2.0  # times the best
+_SAMPLE_S = 2e-4  # a sample of measure lasts as long, at least
+
+
+@dataclass(frozen=True, eq=False)
+class EinsumCandidate:
+    """A model of an equation.
+
+    Parameters
+    ----------
+    name : str
+        ``Einsum``, or what tells a decomposition from the others.
+    plan : EinsumPlan
+        Its steps. Those of an ``Einsum`` only estimate its cost.
+    cost : float
+        Estimated seconds of a run.
+    order : str, optional
+        Order of the letters, None when it was chosen product by product.
+    path : tuple of tuple of int, optional
+        Operands multiplied at each step, None for that of opt_einsum.
+    decomposed : bool
+        False for the plain ``Einsum``.
+    contrib : bool
+        Whether products absorb transpositions by ``com.microsoft.FusedMatMul``.
+    split : bool
+        Whether slow transpositions are two fast ones.
+    """
+
+    name: str
+    plan: EinsumPlan
+    cost: float
+    order: str | None = None
+    path: _Path | None = None
+    decomposed: bool = True
+    contrib: bool = False
+    split: bool = False
+
+    @functools.cached_property
+    def model(self) -> onnx.ModelProto:
+        """The model, whose inputs are the operands in their order."""
+        plan = self.plan
+        if not self.decomposed:
+            return einsum_model(plan.equation, *plan.shapes, dtype=plan.dtype)
+        return emit_model(plan.operands, plan.steps, contrib=self.contrib, split=self.split)
+
+
+@dataclass(frozen=True)
+class Race:
+    """Times of the models that ran, a single sample for those that were left early.
+
+    The finalists were compared until the end; those without a kernel were refused for a reason.
+    """
+
+    measured: Mapping[str, Measurement]
+    finalists: tuple[str, ...]
+    refused: Mapping[str, str]
+
+    @property
+    def winner(self) -> str:
+        """Finalist of lowest first quartile: what disturbs a machine only adds time."""
+        return min(self.finalists, key=lambda name: self.measured[name].quartiles[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +110,8 @@ class EinsumSearch:
     candidates : tuple of EinsumCandidate
         All of them, the lowest estimated cost first.
     best : EinsumCandidate
-        The one of lowest cost, or the one of lowest median among those compared until the end.
+        The one of lowest cost, or the one of lowest first quartile among those compared until the
+        end: what disturbs a machine only adds time.
     race : Race or None
         The times, None for a search by cost.
     seconds : float
@@ -174,38 +253,29 @@ def optimize_einsum(
         )
     begin = time.perf_counter()
     read = read_operands(equation, operands, None)
-    shapes = [tuple(size for size in shape if isinstance(size, int)) for shape in read.shapes]
-    if not operands or shapes != list(read.shapes):
+    if not operands or not all(isinstance(size, int) for shape in read.shapes for size in shape):
         raise InvalidArgumentError(
             f"{equation!r} has operands of shapes {read.shapes}. Accepted: operands, or known "
             "shapes"
         )
-    candidates = list_candidates(
-        equation,
-        *shapes,
-        dtype=read.dtype,
-        every_order=by == "time",
-        threads=threads,
-        seed=seed,
-    )
+    candidates = list_candidates(read, every_order=by == "time", threads=threads, seed=seed)
     found, best = None, candidates[0]
-    plain = next(c for c in candidates if not c.decomposed)
-    resolved = resolve_provider(provider) if isinstance(provider, str) else provider
+    provider = resolve_provider(provider)
     if by == "time":
+        plain = next(c for c in candidates if not c.decomposed)
         found = race(
             {c.name: c for c in [best, plain, *candidates]},
             _arrays(operands, read.dtype, seed),
             baseline=plain.name,
-            provider=resolved,
+            provider=provider,
             threads=threads,
             budget_s=budget - (time.perf_counter() - begin),
             seed=seed,
         )
         best = next(c for c in candidates if c.name == found.winner)
-    settings = {"provider": str(resolved), "threads": threads, "budget": budget, "seed": seed}
-    return EinsumSearch(
-        equation, tuple(candidates), best, found, time.perf_counter() - begin, settings
-    )
+    settings = {"provider": str(provider), "threads": threads, "budget": budget, "seed": seed}
+    seconds = time.perf_counter() - begin
+    return EinsumSearch(equation, tuple(candidates), best, found, seconds, settings)
 
 
 def _arrays(operands: tuple[Any, ...], dtype: np.dtype[Any], seed: int) -> list[Any]:
@@ -217,3 +287,222 @@ def _arrays(operands: tuple[Any, ...], dtype: np.dtype[Any], seed: int) -> list[
         else rng.standard_normal(x).astype(dtype)
         for x in operands
     ]
+
+
+def list_candidates(
+    operands: Operands, *, every_order: bool = True, threads: int = 1, seed: int = 0
+) -> list[EinsumCandidate]:
+    """Write the models that differ, the most promising first; one of them is the plain Einsum.
+
+    *every_order* False leaves the order of the letters to the plan, which is a hundred times
+    shorter.
+    """
+    plain = make_plan(operands)
+    found: dict[object, EinsumCandidate] = {}
+    orders = distinct_orders(operands, np.random.default_rng(seed)) if every_order else []
+    for name, plan, choice in _plans(plain, orders, paths=every_order):
+        for candidate in _variants(EinsumCandidate(name, plan, 0.0, **choice), threads):
+            key = (plan.steps, candidate.contrib, candidate.split)
+            found.setdefault(key, candidate)
+    equation, sizes = operands.equation, cast("Mapping[str, int]", operands.sizes.of)
+    cost = estimate_einsum(equation.inputs, equation.output, sizes, operands.dtype.itemsize)
+    # The plan of the plain operator only describes the equation.
+    einsum = EinsumCandidate("Einsum", plain, cost, decomposed=False)
+    return sorted([einsum, *found.values()], key=lambda c: c.cost)
+
+
+def distinct_orders(operands: Operands, rng: np.random.Generator) -> list[str]:
+    """List orders of the letters that may give distinct graphs, drawn when there are over 120.
+
+    With two operands, only the order inside each group matters (batch, rows, columns, summed
+    letters), and which of rows and columns comes first: one order stands for all those that agree
+    on that.
+    """
+    if len(operands.shapes) < 2:  # noqa: PLR2004 - no product
+        return []
+    groups = _groups(operands)
+    if math.prod(math.factorial(len(group)) for group in groups) <= _MOST_ORDERS:
+        choices = itertools.product(*map(itertools.permutations, groups))
+        chosen = [tuple(map("".join, choice)) for choice in choices]
+    else:
+        chosen = [
+            tuple("".join(rng.permutation(list(group))) for group in groups)
+            for _ in range(_MOST_ORDERS)
+        ]
+    orders = [
+        "".join(part)
+        for batch, rows, columns, *others in chosen
+        for part in ((batch, rows, columns, *others), (batch, columns, rows, *others))
+    ]
+    return list(dict.fromkeys(orders))
+
+
+def _groups(operands: Operands) -> tuple[str, ...]:
+    """Letters that a product treats alike; all of them when there are several products."""
+    inputs, output = operands.equation.inputs, operands.equation.output
+    letters = "".join(dict.fromkeys("".join(inputs)))
+    if len(inputs) != 2:  # noqa: PLR2004 - one product
+        return letters, "", ""
+    left, right = (
+        set(x) - set(stretched)
+        for x, stretched in zip(inputs, operands.sizes.stretched, strict=True)
+    )
+    shared = left & right
+    groups = (shared & set(output), left - shared, right - shared, shared - set(output))
+    named = ["".join(x for x in letters if x in group) for group in groups]
+    rest = "".join(x for x in letters if not any(x in group for group in named))
+    return (*named, rest)
+
+
+def _plans(
+    plain: EinsumPlan, orders: Sequence[str], *, paths: bool
+) -> Iterator[tuple[str, EinsumPlan, dict[str, Any]]]:
+    """Plans of each order and path, with their names."""
+    operands = plain.operands
+    count = len(operands.shapes)
+    for order in orders:
+        yield f"order {order}", make_plan(operands, order=order), {"order": order}
+    yield "decomposed", plain, {}
+    if paths and count > 2:  # noqa: PLR2004 - two operands have one path
+        # A product goes to the end of the list.
+        forward = ((0, 1), *((0, left) for left in range(count - 2, 0, -1)))
+        backward = tuple((i - 1, i) for i in range(count - 1, 0, -1))
+        for name, path in (("from left to right", forward), ("from right to left", backward)):
+            yield f"path {name}", make_plan(operands, path=path), {"path": path}
+    if _suits_elements(operands):
+        yield "product, then sum", make_plan(operands, elementwise=True), {}
+
+
+def _suits_elements(operands: Operands) -> bool:
+    """Tell whether a product element by element may beat products of tiny matrices."""
+    inputs, output = operands.equation.inputs, operands.equation.output
+    if len(inputs) != 2:  # noqa: PLR2004 - one product
+        return False
+    summed = "".join(set(inputs[0]) & set(inputs[1]) - set(output))
+    elements = operands.sizes.count(output + summed) or 0
+    largest = max(math.prod(shape) for shape in operands.shapes)  # type: ignore[arg-type]
+    return bool(summed) and elements <= _LARGER * largest
+
+
+def _variants(candidate: EinsumCandidate, threads: int) -> Iterator[EinsumCandidate]:
+    """The ways to write the same plan, each with its cost."""
+    plan = candidate.plan
+    shapes = cast("Sequence[tuple[int, ...]]", plan.shapes)
+    known, itemsize = dict(zip(plan.input_names, shapes, strict=True)), plan.dtype.itemsize
+    absorbed, flags = absorb_transposes(plan.steps)
+    ways = {False: plan.steps}
+    if flags and onnx_type(plan.dtype) in FUSED:
+        ways[True] = tuple(absorbed)
+    for contrib, steps in ways.items():
+        name = f"{candidate.name}{', FusedMatMul' if contrib else ''}"
+        cost = estimate_steps(steps, known, itemsize, threads=threads)
+        yield replace(candidate, name=name, cost=cost.whole, contrib=contrib)
+        if cost.split < cost.whole:
+            name += ", split transposes"
+            yield replace(candidate, name=name, cost=cost.split, contrib=contrib, split=True)
+
+
+class _Stage(NamedTuple):
+    """A comparison of the fastest models."""
+
+    most: int  # models
+    rounds: int
+    share: float  # of the budget, at its end
+    precision: float | None  # half-width of the intervals at which it may end before
+
+
+_STAGES = (_Stage(24, 5, 0.6, None), _Stage(6, 30, 0.9, 0.02))
+
+
+def race(
+    candidates: Mapping[str, EinsumCandidate],
+    operands: Sequence[Any],
+    *,
+    baseline: str,
+    provider: Provider,
+    threads: int,
+    budget_s: float,
+    seed: int,
+) -> Race:
+    """Run models, most promising first, and compare the fastest ones more and more precisely.
+
+    The first one runs whatever the budget; the baseline is compared until the end, unless it takes
+    twice the time of another one.
+    """
+    begin = time.perf_counter()
+    runs: dict[str, _Run] = {}
+    measured: dict[str, Measurement] = {}
+    refused: dict[str, str] = {}
+    with progress_bar("models", total=len(candidates)) as bar:
+        for name, candidate in candidates.items():
+            # The next one may be as fast as the fastest so far.
+            next_s = 2 * min((found.median for found in measured.values()), default=0.0)
+            if runs and time.perf_counter() - begin + next_s > _START_SHARE * budget_s:
+                break
+            bar.update()
+            try:
+                run = _bind(candidate.model, operands, provider, threads)
+                measured[name] = Measurement(name, np.array([[_shortest(run)]]))
+            except (OrtMeterError, onnx.shape_inference.InferenceError) as error:
+                refused[name] = str(error)
+                continue
+            runs[name] = run
+    if not runs:
+        raise ModelError("; ".join(refused.values()))
+    finalists = tuple(runs)
+    for stage in _STAGES:
+        left = begin + stage.share * budget_s - time.perf_counter()
+        chosen = _promising(measured, finalists, baseline, stage, left)
+        if len(chosen) < 2:  # noqa: PLR2004 - nothing to compare
+            break
+        finalists = chosen
+        measured |= measure(
+            {name: runs[name] for name in chosen},
+            repeat=stage.rounds,
+            warmup=1,
+            precision=stage.precision,
+            budget_s=left,
+            seed=seed,
+        )
+    return Race(measured, finalists, refused)
+
+
+def _bind(
+    model: onnx.ModelProto, operands: Sequence[Any], provider: Provider, threads: int
+) -> _Run:
+    session = make_session(model, provider=provider, threads=threads)
+    names = [node.name for node in session.get_inputs()]
+    return BoundSession(session, dict(zip(names, operands, strict=True))).run
+
+
+def _shortest(run: _Run) -> float:
+    """Time of the shortest of a few runs, of one when it is long: the first ones are cold."""
+    best, spent = math.inf, 0.0
+    for _ in range(_WARM_RUNS):
+        begin = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - begin)
+        spent += best
+        if spent > _WARM_S:
+            break
+    return best
+
+
+def _promising(
+    measured: Mapping[str, Measurement],
+    names: Sequence[str],
+    baseline: str,
+    stage: _Stage,
+    left_s: float,
+) -> tuple[str, ...]:
+    """Choose the baseline and the fastest, as many as can be compared in the time left."""
+    quartile = {name: measured[name].quartiles[0] for name in names}
+    hopeful = [x for x in names if quartile[x] <= _HOPELESS * min(quartile.values())]
+    chosen: list[str] = []
+    spent = 0.0
+    for name in sorted(hopeful, key=lambda name: (name != baseline, quartile[name])):
+        spent += (stage.rounds + _RUNS_AROUND) * max(quartile[name], _SAMPLE_S)
+        if len(chosen) == stage.most or spent > left_s:
+            break
+        chosen.append(name)
+    return tuple(chosen)

@@ -1,16 +1,14 @@
-"""Steps of a plan: what each one computes, and what it costs."""
+"""Steps of a plan: what each one computes and costs, and a builder that writes no useless one."""
 
 import itertools
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ortmeter.einsum._sizes import Axes, Shape
-
-__all__ = ["Step", "result_name", "run_step", "spell"]
+from ortmeter.einsum.parse import Axes, Shape, Sizes
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -55,99 +53,165 @@ class Step:
     @property
     def subscripts(self) -> str:
         """The step as an equation: ``b(st)h,bhd->b(st)d``, merged letters between brackets."""
-        return f"{','.join(map(spell, self.input_axes))}->{spell(self.axes)}"
+        return f"{','.join(map(_spell, self.input_axes))}->{_spell(self.axes)}"
 
 
-def spell(axes: Axes) -> str:
-    """Write axes as one text, merged letters between brackets.
-
-    Parameters
-    ----------
-    axes : tuple of str
-        Letters of each axis.
-
-    Examples
-    --------
-    >>> spell(("b", "st", "", "h"))
-    'b(st)()h'
-    """
+def _spell(axes: Axes) -> str:
     return "".join(letters if len(letters) == 1 else f"({letters})" for letters in axes)
 
 
 def result_name(root: str, axes: Axes, taken: Container[str] = ()) -> str:
-    """Name a result after what it comes from and its axes.
-
-    Parameters
-    ----------
-    root : str
-        Operand or product.
-    axes : tuple of str
-        Letters of each axis.
-    taken : container of str
-        Names of other results.
-
-    Examples
-    --------
-    >>> result_name("X0", ("b", "st", ""))
-    'X0_b_st_1'
-    """
+    """Name a result after the operand or product that it comes from, and its axes: ``X0_b_st``."""
     base = "_".join((root, *(letters or "1" for letters in axes))) if axes else f"{root}_scalar"
     names = (base if i == 1 else f"{base}_v{i}" for i in itertools.count(1))
     return next(name for name in names if name not in taken)
 
 
 def run_step(step: Step, inputs: Sequence[_Array], sizes: Mapping[str, int]) -> _Array:
-    """Execute a step with NumPy.
-
-    Parameters
-    ----------
-    step : Step
-        What to execute.
-    inputs : sequence of array
-        The results that it reads.
-    sizes : mapping of str to int
-        Size of every letter.
-
-    Returns
-    -------
-    array
-        Its result, of the type of the inputs.
-    """
-    return _RUN[step.kind](step, inputs, sizes)
-
-
-def _diagonal(step: Step, inputs: Sequence[_Array], _: Mapping[str, int]) -> _Array:
-    (axis,) = step.where
-    return np.moveaxis(np.diagonal(inputs[0], axis1=axis, axis2=axis + 1), -1, axis)
+    """Execute a step with NumPy; the result has the type of the inputs."""
+    match step.kind:
+        case "diagonal":
+            (axis,) = step.where
+            return np.moveaxis(np.diagonal(inputs[0], axis1=axis, axis2=axis + 1), -1, axis)
+        case "reduce_sum":
+            # Without a type, NumPy sums narrow integers as wide ones and booleans as integers.
+            return np.asarray(np.sum(inputs[0], axis=step.where, dtype=inputs[0].dtype))
+        case "transpose":
+            return np.transpose(inputs[0], step.where)
+        case "reshape":
+            shape = [math.prod(sizes[letter] for letter in letters) for letters in step.axes]
+            return np.reshape(inputs[0], shape)
+        case "mul":
+            return np.asarray(np.multiply(*inputs))
+        case _:
+            return np.asarray(np.matmul(*inputs))
 
 
-def _reduce_sum(step: Step, inputs: Sequence[_Array], _: Mapping[str, int]) -> _Array:
-    # Without a type, NumPy sums narrow integers as wide ones and booleans as integers.
-    return np.asarray(np.sum(inputs[0], axis=step.where, dtype=inputs[0].dtype))
+class Tensor(NamedTuple):
+    """A result that the next steps may read, and the operand or product that it comes from."""
+
+    name: str
+    root: str
+    axes: Axes
+
+    @property
+    def letters(self) -> str:
+        return "".join(self.axes)
 
 
-def _transpose(step: Step, inputs: Sequence[_Array], _: Mapping[str, int]) -> _Array:
-    return np.transpose(inputs[0], step.where)
+class StepBuilder:
+    """Collects steps; those that do nothing are skipped, those that follow one another merged."""
 
+    def __init__(self, sizes: Sizes, itemsize: int) -> None:
+        self.sizes = sizes
+        self._itemsize = itemsize
+        self._steps: dict[str, Step] = {}
+        self._products = itertools.count()
 
-def _reshape(step: Step, inputs: Sequence[_Array], sizes: Mapping[str, int]) -> _Array:
-    shape = [math.prod(sizes[letter] for letter in letters) for letters in step.axes]
-    return np.reshape(inputs[0], shape)
+    def operand(self, index: int, letters: str) -> Tensor:
+        """Start from an operand; its axes that are stretched to another size have no letter."""
+        stretched = self.sizes.stretched[index]
+        axes = tuple("" if letter in stretched else letter for letter in letters)
+        return Tensor(f"X{index}", f"X{index}", axes)
 
+    def diagonal(self, tensor: Tensor, letter: str) -> Tensor:
+        """Keep the diagonal of the first two axes of a letter, which are brought side by side."""
+        first = tensor.axes.index(letter)
+        second = tensor.axes.index(letter, first + 1)
+        order = [i for i in range(len(tensor.axes)) if i != second]
+        order.insert(first + 1, second)
+        beside = self._permute(tensor, order)
+        axes = (*beside.axes[:first], *beside.axes[first + 1 :])
+        return self._add("diagonal", [beside], axes, where=(first,))
 
-def _mul(_: Step, inputs: Sequence[_Array], __: Mapping[str, int]) -> _Array:
-    return np.asarray(np.multiply(*inputs))
+    def reduce_sum(self, tensor: Tensor, letters: set[str]) -> Tensor:
+        where = tuple(i for i, axis in enumerate(tensor.axes) if axis in letters)
+        if not where:
+            return tensor
+        axes = tuple(axis for i, axis in enumerate(tensor.axes) if i not in where)
+        return self._add("reduce_sum", [tensor], axes, where=where)
 
+    def transpose(self, tensor: Tensor, axes: Axes) -> Tensor:
+        return self._permute(tensor, [tensor.axes.index(axis) for axis in axes])
 
-def _matmul(_: Step, inputs: Sequence[_Array], __: Mapping[str, int]) -> _Array:
-    return np.asarray(np.matmul(*inputs))
+    def reshape(self, tensor: Tensor, axes: Axes) -> Tensor:
+        """Merge or split axes, add or remove axes of size 1."""
+        if axes == tensor.axes:
+            return tensor
+        before = self._steps.get(tensor.name)
+        if before is not None and before.kind == "reshape":
+            origin = Tensor(before.inputs[0], tensor.root, before.input_axes[0])
+            return self.reshape(origin, axes)
+        return self._add("reshape", [tensor], axes)
 
+    def mul(self, left: Tensor, right: Tensor, letters: str) -> Tensor:
+        """Multiply elements; both operands have their letters in the order of the result."""
+        operands = [self._align(tensor, letters) for tensor in (left, right)]
+        return self._add("mul", operands, tuple(letters))
 
-_RUN: dict[str, Callable[[Step, Sequence[_Array], Mapping[str, int]], _Array]] = {
-    "diagonal": _diagonal,
-    "reduce_sum": _reduce_sum,
-    "transpose": _transpose,
-    "reshape": _reshape,
-    "mul": _mul,
-    "matmul": _matmul,
-}
+    def matmul(self, left: Tensor, right: Tensor, axes: Axes) -> Tensor:
+        """Multiply matrices, in batch."""
+        return self._add("matmul", [left, right], axes)
+
+    def finish(self, tensor: Tensor) -> tuple[Step, ...]:
+        """Return the steps that a tensor needs, in order; the last result is ``Y``."""
+        needed: list[Step] = []
+        names = {tensor.name}
+        for step in reversed(self._steps.values()):
+            if step.output in names:
+                names.update(step.inputs)
+                needed.append(step)
+        if needed:
+            needed[0] = replace(needed[0], output="Y")
+        return tuple(reversed(needed))
+
+    def _align(self, tensor: Tensor, letters: str) -> Tensor:
+        """Add axes of size 1 for the letters of a result that a tensor lacks, but the first."""
+        aligned = tuple(x if x in tensor.axes else "" for x in letters)
+        before = self._steps.get(tensor.name)
+        if before is not None and before.kind == "reshape" and before.input_axes[0] == aligned:
+            return self.reshape(tensor, aligned)  # the axes of size 1 were there
+        first = min((letters.index(x) for x in tensor.letters), default=len(letters))
+        return self.reshape(tensor, aligned[first:])
+
+    def _permute(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
+        if list(order) == sorted(order):
+            return tensor
+        before = self._steps.get(tensor.name)
+        if before is not None and before.kind == "transpose":
+            origin = Tensor(before.inputs[0], tensor.root, before.input_axes[0])
+            return self._permute(origin, [before.where[i] for i in order])
+        axes = tuple(tensor.axes[i] for i in order)
+        return self._add("transpose", [tensor], axes, where=tuple(order))
+
+    def _add(
+        self, kind: str, inputs: Sequence[Tensor], axes: Axes, *, where: tuple[int, ...] = ()
+    ) -> Tensor:
+        root = inputs[0].root if len(inputs) == 1 else f"T{next(self._products)}"
+        name = result_name(root, axes, self._steps)
+        read = tuple(tensor.axes for tensor in inputs)
+        flop, moved = self._cost(kind, read, axes)
+        names = tuple(tensor.name for tensor in inputs)
+        shape = self.sizes.shape(axes)
+        self._steps[name] = Step(kind, names, name, read, axes, shape, flop, moved, where)
+        return Tensor(name, root, axes)
+
+    def _cost(self, kind: str, read: Sequence[Axes], axes: Axes) -> tuple[int | None, int | None]:
+        counts = [self.sizes.count("".join(a)) for a in (*read, axes)]
+        known = [count for count in counts if count is not None]
+        if len(known) < len(counts):
+            return None, None
+        *inputs, out = known
+        if kind == "diagonal":
+            inputs = [out]
+        moved = 0 if kind == "reshape" else (sum(inputs) + out) * self._itemsize
+        match kind:
+            case "reduce_sum":
+                flop = max(inputs[0] - out, 0)
+            case "mul":
+                flop = out
+            case "matmul":
+                flop = 2 * out * (self.sizes.count(read[0][-1]) or 0)
+            case _:
+                flop = 0
+        return flop, moved

@@ -1,0 +1,183 @@
+"""How long the steps of a plan should take, to order candidates before they are timed.
+
+The constants are those of the kernels of ONNX Runtime on one core of a recent server, in float32.
+Only their ratios matter: a machine twice as fast orders the candidates alike.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ortmeter.einsum.steps import Step
+
+_LAUNCH = 1.5e-6
+_EINSUM = 5e-6  # what Einsum does around a product
+_PRODUCT = 1.5e-7  # one matrix of a batch
+_FLOP = 1.1e-11
+_LANES = 16  # columns that a product computes together
+_REDUCED = 2e-10  # element summed along an inner axis
+_BYTE = 3e-11  # read or written in order
+_RUN = 8e-9  # start of a run of contiguous elements
+_TILED = 6e-11  # byte of a matrix that is transposed by tiles
+_SCATTERED = 3.5e-9  # element that is moved alone
+_BETWEEN = 6e-6  # the four nodes that two transpositions need beside one
+_GAIN = 1.5  # a smaller one is within the error of the model
+
+
+class Estimate(NamedTuple):
+    """Seconds of a run: every transposition whole, or the slow ones split in two fast ones."""
+
+    whole: float
+    split: float
+
+
+def estimate_steps(
+    steps: Sequence[Step], shapes: Mapping[str, Sequence[int]], itemsize: int, *, threads: int = 1
+) -> Estimate:
+    """Estimate the time of steps; products use all the threads, moves do not."""
+    known = {name: tuple(shape) for name, shape in shapes.items()}
+    total = saved = 0.0
+    for step in steps:
+        inputs = [known[name] for name in step.inputs]
+        output = known[step.output] = tuple(int(size) for size in step.shape)  # type: ignore[arg-type]
+        seconds = _seconds(step, inputs, output, itemsize, max(threads, 1))
+        total += _LAUNCH + seconds
+        if step.kind == "transpose":
+            split = split_transpose(inputs[0], step.where, itemsize)
+            saved += 0.0 if split is None else seconds - split.seconds(itemsize)
+    return Estimate(total, total - saved)
+
+
+def estimate_einsum(
+    inputs: Sequence[str], output: str, sizes: Mapping[str, int], itemsize: int
+) -> float:
+    """Estimate the time of ``Einsum``, which multiplies its operands from left to right.
+
+    Each product transposes what it reads and what it writes; as for the steps of a plan, these
+    moves count as much as the operations.
+    """
+    left, total = set(inputs[0]), _EINSUM
+    for rank, letters in enumerate(inputs[1:], 1):
+        kept, shared = set(output).union(*inputs[rank + 1 :]), left & set(letters)
+        groups = (shared & kept, left - shared, set(letters) - shared, shared - kept)
+        batch, rows, columns, depth = (_count(group, sizes) for group in groups)
+        moved = batch * (rows * depth + depth * columns + rows * columns)
+        total += _EINSUM + 2 * moved * itemsize * 2 * _BYTE
+        total += _product_seconds((batch, rows, columns), depth, itemsize)
+        left = (left | set(letters)) & kept
+    return total + _count(left, sizes) * itemsize * _BYTE
+
+
+def _count(letters: Iterable[str], sizes: Mapping[str, int]) -> int:
+    return math.prod(sizes[x] for x in letters)
+
+
+def _seconds(
+    step: Step,
+    inputs: Sequence[tuple[int, ...]],
+    output: tuple[int, ...],
+    itemsize: int,
+    threads: int,
+) -> float:
+    moved = (sum(map(math.prod, inputs)) + math.prod(output)) * itemsize * _BYTE
+    match step.kind:
+        case "reshape":
+            return 0.0
+        case "transpose":
+            return transpose_seconds(inputs[0], step.where, itemsize)
+        case "matmul":
+            depth = (step.flop or 0) / max(2 * math.prod(output), 1)
+            return max(moved, _product_seconds(output, depth, itemsize) / threads)
+        case "reduce_sum":
+            return moved + math.prod(inputs[0]) * _REDUCED
+        case _:
+            return moved
+
+
+def _product_seconds(output: Sequence[int], depth: float, itemsize: int) -> float:
+    """Time of a product of matrices, whose columns are computed by blocks."""
+    *batch, rows, columns = (1, 1, *output)
+    width = math.ceil(columns / _LANES) * _LANES if rows > 1 else columns
+    flop = 2 * rows * width * depth * _FLOP * itemsize / 4
+    return math.prod(batch) * (_PRODUCT + flop)
+
+
+def transpose_seconds(shape: Sequence[int], order: Sequence[int], itemsize: int) -> float:
+    """Estimate the time of a transposition.
+
+    Axes that stay side by side count as one. ONNX Runtime then copies runs of elements when the
+    last axis stays, transposes matrices by tiles when the last two are exchanged, and otherwise
+    moves element by element, ten times slower.
+    """
+    count = math.prod(shape)
+    sizes, moved = merge_axes(shape, order)
+    in_order = 2 * count * itemsize * _BYTE
+    if moved == tuple(range(len(moved))):
+        return in_order
+    last = len(sizes) - 1
+    if moved[-1] == last:
+        return in_order + count / sizes[last] * _RUN
+    if moved == (*range(last - 1), last, last - 1):
+        return 2 * count * itemsize * _TILED
+    return count * _SCATTERED
+
+
+def merge_axes(
+    shape: Sequence[int], order: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Merge the axes that a transposition keeps side by side, drop those of size 1.
+
+    >>> merge_axes((2, 3, 4, 5), (2, 3, 0, 1))
+    ((6, 20), (1, 0))
+    """
+    groups: list[list[int]] = []
+    kept = [axis for axis in range(len(shape)) if shape[axis] != 1]
+    rank = {axis: i for i, axis in enumerate(kept)}
+    for axis in (rank[axis] for axis in order if axis in rank):
+        if groups and groups[-1][-1] == axis - 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    ordered = sorted(groups)
+    sizes = tuple(math.prod(shape[kept[axis]] for axis in group) for group in ordered)
+    return sizes, tuple(ordered.index(group) for group in groups)
+
+
+class Split(NamedTuple):
+    """Two transpositions that make one, of a shape whose axes that stay side by side are merged."""
+
+    shape: tuple[int, ...]
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+
+    @property
+    def middle(self) -> tuple[int, ...]:
+        return tuple(self.shape[axis] for axis in self.first)
+
+    def seconds(self, itemsize: int) -> float:
+        first = transpose_seconds(self.shape, self.first, itemsize)
+        return _BETWEEN + first + transpose_seconds(self.middle, self.second, itemsize)
+
+
+def split_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Split | None:
+    """Find two transpositions that are faster than one, None when one is as fast.
+
+    One of the two keeps the last axis, which copies runs of elements, the other one exchanges the
+    last two, which goes by tiles.
+
+    >>> split_transpose((20, 20, 20, 20), (0, 3, 2, 1), 4)
+    Split(shape=(20, 20, 20, 20), first=(0, 2, 3, 1), second=(0, 2, 1, 3))
+    >>> split_transpose((20, 20, 20, 20), (0, 2, 1, 3), 4)
+    """
+    merged, moved = merge_axes(shape, order)
+    if math.prod(merged) == 0 or len(moved) < 3:  # noqa: PLR2004 - two axes are a matrix
+        return None
+    last = len(moved) - 1
+    orders = [
+        (*(axis for axis in range(len(moved)) if axis != moved[-1]), moved[-1]),
+        (*(axis for axis in moved if axis != last), last),
+    ]
+    splits = [Split(merged, first, tuple(first.index(axis) for axis in moved)) for first in orders]
+    best = min(splits, key=lambda split: split.seconds(itemsize))
+    single = transpose_seconds(merged, moved, itemsize)
+    return best if single > _GAIN * best.seconds(itemsize) else None
