@@ -1,7 +1,22 @@
+import dataclasses
+
+import numpy as np
+import pandas as pd
 import pytest
 from profile_writer import kernel_event, run_event, two_runs, write
 
-from ortmeter.profiling import read_profile
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.profiling import (
+    ProfileCheck,
+    find_headroom,
+    profile,
+    profile_together,
+    read_profile,
+)
+from ortmeter.runtime.models import sample_cnn
+from ortmeter.timing import Measurement
+from ortmeter.timing.claims import compare_ratio
+from ortmeter.timing.peaks import Peaks
 
 
 def test_events_outside_of_the_runs_do_not_count(tmp_path):
@@ -38,3 +53,193 @@ def test_a_profile_says_what_it_is(small):
 def test_a_profile_cannot_be_changed(small):
     with pytest.raises(AttributeError):
         small.events = None
+
+
+LONG = [
+    kernel_event("first", 101, 400),
+    kernel_event("second", 502, 300),
+    run_event(100, 800),
+    kernel_event("first", 1001, 400),
+    kernel_event("second", 1502, 300),
+    run_event(1000, 850),
+]
+
+
+def caveats(folder, events):
+    return read_profile(write(folder / "p.json", events)).caveats
+
+
+def test_a_plain_profile_has_none(tmp_path):
+    assert caveats(tmp_path, LONG) == ()
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        (
+            [
+                LONG[0],
+                LONG[2],
+                {**LONG[3], "args": {**LONG[3]["args"], "provider": "CUDA"}},
+                LONG[5],
+            ],
+            "times of CUDA are those of the launch of a kernel",
+        ),
+        (LONG[:3], "only one run"),
+        (two_runs(), "Kernels below 10 µs take 100% of the time"),
+        (
+            [*LONG[:4], kernel_event("beside", 1050, 300, thread=8), *LONG[4:]],
+            "Kernels ran at the same time",
+        ),
+        ([*LONG[:5], run_event(500, 1400, thread=8), LONG[5]], "Runs overlap"),
+    ],
+)
+def test_each_cause_is_told(tmp_path, events, message):
+    (found,) = caveats(tmp_path, events)
+    assert message in str(found)
+
+
+def test_what_was_measured_is_in_the_values(tmp_path):
+    (found,) = caveats(tmp_path, two_runs())
+    assert dict(found.values) == {"share": 1.0}
+
+
+def test_an_overhead_is_told_when_it_can_be_claimed(tmp_path):
+    profile = read_profile(write(tmp_path / "p.json", LONG))
+    slow = compare_ratio("a profiled run", "an unprofiled run", 0.5, (0.4, 0.6))
+    assert dataclasses.replace(profile, overhead=slow).caveats == (slow,)
+    same = compare_ratio("a profiled run", "an unprofiled run", 1.0, (0.99, 1.01))
+    assert dataclasses.replace(profile, overhead=same).caveats == ()
+
+
+def test_trust_is_what_is_unexplained_then_the_cost_then_the_caveats(tmp_path):
+    profile = read_profile(write(tmp_path / "p.json", LONG[:3]))
+    known, *rest = profile.trust
+    assert str(known) == "12.5% of a run is outside of any kernel"
+    assert dict(known.values) == {"share": 0.125}
+    assert tuple(rest) == profile.caveats
+    slow = compare_ratio("a profiled run", "an unprofiled run", 0.5, (0.4, 0.6))
+    told = dataclasses.replace(profile, overhead=slow).trust
+    assert told == (known, slow, *profile.caveats)
+
+
+def planted(before, after, *, rounds=200, noise=0.01):
+    """Samples around two medians."""
+    rng = np.random.default_rng(0)
+    return tuple(
+        Measurement(name, median * np.exp(noise * rng.standard_normal((1, rounds))))
+        for name, median in (("before", before), ("after", after))
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernels", "latencies", "verdict"),
+    [
+        # What two profiles taken one after the other said once, in ms.
+        ((16.9, 19.8), (17.3, 13.9), "opposed"),
+        ((19.8, 16.9), (13.9, 17.3), "opposed"),
+        ((16.9, 13.0), (17.3, 13.9), "agree"),
+        ((13.0, 16.9), (13.9, 17.3), "agree"),
+        ((10.0, 10.0), (11.0, 11.0), "agree"),
+        # Both are decided and as close as what is worth a claim.
+        ((10.4, 10.0), (10.6, 10.0), "agree"),
+        ((10.0, 10.0), (13.0, 10.0), "undecided"),
+        ((13.0, 10.0), (10.0, 10.0), "undecided"),
+        # A kernel that takes less than a microsecond has no time.
+        ((0.0, 0.0), (13.0, 10.0), "undecided"),
+    ],
+)
+def test_kernels_and_latencies_point_the_same_way_or_not(kernels, latencies, verdict):
+    check = ProfileCheck(planted(*kernels), planted(*latencies))
+    assert check.verdict == verdict
+    said = {
+        "agree": "the latency say the same",
+        "opposed": "nothing can be concluded about nodes",
+        "undecided": "is not confirmed",
+    }
+    assert str(check).endswith(said.pop(verdict))
+    assert not any(text in str(check) for text in said.values())
+    kernels_said, latency_said, _ = map(str, check.claims)
+    assert kernels_said.startswith("kernels in total: ")
+    assert latency_said.startswith("latency without the profiler: ")
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("samples", [{"noise": 0.9}, {"rounds": 50}])
+def test_what_is_not_decided_neither_agrees_nor_opposes(side, samples):
+    sides = [planted(10.0, 5.0), planted(10.0, 5.0)]
+    assert ProfileCheck(*sides).verdict == "agree"
+    sides[side] = planted(5.0, 5.0, **samples)
+    assert ProfileCheck(*sides).verdict == "undecided"
+
+
+def test_a_check_is_about_the_steady_runs_of_profiles_taken_together():
+    feeds = {"input": np.zeros((1, 3, 16, 16), np.float32)}
+    found = profile_together(
+        {"written": {"optimization": "none"}, "rewritten": {"optimization": "all"}},
+        model=sample_cnn(size=16),
+        feeds=feeds,
+        provider="cpu",
+        repeat=4,
+    )
+    before, after = found.values()
+    check = before.compare(after)
+    for measured, ran in zip(check.kernels, (before, after), strict=True):
+        steady = ran.events[ran.events["iteration"] > 0]
+        expected = steady.groupby("iteration")["self_duration"].sum()
+        np.testing.assert_allclose(measured.seconds[0], 1e-6 * expected)
+    assert check.latencies == (before.latencies["written"], before.latencies["rewritten"])
+    claim = check.latency_speedup
+    assert (claim.baseline, claim.candidate) == ("written", "rewritten")
+    assert check.verdict in {"agree", "opposed", "undecided"}
+
+
+def test_profiles_that_were_not_taken_together_are_refused(tmp_path):
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[n] X) => (float[n] Y) { Y = Abs(X) }"""
+    one, two = (
+        profile(text, {"X": np.ones(2, np.float32)}, provider="cpu", repeat=1) for _ in range(2)
+    )
+    assert one.compare(one).verdict == "undecided"
+    read = read_profile(write(tmp_path / "p.json", [*two_runs(), run_event(90, 3)]))
+    for baseline, candidate in ((one, two), (one, read), (read, read)):
+        with pytest.raises(InvalidArgumentError, match="were not taken together.*Accepted"):
+            baseline.compare(candidate)
+
+
+PEAKS = Peaks(gflop_per_s=100, gb_per_s=10)
+COLUMNS = ["name", "op", "median", "flop", "bytes"]
+
+
+def nodes(*rows):
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected", "values"),
+    [
+        # the longest one is close to its least time
+        (
+            [("big", "Conv", 1000.0, 95e6, 0.0), ("lost", "Sqrt", 300.0, 0.0, 1e6)],
+            "most headroom: lost (Sqrt), 0.3 ms against 0.1 ms at the peak of copies",
+            {"took": 0.3, "least": 0.1},
+        ),
+        (
+            [("big", "Conv", 1000.0, 5e7, 1e6), ("lost", "Sqrt", 300.0, 0.0, 1e6)],
+            "most headroom: big (Conv), 1 ms against 0.5 ms at the peak of operations",
+            {"took": 1.0, "least": 0.5},
+        ),
+        # its work is not known
+        (
+            [("?", "If", 9e9, np.nan, np.nan), ("{x}", "Add", 300.0, 0.0, 1e6)],
+            "most headroom: {x} (Add), 0.3 ms against 0.1 ms at the peak of copies",
+            {"took": 0.3, "least": 0.1},
+        ),
+        ([("?", "If", 9e9, np.nan, np.nan)], "most headroom: not known", {}),
+        ([], "most headroom: not known", {}),
+    ],
+)
+def test_the_node_with_the_most_headroom_is_told(rows, expected, values):
+    found = find_headroom(nodes(*rows), PEAKS)
+    assert str(found).startswith(expected)
+    assert dict(found.values) == pytest.approx(values)

@@ -45,7 +45,6 @@ from .plotting import (
 )
 from .profiling import (
     Profile,
-    check_profiles,
     merge_profiles,
     profile,
     profile_together,
@@ -117,7 +116,6 @@ __all__ = [
     "__version__",
     "assert_close",
     "attribute",
-    "check_profiles",
     "decompose_einsum",
     "draw_model",
     "einsum_model",

@@ -6,7 +6,7 @@ from pathlib import Path
 from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, thread_count
 from ortmeter.cli.tables import MAX_DRAWN, readable
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
-from ortmeter.profiling import Profile, check_profiles, merge_profiles, profile_together
+from ortmeter.profiling import Profile, merge_profiles, profile_together
 from ortmeter.report import Report
 
 __all__ = ["register", "run"]
@@ -108,4 +108,4 @@ def _compare(options: Namespace, report: Report, baseline: Profile, found: Profi
             ),
             comparison_plot(merged, title="Baseline and candidate"),
         )
-    report.conclude(f"{check_profiles(baseline, found)}.")
+    report.conclude(f"{baseline.compare(found)}.")

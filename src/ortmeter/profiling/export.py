@@ -15,9 +15,7 @@ import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
-from ortmeter.profiling.frames import COLUMNS
-
-__all__ = ["read_events", "write_csv", "write_parquet", "write_trace", "write_xlsx"]
+from ortmeter.profiling.events import COLUMNS
 
 _NESTED = [name for name, dtype in COLUMNS.items() if dtype == "object"]
 _XLSX_ROWS = 1_048_576
@@ -76,49 +74,18 @@ def read_events(path: str | os.PathLike[str]) -> pd.DataFrame:
 
 
 def write_csv(events: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
-    """Write events as CSV.
-
-    Parameters
-    ----------
-    events : pandas.DataFrame
-        ``Profile.events``.
-    path : path
-        File to write.
-    """
     _with_text_cells(events).to_csv(path, index=False)
     return Path(path)
 
 
 def write_parquet(events: pd.DataFrame, path: str | os.PathLike[str]) -> Path:
-    """Write events as Parquet.
-
-    Parameters
-    ----------
-    events : pandas.DataFrame
-        ``Profile.events``.
-    path : path
-        File to write.
-    """
     import_optional("pyarrow", "parquet")
     _with_text_cells(events).to_parquet(path, index=False)
     return Path(path)
 
 
 def write_xlsx(tables: Mapping[str, pd.DataFrame], path: str | os.PathLike[str]) -> Path:
-    """Write tables as an Excel file.
-
-    Parameters
-    ----------
-    tables : mapping of str to pandas.DataFrame
-        Tables by name of sheet.
-    path : path
-        File to write.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A table does not fit in a sheet, or a text holds what Excel does not accept.
-    """
+    """Write one sheet per table, where every text stays a text."""
     openpyxl = import_optional("openpyxl", "excel")
     texts = {name: _with_text_cells(table) for name, table in tables.items()}
     for name, table in texts.items():
@@ -142,26 +109,13 @@ def write_xlsx(tables: Mapping[str, pd.DataFrame], path: str | os.PathLike[str])
 def write_trace(
     events: pd.DataFrame, session_events: pd.DataFrame, path: str | os.PathLike[str]
 ) -> Path:
-    """Write a trace in the format of Chrome [1]_.
-
-    Parameters
-    ----------
-    events, session_events : pandas.DataFrame
-        Those of a profile.
-    path : path
-        File to write.
-
-    References
-    ----------
-    .. [1] *Trace Event Format*, Google, 2016.
-    """
+    """Write the *Trace Event Format* of Chrome (Google, 2016)."""
     shown = ["iteration", "op", "domain", "provider", "signature", "output_size", "in_use"]
-    kernels = events.assign(category="Node")
     trace = {
         "traceEvents": [
             {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "ONNX Runtime"}},
             *_slices(session_events, ["iteration"]),
-            *_slices(kernels, shown),
+            *_slices(events.assign(category="Node"), shown),
         ],
         "displayTimeUnit": "ms",
     }

@@ -1,24 +1,45 @@
-"""What a profile holds."""
+"""What a profile holds, what it says, and how far that can be trusted."""
 
+import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pandas as pd
 
-from ortmeter.profiling import export, nodes, summary
-from ortmeter.profiling.caveats import find_caveats
-from ortmeter.profiling.correlation import CostFunction
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.profiling import export, tables
+from ortmeter.profiling.tables import CostFunction
 from ortmeter.runtime.costs import node_cost
-from ortmeter.timing import Comparison
+from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.claims import Claim, fact
 from ortmeter.timing.measurement import format_seconds
-
-__all__ = ["Profile"]
+from ortmeter.timing.peaks import Peaks
 
 _US_PER_S = 1e6
+_MS_PER_S = 1e3
+#: Verdicts that know which side is faster; a difference that is too small to be claimed is none.
+_DIRECTIONS = {"faster": 1, "slower": -1, "equivalent": 0, "different": 0}
+_ENDS = {
+    "agree": "the kernels and the latency say the same",
+    "opposed": "the kernels and the latency are opposed, nothing can be concluded about nodes",
+    "undecided": "the kernels and the latency do not decide together, a difference between nodes "
+    "is not confirmed",
+}
+_CPU = "CPUExecutionProvider"
+_SHORT_US = 10
+_SHORT_SHARE = 0.1
+_PARALLEL = 1.05
+_LAUNCHES = (
+    "The times of {devices} are those of the launch of a kernel, which runs later on the device: "
+    "compare latencies of whole runs. Times on the device need a build of ONNX Runtime with "
+    "--enable_cuda_profiling (its kernels are then in session_events, category Kernel) or a "
+    "profiler of the device such as Nsight Systems"
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -155,7 +176,7 @@ class Profile:
             ``total`` (µs, all steady runs), ``first`` (µs in the first run), ``share`` (of the
             total of all operators, from 0 to 1).
         """
-        return summary.by_operator(*self._complete())
+        return tables.by_operator(*self._complete())
 
     def by_node(self, cost: CostFunction | None = node_cost) -> pd.DataFrame:
         """Sum the time of each node.
@@ -178,7 +199,7 @@ class Profile:
             ``bytes`` (of one run), ``gflop_per_s``, ``gb_per_s`` (missing when not known).
         """
         events, runs = self._complete()
-        return nodes.by_node(events, runs, model=self.model, original=self.original, cost=cost)
+        return tables.by_node(events, runs, model=self.model, original=self.original, cost=cost)
 
     def by_iteration(self) -> pd.DataFrame:
         """Describe each complete run.
@@ -191,7 +212,7 @@ class Profile:
             ``covered`` (µs during which a kernel runs, once even if several run), ``unexplained``
             (share of the duration outside of any kernel, from 0 to 1), ``steady`` (bool).
         """
-        return summary.by_iteration(self._kernels, self._runs, self.warmup)
+        return tables.by_iteration(self._kernels, self._runs, self.warmup)
 
     def memory(self) -> pd.DataFrame:
         """Describe the memory of each node.
@@ -210,7 +231,7 @@ class Profile:
         From the second run on the same shapes, ONNX Runtime allocates all intermediate results at
         once: the first run tells what each node needs.
         """
-        return summary.memory(*self._complete())
+        return tables.memory(*self._complete())
 
     def startup(self) -> pd.DataFrame:
         """Describe what happened before the first run.
@@ -236,9 +257,7 @@ class Profile:
     @property
     def caveats(self) -> tuple[Claim, ...]:
         """What a reader of this profile must know; often empty."""
-        return tuple(
-            find_caveats(self.steady, self.by_iteration(), self.overhead, truncated=self.truncated)
-        )
+        return tuple(self._find_caveats())
 
     @property
     def trust(self) -> tuple[Claim, ...]:
@@ -247,20 +266,65 @@ class Profile:
         cost = () if self.overhead is None else (self.overhead,)
         return (known, *cost, *(caveat for caveat in self.caveats if caveat not in cost))
 
+    def compare(self, candidate: "Profile") -> "ProfileCheck":
+        """Check that two profiles can be compared node by node, this one being the baseline.
+
+        A profile adds up kernels that run with the profiler on. When its total says that the
+        candidate is slower, and the latency that it is faster, the times of its nodes explain
+        nothing. :func:`~ortmeter.profiling.merge_profiles` compares the nodes.
+
+        Parameters
+        ----------
+        candidate : Profile
+            Returned by the same call of :func:`~ortmeter.profiling.profile_together`.
+
+        Returns
+        -------
+        ProfileCheck
+            Both ratios and the verdict.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The profiles were not taken together.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ortmeter.profiling import profile_together
+        >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+        ... g (float[n] X) => (float[n] Y) { Z = Identity(X)  Y = Exp(Z) }'''
+        >>> found = profile_together(
+        ...     {level: {"optimization": level} for level in ("none", "all")},
+        ...     model=text, feeds={"X": np.float32([1, 2])}, provider="cpu", repeat=3)
+        >>> found["none"].compare(found["all"]).latency_speedup.candidate
+        'all'
+        """
+        taken = self.latencies
+        if taken is None or taken is not candidate.latencies:
+            raise InvalidArgumentError(
+                f"{self!r} and {candidate!r} were not taken together: the machine may have changed "
+                "in between. Accepted: two profiles of one call of profile_together"
+            )
+        return ProfileCheck(
+            (_kernel_times(self), _kernel_times(candidate)),
+            (taken[self.name], taken[candidate.name]),
+        )
+
     def to_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write ``events`` as CSV; :func:`~ortmeter.profiling.read_events` reads it back."""
         return export.write_csv(self.events, path)
 
     def to_xlsx(self, path: str | os.PathLike[str]) -> Path:
         """Write ``events`` and the summaries as an Excel file, one sheet each."""
-        tables = {
+        sheets = {
             "events": self.events,
             "by_operator": self.by_operator(),
             "by_node": self.by_node(),
             "by_iteration": self.by_iteration(),
             "memory": self.memory(),
         }
-        return export.write_xlsx(tables, path)
+        return export.write_xlsx(sheets, path)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> Path:
         """Write ``events`` as Parquet."""
@@ -283,3 +347,156 @@ class Profile:
 
     def _complete(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         return self._kernels, self.by_iteration()
+
+    def _find_caveats(self) -> Iterator[Claim]:
+        steady, runs = self.steady, self.by_iteration()
+        if self.truncated:
+            yield fact("The file is truncated: the last run is incomplete and is left out")
+        devices = sorted(set(steady["provider"].dropna().astype(str)) - {_CPU})
+        if devices:
+            yield fact(_LAUNCHES, devices=", ".join(devices))
+        if len(runs) == 1:
+            yield fact(
+                "There is only one run: it includes the allocations and the cold caches of the "
+                "first"
+            )
+        counted = runs[runs["steady"]]
+        if counted["kernel_time"].sum() > _PARALLEL * counted["covered"].sum():
+            yield fact(
+                "Kernels ran at the same time: their times add up to more than the duration of a "
+                "run"
+            )
+        if (runs["start"].diff() < runs["duration"].shift()).any():
+            yield fact(
+                "Runs overlap: a kernel executed by a thread of the pool is counted in the run "
+                "that started last"
+            )
+        total = steady["self_duration"].sum()
+        short = steady["self_duration"][steady["duration"] < _SHORT_US].sum()
+        if short > _SHORT_SHARE * total:
+            yield fact(
+                f"Kernels below {_SHORT_US} µs take {{share:.0%}} of the time of all kernels, and "
+                "each of their times is rounded down to a microsecond",
+                share=float(short / total),
+            )
+        if self.overhead is not None and self.overhead.is_difference:
+            yield self.overhead
+
+
+@dataclass(frozen=True)
+class ProfileCheck:
+    """What the kernels of two profiles say in total, beside the latencies without the profiler.
+
+    Parameters
+    ----------
+    kernels : tuple of two Measurement
+        Seconds that the kernels of the baseline and of the candidate take, a sample per round.
+    latencies : tuple of two Measurement
+        Latencies of both without the profiler, taken in the same rounds.
+
+    Examples
+    --------
+    >>> def times(ms):
+    ...     return Measurement("slow", [[2 * ms] * 100]), Measurement("fast", [[ms] * 100])
+    >>> ProfileCheck(times(1e-3), times(2e-3)).verdict
+    'agree'
+    >>> ProfileCheck(times(1e-3), times(2e-3)[::-1]).verdict
+    'opposed'
+    """
+
+    kernels: tuple[Measurement, Measurement]
+    latencies: tuple[Measurement, Measurement]
+
+    @property
+    def kernel_speedup(self) -> Claim | None:
+        """How many times faster the kernels of the candidate are; None below a microsecond."""
+        return speedup(*self.kernels) if all(k.seconds.min() > 0 for k in self.kernels) else None
+
+    @property
+    def latency_speedup(self) -> Claim:
+        """How many times faster the candidate is, without the profiler."""
+        return speedup(*self.latencies)
+
+    @property
+    def verdict(self) -> str:
+        """``agree``, ``opposed`` or ``undecided``.
+
+        They are opposed when one says faster and the other one slower. They agree when both are
+        decided and say the same, or have ratios as close as the smallest effect worth a claim.
+        Fewer than 100 rounds decide nothing.
+        """
+        claims = [c for c in (self.kernel_speedup, self.latency_speedup) if c is not None]
+        match [_DIRECTIONS[c.verdict] for c in claims if c.verdict in _DIRECTIONS]:
+            case (1, -1) | (-1, 1):
+                return "opposed"
+            case (one, other) if one == other or _are_close(*claims):
+                return "agree"
+        return "undecided"
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What the kernels say, what the latency says, and what follows."""
+        kernels, latency = self.kernel_speedup, self.latency_speedup
+        return (
+            kernels.at(kernels="in total")
+            if kernels
+            else fact("kernels in total: less than a microsecond in a run"),
+            latency.at(latency="without the profiler"),
+            fact(_ENDS[self.verdict]),
+        )
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.claims))
+
+
+def _kernel_times(found: Profile) -> Measurement:
+    runs = found.by_iteration()
+    microseconds = runs["kernel_time"][runs["steady"]].to_numpy(np.float64)
+    return Measurement(found.name, microseconds[None] / _US_PER_S)
+
+
+def _are_close(first: Claim, second: Claim) -> bool:
+    gap = math.log((first.ratio or 1) / (second.ratio or 1))
+    return abs(gap) <= math.log1p(first.min_effect)
+
+
+def find_headroom(nodes: pd.DataFrame, peaks: Peaks) -> Claim:
+    """Find the node that would save the most time if it ran at the peaks of the machine.
+
+    Parameters
+    ----------
+    nodes : pandas.DataFrame
+        Columns ``name``, ``op``, ``median`` (µs), ``flop`` and ``bytes`` of
+        :meth:`~ortmeter.profiling.Profile.by_node`.
+    peaks : Peaks
+        Peaks of the same provider, type and number of threads.
+
+    Returns
+    -------
+    Claim
+        The node, its time, the least time of its work, and which peak sets that time. Nodes whose
+        work is not known are left out.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> nodes = pd.DataFrame({
+    ...     "name": ["a", "b"], "op": ["Conv", "Add"], "median": [900.0, 500.0],
+    ...     "flop": [8e7, 1e3], "bytes": [1e3, 1e6]})
+    >>> print(find_headroom(nodes, Peaks(gflop_per_s=100, gb_per_s=10)))
+    most headroom: b (Add), 0.5 ms against 0.1 ms at the peak of copies
+    """
+    took = nodes["median"].astype(float) / _US_PER_S
+    least = peaks.least_seconds(nodes["flop"], nodes["bytes"]).astype(float)
+    saved = (took - least).dropna()
+    if saved.empty:
+        return fact("most headroom: not known, nor is the work of any node")
+    row = saved.idxmax()
+    computes = nodes["flop"][row] / peaks.gflop_per_s >= nodes["bytes"][row] / peaks.gb_per_s
+    node = f"{nodes['name'][row]} ({nodes['op'][row]})".replace("{", "{{").replace("}", "}}")
+    return fact(
+        f"most headroom: {node}, {{took:.3g}} ms against {{least:.3g}} ms at the peak of "
+        f"{'operations' if computes else 'copies'}",
+        took=_MS_PER_S * float(took[row]),
+        least=_MS_PER_S * float(least[row]),
+    )

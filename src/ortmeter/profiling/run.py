@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.profiling.correlation import name_nodes
-from ortmeter.profiling.reading import read_recording, read_startup
+from ortmeter.profiling.graph import name_nodes
+from ortmeter.profiling.read import keep_runs, read_frames, with_domains
 from ortmeter.profiling.record import Profile
 from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.loading import ModelLike, is_onnx_text, load_model, model_files
@@ -24,8 +25,6 @@ from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.loop import collector_off
-
-__all__ = ["profile", "profile_together"]
 
 _ARGUMENTS = ("model", "feeds", "provider", "optimization", "threads", "tf32", "custom_ops")
 # Rounds without and with recording: what fits in a second, within these bounds.
@@ -107,8 +106,7 @@ def profile(
         "tf32": tf32,
         "custom_ops": custom_ops,
     }
-    (found,) = _profile({"the model": variant}, repeat, warmup, overhead=overhead).values()
-    return found
+    return _profile({"the model": variant}, repeat, warmup, overhead=overhead)["the model"]
 
 
 def profile_together(
@@ -140,8 +138,8 @@ def profile_together(
     Returns
     -------
     dict of str to Profile
-        In the order of *variants*; :func:`~ortmeter.profiling.check_profiles` tells whether two of
-        them can be compared node by node, :func:`~ortmeter.profiling.merge_profiles` compares them.
+        In the order of *variants*; :meth:`Profile.compare` tells whether two of them can be
+        compared node by node, :func:`~ortmeter.profiling.merge_profiles` compares them.
 
     Raises
     ------
@@ -192,7 +190,7 @@ def _profile(
                 name: stack.enter_context(_open(name, Path(folder, str(rank)), **arguments))
                 for rank, (name, arguments) in enumerate(variants.items())
             }
-            _take_turns(pairs, repeat, warmup, overhead=overhead)
+            _take_turns(pairs.values(), repeat, warmup, overhead=overhead)
         latencies = None
         if overhead:
             latencies = Comparison(pair.plain.measurement(name) for name, pair in pairs.items())
@@ -208,8 +206,13 @@ class _Runner:
         self._bound, self._of = bound, of
         self._runs, self._last = 0, math.inf
 
+    def warm_up(self, count: int) -> None:
+        for _ in range(count):
+            self.sample(0)
+        self.seconds.clear()
+
     def sample(self, runs_before: int) -> None:
-        """Time one run."""
+        """Time one run, after others which are not timed when it is a short one."""
         for _ in range(runs_before if self._last < _SHORT_S else 0):
             self._run()
         self.ranks.append(self._runs)
@@ -217,16 +220,6 @@ class _Runner:
         self._run()
         self._last = time.perf_counter() - start
         self.seconds.append(self._last)
-
-    def warm_up(self, count: int) -> None:
-        """Run before the samples, which are not timed."""
-        for _ in range(count):
-            self.sample(0)
-        self.seconds.clear()
-
-    def measurement(self, name: str) -> Measurement:
-        """Samples, under a name."""
-        return Measurement(name, np.array([self.seconds]))
 
     def _run(self) -> None:
         try:
@@ -236,6 +229,9 @@ class _Runner:
             raise
         self._runs += 1
 
+    def measurement(self, name: str) -> Measurement:
+        return Measurement(name, np.array([self.seconds]))
+
 
 @dataclass
 class _Pair:
@@ -243,7 +239,7 @@ class _Pair:
 
     plain: _Runner
     recorded: _Runner
-    startup: Any
+    startup: pd.DataFrame
     optimized: Path
     external_folder: Path | None
     original: onnx.ModelProto
@@ -253,7 +249,7 @@ class _Pair:
     def read(self, name: str, repeat: int, warmup: int, latencies: Comparison | None) -> Profile:
         """Read what was recorded, once the sessions are closed."""
         ranks = self.recorded.ranks[: warmup + repeat]
-        recording = read_recording(self.file).keep(self.startup, ranks)
+        events, others = (keep_runs(frame, ranks) for frame in read_frames(self.file)[:2])
         ran = load_model(self.optimized, external_folder=self.external_folder)
         overhead = None
         if latencies is not None:
@@ -261,8 +257,10 @@ class _Pair:
                 self.plain.measurement("an unprofiled run"),
                 self.recorded.measurement("a profiled run"),
             )
+        others = pd.concat([self.startup, others], ignore_index=True)
         return Profile(
-            *recording.with_domains(ran),
+            with_domains(events, ran),
+            others.astype({"name": "category", "category": "category"}),
             model=ran,
             original=self.original,
             overhead=overhead,
@@ -288,9 +286,8 @@ def _open(
 ) -> Iterator[_Pair]:
     """Create the two sessions of a model; the file of the runs is complete on exit."""
     folder.mkdir()
-    resolved = resolve_provider(provider) if isinstance(provider, str) else provider
     settings: dict[str, Any] = {
-        "provider": resolved,
+        "provider": resolve_provider(provider),
         "optimization": optimization,
         "threads": threads,
         "tf32": tf32,
@@ -298,7 +295,7 @@ def _open(
     options = {**settings, "custom_ops": tuple(custom_ops)}
     source, original = _named(model)
     plain = make_session(source, profile=folder / "startup", **options)
-    startup = read_startup(plain.end_profiling())
+    _, startup, _ = read_frames(plain.end_profiling(), has_runs=False)
     optimized = folder / "optimized.onnx"
     with BoundSession(plain, feeds) as bound:
         # Names of inserted nodes may differ in another session: this one tells its own graph.
@@ -314,9 +311,9 @@ def _open(
                         _Runner(recorded, f"{name}, with the profiler"),
                         startup,
                         optimized,
-                        _folder(model),
+                        Path(model).parent if _is_path(model) else None,  # type: ignore[arg-type]
                         original,
-                        {**settings, "provider": str(resolved)},
+                        {**settings, "provider": str(settings["provider"])},
                     )
                 )
         finally:
@@ -325,10 +322,24 @@ def _open(
         pair.file = file
 
 
-def _take_turns(pairs: Mapping[str, _Pair], repeat: int, warmup: int, *, overhead: bool) -> None:
+def _named(model: ModelLike) -> tuple[ModelLike, onnx.ModelProto]:
+    """Model for the sessions, and the same one with a name for each node."""
+    loaded = load_model(model)
+    named = name_nodes(loaded)
+    # External data is beside the file: another file would not find it.
+    if named is loaded or (_is_path(model) and len(model_files(model)) > 1):  # type: ignore[arg-type]
+        return model, named
+    return named, named
+
+
+def _is_path(model: ModelLike) -> bool:
+    return isinstance(model, str | os.PathLike) and not is_onnx_text(model)
+
+
+def _take_turns(pairs: Iterable[_Pair], repeat: int, warmup: int, *, overhead: bool) -> None:
     """Take rounds of one sample of each session, in an order that is drawn again."""
     runners = []
-    for pair in pairs.values():
+    for pair in pairs:
         pair.recorded.warm_up(warmup)
         runners.append(pair.recorded)
         if overhead:
@@ -347,22 +358,3 @@ def _take_turns(pairs: Mapping[str, _Pair], repeat: int, warmup: int, *, overhea
                 rounds = max(repeat, min(max(int(_ROUNDS_S / round_s), least), most))
             if done >= rounds:
                 return
-
-
-def _is_path(model: ModelLike) -> bool:
-    return isinstance(model, str | os.PathLike) and not is_onnx_text(model)
-
-
-def _folder(model: ModelLike) -> Path | None:
-    """Folder of the external data."""
-    return Path(model).parent if _is_path(model) else None  # type: ignore[arg-type]
-
-
-def _named(model: ModelLike) -> tuple[ModelLike, onnx.ModelProto]:
-    """Model for the sessions, and the same one with a name for each node."""
-    loaded = load_model(model)
-    named = name_nodes(loaded)
-    # External data is beside the file: another file would not find it.
-    if named is loaded or (_is_path(model) and len(model_files(model)) > 1):  # type: ignore[arg-type]
-        return model, named
-    return named, named

@@ -1,6 +1,5 @@
 """Two profiles side by side."""
 
-from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,13 +7,10 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
-from ortmeter.profiling.columns import Ints
-from ortmeter.profiling.correlation import STANDARD
-from ortmeter.profiling.frames import category
+from ortmeter.profiling.events import Ints
+from ortmeter.profiling.graph import STANDARD
 from ortmeter.profiling.record import Profile
-from ortmeter.profiling.summary import NODE, first_rows, number
-
-__all__ = ["merge_profiles"]
+from ortmeter.profiling.tables import NODE, first_rows, number
 
 _KEY = ["op", "domain", "provider", "signature"]
 _TENSORS = ["input_types", "input_shapes", "output_types", "output_shapes"]
@@ -36,8 +32,8 @@ def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
     ----------
     baseline, candidate : Profile
         What to compare; they may have different numbers of runs. Their times are comparable when
-        they were taken by one call of :func:`~ortmeter.profiling.profile_together`, see
-        :func:`~ortmeter.profiling.check_profiles`.
+        they were taken by one call of :func:`~ortmeter.profiling.profile_together`, and
+        :meth:`Profile.compare` tells whether they explain the latencies.
 
     Returns
     -------
@@ -145,25 +141,11 @@ def _stack(sides: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _match(nodes: pd.DataFrame) -> Ints:
     """Row of each node: one of the candidate has that of the node of the baseline it matches."""
-    rows = np.arange(len(nodes))
-    keys = list(zip(nodes["kind"].tolist(), nodes["name"].tolist(), strict=True))
-    first = int((nodes["side"] == 0).sum())
-    named: dict[Any, deque[int]] = defaultdict(deque)
-    for row in range(first):
-        named[keys[row]].append(row)
-    remaining = []
-    for row in range(first, len(nodes)):
-        if same := named[keys[row]]:
-            rows[row] = same.popleft()
-        else:
-            remaining.append(row)
-    left: dict[int, deque[int]] = defaultdict(deque)
-    for row in sorted(row for same in named.values() for row in same):
-        left[keys[row][0]].append(row)
-    for row in remaining:
-        if same := left[keys[row][0]]:
-            rows[row] = same.popleft()
-    return np.unique(rows, return_inverse=True)[1]
+    place = nodes.groupby(["side", "kind", "name"], observed=True).cumcount()
+    named = nodes.assign(place=place).duplicated(["kind", "name", "place"], keep=False)
+    in_order = nodes[~named].groupby(["side", "kind"]).cumcount()
+    keys = {"name": nodes["name"].where(named), "place": place.where(named, in_order)}
+    return number(nodes.assign(named=named, **keys), ["kind", "named", "name", "place"])
 
 
 def _labels(table: pd.DataFrame) -> "pd.Series[str]":
@@ -180,4 +162,5 @@ def _labels(table: pd.DataFrame) -> "pd.Series[str]":
 def _side(table: pd.DataFrame) -> pd.Categorical:
     absent = [table[f"calls_{suffix}"].isna().to_numpy() for suffix in _SIDES]
     rows: Ints = np.select([absent[1], absent[0]], [1, 2], 0)
-    return category(["both", *(f"{side} only" for side in _SIDES)], rows)
+    values = pd.Index(["both", *(f"{side} only" for side in _SIDES)], dtype="str")
+    return pd.Categorical.from_codes(rows, values)

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError
-from ortmeter.profiling import profile, profile_together, running
+from ortmeter.profiling import profile, profile_together, run
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.models import sample_cnn
 
@@ -57,7 +57,7 @@ def test_the_start_up_is_recorded_once(empty):
 
 def test_a_model_that_fails_leaves_nothing(empty, monkeypatch):
     closed = []
-    make_session = running.make_session
+    make_session = run.make_session
 
     def spy(*args, **options):
         session = make_session(*args, **options)
@@ -65,7 +65,7 @@ def test_a_model_that_fails_leaves_nothing(empty, monkeypatch):
         session.end_profiling = lambda: closed.append(end()) or closed[-1]
         return session
 
-    monkeypatch.setattr(running, "make_session", spy)
+    monkeypatch.setattr(run, "make_session", spy)
     with pytest.raises(ModelError, match="failed on cpu: .*out of data bounds") as caught:
         profile(TEXT, {**FEEDS, "I": np.array([7])}, provider="cpu")
     assert caught.value.__notes__ == ["This happened in run 0 of the model, with the profiler."]
@@ -76,14 +76,14 @@ def test_a_model_that_fails_leaves_nothing(empty, monkeypatch):
 def test_a_model_that_fails_in_the_middle_leaves_nothing(empty, monkeypatch):
     calls = []
 
-    class Fragile(running.BoundSession):
+    class Fragile(run.BoundSession):
         def run(self):
             calls.append(self)
             if calls.count(self) == 4:
                 raise ModelError("out of luck")
             super().run()
 
-    monkeypatch.setattr(running, "BoundSession", Fragile)
+    monkeypatch.setattr(run, "BoundSession", Fragile)
     with pytest.raises(ModelError, match="out of luck") as caught:
         profile(TEXT, FEEDS, provider="cpu")
     (note,) = caught.value.__notes__
@@ -169,13 +169,13 @@ def growing(monkeypatch):
     """Sessions whose run number k is on k + 1 elements; return all the runs, in order."""
     log = []
 
-    class Growing(running.BoundSession):
+    class Growing(run.BoundSession):
         def run(self):
             log.append(self)
             self.update("X", np.ones(log.count(self), np.float32))
             super().run()
 
-    monkeypatch.setattr(running, "BoundSession", Growing)
+    monkeypatch.setattr(run, "BoundSession", Growing)
     return log
 
 
@@ -190,8 +190,8 @@ def sizes(found):
 
 def test_models_are_profiled_in_turn(growing, monkeypatch):
     """Each round has a run of each model with and without the profiler, in another order."""
-    monkeypatch.setattr(running, "_SHORT_S", 0)
-    monkeypatch.setattr(running, "_ROUNDS", (0, 0))
+    monkeypatch.setattr(run, "_SHORT_S", 0)
+    monkeypatch.setattr(run, "_ROUNDS", (0, 0))
     found = take(repeat=8, warmup=2)
     sessions = list(dict.fromkeys(growing))
     assert len(sessions) == 2 * len(VARIANTS)
@@ -207,8 +207,8 @@ def test_models_are_profiled_in_turn(growing, monkeypatch):
 
 
 def test_short_runs_come_after_others_which_no_statistics_count(growing, monkeypatch):
-    monkeypatch.setattr(running, "_SHORT_S", np.inf)
-    monkeypatch.setattr(running, "_ROUNDS", (5, 5))
+    monkeypatch.setattr(run, "_SHORT_S", np.inf)
+    monkeypatch.setattr(run, "_ROUNDS", (5, 5))
     for ran in take(repeat=3).values():
         # Run 0 warms up, then each fourth run counts; rounds 4 and 5 are for the latencies.
         assert sizes(ran) == [1, 5, 9, 13]
@@ -217,7 +217,7 @@ def test_short_runs_come_after_others_which_no_statistics_count(growing, monkeyp
 
 
 def test_a_model_alone_runs_without_pause(growing, monkeypatch):
-    monkeypatch.setattr(running, "_SHORT_S", np.inf)
+    monkeypatch.setattr(run, "_SHORT_S", np.inf)
     feeds = {"X": np.ones(1, np.float32)}
     found = profile(GROWING, feeds, provider="cpu", repeat=3, overhead=False)
     assert sizes(found) == [1, 2, 3, 4]

@@ -81,7 +81,7 @@ def found_times(table, side):
 
 
 @given(RUNS, RUNS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_two_profiles(tmp_path_factory, baseline, candidate):
     folder = tmp_path_factory.mktemp("merge")
     profiles = {"baseline": save(folder, baseline), "candidate": save(folder, candidate)}

@@ -1,0 +1,138 @@
+import json
+
+import numpy as np
+import pytest
+from profile_writer import MEMORY, as_old_format, kernel_event, run_event, two_runs, write
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.profiling import events
+from ortmeter.profiling.events import SIZES, EventFile, collect
+
+
+def parse(path, **options):
+    file = EventFile(path, **options)
+    return [event for block in file.blocks() for event in block], file
+
+
+MANY = [kernel_event(f"n{i}", 10 * i, 5) for i in range(50)] + [run_event(0, 600)]
+
+
+@pytest.mark.parametrize("block", [64, 1000, 1 << 17])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[\n" + ",\n".join(map(json.dumps, MANY)) + "\n]\n",
+        "[\r\n" + ",\r\n".join(map(json.dumps, MANY)) + "\r\n]\r\n",  # written on Windows
+        json.dumps(MANY, separators=(",", ":")),
+        json.dumps(MANY, indent=2),
+        json.dumps(MANY, sort_keys=True),
+    ],
+)
+def test_every_layout_gives_the_same_events(tmp_path, monkeypatch, block, text):
+    monkeypatch.setattr(events, "_BLOCK", block)
+    path = tmp_path / "p.json"
+    path.write_text(text, encoding="utf-8", newline="")
+    found, file = parse(path)
+    assert found == MANY
+    assert not file.truncated
+
+
+def test_names_are_unescaped(tmp_path):
+    name = 'a "quoted" \\ name, {"cat" é'
+    events, _ = parse(write(tmp_path / "p.json", [kernel_event(name, 1, 1), run_event(0, 3)]))
+    assert events[0]["name"] == f"{name}_kernel_time"
+
+
+@pytest.mark.parametrize("block", [64, 1 << 17])
+def test_a_truncation_is_recovered_and_located(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(events, "_BLOCK", block)
+    whole = write(tmp_path / "p.json", two_runs()).read_bytes()
+    starts = [i for i in range(len(whole)) if whole.startswith(b'{"cat"', i)]
+    for length in range(1, len(whole) - 2, 9):
+        (tmp_path / "cut.json").write_bytes(whole[:length])
+        found, file = parse(tmp_path / "cut.json", recover=True)
+        assert file.truncated
+        complete = [s for s in starts if whole.find(b"\n", s) - 1 <= length - 1]
+        assert len(found) in {len(complete), len(complete) + 1}, length
+        assert found == two_runs()[: len(found)]
+        with pytest.raises(InvalidArgumentError, match=f"in event {len(found)}") as caught:
+            parse(tmp_path / "cut.json")
+        byte = int(str(caught.value).split("at byte ")[1].split(",")[0])
+        assert byte <= length
+        assert whole[:byte].count(b'{"cat"') == len(found)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty: the session that wrote it was not closed"),
+        (b"  \n", "is empty"),
+        (b"PK\x03\x04 not json", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"<html>", "is not JSON"),
+        (b'{"traceEvents": [], "unit": 1}', r"one JSON value \(dict\), not an array"),
+        (b"12", r"one JSON value \(int\)"),
+        (b"[" * 5000, "breaks at byte 1, in event 0"),
+        (b'[{"cat": NaN}]', "breaks at byte 1, in event 0"),
+        (b'[{"cat": "a"}, oops]', "breaks at byte 15, in event 1"),
+    ],
+)
+def test_what_is_not_an_array_is_refused(tmp_path, content, message):
+    path = tmp_path / "p.json"
+    path.write_bytes(content)
+    with pytest.raises(InvalidArgumentError, match=message):
+        parse(path)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="cannot be read: No such file"):
+        parse(tmp_path / "none.json")
+
+
+def test_kernels_and_other_events_are_separated():
+    kernels, others = collect([two_runs()[:4], two_runs()[4:]])
+    assert kernels.start.tolist() == [41, 52, 71, 76]
+    assert kernels.duration.tolist() == [10, 5, 4, 3]
+    assert kernels.position.tolist() == [2, 3, 6, 7]
+    assert [kernels.names[row] for row in kernels.row] == ["first", "second"] * 2
+    assert others.is_named("model_run").tolist() == [False, False, False, True, False, True]
+    assert len(kernels.descriptions) == 2
+
+
+def test_sizes_are_read_from_texts():
+    kernels, _ = collect([[kernel_event("x", 1, 1)]])
+    found = dict(zip(SIZES.values(), kernels.sizes[:, 0].tolist(), strict=True))
+    assert found == {"parameter_size": 0, "activation_size": 8, "output_size": 8, **MEMORY}
+    assert not kernels.absent.any()
+
+
+def test_what_is_not_recorded_is_absent():
+    kernels, others = collect([as_old_format([kernel_event("x", 1, 1, index=3)])])
+    absent = dict(zip(SIZES, kernels.absent[:, 0].tolist(), strict=True))
+    assert [name for name, missing in absent.items() if missing] == list(SIZES)[3:]
+    assert kernels.sizes[1, 0] == 8
+    assert kernels.descriptions[0][4] == 3
+    assert [others.names[row] for row in others.row] == ["x_fence_before", "x_fence_after"]
+
+
+def test_only_the_last_suffix_of_a_name_is_removed():
+    kernels, _ = collect([[kernel_event("my_kernel_time", 1, 1)]])
+    assert kernels.names == ["my_kernel_time"]
+
+
+def test_no_kernel_is_accepted():
+    kernels, others = collect([two_runs()[:2]])
+    assert (len(kernels), len(others)) == (0, 2)
+    assert kernels.sizes.shape == (len(SIZES), 0)
+
+
+@pytest.mark.parametrize("broken", [{"cat": "Node"}, 3, None, {**two_runs()[0], "ts": "x"}])
+def test_other_objects_raise(broken):
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        collect([[*two_runs(), broken]])
+
+
+def test_positions_follow_the_blocks():
+    blocks = [[kernel_event("x", i, 1)] for i in range(5)]
+    kernels, _ = collect(blocks)
+    assert np.array_equal(kernels.position, range(5))

@@ -1,0 +1,335 @@
+"""Read a profile written by ONNX Runtime: frames of fixed columns, whatever its version."""
+
+import functools
+import os
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import orjson
+import pandas as pd
+
+from ortmeter.dtypes import short_name
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.profiling.events import COLUMNS, SIZES, Columns, EventFile, Ints, collect
+from ortmeter.profiling.graph import find_domains, name_nodes
+from ortmeter.profiling.record import Profile
+from ortmeter.profiling.tables import first_rows, number
+from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.timing.loop import collector_off
+
+_Types: TypeAlias = tuple[str | None, ...]
+_Shapes: TypeAlias = tuple[tuple[int, ...] | None, ...]
+_OP, _PROVIDER, _INDEX, _INPUTS, _OUTPUTS = range(2, 7)
+#: Iteration of what happens outside of the runs.
+NO_RUN = -1
+#: Operators that execute a graph of their own.
+_WITH_BODY = {
+    "If",
+    "Loop",
+    "Scan",
+    "BeamSearch",
+    "GreedySearch",
+    "Sampling",
+    "WhisperBeamSearch",
+}
+
+
+def read_profile(
+    path: str | os.PathLike[str],
+    *,
+    model: ModelLike | None = None,
+    original: ModelLike | None = None,
+    warmup: int = 1,
+    recover: bool = False,
+) -> Profile:
+    """Read a profile written by ONNX Runtime.
+
+    Parameters
+    ----------
+    path : path
+        File that ``InferenceSession.end_profiling`` returned, written by any version: older ones
+        wrote integers and one event before and after each kernel, recent ones write texts and the
+        memory.
+    model : ModelProto, bytes, path or text, optional
+        Graph that ran: the optimized model when the session optimized it. It gives the domains,
+        the initializers and the costs.
+    original : ModelProto, bytes, path or text, optional
+        Model before optimization, to tell where a fused node comes from.
+    warmup : int
+        First runs that the statistics leave out.
+    recover : bool
+        Read the complete events of a file truncated by a crash, instead of failing.
+
+    Returns
+    -------
+    Profile
+        The kernels, the runs and the start-up.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The file cannot be read, is not a profile of ONNX Runtime, is truncated (the message tells
+        the event and the byte), or holds no complete run.
+    ModelError
+        A model cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
+    >>> from ortmeter.runtime.sessions import make_session
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     session = make_session(text, provider="cpu", profile=f"{folder}/run")
+    ...     outputs = session.run(None, {"X": np.float32([-1])})
+    ...     found = read_profile(session.end_profiling(), model=text)
+    >>> found.events[["iteration", "op", "domain", "signature"]].values.tolist()
+    [[0, 'Abs', 'ai.onnx', '(f32 1) -> f32 1']]
+    """
+    graph = None if model is None else load_model(model)
+    events, session_events, truncated = read_frames(path, recover=recover)
+    return Profile(
+        events if graph is None else with_domains(events, graph),
+        session_events,
+        model=graph,
+        original=None if original is None else name_nodes(load_model(original)),
+        warmup=warmup,
+        truncated=truncated,
+    )
+
+
+def read_frames(
+    path: str | os.PathLike[str], *, recover: bool = False, has_runs: bool = True
+) -> tuple[pd.DataFrame, pd.DataFrame, bool]:
+    """Return ``events`` without domains, ``session_events``, and whether the file is truncated."""
+    file = EventFile(path, recover=recover)
+    with _refusing(file), closing(file.blocks()) as blocks:
+        kernels, others = collect(blocks)
+        runs = others.select(np.flatnonzero(others.is_named("model_run")))
+        if has_runs and not len(runs):
+            file.refuse(
+                f"holds no complete run (model_run) among its {len(kernels) + len(others)} events, "
+                f"{len(kernels)} of which are kernels"
+            )
+        runs = runs.select(np.lexsort((runs.position, runs.start)))
+        return _events_frame(kernels, runs), _session_frame(others, runs), file.truncated
+
+
+def keep_runs(frame: pd.DataFrame, runs: Sequence[int]) -> pd.DataFrame:
+    """Keep the events of some runs, which are numbered again in that order."""
+    # The last one is for what is outside of the runs.
+    last = np.max(frame["iteration"].to_numpy(), initial=max(runs))
+    kept = np.full(last + 2, NO_RUN, np.int64)
+    kept[list(runs)] = np.arange(len(runs))
+    found = frame.assign(iteration=kept[frame["iteration"]])
+    return found[found["iteration"] != NO_RUN].reset_index(drop=True)
+
+
+def with_domains(events: pd.DataFrame, graph: onnx.ModelProto) -> pd.DataFrame:
+    """Add the domains, which the file does not tell."""
+    codes = number(events, ["name", "op", "parent"])
+    found = find_domains(first_rows(events, codes), graph)
+    return events.assign(domain=_category(found, codes))
+
+
+@contextmanager
+def _refusing(file: EventFile) -> Iterator[None]:
+    """Say what is wrong with a file; garbage is not collected, which takes half of the time."""
+    try:
+        with collector_off():
+            yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as cause:
+        if isinstance(cause, OrtMeterError):
+            raise
+        file.refuse_content(cause)
+
+
+def _events_frame(kernels: Columns, runs: Columns) -> pd.DataFrame:
+    """Make one row per kernel, in the order of the start, a kernel before those of its body."""
+    iteration = iterations(kernels, runs)
+    parent = parents(kernels, iteration)
+    inner = _inner_duration(kernels, parent)
+    # A kernel of a coarse clock may start with its body.
+    order = np.lexsort((kernels.position, _depth(parent), kernels.start))
+    # One more description, for no parent.
+    parent_row = np.where(parent < 0, len(kernels.names), kernels.row[parent])[order]
+    ordered = kernels.select(order)
+    sizes = zip(ordered.sizes, ordered.absent, strict=True)
+    columns = {
+        "iteration": iteration[order],
+        "parent": _category([*kernels.names, None], parent_row).remove_unused_categories(),
+        "thread": ordered.thread,
+        "start": ordered.start,
+        "duration": ordered.duration,
+        "self_duration": np.maximum(ordered.duration - inner[order], 0),
+        **_described(ordered),
+        **{
+            name: pd.arrays.IntegerArray(values, absent)
+            for name, (values, absent) in zip(SIZES, sizes, strict=True)
+        },
+    }
+    return pd.DataFrame({name: columns[name] for name in COLUMNS}, copy=False)
+
+
+def _session_frame(others: Columns, runs: Columns) -> pd.DataFrame:
+    """Make one row per event that is not a kernel."""
+    ordered = others.select(np.lexsort((others.position, others.start)))
+    iteration = iterations(ordered, runs)
+    iteration[ordered.is_named("model_run")] = np.arange(len(runs))
+    return pd.DataFrame(
+        {
+            "name": _category(ordered.names, ordered.row),
+            "category": _category([d[0] for d in ordered.descriptions], ordered.row),
+            "thread": ordered.thread,
+            "start": ordered.start,
+            "duration": ordered.duration,
+            "iteration": iteration,
+        }
+    )
+
+
+def iterations(events: Columns, runs: Columns) -> Ints:
+    """Find the run whose interval holds the start of each event.
+
+    Runs of several threads may overlap. A run that happens in the thread of the event is then
+    preferred; an event of another thread (a pool shared by the runs) goes to the run that started
+    last.
+    """
+    if not len(runs):
+        return np.full(len(events), NO_RUN, np.int64)
+    found = _latest(events, runs)
+    if not np.any(runs.start[1:] < _end(runs)[:-1]):
+        return found
+    for thread in np.unique(runs.thread):
+        own = np.flatnonzero(runs.thread == thread)
+        mine = np.flatnonzero(events.thread == thread)
+        rank = _latest(events.select(mine), runs.select(own))
+        found[mine[rank != NO_RUN]] = own[rank[rank != NO_RUN]]
+    return found
+
+
+def _latest(events: Columns, runs: Columns) -> Ints:
+    """Rank of the last run that started before each event and was not over."""
+    rank = np.searchsorted(runs.start, events.start, side="right") - 1
+    before, end = np.maximum(rank - 1, 0), _end(runs)
+    # The last kernel of a run may start in the microsecond where the next run starts; it was
+    # recorded before its own run was.
+    tied = (events.start == runs.start[rank]) & (events.position < runs.position[before])
+    touches = events.start <= end[before]
+    rank = np.where((rank > 0) & tied & touches, before, rank)
+    inside = (rank >= 0) & (events.start <= end[rank])
+    return np.where(inside, rank, NO_RUN)
+
+
+def _end(events: Columns) -> Ints:
+    # Start and duration are both rounded down to a microsecond.
+    return events.start + events.duration + 1
+
+
+def parents(kernels: Columns, iteration: Ints) -> Ints:
+    """Find the position of the If, Loop or Scan that encloses each kernel, -1 in the main graph.
+
+    An event is recorded when it ends: a kernel comes after those of its body, which started after
+    it, in the same thread.
+    """
+    found = np.full(len(kernels), -1, np.int64)
+    operators = [str(description[_OP]) for description in kernels.descriptions]
+    encloses = np.array([op in _WITH_BODY for op in operators], bool)[kernels.row]
+    if not encloses.any():
+        return found
+    # Only kernels recorded before an enclosing one, in its thread and run, may be in its body.
+    pending: dict[tuple[int, int], list[int]] = {}
+    places = zip(kernels.thread.tolist(), iteration.tolist(), strict=True)
+    starts = kernels.start.tolist()
+    for i, (place, is_parent) in enumerate(zip(places, encloses.tolist(), strict=True)):
+        before = pending.setdefault(place, [])
+        while is_parent and before and starts[before[-1]] >= starts[i]:
+            found[before.pop()] = i
+        before.append(i)
+    return found
+
+
+def _inner_duration(kernels: Columns, parent: Ints) -> Ints:
+    """Time spent in the kernels of the body of each kernel, those of their own bodies included."""
+    inner = np.zeros(len(kernels), np.int64)
+    children = np.flatnonzero(parent >= 0)
+    np.add.at(inner, parent[children], kernels.duration[children])
+    return inner
+
+
+def _depth(parent: Ints) -> Ints:
+    """Number of kernels around each kernel."""
+    depth = np.zeros(len(parent), np.int64)
+    above = parent
+    while (above >= 0).any():
+        depth += above >= 0
+        above = np.where(above >= 0, parent[above], -1)
+    return depth
+
+
+def _described(kernels: Columns) -> dict[str, Any]:
+    """Columns that depend on the description only."""
+    rows = kernels.row
+    values = list(zip(*kernels.descriptions, strict=True)) or [()] * (_OUTPUTS + 1)
+    indices = np.array([int(index or 0) for index in values[_INDEX]], np.int64)
+    no_index = np.array([index is None for index in values[_INDEX]], bool)
+    inputs, outputs = ([_decode(v) for v in values[side]] for side in (_INPUTS, _OUTPUTS))
+    texts = [
+        None if None in {*i, *o} else f"({_tensors(*i)}) -> {_tensors(*o) or 'none'}"
+        for i, o in zip(inputs, outputs, strict=True)
+    ]
+    return {
+        "name": _category(kernels.names, rows),
+        "op": _category(values[_OP], rows),
+        "domain": _category([None] * len(texts), rows),
+        "node_index": pd.arrays.IntegerArray(indices[rows], no_index[rows]),
+        "provider": _category(values[_PROVIDER], rows),
+        "input_types": _objects([types for types, _ in inputs], rows),
+        "input_shapes": _objects([shapes for _, shapes in inputs], rows),
+        "output_types": _objects([types for types, _ in outputs], rows),
+        "output_shapes": _objects([shapes for _, shapes in outputs], rows),
+        "signature": _category(texts, rows),
+    }
+
+
+def _decode(tensors: Any) -> tuple[_Types, _Shapes] | tuple[None, None]:
+    """Read ``[{"float": [1, 3]}, {}]``, where an absent tensor has neither type nor shape."""
+    if isinstance(tensors, str):
+        tensors = orjson.loads(tensors)
+    if tensors is None:
+        return None, None
+    pairs = [next(iter(tensor.items()), (None, None)) for tensor in tensors]
+    types = tuple(None if name is None else _type_name(name) for name, _ in pairs)
+    return types, tuple(None if shape is None else tuple(map(int, shape)) for _, shape in pairs)
+
+
+@functools.cache
+def _type_name(name: str) -> str:
+    """Short name of an element type; a type that ONNX does not have keeps its name."""
+    try:
+        return short_name(name)
+    except InvalidArgumentError:
+        return name
+
+
+def _tensors(types: _Types, shapes: _Shapes) -> str:
+    return ", ".join(
+        "none"
+        if kind is None or shape is None
+        else f"{kind} {'x'.join(map(str, shape)) or 'scalar'}"
+        for kind, shape in zip(types, shapes, strict=True)
+    )
+
+
+def _category(values: Sequence[str | None], rows: Ints) -> pd.Categorical:
+    """Make a column of categories from values, distinct or not, and the row of each event."""
+    codes, found = pd.factorize(np.fromiter(values, object, len(values)))
+    return pd.Categorical.from_codes(codes[rows], pd.Index(found, dtype="str"))
+
+
+def _objects(values: Iterable[Hashable], rows: Ints) -> npt.NDArray[np.object_]:
+    return np.fromiter(values, object)[rows]
