@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from ortmeter.sweep import run_sweep
-from ortmeter.sweep.machine import LOCK_VARIABLE
+from ortmeter.sweep.worker import LOCK_VARIABLE
 
 #: Seconds of the fastest page, plot_kmeans_profiling, when the site is built on two cores.
 SHORTEST_S = 4.0
@@ -29,13 +29,14 @@ SHORTEST_S = 4.0
 PAGE = """
 import time
 import ortmeter
+from ortmeter.pages import Conclusion, record
 
 args = ortmeter.get_parsed_args("plot_sleep", seconds=1.0, index=0, provider="cpu", record=False)
 provider = ortmeter.resolve_provider(args.provider)
 time.sleep(args.seconds)
-here = ortmeter.record("plot_sleep", args, provider, {"index": args.index})
+here = record("plot_sleep", args, provider, {"index": args.index})
 if args.record:
-    here.save(ortmeter.Conclusion(None, (), "nowhere"))
+    here.save(Conclusion(None, (), "nowhere"))
 """
 
 

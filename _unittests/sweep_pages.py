@@ -12,13 +12,14 @@ from pathlib import Path
 import orjson
 
 import ortmeter
+from ortmeter.pages import record
 from ortmeter.runtime.providers import Provider
 
 # The page writes a record that was made beforehand: importing pandas would take longer.
 PAGE = """
 import json, os, signal, sys, time
 from pathlib import Path
-from ortmeter import Param, get_parsed_args
+from ortmeter.args import Param, get_parsed_args
 args = get_parsed_args(
     "plot_fast",
     number=Param(0, minimum=0),
@@ -46,7 +47,7 @@ class FastPage:
     def __init__(self, folder: Path, body: str = "pass"):
         args = ortmeter.get_parsed_args("plot_fast", args=[], number=0)
         template = folder / "template.json"
-        planted = ortmeter.record("plot_fast", args, Provider.parse("cpu"), {"x": 1})
+        planted = record("plot_fast", args, Provider.parse("cpu"), {"x": 1})
         template.write_bytes(orjson.dumps(planted.to_dict()))
         self.folder, self.log = folder, folder / "log.txt"
         self.path = folder / "plot_fast.py"

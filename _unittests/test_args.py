@@ -485,7 +485,7 @@ def test_help_never_crashes(capsys, monkeypatch):
 
 
 PAGE = """
-from ortmeter import Param, get_parsed_args
+from ortmeter.args import Param, get_parsed_args
 get_parsed_args("plot_x", size=Param(1, minimum=1), record=False)
 print("went on")
 """

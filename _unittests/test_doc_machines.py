@@ -7,6 +7,7 @@ from page_runner import run_page
 
 import ortmeter
 from ortmeter.pages import load_records
+from ortmeter.pages import record as make_record
 from ortmeter.runtime.environment import environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.claims import Answer, fact
@@ -22,7 +23,7 @@ PAGES = sorted({record.page for record in RECORDS})
 def planted(page, answer, *found, cpu="A CPU_1", **data):
     args = ortmeter.get_parsed_args(page, args=[])
     machine = dataclasses.replace(environment(), cpu=cpu, cores=3, gpus=())
-    record = ortmeter.record(page, args, Provider.parse("cpu"), data, machine)
+    record = make_record(page, args, Provider.parse("cpu"), data, machine)
     return dataclasses.replace(record, answer=Answer(answer), claims=found)
 
 

@@ -10,6 +10,7 @@ import torch
 from page_runner import run_page
 
 import ortmeter
+from ortmeter.pages import replay
 from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.timing.claims import sentences
 
@@ -271,7 +272,7 @@ def test_another_machine_gets_the_sentences_of_its_own_samples(page):
         data=data,
         environment=dataclasses.replace(page["here"].environment, cpu="A Planted CPU"),
     )
-    text = " ".join(str(ortmeter.replay(page["report"], [there])).split())
+    text = " ".join(str(replay(page["report"], [there])).split())
     assert text.startswith("A Planted CPU, ")
     assert "OrtBackend is slower than eager at batch 1 (" in text
 

@@ -13,6 +13,7 @@ from pandas import DataFrame
 from torch.utils.flop_counter import FlopCounterMode
 
 import ortmeter
+from ortmeter.pages import replay
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.claims import sentences
 
@@ -468,7 +469,7 @@ def test_another_machine_gets_the_sentences_of_its_own_samples(page):
         data=planted(default=16.0),
         environment=dataclasses.replace(page["here"].environment, cpu="A Planted CPU"),
     )
-    text = " ".join(str(ortmeter.replay(page["report"], [there])).split())
+    text = " ".join(str(replay(page["report"], [there])).split())
     assert text.startswith("A Planted CPU, ")
     assert "default is 2.00 times slower than eager" in text
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from page_runner import run_page
 
-import ortmeter
+from ortmeter.pages import replay
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 
@@ -78,7 +78,7 @@ def test_another_machine_gets_the_answer_of_its_own_samples(gemm_page):
         data={**here.data, "results": Comparisons({2: SLOWER}, "size")},
         environment=dataclasses.replace(here.environment, cpu="A Planted CPU"),
     )
-    text = " ".join(str(ortmeter.replay(gemm_page["report"], [there])).split())
+    text = " ".join(str(replay(gemm_page["report"], [there])).split())
     assert text.startswith("A Planted CPU, ")
     assert "one Gemm (constant) is slower than two Gemms (constant) at size 2 (0.5" in text
     assert "Wrong: predicted that joined weights are never slower" in text

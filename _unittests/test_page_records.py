@@ -3,8 +3,7 @@
 import pytest
 from page_runner import EXAMPLES, run_page
 
-import ortmeter
-from ortmeter.pages import load
+from ortmeter.pages import load, replay
 
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
 
@@ -16,4 +15,4 @@ def test_a_page_draws_the_same_sentences_from_its_record(page, tmp_path):
     assert here.page == page.stem
     there = load(here.save(names["conclusion"](here), tmp_path))
     assert str(names["conclusion"](there)) == str(names["conclusion"](here))
-    assert str(names["conclusion"](here)) in str(ortmeter.replay(names["report"], [there]))
+    assert str(names["conclusion"](here)) in str(replay(names["report"], [there]))

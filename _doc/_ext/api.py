@@ -13,6 +13,7 @@ from sphinx.environment import BuildEnvironment
 
 import ortmeter
 from _ext.tables import reference
+from ortmeter import pages
 
 #: Public modules by what a reader wants to do. One that does not exist has no page.
 MODULES = {
@@ -31,7 +32,7 @@ MODULES = {
     "Transform and execute": ("einsum", "evaluator", "backend"),
     "Know the machine": ("runtime.environment", "runtime.providers"),
     "Conclude and show": ("timing.claims", "plotting", "report"),
-    "Write a page": ("args", "pages", "pages.conclusion", "pages.show", "errors"),
+    "Write a page": ("args", "pages", "errors"),
 }
 
 _HEADING = "Pages that use this module"
@@ -122,16 +123,17 @@ def modules_index(groups: dict[str, list[str]]) -> str:
 def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:
     """Make ``ortmeter.measure`` a second name of the object documented in its module.
 
-    The code of the pages imports from the package: its names become links.
+    The code of the pages imports from the package, and from ``ortmeter.pages``: their names become
+    links.
     """
     objects = env.domains["py"].objects  # type: ignore[attr-defined]
     modules = [module for names in public_modules().values() for module in names]
-    for name in ortmeter.__all__:
-        documented = (f"{module}.{name}" for module in modules)
+    for short in [f"{one.__name__}.{name}" for one in (ortmeter, pages) for name in one.__all__]:
+        documented = (f"{module}.{short.rpartition('.')[2]}" for module in modules)
         entry = next((objects[full] for full in documented if full in objects), None)
         # `ortmeter.runtime.environment` is already the name of a module.
-        if entry and f"ortmeter.{name}" not in objects:
-            objects[f"ortmeter.{name}"] = entry._replace(aliased=True)
+        if entry and short not in objects:
+            objects[short] = entry._replace(aliased=True)
 
 
 def _member(module: str, name: str, pages: list[str]) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, RecordError
+from ortmeter.pages import record
 from ortmeter.runtime.providers import Provider
 from ortmeter.sweep import Task, load_sweep
 from ortmeter.sweep.child import Attempt
@@ -19,7 +20,7 @@ TASK = Task("plot_x", {"n": "0"}, run=2)
 
 def attempt():
     args = ortmeter.get_parsed_args("plot_x", args=[], n=0)
-    made = ortmeter.record("plot_x", args, Provider.parse("cpu"), {"x": 1})
+    made = record("plot_x", args, Provider.parse("cpu"), {"x": 1})
     return Attempt("here", 1.5, made.to_json(), output="said")
 
 

@@ -1,5 +1,4 @@
 from .args import (
-    Param,
     get_parsed_args,
 )
 from .discrepancy import (
@@ -25,18 +24,6 @@ from .evaluator import (
     attribute,
     to_float64,
 )
-from .pages import (
-    load_records,
-    record,
-    replay,
-    save_tables,
-)
-from .pages.conclusion import (
-    Conclusion,
-)
-from .pages.show import (
-    show,
-)
 from .plotting import (
     draw_model,
     latency_plot,
@@ -45,6 +32,7 @@ from .plotting import (
 )
 from .profiling import (
     Profile,
+    check_profiles,
     merge_profiles,
     profile,
     profile_together,
@@ -94,9 +82,6 @@ from .timing.candidates import (
 from .timing.claims import (
     Answer,
     Claim,
-    fact,
-    group_claims,
-    judge,
 )
 
 __all__ = [
@@ -106,28 +91,23 @@ __all__ = [
     "Claim",
     "Comparison",
     "Comparisons",
-    "Conclusion",
     "Evaluator",
     "OrtMeterError",
-    "Param",
     "Profile",
     "SweepResult",
     "Tolerance",
     "__version__",
     "assert_close",
     "attribute",
+    "check_profiles",
     "decompose_einsum",
     "draw_model",
     "einsum_model",
-    "fact",
     "freeze_inputs",
     "function_candidate",
     "get_parsed_args",
-    "group_claims",
-    "judge",
     "latency_plot",
     "load_model",
-    "load_records",
     "load_sweep",
     "make_session",
     "matmul_error_bound",
@@ -144,14 +124,10 @@ __all__ = [
     "read_events",
     "read_feeds",
     "read_profile",
-    "record",
-    "replay",
     "resolve_provider",
     "run_sweep",
     "sample_cnn",
-    "save_tables",
     "session_candidate",
-    "show",
     "speedup",
     "speedup_plot",
     "spread_plot",

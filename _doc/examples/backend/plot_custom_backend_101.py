@@ -59,9 +59,20 @@ from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 from pandas import DataFrame
 
 import ortmeter
-from ortmeter import Param, show
 from ortmeter.backend import OrtBackend
 from ortmeter.dtypes import unit_roundoff
+from ortmeter.pages import (
+    Conclusion,
+    Param,
+    fact,
+    group_claims,
+    judge,
+    load_records,
+    record,
+    replay,
+    save_tables,
+    show,
+)
 from ortmeter.runtime.environment import environment
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.measurement import format_seconds
@@ -590,7 +601,7 @@ show(break_even.rename_axis(columns="calls that pay for the compilation"))
 
 def answer(results, compiling):
     gains = results.speedup(EAGER, OURS)
-    told = ortmeter.group_claims(dataclasses.replace(gain, subject="OrtBackend") for gain in gains)
+    told = group_claims(dataclasses.replace(gain, subject="OrtBackend") for gain in gains)
     paid = [
         f"{tell_calls(results[batch], OURS, compiling)} at batch {batch}"
         for batch in sorted({min(results), max(results)})
@@ -604,8 +615,8 @@ def answer(results, compiling):
 
 def compare_inductor(results, compiling, left_out):
     if left_out:
-        return [ortmeter.fact("inductor was not compared: {reason}", reason=left_out)]
-    compilation = ortmeter.fact(
+        return [fact("inductor was not compared: {reason}", reason=left_out)]
+    compilation = fact(
         "a compilation takes {ours} at level {level}, {inductor} with inductor",
         ours=format_seconds(compiling[OURS].median),
         level=OURS,
@@ -620,7 +631,7 @@ def compare_inductor(results, compiling, left_out):
 
 def judge_graphs(results):
     gains = results[min(results)].speedups(EAGER)
-    return ortmeter.judge(
+    return judge(
         "predicted that with few rows (batch {batch}) graphs beat eager: {n} of {total} do",
         [gain.exceeds(1) for gain in gains],
         batch=min(results),
@@ -634,12 +645,12 @@ def judge_levels(levels):
         [levels[batch].speedup(LEVELS[0], LEVELS[1]), levels[batch].speedup(LEVELS[1], OURS)]
         for batch in (min(levels), max(levels))
     )
-    yield ortmeter.judge(
+    yield judge(
         "predicted that with few rows (batch {batch}) fewer nodes are faster",
         [gain.exceeds(1) for gain in few],
         batch=min(levels),
     )
-    yield ortmeter.judge(
+    yield judge(
         "predicted that with many rows (batch {batch}) levels are hard to tell apart",
         [None if gain.verdict == "undecided" else not gain.is_difference for gain in many],
         batch=max(levels),
@@ -657,7 +668,7 @@ def conclude_calls(calls):
         else "undecided"
         for name, plain, guarded in (("eager", EAGER, DYNAMO), ("ours", RETURNED, GUARDED))
     }
-    return ortmeter.fact(
+    return fact(
         "cost of guards on one relu: {eager} (eager), {ours} (OrtBackend); a session alone takes "
         "{session}",
         session=format_seconds(calls[SESSION].median),
@@ -681,12 +692,12 @@ def conclude(data):
 def conclusion(record):
     data = record.data
     how = f"{data['results'].how}; graphs alone: {data['levels'].how}"
-    return ortmeter.Conclusion(*conclude(data), f"{record.environment}, {data['legend']}, {how}")
+    return Conclusion(*conclude(data), f"{record.environment}, {data['legend']}, {how}")
 
 
 data = {"results": results, "levels": levels, "calls": calls, "compiling": compiling}
 data |= {"left_out": left_out, "legend": legend, "provider": provider.label}
-here = ortmeter.record("plot_custom_backend_101", args, provider, data)
+here = record("plot_custom_backend_101", args, provider, data)
 show(conclusion(here))
 
 # %%
@@ -695,7 +706,7 @@ show(conclusion(here))
 tables = {"latency": results.to_frame("s"), "graphs": levels.to_frame("s"), "errors": errors}
 tables |= {"calls": calls.to_frame("s"), "compilations": compiling.to_frame("s")}
 tables |= {"break-even": break_even}
-show(ortmeter.save_tables("plot_custom_backend_101", tables))
+show(save_tables("plot_custom_backend_101", tables))
 
 # %%
 # On other machines
@@ -720,7 +731,7 @@ def report(record):
 
 if args.record:
     here.save(conclusion(here))
-show(ortmeter.replay(report, ortmeter.load_records(here.page)))
+show(replay(report, load_records(here.page)))
 
 # %%
 # What this page does not cover

@@ -58,9 +58,19 @@ from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 from pandas import DataFrame
 
 import ortmeter
-from ortmeter import Param, show
 from ortmeter.backend import LEVELS, OrtBackend
 from ortmeter.dtypes import unit_roundoff
+from ortmeter.pages import (
+    Conclusion,
+    Param,
+    fact,
+    judge,
+    load_records,
+    record,
+    replay,
+    save_tables,
+    show,
+)
 from ortmeter.plotting import operator_plot
 from ortmeter.profiling import profile
 from ortmeter.runtime.environment import environment
@@ -770,12 +780,12 @@ def conclude_levels(data):
     if INDUCTOR in results:
         yield results.speedup(INDUCTOR, list(levels)[-1])
     for name, reason in data["left_out"].items():
-        yield ortmeter.fact("{name} was not compared: {reason}", name=name, reason=reason)
+        yield fact("{name} was not compared: {reason}", name=name, reason=reason)
 
 
 def conclude_library(data):
     library, rest, *_ = find_steps(data)
-    return ortmeter.fact(
+    return fact(
         "what onnxruntime brings before any fusion: its products ({library}), the rest of {level} "
         "({rest})",
         library=library.interval,
@@ -791,9 +801,9 @@ def conclude_library(data):
 
 def conclude_precision(data):
     if not data["changed"]:
-        yield ortmeter.fact("TF32 is about float32 only")
+        yield fact("TF32 is about float32 only")
     elif not any(data["changed"].values()):
-        yield ortmeter.fact("TF32 changes no bit of the outputs: there is none here")
+        yield fact("TF32 changes no bit of the outputs: there is none here")
     for name in [name for name, changed in data["changed"].items() if changed]:
         yield data["results"].speedup(name.removesuffix(", TF32"), name)
 
@@ -808,7 +818,7 @@ OF_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 def conclude_profile(data):
     shares = data["operators"].groupby("op")["share"].sum()
     products, attention = (shares.reindex(ops).sum() for ops in (OF_PRODUCTS, OF_ATTENTION))
-    return ortmeter.fact(
+    return fact(
         "in {level}, products take {products:.0%} of the time of the kernels, attention "
         "{attention:.0%}",
         level=data["profiled"],
@@ -823,7 +833,7 @@ def conclude_profile(data):
 
 def judge_levels(data):
     gains = [data["levels"].speedup(*pair) for pair in itertools.pairwise(data["levels"])]
-    return ortmeter.judge(
+    return judge(
         "predicted that no level is slower than the one before; lowest ratio: {lowest:.2f}",
         [gain.exceeds(1 / (1 + gain.min_effect)) for gain in gains],
         lowest=min(gain.ratio for gain in gains),
@@ -832,7 +842,7 @@ def judge_levels(data):
 
 def judge_products(data):
     share = data["results"].speedup(ORT_PRODUCTS, list(data["levels"])[-1])
-    return ortmeter.judge(
+    return judge(
         "predicted that products take more than half of the last level; share of its time, alone: "
         "{share}",
         [share.exceeds(1 / 2)],
@@ -843,7 +853,7 @@ def judge_products(data):
 def conclude_first_results(data):
     seconds, last = data["first results"], list(data["levels"])[-1]
     by_inductor = f", {seconds[INDUCTOR]:.2g} s with inductor" if INDUCTOR in seconds else ""
-    return ortmeter.fact(
+    return fact(
         "first result after {seconds:.2g} s with {level}{inductor}",
         seconds=seconds[last],
         level=last,
@@ -871,10 +881,10 @@ def conclude(data):
 def conclusion(record):
     data = record.data
     how = f"{data['results'].how}; graphs alone: {data['levels'].how}"
-    return ortmeter.Conclusion(*conclude(data), f"{record.environment}, {data['legend']}, {how}")
+    return Conclusion(*conclude(data), f"{record.environment}, {data['legend']}, {how}")
 
 
-here = ortmeter.record("plot_custom_backend_llama_102", args, provider, data)
+here = record("plot_custom_backend_llama_102", args, provider, data)
 show(conclusion(here))
 
 # %%
@@ -883,7 +893,7 @@ show(conclusion(here))
 tables = {"latency": results.to_frame("s"), "graphs": levels.to_frame("s"), "errors": errors}
 tables |= {"levels": summary, "steps": tabulate_steps(data), "operators": operators}
 tables |= {"rules": count_fusions(graphs)}
-show(ortmeter.save_tables("plot_custom_backend_llama_102", tables))
+show(save_tables("plot_custom_backend_llama_102", tables))
 
 # %%
 # On other machines
@@ -905,7 +915,7 @@ def report(record):
 
 if args.record:
     here.save(conclusion(here))
-show(ortmeter.replay(report, ortmeter.load_records(here.page)))
+show(replay(report, load_records(here.page)))
 
 # %%
 # What this page does not cover

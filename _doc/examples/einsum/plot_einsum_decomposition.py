@@ -44,8 +44,18 @@ import numpy as np
 from pandas import DataFrame
 
 import ortmeter
-from ortmeter import Param, show
 from ortmeter.einsum import decompose_einsum, einsum_model, optimize_einsum
+from ortmeter.pages import (
+    Conclusion,
+    Param,
+    fact,
+    judge,
+    load_records,
+    record,
+    replay,
+    save_tables,
+    show,
+)
 from ortmeter.plotting import candidates_figure, operator_plot, profile_notes
 from ortmeter.profiling import profile
 from ortmeter.runtime.environment import environment, usable_cores
@@ -386,7 +396,7 @@ def count_lost(split):
 def conclude_search(measured, chosen):
     for claim in measured.speedup(WRITTEN, SEARCHED):
         row = chosen.loc[claim.where["threads"]]
-        nothing = ortmeter.fact(
+        nothing = fact(
             "the search ({seconds:.2f} s) returned the graph as written: it gained nothing",
             where=claim.where,
             seconds=float(row["search (s)"]),
@@ -405,7 +415,7 @@ SPLIT = ", split transposes"
 
 def judge_cause(split, gap):
     copies, rest = count_lost(split)
-    return ortmeter.judge(
+    return judge(
         "predicted that the transpositions decide; the worst order takes {times} times as long as "
         "the best; in one profile of each, copies take {copies:.0f} µs more, the other nodes "
         "{rest:.0f} µs more",
@@ -418,7 +428,7 @@ def judge_cause(split, gap):
 
 def judge_fusion(split, gap):
     fused = split["FusedMatMul"].astype(int)
-    return ortmeter.judge(
+    return judge(
         "2021 credited a product fused with a transposition; {best} FusedMatMul in the best order, "
         "{worst} in the worst",
         [False if gap.is_difference and fused[BEST] <= fused[WORST] else None],
@@ -440,7 +450,7 @@ def judge_place(group):
         group.speedup(EINSUM, best, confidence=level),
         group.speedup(worst, EINSUM, confidence=level),
     ]
-    return ortmeter.judge(
+    return judge(
         "predicted that Einsum is between the best and the worst decomposition; its latency over "
         "that of {best}: {first}; that of {worst} over its: {last}",
         [claim.exceeds(1) for claim in found],
@@ -458,7 +468,7 @@ def judge_sizes(compared):
         level = 1 - 0.01 / (len(group) - 1)
         found = [group.speedup(n, best, confidence=level) for n in group if n != best]
         least = min(found, key=lambda claim: claim.ratio)
-        yield ortmeter.judge(
+        yield judge(
             "predicted that the same graph wins at another size; the best at size {size} is "
             "{best}; at size {other}, the latency of {second} over its: {least}",
             [claim.exceeds(1 / (1 + claim.min_effect)) for claim in found],
@@ -495,7 +505,7 @@ def conclusion(record):
     data = record.data
     where = f"{record.environment}, {data['legend']}, {data['measured'].how}"
     found = (data[name] for name in ("measured", "compared", "split", "extremes", "chosen"))
-    return ortmeter.Conclusion(*conclude(*found), where)
+    return Conclusion(*conclude(*found), where)
 
 
 data = {
@@ -506,7 +516,7 @@ data = {
     "chosen": chosen,
     "legend": legend,
 }
-here = ortmeter.record("plot_einsum_decomposition", args, provider, data)
+here = record("plot_einsum_decomposition", args, provider, data)
 show(conclusion(here))
 
 # %%
@@ -514,7 +524,7 @@ show(conclusion(here))
 
 tables = {"latency": measured.to_frame(), "graphs": compared.to_frame(), "split": split}
 tables = {name: table.reset_index(names=table.index.names) for name, table in tables.items()}
-show(ortmeter.save_tables("plot_einsum_decomposition", tables))
+show(save_tables("plot_einsum_decomposition", tables))
 
 # %%
 # On other machines
@@ -535,7 +545,7 @@ def report(record):
 
 if args.record:
     here.save(conclusion(here))
-show(ortmeter.replay(report, ortmeter.load_records(here.page)))
+show(replay(report, load_records(here.page)))
 
 # %%
 # What this page does not cover

@@ -53,10 +53,20 @@ from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 from pandas import DataFrame, concat
 
 import ortmeter
-from ortmeter import Param, show
 from ortmeter.discrepancy.bounds import layer_norm_error_bound, matmul_error_bound
 from ortmeter.dtypes import numpy_dtype, unit_roundoff
 from ortmeter.evaluator import Evaluator, attribute
+from ortmeter.pages import (
+    Conclusion,
+    Param,
+    fact,
+    judge,
+    load_records,
+    record,
+    replay,
+    save_tables,
+    show,
+)
 from ortmeter.plotting import error_plot
 from ortmeter.runtime.environment import environment
 from ortmeter.runtime.models import layer_norm_matmul
@@ -492,7 +502,7 @@ def judge_bounds(errors):
     closest = errors.loc[errors["share"].idxmax()]
     outside = int((errors["share"] > 1).sum())
     text = "{outside} of {n} results leave" if outside else "none of {n} results leaves"
-    return ortmeter.fact(
+    return fact(
         f"{text} the error bound; the closest uses {{share:.0%}} of it ({{case}})",
         outside=outside,
         n=len(errors),
@@ -521,7 +531,7 @@ def judge_closest(errors):
             parts.append(f"{winner} {where} (by {{low{i}:.0%}} to {{high{i}:.0%}})")
             values |= {f"low{i}": float(smaller.min()), f"high{i}": float(smaller.max())}
     if parts:
-        yield ortmeter.fact(f"smaller mean error against float64: {', '.join(parts)}", **values)
+        yield fact(f"smaller mean error against float64: {', '.join(parts)}", **values)
 
 
 def write_type(name, tf32):
@@ -538,7 +548,7 @@ def judge_product(nodes):
     for tf32, cases in first.groupby("tf32", sort=False):
         if tf32 != "on":
             held = (cases["op"] == "MatMul") & (cases["only"] > 0)
-            yield ortmeter.judge(
+            yield judge(
                 f"MatMul was predicted to change the outputs the most in "
                 f"{write_type('float32', tf32)}; it does in {{held}} of {{n}} cases",
                 held.tolist(),
@@ -582,7 +592,7 @@ def judge_session(runs):
     near = short["ulp"] <= FEW
     closer = short["session error"] < (1 - MARGIN) * short["kernels error"]
     larger = short["session"] > short["kernels"]
-    yield ortmeter.judge(
+    yield judge(
         f"{types}: the kernels of the two libraries were predicted to differ by {{few}} ulp at "
         "most; they differ by {ulp:.2g}, in {share:.2%} of the outputs at most",
         near.tolist(),
@@ -594,7 +604,7 @@ def judge_session(runs):
         "be closer to float64 than its kernels run one by one": closer,
         "change the outputs more, on average, than swapping every kernel": larger,
     }.items():
-        yield ortmeter.judge(
+        yield judge(
             f"{types}: a session was predicted to {what}; it holds in {{held}} of {{n}} cases",
             held.tolist(),
             held=int(held.sum()),
@@ -610,7 +620,7 @@ def judge_session(runs):
 def judge_repeats(runs):
     twice = runs[runs["run"].str.endswith("run twice")]
     same = int((twice["differ"] == 0).sum())
-    return ortmeter.fact(
+    return fact(
         "the same kernels give the same bits twice in {same} of {n} controls",
         same=same,
         n=len(twice),
@@ -622,7 +632,7 @@ def name_missing(errors, nodes):
         if "onnxruntime" not in set(table["candidate"]):
             own = nodes[(nodes["type"] == name) & (nodes["kernels"] == "torch, torch")]
             which = " and ".join(own["op"].unique()) or "a session"
-            yield ortmeter.fact(
+            yield fact(
                 f"{name}: torch alone ran the whole model, onnxruntime has no kernel for {which}"
             )
 
@@ -647,7 +657,7 @@ def judge_original(errors):
             f"{is_higher('apart', half, single)} in ulp ({{half_ulp:.2g}} against "
             "{single_ulp:.2g})"
         )
-        yield ortmeter.fact(text, **pair("half", half, "single", single)).about(ORIGINAL)
+        yield fact(text, **pair("half", half, "single", single)).about(ORIGINAL)
     rounded = rows.get(("float32", "in onnxruntime"))
     if single and rounded:
         text = (
@@ -655,7 +665,7 @@ def judge_original(errors):
             "apart ({single_ulp:.2g} ulp) without TF32, {rounded:.2g} ({rounded_ulp:.2g} ulp) with "
             "TF32 in onnxruntime only, the default of both"
         )
-        yield ortmeter.fact(text, **pair("single", single, "rounded", rounded)).about(ORIGINAL)
+        yield fact(text, **pair("single", single, "rounded", rounded)).about(ORIGINAL)
 
 
 def is_higher(what, half, single):
@@ -676,7 +686,7 @@ def judge_exchange(exchanges):
     n, changed = len(exchanges), int((exchanges["differ"] > 0).sum())
     outside = int((exchanges["share"] > 1).sum())
     bits, bound = ("true" if count else "false" for count in (changed, outside))
-    return ortmeter.fact(
+    return fact(
         f'original, "cannot be exchanged": {bits} bit for bit ({{changed}} of {{n}} exchanges '
         f"change some outputs), {bound} within the error bound ({{outside}} leave it)",
         changed=changed,
@@ -687,7 +697,7 @@ def judge_exchange(exchanges):
 
 data = {"errors": errors, "exchanges": exchanges, "nodes": nodes, "runs": runs}
 data |= {"provider": provider.label, "legend": legend}
-here = ortmeter.record("plot_layer_norm_discrepancies", args, provider, data)
+here = record("plot_layer_norm_discrepancies", args, provider, data)
 
 
 def conclusion(record):
@@ -697,7 +707,7 @@ def conclusion(record):
     )
     where = f"{record.environment}, {data['legend']} on {data['provider']}"
     claims = conclude(errors, exchanges, nodes, runs)
-    return ortmeter.Conclusion(answer(exchanges), claims, where)
+    return Conclusion(answer(exchanges), claims, where)
 
 
 show(conclusion(here))
@@ -706,7 +716,7 @@ show(conclusion(here))
 # The tables behind these sentences:
 
 tables = {"errors": errors, "exchanges": exchanges, "nodes": nodes, "runs": runs}
-show(ortmeter.save_tables("plot_layer_norm_discrepancies", tables))
+show(save_tables("plot_layer_norm_discrepancies", tables))
 
 # %%
 # On other machines
@@ -725,7 +735,7 @@ def report(record):
 
 if args.record:
     here.save(conclusion(here))
-show(ortmeter.replay(report, ortmeter.load_records(here.page)))
+show(replay(report, load_records(here.page)))
 
 # %%
 # Which tolerance to take, and what this page does not cover

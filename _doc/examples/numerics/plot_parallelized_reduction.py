@@ -53,10 +53,20 @@ from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 from pandas import DataFrame
 
 import ortmeter
-from ortmeter import Param, show
 from ortmeter.discrepancy.bounds import layer_norm_error_bound, mean_error_bound, sum_error_bound
 from ortmeter.discrepancy.summation import SUMMATIONS, exact_sum, orders, simulated_sum
 from ortmeter.dtypes import float_info, numpy_dtype, torch_dtype, unit_roundoff
+from ortmeter.pages import (
+    Conclusion,
+    Param,
+    fact,
+    judge,
+    load_records,
+    record,
+    replay,
+    save_tables,
+    show,
+)
 from ortmeter.plotting import spread_plot
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.environment import environment
@@ -466,7 +476,7 @@ def judge_bounds(table, what):
     closest = table.loc[table["share"].idxmax()]
     outside = int((table["share"] > 1).sum())
     text = "{outside} of {n}" if outside else "none of {n}"
-    return ortmeter.fact(
+    return fact(
         f"{what}: {text} leave their bound, whatever the order; the closest uses {{share:.0%}} of "
         "it ({case})",
         outside=outside,
@@ -496,10 +506,10 @@ def only(free):
 def judge_overflows(sums):
     lost = sums[sums["overflows"] > 0]
     if lost.empty:
-        return ortmeter.fact("no sum overflows")
+        return fact("no sum overflows")
     own = sums[sums["type"].isin(lost["type"])]
     types = ", ".join(dict.fromkeys(lost["type"]))
-    return ortmeter.fact(
+    return fact(
         f"{types}: {{lost}} of {{n}} cases overflow; in {{decided}} of them only some orders do",
         lost=len(lost),
         n=len(own),
@@ -524,10 +534,10 @@ def judge_tolerance(sums):
     useless = [name for name in factors if name not in useful]
     told = ", ".join(f"{factor:.2g} in {name}" for name, factor in useful.items()) or "none"
     none = f"; no useful guarantee in {' or '.join(useless)}" if useless else ""
-    yield ortmeter.fact(
+    yield fact(
         f"guaranteed between two orders of {n} terms, times sum|x|: {told}{none} at this length"
     )
-    yield ortmeter.fact(
+    yield fact(
         "2 sqrt(n) u sum|x| is enough in {share:.1%} of the cases; the largest spread is "
         "{times:.2g} times this ({case})",
         share=(finite["walk"] <= 1).mean(),
@@ -545,13 +555,13 @@ def judge_predictions(sums):
     table = finite.pivot_table("spread", ["type", "law"], "candidate", sort=False).dropna()
     naive = table["naive"] >= table.max(axis=1)
     kahan = table["kahan"] <= table[["blocked", "pairwise"]].min(axis=1)
-    yield ortmeter.judge(
+    yield judge(
         "naive was predicted to be the worst at the largest size; it is in {held} of {n} cases",
         naive.tolist(),
         held=int(naive.sum()),
         n=len(table),
     )
-    yield ortmeter.judge(
+    yield judge(
         "Kahan was predicted to be the best or tied, exact summation apart; it is in {held} of {n} "
         "cases",
         kahan.tolist(),
@@ -567,7 +577,7 @@ def judge_predictions(sums):
 def judge_libraries(libraries):
     for result, table in libraries.groupby("result", sort=False):
         largest = table.loc[table["spread"].idxmax()]
-        yield ortmeter.fact(
+        yield fact(
             f"{result}: two orders differ in {{share:.0%}} of the cases, by {{spread:.3g}} ulp at "
             "most ({case})",
             share=(table["spread"] > 0).mean(),
@@ -582,18 +592,18 @@ def judge_libraries(libraries):
         names = ", ".join(other["candidate"].unique())
         threads = f"other threads than {counts[0]} change some of {names}"
     ending = f"; {threads}" if len(counts) > 1 else ""
-    yield ortmeter.fact(f"two identical runs give identical bits, {same}{ending}")
+    yield fact(f"two identical runs give identical bits, {same}{ending}")
 
 
 legend = f"{shown} on {provider.label}, threads={args.label('threads')}"
 data = {"sums": sums, "libraries": libraries, "legend": legend}
-here = ortmeter.record("plot_parallelized_reduction", args, provider, data)
+here = record("plot_parallelized_reduction", args, provider, data)
 
 
 def conclusion(record):
     sums, libraries = record.data["sums"], record.data["libraries"]
     where = f"{record.environment}, {record.data['legend']}"
-    return ortmeter.Conclusion(answer(sums), conclude(sums, libraries), where)
+    return Conclusion(answer(sums), conclude(sums, libraries), where)
 
 
 show(conclusion(here))
@@ -602,7 +612,7 @@ show(conclusion(here))
 # The tables behind these sentences:
 
 tables = {"sums": sums, "libraries": libraries}
-show(ortmeter.save_tables("plot_parallelized_reduction", tables))
+show(save_tables("plot_parallelized_reduction", tables))
 
 # %%
 # On other machines
@@ -620,7 +630,7 @@ def report(record):
 
 if args.record:
     here.save(conclusion(here))
-show(ortmeter.replay(report, ortmeter.load_records(here.page)))
+show(replay(report, load_records(here.page)))
 
 # %%
 # What this page does not cover

@@ -54,11 +54,22 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 import ortmeter
-from ortmeter import Param, show
 from ortmeter.dtypes import unit_roundoff
+from ortmeter.pages import (
+    Conclusion,
+    Param,
+    fact,
+    judge,
+    load_records,
+    record,
+    replay,
+    save_tables,
+    show,
+)
 from ortmeter.plotting import node_plot, operator_plot, profile_notes
 from ortmeter.profiling import (
     ProfileCheck,
+    check_profiles,
     find_headroom,
     merge_profiles,
     profile_together,
@@ -254,7 +265,7 @@ node_plot(ran, op=op, title=f"KMeans, time of each {op}, {provider.label}", capt
 # The nodes of both models side by side. They may be compared when their total says what the
 # latency says, without the profiler, in the same rounds.
 
-check = ran.compare(profiles[LABELS])
+check = check_profiles(ran, profiles[LABELS])
 merged = merge_profiles(ran, profiles[LABELS])
 SIDES = {"median_baseline": BOTH, "median_candidate": LABELS}
 sides = merged.set_index("label")[list(SIDES)].rename(columns=SIDES)
@@ -439,7 +450,7 @@ def answer(data, verdict):
 
 def judge_product(narrow, wide):
     first, second = weigh_product(narrow), weigh_product(wide)
-    yield ortmeter.judge(
+    yield judge(
         "predicted that the product takes less than half of the time: {share:.0%} (the others "
         "over it: {interval})",
         [first.exceeds(1)],
@@ -449,7 +460,7 @@ def judge_product(narrow, wide):
     grows = None
     if first.has_interval and second.has_interval:
         grows = second.high < first.low or (False if second.low > first.high else None)
-    yield ortmeter.judge(
+    yield judge(
         "predicted that its share grows with the features: {share:.0%} (the others over it: "
         "{interval})",
         [grows],
@@ -460,7 +471,7 @@ def judge_product(narrow, wide):
 
 def conclude_floor(measured, floor):
     took = measured[LABELS].median
-    return ortmeter.fact(
+    return fact(
         "labels take {took:.3g} ms, {times:.1f} times the {least:.3g} ms that the product, reading "
         "X and writing the labels need at the peaks",
         took=1e3 * took,
@@ -480,8 +491,8 @@ def multiplied_by_zero(model):
 
 def conclude_zeros(useless, nodes):
     if not useless:
-        return ortmeter.fact("no node multiplies by zero")
-    return ortmeter.fact(
+        return fact("no node multiplies by zero")
+    return fact(
         f"multiplied by zero: {enumerate_items(useless)}; removing that saves up to {{share:.0%}}",
         share=float(nodes["median"][nodes["name"].isin(useless)].sum() / nodes["median"].sum()),
     )
@@ -502,7 +513,7 @@ data = {
     "trust": [claim.to_dict() for claim in ran.trust],
     "legend": legend,
 }
-here = ortmeter.record("plot_kmeans_profiling", args, provider, data)
+here = record("plot_kmeans_profiling", args, provider, data)
 
 # %%
 # All of them, with what the profile leaves out and what it costs. Nothing is said of nodes when
@@ -529,7 +540,7 @@ def conclude(data):
 def conclusion(record):
     data = record.data
     where = f"{record.environment}, {data['legend']}, {data['measured'].how}"
-    return ortmeter.Conclusion(*conclude(data), where)
+    return Conclusion(*conclude(data), where)
 
 
 show(conclusion(here))
@@ -542,7 +553,7 @@ tables = {
     "operators": table.reset_index(),
     "nodes": shown.reset_index(),
 }
-show(ortmeter.save_tables("plot_kmeans_profiling", tables))
+show(save_tables("plot_kmeans_profiling", tables))
 
 # %%
 # On other machines
@@ -562,7 +573,7 @@ def report(record):
 
 if args.record:
     here.save(conclusion(here))
-show(ortmeter.replay(report, ortmeter.load_records(here.page)))
+show(replay(report, load_records(here.page)))
 
 # %%
 # What this page does not cover

@@ -48,8 +48,19 @@ from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 from pandas import DataFrame
 
 import ortmeter
-from ortmeter import Param, show
 from ortmeter.dtypes import numpy_dtype
+from ortmeter.pages import (
+    Conclusion,
+    Param,
+    fact,
+    group_claims,
+    judge,
+    load_records,
+    record,
+    replay,
+    save_tables,
+    show,
+)
 from ortmeter.runtime.environment import environment
 from ortmeter.timing.peaks import add_shares, measured_peaks
 
@@ -305,13 +316,13 @@ PAIRS = {
 
 def conclude(results):
     found = {case: results.speedup(*pair) for case, pair in PAIRS.items()}
-    answer = f"With constant weights, {ortmeter.group_claims(found['constant'])}."
+    answer = f"With constant weights, {group_claims(found['constant'])}."
     claims = [
         *(claim.about("weights that change") for claim in found["changing"]),
         judge_prediction(found["constant"]),
         *found["copies"],
         *(
-            ortmeter.fact("size {size}: {ranking}", size=n, ranking=str(group.ranking()))
+            fact("size {size}: {ranking}", size=n, ranking=str(group.ranking()))
             for n, group in results.items()
         ),
     ]
@@ -321,7 +332,7 @@ def conclude(results):
 def judge_prediction(constant):
     tried = [claim.exceeds(1 / (1 + claim.min_effect)) for claim in constant]
     widest = min(constant, key=lambda claim: claim.low or 0)
-    return ortmeter.judge(
+    return judge(
         "predicted that joined weights are never slower; lowest: {lowest} at size {size}",
         tried,
         lowest=widest.interval,
@@ -332,7 +343,7 @@ def judge_prediction(constant):
 def conclusion(record):
     data = record.data
     where = f"{record.environment}, {data['legend']}, {data['results'].how}"
-    return ortmeter.Conclusion(*conclude(data["results"]), where)
+    return Conclusion(*conclude(data["results"]), where)
 
 
 measured = {
@@ -340,14 +351,14 @@ measured = {
     "legend": legend,
     "peaks": {"GFLOP/s": peaks.gflop_per_s, "GB/s": peaks.gb_per_s},
 }
-here = ortmeter.record("plot_op_gemm2_cuda", args, provider, measured)
+here = record("plot_op_gemm2_cuda", args, provider, measured)
 show(conclusion(here))
 
 # %%
 # The tables behind these sentences:
 
 tables = {"latency": latency.reset_index(), "errors": errors.reset_index()}
-show(ortmeter.save_tables("plot_op_gemm2_cuda", tables))
+show(save_tables("plot_op_gemm2_cuda", tables))
 
 # %%
 # On other machines
@@ -367,7 +378,7 @@ def report(record):
 
 if args.record:
     here.save(conclusion(here))
-show(ortmeter.replay(report, ortmeter.load_records(here.page)))
+show(replay(report, load_records(here.page)))
 
 # %%
 # What this page does not cover

@@ -45,11 +45,22 @@ from onnx.reference import ReferenceEvaluator
 from pandas import DataFrame
 
 import ortmeter
-from ortmeter import Param, show
 from ortmeter.dtypes import unit_roundoff
+from ortmeter.pages import (
+    Conclusion,
+    Param,
+    fact,
+    judge,
+    load_records,
+    record,
+    replay,
+    save_tables,
+    show,
+)
 from ortmeter.plotting import comparison_plot, operator_plot, profile_notes, timeline_figure
 from ortmeter.profiling import (
     ProfileCheck,
+    check_profiles,
     find_headroom,
     merge_profiles,
     profile_together,
@@ -253,7 +264,7 @@ timeline_figure(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=
 # Nodes may be compared when their total says what the latency says, without the profiler, in the
 # same rounds.
 
-check = before.compare(after)
+check = check_profiles(before, after)
 print(*check.claims, sep="\n")
 
 # %%
@@ -405,12 +416,12 @@ def judge_predictions(measured):
     }
     for text, (claim, outcome) in tried.items():
         prediction = f"predicted that {text}: {{interval}}"
-        yield ortmeter.judge(prediction, [outcome], interval=claim.interval)
+        yield judge(prediction, [outcome], interval=claim.interval)
 
 
 def conclude_reorders(nodes):
     reorders = nodes["op"].astype(str).str.startswith("Reorder")
-    return ortmeter.fact(
+    return fact(
         "{count} reorders take {share:.0%} of the kernel time of the rewritten network",
         count=int(reorders.sum()),
         share=float(nodes["median"][reorders].sum() / nodes["median"].sum()),
@@ -429,11 +440,11 @@ def find_block(events):
 
 def conclude_block(block, flags):
     if block is None:
-        return ortmeter.fact("no convolution works on blocks of channels here")
+        return fact("no convolution works on blocks of channels here")
     known = [flag for flag in ("avx512f", "avx2", "avx", "asimd") if flag in flags]
     widest = f" ({known[0]})" if known else ""
     text = f"a block holds {{channels}} channels, for the vectors of this CPU{widest}"
-    return ortmeter.fact(text, channels=block)
+    return fact(text, channels=block)
 
 
 # %%
@@ -451,7 +462,7 @@ data = {
     "trust": [claim.to_dict() for claim in after.trust],
     "legend": legend,
 }
-here = ortmeter.record("plot_profiling", args, provider, data)
+here = record("plot_profiling", args, provider, data)
 
 # %%
 # All of them, with what the profile of the rewritten network leaves out and what it costs. Nothing
@@ -475,7 +486,7 @@ def conclude(data):
 def conclusion(record):
     data = record.data
     where = f"{record.environment}, {data['legend']}, {data['measured'].how}"
-    return ortmeter.Conclusion(*conclude(data), where)
+    return Conclusion(*conclude(data), where)
 
 
 show(conclusion(here))
@@ -488,7 +499,7 @@ tables = {
     "nodes": nodes[REWRITTEN].astype({"origin": str}),
     "merged": table.reset_index(),
 }
-show(ortmeter.save_tables("plot_profiling", tables))
+show(save_tables("plot_profiling", tables))
 
 # %%
 # On other machines
@@ -508,7 +519,7 @@ def report(record):
 
 if args.record:
     here.save(conclusion(here))
-show(ortmeter.replay(report, ortmeter.load_records(here.page)))
+show(replay(report, load_records(here.page)))
 
 # %%
 # What this page does not cover

@@ -49,7 +49,7 @@ import numpy as np
 from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 
 import ortmeter
-from ortmeter import Param, show
+from ortmeter.pages import Conclusion, Param, judge, load_records, record, replay, save_tables, show
 from ortmeter.runtime.environment import environment
 from ortmeter.sweep import Outcome, SweepResult, Task, run_sweep
 
@@ -122,6 +122,7 @@ ortmeter.draw_model(shown["Concat then ReduceSum"], title="Concat then ReduceSum
 SCRIPT = """
 import numpy as np
 import ortmeter
+from ortmeter.pages import Conclusion, record
 
 args = ortmeter.get_parsed_args(
     "plot_sums", size=64, type="float", repeat=100, provider="auto", record=False)
@@ -145,10 +146,10 @@ for name, text in MODELS.items():
 
 measured = ortmeter.measure(candidates, repeat=args.repeat, precision=None, budget_s=10)
 ranking = measured.ranking()
-here = ortmeter.record("plot_sums", args, provider, {"measured": measured})
+here = record("plot_sums", args, provider, {"measured": measured})
 if args.record:
     answer = ortmeter.Answer(f"{ranking.fastest} has the lowest median.", ranking.claims)
-    here.save(ortmeter.Conclusion(answer, (), str(here.environment)))
+    here.save(Conclusion(answer, (), str(here.environment)))
 """
 
 # %%
@@ -233,7 +234,7 @@ tasks = {
     }
     for outcome in result.done
 }
-here = ortmeter.record("plot_sweep", args, provider, {"tasks": tasks})
+here = record("plot_sweep", args, provider, {"tasks": tasks})
 report_of_sweep = rebuild(here).report()
 show(report_of_sweep.claims)
 
@@ -277,7 +278,7 @@ MOVED = {"two Adds": 6, "one Sum": 4, "Concat then ReduceSum": 10}
 def judge_runs(comparisons):
     several = [c for c in comparisons if len(c.runs) > 1]
     far = [c for c in several if max(c.overall.ratio, 1 / c.overall.ratio) >= FAR]
-    yield ortmeter.judge(
+    yield judge(
         "verdicts beyond {far:.0%} are the same in every process, {held} of {cases}",
         [c.holds if c.is_decided else None for c in far],
         held=sum(c.holds and c.is_decided for c in far),
@@ -285,7 +286,7 @@ def judge_runs(comparisons):
         far=FAR - 1,
     )
     known = [c.runs_differ for c in several if c.runs_differ is not None]
-    yield ortmeter.judge(
+    yield judge(
         "processes differ more than their samples promise: "
         "in {apart} of {cases} cases two intervals do not meet",
         [any(known) if known else None],
@@ -312,7 +313,7 @@ def judge_moves(comparisons):
     for name in dict.fromkeys(claim.subject for claim in found):
         expected = MOVED["two Adds"] / MOVED[name]
         own = [claim for claim in found if claim.subject == name]
-        yield ortmeter.judge(
+        yield judge(
             f"moves predict {{expected:.2f}} for {name} at the largest size; measured {{measured}}",
             [is_near(claim, expected) for claim in own],
             expected=expected,
@@ -332,7 +333,7 @@ def conclude(found):
 
 def conclusion(record, found=None):
     where = f"{record.environment}, {record.parameters}, threads=1"
-    return ortmeter.Conclusion(*conclude(found or rebuild(record).report()), where)
+    return Conclusion(*conclude(found or rebuild(record).report()), where)
 
 
 show(conclusion(here, report_of_sweep))
@@ -345,7 +346,7 @@ tables = {
     "runs": report_of_sweep.spread.reset_index(),
     "tasks": result.to_frame(),
 }
-show(ortmeter.save_tables("plot_sweep", tables))
+show(save_tables("plot_sweep", tables))
 
 # %%
 # On other machines
@@ -365,7 +366,7 @@ def report(record):
 
 if args.record:
     here.save(conclusion(here, report_of_sweep))
-show(ortmeter.replay(report, ortmeter.load_records(here.page)))
+show(replay(report, load_records(here.page)))
 
 # %%
 # What this page does not cover

@@ -1,27 +1,34 @@
-"""Keep what a page measured: its tables for the reader, a record for other builds.
+"""For people who write pages: parameters, claims, conclusions, tables, and records.
 
 A record is a JSON file with what the conclusions of a page are computed from, raw samples included,
 and the environment it was measured in. A page built elsewhere computes its tables, plots and
 sentences again from it.
 """
 
-from ortmeter.pages.record import Record, load, load_records, machine_name, record
-from ortmeter.pages.replay import Replay, replay
+from ortmeter.args import Param
+from ortmeter.pages.records import Record, Replay, load, load_records, machine_name, record, replay
+from ortmeter.pages.rendering import Conclusion, SavedTables, save_tables, show
 from ortmeter.pages.schema import SCHEMA
-from ortmeter.pages.tables import SavedTables, save_tables
 from ortmeter.pages.values import decode, encode
+from ortmeter.timing.claims import fact, group_claims, judge
 
 __all__ = [
     "SCHEMA",
+    "Conclusion",
+    "Param",
     "Record",
     "Replay",
     "SavedTables",
     "decode",
     "encode",
+    "fact",
+    "group_claims",
+    "judge",
     "load",
     "load_records",
     "machine_name",
     "record",
     "replay",
     "save_tables",
+    "show",
 ]

@@ -1,23 +1,193 @@
-"""Tables, plots and sentences as text, as HTML and as plain values."""
+"""What a page shows, as text and as HTML: results, conclusions, tables to download, plots."""
 
 import base64
 import html
 import io
 import math
+import os
 import sys
-from collections.abc import Callable
+import tempfile
+import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["Picture", "as_html", "as_text", "digits", "flatten", "freeze"]
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.host import in_ipython
+from ortmeter.optional import import_optional
+from ortmeter.timing.claims import Answer, Claim, sentences
 
 # Outside of these, a number is written with an exponent.
 _SMALL, _LARGE = 1e-4, 1e7
+_TYPES = {
+    ".csv": "text/csv",
+    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
+_WIDTH = 90
+_T = TypeVar("_T")
+
+
+def show(result: _T) -> _T | None:
+    """Show a result at the end of a cell.
+
+    A notebook and the published gallery display the last value of a cell, a script does not: there
+    the result is printed.
+
+    Parameters
+    ----------
+    result : object
+        What to show.
+
+    Returns
+    -------
+    object or None
+        The result itself, for whoever displays it; None once printed.
+
+    Examples
+    --------
+    >>> show("median 2 ms")
+    median 2 ms
+    """
+    if "sphinx_gallery" in sys.modules or in_ipython():
+        return result
+    # A frame shortens its text to the width of a terminal unless asked for all of it.
+    print(result.to_string() if hasattr(result, "to_string") else result)  # noqa: T201
+    return None
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """An answer and the claims that follow it, with where they come from.
+
+    Parameters
+    ----------
+    answer : Answer, optional
+        The sentence that answers the title of a page.
+    claims : tuple of Claim
+        What else was found.
+    provenance : str
+        Provider, machine and versions.
+
+    Examples
+    --------
+    >>> from ortmeter.timing.claims import fact
+    >>> print(Conclusion(Answer("a wins."), (fact("{n} sizes", n=2),), "CPU, a machine"))
+    a wins.
+    Measured on CPU, a machine:
+    - 2 sizes
+    """
+
+    answer: Answer | None
+    claims: tuple[Claim, ...]
+    provenance: str
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer, if there is one, then the claims."""
+        first = () if self.answer is None else (str(self.answer),)
+        return (*first, *sentences(self.claims))
+
+    def __str__(self) -> str:
+        lines = [] if self.answer is None else [textwrap.fill(str(self.answer), _WIDTH)]
+        lines.append(textwrap.fill(f"Measured on {self.provenance}:", _WIDTH))
+        lines += [
+            textwrap.fill(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  ")
+            for sentence in sentences(self.claims)
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        answer = "" if self.answer is None else html.escape(str(self.answer))
+        first = f'<p class="answer">{answer}</p>' if answer else ""
+        items = "".join(f"<li>{html.escape(text)}</li>" for text in sentences(self.claims))
+        return (
+            f'<div class="ortmeter-conclusion">{first}'
+            f"<p>Measured on {html.escape(self.provenance)}:</p><ul>{items}</ul></div>"
+        )
+
+
+@dataclass(frozen=True)
+class SavedTables:
+    """Files written by :func:`save_tables`; a page or a notebook shows links to download them.
+
+    Parameters
+    ----------
+    files : tuple of Path
+        One CSV file per table, then one Excel file with a sheet per table.
+    """
+
+    files: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        # The folder is of no use to the reader of a page: names only.
+        return "saved " + ", ".join(file.name for file in self.files)
+
+    def _repr_html_(self) -> str:
+        links = (
+            f'<a class="ortmeter-download" download="{html.escape(file.name)}" '
+            f'href="data:{_TYPES[file.suffix]};base64,{_base64(file)}">{html.escape(file.name)}</a>'
+            for file in self.files
+        )
+        return f'<p class="ortmeter-downloads">Download the tables: {" ".join(links)}</p>'
+
+
+def save_tables(
+    name: str,
+    tables: Mapping[str, pd.DataFrame],
+    folder: str | os.PathLike[str] | None = None,
+) -> SavedTables:
+    """Write tables as CSV and Excel files.
+
+    Parameters
+    ----------
+    name : str
+        Start of the names of the files.
+    tables : mapping of str to DataFrame
+        Tables by name, which becomes the name of the sheet. The index is written.
+    folder : path, optional
+        Where to write, a new temporary folder by default.
+
+    Returns
+    -------
+    SavedTables
+        The files: shown by a page or a notebook, it offers them for download.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no table, or a name is not a plain file name.
+    MissingDependencyError
+        openpyxl is missing.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as temporary:
+    ...     saved = save_tables("page", {"times": pd.DataFrame({"n": [1]})}, temporary)
+    >>> print(saved)
+    saved page-times.csv, page.xlsx
+    """
+    if not tables:
+        raise InvalidArgumentError("tables is empty. Accepted: at least one table")
+    for part in (name, *tables):
+        if part in {"", ".", ".."} or Path(part).name != part:
+            raise InvalidArgumentError(f"{part!r} is not a plain name for a file")
+    import_optional("openpyxl", "excel")
+    target = Path(folder or tempfile.mkdtemp(prefix="ortmeter-"))
+    csv_files = []
+    with pd.ExcelWriter(target / f"{name}.xlsx", engine="openpyxl") as workbook:
+        for key, table in tables.items():
+            csv_files.append(target / f"{name}-{key}.csv")
+            table.to_csv(csv_files[-1])
+            table.to_excel(workbook, sheet_name=key)
+    return SavedTables((*csv_files, target / f"{name}.xlsx"))
+
+
+def _base64(file: Path) -> str:
+    return base64.b64encode(file.read_bytes()).decode("ascii")
 
 
 @dataclass(frozen=True)
@@ -69,7 +239,7 @@ def as_text(item: Any) -> str:
     return str(item.to_string(float_format=digits, formatters=texts))
 
 
-def flatten(table: "pd.DataFrame") -> "pd.DataFrame":
+def flatten(table: pd.DataFrame) -> pd.DataFrame:
     """Make columns of the levels of an index that have a name; another index says nothing."""
     named = any(name is not None for name in table.index.names)
     return table.reset_index() if named else table

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortmeter.child import child_command
-from ortmeter.pages.record import FOLDER_VARIABLE
+from ortmeter.pages.records import FOLDER_VARIABLE
 from ortmeter.sweep.machine import LOCK_VARIABLE, pinned
 from ortmeter.sweep.process import Tail, how_it_ended, kill_group, page_environment
 from ortmeter.sweep.script import Script

@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.pages.conclusion import Conclusion
-from ortmeter.pages.rendering import as_html, as_text, freeze
+from ortmeter.pages.rendering import Conclusion, as_html, as_text, freeze
 from ortmeter.plotting.sweep import sweep_plot
 from ortmeter.progress import progress_bar
 from ortmeter.sweep._cells import (

@@ -10,8 +10,16 @@ import pytest
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
-from ortmeter.pages import SCHEMA, Record, load, load_records, machine_name, record, replay
-from ortmeter.pages.conclusion import Conclusion
+from ortmeter.pages import (
+    SCHEMA,
+    Conclusion,
+    Record,
+    load,
+    load_records,
+    machine_name,
+    record,
+    replay,
+)
 from ortmeter.runtime.environment import Gpu, environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing import Comparison, Comparisons, Measurement

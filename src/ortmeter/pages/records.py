@@ -1,11 +1,12 @@
-"""Keep what a page measured on a machine, for the pages built on others."""
+"""Keep what a page measured on a machine, and show it in the pages built on others."""
 
 import dataclasses
 import datetime as dt
 import hashlib
+import html
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import orjson
 from ortmeter.args import Arguments
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.files import write_atomically
-from ortmeter.pages.conclusion import Conclusion
+from ortmeter.pages.rendering import Conclusion, as_html, as_text, freeze
 from ortmeter.pages.schema import VERSION, why_invalid
 from ortmeter.pages.values import decode, encode
 from ortmeter.runtime.environment import Environment, environment
@@ -25,8 +26,6 @@ from ortmeter.timing.claims import Answer, Claim
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["FOLDER_VARIABLE", "Record", "load", "load_records", "machine_name", "record"]
 
 #: Where the records are, unless a folder is given.
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
@@ -407,3 +406,64 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9_.]+", "-", text.lower()).strip("-.")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What was recorded on other machines; :func:`replay` makes it.
+
+    Parameters
+    ----------
+    parts : sequence of (Record, sequence)
+        Each record with what the page shows for it.
+    """
+
+    parts: Sequence[tuple[Record, Sequence[Any]]]
+
+    def __str__(self) -> str:
+        if not self.parts:
+            return "Nothing was recorded on other machines."
+        return "\n\n".join(
+            "\n".join([_heading(record), *map(as_text, shown)]) for record, shown in self.parts
+        )
+
+    def _repr_html_(self) -> str:
+        return "".join(_as_details(*part) for part in self.parts) or f"<p>{self}</p>"
+
+
+def replay(report: Callable[[Record], Iterable[Any]], records: Iterable[Record]) -> Replay:
+    """Apply the report of a page to what was recorded elsewhere.
+
+    Parameters
+    ----------
+    report : callable
+        Takes a :class:`~ortmeter.pages.Record` and yields what the page shows for it: tables,
+        plots (a figure or its axes), conclusions.
+    records : iterable of Record
+        What was recorded.
+
+    Returns
+    -------
+    Replay
+        Shown by a page or a notebook, one part for each record.
+
+    Examples
+    --------
+    >>> print(replay(lambda record: [record.page], []))
+    Nothing was recorded on other machines.
+    """
+    return Replay([(record, [freeze(item) for item in report(record)]) for record in records])
+
+
+def _heading(record: Record) -> str:
+    machine = record.environment
+    names = [*(gpu.name for gpu in machine.gpus), f"{machine.cpu}, {machine.cores} cores"]
+    return f"{', '.join(names)}, recorded on {record.date:%Y-%m-%d}"
+
+
+def _as_details(record: Record, shown: Iterable[Any]) -> str:
+    return (
+        f'<details class="ortmeter-recorded"><summary>{html.escape(_heading(record))}</summary>'
+        f"<p>{html.escape(record.parameters)}</p>{as_html(record.environment)}"
+        f"{''.join(map(as_html, shown))}</details>"
+    )
