@@ -125,6 +125,15 @@ def test_the_price_of_a_search_is_in_calls(page):
     assert page["count_calls"](2.0, few) == "-"
 
 
+def test_what_is_shorter_in_the_worst_order_is_told_as_less(page):
+    shorter = split(page, worst=(100, 20, 0, 4, 0))
+    words = "copies take 90 µs more, the other nodes 30 µs less"
+    assert words in str(page["judge_cause"](shorter, SURE))
+    assert str(page["answer"](Comparisons({1: latencies(page)}, "threads"), shorter)).endswith(
+        f"{words}."
+    )
+
+
 SURE = compare_ratio("a", "b", 4.0, (3.9, 4.1))
 UNSURE = compare_ratio("a", "b", 4.0, None)
 

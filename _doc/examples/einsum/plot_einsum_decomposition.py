@@ -374,19 +374,23 @@ def answer(measured, split):
         text = "Undecided: there are too few samples, or their intervals are too wide"
     else:
         text = f"No: even {searched} not faster than Einsum"
-    copies, rest = count_lost(split)
-    why = (
-        ". Why: from the best to the worst order of the letters, copies take {copies:.0f} µs more, "
-        "the other nodes {rest:.0f} µs more."
-    )
+    lost, lengths = tell_lost(split)
+    why = f". Why: from the best to the worst order of the letters, {lost}."
     ends = {"low": min(c.low or 0 for c in found), "high": max(c.high or 0 for c in found)}
-    values = {**ends, "places": " and ".join(places), "copies": copies, "rest": rest}
+    values = {**ends, "places": " and ".join(places), **lengths}
     return ortmeter.Answer(text + why, found, values)
 
 
 def count_lost(split):
     lost = (split.loc[WORST] - split.loc[BEST])[["copies", "product", "others"]]
-    return float(lost["copies"]), float(lost["product"] + lost["others"])
+    return {"copies": float(lost["copies"]), "rest": float(lost["product"] + lost["others"])}
+
+
+def tell_lost(split):
+    lost = count_lost(split)
+    copies, rest = (f"{{{x}:.0f}} µs {'less' if v < 0 else 'more'}" for x, v in lost.items())
+    lengths = {name: abs(value) for name, value in lost.items()}
+    return f"copies take {copies}, the other nodes {rest}", lengths
 
 
 # %%
@@ -414,15 +418,14 @@ SPLIT = ", split transposes"
 
 
 def judge_cause(split, gap):
-    copies, rest = count_lost(split)
+    copies, rest = count_lost(split).values()
+    lost, lengths = tell_lost(split)
     return judge(
         "predicted that the transpositions decide; the worst order takes {times} times as long as "
-        "the best; in one profile of each, copies take {copies:.0f} µs more, the other nodes "
-        "{rest:.0f} µs more",
+        f"the best; in one profile of each, {lost}",
         [copies > rest if gap.is_difference else None],
         times=f"{gap.ratio:.2f}",
-        copies=copies,
-        rest=rest,
+        **lengths,
     )
 
 
