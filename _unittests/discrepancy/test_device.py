@@ -1,4 +1,4 @@
-"""Tests of ortmeter.discrepancy._device: the reduction by torch, on the CPU unless marked."""
+"""Tests of ortmeter.discrepancy.device: the reduction by torch, on the CPU unless marked."""
 
 import dataclasses
 import itertools
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ortmeter.discrepancy import Tolerance, _arrays, _device, max_diff
+from ortmeter.discrepancy import Tolerance, arrays, compare, device, max_diff
 
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 
@@ -27,13 +27,14 @@ def by_torch(monkeypatch):
     """Reduce tensors of the CPU as those of a device are; tell how many were."""
     calls = []
 
-    def compare(*args):
+    def spy(*args):
         calls.append(args)
-        return _device.compare_on_device(*args)
+        return device.compare_on_device(*args)
 
-    monkeypatch.setattr(_arrays, "is_on_device", lambda value: isinstance(value, torch.Tensor))
-    monkeypatch.setattr(_device, "_LENGTH", 97)
-    monkeypatch.setattr(_arrays, "compare_on_device", compare)
+    for module in (arrays, compare):
+        monkeypatch.setattr(module, "is_on_device", lambda value: isinstance(value, torch.Tensor))
+    monkeypatch.setattr(device, "_LENGTH", 97)
+    monkeypatch.setattr(compare, "compare_on_device", spy)
     return calls
 
 
@@ -52,7 +53,8 @@ def two_tensors(dtype, shape=(13, 31), seed=0):
 
 def host_figures(monkeypatch, expected, got, **options):
     with monkeypatch.context() as patch:
-        patch.setattr(_arrays, "is_on_device", lambda value: False)
+        for module in (arrays, compare):
+            patch.setattr(module, "is_on_device", lambda value: False)
         return max_diff(expected, got, **options)
 
 
@@ -132,7 +134,7 @@ def test_other_types_are_read_by_the_host_by_pieces(by_torch, monkeypatch, dtype
 @pytest.mark.parametrize("step", [1, 2], ids=["contiguous", "strided"])
 def test_what_is_read_by_pieces(step):
     tensor = torch.arange(40).reshape(4, 10)[:, ::step]
-    read = _device.device_reader(tensor)
+    read = arrays.tensor_reader(tensor)
     pieces = [read(a, b) for a, b in itertools.pairwise([0, 1, 7, tensor.numel()])]
     np.testing.assert_array_equal(torch.cat(pieces), tensor.numpy().reshape(-1))
 

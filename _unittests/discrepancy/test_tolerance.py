@@ -120,10 +120,10 @@ def two_random_arrays(rng):
 
 
 def test_the_rule_is_that_of_numpy():
-    """10 000 draws: the same answer as numpy.allclose, the same elements as numpy.isclose."""
+    """1 500 draws: the same answer as numpy.allclose, the same elements as numpy.isclose."""
     rng = np.random.default_rng(0)
     answers = []
-    for _ in range(10_000):
+    for _ in range(1_500):
         expected, got = two_random_arrays(rng)
         atol, rtol = rng.choice([0, 1e-8, 1e-3, 0.02, 1], 2).tolist()
         equal_nan = bool(rng.random() < 0.5)
@@ -138,13 +138,13 @@ def test_the_rule_is_that_of_numpy():
         assert diff.over is None if close.all() else not close[diff.over.index], case
         assert tolerance.check(diff).passed == close.all(), case
         answers.append(close.all())
-    assert 2_000 < sum(answers) < 8_000
+    assert 300 < sum(answers) < 1_200
 
 
 def test_the_largest_errors_decide_as_the_count_does_or_not_at_all():
     rng = np.random.default_rng(1)
     undecided = 0
-    for _ in range(2_000):
+    for _ in range(500):
         expected, got = two_random_arrays(rng)
         given = rng.choice([0, 1e-8, 1e-3, 0.02, 1], 2).tolist()
         limits = dict(zip(("atol", "rtol"), given, strict=True))
@@ -159,7 +159,7 @@ def test_the_largest_errors_decide_as_the_count_does_or_not_at_all():
         except InvalidArgumentError:
             undecided += 1
             assert len(names) == 2
-    assert 0 < undecided < 200
+    assert 0 < undecided < 50
 
 
 def test_a_limit_in_ulp_holds_for_each_element():

@@ -1,7 +1,7 @@
 """How far results are from the expected ones, and whether that is close enough.
 
-``compare`` measures, ``result`` holds the figures, ``tolerance`` judges them, ``text`` describes
-arrays in one line.
+``compare`` walks two structures and measures each pair of arrays, ``result`` holds the figures,
+``tolerance`` the limits, ``text`` describes arrays in one line.
 """
 
 from ortmeter.discrepancy.compare import assert_close, max_diff

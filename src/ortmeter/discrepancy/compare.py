@@ -9,16 +9,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ortmeter.discrepancy._arrays import Side, compare_sides
-from ortmeter.discrepancy._figures import COUNTS, Figures, Options, total
-from ortmeter.discrepancy._pieces import piece_length
-from ortmeter.discrepancy._structure import Pair, pairs
+from ortmeter.discrepancy.arrays import Side, is_on_device, pieces
+from ortmeter.discrepancy.device import compare_on_device
 from ortmeter.discrepancy.elementwise import distance, set_aside, spacing, wide_dtype
+from ortmeter.discrepancy.measure import COUNTS, Figures, Options, measure_arrays, total
 from ortmeter.discrepancy.result import Difference, Discrepancy, Violation
+from ortmeter.discrepancy.structure import Pair, pairs
 from ortmeter.discrepancy.tolerance import EXACT, Tolerance
 from ortmeter.errors import InvalidArgumentError, ShapeMismatchError
-
-__all__ = ["THRESHOLDS", "assert_close", "max_diff"]
 
 THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 """Absolute errors above which elements are counted."""
@@ -127,6 +125,34 @@ def _checked(
     return Options(ordered, equal_nan, tolerance)
 
 
+def _compare_pair(pair: Pair, options: Options) -> "_Compared | Difference":
+    """Compare two arrays, or tell why they cannot be."""
+    try:
+        expected, got = Side.of(pair.expected), Side.of(pair.got)
+        if expected.shape != got.shape:
+            return Difference("shape", pair.path, str(expected.shape), str(got.shape))
+        if (expected.dtype == "s") != (got.dtype == "s"):
+            return Difference("structure", pair.path, _kind(expected), _kind(got))
+        return _Compared(pair.path, expected, got, _measure(expected, got, options))
+    except InvalidArgumentError as cause:
+        if not pair.path:
+            raise
+        raise InvalidArgumentError(f"{pair.path}: {cause}") from cause
+
+
+def _measure(expected: Side, got: Side, options: Options) -> Figures:
+    """Measure where the arrays are: on their device when both are on it, else on the host."""
+    types, arrays = (expected.dtype, got.dtype), (expected.array, got.array)
+    on_device = all(map(is_on_device, arrays)) and arrays[0].device == arrays[1].device
+    if on_device and wide_dtype(*types) == np.float64:
+        return compare_on_device(*arrays, types, options)
+    return measure_arrays(expected, got, options)
+
+
+def _kind(side: Side) -> str:
+    return "strings" if side.dtype == "s" else f"numbers ({side.dtype})"
+
+
 @dataclass(frozen=True)
 class _Compared:
     """Two arrays once compared."""
@@ -156,13 +182,11 @@ class _Compared:
 
     def where(self) -> dict[str, Any]:
         """Return the attributes of the result that tell where its worst element is."""
-        position, argmax, worst = self.figures.position, None, None
-        if position is not None:
-            argmax, worst = self._index(position), self._values(position)
+        position = self.figures.position
         return {
             "path": self.path,
-            "argmax": argmax,
-            "worst": worst,
+            "argmax": None if position is None else self.got.index(position),
+            "worst": None if position is None else self._values(position),
             "dtype_expected": self.expected.dtype,
             "dtype_got": self.got.dtype,
             "shape": self.got.shape,
@@ -176,32 +200,10 @@ class _Compared:
         if position is None:
             return None
         values = self._values(position)
-        return Violation(self.path, self._index(position), self.got.dtype, *values)
-
-    def _index(self, position: int) -> tuple[int, ...]:
-        return tuple(int(i) for i in np.unravel_index(position, self.got.shape))
+        return Violation(self.path, self.got.index(position), self.got.dtype, *values)
 
     def _values(self, position: int) -> tuple[Any, Any]:
         return self.expected.item(position), self.got.item(position)
-
-
-def _compare_pair(pair: Pair, options: Options) -> _Compared | Difference:
-    """Compare two arrays, or tell why they cannot be."""
-    try:
-        expected, got = Side.of(pair.expected), Side.of(pair.got)
-        if expected.shape != got.shape:
-            return Difference("shape", pair.path, str(expected.shape), str(got.shape))
-        if (expected.dtype == "s") != (got.dtype == "s"):
-            return Difference("structure", pair.path, _kind(expected), _kind(got))
-        return _Compared(pair.path, expected, got, compare_sides(expected, got, options))
-    except InvalidArgumentError as cause:
-        if not pair.path:
-            raise
-        raise InvalidArgumentError(f"{pair.path}: {cause}") from cause
-
-
-def _kind(side: Side) -> str:
-    return "strings" if side.dtype == "s" else f"numbers ({side.dtype})"
 
 
 _NOWHERE = {"path": ""} | dict.fromkeys(
@@ -302,14 +304,12 @@ def assert_close(
     diff = max_diff(expected, got, equal_nan=equal_nan, tolerance=tolerance, on_mismatch="report")
     verdict = tolerance.check(diff)
     if not verdict:
-        worst = _worst_elements(expected, got, n_worst, equal_nan=equal_nan)
-        rows = [(e.where, repr(e.expected), repr(e.got), f"{e.error:.3g}") for e in worst]
+        rows = [row for _, row in _worst_elements(expected, got, n_worst, equal_nan=equal_nan)]
         raise AssertionError("\n".join([str(verdict), str(diff), *_table(rows)]))
     return diff
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Align the worst elements in columns."""
     if not rows:
         return []
     rows = [("where", "expected", "got", "error"), *rows]
@@ -317,41 +317,33 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
 
 
-@dataclass(frozen=True)
-class _Element:
-    """An element whose two values differ. Its error is infinite for a mismatched NaN or inf."""
-
-    where: str
-    expected: Any
-    got: Any
-    error: float
-
-
-def _worst_elements(expected: Any, got: Any, count: int, *, equal_nan: bool) -> list[_Element]:
-    """Find the elements with the largest errors, by decreasing error, in arrays of one shape."""
+def _worst_elements(
+    expected: Any, got: Any, count: int, *, equal_nan: bool
+) -> list[tuple[float, tuple[str, ...]]]:
+    """Find the largest errors, infinite for a mismatched NaN or infinity, and a row for each."""
     found = (
         element
         for pair in pairs(expected, got)
         if isinstance(pair, Pair)
         for element in _worst_of_pair(pair, count, equal_nan=equal_nan)
     )
-    return heapq.nlargest(count, found, key=lambda element: element.error)
+    return heapq.nlargest(count, found, key=lambda element: element[0])
 
 
-def _worst_of_pair(pair: Pair, count: int, *, equal_nan: bool) -> Iterator[_Element]:
+def _worst_of_pair(
+    pair: Pair, count: int, *, equal_nan: bool
+) -> Iterator[tuple[float, tuple[str, ...]]]:
     expected, got = Side.of(pair.expected), Side.of(pair.got)
     if expected.shape != got.shape or (expected.dtype == "s") != (got.dtype == "s"):
         return
-    size, length = math.prod(got.shape), piece_length((expected.dtype, got.dtype))
-    for start in range(0, size, length):
-        error = _errors(expected, got, start, min(start + length, size), equal_nan=equal_nan)
-        for i in np.argsort(-error, kind="stable")[:count]:
-            if error[i] > 0:
+    for start, stop in pieces(math.prod(got.shape), expected.dtype, got.dtype):
+        errors = _errors(expected, got, start, stop, equal_nan=equal_nan)
+        for i in np.argsort(-errors, kind="stable")[:count]:
+            if (error := float(errors[i])) > 0:
                 position = start + int(i)
-                index = tuple(int(k) for k in np.unravel_index(position, got.shape))
-                where = f"{pair.path}{index or ''}"
-                values = expected.item(position), got.item(position)
-                yield _Element(where, *values, float(error[i]))
+                where = f"{pair.path}{got.index(position) or ''}"
+                values = (repr(side.item(position)) for side in (expected, got))
+                yield error, (where, *values, f"{error:.3g}")
 
 
 def _errors(expected: Side, got: Side, start: int, stop: int, *, equal_nan: bool) -> np.ndarray:

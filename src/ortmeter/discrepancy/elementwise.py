@@ -1,4 +1,4 @@
-"""Errors of two flat arrays, element by element."""
+"""Arithmetic of two flat arrays, element by element: types, errors, what is not finite."""
 
 import functools
 import math
@@ -8,16 +8,6 @@ from typing import Any
 import numpy as np
 
 from ortmeter.dtypes import float_info
-
-__all__ = [
-    "NonFinite",
-    "distance",
-    "float_limits",
-    "is_integer",
-    "set_aside",
-    "spacing",
-    "wide_dtype",
-]
 
 _LONG = {"i64", "u64"}
 _COMPLEX = {"c64": "f32", "c128": "f64"}
@@ -33,6 +23,15 @@ def float_limits(name: str) -> tuple[int, float]:
 def is_integer(name: str) -> bool:
     """Tell integers and booleans from their short name."""
     return name == "b8" or name[0] in "iu"
+
+
+def spacing(magnitude: float, name: str) -> float:
+    """Distance between consecutive numbers of a type, as if its exponent had no upper limit."""
+    if is_integer(name):
+        return 1.0
+    n_bits, smallest_normal = float_limits(name)
+    _, exponent = math.frexp(max(magnitude, smallest_normal))
+    return math.ldexp(1.0, exponent - 1 - n_bits)
 
 
 @functools.cache
@@ -72,12 +71,10 @@ class NonFinite:
 
     index: np.ndarray
     mismatched: np.ndarray
-    n_nan: int
-    n_inf: int
-    n_nan_expected: int
-    n_nan_got: int
-    n_inf_expected: int
-    n_inf_got: int
+    counts: dict[str, int]
+
+
+NON_FINITE = ("n_nan", "n_inf", "n_nan_expected", "n_nan_got", "n_inf_expected", "n_inf_got")
 
 
 def set_aside(expected: np.ndarray, got: np.ndarray, *, equal_nan: bool) -> NonFinite:
@@ -91,13 +88,8 @@ def set_aside(expected: np.ndarray, got: np.ndarray, *, equal_nan: bool) -> NonF
     inf = (inf_e | inf_g) & ~(nan_e | nan_g) & (expected != got)
     finite = ~(nan_e | nan_g | inf_e | inf_g)
     counts = [int(np.count_nonzero(m)) for m in (nan, inf, nan_e, nan_g, inf_e, inf_g)]
-    return NonFinite(np.flatnonzero(finite), np.flatnonzero(nan | inf), *counts)
-
-
-def spacing(magnitude: float, name: str) -> float:
-    """Distance between consecutive numbers of a type, as if its exponent had no upper limit."""
-    if is_integer(name):
-        return 1.0
-    n_bits, smallest_normal = float_limits(name)
-    _, exponent = math.frexp(max(magnitude, smallest_normal))
-    return math.ldexp(1.0, exponent - 1 - n_bits)
+    return NonFinite(
+        np.flatnonzero(finite),
+        np.flatnonzero(nan | inf),
+        dict(zip(NON_FINITE, counts, strict=True)),
+    )

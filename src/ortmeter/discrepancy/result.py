@@ -1,4 +1,4 @@
-"""What a comparison found: figures, not a verdict."""
+"""What a comparison found: figures, and why they are beyond a tolerance."""
 
 import dataclasses
 import html
@@ -9,8 +9,6 @@ from typing import Any
 
 from ortmeter.discrepancy.tolerance import Tolerance
 from ortmeter.errors import InvalidArgumentError
-
-__all__ = ["Difference", "Discrepancy", "Violation"]
 
 _DERIVED = ("mean_abs", "mean_ulp", "same_dtype", "same_device", "same_structure")
 
@@ -209,6 +207,65 @@ class Discrepancy:
     def _differs(self, *kinds: str) -> bool:
         return any(difference.kind in kinds for difference in self.differences)
 
+    def failures(self, tolerance: Tolerance) -> tuple[str, ...]:
+        """Say why this is beyond a tolerance, one reason each.
+
+        Parameters
+        ----------
+        tolerance : Tolerance
+            What is accepted.
+
+        Returns
+        -------
+        tuple of str
+            Empty when everything is within it. See :meth:`Tolerance.check`.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The largest errors do not decide.
+        """
+        failures = [
+            f"{count} mismatched {what}"
+            for what, count in (("NaN", self.n_nan), ("inf", self.n_inf))
+            if count
+        ]
+        failures += [str(d) for d in self.differences if d.kind in {"shape", "structure"}]
+        if self.tolerance != tolerance or self.n_over is None:
+            failures += self._failures_of_largest(tolerance, is_known=bool(failures))
+        elif count := self.n_over - self.n_nan - self.n_inf:
+            failures.append(
+                f"{count} of {self.n} elements beyond {tolerance}, the worst {self.over}"
+            )
+        limit = tolerance.ulp_at_max
+        if limit is not None and self.ulp_at_max > limit:
+            failures.append(f"ulp_at_max {self.ulp_at_max:.6g} > {limit:g}")
+        return tuple(failures)
+
+    def _failures_of_largest(self, tolerance: Tolerance, *, is_known: bool) -> list[str]:
+        """Judge the largest errors, unless the answer is known and they cannot tell."""
+        failures = []
+        if tolerance.ulp is not None and self.ulp > tolerance.ulp:
+            failures.append(f"ulp {self.ulp:.6g} > {tolerance.ulp:g}")
+        if tolerance.absolute_and_relative is None:
+            return failures
+        atol, rtol = tolerance.absolute_and_relative
+        if self.abs <= atol or self.rel <= rtol:
+            return failures
+        if rtol == 0:
+            failures.append(f"abs {self.abs:.6g} > {atol:g}")
+        elif atol == 0:
+            failures.append(f"rel {self.rel:.6g} > {rtol:g}")
+        elif self.abs > (limit := atol + rtol * _magnitude(self.worst)):
+            failures.append(f"abs {self.abs:.6g} > {limit:.6g} ({tolerance})")
+        elif not failures and not is_known:
+            raise InvalidArgumentError(
+                f"the largest errors (abs {self.abs:.6g}, rel {self.rel:.6g}) do not tell whether "
+                f"every element is within {tolerance}. Accepted: a discrepancy measured by "
+                "max_diff(expected, got, tolerance=...) with this tolerance"
+            )
+        return failures
+
     def __str__(self) -> str:
         parts = [
             f"abs {_format(self.abs)}",
@@ -238,8 +295,7 @@ class Discrepancy:
             Every attribute and property. Tuples become lists, keys strings, and what JSON does not
             hold a string that Python reads: ``inf``, ``nan``, ``(1+2j)``.
         """
-        stored = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {key: _to_json(v) for key, v in (stored | self._derived()).items()}
+        return {key: _to_json(value) for key, value in self._figures().items()}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> "Discrepancy":
@@ -283,16 +339,22 @@ class Discrepancy:
         values["differences"] = tuple(Difference(**found) for found in row["differences"])
         return cls(**values)
 
-    def _derived(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _DERIVED}
+    def _figures(self) -> dict[str, Any]:
+        names = (*(field.name for field in dataclasses.fields(self)), *_DERIVED)
+        return {name: getattr(self, name) for name in names}
 
     def _repr_html_(self) -> str:
-        stored = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         rows = "".join(
             f"<tr><th>{name}</th><td>{html.escape(_cell(value))}</td></tr>"
-            for name, value in (stored | self._derived()).items()
+            for name, value in self._figures().items()
         )
         return f"<table>{rows}</table>"
+
+
+def _magnitude(worst: tuple[Any, Any] | None) -> float:
+    """Return the magnitude of the expected value where the largest error is; 1 for a string."""
+    expected = 0 if worst is None else worst[0]
+    return 1.0 if isinstance(expected, str) else float(abs(expected))
 
 
 def _format(value: float) -> str:

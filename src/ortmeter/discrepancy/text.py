@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.discrepancy._arrays import Side
-from ortmeter.discrepancy._pieces import piece_length
-from ortmeter.discrepancy._structure import children
-from ortmeter.discrepancy.elementwise import is_integer, set_aside, wide_dtype
+from ortmeter.discrepancy.arrays import Side, pieces
+from ortmeter.discrepancy.elementwise import is_integer, wide_dtype
 from ortmeter.discrepancy.result import Discrepancy
-
-__all__ = ["string_diff", "string_type"]
+from ortmeter.discrepancy.structure import children
 
 
 def string_diff(diff: Discrepancy | Mapping[str, Any]) -> str:
@@ -105,22 +102,23 @@ def _describe_array(value: Any, *, values: bool) -> str:
 
 def _summarize(side: Side) -> str:
     """Describe the values of an array, read by pieces."""
-    size, length = math.prod(side.shape), piece_length((side.dtype, side.dtype))
+    types = side.dtype, side.dtype
     lows, highs, sums, n_nan, n_inf, n_finite = [], [], [], 0, 0, 0
-    for start in range(0, size, length):
+    for start, stop in pieces(math.prod(side.shape), *types):
         with np.errstate(all="ignore"):  # signalling NaN, a modulus that overflows
-            wide = side.read(start, min(start + length, size))
-            wide = wide.astype(wide_dtype(side.dtype, side.dtype))
+            wide = side.read(start, stop).astype(wide_dtype(*types))
             if wide.dtype.kind in "fc":
-                found = set_aside(wide, wide, equal_nan=True)
-                n_nan, n_inf = n_nan + found.n_nan_got, n_inf + found.n_inf_got
-                wide = wide[found.index]
+                n_nan += int(np.count_nonzero(np.isnan(wide)))
+                finite = wide[np.isfinite(wide)]
+                n_inf += wide.size - finite.size
+                wide = finite
             wide = np.abs(wide) if wide.dtype.kind == "c" else wide
             if wide.size:
                 lows.append(wide.min())
                 highs.append(wide.max())
                 sums.append(float(wide.sum(dtype=np.float64)))
                 n_finite += wide.size
+    n_inf -= n_nan
     number = int if is_integer(side.dtype) else float
     parts = []
     if n_finite:

@@ -3,14 +3,15 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ortmeter.errors import InvalidArgumentError
 
-if TYPE_CHECKING:
-    from ortmeter.discrepancy.result import Discrepancy
 
-__all__ = ["EXACT", "Tolerance", "Verdict"]
+class Judged(Protocol):
+    """What a tolerance judges, a :class:`~ortmeter.discrepancy.Discrepancy`."""
+
+    def failures(self, tolerance: "Tolerance") -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Tolerance:
             return None
         return float(self.atol or 0), float(self.rtol or 0)
 
-    def check(self, diff: "Discrepancy") -> Verdict:
+    def check(self, diff: Judged) -> Verdict:
         """Judge a discrepancy, fresh or read from a file.
 
         Parameters
@@ -147,49 +148,8 @@ class Tolerance:
         >>> print(tolerance.check(diff))
         close
         """
-        failures = [
-            f"{count} mismatched {what}"
-            for what, count in (("NaN", diff.n_nan), ("inf", diff.n_inf))
-            if count
-        ]
-        failures += [str(d) for d in diff.differences if d.kind in {"shape", "structure"}]
-        if diff.tolerance != self or diff.n_over is None:
-            failures += self._failures_of_largest(diff, is_known=bool(failures))
-        elif count := diff.n_over - diff.n_nan - diff.n_inf:
-            failures.append(f"{count} of {diff.n} elements beyond {self}, the worst {diff.over}")
-        if self.ulp_at_max is not None and diff.ulp_at_max > self.ulp_at_max:
-            failures.append(f"ulp_at_max {diff.ulp_at_max:.6g} > {self.ulp_at_max:g}")
-        return Verdict(not failures, tuple(failures), self)
-
-    def _failures_of_largest(self, diff: "Discrepancy", *, is_known: bool) -> list[str]:
-        """Judge the largest errors, unless the answer is known and they cannot tell."""
-        failures = []
-        if self.ulp is not None and diff.ulp > self.ulp:
-            failures.append(f"ulp {diff.ulp:.6g} > {self.ulp:g}")
-        if self.absolute_and_relative is None:
-            return failures
-        atol, rtol = self.absolute_and_relative
-        if diff.abs <= atol or diff.rel <= rtol:
-            return failures
-        if rtol == 0:
-            failures.append(f"abs {diff.abs:.6g} > {atol:g}")
-        elif atol == 0:
-            failures.append(f"rel {diff.rel:.6g} > {rtol:g}")
-        elif diff.abs > (limit := atol + rtol * _magnitude(diff.worst)):
-            failures.append(f"abs {diff.abs:.6g} > {limit:.6g} ({self})")
-        elif not failures and not is_known:
-            raise InvalidArgumentError(
-                f"the largest errors (abs {diff.abs:.6g}, rel {diff.rel:.6g}) do not tell whether "
-                f"every element is within {self}. Accepted: a discrepancy measured by "
-                "max_diff(expected, got, tolerance=...) with this tolerance"
-            )
-        return failures
+        failures = diff.failures(self)
+        return Verdict(not failures, failures, self)
 
 
 EXACT = Tolerance()
-
-
-def _magnitude(worst: tuple[Any, Any] | None) -> float:
-    """Return the magnitude of the expected value where the largest error is; 1 for a string."""
-    expected = 0 if worst is None else worst[0]
-    return 1.0 if isinstance(expected, str) else float(abs(expected))

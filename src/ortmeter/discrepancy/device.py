@@ -1,45 +1,21 @@
 """Comparison of two torch tensors where they are: only sums, counts and maxima are copied."""
 
-import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortmeter.discrepancy._figures import CODE_SCALE, CODE_SHIFT, Figures, Options
-from ortmeter.discrepancy.elementwise import float_limits, is_integer
+from ortmeter.discrepancy.arrays import tensor_reader
+from ortmeter.discrepancy.elementwise import NON_FINITE, float_limits, is_integer
+from ortmeter.discrepancy.measure import CODE_SCALE, CODE_SHIFT, Figures, Options
 from ortmeter.discrepancy.tolerance import Tolerance
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["compare_on_device", "device_reader", "is_on_device"]
-
 _LENGTH = 1 << 19  # a dozen temporary tensors of 4 MiB
 _N_CODES = 1 << (63 - CODE_SHIFT)
 _EXPONENT = 0x7FF << 52
-_COUNTS = (
-    *("n_finite", "n_nan", "n_inf"),
-    *("n_nan_expected", "n_nan_got", "n_inf_expected", "n_inf_got"),
-    "n_over",
-)
-
-
-def is_on_device(value: Any) -> bool:
-    """Tell whether a value is a torch tensor in the memory of a GPU, without importing torch.
-
-    Parameters
-    ----------
-    value : object
-        Anything.
-
-    Returns
-    -------
-    bool
-        Whether torch may read it where it is.
-    """
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor) and bool(value.is_cuda)
+_COUNTS = ("n_finite", *NON_FINITE, "n_over")
 
 
 def compare_on_device(
@@ -47,24 +23,13 @@ def compare_on_device(
 ) -> Figures:
     """Measure how far a tensor is from another one, on the device that holds both.
 
-    Parameters
-    ----------
-    expected, got : torch.Tensor of shape (...)
-        On one device, of types that float64 holds.
-    types : tuple of str
-        Short names of their element types.
-    options : Options
-        What the caller chose.
-
-    Returns
-    -------
-    Figures
-        The figures that the host finds, the sums rounded in another order.
+    The types are those that float64 holds. The figures are those that the host finds, the sums
+    rounded in another order.
     """
     import torch
 
     exact = is_integer(types[0]) and is_integer(types[1])
-    readers = device_reader(expected), device_reader(got)
+    readers = tensor_reader(expected), tensor_reader(got)
     codes = torch.zeros(_N_CODES, dtype=torch.int64, device=got.device)
     rows = []
     with torch.no_grad():
@@ -83,36 +48,6 @@ def compare_on_device(
     if exact:
         _make_exact(figures)
     return figures
-
-
-def device_reader(tensor: "torch.Tensor") -> Callable[[int, int], "torch.Tensor"]:
-    """Read a tensor by flat pieces, without ever copying it whole.
-
-    Parameters
-    ----------
-    tensor : torch.Tensor of shape (...)
-        On any device, strided or not.
-
-    Returns
-    -------
-    callable
-        From two flat positions, a tensor on the same device.
-    """
-    import torch
-
-    tensor = tensor.detach().resolve_conj().resolve_neg()
-    if tensor.is_contiguous():
-        flat = tensor.view(-1)
-        return lambda start, stop: flat[start:stop]
-    dtype = tensor.dtype
-    if not dtype.is_complex:  # not every type can be gathered, the bits of all can
-        bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        tensor = tensor.view(bits[dtype.itemsize])
-
-    def gather(start: int, stop: int) -> "torch.Tensor":
-        return torch.take(tensor, torch.arange(start, stop, device=tensor.device)).view(dtype)
-
-    return gather
 
 
 def _reduce_piece(

@@ -8,8 +8,6 @@ from ortmeter.discrepancy.result import Difference
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import is_array
 
-__all__ = ["Node", "Pair", "children", "pairs"]
-
 # Attributes that hold the arrays of the caches of transformers, whose classes change with its
 # versions: for an encoder and a decoder, of layers, one layer, two lists, state space models.
 _CACHES = (
@@ -38,73 +36,33 @@ class Node:
     items: dict[Hashable, tuple[str, Any]]
 
     def describe(self, key: Hashable) -> str:
-        """Name what is under a key."""
         return _describe(self.items[key][1]) if key in self.items else "nothing"
 
 
 def pairs(expected: Any, got: Any, path: str = "") -> Iterator[Pair | Difference]:
-    """Walk two structures at once.
+    """Walk two structures at once; a place where they differ is not entered.
 
-    Parameters
-    ----------
-    expected, got : array, None, or nested mapping, list, tuple, dataclass, cache of transformers
-        A list and a tuple match, a mapping matches what has attributes of these names, in any
-        order.
-    path : str
-        Where they are in a larger structure.
-
-    Yields
-    ------
-    Pair or Difference
-        Two arrays, or a place where the structures differ, which is not entered.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Something is neither an array nor one of these structures.
+    A list and a tuple match, a mapping matches what has attributes of these names, in any order.
     """
-    nodes = children(expected, path), children(got, path)
+    one, two = children(expected, path), children(got, path)
     if expected is None and got is None:
         return
-    if nodes == (None, None) and expected is not None and got is not None:
+    if one is None and two is None and expected is not None and got is not None:
         yield Pair(path, expected, got)
-    elif nodes[0] and nodes[1] and nodes[0].is_sequence == nodes[1].is_sequence:
-        yield from _pairs_of_children(nodes[0], nodes[1], path)
-    else:
+    elif one is None or two is None or one.is_sequence != two.is_sequence:
         yield Difference("structure", path, _describe(expected), _describe(got))
-
-
-def _pairs_of_children(expected: Node, got: Node, path: str) -> Iterator[Pair | Difference]:
-    if expected.is_sequence and len(expected.items) != len(got.items):
-        yield Difference("structure", path, *(f"{len(n.items)} items" for n in (expected, got)))
-        return
-    for key, (step, _) in (expected.items | got.items | expected.items).items():
-        if key in expected.items and key in got.items:
-            yield from pairs(expected.items[key][1], got.items[key][1], path + step)
-        else:
-            yield Difference("structure", path + step, expected.describe(key), got.describe(key))
+    elif one.is_sequence and len(one.items) != len(two.items):
+        yield Difference("structure", path, *(f"{len(node.items)} items" for node in (one, two)))
+    else:
+        for key, (step, _) in (one.items | two.items | one.items).items():
+            if key in one.items and key in two.items:
+                yield from pairs(one.items[key][1], two.items[key][1], path + step)
+            else:
+                yield Difference("structure", path + step, one.describe(key), two.describe(key))
 
 
 def children(value: Any, path: str = "") -> Node | None:
-    """List what a structure holds.
-
-    Parameters
-    ----------
-    value : object
-        Anything.
-    path : str
-        Where it is, for the error.
-
-    Returns
-    -------
-    Node or None
-        None for an array and for None.
-
-    Raises
-    ------
-    InvalidArgumentError
-        *value* is neither an array nor a structure.
-    """
+    """List what a structure holds, None for an array and for None. The path is for the error."""
     if value is None or is_array(value):
         return None
     if isinstance(value, Mapping):

@@ -1,38 +1,136 @@
-"""Comparison of two arrays by pieces, in every core, in a memory that does not grow with them.
+"""Figures of two arrays: errors of their pieces, in every core, in a memory that does not grow.
 
-A piece is compared in a few passes over buffers that stay in the caches.
+A piece is compared in a few passes over buffers that stay in the caches. Figures of pieces add up
+in any order.
 """
 
 import math
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
-from ortmeter.discrepancy._figures import CODE_SCALE, CODE_SHIFT, Figures, Options
+from ortmeter.discrepancy.arrays import Reader, Side, piece_length, pieces
 from ortmeter.discrepancy.elementwise import (
+    NON_FINITE,
     distance,
     float_limits,
     is_integer,
     set_aside,
     wide_dtype,
 )
+from ortmeter.discrepancy.tolerance import Tolerance
 from ortmeter.runtime.environment import usable_cores
 
-__all__ = ["Reader", "compare_pieces", "piece_length", "reader"]
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+COUNTS = ("n", "n_finite", *NON_FINITE)
 
-Reader = Callable[[int, int], np.ndarray]
-"""Gives the elements between two positions of the flat array."""
+# The code of an error is the first bits of its float64, its exponent and 4 bits after the point:
+# codes grow with the errors, 16 for each power of two. The errors are scaled first, so that the
+# smallest ones worth telling apart, 2**-200, have the smallest codes: tables of them are short.
+CODE_SCALE = 2.0**-823
+CODE_SHIFT = 48
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller chose."""
+
+    thresholds: tuple[float, ...]
+    equal_nan: bool
+    tolerance: Tolerance | None = None
+
+
+@dataclass
+class Figures:
+    """Figures of the pieces seen so far. Those of integers are exact, Python integers."""
+
+    abs: float
+    ulp: float
+    rel: float = 0.0
+    largest: float = 0.0  # finite magnitude of expected
+    position: int | None = None  # first one of the largest error
+    sums: list[float] = field(default_factory=list)  # one per piece: their order does not matter
+    ulp_sums: list[float] = field(default_factory=list)
+    n: int = 0
+    n_finite: int = 0
+    n_nan: int = 0
+    n_inf: int = 0
+    n_nan_expected: int = 0
+    n_nan_got: int = 0
+    n_inf_expected: int = 0
+    n_inf_got: int = 0
+    n_over: int = 0
+    over_share: float = 0.0  # largest error beside its limit, of those beyond it
+    over_position: int | None = None  # first one of this share
+    above: np.ndarray = field(kw_only=True)  # errors above each threshold
+    codes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # of each code
+
+    @classmethod
+    def of_nothing(cls, options: Options, *, exact: bool) -> "Figures":
+        """Return the figures of no piece, integers if those of the pieces will be."""
+        zero = 0 if exact else 0.0
+        return cls(zero, zero, above=np.zeros(len(options.thresholds), np.int64))
+
+    def see(self, error: float, position: int) -> None:
+        """Take into account the largest error of a piece, not zero, and its first position."""
+        if error > self.abs or (error == self.abs and position < (self.position or 0)):
+            self.abs, self.position = error, position
+
+    def see_over(self, count: int, share: float, position: int) -> None:
+        """Take into account elements beyond the tolerance, and the first of the largest share."""
+        self.n_over += count
+        is_first = share == self.over_share and position < (self.over_position or 0)
+        if share > self.over_share or is_first:
+            self.over_share, self.over_position = share, position
+
+    def add_codes(self, codes: np.ndarray) -> None:
+        """Take into account the number of errors of each code."""
+        short, self.codes = sorted((self.codes, codes), key=len)
+        if len(short):
+            self.codes = self.codes.copy()
+            self.codes[: len(short)] += short
+
+    def merge(self, other: "Figures") -> None:
+        """Take into account other pieces of the same arrays."""
+        if other.position is not None:
+            self.see(other.abs, other.position)
+        if other.over_position is not None:
+            self.see_over(0, other.over_share, other.over_position)
+        self.add(other)
+
+    def add(self, other: "Figures") -> None:
+        """Take into account other arrays. The positions are left to the caller."""
+        for name in ("abs", "rel", "ulp", "largest"):
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
+        for name in ("sums", "ulp_sums", "n_over", *COUNTS):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.above = self.above + other.above
+        self.add_codes(other.codes)
+
+    def quantiles(self) -> dict[str, float]:
+        """Return the smallest error that each share of the errors does not exceed, rounded down.
+
+        It is the first error of a code, with the 5 significant bits that a code keeps.
+        """
+        if self.n_finite == 0:
+            return dict.fromkeys(QUANTILES, 0.0)
+        counts = self.codes.cumsum()
+        ranks = [math.ceil(share * int(counts[-1])) for share in QUANTILES.values()]
+        codes = counts.searchsorted(ranks)
+        found = ((codes << CODE_SHIFT).view(np.float64) / CODE_SCALE).tolist()
+        return dict(zip(QUANTILES, found, strict=True))
+
+
+def total(sums: list[float]) -> float:
+    """Add sums without rounding but the last one: integers stay integers."""
+    return sum(sums) if all(isinstance(value, int) for value in sums) else math.fsum(sums)
+
 
 _Over: TypeAlias = tuple[int, float, int]
 _EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its bias, plus one
 _FEW = 1000
-
-# Elements compared at once. Between two operations a thread waits for the interpreter, about as
-# long as a short operation takes: these last tens of microseconds, in arrays of 1 MiB.
-_LENGTH = 1 << 17
-_LENGTH_WITHOUT_BUFFERS = 1 << 15
 _MAX_THREADS = 8  # of 5 MiB
 # The quantiles of a large array are those of a sample: counting every error would take a third of
 # the time. The step divides few dimensions of tensors.
@@ -40,92 +138,54 @@ _MANY = 1 << 17
 _SAMPLING = 13
 
 
-def compare_pieces(
+def measure_arrays(expected: Side, got: Side, options: Options) -> Figures:
+    """Compare two arrays of one shape, both of numbers or both of strings, on the host.
+
+    The figures are the same whatever the number of threads.
+    """
+    if got.dtype != "s":
+        types = expected.dtype, got.dtype
+        return _measure(expected.read, got.read, math.prod(got.shape), types, options)
+
+    def same(start: int, stop: int) -> np.ndarray:
+        return np.equal(expected.read(start, stop), got.read(start, stop), dtype=object)
+
+    # The error of a string that differs is 1: true was expected.
+    truth = np.array(True)
+    return _measure(
+        lambda start, stop: np.broadcast_to(truth, stop - start),
+        same,
+        math.prod(got.shape),
+        ("b8", "b8"),
+        options,
+    )
+
+
+def _measure(
     expected: Reader, got: Reader, size: int, types: tuple[str, str], options: Options
 ) -> Figures:
-    """Measure how far an array is from another one.
-
-    Parameters
-    ----------
-    expected, got : Reader
-        The arrays.
-    size : int
-        Number of elements of each.
-    types : tuple of str
-        Short names of their element types.
-    options : Options
-        What the caller chose.
-
-    Returns
-    -------
-    Figures
-        The same whatever the number of threads.
-    """
-    length = piece_length(types)
-    starts = range(0, size, length)
+    todo = list(pieces(size, *types))
     sampling = 1 if size <= _MANY else _SAMPLING
-    threads = min(len(starts), usable_cores(), _MAX_THREADS) if len(starts) > 1 else 1
+    threads = min(len(todo), usable_cores(), _MAX_THREADS) if len(todo) > 1 else 1
 
-    def compare_some(first: int) -> Figures:
-        comparer = _Comparer(types, min(size, length), options, sampling)
+    def measure_some(first: int) -> Figures:
+        comparer = _Comparer(types, min(size, piece_length(*types)), options, sampling)
         with np.errstate(all="ignore"):  # signalling NaN, overflows, divisions by zero
-            for start in starts[first::threads]:
-                stop = min(start + length, size)
+            for start, stop in todo[first::threads]:
                 comparer.add(start, expected(start, stop), got(start, stop))
         return comparer.figures
 
     if threads == 1:
-        return compare_some(0)
+        return measure_some(0)
     with ThreadPoolExecutor(threads) as pool:
-        figures, *others = pool.map(compare_some, range(threads))
+        figures, *others = pool.map(measure_some, range(threads))
     for other in others:
         figures.merge(other)
     return figures
 
 
-def piece_length(types: tuple[str, str]) -> int:
-    """Return how many elements of two types are compared at once."""
-    return _LENGTH if wide_dtype(*types) == np.float64 else _LENGTH_WITHOUT_BUFFERS
-
-
-def reader(array: np.ndarray) -> Reader:
-    """Read an array by pieces, without a copy when it is contiguous."""
-    if array.flags.c_contiguous:
-        flat = array.reshape(-1)
-        return lambda start, stop: flat[start:stop]
-    return lambda start, stop: _read_strided(array, start, stop)
-
-
-def _read_strided(array: np.ndarray, start: int, stop: int) -> np.ndarray:
-    pieces: Any = np.nditer(  # its published types lack the setter of iterrange
-        array,
-        ["external_loop", "buffered", "ranged", "refs_ok"],
-        order="C",
-        buffersize=stop - start,
-    )
-    pieces.iterrange = (start, stop)
-    out = np.empty(stop - start, array.dtype)
-    end = 0
-    for piece in pieces:
-        out[end : end + piece.size] = piece
-        end += piece.size
-    return out
-
-
 class _Comparer:
-    """Compare pieces of two arrays and add their figures up. One per thread.
-
-    Parameters
-    ----------
-    types : tuple of str
-        Short names of the element types, expected and got.
-    length : int
-        Number of elements of the largest piece.
-    options : Options
-        What the caller chose.
-    sampling : int
-        One error in `sampling` is looked at for the quantiles.
-    """
+    """Compare pieces of two arrays and add their figures up. One per thread."""
 
     def __init__(
         self, types: tuple[str, str], length: int, options: Options, sampling: int = 1
@@ -149,7 +209,8 @@ class _Comparer:
         top = np.maximum.reduce(error)
         if error.dtype.kind == "f" and not math.isfinite(top):
             found = set_aside(e, g, equal_nan=self._options.equal_nan)
-            self.figures.count_non_finite(found)
+            for name, count in found.counts.items():
+                setattr(self.figures, name, getattr(self.figures, name) + count)
             index = found.index
             self._see_mismatched(start, found.mismatched)
             e, g = e[index], g[index]

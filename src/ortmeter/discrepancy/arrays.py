@@ -1,0 +1,145 @@
+"""An array of any library, read by pieces: where its elements are, then on the host."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortmeter.discrepancy.elementwise import is_integer, wide_dtype
+from ortmeter.dtypes import short_name
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.arrays import as_numpy, device_of
+
+if TYPE_CHECKING:
+    import torch
+
+Reader = Callable[[int, int], np.ndarray]
+"""Reads the elements between two positions of the flat array."""
+
+# Elements compared at once. Between two operations a thread waits for the interpreter, about as
+# long as a short operation takes: these last tens of microseconds, in arrays of 1 MiB.
+_LENGTH = 1 << 17
+_LENGTH_WITHOUT_BUFFERS = 1 << 15
+
+_short_name = functools.cache(short_name)  # it would be asked for every array
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two arrays of a comparison, readable by pieces on the host."""
+
+    array: Any
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    read: Reader
+
+    @classmethod
+    def of(cls, value: Any) -> "Side":
+        """Describe an array; a tensor that is not on the host stays where it is."""
+        if is_on_device(value):
+            dtype, shape, on_device = (
+                _short_name(value.dtype),
+                tuple(value.shape),
+                tensor_reader(value),
+            )
+            return cls(
+                value, dtype, shape, device_of(value), lambda *piece: as_numpy(on_device(*piece))
+            )
+        if np.ma.is_masked(value):
+            raise InvalidArgumentError(
+                "A masked array cannot be compared: its masked elements have no value. Accepted: "
+                "array.compressed(), array.filled(value)"
+            )
+        array = np.array(value, object) if isinstance(value, str | bytes) else as_numpy(value)
+        dtype, read = _short_name(array.dtype), _array_reader(array)
+        if dtype == "s":
+            read = functools.partial(_read_text, read)
+        return cls(array, dtype, array.shape, device_of(value), read)
+
+    def item(self, position: int) -> Any:
+        """Return the element at a flat position, as a Python object."""
+        element = self.read(position, position + 1)[0]
+        if self.dtype == "s":
+            return element
+        kind = bool if self.dtype == "b8" else int if is_integer(self.dtype) else float
+        return complex(element) if self.dtype[0] == "c" else kind(element)
+
+    def index(self, position: int) -> tuple[int, ...]:
+        """Return the index of the element at a flat position."""
+        return tuple(int(i) for i in np.unravel_index(position, self.shape))
+
+
+def pieces(size: int, *types: str) -> Iterator[tuple[int, int]]:
+    """Cut arrays of these element types into what is read at once: first position, and end."""
+    length = piece_length(*types)
+    return ((start, min(start + length, size)) for start in range(0, size, length))
+
+
+def piece_length(expected: str, got: str) -> int:
+    """Return how many elements of two types are compared at once."""
+    return _LENGTH if wide_dtype(expected, got) == np.float64 else _LENGTH_WITHOUT_BUFFERS
+
+
+def _array_reader(array: np.ndarray) -> Reader:
+    """Read an array by pieces, without a copy when it is contiguous."""
+    if array.flags.c_contiguous:
+        flat = array.reshape(-1)
+        return lambda start, stop: flat[start:stop]
+    return lambda start, stop: _read_strided(array, start, stop)
+
+
+def _read_strided(array: np.ndarray, start: int, stop: int) -> np.ndarray:
+    found: Any = np.nditer(  # its published types lack the setter of iterrange
+        array,
+        ["external_loop", "buffered", "ranged", "refs_ok"],
+        order="C",
+        buffersize=stop - start,
+    )
+    found.iterrange = (start, stop)
+    out = np.empty(stop - start, array.dtype)
+    end = 0
+    for piece in found:
+        out[end : end + piece.size] = piece
+        end += piece.size
+    return out
+
+
+def _read_text(read: Reader, start: int, stop: int) -> np.ndarray:
+    found = read(start, stop).tolist()
+    if not all(isinstance(text, str | bytes) for text in found):
+        types = sorted({type(value).__name__ for value in found})
+        raise InvalidArgumentError(
+            f"An array of objects ({', '.join(types)}) cannot be compared. Accepted: booleans, "
+            "integers, floats, complex numbers and strings"
+        )
+    decoded = [t.decode("utf-8", "backslashreplace") if isinstance(t, bytes) else t for t in found]
+    return np.array(decoded, object)
+
+
+def is_on_device(value: Any) -> bool:
+    """Tell whether a value is a torch tensor in the memory of a GPU, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor) and bool(value.is_cuda)
+
+
+def tensor_reader(tensor: "torch.Tensor") -> Callable[[int, int], "torch.Tensor"]:
+    """Read a tensor by flat pieces on its device, without ever copying it whole."""
+    import torch
+
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.is_contiguous():
+        flat = tensor.view(-1)
+        return lambda start, stop: flat[start:stop]
+    dtype = tensor.dtype
+    if not dtype.is_complex:  # not every type can be gathered, the bits of all can
+        bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        tensor = tensor.view(bits[dtype.itemsize])
+
+    def gather(start: int, stop: int) -> "torch.Tensor":
+        return torch.take(tensor, torch.arange(start, stop, device=tensor.device)).view(dtype)
+
+    return gather

@@ -1,0 +1,482 @@
+"""How far a computation in finite precision may be from the exact result, known before it runs.
+
+Matrix products, sums and means, layer normalizations; then the growth of rounding errors in a sum,
+which they share.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ortmeter.discrepancy.summation import BLOCK, SUMMATIONS, exact_sum
+from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, short_name, unit_roundoff
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.arrays import as_numpy
+
+__all__ = [
+    "layer_norm_error_bound",
+    "matmul_error_bound",
+    "mean_error_bound",
+    "sum_error_bound",
+]
+
+_TF32_ROUNDOFF = 2.0**-11
+
+
+def matmul_error_bound(
+    a: Any,
+    b: Any,
+    *,
+    dtype: DTypeLike,
+    accumulate: DTypeLike = "float32",
+    tf32: bool = False,
+) -> np.ndarray:
+    r"""Bound the error of a matrix product in finite precision, element by element.
+
+    Parameters
+    ----------
+    a : array of shape (..., M, K)
+        Left operand, in the floating-point type that the kernel reads.
+    b : array of shape (..., K, N)
+        Right operand, of the same type. Shapes combine as in :func:`numpy.matmul`.
+    dtype : dtype
+        Type of the result, to which the accumulator is rounded once.
+    accumulate : dtype
+        Type of the accumulator, at least as precise as the operands: ``"float64"`` for float64.
+    tf32 : bool
+        Whether the kernel may convert float32 operands to TF32; without effect on other types.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, shape (..., M, N), in the unit of the result: an upper bound of
+        ``|computed - a @ b|``, where ``a @ b`` is the exact product of the operands as given.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The operands have different types, values that are not finite, or shapes that cannot be
+        multiplied; a type is not a real floating-point type; the accumulator is less precise than
+        the operands.
+
+    Notes
+    -----
+    To first order the bound is
+
+    .. math:: (2 u_{in} + K u_{acc}) \, |A||B| + u_{out} \, |AB|
+
+    where :math:`u_{out}` and :math:`u_{acc}` are the unit roundoffs of `dtype` and `accumulate`,
+    and :math:`u_{in}` is zero, or that of TF32, :math:`2^{-11}`. It holds for any order of the
+    additions [1]_, and includes the products of these terms and gradual underflow.
+
+    * Round to nearest (float64, float32 without TF32): the factor :math:`K u_{acc}` holds for any
+      *K* [2]_, while the classical :math:`K u / (1 - K u)` needs :math:`K u < 1`.
+    * Operands for tensor cores (TF32, 16 bits and less): these truncate where others round [3]_,
+      so :math:`u_{acc}` and :math:`u_{in}` are doubled, and the factor becomes
+      :math:`(1 + 2 u_{acc})^K - 1`, which holds for any *K* too.
+
+    A factor above 1 says that no digit is guaranteed, as it happens with a float16 accumulator
+    from *K* about 700. The bound covers neither overflow, nor partial sums stored in a type
+    narrower than `accumulate`, nor the float8 kernels that keep fewer bits than they declare.
+
+    References
+    ----------
+    .. [1] Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM, 2002,
+       section 3.1.
+    .. [2] Jeannerod and Rump, *Improved error bounds for inner products in floating-point
+       arithmetic*, SIAM Journal on Matrix Analysis and Applications 34(2), 2013.
+    .. [3] Fasi, Higham, Mikaitis and Pranesh, *Numerical behavior of NVIDIA tensor cores*, PeerJ
+       Computer Science 7:e330, 2021.
+
+    Examples
+    --------
+    >>> a, b = np.ones((2, 8), np.float32), np.ones((8, 3), np.float32)
+    >>> bound = matmul_error_bound(a, b, dtype="float32")
+    >>> print(bound.shape, f"{bound[0, 0] / (8 * 2.0**-24):.4f}")  # K u |A||B| + u |AB| = 9 u 8
+    (2, 3) 9.0000
+    """
+    a, b = as_numpy(a), as_numpy(b)
+    _check_operands(a, b, accumulate)
+    depth = a.shape[-1]
+    converted = tf32 and short_name(a.dtype) == "f32"
+    tensor_cores = converted or unit_roundoff(a.dtype) > unit_roundoff("float32")
+
+    u_in = 2 * _TF32_ROUNDOFF if converted else 0.0
+    u_acc, u_out = unit_roundoff(accumulate), unit_roundoff(dtype)
+    tiny_acc, tiny_out = (
+        float(float_info(kind).smallest_subnormal) for kind in (accumulate, dtype)
+    )
+    growth = depth * u_acc
+    if tensor_cores:  # the cap avoids an overflow, long after the bound stopped being useful
+        growth = math.expm1(min(depth * math.log1p(2 * u_acc), 100.0))
+    factor = u_in * (2 + u_in) + (1 + u_in) ** 2 * growth
+
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    error = factor * (np.abs(a) @ np.abs(b)) + depth * tiny_acc
+    error += u_out * (np.abs(a @ b) + error) + tiny_out / 2
+    return np.asarray(error)
+
+
+def _check_operands(a: np.ndarray, b: np.ndarray, accumulate: DTypeLike) -> None:
+    if a.dtype != b.dtype:
+        raise InvalidArgumentError(
+            f"The operands have types {a.dtype} and {b.dtype}: one type is expected"
+        )
+    _check_accumulator(a.dtype, accumulate)
+    try:
+        np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        compatible = a.shape[-1] == b.shape[max(b.ndim - 2, 0)]
+    except (ValueError, IndexError):
+        compatible = False
+    if not compatible:
+        raise InvalidArgumentError(
+            f"Shapes {a.shape} and {b.shape} cannot be multiplied. Accepted: (..., M, K) and "
+            "(..., K, N)"
+        )
+    _check_finite(a, b)
+
+
+def sum_error_bound(
+    values: Any,
+    *,
+    dtype: DTypeLike,
+    accumulate: DTypeLike = "float32",
+    summation: str = "any",
+    block: int = BLOCK,
+) -> np.ndarray:
+    r"""Bound the error of a sum over the last axis.
+
+    Parameters
+    ----------
+    values : array of shape (..., n)
+        Terms, in the floating-point type that the kernel reads.
+    dtype : dtype
+        Type of the result, to which the accumulator is rounded once.
+    accumulate : dtype
+        Type of the accumulator, at least as precise as the values: ``"float64"`` for float64.
+    summation : {"any", "naive", "blocked", "pairwise", "kahan", "exact"}
+        *any* holds for every order of the additions, parallel ones included. The others are those
+        of :func:`~ortmeter.discrepancy.summation.simulated_sum`, *exact* is rounded to the
+        accumulator.
+    block : int
+        Number of partial sums of *blocked*.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, shape (...), in the unit of the result: an upper bound of ``|computed - exact|``.
+        Two orders of the same terms differ by twice this at most. Infinite when nothing is
+        guaranteed.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An unknown summation; values that are not finite; a type that is not a real floating-point
+        type; an accumulator less precise than the values.
+
+    Notes
+    -----
+    With *u* the unit roundoff of the accumulator, the bound is a factor times :math:`\sum |x_i|`,
+    and additions do not underflow [1]_:
+
+    * *any*, *naive*: :math:`(n - 1) u`, without term of the second order [2]_;
+    * *pairwise*, *blocked*: :math:`(1 + u)^h - 1`, where *h* is the largest number of additions
+      that a term goes through, :math:`\lceil \log_2 n \rceil` or
+      :math:`\lceil n / block \rceil - 1 + \lceil \log_2 block \rceil`;
+    * *kahan*: :math:`3u + n u^2` to first order in each term. The classical
+      :math:`2u + O(n u^2)` [3]_ hides a constant and bounds the sum with its last correction,
+      which the algorithm does not add. Nothing is guaranteed once :math:`n u^2` reaches 1;
+    * *exact*: *u* times the sum, instead of the sum of absolute values.
+
+    The result is rounded once more when its type is not the accumulator. Rounding is to nearest.
+    The bound does not cover overflow.
+
+    References
+    ----------
+    .. [1] Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM, 2002,
+       sections 4.2 and 2.8.
+    .. [2] Jeannerod and Rump, *Improved error bounds for inner products in floating-point
+       arithmetic*, SIAM Journal on Matrix Analysis and Applications 34(2), 2013.
+    .. [3] Higham, the same, section 4.3.
+
+    Examples
+    --------
+    >>> values = np.ones(1025, np.float32)
+    >>> for name in ("any", "pairwise", "kahan"):
+    ...     bound = sum_error_bound(values, dtype="float32", summation=name)
+    ...     print(name, round(float(bound / (1025 * 2.0**-24)), 2))
+    any 1024.0
+    pairwise 11.0
+    kahan 3.0
+    """
+    values = _check_values(values, accumulate)
+    total = exact_sum(values)
+    error = _error_of_sum(values, total, accumulate, summation, block)
+    return _round_result(total, error, dtype, accumulate)
+
+
+def mean_error_bound(
+    values: Any,
+    *,
+    dtype: DTypeLike,
+    accumulate: DTypeLike = "float32",
+    summation: str = "any",
+    block: int = BLOCK,
+) -> np.ndarray:
+    """Bound the error of a mean over the last axis: that of the sum, and a division.
+
+    Parameters
+    ----------
+    values : array of shape (..., n)
+        Terms, in the floating-point type that the kernel reads, one at least.
+    dtype : dtype
+        Type of the result.
+    accumulate : dtype
+        Type of the accumulator, in which the division takes place as well.
+    summation : {"any", "naive", "blocked", "pairwise", "kahan", "exact"}
+        See :func:`sum_error_bound`.
+    block : int
+        Number of partial sums of *blocked*.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, shape (...), in the unit of the result: an upper bound of ``|computed - exact|``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        See :func:`sum_error_bound`; or there is no value.
+
+    Notes
+    -----
+    Three roundings are added to those of the sum: *n* in the type of the accumulator, its inverse,
+    the product. A kernel that divides has fewer.
+
+    Examples
+    --------
+    >>> bound = mean_error_bound(np.ones(5, np.float32), dtype="float32")
+    >>> print(f"{bound / 2.0**-24:.4f}")  # 4 + 3
+    7.0000
+    """
+    values = _check_values(values, accumulate, least=1)
+    total = exact_sum(values)
+    error = _error_of_sum(values, total, accumulate, summation, block)
+    mean, error = _divide(total, error, values.shape[-1], accumulate)
+    return _round_result(mean, error, dtype, accumulate)
+
+
+def layer_norm_error_bound(
+    values: Any,
+    *,
+    dtype: DTypeLike,
+    epsilon: float = 1e-5,
+    scale: Any = 1.0,
+    bias: Any = 0.0,
+    accumulate: DTypeLike = "float32",
+) -> np.ndarray:
+    r"""Bound the error of a layer normalization over the last axis, element by element.
+
+    Parameters
+    ----------
+    values : array of shape (..., n)
+        Input, in the floating-point type that the kernel reads.
+    dtype : dtype
+        Type of the result, to which the accumulator is rounded once.
+    epsilon : float
+        Added to the variance.
+    scale, bias : array of shape (n,) or number
+        What the normalized values are multiplied by, then added to.
+    accumulate : dtype
+        Type of everything that is computed before the last rounding.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, shape (..., n), in the unit of the result: an upper bound of
+        ``|computed - exact|``, infinite where the variance is lost in the errors.
+
+    Raises
+    ------
+    InvalidArgumentError
+        See :func:`mean_error_bound`; or *epsilon* is negative.
+
+    Notes
+    -----
+    It holds for any order of the additions, for both formulas of the variance,
+    :math:`\overline{(x - \mu)^2}` and :math:`\overline{x^2} - \mu^2`, and for both ways to apply
+    it, :math:`(x - \mu) r` and :math:`x r - \mu r`, where *r* is the inverse of the standard
+    deviation, within 4 roundings. With *u* the unit roundoff of the accumulator, *n* terms and to
+    first order, the error is at most
+
+    .. math:: \frac{|scale|}{\sigma} \left( \Delta_\mu + \frac{\Delta_v}{2 \sigma^2} |x - \mu|
+        + 8 u (|x| + |\mu|) \right) + 8 u |bias|
+
+    where :math:`\sigma^2 = v + \epsilon`, :math:`\Delta_\mu = (n + 2) u \overline{|x|}` and
+    :math:`\Delta_v = (n + 7) u (\overline{x^2} + \mu^2) + 2 |\mu| \Delta_\mu`, computed with the
+    products of these terms. A large mean beside the standard deviation is what loses digits.
+    The error of Welford's update has the same form [1]_ and is checked by tests, not derived. The
+    bound does not cover overflow.
+
+    References
+    ----------
+    .. [1] Chan, Golub and LeVeque, *Algorithms for computing the sample variance: analysis and
+       recommendations*, The American Statistician 37(3), 1983.
+
+    Examples
+    --------
+    >>> centered = np.float32([-1, 1] * 32)
+    >>> bound = layer_norm_error_bound(centered, dtype="float32")
+    >>> shifted = layer_norm_error_bound(centered + 100, dtype="float32")
+    >>> bound.shape, bool((shifted > 1000 * bound).all())
+    ((64,), True)
+    """
+    if epsilon < 0:
+        raise InvalidArgumentError(f"epsilon={epsilon!r}. Accepted: zero or more")
+    values = _check_values(values, accumulate, least=1)
+    x = values.astype(np.float64)
+    scale, bias = (as_numpy(operand).astype(np.float64) for operand in (scale, bias))
+    _check_finite(scale, bias)
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    total = x.sum(-1)
+    error = _error_of_sum(values, total, accumulate, "any", BLOCK)
+    _, error = _divide(total, error, x.shape[-1], accumulate)
+    error = error[..., None]
+    sigma, loss = _deviation(x, mean, variance, error, epsilon=epsilon, accumulate=accumulate)
+
+    u = unit_roundoff(accumulate)
+    centered = np.abs(x - mean)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = error * (1 + loss) + loss * centered
+        spread += _roundings(8, u) * (1 + loss) * (np.abs(x) + np.abs(mean) + error)
+        spread = np.abs(scale) * np.where(np.isfinite(loss), spread / sigma, np.inf)
+        spread += _roundings(8, u) * np.abs(bias)
+        expected = np.where(sigma > 0, (x - mean) / sigma, 0) * scale + bias
+    return _round_result(expected, spread, dtype, accumulate)
+
+
+def _deviation(
+    x: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    error_of_mean: np.ndarray,
+    *,
+    epsilon: float,
+    accumulate: DTypeLike,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the standard deviation, and the relative error of its inverse due to the variance."""
+    u, tiny = unit_roundoff(accumulate), float(float_info(accumulate).smallest_subnormal)
+    squares = np.square(x).mean(-1, keepdims=True)
+    growth = (x.shape[-1] - 1) * u
+    growth += _roundings(6, u) * (1 + growth)
+    excess = error_of_mean * (2 * np.abs(mean) + error_of_mean)  # of the square of the mean
+    error = growth * (squares + np.square(mean) + excess) + excess + 2 * tiny
+    total = variance + epsilon
+    error += 2 * u * (total + error) + tiny
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(error < total, error / total, 1.0)
+        return np.sqrt(total), np.expm1(-0.5 * np.log1p(-relative))
+
+
+def _check_accumulator(dtype: np.dtype[Any], accumulate: DTypeLike) -> None:
+    """Refuse an accumulator that is less precise than the operands."""
+    if unit_roundoff(accumulate) > unit_roundoff(dtype):
+        raise InvalidArgumentError(
+            f"Operands of type {dtype} are rounded by an accumulator of type "
+            f"{numpy_dtype(accumulate)}. Accepted: accumulate={str(dtype)!r} or more precise, "
+            "with the operands in the type that the kernel reads"
+        )
+
+
+def _check_finite(*operands: np.ndarray) -> None:
+    """Refuse NaN and infinities; ml_dtypes has no isfinite for every type."""
+    if not all(np.isfinite(operand.astype(np.float64)).all() for operand in operands):
+        raise InvalidArgumentError(
+            "The operands hold NaN or infinite values: finite ones are expected"
+        )
+
+
+def _check_values(values: Any, accumulate: DTypeLike, *, least: int = 0) -> np.ndarray:
+    """Read values whose last axis is reduced, *least* of them at least."""
+    array = as_numpy(values)
+    _check_accumulator(array.dtype, accumulate)
+    if array.ndim == 0 or array.shape[-1] < least:
+        raise InvalidArgumentError(
+            f"Values of shape {array.shape} cannot be reduced. Accepted: (..., n), n >= {least}"
+        )
+    _check_finite(array)
+    return array
+
+
+def _error_of_sum(
+    values: np.ndarray, total: np.ndarray, accumulate: DTypeLike, summation: str, block: int
+) -> np.ndarray:
+    """Bound the error of a sum in its accumulator."""
+    u = unit_roundoff(accumulate)
+    if summation == "exact":
+        return np.asarray(u * np.abs(total))
+    magnitude = np.abs(values.astype(np.float64)).sum(-1)
+    growth = _growth(values.shape[-1], u, summation, block)
+    # The growth may be infinite: zeros keep an exact sum.
+    error = np.zeros(magnitude.shape)
+    np.multiply(growth, magnitude, out=error, where=magnitude > 0)
+    return error
+
+
+def _growth(n: int, u: float, summation: str, block: int) -> float:
+    """Return the error of a sum divided by the sum of the absolute values of its terms."""
+    if summation not in {"any", *SUMMATIONS} or block < 1:
+        raise InvalidArgumentError(
+            f"summation={summation!r}, block={block!r}. Accepted: "
+            f"{', '.join(map(repr, ('any', *SUMMATIONS)))}, a block of 1 or more"
+        )
+    if n < 2:  # noqa: PLR2004 - one term is its own sum
+        return 0.0
+    if summation == "kahan":
+        return _growth_of_kahan(n, u)
+    threads = {"pairwise": n, "blocked": min(block, n)}.get(summation, 1)
+    height = math.ceil(n / threads) - 1 + math.ceil(math.log2(threads))
+    return min((n - 1) * u, _roundings(height, u))
+
+
+def _growth_of_kahan(n: int, u: float) -> float:
+    """Follow the algorithm step by step: y = x + e, s = s' + y, e = (s' - s) + y.
+
+    The correction e is exact, hence |e| <= u |s|, when |s'| >= |y|. Otherwise its error is at most
+    u (1 + 5u + 2u²) |y|, and zero unless |y| <= 2 |s|, so that |e| <= k |s|: then |e'| <= k |s'|
+    < k |y| makes that error at most r |x|. The rounding of y adds u (|x| + |e'|). Summed over the
+    steps, with S the largest |s| and A the sum of the |x|, these errors are at most
+    (u + r + u r) A + (n - 1) u² S, and the last addition adds u |s|.
+    """
+    k = u * (3 + 10 * u + 4 * u * u)
+    if u + (n - 1) * u * u >= 1 or (1 + u) * k >= 1:
+        return math.inf
+    r = u * (1 + 5 * u + 2 * u * u) * (1 + u) / (1 - (1 + u) * k)
+    of_terms, of_sums = u + r + u * r, (n - 1) * u * u
+    largest = (1 + of_terms) / (1 - u - of_sums)
+    return (of_terms + of_sums * largest + u) / (1 - u)
+
+
+def _divide(
+    total: np.ndarray, error: np.ndarray, n: int, accumulate: DTypeLike
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a mean, and the bound of its error in the accumulator."""
+    rounding = _roundings(3, unit_roundoff(accumulate))
+    mean, tiny = total / n, float(float_info(accumulate).smallest_subnormal)
+    return mean, rounding * np.abs(mean) + (1 + rounding) * error / n + tiny
+
+
+def _round_result(
+    expected: np.ndarray, error: np.ndarray, dtype: DTypeLike, accumulate: DTypeLike
+) -> np.ndarray:
+    """Add the last rounding, from the accumulator to the type of the result."""
+    if short_name(dtype) == short_name(accumulate):
+        return np.asarray(error)
+    tiny = float(float_info(dtype).smallest_subnormal)
+    return np.asarray(error + unit_roundoff(dtype) * (np.abs(expected) + error) + tiny / 2)
+
+
+def _roundings(count: int, u: float) -> float:
+    """Return (1 + u)**count - 1; the cap avoids an overflow, long after digits are lost."""
+    return math.expm1(min(count * math.log1p(u), 100.0))
