@@ -9,7 +9,7 @@ import numpy as np
 
 from ortmeter.pages import Record
 from ortmeter.runtime.environment import environment
-from ortmeter.sweep.outcome import Outcome, SweepResult, Task
+from ortmeter.sweep import Outcome, SweepResult, Task
 from ortmeter.timing import Comparison, Measurement
 
 PAGE = "plot_planted"

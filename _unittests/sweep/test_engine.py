@@ -12,10 +12,12 @@ import psutil
 import pytest
 from sweep_pages import NUMBERS, files_of, is_alive
 
+import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.pages import load_records
-from ortmeter.sweep import LineWatcher, load_sweep, run_sweep
-from ortmeter.sweep.machine import describe_machine
+from ortmeter.pages import load_records, record
+from ortmeter.runtime.providers import Provider
+from ortmeter.sweep import BarWatcher, LineWatcher, Outcome, Task, load_sweep, run_sweep
+from ortmeter.sweep.worker import describe_machine
 
 SEGFAULT = "if args.number == 5: print('about to'); os.kill(os.getpid(), signal.SIGSEGV)"
 
@@ -92,7 +94,7 @@ def test_resume_runs_again_what_another_page_or_code_measured(make_page, tmp_pat
     page = make_page("fields['data'] = fields['data']  # changed")
     run_sweep(page.path, grid, output=output, resume=True)
     assert page.numbers == ["1", "1"]
-    for module in ("engine", "machine"):
+    for module in ("engine", "worker"):
         monkeypatch.setattr(f"ortmeter.sweep.{module}.code_version", lambda: "0+changed")
     run_sweep(page.path, grid, output=output, resume=True)
     assert page.numbers == ["1", "1", "1"]
@@ -285,3 +287,28 @@ def test_a_worker_that_joined_with_other_code_fails_its_task_only(make_page, tmp
     result = run_sweep(make_page().path, {"number": ["1"]}, output=tmp_path / "out")
     assert result.failed[0].error.startswith("the worker has ortmeter 0+other, expected ")
     assert files_of(tmp_path / "out") == []
+
+
+TASKS = [Task("plot_x", {"n": str(i)}) for i in range(4)]
+
+
+def test_a_bar_counts_by_machine():
+    args = ortmeter.get_parsed_args("plot_x", args=[], n=0)
+    done = record("plot_x", args, Provider.parse("cpu"), {})
+    bar = BarWatcher()
+    bar.begin(4, 0)
+    bar.started(TASKS[0], "a")
+    bar.started(TASKS[1], "b")
+    assert bar.text == "a: 1 running; b: 1 running"
+    bar.ended(Outcome(TASKS[0], "a", record=done))
+    bar.started(TASKS[2], "a")
+    assert bar.text == "a: 1 done, 1 running; b: 1 running"
+    bar.ended(Outcome(TASKS[2], "a", error="no"))
+    bar.ended(Outcome(TASKS[1], "", error="its worker died"))
+    assert bar.text == "a: 1 done, 1 failed; b: 1 failed"
+    bar.started(TASKS[3], "a")
+    bar.started(TASKS[3], "b")  # after its first worker died
+    assert bar.text == "a: 1 done, 1 failed; b: 1 failed, 1 running"
+    bar.ended(Outcome(TASKS[3], "b", record=done))
+    assert bar.text == "a: 1 done, 1 failed; b: 1 done, 1 failed"
+    bar.close()

@@ -1,6 +1,7 @@
-"""A page is asked what it accepts, without running."""
+"""A page is asked what it accepts, without running; how its process ended."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from sweep_pages import is_alive
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.sweep import script
-from ortmeter.sweep.script import read_script
+from ortmeter.sweep.script import Ended, read_script
 
 GALLERY = Path(__file__).parents[2] / "_doc" / "examples"
 
@@ -134,3 +135,24 @@ def test_what_is_not_a_page_is_refused(tmp_path, name, content, message):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidArgumentError, match=message):
         read_script(tmp_path / name)
+
+
+@pytest.mark.parametrize("number", range(1, signal.NSIG))
+def test_any_signal_is_told(number):
+    # Those for real time have no name in Python, but for the first and the last one.
+    named = {member.value: member.name for member in signal.Signals}
+    told = named.get(number, f"signal {number}")
+    assert str(Ended(-number, "")).split(" (")[0] == f"killed by {told}"
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("", "no output"),
+        ("\n \n", "no output"),
+        ("first\nlast \n\n", "last"),
+        ("x" * 1000, "x" * 300),
+    ],
+)
+def test_an_exit_code_comes_with_the_last_line(output, told):
+    assert str(Ended(3, output)) == f"exit code 3: {told}"

@@ -1,15 +1,19 @@
 import pytest
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.sweep import Tls, read_tls
+from ortmeter.sweep import read_tls
 from ortmeter.sweep.security import check_address
 
 
-def test_tls_needs_all_three_files(tmp_path):
+@pytest.fixture
+def files(tmp_path):
     files = [tmp_path / name for name in ("ca", "cert", "key")]
     for file in files:
         file.write_text("")
-    assert read_tls(*files) == Tls(*files)
+    return files
+
+
+def test_tls_needs_all_three_files(files):
     with pytest.raises(InvalidArgumentError, match="--tls-ca, --tls-key is missing"):
         read_tls(None, files[1], "")
     files[2].unlink()
@@ -17,18 +21,17 @@ def test_tls_needs_all_three_files(tmp_path):
         read_tls(*files)
 
 
-def test_dask_refuses_what_is_not_encrypted(tmp_path):
-    security = Tls(tmp_path / "ca", tmp_path / "cert", tmp_path / "key").security()
+def test_dask_refuses_what_is_not_encrypted(files):
+    security = read_tls(*files)
     assert security.require_encryption
     for side in ("client", "scheduler", "worker"):
         config = security.get_tls_config_for_role(side)
-        assert config["ca_file"] == str(tmp_path / "ca")
-        assert (config["cert"], config["key"]) == (str(tmp_path / "cert"), str(tmp_path / "key"))
+        assert [config["ca_file"], config["cert"], config["key"]] == list(map(str, files))
 
 
 @pytest.mark.parametrize("address", ["tcp://a:1", "tcp://192.168.0.1:8786", "tcp://[::1]:8786"])
 def test_addresses_without_tls(address):
-    assert check_address(address, None) == address
+    check_address(address, None)
 
 
 @pytest.mark.parametrize(
@@ -44,8 +47,8 @@ def test_other_addresses_are_refused(address):
         check_address(address, None)
 
 
-def test_tls_is_in_the_address(tmp_path):
-    tls = Tls(tmp_path, tmp_path, tmp_path)
-    assert check_address("tls://a:1", tls) == "tls://a:1"
+def test_tls_is_in_the_address(files):
+    tls = read_tls(*files)
+    check_address("tls://a:1", tls)
     with pytest.raises(InvalidArgumentError, match="expected tls://host:port with --tls-ca"):
         check_address("tcp://a:1", tls)

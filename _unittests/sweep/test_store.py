@@ -10,9 +10,8 @@ from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.pages import record
 from ortmeter.runtime.providers import Provider
 from ortmeter.sweep import Task, load_sweep
-from ortmeter.sweep.child import Attempt
-from ortmeter.sweep.machine import describe_machine
 from ortmeter.sweep.store import Store
+from ortmeter.sweep.worker import Attempt, describe_machine
 
 IDENTITY = {"script": "a", "code": "b"}
 TASK = Task("plot_x", {"n": "0"}, run=2)

@@ -1,44 +1,288 @@
+"""What a worker has, its lock, and the processes of its pages: what they leave, how they end."""
+
+import dataclasses
+import itertools
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
-from contextlib import contextmanager
+import tracemalloc
+from pathlib import Path
 
+import pytest
+from sweep_pages import is_alive
+
+import ortmeter
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.runtime.environment import Gpu, environment
 from ortmeter.sweep import worker
-from ortmeter.sweep.child import Attempt, Stop
-from ortmeter.sweep.machine import code_version
-from ortmeter.sweep.script import Script
+from ortmeter.sweep.script import MAX_OUTPUT, Script, read_script
+from ortmeter.sweep.worker import Attempt, Job, code_version, machine_lock, read_cores
+
+NEVER = threading.Event()
+GPUS = (Gpu("NVIDIA H200", 1, "1"), Gpu("NVIDIA H200", 1, "1"))
 
 
-def test_what_starts_while_it_is_stopped_is_stopped(monkeypatch):
-    """The thread that runs and the thread that kills arrive together, before there is a Stop."""
-    together, events, make = threading.Barrier(2), [], Stop.__init__
+def run(page, timeout=30, cores=None, stopped=NEVER):
+    job = Job("a-sweep", "key", read_script(page.path), (), code_version(), timeout, cores)
+    with machine_lock(NEVER) as lock:
+        return worker._run_page(job, "here", lock, stopped)
 
-    def slow(self):
-        make(self)
-        time.sleep(0.2)
 
-    @contextmanager
-    def lock(asked):
-        events.append(asked)
-        yield 0
+@pytest.mark.parametrize(
+    ("status", "gpus", "visible", "devices"),
+    [
+        ("not usable (no driver)", (), None, ()),
+        ("not usable (no library)", GPUS, None, ()),
+        ("usable", GPUS, None, ("cuda:0", "cuda:1")),
+        ("usable", GPUS, "1", ("cuda:0",)),
+        ("usable", (), None, ("cuda:0",)),  # nvidia-smi is missing
+    ],
+)
+def test_each_gpu_is_a_device(monkeypatch, status, gpus, visible, devices):
+    found = dataclasses.replace(environment(), providers={"cuda": status}, gpus=gpus)
+    monkeypatch.setattr(worker, "_environment", lambda: found)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    described = worker.describe_machine()
+    assert described.devices == ("cpu", *devices)
+    assert described.resources == {
+        **dict.fromkeys(described.devices, 1),
+        "cores": len(os.sched_getaffinity(0)),
+    }
 
-    monkeypatch.setattr(Stop, "__init__", slow)
-    monkeypatch.setattr(worker, "machine_lock", lock)
-    monkeypatch.setattr(worker, "_tell_started", lambda job, machine: None)
-    monkeypatch.setattr(worker, "run_page", lambda *a, **k: Attempt("here"))
-    job = worker.Job("a-sweep", "key", Script("plot_x.py", ""), (), code_version(), None, None)
 
-    def run():
-        together.wait()
-        worker.run_job(job)
+def test_the_version_of_the_code_follows_the_sources(tmp_path, monkeypatch):
+    package = tmp_path / "ortmeter"
+    package.mkdir()
+    (package / "a.py").write_text("x = 1\n")
+    (package / "b.py").write_text("")
+    monkeypatch.setattr(ortmeter, "__file__", str(package / "__init__.py"))
+    first = code_version()
+    assert code_version() == first
+    (package / "a.py").write_text("x = 2\n")
+    second = code_version()
+    (package / "a.py").rename(package / "c.py")
+    assert len({first, second, code_version()}) == 3
 
-    def stop():
-        together.wait()
-        worker.stop_jobs("a-sweep")
 
-    worker.describe_machine()  # slow the first time
-    threads = [threading.Thread(target=target) for target in (run, stop)]
+def test_cores_are_numbers_and_ranges(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    assert read_cores("0-3, 8") == {0, 1, 2, 3, 8}
+
+
+@pytest.mark.parametrize("text", ["", "a", "0,", "1-", "-1", "0;1", "3-1", "4096", "0-4096"])
+def test_other_cores_are_refused(text):
+    with pytest.raises(InvalidArgumentError, match="expected numbers or ranges such as 0-3,8"):
+        read_cores(text)
+
+
+@pytest.mark.parametrize("text", ["0-99999999999", "0-999999999", "9" * 5000, "0,3-1"])
+def test_no_list_is_made_of_what_the_machine_does_not_have(text):
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArgumentError, match="expected numbers or ranges such as 0-3,8"):
+            read_cores(text)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+TRY = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+
+
+def is_locked():
+    command = [sys.executable, "-c", TRY, os.environ["ORTMETER_MACHINE_LOCK"]]
+    return subprocess.run(command, capture_output=True, check=False).returncode != 0
+
+
+def test_the_lock_holds_against_other_processes():
+    with machine_lock(NEVER):
+        assert is_locked()
+    assert not is_locked()
+
+
+def test_a_process_that_inherits_the_lock_keeps_it_when_the_worker_dies():
+    held = machine_lock(NEVER)
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    sleeper = subprocess.Popen(command, pass_fds=(held.__enter__(),))
+    # Closed without being unlocked, as by a death.
+    assert not held.__exit__(KeyError, KeyError(), None)
+    assert is_locked()
+    sleeper.kill()
+    sleeper.wait()
+    assert not is_locked()
+
+
+def test_a_stray_process_does_not_keep_the_lock_of_a_turn_that_is_over():
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with machine_lock(NEVER) as lock:
+        stray = subprocess.Popen(command, pass_fds=(lock,))
+    assert not is_locked()
+    stray.kill()
+    stray.wait()
+
+
+def test_a_wait_for_the_lock_can_be_ended():
+    stopped = threading.Event()
+    stopped.set()
+    with (
+        machine_lock(NEVER),
+        pytest.raises(OrtMeterError, match="cancelled before it started"),
+        machine_lock(stopped),
+    ):
+        pass
+
+
+def test_the_lock_follows_no_link(tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setenv("ORTMETER_MACHINE_LOCK", str(tmp_path / "link"))
+    with pytest.raises(OSError, match="symbolic links"), machine_lock(NEVER):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_both_streams_are_kept_in_order_and_bounded(make_page):
+    body = "print('out'); print('err', file=sys.stderr); print('x' * 100_000); print('last')"
+    attempt = run(make_page(f"{body}; sys.exit(3)"))
+    assert attempt.error == "exit code 3: last"
+    assert len(attempt.output) == MAX_OUTPUT
+    short = run(make_page("print('out'); print('err', file=sys.stderr)"))
+    assert (short.error, short.output) == ("", "out\nerr\n")
+    assert short.record.startswith(b"{")
+
+
+def test_output_that_is_not_text_is_kept(make_page):
+    attempt = run(make_page("sys.stdout.buffer.write(b'\\xff\\xfe')"))
+    assert attempt.output == "��"
+
+
+# What a page starts ends with it, also when it is in a hurry.
+CHILDREN = """
+import subprocess
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid, flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "time.sleep(60)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_nothing_of_the_page_survives(make_page, end):
+    page = make_page(CHILDREN + end)
+    attempt = run(page, timeout=2)
+    began = time.monotonic()
+    child = int(attempt.output.split()[0])
+    while is_alive(child) and time.monotonic() < began + 5:
+        time.sleep(0.01)
+    assert not is_alive(child)
+    assert not is_alive(page.runs[0][1])
+
+
+def test_a_stop_kills_what_runs_and_what_would_start(make_page):
+    page, stopped = make_page("time.sleep(60)"), threading.Event()
+
+    def ask():
+        while not page.runs:
+            time.sleep(0.01)
+        stopped.set()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert run(page, stopped=stopped).error == "cancelled while it ran"
+    thread.join()
+    assert not is_alive(page.runs[0][1])
+    assert run(page, stopped=stopped).error == "cancelled while it ran"
+
+
+def test_the_page_dies_with_the_process_that_runs_it(make_page):
+    page = make_page("time.sleep(60)")
+    code = (
+        "import sys, threading\n"
+        "from ortmeter.sweep import worker\n"
+        "from ortmeter.sweep.script import read_script\n"
+        "script = read_script(sys.argv[1])\n"
+        "job = worker.Job('a-sweep', 'key', script, (), worker.code_version(), None, None)\n"
+        "with worker.machine_lock(threading.Event()) as lock:\n"
+        "    worker._run_page(job, 'here', lock, threading.Event())\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(page.path)])
+    while not page.runs:
+        time.sleep(0.01)
+    (_, pid, _), *_ = page.runs
+    assert is_alive(pid)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    began = time.monotonic()
+    while is_alive(pid) and time.monotonic() < began + 5:
+        time.sleep(0.01)
+    assert not is_alive(pid)
+
+
+def test_two_runs_never_overlap_on_a_machine(make_page):
+    page = make_page("print(time.monotonic()); time.sleep(0.2); print(time.monotonic())")
+    spans = []
+
+    def one():
+        spans.append(tuple(map(float, run(page).output.split())))
+
+    threads = [threading.Thread(target=one) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [event.is_set() for event in events] == [True]
+    ordered = sorted(spans)
+    assert len(ordered) == 3
+    for (_, end), (begin, _) in itertools.pairwise(ordered):
+        assert end <= begin
+
+
+def test_the_page_holds_the_lock_of_the_machine(make_page):
+    # As long as it lives, even if its worker dies.
+    page = make_page("print([os.path.realpath(f) for f in Path('/proc/self/fd').iterdir()])")
+    assert os.environ["ORTMETER_MACHINE_LOCK"] in run(page).output
+
+
+def test_a_run_keeps_to_its_cores_and_leaves_those_of_the_worker(make_page):
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    attempt = run(make_page("print(os.sched_getaffinity(0))"), cores=str(core))
+    assert attempt.output == f"{{{core}}}\n"
+    assert os.sched_getaffinity(0) == before
+
+
+def test_the_folder_of_a_run_is_removed(make_page):
+    attempt = run(make_page("print(Path.cwd()); Path('left').write_text('x')"))
+    assert not Path(attempt.output.strip()).exists()
+
+
+def test_what_starts_while_it_is_stopped_is_stopped(monkeypatch):
+    """The thread that runs and the thread that kills arrive together, before either was there."""
+    together, events = threading.Barrier(2), []
+    machine = worker.describe_machine()  # slow the first time
+
+    def page(job, machine, lock, stopped):
+        events.append(stopped)
+        return Attempt("here")
+
+    monkeypatch.setattr(worker, "describe_machine", lambda: machine)
+    monkeypatch.setattr(worker, "_tell_started", lambda job, machine: None)
+    monkeypatch.setattr(worker, "_run_page", page)
+    for rank in range(50):
+        job = Job(f"sweep-{rank}", "key", Script("plot_x.py", ""), (), machine.code, None, None)
+
+        def run_one(job=job):
+            together.wait()
+            worker.run_job(job)
+
+        def stop(job=job):
+            together.wait()
+            worker.stop_jobs(job.sweep)
+
+        threads = [threading.Thread(target=target) for target in (run_one, stop)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [event.is_set() for event in events] == [True] * 50

@@ -18,6 +18,7 @@ __all__ = [
     "Feeds",
     "add_feeds",
     "add_session",
+    "add_tls",
     "make_feeds",
     "number",
     "split",
@@ -74,6 +75,13 @@ def add_feeds(parser: ArgumentParser) -> None:
         help="shape of an input, for random inputs; may be repeated",
     )
     parser.add_argument("--seed", type=number(0), default=0, help="seed of random inputs")
+
+
+def add_tls(parser: ArgumentParser) -> None:
+    """Declare the files of TLS, which :func:`~ortmeter.sweep.read_tls` checks."""
+    parser.add_argument("--tls-ca", metavar="FILE", help="certificate of the authority, PEM")
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate of this side, PEM")
+    parser.add_argument("--tls-key", metavar="FILE", help="its private key, PEM")
 
 
 def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[str, np.ndarray]]:

@@ -2,23 +2,13 @@
 
 from argparse import ArgumentParser, Namespace
 
-from ortmeter.cli.options import number
+from ortmeter.cli.options import add_tls, number
 from ortmeter.cli.terminal import tell
-from ortmeter.cli.tls import add_tls, tls_files
-from ortmeter.sweep.security import MAX_PORT
-from ortmeter.sweep.serving import LOCALHOST, serve_scheduler
-
-__all__ = ["register", "run"]
+from ortmeter.optional import import_optional
+from ortmeter.sweep.security import LOCALHOST, MAX_PORT, read_tls
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare the options.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Parser of the command.
-    """
     parser.add_argument(
         "--host",
         default=LOCALHOST,
@@ -37,17 +27,13 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    """Serve.
+    import_optional("distributed", "sweep")
+    from ortmeter.sweep.cluster import serve_scheduler
 
-    Parameters
-    ----------
-    options : Namespace
-        Options of the command.
-    """
     serve_scheduler(
         host=options.host,
         port=options.port,
         retries=options.retries,
-        tls=tls_files(options),
+        tls=read_tls(options.tls_ca, options.tls_cert, options.tls_key),
         announce=lambda address: tell(f"scheduler at {address}"),
     )

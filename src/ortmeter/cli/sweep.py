@@ -3,25 +3,15 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
-from ortmeter.cli.options import number
+from ortmeter.cli.options import add_tls, number
 from ortmeter.cli.terminal import tell
-from ortmeter.cli.tls import add_tls, tls_files
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
-from ortmeter.sweep import BarWatcher, LineWatcher, SweepResult, load_sweep, run_sweep
-from ortmeter.sweep.grid import read_grid, read_options
-
-__all__ = ["register", "run"]
+from ortmeter.sweep import BarWatcher, LineWatcher, SweepResult, load_sweep, read_tls, run_sweep
+from ortmeter.sweep.tasks import read_grid, read_options
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare the options.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Parser of the command.
-    """
     parser.add_argument("models", metavar="PAGE", nargs=1, help="script of a page, plot_x.py")
     parser.add_argument(
         "--grid",
@@ -61,15 +51,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, report: Report) -> int:
-    """Fill the report with what became of the tasks; 1 when one failed.
-
-    Parameters
-    ----------
-    options : Namespace
-        Options of the command.
-    report : Report
-        Report to fill.
-    """
+    """Fill the report with what became of the tasks; 1 when one failed."""
     threads = [f"threads={options.threads}"] if options.threads else []
     watched = sys.stderr.isatty()
     try:
@@ -83,7 +65,7 @@ def run(options: Namespace, report: Report) -> int:
             resume=options.resume,
             timeout=options.timeout,
             cores=options.cores,
-            tls=tls_files(options),
+            tls=read_tls(options.tls_ca, options.tls_cert, options.tls_key),
             watcher=BarWatcher() if watched else LineWatcher(tell),
         )
     except KeyboardInterrupt:

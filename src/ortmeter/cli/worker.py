@@ -2,21 +2,13 @@
 
 from argparse import ArgumentParser, Namespace
 
+from ortmeter.cli.options import add_tls
 from ortmeter.cli.terminal import tell
-from ortmeter.cli.tls import add_tls, tls_files
-from ortmeter.sweep.serving import LOCALHOST, serve_worker
-
-__all__ = ["register", "run"]
+from ortmeter.optional import import_optional
+from ortmeter.sweep.security import LOCALHOST, read_tls
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare the options.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Parser of the command.
-    """
     parser.add_argument("scheduler", metavar="tcp://HOST:PORT", help="address of the scheduler")
     parser.add_argument(
         "--host", default=LOCALHOST, help=f"interface that the others reach ({LOCALHOST})"
@@ -27,18 +19,14 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    """Serve.
+    import_optional("distributed", "sweep")
+    from ortmeter.sweep.cluster import serve_worker
 
-    Parameters
-    ----------
-    options : Namespace
-        Options of the command.
-    """
     serve_worker(
         options.scheduler,
         host=options.host,
         name=options.name,
         cores=options.cores,
-        tls=tls_files(options),
+        tls=read_tls(options.tls_ca, options.tls_cert, options.tls_key),
         announce=lambda address: tell(f"worker at {address}"),
     )

@@ -1,19 +1,17 @@
 """A page over a grid of configurations, on this machine or on several, with dask.distributed.
 
-``grid`` combines the values, ``script`` asks the page whether it accepts them, ``engine`` sends
-the tasks and keeps what comes back in the files of ``store``. On a worker, ``worker`` waits for
-its turn on the machine and ``child`` runs the page in a process of its own. ``machine`` says what a
-worker has, ``cluster`` reaches the workers and checks them, ``serving`` starts them. ``report``
-compares what the tasks recorded.
+``tasks`` combines the values of a grid, ``script`` asks the page whether it accepts them and runs
+it in a process of its own, ``worker`` waits for its turn on the machine. ``cluster`` starts,
+reaches and checks the workers, ``engine`` sends them the tasks and keeps what comes back in the
+files of ``store``. ``comparison``, ``claims`` and ``report`` compare what the tasks recorded.
 """
 
 from ortmeter.sweep.comparison import RunComparison
-from ortmeter.sweep.engine import run_sweep
-from ortmeter.sweep.outcome import Outcome, SweepResult, Task
-from ortmeter.sweep.report import SweepReport, sweep_report
-from ortmeter.sweep.security import Tls, read_tls
+from ortmeter.sweep.engine import BarWatcher, LineWatcher, Watcher, run_sweep
+from ortmeter.sweep.report import SweepReport, SweepResult, sweep_report
+from ortmeter.sweep.security import read_tls
 from ortmeter.sweep.store import load_sweep
-from ortmeter.sweep.watching import BarWatcher, LineWatcher, Watcher
+from ortmeter.sweep.tasks import Outcome, Task
 
 __all__ = [
     "BarWatcher",
@@ -23,7 +21,6 @@ __all__ = [
     "SweepReport",
     "SweepResult",
     "Task",
-    "Tls",
     "Watcher",
     "load_sweep",
     "read_tls",

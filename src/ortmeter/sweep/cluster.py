@@ -1,81 +1,146 @@
-"""The workers of a sweep: reached, described, and refused when their code is not the same."""
+"""The scheduler and the workers of a sweep: started without HTTP port, reached, described."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import asyncio
+import logging
+import os
+import signal
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import dask
+from distributed import Client, Nanny, Scheduler, Security, SpecCluster, Worker
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.optional import import_optional
-from ortmeter.runtime.providers import Provider
-from ortmeter.sweep.machine import Machine, describe_machine
-from ortmeter.sweep.outcome import Task
-from ortmeter.sweep.security import Tls, check_address
+from ortmeter.sweep.security import MAX_PORT, check_address
+from ortmeter.sweep.worker import Machine, describe_machine, fits, read_cores
 
-if TYPE_CHECKING:
-    from distributed import Client
-
-__all__ = ["check_needs", "connect", "describe_workers", "needs"]
+#: Seconds that a worker waits for its scheduler, before it gives up.
+_PATIENCE_S = 60
 
 _CONNECT_S = 10
 
+# Dask samples its threads on the cores of what is timed, and chooses threads and memory for it.
+_SETTINGS = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.nanny.pre-spawn-environ": {},
+}
+_ONE_TASK = {"nthreads": 1, "memory_limit": 0}
+
+Announce = Callable[[str], object]
+
+
+class _WithoutHttp:
+    """Dask opens an HTTP port on all interfaces, with or without a dashboard."""
+
+    http_server: Any = None
+
+    def start_http_server(self, *_args: Any, **_kwargs: Any) -> None:
+        """Open nothing."""
+
+
+class SweepScheduler(_WithoutHttp, Scheduler):
+    """Scheduler without HTTP server."""
+
+
+class SweepWorker(_WithoutHttp, Worker):
+    """Worker without HTTP server, that announces what its machine has."""
+
+    def __init__(self, *args: Any, resources: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, resources=resources or describe_machine().resources, **kwargs)
+
+
+def serve_scheduler(
+    *, host: str, port: int, tls: Security | None, retries: int, announce: Announce
+) -> None:
+    """Run a scheduler until it is interrupted; *announce* takes the address, once it listens."""
+    if not (0 <= port <= MAX_PORT and retries >= 0):
+        raise InvalidArgumentError(
+            f"got port={port}, retries={retries}. Accepted: a port from 0 to {MAX_PORT}, at least "
+            "0 retries"
+        )
+    _serve(
+        lambda: SweepScheduler(host=host, port=port, allowed_failures=retries, security=tls),
+        announce,
+    )
+
+
+def serve_worker(
+    scheduler: str,
+    *,
+    host: str,
+    name: str | None,
+    cores: str | None,
+    tls: Security | None,
+    announce: Announce,
+) -> None:
+    """Run a worker until it is interrupted; a process that dies is replaced."""
+    check_address(scheduler, tls)
+    if cores is not None:
+        os.sched_setaffinity(0, read_cores(cores))
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        options: dict[str, Any] = {
+            **_ONE_TASK,
+            "host": host,
+            "name": name,
+            "worker_class": SweepWorker,
+            "local_directory": folder,
+            "death_timeout": _PATIENCE_S,
+            "security": tls,
+        }
+        _serve(lambda: Nanny(scheduler, **options), announce)
+
+
+def _serve(make: Callable[[], Awaitable[Any]], announce: Announce) -> None:
+    async def serve() -> None:
+        # What schedulers of jobs send when the time is over.
+        main: Any = asyncio.current_task()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+        server: Any = make()
+        async with server:
+            announce(server.worker_address if hasattr(server, "worker_address") else server.address)
+            await server.finished()
+
+    try:
+        with dask.config.set(_SETTINGS), suppress(asyncio.CancelledError):
+            asyncio.run(serve())
+    except (OSError, RuntimeError) as error:
+        raise OrtMeterError(f"it cannot start: {error.__cause__ or error}") from error
+
 
 @contextmanager
-def connect(scheduler: str | None, tls: Tls | None) -> "Iterator[Client]":
-    """Open a client of dask.
-
-    Parameters
-    ----------
-    scheduler : str, optional
-        Address of a scheduler; by default, one worker in this process and no port.
-    tls : Tls, optional
-        Files of TLS, for an address ``tls://``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The address is not one, or comes without its TLS files.
-    MissingDependencyError
-        dask.distributed is missing.
-    OrtMeterError
-        No scheduler answers.
-    """
-    distributed = import_optional("distributed", "sweep")
+def connect(scheduler: str | None, tls: Security | None) -> Iterator[Client]:
+    """Open a client of a scheduler, by default of one worker in this process, without any port."""
     if scheduler is None:
-        from ortmeter.sweep._servers import local_client
-
-        with local_client(describe_machine()) as client:
+        with _local_client() as client:
             yield client
         return
     check_address(scheduler, tls)
-    security = {"security": tls.security()} if tls else {}
     try:
-        client = distributed.Client(scheduler, timeout=_CONNECT_S, **security)
+        client = Client(scheduler, timeout=_CONNECT_S, security=tls)
     except OSError as error:
         raise OrtMeterError(f"no scheduler answers at {scheduler}: {error}") from error
     with client:
         yield client
 
 
-def describe_workers(client: "Client", code: str) -> dict[str, Machine]:
-    """Ask every worker what it has.
+@contextmanager
+def _local_client() -> Iterator[Client]:
+    inside, resources = {"protocol": "inproc"}, describe_machine().resources
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder, dask.config.set(_SETTINGS):
+        worker = {**_ONE_TASK, **inside, "resources": resources, "local_directory": folder}
+        cluster = SpecCluster(
+            scheduler={"cls": SweepScheduler, "options": inside},
+            workers={0: {"cls": SweepWorker, "options": worker}},
+            silence_logs=logging.ERROR,
+        )
+        with cluster, Client(cluster) as client:
+            yield client
 
-    Parameters
-    ----------
-    client : distributed.Client
-        Client.
-    code : str
-        Version of the code that all of them must have.
 
-    Returns
-    -------
-    dict of str to Machine
-        By name of the worker.
-
-    Raises
-    ------
-    OrtMeterError
-        There is no worker, or one has another version of the code.
-    """
+def describe_workers(client: Client, code: str) -> dict[str, Machine]:
+    """Ask every worker what it has, refuse them when one has another version of the code."""
     found = client.run(describe_machine, on_error="return")
     if not found:
         raise OrtMeterError(
@@ -101,54 +166,3 @@ def _code(answer: Machine | BaseException) -> str:
     if isinstance(answer, BaseException):
         return f"no ortmeter that can run a sweep: {answer}"
     return str(answer.code)
-
-
-def needs(task: Task) -> dict[str, float]:
-    """Return what a task takes of its worker, as resources of dask.
-
-    Parameters
-    ----------
-    task : Task
-        The task: its provider tells the device, its threads the cores.
-
-    Examples
-    --------
-    >>> needs(Task("plot_x", {"provider": "cuda", "threads": "1,4"}))
-    {'cuda:0': 1.0, 'cores': 4.0}
-    """
-    provider = task.options.get("provider", "auto")
-    device = Provider.parse("cpu" if provider == "auto" else provider)
-    name = "cpu" if device.name == "cpu" else f"{device.name}:{device.index}"
-    counts = [float(n) for n in task.options.get("threads", "").split(",") if n.strip().isdecimal()]
-    return {name: 1.0, "cores": max(counts, default=1.0) or 1.0}
-
-
-def check_needs(tasks: Iterable[Task], machines: Mapping[str, Machine]) -> None:
-    """Refuse a task that no worker can run.
-
-    Parameters
-    ----------
-    tasks : iterable of Task
-        The tasks.
-    machines : mapping of str to Machine
-        What each worker has.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A device, or a number of threads, that no worker has.
-    """
-    for task in tasks:
-        wanted = needs(task)
-        if not any(fits(wanted, machine.resources) for machine in machines.values()):
-            have = "; ".join(f"{name}: {machine}" for name, machine in machines.items())
-            asked = ", ".join(n for n in wanted if n != "cores")
-            raise InvalidArgumentError(
-                f"no worker can run {task}: it takes {asked} and {wanted['cores']:.0f} cores. "
-                f"Workers: {have}"
-            )
-
-
-def fits(wanted: Mapping[str, float], resources: Mapping[str, float]) -> bool:
-    """Tell whether a worker has what a task takes."""
-    return all(resources.get(name, 0) >= amount for name, amount in wanted.items())

@@ -1,20 +1,127 @@
-"""Compare two candidates in several runs of a page, to know whether the verdict holds."""
+"""What a sweep measured, on its grid: candidates compared in several runs of each configuration."""
 
 import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from ortmeter.sweep._cells import Cell
-from ortmeter.timing import Measurement, speedup
+from ortmeter.dtypes import numpy_dtype
+from ortmeter.sweep.tasks import Outcome, Task
+from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.claims import Claim
 
-__all__ = ["RunComparison", "compare_cell"]
+MACHINE = "machine"
+# The option of the pages for the type of elements, by its number in ONNX, and what is shown.
+_ITYPE, _TYPE = "itype", "type"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A group of candidates at one place of the grid, what each run measured there.
+
+    The coordinates are the options that vary, the machine, the axis of the measurements.
+    """
+
+    page: str
+    group: str
+    coordinates: Mapping[str, Any]
+    runs: dict[int, Comparison] = field(default_factory=dict)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Names of the candidates that every run has, in the order of the page."""
+        first, *others = self.runs.values()
+        return tuple(name for name in first if all(name in other for other in others))
+
+    def samples(self, candidate: str) -> Measurement:
+        """All the samples of a candidate, in one row."""
+        samples = [measured[candidate].seconds.ravel() for measured in self.runs.values()]
+        return Measurement(candidate, np.concatenate(samples)[None])
+
+
+def make_cells(outcomes: Sequence[Outcome]) -> list[Cell]:
+    """Gather the runs of each place of the grid, page by page and group by group."""
+    varying = varying_options(outcome.task for outcome in outcomes)
+    cells: dict[tuple[Any, ...], Cell] = {}
+    groups: dict[tuple[str, str], None] = {}
+    for outcome in outcomes:
+        if outcome.record is None:
+            continue
+        for group, where, found in outcome.record.comparisons():
+            page, place = outcome.task.page, make_coordinates(outcome, varying, where)
+            groups[page, group] = None
+            cell = cells.setdefault((page, group, *place.items()), Cell(page, group, place))
+            cell.runs[outcome.task.run] = found
+    ranks = list(groups)
+    return sorted(cells.values(), key=lambda cell: ranks.index((cell.page, cell.group)))
+
+
+def varying_options(tasks: Iterable[Task]) -> dict[str, tuple[Any, ...]]:
+    """Find the options that have several values, as numbers when all of them are.
+
+    >>> varying_options([Task("plot_x", {"size": n, "threads": "1"}) for n in ("8", "16")])
+    {'size': (8, 16)}
+    """
+    texts: dict[str, dict[str, None]] = {}
+    for task in tasks:
+        for name, text in task.options.items():
+            texts.setdefault(name, {})[text] = None
+    return {name: _as_numbers(tuple(found)) for name, found in texts.items() if len(found) > 1}
+
+
+def make_coordinates(
+    outcome: Outcome,
+    varying: Mapping[str, tuple[Any, ...]],
+    where: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Place a task, or *where* inside its page it measured or said something, on the grid.
+
+    Element types are named; an axis that has the name of an option and another value, one of those
+    that the option lists, is "measured".
+    """
+    options = dict(
+        _coordinate(name, outcome.task.options[name], is_numeric=all(map(is_number, values)))
+        for name, values in varying.items()
+        if name in outcome.task.options
+    )
+    options[MACHINE] = outcome.machine
+    inside = {
+        f"{name} measured" if options.get(name, value) != value else name: value
+        for name, value in (where or {}).items()
+    }
+    return {**options, **inside}
+
+
+def varying_names(places: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Find the coordinates that do not have one value everywhere."""
+    names = dict.fromkeys(name for place in places for name in place)
+    return [name for name in names if len({place.get(name) for place in places}) > 1]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a coordinate is a number, a size for instance, rather than a name."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _coordinate(name: str, text: str, *, is_numeric: bool) -> tuple[str, Any]:
+    if not is_numeric:
+        return name, text
+    (value,) = _as_numbers((text,))
+    return (_TYPE, str(numpy_dtype(value))) if name == _ITYPE else (name, value)
+
+
+def _as_numbers(texts: tuple[str, ...]) -> tuple[Any, ...]:
+    try:
+        values = [float(text) for text in texts]
+    except ValueError:
+        return texts
+    return tuple(int(v) if v.is_integer() else v for v in values)
 
 
 @dataclass(frozen=True)
@@ -119,35 +226,11 @@ class RunComparison:
 
 
 def compare_cell(cell: Cell, baseline: str | None = None) -> list[RunComparison]:
-    """Compare the candidates of a place of the grid with one of them, in every run.
+    """Compare the candidates of a place with the baseline, the first one where it is absent.
 
-    Parameters
-    ----------
-    cell : Cell
-        Measurements of that place.
-    baseline : str, optional
-        Name of the baseline; the first candidate where this one was not measured.
-
-    Returns
-    -------
-    list of RunComparison
-        One for each other candidate that was measured in the same rounds.
-
-    Notes
-    -----
     Over several runs, each one gives one number, its ratio, and the interval is Student's over
     runs, from 3: what changes from a process to the next is in it. A run alone has the interval of
     its own samples.
-
-    Examples
-    --------
-    >>> from ortmeter.timing import Comparison
-    >>> run = Comparison([Measurement("slow", [[2.0] * 100]), Measurement("fast", [[1.0] * 100])])
-    >>> (found,) = compare_cell(Cell("plot_x", "results", {}, {1: run, 2: run, 3: run}), "slow")
-    >>> found.ratios, found.stability
-    ((2.0, 2.0, 2.0), 'faster in 3')
-    >>> print(found.overall)
-    fast is 2.00 times faster than slow (99% interval 2.00 to 2.00, 3 runs)
     """
     reference = baseline if baseline in cell.candidates else next(iter(cell.candidates), None)
     return [

@@ -1,4 +1,4 @@
-"""Run a page over a grid: submit the tasks, keep what comes back, whatever happens."""
+"""Run a page over a grid: submit the tasks, keep what comes back, show what happens."""
 
 import hashlib
 import logging
@@ -7,31 +7,140 @@ import queue
 import threading
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.sweep.child import Attempt
-from ortmeter.sweep.cluster import check_needs, connect, describe_workers, fits, needs
-from ortmeter.sweep.grid import MAX_TASKS, configurations
-from ortmeter.sweep.machine import code_version, read_cores
-from ortmeter.sweep.outcome import Outcome, SweepResult, Task
+from ortmeter.optional import import_optional
+from ortmeter.progress import progress_bar
+from ortmeter.runtime.providers import Provider
+from ortmeter.sweep.report import SweepResult
 from ortmeter.sweep.script import read_script
-from ortmeter.sweep.security import Tls
 from ortmeter.sweep.store import Store
-from ortmeter.sweep.watching import BarWatcher, Watcher
-from ortmeter.sweep.worker import Job, run_job, stop_jobs, topic
+from ortmeter.sweep.tasks import MAX_TASKS, Outcome, Task, configurations
+from ortmeter.sweep.worker import (
+    Attempt,
+    Job,
+    Machine,
+    code_version,
+    fits,
+    read_cores,
+    run_job,
+    stop_jobs,
+    topic,
+)
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
-
-__all__ = ["run_sweep"]
+    from distributed import Client, Future, Security
 
 _logger = logging.getLogger(__name__)
 
 #: How often workers that joined are looked for, when nothing ends.
 _LOOK_S = 2.0
+
+
+class Watcher(Protocol):
+    """Is told what happens."""
+
+    def begin(self, total: int, kept: int) -> None:
+        """Begin: *kept* of the *total* tasks are done already."""
+
+    def started(self, task: Task, machine: str) -> None:
+        """Tell that a task runs on a machine."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """Tell what became of a task."""
+
+    def close(self) -> None:
+        """Finish, or stop."""
+
+
+class LineWatcher:
+    """One line for each task that ends.
+
+    Parameters
+    ----------
+    write : callable
+        Takes a line.
+
+    Examples
+    --------
+    >>> watcher = LineWatcher(print)
+    >>> watcher.begin(total=2, kept=1)
+    1 of 2 done already
+    >>> watcher.ended(Outcome(Task("plot_x", {"config": "small"}), "a-cpu", 1.5, error="no"))
+    [2/2] failed plot_x config=small, run 1 on a-cpu in 1.5 s: no
+    """
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._total = self._ended = 0
+
+    def begin(self, total: int, kept: int) -> None:
+        """Say what is done already."""
+        self._total, self._ended = total, kept
+        if kept:
+            self._write(f"{kept} of {total} done already")
+
+    def started(self, task: Task, machine: str) -> None:
+        """Say nothing: a line when it ends is enough."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """Say what became of a task."""
+        self._ended += 1
+        self._write(f"[{self._ended}/{self._total}] {outcome}")
+
+    def close(self) -> None:
+        """Say nothing: the report follows."""
+
+
+class BarWatcher:
+    """A bar, with what is done, failed and running on each machine."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[str]] = {}
+        self._running: dict[str, str] = {}
+
+    def begin(self, total: int, kept: int) -> None:
+        """Show the bar, in a terminal or a notebook."""
+        self._bar = progress_bar("sweep", total=total)
+        self._bar.update(kept)
+
+    def started(self, task: Task, machine: str) -> None:
+        """Count a run of a machine."""
+        self._leave(task)  # it starts again when its worker died
+        self._running[task.key] = machine
+        self._count(machine, "running")
+
+    def ended(self, outcome: Outcome) -> None:
+        """Count what became of a task, where it ran or was last seen."""
+        last_seen = self._leave(outcome.task)
+        self._count(outcome.machine or last_seen, outcome.state)
+        self._bar.update()
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._bar.close()
+
+    @property
+    def text(self) -> str:
+        """What the bar shows: the counts of each machine."""
+        return "; ".join(
+            f"{machine}: " + ", ".join(f"{n} {state}" for state, n in sorted(counts.items()) if n)
+            for machine, counts in self._counts.items()
+        )
+
+    def _leave(self, task: Task) -> str:
+        """Forget that a task runs, return where it did."""
+        machine = self._running.pop(task.key, "")
+        if machine:
+            self._counts[machine]["running"] -= 1
+        return machine or "no machine"
+
+    def _count(self, machine: str, state: str) -> None:
+        self._counts.setdefault(machine, Counter())[state] += 1
+        self._bar.set_postfix_str(self.text)
 
 
 def run_sweep(
@@ -45,7 +154,7 @@ def run_sweep(
     resume: bool = False,
     timeout: float | None = None,
     cores: str | None = None,
-    tls: Tls | None = None,
+    tls: "Security | None" = None,
     watcher: Watcher | None = None,
 ) -> SweepResult:
     """Run a page over a grid of configurations, each one in a process of its own.
@@ -75,8 +184,8 @@ def run_sweep(
         Seconds after which a run is killed, which fails its task.
     cores : str, optional
         Cores of a run, such as ``0-3``, by default those of the worker.
-    tls : Tls, optional
-        Files of TLS, see :func:`~ortmeter.sweep.read_tls`.
+    tls : distributed.Security, optional
+        What :func:`~ortmeter.sweep.read_tls` returns.
     watcher : Watcher, optional
         Is told what happens; by default, a bar in a terminal or a notebook.
 
@@ -106,9 +215,12 @@ def run_sweep(
     store = Store(output, name, {"script": text, "code": code})
     if not resume:
         store.refuse_existing()
+    import_optional("distributed", "sweep")
+    from ortmeter.sweep.cluster import connect, describe_workers
+
     with connect(scheduler, tls) as client:
         machines = describe_workers(client, code)
-        check_needs(tasks, machines)
+        _check_needs(tasks, machines)
         kept = store.done(tasks, machines.values())
         store.begin(tasks)
         shared = {"script": script, "code": code, "timeout": timeout, "cores": cores}
@@ -131,6 +243,32 @@ def _check_numbers(count: int, repeat_runs: int, timeout: float | None, cores: s
         )
     if cores is not None:
         read_cores(cores)
+
+
+def needs(task: Task) -> dict[str, float]:
+    """Return what a task takes of its worker, as resources of dask: its device, its threads.
+
+    >>> needs(Task("plot_x", {"provider": "cuda", "threads": "1,4"}))
+    {'cuda:0': 1.0, 'cores': 4.0}
+    """
+    provider = task.options.get("provider", "auto")
+    device = Provider.parse("cpu" if provider == "auto" else provider)
+    name = "cpu" if device.name == "cpu" else f"{device.name}:{device.index}"
+    counts = [float(n) for n in task.options.get("threads", "").split(",") if n.strip().isdecimal()]
+    return {name: 1.0, "cores": max(counts, default=1.0) or 1.0}
+
+
+def _check_needs(tasks: Iterable[Task], machines: Mapping[str, Machine]) -> None:
+    """Refuse a task that no worker can run."""
+    for task in tasks:
+        wanted = needs(task)
+        if not any(fits(wanted, machine.resources) for machine in machines.values()):
+            have = "; ".join(f"{name}: {machine}" for name, machine in machines.items())
+            asked = ", ".join(n for n in wanted if n != "cores")
+            raise InvalidArgumentError(
+                f"no worker can run {task}: it takes {asked} and {wanted['cores']:.0f} cores. "
+                f"Workers: {have}"
+            )
 
 
 class _Run:

@@ -5,6 +5,7 @@ import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,28 +15,105 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.pages.rendering import Conclusion, as_html, as_text, freeze
 from ortmeter.plotting.sweep import sweep_plot
 from ortmeter.progress import progress_bar
-from ortmeter.sweep._cells import (
+from ortmeter.sweep.claims import conclude, gather_claims
+from ortmeter.sweep.comparison import (
     MACHINE,
     Cell,
+    RunComparison,
+    compare_cell,
     is_number,
     make_cells,
     make_coordinates,
     varying_options,
 )
-from ortmeter.sweep._claims import conclude, gather_claims
-from ortmeter.sweep.comparison import RunComparison, compare_cell
-from ortmeter.sweep.outcome import Outcome, SweepResult
+from ortmeter.sweep.tasks import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["SweepReport", "sweep_report"]
 
 _MS = 1e3
 _NO_RESULT = "(no result)"
 _CONSTANTS = ("page", "group", MACHINE)
 _BASELINE = {"speedup": 1.0, "low": 1.0, "high": 1.0, "verdict": "baseline"}
 _TIMES = ["median (ms)", "q1 (ms)", "q3 (ms)"]
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What became of every task of a sweep; :func:`~ortmeter.sweep.run_sweep` makes it.
+
+    Parameters
+    ----------
+    outcomes : tuple of Outcome
+        One for each task, in the order of the grid.
+    output : Path
+        Folder of the files.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    output: Path
+
+    @property
+    def done(self) -> tuple[Outcome, ...]:
+        """Those with a record."""
+        return self._in_state("done")
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        """Those that ran and have no record."""
+        return self._in_state("failed")
+
+    @property
+    def missing(self) -> tuple[Outcome, ...]:
+        """Those that did not run."""
+        return self._in_state("missing")
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a table with one row for each task.
+
+        Returns
+        -------
+        DataFrame
+            Columns: one for each option, then ``run``, ``machine``, ``state``, ``time (s)`` and
+            ``error``.
+        """
+        rows = [
+            {
+                **outcome.task.options,
+                "run": outcome.task.run,
+                "machine": outcome.machine,
+                "state": outcome.state,
+                "time (s)": round(outcome.seconds, 1),
+                "error": outcome.error,
+            }
+            for outcome in self.outcomes
+        ]
+        return pd.DataFrame(rows)
+
+    def report(self, baseline: str | None = None) -> "SweepReport":
+        """Compare the configurations: tables, plots and conclusion.
+
+        Parameters
+        ----------
+        baseline : str, optional
+            Candidate that the others are compared to, by default the first one of each group.
+
+        Returns
+        -------
+        SweepReport
+            See :func:`~ortmeter.sweep.sweep_report`.
+        """
+        return sweep_report(self, baseline)
+
+    def _in_state(self, state: str) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.state == state)
+
+    def __str__(self) -> str:
+        counts = f"{len(self.done)} of {len(self.outcomes)} done, {len(self.failed)} failed"
+        return f"{counts}, {len(self.missing)} missing"
+
+    def _repr_html_(self) -> str:
+        return str(self.report()._repr_html_())
 
 
 @dataclass(frozen=True)

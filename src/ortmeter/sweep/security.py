@@ -1,71 +1,46 @@
-"""TLS between the client, the scheduler and the workers of a sweep."""
+"""TLS between the client, the scheduler and the workers of a sweep, and addresses."""
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import import_optional
 
 if TYPE_CHECKING:
     from distributed import Security
 
-__all__ = ["MAX_PORT", "Tls", "check_address", "read_tls"]
+LOCALHOST = "127.0.0.1"
 
 #: What a port is at most; libraries of the system take the remainder of a larger one.
 MAX_PORT = 65535
-
-
-@dataclass(frozen=True)
-class Tls:
-    """Files in PEM format; whoever has them may run code on the workers.
-
-    Parameters
-    ----------
-    ca : Path
-        Certificate of the authority that signed the others.
-    cert : Path
-        Certificate of this side.
-    key : Path
-        Its private key.
-    """
-
-    ca: Path
-    cert: Path
-    key: Path
-
-    def security(self) -> "Security":
-        """Return the same files for dask, which then refuses what is not encrypted."""
-        from distributed import Security
-
-        sides = ("client", "scheduler", "worker")
-        files = {f"tls_{side}_cert": str(self.cert) for side in sides}
-        files |= {f"tls_{side}_key": str(self.key) for side in sides}
-        return Security(tls_ca_file=str(self.ca), require_encryption=True, **files)
 
 
 def read_tls(
     ca: str | os.PathLike[str] | None,
     cert: str | os.PathLike[str] | None,
     key: str | os.PathLike[str] | None,
-) -> Tls | None:
-    """Check the files of TLS.
+) -> "Security | None":
+    """Check the files of TLS; whoever has them may run code on the workers.
 
     Parameters
     ----------
     ca, cert, key : path, optional
-        All three or none.
+        Certificate of the authority that signed the others, certificate of this side, its private
+        key, in PEM format; all three or none.
 
     Returns
     -------
-    Tls or None
-        None without files.
+    distributed.Security or None
+        What dask takes, which then refuses what is not encrypted; None without files.
 
     Raises
     ------
     InvalidArgumentError
         Some are missing.
+    MissingDependencyError
+        dask.distributed is missing.
 
     Examples
     --------
@@ -80,34 +55,17 @@ def read_tls(
         raise InvalidArgumentError(f"{', '.join(absent)} is missing: TLS needs all three files")
     if unread := [str(file) for file in given.values() if not os.access(file, os.R_OK)]:
         raise InvalidArgumentError(f"{', '.join(unread)} cannot be read")
-    return Tls(*given.values())
+    authority, own_cert, own_key = map(str, given.values())
+    own: dict[str, str] = {}
+    for side in ("client", "scheduler", "worker"):
+        own |= {f"tls_{side}_cert": own_cert, f"tls_{side}_key": own_key}
+    distributed = import_optional("distributed", "sweep")
+    security: Security = distributed.Security(tls_ca_file=authority, require_encryption=True, **own)
+    return security
 
 
-def check_address(address: str, tls: Tls | None) -> str:
-    """Check the address of a scheduler.
-
-    Parameters
-    ----------
-    address : str
-        ``tcp://host:port``, or ``tls://host:port`` with the files.
-    tls : Tls, optional
-        The files.
-
-    Returns
-    -------
-    str
-        The address.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It is something else.
-
-    Examples
-    --------
-    >>> check_address("tcp://127.0.0.1:8786", None)
-    'tcp://127.0.0.1:8786'
-    """
+def check_address(address: str, tls: "Security | None") -> None:
+    """Refuse what is no address of a scheduler: ``tls://`` with the files, ``tcp://`` without."""
     scheme = "tls" if tls else "tcp"
     host, colon, port = address.removeprefix(f"{scheme}://").rpartition(":")
     known = re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) <= MAX_PORT
@@ -117,4 +75,3 @@ def check_address(address: str, tls: Tls | None) -> str:
             f"got scheduler {address!r}, expected {scheme}://host:port {files}, "
             f"a port from 1 to {MAX_PORT}"
         )
-    return address

@@ -15,11 +15,9 @@ import orjson
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
 from ortmeter.files import write_atomically
 from ortmeter.pages import Record, load
-from ortmeter.sweep.child import Attempt
-from ortmeter.sweep.machine import Machine
-from ortmeter.sweep.outcome import Outcome, SweepResult, Task
-
-__all__ = ["Store", "load_sweep"]
+from ortmeter.sweep.report import SweepResult
+from ortmeter.sweep.tasks import Outcome, Task
+from ortmeter.sweep.worker import Attempt, Machine
 
 #: Folder of what became of the tasks, beside those of the machines.
 _FOLDER = "sweeps"
@@ -33,14 +31,8 @@ _OUTCOME = {"machine": str, "seconds": float | int, "file": str | None, "error":
 class Store:
     """Keeps what became of the tasks of a page.
 
-    Parameters
-    ----------
-    output : path
-        Folder of the sweep, made when it is needed.
-    page : str
-        Name of the page.
-    identity : mapping of str to str
-        What a result depends on beside its task: the text of the page, the version of the code.
+    *identity* is what a result depends on beside its task: the text of the page, the version of
+    the code.
     """
 
     def __init__(
@@ -51,31 +43,15 @@ class Store:
         self._identity = dict(identity)
 
     def begin(self, tasks: Iterable[Task]) -> None:
-        """Write the list of tasks, by which an interrupted sweep knows what is missing.
-
-        Parameters
-        ----------
-        tasks : iterable of Task
-            All of them.
-        """
+        """Write the list of tasks, by which an interrupted sweep knows what is missing."""
         self._folder.mkdir(parents=True, exist_ok=True)
         listed = [dataclasses.asdict(task) for task in tasks]
         _write(self._folder / _TASKS, {**self._identity, "tasks": listed})
 
     def done(self, tasks: Iterable[Task], machines: Iterable[Machine]) -> dict[str, Outcome]:
-        """Return what needs not run again.
+        """Return, by key of the task, what needs not run again: same configuration, same versions.
 
-        Parameters
-        ----------
-        tasks : iterable of Task
-            What is asked for.
-        machines : iterable of Machine
-            Those of the workers: what one of them measured with other packages runs again.
-
-        Returns
-        -------
-        dict of str to Outcome
-            By key of the task: same page, same configuration, same run, same versions.
+        What a machine of the workers measured with other packages runs again.
         """
         packages: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
         for machine in machines:
@@ -91,13 +67,7 @@ class Store:
         }
 
     def refuse_existing(self) -> None:
-        """Refuse a folder that has results of the page.
-
-        Raises
-        ------
-        InvalidArgumentError
-            It has some.
-        """
+        """Refuse a folder that has results of the page."""
         if (self._folder / _TASKS).exists():
             raise InvalidArgumentError(
                 f"{self._output} has a sweep of {self._folder.name} already: --resume runs what "
@@ -105,20 +75,7 @@ class Store:
             )
 
     def keep(self, task: Task, attempt: Attempt) -> Outcome:
-        """Check what a worker sent and write it.
-
-        Parameters
-        ----------
-        task : Task
-            The task.
-        attempt : Attempt
-            What its process left.
-
-        Returns
-        -------
-        Outcome
-            What became of the task: a record that is not valid is a failure.
-        """
+        """Check what a worker sent and write it: a record that is not valid is a failure."""
         record, error = _checked(attempt, task)
         file = None
         if record is not None:
@@ -160,18 +117,9 @@ class Store:
         return file
 
     def read(self, task: Task) -> Outcome | None:
-        """Return what became of a task.
+        """Return what became of a task, None when it never ran, or with another page or version.
 
-        Parameters
-        ----------
-        task : Task
-            The task.
-
-        Returns
-        -------
-        Outcome or None
-            None when it never ran, or with another page or version. What was damaged is a failure,
-            which runs again.
+        What was damaged is a failure, which runs again.
         """
         file = self._folder / f"{task.key}.json"
         try:

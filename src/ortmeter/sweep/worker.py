@@ -1,35 +1,129 @@
-"""What runs on a worker: one page at a time, in a child process."""
+"""What a worker has, its machine, and what it does there: one page at a time in a process."""
 
+import hashlib
+import os
+import re
+import tempfile
 import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-from ortmeter.sweep.child import Attempt, Stop, run_page
-from ortmeter.sweep.machine import describe_machine, machine_lock, read_cores
-from ortmeter.sweep.script import Script
+import ortmeter
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.pages import machine_name
+from ortmeter.pages.records import FOLDER_VARIABLE
+from ortmeter.runtime.environment import Environment, environment
+from ortmeter.sweep.script import Script, run_script
 
-__all__ = ["Job", "run_job", "stop_jobs", "topic"]
+#: File of the lock, one for each machine by default.
+LOCK_VARIABLE = "ORTMETER_MACHINE_LOCK"
+
+#: Bytes of a record that goes back to the client.
+_MAX_RECORD = 2**28
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a worker says of the machine that it runs on; *code* is the version of the package."""
+
+    name: str
+    devices: tuple[str, ...]
+    cores: int
+    code: str
+    packages: Mapping[str, str]
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What dask shares out: one run at a time on each device, and the cores."""
+        return {**dict.fromkeys(self.devices, 1.0), "cores": float(self.cores)}
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(self.devices)}; {self.cores} cores)"
+
+
+def fits(wanted: Mapping[str, float], resources: Mapping[str, float]) -> bool:
+    """Tell whether a worker has what a task takes."""
+    return all(resources.get(name, 0) >= amount for name, amount in wanted.items())
+
+
+def describe_machine() -> Machine:
+    found = _environment()
+    return Machine(
+        name=machine_name(found),
+        devices=("cpu", *_cuda_devices(found)),
+        cores=found.cores,
+        code=code_version(),
+        packages=dict(found.packages),
+    )
+
+
+def code_version() -> str:
+    """Return the version of the package and a hash of its source files, as they are now."""
+    root = Path(ortmeter.__file__).parent
+    digest = hashlib.sha256()
+    files = (f for f in root.rglob("*") if f.is_file() and f.suffix != ".pyc")
+    for file in sorted(files):
+        digest.update(f"{file.relative_to(root).as_posix()}\0".encode())
+        digest.update(file.read_bytes() + b"\0")
+    return f"{ortmeter.__version__}+{digest.hexdigest()[:12]}"
+
+
+def read_cores(text: str) -> frozenset[int]:
+    """Read a set of cores, ``0-3,8``, among those that this process may use."""
+    if not hasattr(os, "sched_setaffinity"):
+        raise InvalidArgumentError(f"cores: got {text!r}, this system lets nobody choose them")
+    matches = [re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip()) for part in text.split(",")]
+    ranges = [range(int(m[1]), int(m[2] or m[1]) + 1) for m in matches if m]
+    usable = os.sched_getaffinity(0)
+    # A range may have a billion numbers: it is not listed.
+    cores = frozenset(core for core in usable if any(core in numbers for numbers in ranges))
+    whole = all(0 < len(r) == sum(core in r for core in usable) for r in ranges)
+    if not (all(matches) and whole):
+        raise InvalidArgumentError(
+            f"cores: got {text!r}, expected numbers or ranges such as 0-3,8 among "
+            f"{', '.join(map(str, sorted(usable)))}"
+        )
+    return cores
+
+
+@contextmanager
+def machine_lock(stopped: threading.Event) -> Iterator[int]:
+    """Wait until no other sweep times anything on this machine, unless *stopped* is set.
+
+    Yields a file descriptor that holds the lock: a process that inherits it keeps the lock for as
+    long as it lives, even when this one dies.
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise OrtMeterError("a sweep needs a system with file locks: Linux or macOS") from error
+    descriptor = _open_lock()
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if stopped.wait(_POLL_S):
+                    raise OrtMeterError("cancelled before it started") from None
+        yield descriptor
+        # Even if a stray process that the page left has the descriptor.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A page to run once.
+    """A page to run once, for the sweep of that identifier.
 
-    Parameters
-    ----------
-    sweep : str
-        Identifier of the sweep.
-    key : str
-        Identifier of the task.
-    script : Script
-        Script of the page.
-    arguments : tuple of str
-        Its command line.
-    code : str
-        Version of the package that the client has.
-    timeout : float or None
-        Seconds after which it is killed.
-    cores : str or None
-        Cores of a run, as :func:`~ortmeter.sweep.machine.read_cores` takes them.
+    *code* is the version of the package that the client has, *cores* what `read_cores` takes.
     """
 
     sweep: str
@@ -41,53 +135,37 @@ class Job:
     cores: str | None
 
 
-#: One for each sweep; a worker may serve several clients.
-_stops: dict[str, Stop] = {}
-_stops_lock = threading.Lock()
+@dataclass(frozen=True)
+class Attempt:
+    """What a process left: the JSON of a record or, on one line, why there is none."""
+
+    machine: str
+    seconds: float = 0.0
+    record: bytes = b""
+    error: str = ""
+    output: str = ""
+
+
+#: By sweep, what ends its runs: a worker may serve several clients.
+_stopped: dict[str, threading.Event] = {}
 
 
 def run_job(job: Job) -> Attempt:
-    """Run a page when nothing else is timed on this machine.
-
-    Parameters
-    ----------
-    job : Job
-        The page.
-
-    Returns
-    -------
-    Attempt
-        What the process left.
-    """
+    """Run a page when nothing else is timed on this machine."""
     machine = describe_machine()
     if job.code != machine.code:
         # A worker that joined after the others were checked, or sources that changed since.
         error = f"the worker has ortmeter {machine.code}, expected {job.code}"
         return Attempt(machine.name, error=error)
-    stop = _stop(job.sweep)
-    cores = read_cores(job.cores) if job.cores else None
-    with machine_lock(stop.asked) as lock:
+    stopped = _stopped.setdefault(job.sweep, threading.Event())
+    with machine_lock(stopped) as lock:
         _tell_started(job, machine.name)
-        return run_page(
-            job.script,
-            job.arguments,
-            machine.name,
-            timeout=job.timeout,
-            cores=cores,
-            lock=lock,
-            stop=stop,
-        )
+        return _run_page(job, machine.name, lock, stopped)
 
 
 def stop_jobs(sweep: str) -> None:
-    """Kill what this worker runs for a sweep, and refuse what would start.
-
-    Parameters
-    ----------
-    sweep : str
-        Identifier of the sweep.
-    """
-    _stop(sweep).ask()
+    """Kill what this worker runs for a sweep, and refuse what would start."""
+    _stopped.setdefault(sweep, threading.Event()).set()
 
 
 def topic(sweep: str) -> str:
@@ -95,13 +173,69 @@ def topic(sweep: str) -> str:
     return f"ortmeter-sweep-{sweep}"
 
 
-def _stop(sweep: str) -> Stop:
-    """Find the one of a sweep; the thread that runs and the thread that kills share it."""
-    with _stops_lock:
-        return _stops.setdefault(sweep, Stop())
+def _run_page(job: Job, machine: str, lock: int, stopped: threading.Event) -> Attempt:
+    with tempfile.TemporaryDirectory(prefix="ortmeter-", ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary)
+        work, results = folder / "work", folder / "results"
+        work.mkdir()
+        # A page that runs a sweep of its own does it within its turn.
+        turn = {LOCK_VARIABLE: str(folder / "machine.lock")}
+        began = time.perf_counter()
+        ended = run_script(
+            job.script.write(folder),
+            [*job.arguments, "--record"],
+            {FOLDER_VARIABLE: str(results), **turn},
+            folder=work,
+            timeout=job.timeout,
+            stopped=stopped,
+            cores=read_cores(job.cores) if job.cores else None,
+            lock=lock,
+        )
+        seconds = time.perf_counter() - began
+        record, error = b"", str(ended)
+        if stopped.is_set():
+            error = "cancelled while it ran"
+        elif ended.code is None:
+            error = f"it took more than {job.timeout:g} s"
+        elif ended.code == 0:
+            record, error = _read_record(results)
+    return Attempt(machine, seconds, record, error, ended.output)
+
+
+def _read_record(results: Path) -> tuple[bytes, str]:
+    files = [file for file in results.glob("*/*.json") if file.is_file()]
+    if len(files) != 1:
+        return b"", f"the page wrote {len(files)} records, expected 1"
+    size = files[0].stat().st_size
+    if size > _MAX_RECORD:
+        return b"", f"the page wrote a record of {size} bytes. Accepted: {_MAX_RECORD}"
+    return files[0].read_bytes(), ""
 
 
 def _tell_started(job: Job, machine: str) -> None:
     from distributed import get_worker
 
     get_worker().log_event(topic(job.sweep), {"key": job.key, "machine": machine})
+
+
+@cache
+def _environment() -> Environment:
+    return environment()
+
+
+def _open_lock() -> int:
+    """Open the file of the lock, which belongs to the first user who needed it."""
+    default = Path(tempfile.gettempdir(), "ortmeter-machine.lock")
+    path = os.environ.get(LOCK_VARIABLE) or default
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+
+
+def _cuda_devices(found: Environment) -> tuple[str, ...]:
+    if found.providers.get("cuda") != "usable":
+        return ()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(found.gpus) if visible is None else len(visible.split(","))
+    return tuple(f"cuda:{i}" for i in range(max(count, 1)))

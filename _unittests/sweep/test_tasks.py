@@ -2,7 +2,7 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.sweep import Task
-from ortmeter.sweep.grid import MAX_TASKS, configurations, read_grid, read_options
+from ortmeter.sweep.tasks import MAX_TASKS, configurations, read_grid, read_options
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from ortmeter.sweep._cells import make_coordinates, varying_names, varying_options
-from ortmeter.sweep.comparison import RunComparison
-from ortmeter.sweep.outcome import Outcome
+from ortmeter.sweep.comparison import (
+    RunComparison,
+    make_coordinates,
+    varying_names,
+    varying_options,
+)
+from ortmeter.sweep.tasks import Outcome
 from ortmeter.timing.claims import Answer, Claim, enumerate_items, fact
-
-__all__ = ["conclude", "gather_claims"]
 
 # A place of the grid, and the runs that said something there.
 _Place: TypeAlias = tuple[tuple[str, Any], ...]
@@ -31,17 +33,7 @@ def conclude(
 ) -> tuple[Answer, tuple[Claim, ...]]:
     """Say whether verdicts hold, what was found over the grid, and what has no result.
 
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-        All of them.
-    comparisons : sequence of RunComparison
-        What was measured.
-
-    Returns
-    -------
-    tuple of Answer and claims
-        The answer stands on the claims of all the runs together.
+    The answer stands on the claims of all the runs together.
     """
     answer = _answer(outcomes, comparisons)
     claims = (
@@ -54,19 +46,10 @@ def conclude(
 
 
 def gather_claims(outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    """Gather what the pages claim by where they claim it.
+    """Gather what the pages claim by where they claim it: one row per claim, numbers apart.
 
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-        Those without a record are left out.
-
-    Returns
-    -------
-    DataFrame
-        One row per claim, numbers apart, those that are not made everywhere first. Index: the page
-        and the claim. Columns: ``said`` (how often, of all the times that the question is put) and
-        ``where``.
+    Those that are not made everywhere come first; ``said`` is how often, of all the times that the
+    question is put.
     """
     varying = varying_options(outcome.task for outcome in outcomes)
     said: dict[tuple[Any, ...], tuple[Claim, _Said]] = {}

@@ -14,6 +14,7 @@ import ortmeter
 from ortmeter.cli import main
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.sweep import LineWatcher, load_sweep, read_tls, run_sweep
+from ortmeter.sweep.cluster import serve_scheduler
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +168,14 @@ def test_tls_lets_in_those_who_have_the_files(make_page, tmp_path):
         with pytest.raises(OrtMeterError, match="no scheduler answers"):
             run_sweep(page.path, grid, scheduler=plain, output=tmp_path / "plain")
     assert load_sweep(output).done
+
+
+@pytest.mark.parametrize("options", [{"port": 99999}, {"port": -1}, {"retries": -1}])
+def test_numbers_out_of_range_are_refused(options):
+    def listens(address):
+        raise AssertionError(f"it listens at {address}")
+
+    ((name, value),) = options.items()
+    settings = {"host": "127.0.0.1", "port": 0, "tls": None, "retries": 3, **options}
+    with pytest.raises(InvalidArgumentError, match=f"{name}={value}"):
+        serve_scheduler(**settings, announce=listens)
