@@ -76,6 +76,7 @@ from .timing import (
     speedup,
 )
 from .timing.candidates import (
+    bench,
     function_candidate,
     session_candidate,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "__version__",
     "assert_close",
     "attribute",
+    "bench",
     "check_profiles",
     "decompose_einsum",
     "draw_model",

@@ -1,10 +1,8 @@
 """Compare latencies of models, providers, optimization levels and numbers of threads."""
 
-import itertools
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -18,9 +16,8 @@ from ortmeter.cli.options import (
     thread_count,
 )
 from ortmeter.report import Report
-from ortmeter.runtime.providers import resolve_provider
 from ortmeter.timing import Candidate, Comparison, measure
-from ortmeter.timing.candidates import session_candidate
+from ortmeter.timing.candidates import model_candidates
 
 __all__ = ["register", "run"]
 
@@ -61,7 +58,14 @@ def run(options: Namespace, report: Report) -> None:
     report : Report
         Report to fill.
     """
-    candidates = _candidates(options)
+    models = list(dict.fromkeys(map(Path, options.models)))
+    candidates = model_candidates(
+        models,
+        list(make_feeds(options, models).values()),
+        provider=split("--provider", options.provider),
+        optimization=split("--optimization", options.optimization),
+        threads=split("--threads", options.threads, thread_count),
+    )
     results = measure(
         candidates,
         repeat=options.repeat,
@@ -76,34 +80,6 @@ def run(options: Namespace, report: Report) -> None:
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
     report.add("Memory of a process that runs it", _memory_table(candidates))
-
-
-def _candidates(options: Namespace) -> dict[str, Candidate]:
-    """Make every candidate, named by what distinguishes it."""
-    axes = {
-        "model": list(dict.fromkeys(map(Path, options.models))),
-        "provider": split("--provider", options.provider, resolve_provider),
-        "optimization": split("--optimization", options.optimization),
-        "threads": split("--threads", options.threads, thread_count),
-    }
-    feeds = make_feeds(options, axes["model"])
-    varying = [axis for axis, values in axes.items() if len(values) > 1] or ["model"]
-    candidates = {}
-    for values in itertools.product(*axes.values()):
-        chosen = dict(zip(axes, values, strict=True))
-        name = ", ".join(_label(axis, chosen[axis], axes["model"]) for axis in varying)
-        given = feeds[chosen["model"]]
-        # ONNX Runtime binds no texts.
-        bound = not any(array.dtype.kind in "OUT" for array in given.values())
-        candidates[name] = session_candidate(**chosen, feeds=given, bound=bound)
-    return candidates
-
-
-def _label(axis: str, value: Any, models: Iterable[Path]) -> str:
-    if axis != "model":
-        return f"{axis}={value}"
-    same_name = [model for model in models if model.name == value.name]
-    return value.name if len(same_name) == 1 else str(value)
 
 
 def _latency_table(results: Comparison) -> pd.DataFrame:

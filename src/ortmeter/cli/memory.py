@@ -1,5 +1,6 @@
 """Memory that a candidate needs, measured in a process that does nothing else."""
 
+import dataclasses
 import json
 import sys
 import tempfile
@@ -7,8 +8,7 @@ from pathlib import Path
 
 from ortmeter.child import run_child
 from ortmeter.errors import ModelError
-from ortmeter.timing import Candidate
-from ortmeter.timing.candidates import candidate_from_files
+from ortmeter.timing import Candidate, Recipe
 
 _STATUS = Path("/proc/self/status")
 _KIB_PER_MIB = 1024
@@ -23,8 +23,8 @@ def memory_of_candidate(candidate: Candidate) -> float | None:
         return None
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         file = Path(folder, "task.json")
-        arguments = dict(candidate.recipe(Path(folder)).arguments)
-        file.write_text(json.dumps(arguments), encoding="utf-8")
+        recipe = dataclasses.asdict(candidate.recipe(Path(folder)))
+        file.write_text(json.dumps(recipe), encoding="utf-8")
         done = run_child("ortmeter.cli.memory", file)
     if done.returncode:
         raise ModelError(f"a process that runs the model failed: {done.stderr.strip()[-300:]}")
@@ -33,11 +33,11 @@ def memory_of_candidate(candidate: Candidate) -> float | None:
 
 def main(task: str) -> None:
     """Print the growth of this process, in KiB, as the last line."""
-    arguments = json.loads(Path(task).read_text(encoding="utf-8"))
+    recipe = Recipe(**json.loads(Path(task).read_text(encoding="utf-8")))
     import onnxruntime  # noqa: F401 - loaded before, it is not part of what is measured
 
     before = _status("VmRSS")
-    candidate_from_files(**arguments).function()
+    recipe.build().function()
     sys.stdout.write(f"\n{max(_status('VmHWM') - before, 0)}\n")
 
 

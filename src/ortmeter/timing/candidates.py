@@ -1,11 +1,14 @@
-"""Models as candidates of a measurement, which fresh processes can build again."""
+"""Models and functions as candidates of a measurement, which fresh processes can build again."""
 
 import dataclasses
 import dis
 import functools
 import inspect
+import itertools
+import os
 import textwrap
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,150 @@ import onnx
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.feeds import shared_feeds
 from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.loading import ModelLike, is_onnx_text, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
+from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import SOURCE, Candidate, Recipe
+from ortmeter.timing.measuring import measure
 
-__all__ = ["candidate_from_files", "function_candidate", "session_candidate"]
+__all__ = ["bench", "function_candidate", "model_candidates", "session_candidate"]
+
+_Feeds = Mapping[str, Any]
+
+
+def bench(
+    models: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike],
+    feeds: _Feeds | Sequence[_Feeds] | None = None,
+    *,
+    provider: str | Provider | Sequence[str | Provider] = "auto",
+    optimization: str | Sequence[str] = "all",
+    threads: int | Sequence[int] = 1,
+    **options: Any,
+) -> Comparison:
+    """Compare the latencies of models, providers, optimization levels and numbers of threads.
+
+    The command ``ortmeter bench`` does the same.
+
+    Parameters
+    ----------
+    models, feeds, provider, optimization, threads
+        As in :func:`model_candidates`: several values of any of them are compared.
+    **options
+        Options of :func:`~ortmeter.timing.measure`: ``repeat``, ``processes``, ``budget_s``...
+
+    Returns
+    -------
+    Comparison
+        One measurement for each combination, named by what distinguishes it.
+
+    Raises
+    ------
+    OrtMeterError
+        As in :func:`model_candidates` and :func:`~ortmeter.timing.measure`.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[4] X) => (float[4] Y) { Y = Abs(X) }'''
+    >>> found = bench(text, provider="cpu", optimization=["none", "all"], repeat=3, precision=None)
+    >>> list(found)
+    ['optimization=none', 'optimization=all']
+    """
+    return measure(
+        model_candidates(
+            models, feeds, provider=provider, optimization=optimization, threads=threads
+        ),
+        **options,
+    )
+
+
+def model_candidates(
+    models: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike],
+    feeds: _Feeds | Sequence[_Feeds] | None = None,
+    *,
+    provider: str | Provider | Sequence[str | Provider] = "auto",
+    optimization: str | Sequence[str] = "all",
+    threads: int | Sequence[int] = 1,
+) -> dict[str, Candidate]:
+    """Make a candidate of every combination of what is given.
+
+    Parameters
+    ----------
+    models : ModelProto, bytes, path or text, or several of them
+        See :func:`~ortmeter.runtime.loading.load_model`; the keys of a mapping are their names.
+    feeds : mapping of str to array, or one for each model, optional
+        Inputs; by default they are drawn at random, once for the models that share them, see
+        :func:`~ortmeter.runtime.feeds.shared_feeds`.
+    provider, optimization, threads : value or sequence of values
+        As in :func:`~ortmeter.runtime.sessions.make_session`.
+
+    Returns
+    -------
+    dict of str to Candidate
+        By what distinguishes them: ``cnn.onnx, threads=1``.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no model, or not as many feeds as models.
+    ModelError, ProviderUnavailableError, FeedError
+        As in :func:`session_candidate` and :func:`~ortmeter.runtime.feeds.shared_feeds`.
+    """
+    named = _named(models)
+    if not named:
+        raise InvalidArgumentError("there is no model. Accepted: one or several")
+    given: Iterable[_Feeds]
+    if feeds is None:
+        given = shared_feeds(list(named.values()))
+    else:
+        given = [feeds] * len(named) if isinstance(feeds, Mapping) else list(feeds)
+        if len(given) != len(named):
+            raise InvalidArgumentError(
+                f"{len(given)} feeds for {len(named)} models. Accepted: as many, or one for all"
+            )
+    inputs = dict(zip(named, given, strict=True))
+    axes: dict[str, list[Any]] = {
+        "model": list(named),
+        "provider": list(dict.fromkeys(map(resolve_provider, _several(provider)))),
+        "optimization": _several(optimization),
+        "threads": _several(threads),
+    }
+    varying = [axis for axis, values in axes.items() if len(values) > 1] or ["model"]
+    candidates = {}
+    for values in itertools.product(*axes.values()):
+        chosen = dict(zip(axes, values, strict=True))
+        name = ", ".join(chosen[a] if a == "model" else f"{a}={chosen[a]}" for a in varying)
+        arrays = inputs[chosen.pop("model")]
+        # ONNX Runtime binds no texts.
+        bound = not any(as_numpy(array).dtype.kind in "OUT" for array in arrays.values())
+        candidates[name] = session_candidate(named[values[0]], arrays, bound=bound, **chosen)
+    return candidates
+
+
+def _several(given: Any) -> list[Any]:
+    one = isinstance(given, (str, bytes, int, os.PathLike, Provider, onnx.ModelProto))
+    return [given] if one else list(given)
+
+
+def _named(models: Any) -> dict[str, ModelLike]:
+    """Name models by their file, or by their graph when they have none; a path wins over a tie."""
+    if isinstance(models, Mapping):
+        return dict(models)
+    found = _several(models)
+    files = [isinstance(m, str | os.PathLike) and not is_onnx_text(m) for m in found]
+    short = [
+        Path(model).name if file else load_model(model).graph.name
+        for model, file in zip(found, files, strict=True)
+    ]
+    shared = Counter(short)
+    names = [
+        name if shared[name] == 1 else str(model) if file else f"{name} {i}"
+        for i, (name, model, file) in enumerate(zip(short, found, files, strict=True))
+    ]
+    return dict(zip(names, found, strict=True))
 
 
 def session_candidate(

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ortmeter.child import child_command
+from ortmeter.child import run_child
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.progress import progress_bar
 from ortmeter.timing.comparison import Comparison, Comparisons
@@ -289,13 +288,7 @@ def _ask(task: Mapping[str, Any], folder: Path) -> list[dict[str, Measurement]]:
     question, answer = folder / "task.json", folder / "answer.json"
     # The time that a child takes to start is part of its budget.
     question.write_text(json.dumps({**task, "asked_at": time.time()}), encoding="utf-8")
-    child = subprocess.run(  # noqa: S603 - our own module
-        child_command("ortmeter.timing.loop", question, answer),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    child = run_child("ortmeter.timing.loop", question, answer)
     if child.returncode:
         tail = "\n".join(child.stderr.splitlines()[-5:])
         raise OrtMeterError(
