@@ -88,12 +88,12 @@ def test_an_error_of_a_kernel_is_not_a_refusal(picky, monkeypatch):
 )
 def test_the_text_of_an_error_does_not_change_the_library(monkeypatch, text):
     from ortmeter.evaluator import torch_kernels
-    from ortmeter.evaluator.torch_kernels import _registry
+    from ortmeter.evaluator.torch_kernels import registry
 
     def fail(x):
         raise RuntimeError(text)
 
-    monkeypatch.setattr(torch_kernels, "find_kernel", lambda *_: _registry._guard("Neg", fail))
+    monkeypatch.setattr(torch_kernels, "find_kernel", lambda *_: registry._guard("Neg", fail))
     evaluator = Evaluator(one_node("Neg", [np.float32]))
     with pytest.raises(ModelError, match=f"torch kernel of node 'node'.*{text}"):
         evaluator.run(None, {"x0": np.ones(2, np.float32)})

@@ -175,19 +175,6 @@ def test_elements_of_any_type_are_moved(op_type, opset, others, attributes, dtyp
     assert_same(run_reference(called)[:1], run_kernel(called)[:1], tolerance=0)
 
 
-def test_constants_in_all_their_forms():
-    for attributes, expected in (
-        ({"value": np.float16([1, 2])}, np.float16([1, 2])),
-        ({"value_float": 0.1}, np.float32(0.1)),
-        ({"value_floats": [0.1, 2.0]}, np.float32([0.1, 2])),
-        ({"value_int": 3}, np.int64(3)),
-        ({"value_ints": [3, -1]}, np.int64([3, -1])),
-    ):
-        assert_same([expected], run_kernel(case("Constant", 13, **attributes)))
-    (text,) = run_kernel(case("Constant", 13, value_strings=["a", "b"]))
-    assert text.tolist() == ["a", "b"]
-
-
 def test_ranges_of_halves_do_not_accumulate():
     """Adding 0.1 a thousand times in float16 goes astray."""
     (got,) = run_kernel(case("Range", 27, *np.float16([0, 100, 0.1])))

@@ -95,7 +95,8 @@ def attribute(
 
     Examples
     --------
-    >>>     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    >>> import numpy as np
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
     ... g (float[n] X) => (float[n] Z) { [exp] Y = Exp(X)  [abs] Z = Abs(Y) }'''
     >>> biased = {"node:exp": lambda x: np.exp(x) * np.float32(1.001)}
     >>> found = attribute(text, {"X": np.float32([1, 2])}, "reference", biased, provider="cpu")

@@ -1,4 +1,4 @@
-"""Resize and Upsample: interpolation, one axis after the other."""
+"""Images and signals: resizing, sampling on grids, regions of interest, Fourier transforms."""
 
 import math
 from collections.abc import Sequence
@@ -7,11 +7,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from ortmeter.evaluator.torch_kernels._helpers import as_list, positive_axes
-from ortmeter.evaluator.torch_kernels._registry import UnsupportedError, describe, kernel
-
-__all__ = ["resize", "upsample", "upsample_by_attribute"]
+from ortmeter.evaluator.torch_kernels.registry import (
+    TensorFunction,
+    UnsupportedError,
+    as_list,
+    describe,
+    dtype_of,
+    kernel,
+    positive_axes,
+    positive_axis,
+)
 
 _ACCEPTED = {
     "mode": ("nearest", "linear", "cubic"),
@@ -39,7 +46,7 @@ class _Filter:
     antialias: int = 0
 
     def weigh(self, places: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """Give the positions that each coordinate reads, of shape (n, taps), and their weights."""
+        """Return what each coordinate reads: positions and weights, of shape (n, taps)."""
         shrink = min(scale, 1.0) if self.antialias else 1.0
         reach = {"linear": 1, "cubic": 2}[self.mode]
         start = math.floor(-reach / shrink) + 1
@@ -58,7 +65,7 @@ class _Filter:
         return torch.where(x <= 1, near, torch.where(x < 2, far, 0))  # noqa: PLR2004 - support
 
     def nearest(self, places: Tensor) -> Tensor:
-        """Give the position that each coordinate reads."""
+        """Return the position that each coordinate reads."""
         rounded = {
             "round_prefer_floor": lambda: torch.ceil(places - 0.5),
             "round_prefer_ceil": lambda: torch.floor(places + 0.5),
@@ -79,7 +86,7 @@ class _Axis:
     region: tuple[Any, Any] = (0.0, 1.0)
 
     def coordinates(self, transform: str, device: torch.device) -> Tensor:
-        """Give where each element of the output falls in the input, float64."""
+        """Return where each element of the output falls in the input, float64."""
         x = torch.arange(self.output, dtype=torch.float64, device=device)
         last = self.size - 1
         if transform == "asymmetric":
@@ -109,7 +116,7 @@ class _Axis:
 
 
 @kernel("Resize", since=11)
-def resize(
+def _resize(
     x: Tensor,
     roi: Tensor | None = None,
     scales: Tensor | None = None,
@@ -161,7 +168,7 @@ def _check(x: Tensor, **given: str) -> None:
 
 
 def _regions(roi: Tensor | None, count: int) -> list[tuple[Any, Any]]:
-    """Give the start and the end of each axis, scalars in the type of the region."""
+    """Return the start and the end of each axis, scalars in the type of the region."""
     if roi is None or not roi.numel():
         return [(0.0, 1.0)] * count
     values = roi.unbind()
@@ -218,23 +225,180 @@ def _outside(y: Tensor, axis: _Axis, places: Tensor, value: float) -> Tensor:
     return torch.where(beyond, value, y)
 
 
-@kernel("Upsample", since=7)
-def upsample_by_attribute(x: Tensor, *, scales: list[float], mode: str = "nearest") -> Tensor:
-    """Enlarge by factors of an attribute."""
-    return _upsample(x, scales, mode)
-
-
-@kernel("Upsample", since=9, until=9)
-def upsample(x: Tensor, scales: Tensor, *, mode: str = "nearest") -> Tensor:
-    """Enlarge by factors of an input."""
-    return _upsample(x, scales.tolist(), mode)
-
-
-def _upsample(x: Tensor, scales: list[float], mode: str) -> Tensor:
-    return resize(
+@kernel("Upsample", since=7, until=9)
+def _upsample(x: Tensor, scales: Any, *, mode: str = "nearest") -> Tensor:
+    factors = scales.tolist() if isinstance(scales, Tensor) else scales
+    return _resize(
         x,
-        scales=torch.tensor(scales, dtype=torch.float64),
+        scales=torch.tensor(factors, dtype=torch.float64),
         mode=mode,
         coordinate_transformation_mode="asymmetric",
         nearest_mode="floor",
     )
+
+
+_MODES = {"linear": "bilinear", "cubic": "bicubic"}
+_IMAGE = 4  # rank of a batch of images
+
+
+@kernel("GridSample", since=16)
+def _grid_sample(
+    x: Tensor,
+    grid: Tensor,
+    *,
+    align_corners: int = 0,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+) -> Tensor:
+    """Interpolate at the coordinates of a grid, from -1 to 1."""
+    mode = _MODES.get(mode, mode)
+    if x.ndim > _IMAGE + 1 or (mode == "bicubic" and x.ndim != _IMAGE):
+        raise UnsupportedError(
+            f"GridSample: given {describe(x, grid)} and mode {mode!r}; accepted: images, and "
+            "volumes unless cubic"
+        )
+    return functional.grid_sample(
+        x, grid.to(x.dtype), mode, padding_mode, align_corners=bool(align_corners)
+    )
+
+
+@kernel("AffineGrid", since=20)
+def _affine_grid(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tensor:
+    return functional.affine_grid(theta, size.tolist(), align_corners=bool(align_corners))
+
+
+@kernel("NonMaxSuppression", since=10)
+def _non_max_suppression(
+    boxes: Tensor,
+    scores: Tensor,
+    max_output: Tensor | None = None,
+    iou_threshold: Tensor | None = None,
+    score_threshold: Tensor | None = None,
+    *,
+    center_point_box: int = 0,
+) -> Tensor:
+    """Keep the best boxes of each class that overlap none of those kept; (batch, class, box)."""
+    limit = 0 if max_output is None else int(max_output)
+    iou = 0.0 if iou_threshold is None else float(iou_threshold)
+    lowest = None if score_threshold is None else float(score_threshold)
+    corners = _from_centres(boxes) if center_point_box else _ordered(boxes)
+    rows = [
+        (batch, label, box)
+        for batch in range(scores.shape[0])
+        for label in range(scores.shape[1])
+        for box in _keep(corners[batch], scores[batch, label], limit, iou, lowest)
+    ]
+    return torch.tensor(rows, dtype=torch.int64, device=boxes.device).reshape(-1, 3)
+
+
+def _from_centres(boxes: Tensor) -> Tensor:
+    centres, halves = boxes[..., :2], boxes[..., 2:] / 2
+    return torch.cat((centres - halves, centres + halves), -1)
+
+
+def _ordered(boxes: Tensor) -> Tensor:
+    first, second = boxes[..., :2], boxes[..., 2:]
+    return torch.cat((torch.minimum(first, second), torch.maximum(first, second)), -1)
+
+
+def _keep(boxes: Tensor, scores: Tensor, limit: int, iou: float, lowest: float | None) -> list[int]:
+    order = torch.argsort(scores, descending=True, stable=True)
+    if lowest is not None:
+        order = order[scores[order] > lowest]
+    kept: list[int] = []
+    while order.numel() and len(kept) < limit:
+        best, order = order[0], order[1:]
+        kept.append(int(best))
+        order = order[_overlap(boxes[best], boxes[order]) <= iou]
+    return kept
+
+
+def _overlap(box: Tensor, others: Tensor) -> Tensor:
+    """Intersection over union of a box and of each of the others."""
+    low, high = torch.maximum(box[:2], others[:, :2]), torch.minimum(box[2:], others[:, 2:])
+    common = (high - low).clamp(min=0).prod(-1)
+    area = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(-1)
+    return torch.where(common > 0, common / (area - common), 0)
+
+
+_HAMMING = 25 / 46
+
+
+@kernel("DFT", since=17)
+def _dft_along(
+    x: Tensor,
+    dft_length: Tensor | None = None,
+    *,
+    axis: int = 1,
+    inverse: int = 0,
+    onesided: int = 0,
+) -> Tensor:
+    return _dft(x, dft_length, axis, inverse=inverse, onesided=onesided)
+
+
+@kernel("DFT", since=20)
+def _dft(
+    x: Tensor,
+    dft_length: Tensor | None = None,
+    axis: Any = None,
+    *,
+    inverse: int = 0,
+    onesided: int = 0,
+) -> Tensor:
+    dim = positive_axis(-2 if axis is None else int(axis), x.ndim)
+    length = None if dft_length is None else int(dft_length)
+    signal = _as_signal(x)
+    if inverse and onesided:
+        wave: Tensor = torch.fft.irfft(signal, length, dim)
+        return wave.unsqueeze(-1)
+    if inverse:
+        return torch.view_as_real(torch.fft.ifft(signal, length, dim))
+    if onesided and not signal.is_complex():
+        return torch.view_as_real(torch.fft.rfft(signal, length, dim))
+    y = torch.view_as_real(torch.fft.fft(signal, length, dim))
+    return y.narrow(dim, 0, y.shape[dim] // 2 + 1) if onesided else y
+
+
+def _as_signal(x: Tensor) -> Tensor:
+    """Read the last dimension as a real number or as a real and an imaginary part."""
+    return x.squeeze(-1) if x.shape[-1] == 1 else torch.view_as_complex(x.contiguous())
+
+
+@kernel("STFT", since=17)
+def _stft(
+    x: Tensor,
+    frame_step: Tensor,
+    window: Tensor | None = None,
+    frame_length: Tensor | None = None,
+    *,
+    onesided: int = 1,
+) -> Tensor:
+    """Fourier transform of the frames of a signal."""
+    size = int(frame_length) if frame_length is not None else _frame(x, window)
+    frames = _as_signal(x).unfold(1, size, int(frame_step))
+    if window is not None:
+        frames = frames * window
+    if onesided and not frames.is_complex():
+        return torch.view_as_real(torch.fft.rfft(frames))
+    y = torch.view_as_real(torch.fft.fft(frames))
+    return y.narrow(2, 0, size // 2 + 1) if onesided else y
+
+
+def _frame(x: Tensor, window: Tensor | None) -> int:
+    return x.shape[1] if window is None else window.shape[0]
+
+
+def _register_window(op_type: str, function: TensorFunction, **options: float) -> None:
+    def run(size: Tensor, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+        dtype = dtype_of(op_type, output_datatype)
+        y = function(
+            int(size), periodic=bool(periodic), dtype=torch.float64, device=size.device, **options
+        )
+        return y.to(dtype)
+
+    kernel(op_type, since=17)(run)
+
+
+_register_window("HannWindow", torch.hann_window)
+_register_window("HammingWindow", torch.hamming_window, alpha=_HAMMING, beta=1 - _HAMMING)
+_register_window("BlackmanWindow", torch.blackman_window)

@@ -1,4 +1,4 @@
-"""Softmax and normalizations."""
+"""Softmax, normalizations, dropout, losses."""
 
 import math
 from collections.abc import Callable
@@ -8,27 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ortmeter.evaluator.torch_kernels._casting import dtype_of
-from ortmeter.evaluator.torch_kernels._helpers import positive_axis
-from ortmeter.evaluator.torch_kernels._registry import (
+from ortmeter.evaluator.torch_kernels.registry import (
     TensorFunction,
     UnsupportedError,
     describe,
+    dtype_of,
     kernel,
+    positive_axis,
 )
-
-__all__ = [
-    "dropout",
-    "dropout_of_inference",
-    "group_normalization",
-    "group_normalization_per_group",
-    "instance_normalization",
-    "layer_normalization",
-    "lp_normalization",
-    "lrn",
-    "mean_variance_normalization",
-    "rms_normalization",
-]
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
@@ -59,7 +46,7 @@ for _op, _function in (
 
 
 @kernel("LayerNormalization", since=17)
-def layer_normalization(
+def _layer_normalization(
     x: Tensor,
     scale: Tensor,
     bias: Tensor | None = None,
@@ -84,7 +71,7 @@ def layer_normalization(
 
 
 def _stashed(
-    function: TensorFunction, x: Tensor, shape: torch.Size, epsilon: float, stash: torch.dtype
+    function: TensorFunction, x: Tensor, shape: Any, epsilon: float, stash: torch.dtype
 ) -> Tensor:
     """Normalize in another type, and come back."""
     return function(x.to(stash), shape, eps=epsilon).to(x.dtype)
@@ -96,7 +83,7 @@ def _statistics(x: Tensor, rank: int, epsilon: float) -> tuple[Tensor, Tensor]:
 
 
 @kernel("RMSNormalization", since=23)
-def rms_normalization(
+def _rms_normalization(
     x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Tensor:
     """Divide by the root of the mean square over the last axes."""
@@ -110,7 +97,7 @@ def rms_normalization(
 
 
 @kernel("GroupNormalization", since=18)
-def group_normalization_per_group(
+def _group_normalization_per_group(
     x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5
 ) -> Tensor:
     """Normalize groups of channels; scale and bias have one value a group."""
@@ -120,7 +107,7 @@ def group_normalization_per_group(
 
 
 @kernel("GroupNormalization", since=21)
-def group_normalization(
+def _group_normalization(
     x: Tensor,
     scale: Tensor,
     bias: Tensor,
@@ -132,23 +119,22 @@ def group_normalization(
     """Normalize groups of channels; scale and bias have one value a channel."""
     stash = dtype_of("GroupNormalization", stash_type)
     if stash not in (torch.float32, x.dtype):
-        y = functional.group_norm(x.to(stash), num_groups, eps=epsilon).to(x.dtype)
+        y = _stashed(functional.group_norm, x, num_groups, epsilon, stash)
         shape = (1, -1) + (1,) * (x.ndim - 2)
         return y * scale.reshape(shape) + bias.reshape(shape)
     return functional.group_norm(x, num_groups, scale, bias, epsilon)
 
 
 @kernel("InstanceNormalization", since=6)
-def instance_normalization(
+def _instance_normalization(
     x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5
 ) -> Tensor:
-    """Normalize each channel of each sample."""
     cudnn = torch.backends.cudnn.enabled
     return torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, cudnn)
 
 
 @kernel("MeanVarianceNormalization", since=9)
-def mean_variance_normalization(
+def _mean_variance_normalization(
     x: Tensor, *, axes: tuple[int, ...] | list[int] = (0, 2, 3)
 ) -> Tensor:
     """Subtract the mean, divide by the deviation, plus 1e-9."""
@@ -156,15 +142,15 @@ def mean_variance_normalization(
     return (x - mean) / (torch.sqrt(variance) + 1e-9)
 
 
-@kernel("LpNormalization", since=1)
-def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+@kernel("LpNormalization")
+def _lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     """Divide by the norm along an axis; zeros stay zeros."""
     norm = torch.linalg.vector_norm(x, p, axis, keepdim=True)
     return torch.where(norm == 0, 0, x / norm)
 
 
-@kernel("LRN", since=1)
-def lrn(
+@kernel("LRN")
+def _lrn(
     x: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0
 ) -> Tensor:
     """Divide by a power of the sum of squares over neighbouring channels."""
@@ -175,16 +161,68 @@ def lrn(
     return x / (sums * (alpha / size) + bias) ** beta
 
 
-@kernel("Dropout", since=12)
-def dropout(
+@kernel("BatchNormalization", since=7)
+def _batch_normalization_of_inference(
     x: Tensor,
-    ratio: Tensor | None = None,
-    training_mode: Tensor | None = None,
-    *,
-    seed: int = 0,
+    *given: Tensor,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    spatial: int = 1,
     n_outputs: int = 1,
 ) -> Any:
-    """Give the input; nothing is drawn."""
+    """Refuse, before opset 14, training and the statistics of each pixel."""
+    if n_outputs > 1 or not spatial:
+        raise UnsupportedError(
+            f"BatchNormalization: given {describe(x)}, spatial={spatial}, momentum={momentum} and "
+            f"{n_outputs} outputs; accepted before opset 14: spatial=1 and one output"
+        )
+    return _batch_normalization(x, *given, epsilon=epsilon)
+
+
+@kernel("BatchNormalization", since=14)
+def _batch_normalization(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+    n_outputs: int = 1,
+) -> Any:
+    """Normalize each channel by the statistics given or, in training, by those of the batch."""
+    if not training_mode:
+        y = _normalize(x, scale, bias, mean, variance, epsilon=epsilon)
+        return (y, mean, variance) if n_outputs > 1 else y
+    axes = [axis for axis in range(x.ndim) if axis != 1]
+    batch_variance, batch_mean = torch.var_mean(x.to(mean.dtype), axes, correction=0)
+    y = _normalize(x, scale, bias, batch_mean, batch_variance, epsilon=epsilon)
+    if n_outputs == 1:
+        return y
+    return y, _blend(mean, batch_mean, momentum), _blend(variance, batch_variance, momentum)
+
+
+def _normalize(
+    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float
+) -> Tensor:
+    if mean.dtype == scale.dtype == x.dtype:
+        return functional.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
+    wide = torch.promote_types(x.dtype, mean.dtype)
+    mean, variance, scale, bias = (t.to(wide) for t in (mean, variance, scale, bias))
+    return functional.batch_norm(x.to(wide), mean, variance, scale, bias, eps=epsilon).to(x.dtype)
+
+
+def _blend(running: Tensor, of_batch: Tensor, momentum: float) -> Tensor:
+    return running * momentum + of_batch.to(running.dtype) * (1 - momentum)
+
+
+@kernel("Dropout", since=7)
+def _dropout(
+    x: Tensor, ratio: Any = None, training_mode: Any = None, *, seed: int = 0, n_outputs: int = 1
+) -> Any:
+    """Return the input; nothing is drawn."""
     if training_mode is not None and bool(training_mode) and (ratio is None or float(ratio)):
         raise UnsupportedError(
             f"Dropout: given {describe(x, ratio, training_mode)} and seed={seed}; accepted: "
@@ -193,8 +231,29 @@ def dropout(
     return (x, torch.ones_like(x, dtype=torch.bool)) if n_outputs > 1 else x
 
 
-@kernel("Dropout", since=7, until=11)
-def dropout_of_inference(x: Tensor, *, ratio: float = 0.5, n_outputs: int = 1) -> Any:
-    """Give the input, and a mask of ones."""
-    del ratio
-    return (x, torch.ones_like(x, dtype=torch.bool)) if n_outputs > 1 else x
+# The index that torch ignores by default is no class of ONNX either.
+_NO_CLASS = -100
+
+
+@kernel("NegativeLogLikelihoodLoss", since=12)
+def _negative_log_likelihood_loss(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int = _NO_CLASS,
+    reduction: str = "mean",
+) -> Tensor:
+    return functional.nll_loss(
+        x, target.long(), weight, ignore_index=ignore_index, reduction=reduction
+    )
+
+
+@kernel("SoftmaxCrossEntropyLoss", since=12, options_of=_negative_log_likelihood_loss)
+def _softmax_cross_entropy_loss(
+    scores: Tensor, labels: Tensor, weights: Tensor | None = None, *, n_outputs: int = 1, **how: Any
+) -> Any:
+    """Cross entropy of scores and labels, and the log-probabilities if asked for."""
+    log_prob = functional.log_softmax(scores, 1)
+    loss = _negative_log_likelihood_loss(log_prob, labels, weights, **how)
+    return (loss, log_prob) if n_outputs > 1 else loss

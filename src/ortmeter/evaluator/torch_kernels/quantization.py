@@ -5,24 +5,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ortmeter.evaluator.torch_kernels._casting import convert, dtype_of
-from ortmeter.evaluator.torch_kernels._convolution import conv_integer
-from ortmeter.evaluator.torch_kernels._matrices import mat_mul_integer
-from ortmeter.evaluator.torch_kernels._registry import UnsupportedError, describe, kernel
-
-__all__ = [
-    "dequantize_linear",
-    "dynamic_quantize_linear",
-    "qlinear_conv",
-    "qlinear_mat_mul",
-    "quantize_linear",
-]
+from ortmeter.evaluator.torch_kernels.convolution import conv_integer
+from ortmeter.evaluator.torch_kernels.elementwise import convert
+from ortmeter.evaluator.torch_kernels.matrices import mat_mul_integer
+from ortmeter.evaluator.torch_kernels.registry import UnsupportedError, describe, dtype_of, kernel
 
 _INTEGERS = (torch.uint8, torch.int8, torch.uint16, torch.int16)
 
 
 @kernel("QuantizeLinear", since=10)
-def quantize_linear(
+def _quantize_linear(
     x: Tensor,
     scale: Tensor,
     zero: Tensor | None = None,
@@ -65,7 +57,7 @@ def _saturate(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _spread(values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
-    """Give a scale or a zero point the shape that *x* broadcasts with."""
+    """Return a scale or a zero point in the shape that *x* broadcasts with."""
     if values.numel() == 1:
         return values.reshape(())
     if block_size:
@@ -76,7 +68,7 @@ def _spread(values: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
 
 
 @kernel("DequantizeLinear", since=10)
-def dequantize_linear(
+def _dequantize_linear(
     x: Tensor,
     scale: Tensor,
     zero: Tensor | None = None,
@@ -95,7 +87,7 @@ def dequantize_linear(
 
 
 @kernel("DynamicQuantizeLinear", since=11)
-def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Quantize to uint8 by the range of the input, 0 included."""
     low, high = x.min().clamp(max=0), x.max().clamp(min=0)
     scale = torch.where(high == low, 1.0, high - low).to(x.dtype) / 255
@@ -108,12 +100,12 @@ def _requantize(total: Tensor, ratio: Tensor, zero: Tensor) -> Tensor:
 
 
 def _column(values: Tensor) -> Tensor:
-    """Give one value a row the shape of a column."""
+    """Put one value a row in the shape of a column."""
     return values.unsqueeze(-1) if values.ndim == 1 and values.numel() > 1 else values
 
 
 @kernel("QLinearMatMul", since=10)
-def qlinear_mat_mul(  # noqa: PLR0917 - the inputs of the operator
+def _qlinear_mat_mul(  # noqa: PLR0917 - the inputs of the operator
     a: Tensor,
     a_scale: Tensor,
     a_zero: Tensor,
@@ -128,8 +120,8 @@ def qlinear_mat_mul(  # noqa: PLR0917 - the inputs of the operator
     return _requantize(total, _column(a_scale) * b_scale / _column(y_scale), _column(y_zero))
 
 
-@kernel("QLinearConv", since=10)
-def qlinear_conv(  # noqa: PLR0917 - the inputs of the operator
+@kernel("QLinearConv", since=10, options_of=conv_integer)
+def _qlinear_conv(  # noqa: PLR0917 - the inputs of the operator
     x: Tensor,
     x_scale: Tensor,
     x_zero: Tensor,

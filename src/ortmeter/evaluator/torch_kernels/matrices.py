@@ -3,17 +3,19 @@
 import torch
 from torch import Tensor
 
-from ortmeter.evaluator.torch_kernels._registry import UnsupportedError, describe, kernel
-from ortmeter.evaluator.torch_kernels._unsigned import direct, same_bits
-
-__all__ = ["det", "einsum", "gemm", "mat_mul_integer", "trilu"]
-
+from ortmeter.evaluator.torch_kernels.registry import (
+    UnsupportedError,
+    describe,
+    direct,
+    kernel,
+    same_bits,
+)
 
 direct("MatMul", torch.matmul, since=1)
 
 
 @kernel("Gemm", since=7)
-def gemm(
+def _gemm(
     x: Tensor,
     y: Tensor,
     c: Tensor | None = None,
@@ -23,7 +25,6 @@ def gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Tensor:
-    """Product of two matrices, plus a term that is broadcast to it."""
     x = x.t() if transA else x
     y = y.t() if transB else y
     if not x.is_floating_point():
@@ -46,7 +47,7 @@ def _integer(x: Tensor, factor: float) -> int:
 def mat_mul_integer(
     x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
 ) -> Tensor:
-    """Product of integer matrices; float64 holds every sum of fewer than 2**37 terms."""
+    """Multiply integer matrices; float64 holds every sum of fewer than 2**37 terms."""
     left, right = x.to(torch.float64), y.to(torch.float64)
     if x_zero is not None:
         left = left - (x_zero.unsqueeze(-1) if x_zero.ndim == 1 else x_zero)
@@ -56,20 +57,16 @@ def mat_mul_integer(
 
 
 @kernel("Einsum", since=12)
-def einsum(*operands: Tensor, equation: str) -> Tensor:
-    """Sum of products in the convention of Einstein."""
+def _einsum(*operands: Tensor, equation: str) -> Tensor:
     return torch.einsum(equation, *operands)
 
 
 @kernel("Det", since=11)
-def det(x: Tensor) -> Tensor:
-    """Determinants of a stack of matrices."""
+def _det(x: Tensor) -> Tensor:
     values: Tensor = torch.linalg.det(x)
     return values
 
 
 @kernel("Trilu", since=14)
-def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
-    """Triangle of a stack of matrices, from the diagonal *k* on."""
-    diagonal = 0 if k is None else int(k)
-    return same_bits(torch.triu if upper else torch.tril, x, diagonal)
+def _trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
+    return same_bits(torch.triu if upper else torch.tril, x, 0 if k is None else int(k))

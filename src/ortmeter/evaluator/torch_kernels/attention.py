@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ortmeter.evaluator.torch_kernels._casting import dtype_of
-from ortmeter.evaluator.torch_kernels._helpers import by_heads
-from ortmeter.evaluator.torch_kernels._registry import UnsupportedError, describe, kernel
-
-__all__ = ["attention", "rotary_embedding"]
+from ortmeter.evaluator.torch_kernels.registry import (
+    UnsupportedError,
+    by_heads,
+    describe,
+    dtype_of,
+    kernel,
+)
 
 _PACKED = 3  # rank of (batch, sequence, heads * size)
 _RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)  # values of qk_matmul_output_mode
@@ -29,7 +31,7 @@ class _Visibility:
     valid: Tensor | None
 
     def allowed(self, q: Tensor, k: Tensor) -> Tensor | None:
-        """Give True where a query sees a key, None when every key is seen."""
+        """Return True where a query sees a key, None when every key is seen."""
         limited = self.is_causal or self.left >= 0 or self.right >= 0
         if not limited and self.valid is None:
             return None
@@ -54,7 +56,7 @@ class _Visibility:
 
 
 @kernel("Attention", since=23)
-def attention(  # noqa: PLR0917 - the inputs of the operator
+def _attention(  # noqa: PLR0917 - the inputs of the operator
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -116,7 +118,7 @@ def _unpack(x: Tensor, heads: int | None) -> Tensor:
 
 
 def _bias(mask: Tensor | None, allowed: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """Give what is added to the scores: a mask, and minus infinity where nothing is seen."""
+    """Return what is added to the scores: a mask, and minus infinity where nothing is seen."""
     if mask is not None:
         missing = k.shape[2] - mask.shape[-1]
         if missing > 0:
@@ -157,7 +159,7 @@ def _detailed(
     precision: torch.dtype,
     mode: int,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the steps one by one; give the result and the scores of the step asked for."""
+    """Compute the steps one by one; return the result and the scores of the step asked for."""
     if q.shape[1] != k.shape[1]:
         repeats = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
@@ -174,7 +176,7 @@ def _detailed(
 
 
 @kernel("RotaryEmbedding", since=23)
-def rotary_embedding(
+def _rotary_embedding(
     x: Tensor,
     cos_cache: Tensor,
     sin_cache: Tensor,

@@ -1,0 +1,401 @@
+"""Convolutions and pooling: windows that slide over images, with the padding of ONNX."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evaluator.torch_kernels.registry import (
+    TensorFunction,
+    UnsupportedError,
+    describe,
+    kernel,
+    kernels,
+)
+
+_CONV = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_TRANSPOSE = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+_AVERAGE: dict[int, TensorFunction] = {
+    1: functional.avg_pool1d,
+    2: functional.avg_pool2d,
+    3: functional.avg_pool3d,
+}
+_MAX: dict[int, Any] = {
+    1: functional.max_pool1d,
+    2: functional.max_pool2d,
+    3: functional.max_pool3d,
+}
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A window that slides over the spatial dimensions of an input, one value for each of them.
+
+    ``extra`` is what a last, incomplete window reads past the padding, with ``ceil_mode``.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    extra: tuple[int, ...]
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Tell whether torch can pad by itself in a convolution."""
+        return self.before == self.after and not any(self.extra)
+
+    @property
+    def is_pooled_by_torch(self) -> bool:
+        """Tell whether torch can pad by itself in a pooling: by half a window at most."""
+        halves = (2 * pad <= size for pad, size in zip(self.before, self.kernel, strict=True))
+        return self.is_symmetric and all(halves)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Dimensions of the window in `views`."""
+        return tuple(range(-len(self.kernel), 0))
+
+    def pad(self, x: Tensor, value: float = 0.0, *, extra: float | None = None) -> Tensor:
+        """Pad the spatial dimensions, with another value past the padding asked for."""
+        x = _pad(x, self.before, self.after, value)
+        nothing = (0,) * len(self.kernel)
+        return _pad(x, nothing, self.extra, value if extra is None else extra)
+
+    def views(self, x: Tensor) -> Tensor:
+        """Return every window of a padded input, in as many last dimensions as spatial ones."""
+        geometry = zip(self.kernel, self.strides, self.dilations, strict=True)
+        for dim, (size, stride, dilation) in enumerate(geometry, start=2):
+            x = x.unfold(dim, (size - 1) * dilation + 1, stride)[..., ::dilation]
+        return x
+
+
+def _pad(x: Tensor, before: Sequence[int], after: Sequence[int], value: float) -> Tensor:
+    if not any(before) and not any(after):
+        return x
+    pairs = zip(reversed(before), reversed(after), strict=True)
+    return functional.pad(x, [size for pair in pairs for size in pair], value=value)
+
+
+def _window(
+    x: Tensor,
+    kernel_shape: Sequence[int],
+    ceil_mode: int = 0,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: list[int] | None = None,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> _Window:
+    """Resolve the attributes of a convolution or of a pooling, for an input of this shape."""
+    rank = len(kernel_shape)
+    steps, gaps = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
+    spans = [(size - 1) * gap + 1 for size, gap in zip(kernel_shape, gaps, strict=True)]
+    sizes = x.shape[2:]
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        totals = [
+            max((-(-size // step) - 1) * step + span - size, 0)
+            for size, span, step in zip(sizes, spans, steps, strict=True)
+        ]
+        before, after = _shared(totals, auto_pad)
+    else:
+        before, after = _explicit(pads, rank, auto_pad)
+    extra = (0,) * rank
+    if ceil_mode:
+        geometry = zip(sizes, spans, steps, before, after, strict=True)
+        extra = tuple(_extra(*dimension) for dimension in geometry)
+    return _Window(tuple(kernel_shape), steps, gaps, tuple(before), tuple(after), extra)
+
+
+def _shared(totals: Sequence[int], auto_pad: str) -> tuple[list[int], list[int]]:
+    """Share the padding; the odd one is at the end for SAME_UPPER only."""
+    less = [total // 2 for total in totals]
+    more = [total - half for total, half in zip(totals, less, strict=True)]
+    return (less, more) if auto_pad == "SAME_UPPER" else (more, less)
+
+
+def _explicit(
+    pads: list[int] | None, rank: int, auto_pad: str = "NOTSET"
+) -> tuple[list[int], list[int]]:
+    given = [0] * 2 * rank if auto_pad == "VALID" or not pads else pads
+    return given[:rank], given[rank:]
+
+
+def _extra(size: int, span: int, stride: int, before: int, after: int) -> int:
+    """Return what the last window reads past the padding; none starts in the padding at the end."""
+    count = -(-(size + before + after - span) // stride) + 1
+    if (count - 1) * stride >= size + before:
+        count -= 1
+    return max((count - 1) * stride + span - size - before - after, 0)
+
+
+def _check_rank(op_type: str, x: Tensor) -> None:
+    if x.ndim - 2 not in _CONV:
+        raise UnsupportedError(
+            f"{op_type}: given {describe(x)}; accepted: 1, 2 or 3 spatial dimensions"
+        )
+
+
+@kernel("Conv", options_of=_window)
+def _conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    group: int = 1,
+    kernel_shape: list[int] | None = None,
+    **geometry: Any,
+) -> Tensor:
+    _check_rank("Conv", x)
+    frame = _window(x, kernel_shape or weight.shape[2:], **geometry)
+    padding = frame.before if frame.is_symmetric else 0
+    x = x if frame.is_symmetric else frame.pad(x)
+    function = _CONV[x.ndim - 2]
+    return function(x, weight, bias, frame.strides, padding, frame.dilations, group)
+
+
+@kernel("ConvInteger", since=10, options_of=_window)
+def conv_integer(
+    x: Tensor,
+    weight: Tensor,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
+    *,
+    group: int = 1,
+    kernel_shape: list[int] | None = None,
+    **geometry: Any,
+) -> Tensor:
+    """Convolve integers; float64 holds every sum."""
+    image, filters = x.double(), weight.double()
+    if x_zero is not None:
+        image = image - x_zero
+    if w_zero is not None:
+        filters = filters - w_zero.reshape([-1] + [1] * (weight.ndim - 1))
+    y = _conv(image, filters, group=group, kernel_shape=kernel_shape, **geometry)
+    return torch.round(y).to(torch.int32)
+
+
+@dataclass(frozen=True)
+class _Crop:
+    """What a transposed convolution removes from each side of its full result, and adds after."""
+
+    before: Sequence[int]
+    after: Sequence[int]
+    extra: Sequence[int]
+
+    def by_torch(self, strides: Sequence[int], dilations: Sequence[int]) -> bool:
+        """Tell whether the arguments of torch can say it."""
+        steps = zip(self.extra, strides, dilations, strict=True)
+        small = all(extra < max(stride, gap) for extra, stride, gap in steps)
+        return small and list(self.before) == list(self.after) and min(self.before) >= 0
+
+    def apply(self, y: Tensor) -> Tensor:
+        """Cut, or pad with zeros, the spatial dimensions."""
+        sides = zip(reversed(self.before), reversed(self.after), reversed(self.extra), strict=True)
+        return functional.pad(y, [n for first, last, more in sides for n in (-first, more - last)])
+
+
+@kernel("ConvTranspose")
+def _conv_transpose(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: list[int] | None = None,
+    group: int = 1,
+    kernel_shape: list[int] | None = None,
+    output_padding: list[int] | None = None,
+    output_shape: list[int] | None = None,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Tensor:
+    """Convolve, transposed: what the gradient of a convolution computes."""
+    _check_rank("ConvTranspose", x)
+    if kernel_shape is not None and list(kernel_shape) != list(weight.shape[2:]):
+        raise InvalidArgumentError(
+            f"kernel_shape is {kernel_shape}, the weights have the shape {list(weight.shape)}"
+        )
+    rank = x.ndim - 2
+    steps, gaps = strides or [1] * rank, dilations or [1] * rank
+    extra = output_padding or [0] * rank
+    wanted = output_shape[-rank:] if output_shape else None
+    if wanted is None and auto_pad.startswith("SAME"):
+        wanted = [size * step for size, step in zip(x.shape[2:], steps, strict=True)]
+    if wanted is None:
+        crop = _Crop(*_explicit(pads, rank, auto_pad), extra)
+    else:
+        geometry = zip(x.shape[2:], weight.shape[2:], steps, gaps, strict=True)
+        full = [(n - 1) * step + (size - 1) * gap + 1 for n, size, step, gap in geometry]
+        totals = [size + more - want for size, more, want in zip(full, extra, wanted, strict=True)]
+        crop = _Crop(*_shared(totals, auto_pad), extra)
+    function = _TRANSPOSE[rank]
+    if crop.by_torch(steps, gaps):
+        return function(x, weight, bias, steps, crop.before, extra, group, gaps)
+    y = crop.apply(function(x, weight, None, steps, 0, 0, group, gaps))
+    return y if bias is None else y + bias.reshape([1, -1] + [1] * rank)
+
+
+@kernel("Col2Im", since=18)
+def _col2im(
+    x: Tensor,
+    image_shape: Tensor,
+    block_shape: Tensor,
+    *,
+    dilations: list[int] | None = None,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Tensor:
+    """Add the columns of blocks to an image of two dimensions."""
+    image, block = image_shape.tolist(), block_shape.tolist()
+    before, after = _explicit(pads, len(image))
+    if len(image) != 2:  # noqa: PLR2004 - what torch folds
+        raise UnsupportedError(
+            f"Col2Im: given {describe(x)}, image {image}; accepted: 2 dimensions"
+        )
+    padded = [size + first + last for size, first, last in zip(image, before, after, strict=True)]
+    gaps, steps = tuple(dilations or (1, 1)), tuple(strides or (1, 1))
+    y = functional.fold(x, tuple(padded), tuple(block), gaps, 0, steps)
+    return y[:, :, before[0] : before[0] + image[0], before[1] : before[1] + image[1]]
+
+
+@kernel("AveragePool", options_of=_window)
+def _average_pool(
+    x: Tensor,
+    *,
+    kernel_shape: list[int],
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    **geometry: Any,
+) -> Tensor:
+    frame = _window(x, kernel_shape, ceil_mode, **geometry)
+    rank = len(kernel_shape)
+    if frame.is_pooled_by_torch and set(frame.dilations) == {1} and rank in _AVERAGE:
+        return _AVERAGE[rank](
+            x,
+            frame.kernel,
+            frame.strides,
+            frame.before,
+            ceil_mode=False,
+            count_include_pad=bool(count_include_pad),
+        )
+    ones = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
+    counted = frame.pad(ones, 1.0 if count_include_pad else 0.0, extra=0.0)
+    return frame.views(frame.pad(x)).sum(frame.axes) / frame.views(counted).sum(frame.axes)
+
+
+@kernel("LpPool", since=2, options_of=_window)
+def _lp_pool(
+    x: Tensor, *, kernel_shape: list[int], ceil_mode: int = 0, p: int = 2, **geometry: Any
+) -> Tensor:
+    frame = _window(x, kernel_shape, ceil_mode, **geometry)
+    norms: Tensor = torch.linalg.vector_norm(frame.views(frame.pad(x)), p, frame.axes)
+    return norms
+
+
+@kernel("MaxPool", options_of=_window)
+def _max_pool(
+    x: Tensor,
+    *,
+    kernel_shape: list[int],
+    ceil_mode: int = 0,
+    storage_order: int = 0,
+    n_outputs: int = 1,
+    **geometry: Any,
+) -> Any:
+    """Maximum over windows, and where it is if asked for."""
+    if len(kernel_shape) not in _MAX:
+        raise UnsupportedError(f"MaxPool: given {describe(x)}; accepted: 1 to 3 dimensions")
+    frame = _window(x, kernel_shape, ceil_mode, **geometry)
+    if x.element_size() == 1:  # exact in float32, which torch pools
+        got = _maxima(x.to(torch.float32), frame, storage_order, n_outputs)
+        return (got[0].to(x.dtype), got[1]) if n_outputs > 1 else got.to(x.dtype)
+    return _maxima(x, frame, storage_order, n_outputs)
+
+
+def _maxima(x: Tensor, frame: _Window, storage_order: int, n_outputs: int) -> Any:
+    inner = frame.is_pooled_by_torch
+    padded = x if inner else frame.pad(x, -math.inf)
+    got = _MAX[len(frame.kernel)](
+        padded,
+        frame.kernel,
+        frame.strides,
+        frame.before if inner else 0,
+        frame.dilations,
+        return_indices=n_outputs > 1,
+    )
+    if n_outputs == 1:
+        return got
+    values, places = got
+    sizes = padded.shape[2:]
+    return values, _positions(places, sizes, x, () if inner else frame.before, storage_order)
+
+
+def _positions(
+    places: Tensor, sizes: Any, x: Tensor, before: tuple[int, ...], storage_order: int
+) -> Tensor:
+    """Turn positions in each padded image into positions in the whole input."""
+    inside = list(torch.unravel_index(places, tuple(sizes)))
+    for axis, shift in enumerate(before):
+        inside[axis] = inside[axis] - shift
+    spatial = list(x.shape[2:])
+    if storage_order:
+        inside, spatial = inside[::-1], spatial[::-1]
+    flat = torch.zeros_like(places)
+    for size, index in zip(spatial, inside, strict=True):
+        flat = flat * size + index
+    images = torch.arange(x.shape[0] * x.shape[1], device=x.device) * math.prod(spatial)
+    return flat + images.reshape(x.shape[:2] + (1,) * len(spatial))
+
+
+@kernel("MaxUnpool", since=9)
+def _max_unpool(
+    x: Tensor,
+    places: Tensor,
+    output_shape: Tensor | None = None,
+    *,
+    kernel_shape: list[int],
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Tensor:
+    """Put maxima back where they were, in zeros."""
+    rank = len(kernel_shape)
+    before, after = _explicit(pads, rank)
+    geometry = zip(x.shape[2:], strides or [1] * rank, kernel_shape, before, after, strict=True)
+    spatial = [(size - 1) * step - b - a + width for size, step, width, b, a in geometry]
+    inferred = [*x.shape[:2], *spatial]
+    flat = x.new_zeros(math.prod(inferred))
+    y = flat.scatter(0, places.reshape(-1), x.reshape(-1)).reshape(inferred)
+    if output_shape is None:
+        return y
+    larger = y.new_zeros(output_shape.tolist())
+    larger[tuple(slice(size) for size in y.shape)] = y
+    return larger
+
+
+def _spatial(x: Tensor) -> tuple[int, ...]:
+    return tuple(range(2, x.ndim))
+
+
+def _global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, p, _spatial(x), keepdim=True)
+    return norms
+
+
+kernels(
+    (
+        ("GlobalAveragePool", 1, lambda x: torch.mean(x, _spatial(x), keepdim=True)),
+        ("GlobalMaxPool", 1, lambda x: torch.amax(x, _spatial(x), keepdim=True)),
+        ("GlobalLpPool", 2, _global_lp_pool),
+    )
+)

@@ -1,0 +1,312 @@
+"""Arithmetic, comparisons, functions of one variable and conversions, element by element."""
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evaluator.torch_kernels.registry import (
+    BITS,
+    ORDER,
+    WIDER,
+    TensorFunction,
+    UnsupportedError,
+    describe,
+    direct,
+    dtype_of,
+    kernel,
+    kernels,
+    through_wider,
+)
+
+
+def _divide(x: Tensor, y: Tensor) -> Tensor:
+    """Divide; integers are truncated towards zero."""
+    if x.is_floating_point():
+        return torch.div(x, y)
+    return torch.div(x, y, rounding_mode="trunc")
+
+
+def _fold(function: TensorFunction) -> TensorFunction:
+    return lambda *inputs: functools.reduce(function, inputs)
+
+
+for _op, _since, _function, _detour in (
+    ("Add", 7, torch.add, BITS),
+    ("Sub", 7, torch.sub, BITS),
+    ("Mul", 7, torch.mul, BITS),
+    ("Div", 7, _divide, WIDER),
+    ("Neg", 6, torch.neg, WIDER),
+    ("Abs", 6, torch.abs, WIDER),
+    ("Max", 8, _fold(torch.maximum), ORDER),
+    ("Min", 8, _fold(torch.minimum), ORDER),
+    ("Sum", 8, _fold(torch.add), WIDER),
+    ("BitwiseAnd", 18, torch.bitwise_and, BITS),
+    ("BitwiseOr", 18, torch.bitwise_or, BITS),
+    ("BitwiseXor", 18, torch.bitwise_xor, BITS),
+    ("BitwiseNot", 18, torch.bitwise_not, BITS),
+    ("Equal", 7, torch.eq, BITS),
+    ("Greater", 7, torch.gt, ORDER),
+    ("GreaterOrEqual", 12, torch.ge, ORDER),
+    ("Less", 7, torch.lt, ORDER),
+    ("LessOrEqual", 12, torch.le, ORDER),
+    ("And", 7, torch.logical_and, BITS),
+    ("Or", 7, torch.logical_or, BITS),
+    ("Xor", 7, torch.logical_xor, BITS),
+    ("Not", 1, torch.logical_not, BITS),
+    ("Where", 9, torch.where, BITS),
+    ("Exp", 6, torch.exp, WIDER),
+    ("Log", 6, torch.log, WIDER),
+    ("Sqrt", 6, torch.sqrt, WIDER),
+    ("Reciprocal", 6, torch.reciprocal, WIDER),
+    ("Floor", 6, torch.floor, WIDER),
+    ("Ceil", 6, torch.ceil, WIDER),
+    ("Round", 11, torch.round, WIDER),
+    ("Cos", 7, torch.cos, WIDER),
+    ("Sin", 7, torch.sin, WIDER),
+    ("Tan", 7, torch.tan, WIDER),
+    ("Acos", 7, torch.acos, WIDER),
+    ("Asin", 7, torch.asin, WIDER),
+    ("Atan", 7, torch.atan, WIDER),
+    ("Cosh", 9, torch.cosh, WIDER),
+    ("Sinh", 9, torch.sinh, WIDER),
+    ("Acosh", 9, torch.acosh, WIDER),
+    ("Asinh", 9, torch.asinh, WIDER),
+    ("Atanh", 9, torch.atanh, WIDER),
+    ("Tanh", 6, torch.tanh, WIDER),
+    ("Sigmoid", 6, torch.sigmoid, WIDER),
+    ("Relu", 6, torch.relu, WIDER),
+    ("HardSwish", 14, functional.hardswish, WIDER),
+    ("Mish", 18, functional.mish, WIDER),
+    ("Softsign", 1, functional.softsign, WIDER),
+):
+    direct(_op, _function, since=_since, detour=_detour)
+
+
+@kernel("Mod", since=10)
+def _mod(x: Tensor, y: Tensor, *, fmod: int = 0) -> Tensor:
+    """Remainder, with the sign of the divisor or, with *fmod*, of the dividend."""
+    if fmod:
+        return through_wider("Mod", torch.fmod, x, y)
+    if x.is_floating_point():
+        return _floor_mod(x, y)
+    return through_wider("Mod", torch.remainder, x, y)
+
+
+def _floor_mod(x: Tensor, y: Tensor) -> Tensor:
+    """Remainder of a division rounded down, at the signed zeros and infinities of ONNX."""
+    rest = torch.fmod(x, y)
+    moved = torch.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+    return torch.where(rest == 0, torch.copysign(rest, y), moved)
+
+
+@kernel("Pow", since=7)
+def _power(x: Tensor, y: Tensor) -> Tensor:
+    """Power, in the type of the base."""
+    if x.dtype == y.dtype and x.is_floating_point():
+        return torch.pow(x, y)
+    if x.is_floating_point():
+        common = torch.promote_types(x.dtype, y.dtype) if y.is_floating_point() else x.dtype
+        return torch.pow(x.to(common), y.to(common)).to(x.dtype)
+    if y.is_floating_point():
+        return torch.pow(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
+    exponent = y.to(torch.int64)
+    if torch.uint64 in (x.dtype, y.dtype) and x.dtype != y.dtype and (exponent < 0).any():
+        raise UnsupportedError(
+            f"Pow: given {describe(x, y)}; accepted: exponents from 0 to 2**63 - 1 for integers"
+        )
+    return torch.pow(x.to(torch.int64), exponent).to(x.dtype)
+
+
+@kernel("BitShift", since=11)
+def _bit_shift(x: Tensor, y: Tensor, *, direction: str) -> Tensor:
+    """Shift bits; a count out of range leaves what the extension of the sign gives."""
+    bits = 8 * x.element_size()
+    wide, count = x.to(torch.int64), y.to(torch.int64)
+    inside = (count >= 0) & (count < bits)
+    last = torch.where(inside, count, bits - 1)
+    if direction == "LEFT":
+        return torch.where(inside, torch.bitwise_left_shift(wide, last), 0).to(x.dtype)
+    if x.dtype == torch.uint64:
+        return torch.where(inside, _shift_unsigned(wide, last), 0).to(x.dtype)
+    shifted = torch.bitwise_right_shift(wide, last)
+    return torch.where(inside | (wide < 0), shifted, 0).to(x.dtype)
+
+
+def _shift_unsigned(x: Tensor, count: Tensor) -> Tensor:
+    """Shift the bits of an int64 to the right, zeros coming in."""
+    half = torch.bitwise_right_shift(x, 1) & torch.iinfo(torch.int64).max
+    return torch.where(count == 0, x, torch.bitwise_right_shift(half, (count - 1).clamp(min=0)))
+
+
+def _readable(x: Tensor) -> Tensor:
+    """Widen the types of 8 bits, which have few kernels."""
+    return x.to(torch.float32) if x.element_size() == 1 else x
+
+
+@kernel("IsInf", since=10)
+def _is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+    x = _readable(x)
+    if detect_negative and detect_positive:
+        return torch.isinf(x)
+    if detect_negative:
+        return torch.isneginf(x)
+    return torch.isposinf(x) if detect_positive else torch.zeros_like(x, dtype=torch.bool)
+
+
+def _check_floating(op_type: str, x: Tensor) -> None:
+    if not x.is_floating_point():
+        raise UnsupportedError(f"{op_type}: given {describe(x)}; accepted: floating-point types")
+
+
+@kernel("Erf", since=9)
+def _erf(x: Tensor) -> Tensor:
+    _check_floating("Erf", x)
+    return torch.erf(x)
+
+
+@kernel("Sign", since=9)
+def _sign(x: Tensor) -> Tensor:
+    """Sign; what is not a number stays so."""
+    if x.is_floating_point():
+        return torch.where(torch.isnan(x), x, torch.sign(x))
+    if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        return (x != 0).to(x.dtype)
+    return torch.sign(x)
+
+
+def _swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    return functional.silu(x) if alpha == 1 else x * torch.sigmoid(x * alpha)
+
+
+_ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+
+kernels(
+    (
+        ("Mean", 8, lambda *inputs: functools.reduce(torch.add, inputs) / len(inputs)),
+        ("IsNaN", 9, lambda x: torch.isnan(_readable(x))),
+        ("Identity", 1, lambda x: x),
+        # x itself in every type from 40 on
+        ("Softplus", 1, lambda x: functional.softplus(x, threshold=40)),
+        ("Elu", 6, lambda x, *, alpha=1.0: functional.elu(x, alpha)),
+        ("Celu", 12, lambda x, *, alpha=1.0: functional.celu(x, alpha)),
+        ("Selu", 6, lambda x, *, alpha=_ALPHA, gamma=_GAMMA: functional.elu(x, alpha) * gamma),
+        ("LeakyRelu", 6, lambda x, *, alpha=0.01: functional.leaky_relu(x, alpha)),
+        ("PRelu", 7, lambda x, slope: torch.where(x < 0, slope * x, x)),
+        ("ThresholdedRelu", 10, lambda x, *, alpha=1.0: torch.where(x > alpha, x, 0)),
+        ("HardSigmoid", 6, lambda x, *, alpha=0.2, beta=0.5: torch.clamp(x * alpha + beta, 0, 1)),
+        ("Gelu", 20, lambda x, *, approximate="none": functional.gelu(x, approximate=approximate)),
+        ("Swish", 24, _swish),
+        ("SwiGLU", 28, lambda gate, value, *, alpha=1.0: _swish(gate, alpha=alpha) * value),
+    )
+)
+
+
+@kernel("Shrink", since=9)
+def _shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+    """Zero between ``-lambd`` and *lambd*, shifted by *bias* towards zero elsewhere."""
+    _check_floating("Shrink", x)
+    return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, 0))
+
+
+@kernel("Clip", since=6)
+def _clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002 - attributes
+    """Limit to an interval; where it is empty, to its upper bound.
+
+    The bounds are attributes before opset 11: one out of the range of the type limits nothing.
+    """
+    range_ = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
+    low = None if isinstance(min, float) and min < range_.min else min
+    high = None if isinstance(max, float) and max > range_.max else max
+    return x if low is None and high is None else torch.clamp(x, low, high)
+
+
+# Largest value that rounds to a finite one, for the type that overflows to what is not a number.
+_OVERFLOW_E4M3FN = 464.0
+_E8M0 = torch.float8_e8m0fnu
+_FLOAT8 = (
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+)
+_NARROW = (torch.float16, torch.bfloat16, *_FLOAT8)
+
+
+@kernel("Cast", since=6)
+def _cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    return convert(x, dtype_of("Cast", to), saturate=saturate, round_mode=round_mode)
+
+
+@kernel("CastLike", since=15)
+def _cast_like(x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    return convert(x, target.dtype, saturate=saturate, round_mode=round_mode)
+
+
+@kernel("BitCast", since=26)
+def _bit_cast(x: Tensor, *, to: int) -> Tensor:
+    dtype = dtype_of("BitCast", to)
+    if dtype.itemsize != x.dtype.itemsize:
+        raise InvalidArgumentError(f"BitCast: {describe(x)} and {dtype} have different sizes")
+    return x.view(dtype)
+
+
+def convert(x: Tensor, dtype: torch.dtype, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    """Convert to a type, rounded once to the nearest, ties to even."""
+    if x.dtype == dtype:
+        return x
+    if dtype == _E8M0:
+        return _to_power_of_two(x, saturate=saturate, round_mode=round_mode)
+    if x.dtype == torch.float64 and dtype in _NARROW:
+        x = _to_odd_float32(x)
+    if dtype in _FLOAT8:
+        return _limit(x.to(torch.float32), dtype, saturate=saturate).to(dtype)
+    if x.dtype.is_complex and not dtype.is_complex:
+        raise UnsupportedError(f"Cast: given {describe(x)} to {dtype}; accepted: real types")
+    return x.to(dtype)
+
+
+def _limit(x: Tensor, dtype: torch.dtype, *, saturate: int) -> Tensor:
+    if saturate:
+        largest = torch.finfo(dtype).max
+        return x.clamp(-largest, largest)
+    if dtype == torch.float8_e4m3fn:
+        return torch.where(x.abs() > _OVERFLOW_E4M3FN, math.nan, x)
+    return x
+
+
+def _to_odd_float32(x: Tensor) -> Tensor:
+    """Convert float64 so that a second rounding, to a narrower type, gives the nearest value.
+
+    Rounding to odd: what is not exact is truncated and its last bit set [1]_.
+
+    References
+    ----------
+    .. [1] Boldo and Melquiond, *When double rounding is odd*, IMACS 2005.
+    """
+    near = x.to(torch.float32)
+    bits = near.view(torch.int32)
+    bits = bits - (near.abs().double() > x.abs()).to(torch.int32)
+    inexact = (near.double() != x) & ~torch.isnan(x)
+    return torch.where(inexact, (bits | 1).view(torch.float32), near)
+
+
+def _to_power_of_two(x: Tensor, *, saturate: int, round_mode: str) -> Tensor:
+    """Convert to float8e8m0, which holds an exponent only."""
+    if not saturate:
+        raise UnsupportedError(f"Cast: given {describe(x)} to {_E8M0}; accepted: saturate=1")
+    wide = x.to(torch.float64)
+    significand, exponent = torch.frexp(wide)  # 0.5 <= significand < 1
+    if round_mode == "down":
+        exponent = exponent - 1
+    else:
+        exact, middle = 0.5, 0.75
+        raised = significand > exact if round_mode == "up" else significand >= middle
+        exponent = exponent - 1 + raised.to(exponent.dtype)
+    biased = (exponent + 127).clamp(0, 254)
+    biased = torch.where(wide == 0, 0, torch.where(torch.isinf(wide), 254, biased))
+    return torch.where(torch.isnan(wide), 255, biased).to(torch.uint8).view(_E8M0)

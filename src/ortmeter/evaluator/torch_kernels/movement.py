@@ -1,0 +1,368 @@
+"""Shapes, cutting and joining, positions, padding, constants: nothing is computed."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evaluator.torch_kernels.registry import (
+    UnsupportedError,
+    as_list,
+    describe,
+    dtype_of,
+    kernel,
+    kernels,
+    non_negative,
+    positive_axes,
+    positive_axis,
+    same_bits,
+)
+
+
+def _integers(value: Any, like: Tensor) -> Tensor:
+    return torch.tensor(value, dtype=torch.int64, device=like.device)
+
+
+kernels(
+    (
+        ("Shape", 1, lambda x, *, start=0, end=None: _integers(x.shape[slice(start, end)], x)),
+        ("Size", 1, lambda x: _integers(math.prod(x.shape), x)),
+        ("Transpose", 1, lambda x, *, perm=None: x.permute(perm or [*reversed(range(x.ndim))])),
+        ("Tile", 6, lambda x, repeats: x.repeat(repeats.tolist())),
+        ("Concat", 4, lambda *inputs, axis: torch.cat(inputs, axis)),
+    )
+)
+kernel("Concat", until=3)(lambda *inputs, axis=1: torch.cat(inputs, axis))
+
+
+@kernel("Reshape")
+def _reshape(x: Tensor, shape: Any, *, allowzero: int = 0) -> Tensor:
+    """Reshape; 0 copies a dimension, or is 0 with *allowzero*; -1 is inferred."""
+    sizes = as_list(shape)
+    if 0 in sizes and not allowzero:
+        sizes = [size or x.shape[i] for i, size in enumerate(sizes)]
+    return x.reshape(sizes)
+
+
+@kernel("Flatten")
+def _flatten(x: Tensor, *, axis: int = 1) -> Tensor:
+    cut = positive_axis(axis, x.ndim)
+    return x.reshape(math.prod(x.shape[:cut]), math.prod(x.shape[cut:]))
+
+
+@kernel("Expand", since=8)
+def _expand(x: Tensor, shape: Tensor) -> Tensor:
+    """Broadcast, both ways."""
+    sizes = shape.tolist()
+    added = len(sizes) - x.ndim
+    kept = [-1 if size == 1 and i >= added else size for i, size in enumerate(sizes)]
+    return x.expand([-1] * -added + kept)
+
+
+@kernel("Squeeze")
+def _squeeze(x: Tensor, axes: Any = None) -> Tensor:
+    if axes is None:
+        return x.squeeze()
+    chosen = set(positive_axes(as_list(axes), x.ndim))
+    if any(x.shape[axis] != 1 for axis in chosen):
+        raise InvalidArgumentError(
+            f"Squeeze: given {describe(x)} and the axes {as_list(axes)}; accepted: axes of size 1"
+        )
+    return x.reshape([size for axis, size in enumerate(x.shape) if axis not in chosen])
+
+
+@kernel("Unsqueeze")
+def _unsqueeze(x: Tensor, axes: Any) -> Tensor:
+    wanted = as_list(axes)
+    rank = x.ndim + len(wanted)
+    inserted = set(positive_axes(wanted, rank))
+    sizes: Any = iter(x.shape)
+    return x.reshape([1 if axis in inserted else next(sizes) for axis in range(rank)])
+
+
+@kernel("Split", since=2)
+def _split(
+    x: Tensor,
+    split: Any = None,
+    *,
+    axis: int = 0,
+    num_outputs: int | None = None,
+    n_outputs: int,
+) -> tuple[Tensor, ...]:
+    """Cut along an axis in parts of the sizes given, or equal but the last."""
+    if split is not None:
+        return torch.split(x, as_list(split), axis)
+    size, count = x.shape[axis], num_outputs or n_outputs
+    part = -(-size // count)
+    return torch.split(x, [min(part, max(size - i * part, 0)) for i in range(count)], axis)
+
+
+@kernel("Slice")
+def _slice(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Tensor:
+    """Cut, by steps of either sign."""
+    first, last = as_list(starts), as_list(ends)
+    dims = range(len(first)) if axes is None else positive_axes(as_list(axes), x.ndim)
+    strides = [1] * len(first) if steps is None else as_list(steps)
+    index: list[Any] = [slice(None)] * x.ndim
+    reversed_dims = []
+    for dim, start, end, step in zip(dims, first, last, strides, strict=True):
+        if step > 0:
+            index[dim] = slice(start, end, step)
+        else:
+            index[dim] = _mirrored(x.shape[dim], start, end, step)
+            reversed_dims.append(dim)
+    x = x[tuple(index)]
+    return same_bits(torch.flip, x, reversed_dims) if reversed_dims else x
+
+
+def _mirrored(size: int, start: int, end: int, step: int) -> slice:
+    """Return the slice, of a positive step, of what a negative one takes from the end."""
+    taken = range(*slice(start, end, step).indices(size))
+    return slice(taken[-1], taken[0] + 1, -step) if taken else slice(0, 0)
+
+
+@kernel("DepthToSpace")
+def _depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    n, c, h, w = x.shape
+    depth = c // blocksize**2
+    if mode == "DCR":
+        blocks = x.reshape(n, blocksize, blocksize, depth, h, w).permute(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = x.reshape(n, depth, blocksize, blocksize, h, w).permute(0, 1, 4, 2, 5, 3)
+    return blocks.reshape(n, depth, h * blocksize, w * blocksize)
+
+
+@kernel("SpaceToDepth")
+def _space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    n, c, h, w = x.shape
+    blocks = x.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize)
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return blocks.permute(order).reshape(n, -1, h // blocksize, w // blocksize)
+
+
+@kernel("Gather")
+def _gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    axis = positive_axis(axis, x.ndim)
+    flat = non_negative(indices, x.shape[axis]).reshape(-1)
+    shape = x.shape[:axis] + indices.shape + x.shape[axis + 1 :]
+    return torch.index_select(x, axis, flat).reshape(shape)
+
+
+@kernel("GatherElements", since=11)
+def _gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+    places = non_negative(indices, x.shape[axis])
+    return same_bits(lambda t: torch.gather(t, axis, places), x)
+
+
+@kernel("GatherND", since=11)
+def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+    """Read slices at positions given by the last dimension of the indices."""
+    batches = [
+        torch.arange(size, device=x.device).reshape(
+            [-1 if i == axis else 1 for i in range(indices.ndim - 1)]
+        )
+        for axis, size in enumerate(x.shape[:batch_dims])
+    ]
+    places = [
+        non_negative(index, x.shape[batch_dims + i]) for i, index in enumerate(indices.unbind(-1))
+    ]
+    return x[(*batches, *places)]
+
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+@kernel("ScatterElements", since=11)
+def _scatter_elements(
+    x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
+) -> Tensor:
+    places = non_negative(indices, x.shape[axis])
+    if reduction == "none":
+        return same_bits(lambda t: torch.scatter(t, axis, places, _alike(updates, t)), x)
+    return torch.scatter_reduce(x, axis, places, updates, _REDUCTIONS[reduction])
+
+
+@kernel("Scatter", since=9)
+def _scatter(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0) -> Tensor:
+    return _scatter_elements(x, indices, updates, axis=axis)
+
+
+def _alike(updates: Tensor, x: Tensor) -> Tensor:
+    return updates if updates.dtype == x.dtype else updates.view(x.dtype)
+
+
+@kernel("ScatterND", since=11)
+def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
+    """Write slices at positions given by the last dimension of the indices."""
+    depth = indices.shape[-1]
+    outer, inner = x.shape[:depth], x.shape[depth:]
+    flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
+    for size, index in zip(outer, indices.unbind(-1), strict=True):
+        flat = flat * size + non_negative(index, size)
+    rows = x.reshape(outer.numel(), inner.numel())
+    places = flat.reshape(-1, 1).expand(-1, inner.numel())
+    values = updates.reshape(-1, inner.numel())
+    return _scatter_elements(rows, places, values, reduction=reduction).reshape(x.shape)
+
+
+@kernel("TensorScatter", since=24)
+def _tensor_scatter(
+    past: Tensor,
+    update: Tensor,
+    write_indices: Tensor | None = None,
+    *,
+    axis: int = -2,
+    mode: str = "linear",
+) -> Tensor:
+    """Write a block of each sample at its own place along an axis."""
+    dim = positive_axis(axis, past.ndim)
+    steps = torch.arange(update.shape[dim], device=past.device)
+    starts: Any = 0 if write_indices is None else write_indices.to(torch.int64).unsqueeze(1)
+    places = (starts + steps).expand(past.shape[0], -1)
+    if mode == "circular":
+        places = places.remainder(past.shape[dim])
+    elif bool((places >= past.shape[dim]).any()):
+        raise UnsupportedError(
+            f"TensorScatter: given {describe(past, update, write_indices)}; accepted: blocks "
+            "inside the cache, in the mode linear"
+        )
+    shape = [1] * past.ndim
+    shape[0], shape[dim] = places.shape
+    where = places.reshape(shape).expand(update.shape)
+    return same_bits(lambda t: torch.scatter(t, dim, where, _alike(update, t)), past)
+
+
+@kernel("Compress", since=9)
+def _compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
+    """Keep the slices along an axis, or the elements, for which the condition is true."""
+    places = torch.nonzero(condition).reshape(-1)
+    if axis is None:
+        return x.reshape(-1)[places]
+    return torch.index_select(x, axis, places)
+
+
+@kernel("NonZero", since=9)
+def _non_zero(x: Tensor) -> Tensor:
+    if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        x = x != 0
+    return torch.nonzero(x).t()
+
+
+@kernel("ReverseSequence", since=10)
+def _reverse_sequence(
+    x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_axis: int = 0
+) -> Tensor:
+    """Reverse the first elements of each sequence."""
+    time = torch.arange(x.shape[time_axis], device=x.device).unsqueeze(1)
+    steps = lengths.unsqueeze(0)
+    places = torch.where(time < steps, steps - 1 - time, time)
+    places = places if time_axis < batch_axis else places.t()
+    places = places.reshape(places.shape + (1,) * (x.ndim - 2)).expand(x.shape)
+    return same_bits(lambda t: torch.gather(t, time_axis, places), x)
+
+
+@kernel("Pad", since=2)
+def _pad(
+    x: Tensor, pads: Any, value: Any = None, axes: Any = None, *, mode: str = "constant"
+) -> Tensor:
+    """Pad all axes or some, by sizes of either sign."""
+    dims = range(x.ndim) if axes is None else positive_axes(as_list(axes), x.ndim)
+    fill = value.reshape(()).item() if isinstance(value, Tensor) else value or 0
+    sizes, count = as_list(pads), len(dims)
+    for dim, before, after in zip(dims, sizes[:count], sizes[count:], strict=True):
+        x = _crop(x, dim, before, after)
+        if before > 0 or after > 0:
+            x = _extend(x, dim, (max(before, 0), max(after, 0)), mode, fill)
+    return x
+
+
+def _crop(x: Tensor, dim: int, before: int, after: int) -> Tensor:
+    start = max(-before, 0)
+    stop = x.shape[dim] - max(-after, 0)
+    return x.narrow(dim, start, max(stop - start, 0)) if (start, stop) != (0, x.shape[dim]) else x
+
+
+def _extend(x: Tensor, dim: int, pads: tuple[int, int], mode: str, fill: float | bool) -> Tensor:
+    before, after = pads
+    if mode == "constant":
+        return torch.cat((_filled(x, dim, before, fill), x, _filled(x, dim, after, fill)), dim)
+    size = x.shape[dim]
+    places = torch.arange(-before, size + after, device=x.device)
+    return x.index_select(dim, _source(places, size, mode, x))
+
+
+def _filled(x: Tensor, dim: int, size: int, fill: float | bool) -> Tensor:
+    sizes = list(x.shape)
+    sizes[dim] = size
+    return torch.full(sizes, fill, dtype=x.dtype, device=x.device)
+
+
+def _source(places: Tensor, size: int, mode: str, x: Tensor) -> Tensor:
+    """Return the position inside that each padded position copies."""
+    if mode == "edge":
+        return places.clamp(0, size - 1)
+    if mode == "wrap":
+        return places.remainder(size)
+    if mode == "reflect":
+        period = max(2 * (size - 1), 1)
+        folded = places.remainder(period)
+        return torch.minimum(folded, period - folded).clamp(max=size - 1)
+    raise UnsupportedError(
+        f"Pad: given {describe(x)} and mode {mode!r}; accepted: constant, reflect, edge, wrap"
+    )
+
+
+@kernel("CenterCropPad", since=18)
+def _center_crop_pad(x: Tensor, shape: Tensor, *, axes: list[int] | None = None) -> Tensor:
+    """Cut or pad with zeros around the centre."""
+    dims = range(x.ndim) if axes is None else positive_axes(axes, x.ndim)
+    for dim, wanted in zip(dims, as_list(shape), strict=True):
+        missing = wanted - x.shape[dim]
+        if missing < 0:
+            x = x.narrow(dim, -missing // 2, wanted)
+        elif missing > 0:
+            x = _extend(x, dim, (missing // 2, missing - missing // 2), "constant", 0)
+    return x
+
+
+@kernel("ConstantOfShape", since=9)
+def _constant_of_shape(shape: Tensor, *, value: Tensor | None = None) -> Tensor:
+    sizes = shape.tolist()
+    if value is None:
+        return torch.zeros(sizes, device=shape.device)
+    return value.to(shape.device).reshape(()).expand(sizes).contiguous()
+
+
+@kernel("Range", since=11)
+def _range(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
+    """Return ``start + i * delta``, up to *limit* excluded."""
+    dtype = start.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        wide = dtype_of("Range", stash_type)
+        start, limit, delta = start.to(wide), limit.to(wide), delta.to(wide)
+    first, last, step = start.item(), limit.item(), delta.item()
+    exact = not start.is_floating_point()
+    count = -(-(last - first) // step) if exact else math.ceil((last - first) / step)
+    steps = torch.arange(max(int(count), 0), device=start.device, dtype=start.dtype)
+    return (steps * delta.reshape(()) + start.reshape(())).to(dtype)
+
+
+@kernel("EyeLike", since=9)
+def _eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+    kind = x.dtype if dtype is None else dtype_of("EyeLike", dtype)
+    ones = torch.ones(x.shape, device=x.device)
+    return torch.triu(torch.tril(ones, k), k).to(kind)
+
+
+@kernel("OneHot", since=9)
+def _one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
+    """Put the second value where the index is, the first elsewhere."""
+    size = int(depth.item())
+    dim = positive_axis(axis, indices.ndim + 1)
+    hot = non_negative(indices, size).unsqueeze(dim)
+    shape = [1] * hot.ndim
+    shape[dim] = size
+    places = torch.arange(size, device=indices.device).reshape(shape)
+    return values[(hot == places).to(torch.int64)]

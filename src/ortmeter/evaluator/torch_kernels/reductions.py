@@ -1,0 +1,175 @@
+"""Reductions, positions of extremes, sorting, accumulation along an axis."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ortmeter.evaluator.torch_kernels.registry import (
+    TensorFunction,
+    as_list,
+    kernel,
+    positive_axes,
+    positive_axis,
+)
+
+Reduce = Callable[[Tensor, tuple[int, ...], bool], Tensor]
+
+
+def _sum(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    return torch.sum(x, axes, keepdim=keepdim, dtype=x.dtype)
+
+
+def _mean(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    if x.is_floating_point():
+        return torch.mean(x, axes, keepdim=keepdim)
+    count = math.prod(x.shape[axis] for axis in axes)
+    return torch.div(_sum(x, axes, keepdim), count, rounding_mode="trunc").to(x.dtype)
+
+
+def _prod(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    for axis in sorted(axes, reverse=True):
+        x = torch.prod(x, axis, keepdim=keepdim, dtype=x.dtype)
+    return x
+
+
+def _extreme(function: TensorFunction, sign: int) -> Reduce:
+    def run(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+        if x.numel():
+            return function(x, axes, keepdim=keepdim)
+        shape = _sum(x.to(torch.float32), axes, keepdim).shape
+        return torch.full(shape, _least(x.dtype, sign), dtype=x.dtype, device=x.device)
+
+    return run
+
+
+def _least(dtype: torch.dtype, sign: int) -> Any:
+    """Return the value that the maximum (sign 1) or the minimum (sign -1) of nothing is."""
+    if dtype.is_floating_point:
+        return -sign * math.inf
+    if dtype == torch.bool:
+        return sign < 0
+    limits = torch.iinfo(dtype)
+    return limits.min if sign > 0 else limits.max
+
+
+def _sum_square(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    return _sum(x * x, axes, keepdim)
+
+
+def _l2(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    if x.is_floating_point():
+        norms: Tensor = torch.linalg.vector_norm(x, 2, axes, keepdim=keepdim)
+        return norms
+    return torch.sqrt(_sum_square(x, axes, keepdim).double()).to(x.dtype)
+
+
+def _log_sum(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    return torch.log(_floating(_sum(x, axes, keepdim))).to(x.dtype)
+
+
+def _log_sum_exp(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
+    return torch.logsumexp(_floating(x), axes, keepdim=keepdim).to(x.dtype)
+
+
+def _floating(x: Tensor) -> Tensor:
+    return x if x.is_floating_point() else x.double()
+
+
+def _register_reduction(op_type: str, reduce: Reduce) -> None:
+    """Register a reduction, whose axes were an attribute before they were an input."""
+
+    @kernel(op_type)
+    def run(
+        x: Tensor, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Tensor:
+        chosen = positive_axes([] if axes is None else as_list(axes), x.ndim)
+        if noop_with_empty_axes and not chosen:
+            return reduce(x.unsqueeze(-1), (x.ndim,), False)
+        return reduce(x, tuple(chosen or range(x.ndim)), bool(keepdims))
+
+
+for _op, _function in (
+    ("ReduceL1", lambda x, axes, keepdim: _sum(torch.abs(x), axes, keepdim)),
+    ("ReduceL2", _l2),
+    ("ReduceLogSum", _log_sum),
+    ("ReduceLogSumExp", _log_sum_exp),
+    ("ReduceMax", _extreme(torch.amax, 1)),
+    ("ReduceMean", _mean),
+    ("ReduceMin", _extreme(torch.amin, -1)),
+    ("ReduceProd", _prod),
+    ("ReduceSum", _sum),
+    ("ReduceSumSquare", _sum_square),
+):
+    _register_reduction(_op, _function)
+
+
+def _register_position(op_type: str, function: TensorFunction) -> None:
+    """Register ArgMax or ArgMin; among equals, the first or, if asked, the last position."""
+
+    @kernel(op_type)
+    def run(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
+        if not select_last_index:
+            return function(x, axis, keepdim=bool(keepdims))
+        found = function(x.flip(axis), axis, keepdim=bool(keepdims))
+        return x.shape[axis] - 1 - found
+
+
+_register_position("ArgMax", torch.argmax)
+_register_position("ArgMin", torch.argmin)
+
+
+@kernel("TopK")
+def _top_k(
+    x: Tensor,
+    k: Any,
+    *,
+    axis: int = -1,
+    largest: int = 1,
+    sorted: int = 1,  # noqa: A002 - name of the attribute
+) -> tuple[Tensor, Tensor]:
+    """Sort, stable: among equals ONNX takes the lowest position, which torch.topk does not."""
+    del sorted
+    count, descending = int(k), bool(largest)
+    found, positions = torch.sort(x, dim=axis, descending=descending, stable=True)
+    return found.narrow(axis, 0, count), positions.narrow(axis, 0, count)
+
+
+def _register_accumulation(op_type: str, since: int, function: TensorFunction, start: int) -> None:
+    @kernel(op_type, since=since)
+    def run(x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+        dim = positive_axis(int(axis), x.ndim)
+        x = x.flip(dim) if reverse else x
+        if exclusive:
+            first = torch.full_like(x.narrow(dim, 0, min(1, x.shape[dim])), start)
+            x = torch.cat((first, x.narrow(dim, 0, max(x.shape[dim] - 1, 0))), dim)
+        got = function(x, dim, dtype=x.dtype)
+        return got.flip(dim) if reverse else got
+
+
+_register_accumulation("CumSum", 11, torch.cumsum, 0)
+_register_accumulation("CumProd", 26, torch.cumprod, 1)
+
+
+@kernel("Unique", since=11)
+def _unique(
+    x: Tensor,
+    *,
+    axis: int | None = None,
+    sorted: int = 1,  # noqa: A002 - name of the attribute
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Distinct elements, or slices along an axis, with their first positions and their counts."""
+    dim = 0 if axis is None else axis
+    rows = x.reshape(-1) if axis is None else x
+    found, inverse, counts = torch.unique(rows, dim=dim, return_inverse=True, return_counts=True)
+    places = torch.arange(inverse.numel(), device=x.device)
+    first = torch.full_like(counts, inverse.numel())
+    first = first.scatter_reduce(0, inverse, places, "amin")
+    if sorted:
+        return found, first, inverse, counts
+    order = torch.argsort(first)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(order.numel(), device=x.device)
+    return found.index_select(dim, order), first[order], rank[inverse], counts[order]
