@@ -19,7 +19,7 @@ from ortmeter.evaluator import Evaluator, SessionExplanation, explain_session, t
 from ortmeter.evaluator.attribution_session import run_session
 from ortmeter.plotting import NodeNote, draw_model
 from ortmeter.report import Report
-from ortmeter.runtime.feeds.inputs import declared_inputs
+from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session

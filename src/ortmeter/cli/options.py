@@ -10,7 +10,7 @@ import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.feeds import read_feeds, shared_feeds
-from ortmeter.runtime.feeds.inputs import declared_inputs
+from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.sessions import MAX_THREADS
 

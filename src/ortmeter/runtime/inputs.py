@@ -1,29 +1,25 @@
-"""What the graph of a model declares about its inputs."""
+"""What the graph of a model declares about its inputs, and how much memory they may take."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import onnx
 
 from ortmeter.dtypes import numpy_dtype, short_name
 from ortmeter.errors import FeedError, InvalidArgumentError
-
-__all__ = ["Input", "declared_inputs", "resolve_shapes"]
+from ortmeter.runtime.graphs import walk_nodes
 
 
 @dataclass(frozen=True)
 class Input:
     """An input to be fed: initializers that are inputs too are left out.
 
-    Parameters
-    ----------
-    name : str
-        Name.
-    element_type : int
-        ONNX element type.
-    shape : tuple of int, str or None, or None
-        Sizes, names of the symbolic ones, None for those that have neither; None without a rank.
+    The shape holds sizes, names of the symbolic ones, None for those that have neither; it is None
+    without a rank.
     """
 
     name: str
@@ -49,13 +45,6 @@ class Input:
 
 
 def declared_inputs(model: onnx.ModelProto) -> list[Input]:
-    """List the inputs of a model that must be fed.
-
-    Raises
-    ------
-    FeedError
-        An input is not a dense tensor, or has an unknown type.
-    """
     given = {tensor.name for tensor in model.graph.initializer}
     given |= {tensor.values.name for tensor in model.graph.sparse_initializer}
     return [_describe(info) for info in model.graph.input if info.name not in given]
@@ -91,23 +80,7 @@ def resolve_shapes(
     dims: Mapping[str, int],
     shapes: Mapping[str, Sequence[int]],
 ) -> dict[str, tuple[int, ...]]:
-    """Choose the shape of each input.
-
-    Parameters
-    ----------
-    inputs : sequence of Input
-        What is declared.
-    dims : mapping of str to int
-        Sizes of the symbolic dimensions.
-    shapes : mapping of str to sequence of int
-        Whole shapes of some inputs; their symbolic dimensions hold for the others.
-
-    Raises
-    ------
-    FeedError
-        A name is unknown, a given shape contradicts the declared one or another size, or a
-        dimension has no size.
-    """
+    """Choose the shape of each input; the symbolic dimensions of one hold for the others."""
     _refuse_unknown("shape", shapes, [declared.name for declared in inputs])
     for sizes in (dims.values(), *shapes.values()):
         _refuse_other_than_sizes(sizes)
@@ -171,3 +144,91 @@ def _refuse_unresolved(
             f"{lacking} in {blank[0]}: give shapes={{name: shape}}, "
             f"or --shape {blank[0].name}=... on the command line"
         )
+
+
+# Operators whose output holds the elements of their first input.
+_KEEPS_ELEMENTS = {
+    "Cast",
+    "Expand",
+    "Flatten",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+}
+_GATHERS = {"Gather", "GatherElements", "ScatterElements"}
+
+
+def index_bounds(model: onnx.ModelProto) -> dict[str, int]:
+    """Find the smallest size of what is indexed by each input that is an index, an exclusive bound.
+
+    An input is one when it reaches the indices of a Gather, GatherElements or ScatterElements
+    through operators that keep its elements. The bound is 0 for an axis of unknown size.
+    """
+    shapes = _known_shapes(model)
+    origin = {info.name: info.name for info in model.graph.input}
+    bounds: dict[str, int] = {}
+    for node in walk_nodes(model.graph.node):
+        if node.op_type in _KEEPS_ELEMENTS and node.input and node.input[0] in origin:
+            origin[node.output[0]] = origin[node.input[0]]
+        elif node.op_type in _GATHERS and len(node.input) > 1 and node.input[1] in origin:
+            name = origin[node.input[1]]
+            bounds[name] = min(_indexed_size(node, shapes), bounds.get(name, 2**31))
+    return bounds
+
+
+def _known_shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
+    """Map each result to its sizes, 0 for those that are not known."""
+    tensors = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+    return {
+        info.name: [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        for info in (*model.graph.input, *model.graph.value_info)
+    } | tensors
+
+
+def _indexed_size(node: onnx.NodeProto, shapes: Mapping[str, list[int]]) -> int:
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    shape = shapes.get(node.input[0], [])
+    return max(shape[axis] if -len(shape) <= axis < len(shape) else 0, 0)
+
+
+_MEMBERSHIP = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def half_of_memory() -> int:
+    """Return half of the memory that this process may use, in bytes.
+
+    That of the machine, or less where a container or a scheduler of jobs sets a limit; 2 GiB where
+    the system does not tell.
+    """
+    if not hasattr(os, "sysconf"):
+        return 2**31
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min((machine, *_limits())) // 2
+
+
+def _limits() -> Iterator[int]:
+    """Limits of the control groups of this process, and of the groups that hold them."""
+    for group, name in _groups():
+        # A container often sees its own group as the root, under a path that it cannot see.
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):  # no limit, or none that is told
+                yield int((_GROUPS / folder / name).read_text(encoding="ascii"))
+
+
+def _groups() -> Iterator[tuple[PurePosixPath, str]]:
+    """Groups that limit memory, under the folder of the groups, and their file of the limit."""
+    try:
+        lines = _MEMBERSHIP.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        rank, kinds, path = [*line.split(":", 2), "", ""][:3]
+        group = PurePosixPath(path.strip("/"))
+        if rank == "0" and not kinds:  # version 2: one tree for everything
+            yield group, "memory.max"
+        elif "memory" in kinds.split(","):
+            yield "memory" / group, "memory.limit_in_bytes"

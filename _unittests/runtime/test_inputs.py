@@ -1,9 +1,11 @@
+"""Tests of ortmeter.runtime.inputs: the memory; the rest is seen in the feeds that are drawn."""
+
 import os
 
 import pytest
 
-from ortmeter.runtime.feeds import limits
-from ortmeter.runtime.feeds.limits import half_of_memory
+from ortmeter.runtime import inputs
+from ortmeter.runtime.inputs import half_of_memory
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 MIB = 2**20
@@ -43,11 +45,11 @@ def test_the_limits_of_the_groups_count(tmp_path, monkeypatch, membership, files
     for name, text in files.items():
         (groups / name).parent.mkdir(parents=True, exist_ok=True)
         (groups / name).write_text(text)
-    monkeypatch.setattr(limits, "_MEMBERSHIP", told)
-    monkeypatch.setattr(limits, "_GROUPS", groups)
+    monkeypatch.setattr(inputs, "_MEMBERSHIP", told)
+    monkeypatch.setattr(inputs, "_GROUPS", groups)
     assert half_of_memory() == expected // 2
 
 
 def test_a_system_without_groups_has_its_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "_MEMBERSHIP", tmp_path / "missing")
+    monkeypatch.setattr(inputs, "_MEMBERSHIP", tmp_path / "missing")
     assert half_of_memory() == MACHINE // 2
