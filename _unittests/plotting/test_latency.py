@@ -1,3 +1,5 @@
+import json
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -6,9 +8,9 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting import latency_plot
+from ortmeter.plotting import candidates_figure, latency_plot, speedup_plot
+from ortmeter.timing.claims import compare_ratio
 
-mpl.use("Agg")
 SIZES = [256, 512, 1024]
 CANDIDATES = ["one Gemm", "two Gemm", "_numpy", "torch, $TF32$ off"]
 
@@ -176,8 +178,11 @@ def change(column, value):
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (make_frame().drop(columns=["q1", "size"]), r"Columns \['size', 'q1'\] are missing"),
-        (make_frame().iloc[:0], "no row"),
+        (
+            make_frame().drop(columns=["q1", "size"]),
+            "candidate, size, q1, median and q3 are",
+        ),
+        (make_frame().iloc[:0], "0 rows"),
         (change("median", -1.0), "'median'.*-1"),
         (change("q1", float("nan")), "'q1'.*nan"),
         (change("q3", float("inf")), "'q3'.*inf"),
@@ -199,3 +204,102 @@ def test_bad_frames(frame, message):
 def test_bad_unit():
     with pytest.raises(InvalidArgumentError, match=r"'auto', 's', 'ms', 'µs'.*'hours'"):
         latency_plot(make_frame(), x="size", title="t", unit="hours")
+
+
+FRAME = pd.DataFrame(
+    {
+        "candidate": ["slow <one>", "fast"],
+        "median": [4e-3, 1e-3],
+        "q1": [3e-3, 0.5e-3],
+        "q3": [6e-3, 2e-3],
+        "steps": [5, 3],
+    }
+)
+
+
+def test_rows_are_sorted_and_tell_what_they_are():
+    found = candidates_figure(FRAME, title="All & more", details=["steps"], caption="one thread")
+    assert plt.get_fignums() == []
+    figure = json.loads(json.dumps(found.figure))
+    (bars,) = figure["data"]
+    assert bars["x"] == [1.0, 4.0]
+    assert bars["error_x"]["array"] == pytest.approx([1.0, 2.0])
+    assert bars["error_x"]["arrayminus"] == pytest.approx([0.5, 1.0])
+    assert bars["hovertext"] == [
+        "fast<br>1 ms (0.5 to 2)<br>steps: 3",
+        "slow &lt;one&gt;<br>4 ms (3 to 6)<br>steps: 5",
+    ]
+    assert figure["layout"]["yaxis"]["ticktext"] == ["fast", "slow &lt;one&gt;"]
+    assert figure["layout"]["title"]["text"] == "All &amp; more"
+    assert "ms" in figure["layout"]["xaxis"]["title"]["text"]
+    assert found.picture.startswith(b"\x89PNG")
+    assert "2 candidates" in found.alt
+
+
+@pytest.mark.parametrize(
+    ("frame", "details", "message"),
+    [
+        (FRAME.drop(columns="q1"), (), "candidate, q1, median and q3 are expected"),
+        (FRAME, ("flop",), "median, q3 and flop are expected"),
+        (FRAME.head(0), (), "with a row at least.*0 rows"),
+    ],
+)
+def test_a_frame_that_cannot_be_plotted_is_refused(frame, details, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        candidates_figure(frame, title="x", details=details)
+
+
+CLAIMS = [
+    compare_ratio("b", "a", 1.5, (1.2, 1.9)).at(size=256),
+    compare_ratio("c", "a", 0.9, (0.8, 1.0)).at(size=256),
+    compare_ratio("b", "a", 2.0, (1.8, 2.1)).at(size=512),
+]
+ONE = compare_ratio("b", "a", 1.0, (1.0, 1.0))
+
+
+@pytest.fixture
+def ax():
+    yield speedup_plot(CLAIMS, title="Speedup", caption="CPU")
+    plt.close("all")
+
+
+def test_points_and_whiskers_are_the_ratios_and_their_intervals(ax):
+    drawn = {}
+    for name, container in zip("bc", ax.containers, strict=True):
+        points, _, (bars,) = container
+        ends = [segment[:, 1].tolist() for segment in bars.get_segments()]
+        drawn[name] = list(zip(points.get_ydata().tolist(), ends, strict=True))
+    assert drawn["b"] == [
+        (1.5, pytest.approx([1.2, 1.9])),
+        (2.0, pytest.approx([1.8, 2.1])),
+    ]
+    assert drawn["c"] == [(0.9, pytest.approx([0.8, 1.0]))]
+
+
+def test_candidates_of_one_size_do_not_overlap(ax):
+    first = [container[0].get_xdata()[0] for container in ax.containers]
+    assert abs(first[0] - first[1]) > 0.1
+    assert all(abs(x) < 0.5 for x in first)
+
+
+def test_the_axes_say_what_is_better_and_over_what(ax):
+    assert ax.get_ylabel() == "speedup over a, higher is better"
+    assert ax.get_xlabel() == "size"
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["256", "512"]
+    assert ax.get_title(loc="left") == "Speedup"
+
+
+def test_too_few_samples_have_no_whisker():
+    ax = speedup_plot([compare_ratio("b", "a", 1.5, None)], title="")
+    _, _, (bars,) = ax.containers[0]
+    assert [segment[:, 1].tolist() for segment in bars.get_segments()] == [[1.5, 1.5]]
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [[], [ONE, compare_ratio("b", "c", 1.0, (1.0, 1.0))], [ONE.at(size=1), ONE.at(threads=1)]],
+)
+def test_one_baseline_and_one_axis_are_needed(claims):
+    with pytest.raises(InvalidArgumentError, match="Accepted: speedups over one baseline"):
+        speedup_plot(claims, title="")

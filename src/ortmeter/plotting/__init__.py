@@ -1,14 +1,11 @@
 """Drawings of models and plots of measurements."""
 
-from ortmeter.plotting.candidates import candidates_figure
 from ortmeter.plotting.drawing import Drawing
-from ortmeter.plotting.errors import error_plot
+from ortmeter.plotting.errors import error_plot, spread_plot
 from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.interactive import InteractiveFigure
-from ortmeter.plotting.latency import latency_plot
+from ortmeter.plotting.latency import candidates_figure, latency_plot, speedup_plot
 from ortmeter.plotting.profile import comparison_plot, node_plot, operator_plot, profile_notes
-from ortmeter.plotting.speedup import speedup_plot
-from ortmeter.plotting.spread import spread_plot
 from ortmeter.plotting.timeline import timeline_figure, timeline_plot
 
 __all__ = [

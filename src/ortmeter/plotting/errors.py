@@ -1,19 +1,28 @@
-"""Plot errors of candidates, row by row, beside what theory allows."""
+"""Plot errors and spreads beside what theory allows."""
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting._axes import GREY, add_legend, new_axes, plain, series_style
-from ortmeter.plotting._labels import clean, shorten
-from ortmeter.plotting._rows import finish, label_rows
+from ortmeter.plotting.axes import (
+    GREY,
+    add_legend,
+    clean,
+    finish,
+    finish_rows,
+    need_columns,
+    new_axes,
+    number,
+    plain,
+    series_style,
+    shorten,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-__all__ = ["error_plot"]
 
 _SPREAD = 0.5  # share of the height of a row that its candidates occupy
 
@@ -38,12 +47,10 @@ def error_plot(
         One row per case and candidate: columns *case*, *candidate*, *error*, and *bound* if the
         errors have one, all errors in one unit. A NaN or infinite value is not drawn. Other columns
         are ignored.
-    title : str
-        Title of the plot.
+    title, caption : str
+        Title of the plot, and the line below it: the provider, the number of threads.
     what, unit : str
         What the errors are and their unit, for the axis.
-    caption : str
-        Line below the title: the provider, the number of threads.
     ax : matplotlib.axes.Axes, optional
         Where to plot, a new figure by default.
 
@@ -69,7 +76,13 @@ def error_plot(
     'error (ulp), lower is better'
     >>> plt.close(ax.figure)
     """
-    _check(frame)
+    need_columns(frame, "case", "candidate", "error")
+    errors = frame[frame.columns.intersection(["error", "bound"])]
+    if (errors.min() < 0).any():
+        raise InvalidArgumentError(
+            "Errors and bounds are positive numbers or zero. The smallest ones are "
+            f"{errors.min().to_dict()}"
+        )
     own_figure = ax is None
     cases = list(dict.fromkeys(frame["case"]))
     names = list(dict.fromkeys(frame["candidate"]))
@@ -84,33 +97,104 @@ def error_plot(
         bounds = frame.groupby("case")["bound"].max()
         ax.plot(bounds, bounds.index.map(place), "|", color=GREY, markersize=16, markeredgewidth=2)
         caption = f"{caption}{', ' if caption else ''}grey bars: bound"
-    label_rows(ax, [shorten(clean(str(case))) for case in cases])
-    _scale(ax, frame)
+    _scale(ax, errors.to_numpy(float))
     ax.set(xlabel=f"{plain(what)} ({plain(unit)}), lower is better", ylabel="case")
     add_legend(ax, [str(name) for name in names], own_figure=own_figure)
-    return finish(ax, title, caption)
+    return finish_rows(ax, [shorten(clean(str(case))) for case in cases], title, caption)
 
 
-def _scale(ax: "Axes", frame: "pd.DataFrame") -> None:
+def _scale(ax: "Axes", values: np.ndarray) -> None:
     """Choose a logarithmic axis on which zero has a place."""
-    columns = frame.columns.intersection(["error", "bound"])
-    values = frame[columns].to_numpy(float)
     positive = values[np.isfinite(values) & (values > 0)]
     smallest = 10 ** np.floor(np.log10(positive.min())) if positive.size else 1.0
     ax.set_xscale("symlog", linthresh=smallest, linscale=0.4)
     ax.set_xlim(-0.1 * smallest, 2 * max(positive.max(initial=0), smallest))
 
 
-def _check(frame: "pd.DataFrame") -> None:
-    missing = [c for c in ("case", "candidate", "error") if c not in frame.columns]
-    if missing or frame.empty:
+def spread_plot(
+    frame: "pd.DataFrame",
+    *,
+    x: str,
+    title: str,
+    caption: str = "",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Plot the spread of the results of candidates, and its bound as a dashed line.
+
+    Both axes are logarithmic, but for the part of the spreads from 0 to 1 ulp, which is linear: a
+    candidate whose results are all the same is on the axis.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        One row per candidate and size: columns *candidate*, *x*, *spread* and *bound*, the last two
+        in ulp. A spread that is NaN says that there is none, because a result overflowed: a cross
+        at the top replaces it. An infinite bound is not drawn, one that all the candidates share
+        is grey. Other columns are ignored.
+    x : str
+        Column of the sizes, positive numbers.
+    title, caption, ax
+        As in :func:`error_plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, readable on a light and on a dark page.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A column is missing, the frame is empty, a size is not positive, a spread or a bound is
+        negative.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from matplotlib import pyplot as plt
+    >>> frame = pd.DataFrame(
+    ...     {"candidate": ["naive", "naive", "exact", "exact"], "size": [16, 1024] * 2,
+    ...      "spread": [3.0, 40.0, 0.0, 0.0], "bound": [30.0, 2000.0, 1.0, 1.0]})
+    >>> ax = spread_plot(frame, x="size", title="Spread of a sum")
+    >>> ax.get_ylabel()
+    'max - min (ulp), lower is better'
+    >>> plt.close(ax.figure)
+    """
+    need_columns(frame, "candidate", x, "spread", "bound")
+    if not (frame[x] > 0).all() or (frame["spread"] < 0).any() or not (frame["bound"] >= 0).all():
         raise InvalidArgumentError(
-            "Columns case, candidate and error are expected, with a row at least. Got "
-            f"{list(map(str, frame.columns))} and {len(frame)} rows"
+            f"Column {x} holds positive numbers, spread and bound hold positive numbers or zero. "
+            f"Their smallest values are {frame[[x, 'spread', 'bound']].min().to_dict()}"
         )
-    smallest = frame[frame.columns.intersection(["error", "bound"])].min()
-    if (smallest < 0).any():
-        raise InvalidArgumentError(
-            "Errors and bounds are positive numbers or zero. The smallest ones are "
-            f"{smallest.to_dict()}"
-        )
+    own_figure = ax is None
+    ax = new_axes(4.8) if ax is None else ax
+    names = list(dict.fromkeys(frame["candidate"]))
+    bounds = frame.groupby(x)["bound"]
+    common = len(names) > 1 and bool((bounds.min() == bounds.max()).all())
+    for rank, name in enumerate(names):
+        _draw(ax, frame[frame["candidate"] == name].sort_values(x), x, rank, common=common)
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("symlog", linthresh=1)
+    ax.set_ylim(bottom=-0.2)
+    # Eight ticks at most, the largest size included.
+    sizes = sorted(set(frame[x]))
+    ticks = sizes[:: -math.ceil(len(sizes) / 8)][::-1]
+    ax.set_xticks(ticks, [number(size) for size in ticks])
+    ax.minorticks_off()
+    ax.set(xlabel=plain(x), ylabel="max - min (ulp), lower is better")
+    add_legend(ax, [str(name) for name in names], own_figure=own_figure)
+    caption = f"{caption}{', ' if caption else ''}dashed: bound of the spread"
+    overflow = "; crosses: a result overflows" if frame["spread"].isna().any() else ""
+    return finish(ax, title, caption + overflow)
+
+
+def _draw(ax: "Axes", rows: "pd.DataFrame", x: str, rank: int, *, common: bool) -> None:
+    # Dashed lines are bounds; markers that coincide are still told apart by their sizes.
+    style = {**series_style(rank), "linestyle": "-", "markersize": max(9 - 1.5 * rank, 3)}
+    color = style["color"]
+    ax.errorbar(rows[x], rows["spread"], **style)
+    ax.plot(rows[x], rows["bound"], color=GREY if common else color, linestyle="--", linewidth=1)
+    lost = rows[rows["spread"].isna()]
+    if len(lost):
+        heights = [0.98 - 0.04 * rank] * len(lost)
+        place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False}
+        ax.plot(lost[x], heights, "x", color=color, **place)

@@ -3,11 +3,15 @@
 import base64
 import dataclasses
 import html
+import io
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["InteractiveFigure"]
+from ortmeter.plotting.axes import GREY
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _PLOTLY = "application/vnd.plotly.v1+json"
 # Nothing in the JSON can end the element that holds it.
@@ -15,6 +19,7 @@ _HTML = """<div class="ortmeter-figure">
 <img src="data:image/png;base64,{picture}" alt="{alt}" style="width:{width}px;max-width:100%">
 <script type="application/json">{figure}</script>
 </div>"""
+_CLEAR = "rgba(0,0,0,0)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,3 +68,46 @@ class InteractiveFigure:
             "text/html": self._repr_html_(),
             "text/plain": repr(self),
         }
+
+
+def escape(text: str) -> str:
+    """Escape a text for plotly, which reads some tags."""
+    return html.escape(text, quote=False)
+
+
+def layout(
+    title: str, caption: str, *, rows: Sequence[str], xlabel: str, ylabel: str
+) -> dict[str, Any]:
+    """Lay out rows of bars, the first one at the top, readable on a light and on a dark page."""
+    return {
+        "title": {"text": escape(title), "subtitle": {"text": escape(caption)}, "x": 0},
+        "height": 190 + 22 * len(rows),
+        "margin": {"l": 10, "r": 10, "t": 70, "b": 10},
+        "barmode": "overlay",
+        "font": {"color": GREY},
+        "paper_bgcolor": _CLEAR,
+        "plot_bgcolor": _CLEAR,
+        "modebar": {"bgcolor": _CLEAR, "color": GREY, "activecolor": GREY},
+        "hoverlabel": {"align": "left"},
+        "xaxis": {"title": {"text": xlabel}, "gridcolor": f"{GREY}4d", "automargin": True},
+        "yaxis": {
+            "title": {"text": ylabel},
+            "tickvals": list(range(len(rows))),
+            "ticktext": [escape(label) for label in rows],
+            "range": [len(rows) - 0.5, -0.5],
+            "showgrid": False,
+            "automargin": True,
+        },
+    }
+
+
+def draw_picture(ax: "Axes") -> bytes:
+    """Return a plot as a PNG image, at two pixels per unit of length of a page, and close it."""
+    from matplotlib import pyplot as plt
+
+    figure = ax.get_figure(root=True)
+    assert figure is not None  # it was just made
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+    plt.close(figure)
+    return buffer.getvalue()

@@ -1,35 +1,34 @@
-"""Plot the latency of several candidates."""
+"""Plot the latency of several candidates, and how many times faster they are than one of them."""
 
-import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting._axes import (
+from ortmeter.plotting.axes import (
+    GREY,
     add_legend,
-    add_titles,
+    finish,
+    need_columns,
     new_axes,
     number,
-    paint,
     plain,
     series_style,
+    shorten,
     wrap,
 )
+from ortmeter.plotting.interactive import InteractiveFigure, draw_picture, escape, layout
+from ortmeter.timing.claims import Claim
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-    from numpy.typing import NDArray
-
-__all__ = ["latency_plot"]
 
 STATISTICS = ("q1", "median", "q3")
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 AXES_WIDTH = 390  # points, about, in our own figure
+_SPREAD = 0.6  # share of the place of an x value that its candidates occupy
 
 
 def latency_plot(
@@ -53,13 +52,11 @@ def latency_plot(
         (quartiles), the last three in seconds. Other columns are ignored.
     x : str
         Column of the sizes, positive numbers; without it there is one row per candidate.
-    title : str
-        Title of the plot.
+    title, caption : str
+        Title of the plot, and the line below it: the machine, the provider, the number of threads.
     unit : {"auto", "s", "ms", "µs"}
         Unit of the plot; ``"auto"`` takes the largest one in which half of the medians are at
         least 1.
-    caption : str
-        Line below the title: the machine, the provider, the number of threads.
     ax : matplotlib.axes.Axes, optional
         Where to plot, a new figure by default.
 
@@ -93,53 +90,42 @@ def latency_plot(
         frame = frame.assign(**{x: 1})
     _check(frame, x)
     unit = _choose_unit(frame, unit)
-    series = list(_series(frame, x, UNITS[unit]))
+    names = list(frame["candidate"].unique())
     single = len(set(frame[x])) == 1
     own_figure = ax is None
     if ax is None:
-        ax = new_axes(1.8 + 0.4 * len(series) if single else 4.8)
+        ax = new_axes(1.8 + 0.4 * len(names) if single else 4.8)
+    for rank, name in enumerate(names):
+        rows = frame[frame["candidate"] == name].sort_values(x)
+        q1, medians, q3 = (rows[column].to_numpy(float) * UNITS[unit] for column in STATISTICS)
+        whiskers, style = [medians - q1, q3 - medians], series_style(rank)
+        if single:
+            ax.errorbar(medians, [rank], xerr=whiskers, capsize=4, **style)
+        else:
+            ax.errorbar(rows[x].to_numpy(float), medians, yerr=whiskers, capsize=3, **style)
     latency = f"median latency ({unit}), lower is better"
     if single:
-        _draw_rows(ax, series)
+        ax.set_yticks(range(len(names)), [wrap(str(name), 24) for name in names])
+        ax.set_ylim(len(names) - 0.5, -0.5)
+        ax.set_xlim(left=0)
         where = f", {plain(x)} = {number(frame[x].iloc[0])}" if x else ""
         ax.set(xlabel=latency, ylabel=f"candidate{where}")
     else:
-        _draw_lines(ax, series, sorted(frame[x].unique()))
+        _scale(ax, sorted(frame[x].unique()))
         ax.set(xlabel=plain(x), ylabel=latency)
-        add_legend(ax, [one.name for one in series], own_figure=own_figure)
-    add_titles(ax, title, caption)
-    paint(ax)
-    return ax
-
-
-@dataclasses.dataclass(frozen=True)
-class _Series:
-    """The latencies of a candidate in the unit of the plot, and how they are drawn."""
-
-    name: str
-    sizes: "NDArray[np.float64]"
-    medians: "NDArray[np.float64]"
-    whiskers: "NDArray[np.float64]"
-    style: dict[str, Any]
+        add_legend(ax, [str(name) for name in names], own_figure=own_figure)
+    return finish(ax, title, caption)
 
 
 def _check(frame: "pd.DataFrame", x: str) -> None:
-    missing = [name for name in ("candidate", x, *STATISTICS) if name not in frame.columns]
-    if missing:
-        raise InvalidArgumentError(
-            f"Columns {missing} are missing, the frame has {list(map(str, frame.columns))}"
-        )
-    if frame.empty:
-        raise InvalidArgumentError("There is nothing to plot: the frame has no row")
+    need_columns(frame, "candidate", *([x] if x else []), *STATISTICS)
     if frame["candidate"].isna().any():
         raise InvalidArgumentError("Column 'candidate' has no missing name, this one has")
     for name in (x, *STATISTICS):
-        values = frame[name]
-        valid = [isinstance(v, Real) and 0 < float(v) < math.inf for v in values]
-        if not all(valid):
-            wrong = values.iloc[valid.index(False)]
+        wrong = [v for v in frame[name] if not (isinstance(v, Real) and 0 < float(v) < math.inf)]
+        if wrong:
             raise InvalidArgumentError(
-                f"Column {name!r} holds finite positive numbers, it cannot hold {wrong!r}"
+                f"Column {name!r} holds finite positive numbers, it cannot hold {wrong[0]!r}"
             )
     unordered = frame[(frame["q1"] > frame["median"]) | (frame["median"] > frame["q3"])]
     if len(unordered):
@@ -163,35 +149,15 @@ def _choose_unit(frame: "pd.DataFrame", unit: str) -> str:
     return unit
 
 
-def _series(frame: "pd.DataFrame", x: str, factor: float) -> Iterator[_Series]:
-    for i, name in enumerate(frame["candidate"].unique()):
-        rows = frame[frame["candidate"] == name].sort_values(x)
-        q1, medians, q3 = (rows[column].to_numpy(dtype=float) * factor for column in STATISTICS)
-        sizes = rows[x].to_numpy(dtype=float)
-        yield _Series(
-            str(name), sizes, medians, np.array([medians - q1, q3 - medians]), series_style(i)
-        )
-
-
-def _draw_lines(ax: "Axes", series: list[_Series], sizes: list[float]) -> None:
+def _scale(ax: "Axes", sizes: list[float]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    for one in series:
-        ax.errorbar(one.sizes, one.medians, yerr=one.whiskers, capsize=3, **one.style)
     ax.set(xscale="log", yscale="log")
     ax.set_xticks(sizes, _spaced_labels(sizes))
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_minor_locator(NullLocator())
-
-
-def _draw_rows(ax: "Axes", series: list[_Series]) -> None:
-    for row, one in enumerate(series):
-        ax.errorbar(one.medians, [row], xerr=one.whiskers, capsize=4, **one.style)
-    ax.set_yticks(range(len(series)), [wrap(one.name, 24) for one in series])
-    ax.set_ylim(len(series) - 0.5, -0.5)
-    ax.set_xlim(left=0)
 
 
 def _spaced_labels(sizes: list[float]) -> list[str]:
@@ -205,3 +171,152 @@ def _spaced_labels(sizes: list[float]) -> list[str]:
         labels.append(label if fits else "")
         free_from = position + half_width if fits else free_from
     return labels
+
+
+def candidates_figure(
+    frame: "pd.DataFrame", *, title: str, details: Sequence[str] = (), caption: str = ""
+) -> InteractiveFigure:
+    """Plot the latency of candidates, one row each, with what distinguishes them at hand.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        One row per candidate: *candidate*, *median*, *q1* and *q3* (seconds).
+    details : sequence of str
+        Other columns, told when a row is pointed at.
+    title, caption
+        As in :func:`latency_plot`.
+
+    Returns
+    -------
+    InteractiveFigure
+        Bars at the medians, fastest first, with whiskers at the quartiles. Its picture is that of
+        :func:`latency_plot`.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A column is missing, or there is no row.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"candidate": ["a"], "median": [2e-3], "q1": [1e-3], "q3": [3e-3]})
+    >>> candidates_figure(frame, title="Candidates").figure["data"][0]["x"]
+    [2.0]
+    """
+    need_columns(frame, "candidate", *STATISTICS, *details)
+    ordered = frame.sort_values("median", kind="stable")
+    axes = latency_plot(ordered, title=title, unit="ms", caption=caption)
+    q1, median, q3 = (ordered[name].to_numpy(float) * UNITS["ms"] for name in STATISTICS)
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "marker": {"color": series_style(0)["color"]},
+        "x": median.tolist(),
+        "y": list(range(len(ordered))),
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": (q3 - median).tolist(),
+            "arrayminus": (median - q1).tolist(),
+        },
+        "hovertext": [_hint(row, details) for row in ordered.to_dict("records")],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+    rows = [shorten(str(name)) for name in ordered["candidate"]]
+    where = {"xlabel": "median latency (ms), lower is better", "ylabel": "candidate"}
+    figure = {"data": [bars], "layout": layout(title, caption, rows=rows, **where)}
+    alt = f"{title}: median latency of {len(ordered)} candidates, lower is better"
+    return InteractiveFigure(title, alt, figure, draw_picture(axes))
+
+
+def _hint(row: dict[Any, Any], details: Sequence[str]) -> str:
+    q1, median, q3 = (f"{row[name] * UNITS['ms']:.4g}" for name in STATISTICS)
+    lines = [str(row["candidate"]), f"{median} ms ({q1} to {q3})"]
+    lines += [f"{name}: {row[name]}" for name in details]
+    return "<br>".join(map(escape, lines))
+
+
+def speedup_plot(
+    claims: Sequence[Claim],
+    *,
+    title: str,
+    caption: str = "",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Plot how many times faster candidates are than one baseline, with the intervals.
+
+    The band around 1 is the minimum effect: a difference that lies in it is not worth a claim. A
+    point without whiskers has too few samples for an interval.
+
+    Parameters
+    ----------
+    claims : sequence of Claim
+        Speedups over one baseline; those of one place (a size, a type) are drawn side by side.
+    title, caption, ax
+        As in :func:`latency_plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes, readable on a light and on a dark page.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no speedup, or they have different baselines or axes.
+
+    Examples
+    --------
+    >>> from matplotlib import pyplot as plt
+    >>> from ortmeter.timing.claims import compare_ratio
+    >>> one = compare_ratio("one Gemm", "two Gemms", 1.2, (1.1, 1.3), where={"size": 256})
+    >>> ax = speedup_plot([one], title="One big Gemm or two smaller?")
+    >>> ax.get_ylabel(), ax.get_xlabel()
+    ('speedup over two Gemms, higher is better', 'size')
+    >>> plt.close(ax.figure)
+    """
+    baseline = _only({claim.baseline for claim in claims}, "baselines")
+    axes = _only({", ".join(claim.where) for claim in claims}, "axes")
+    places = list(dict.fromkeys(_place(claim) for claim in claims))
+    points = [(places.index(_place(claim)), claim) for claim in claims]
+    own_figure = ax is None
+    ax = new_axes(4.2) if ax is None else ax
+    effect = points[0][1].min_effect
+    ax.axhspan(1 / (1 + effect), 1 + effect, color=GREY, alpha=0.2, linewidth=0)
+    ax.axhline(1, color=GREY, linewidth=1)
+
+    names = list(dict.fromkeys(s.candidate for _, s in points))
+    for rank, name in enumerate(names):
+        mine = [(i, s) for i, s in points if s.candidate == name]
+        offset = _SPREAD * ((rank + 0.5) / len(names) - 0.5)
+        ratios = [s.ratio or math.nan for _, s in mine]
+        whiskers = list(zip(*(_whiskers(s) for _, s in mine), strict=True))
+        # The baseline keeps the first style: a candidate looks the same as in a plot of latencies.
+        style = {**series_style(rank + 1), "linestyle": "none"}
+        ax.errorbar([i + offset for i, _ in mine], ratios, yerr=whiskers, capsize=4, **style)
+    ax.set_xticks(range(len(places)), places)
+    ax.set_xlim(-0.5, len(places) - 0.5)
+    ax.set(xlabel=plain(axes), ylabel=f"speedup over {plain(baseline)}, higher is better")
+    add_legend(ax, names, own_figure=own_figure)
+    return finish(ax, title, caption)
+
+
+def _place(claim: Claim) -> str:
+    return ", ".join(map(str, claim.where.values()))
+
+
+def _whiskers(claim: Claim) -> tuple[float, float]:
+    if claim.ratio is None or claim.low is None or claim.high is None:
+        return 0.0, 0.0
+    return claim.ratio - claim.low, claim.high - claim.ratio
+
+
+def _only(found: set[str], what: str) -> str:
+    if len(found) != 1:
+        raise InvalidArgumentError(
+            f"claims have the {what} {sorted(found)}. Accepted: speedups over one baseline, along "
+            "one axis"
+        )
+    return found.pop()

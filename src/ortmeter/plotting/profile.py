@@ -7,16 +7,22 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting._axes import GREY, add_legend, new_axes, series_style
-from ortmeter.plotting._dot import NodeNote
-from ortmeter.plotting._rows import choose_unit, finish, group_small, label_rows, node_label
+from ortmeter.plotting.axes import (
+    GREY,
+    add_legend,
+    choose_unit,
+    finish_rows,
+    group_small,
+    new_axes,
+    node_label,
+    series_style,
+)
+from ortmeter.plotting.graph import NodeNote
 from ortmeter.profiling import Profile
 from ortmeter.runtime.graphs import walk_nodes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["comparison_plot", "node_plot", "operator_plot", "profile_notes"]
 
 
 def profile_notes(profile: Profile) -> dict[str | int, NodeNote]:
@@ -74,10 +80,8 @@ def operator_plot(
     ----------
     profile : Profile
         What to plot.
-    title : str
-        Title of the plot.
-    caption : str
-        Line below the title: the machine, the provider, the number of threads.
+    title, caption : str
+        Title of the plot, and the line below it: the machine, the provider, the number of threads.
     minimum : float
         Operators below this share of the total are one bar, *other*.
     ax : matplotlib.axes.Axes, optional
@@ -95,9 +99,9 @@ def operator_plot(
     """
     frame = profile.by_operator()
     labels = [f"{op} ({calls:g})" for op, calls in zip(frame["op"], frame["calls"], strict=True)]
-    ax = _bars(frame.set_axis(labels), minimum, ax)
+    ax, rows = _bars(frame.set_axis(labels), minimum, ax)
     ax.set_ylabel("operator (kernels per run)")
-    return finish(ax, title, caption)
+    return finish_rows(ax, rows, title, caption)
 
 
 def node_plot(
@@ -115,11 +119,9 @@ def node_plot(
     ----------
     profile : Profile
         What to plot.
-    title : str
-        Title of the plot.
     op : str, optional
         Keep the nodes of that operator.
-    caption, minimum, ax
+    title, caption, minimum, ax
         As in :func:`operator_plot`.
 
     Returns
@@ -139,9 +141,9 @@ def node_plot(
             raise InvalidArgumentError(f"op={op!r} did not run. Accepted: {', '.join(operators)}")
         frame = frame[frame["op"] == op]
     labels = [node_label(o, n) for o, n in zip(frame["op"], frame["name"], strict=True)]
-    ax = _bars(frame.set_axis(labels), minimum, ax)
+    ax, rows = _bars(frame.set_axis(labels), minimum, ax)
     ax.set_ylabel("node")
-    return finish(ax, title, caption)
+    return finish_rows(ax, rows, title, caption)
 
 
 def comparison_plot(
@@ -159,11 +161,9 @@ def comparison_plot(
     ----------
     merged : pandas.DataFrame
         What :func:`~ortmeter.profiling.merge_profiles` returned.
-    title : str
-        Title of the plot.
     names : sequence of str
         Names of the two profiles.
-    caption, ax
+    title, caption, ax
         As in :func:`operator_plot`.
     minimum : float
         Rows whose two times together are below this share of all of them are one row, *other*.
@@ -193,10 +193,9 @@ def comparison_plot(
         places = np.arange(len(shown)) + 0.4 * (rank - 0.5)
         color = series_style(rank)["color"]
         ax.barh(places, shown[column] * scale, height=0.38, color=color, label=name)
-    label_rows(ax, list(shown.index))
     ax.set(xlabel=f"median time per run ({unit}), lower is better", ylabel="node of either side")
     add_legend(ax, list(names), own_figure=own_figure)
-    return finish(ax, title, caption)
+    return finish_rows(ax, list(shown.index), title, caption)
 
 
 def _note(row: Any) -> NodeNote:
@@ -206,24 +205,16 @@ def _note(row: Any) -> NodeNote:
     return NodeNote("\n".join(lines), share=float(row.share))
 
 
-def _bars(frame: pd.DataFrame, minimum: float, ax: "Axes | None") -> "Axes":
-    """Plot one bar per row of a frame that has the columns median, q1 and q3 (µs)."""
+def _bars(frame: pd.DataFrame, minimum: float, ax: "Axes | None") -> tuple["Axes", list[str]]:
+    """Plot one bar per row of a frame with median, q1 and q3 (µs); return the labels too."""
     if frame.empty:
         raise InvalidArgumentError("No node ran in this profile: there is nothing to plot")
     shown = group_small(frame[["median", "q1", "q3"]].astype(float), ["median"], minimum)
     scale, unit = choose_unit(shown["median"].to_numpy())
     medians, q1, q3 = (shown[name].to_numpy() * scale for name in ("median", "q1", "q3"))
     ax = new_axes(1.4 + 0.3 * len(shown)) if ax is None else ax
-    color = series_style(0)["color"]
-    ax.barh(range(len(shown)), medians, color=color)
-    ax.errorbar(
-        medians,
-        range(len(shown)),
-        xerr=[medians - q1, q3 - medians],
-        fmt="none",
-        ecolor=GREY,
-        capsize=3,
-    )
-    label_rows(ax, list(shown.index))
+    places, whiskers = range(len(shown)), [medians - q1, q3 - medians]
+    ax.barh(places, medians, color=series_style(0)["color"])
+    ax.errorbar(medians, places, xerr=whiskers, fmt="none", ecolor=GREY, capsize=3)
     ax.set_xlabel(f"median time per run ({unit}), lower is better")
-    return ax
+    return ax, list(shown.index)

@@ -6,7 +6,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting._axes import (
+from ortmeter.plotting.axes import (
     GREY,
     add_legend,
     add_titles,

@@ -1,26 +1,34 @@
 """Plot when the kernels of a run were executed."""
 
+import dataclasses
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
-from ortmeter.plotting._axes import add_legend, new_axes
-from ortmeter.plotting._labels import clean, shorten
-from ortmeter.plotting._plotly import draw_picture, escape, layout
-from ortmeter.plotting._rows import finish, label_rows
-from ortmeter.plotting._run import Run, read_run
-from ortmeter.plotting.interactive import InteractiveFigure
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.plotting.axes import (
+    GREY,
+    OTHER,
+    US_PER_MS,
+    add_legend,
+    clean,
+    finish_rows,
+    new_axes,
+    node_label,
+    series_style,
+    shorten,
+)
+from ortmeter.plotting.interactive import InteractiveFigure, draw_picture, escape, layout
 from ortmeter.profiling import Profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["timeline_figure", "timeline_plot"]
-
 _YLABEL = "order of execution"
+_COLORED = 6  # operators that have a colour of their own
+_MAX_ROWS = 40
 
 
 def timeline_plot(
@@ -37,11 +45,9 @@ def timeline_plot(
     ----------
     profile : Profile
         What to plot.
-    title : str
-        Title of the plot.
     iteration : int, optional
         Run to plot, by default the steady run of median duration.
-    caption, ax
+    title, caption, ax
         As in :func:`operator_plot`.
 
     Returns
@@ -55,7 +61,7 @@ def timeline_plot(
     InvalidArgumentError
         The profile has no such run.
     """
-    return _plot(read_run(profile, iteration), title, caption, ax)
+    return _plot(_read_run(profile, iteration), title, caption, ax)
 
 
 def timeline_figure(
@@ -79,52 +85,89 @@ def timeline_figure(
     InvalidArgumentError
         The profile has no such run.
     """
-    run = read_run(profile, iteration)
-    alt = f"{title}: {len(run.events)} kernels in {len(run.labels)} rows, {run.duration:.3g} ms"
+    run = _read_run(profile, iteration)
+    alt = f"{title}: {len(run.kernels)} kernels in {len(run.labels)} rows, {run.duration:.3g} ms"
     figure = {"data": list(_traces(run)), "layout": _layout(run, title, caption)}
     return InteractiveFigure(title, alt, figure, draw_picture(_plot(run, title, caption, None)))
 
 
-def _plot(run: Run, title: str, caption: str, ax: "Axes | None") -> "Axes":
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """One run; its kernels have their row, colour and operator, or *other*, and times in ms."""
+
+    duration: float
+    kernels: pd.DataFrame
+    labels: list[str]
+    xlabel: str
+
+    def by_operator(self) -> Iterator[tuple[str, str, pd.DataFrame]]:
+        """Iterate over the operators that have a colour, this colour and their kernels."""
+        for rank, name in enumerate(self.kernels["shown"].unique()):
+            color = GREY if name == OTHER else str(series_style(rank)["color"])
+            yield name, color, self.kernels[self.kernels["shown"] == name]
+
+
+def _read_run(profile: Profile, iteration: int | None) -> _Run:
+    runs = profile.by_iteration().set_index("iteration")
+    wanted = iteration
+    if iteration is None:  # the steady run of median duration
+        durations = runs.loc[runs["steady"], "duration"].sort_values()
+        wanted = int(durations.index[len(durations) // 2]) if len(durations) else None
+    if wanted is None or wanted not in runs.index:
+        raise InvalidArgumentError(
+            f"iteration={iteration} is not in this profile, which has {len(runs)} complete runs"
+        )
+    events = profile.events[profile.events["iteration"] == wanted]
+    column = "name" if events["name"].nunique() <= _MAX_ROWS else "op"
+    first = events.drop_duplicates(column)
+    operators = events["op"].astype(str)
+    totals = events["self_duration"].groupby(operators).sum()
+    kernels = events.assign(
+        begin=(events["start"] - runs["start"][wanted]) / US_PER_MS,
+        length=events["duration"] / US_PER_MS,
+        row=pd.factorize(events[column])[0],
+        shown=operators.where(operators.isin(totals.nlargest(_COLORED).index), OTHER),
+    )
+    return _Run(
+        float(runs["duration"][wanted]) / US_PER_MS,
+        kernels,
+        [node_label(op, name) for op, name in zip(first["op"], first[column], strict=True)],
+        f"time since the start of run {wanted} (ms)",
+    )
+
+
+def _plot(run: _Run, title: str, caption: str, ax: "Axes | None") -> "Axes":
     own_figure = ax is None
     ax = new_axes(1.6 + 0.22 * len(run.labels)) if ax is None else ax
     for name, color, mine in run.by_operator():
-        ax.barh(run.row[mine], run.length[mine], left=run.start[mine], color=color, label=name)
-    label_rows(ax, run.labels)
+        ax.barh(mine["row"], mine["length"], left=mine["begin"], color=color, label=name)
     ax.set_xlim(0, run.duration)
     ax.set(xlabel=run.xlabel, ylabel=_YLABEL)
-    add_legend(ax, list(dict.fromkeys(run.operator)), own_figure=own_figure)
-    return finish(ax, title, caption)
+    add_legend(ax, list(run.kernels["shown"].unique()), own_figure=own_figure)
+    return finish_rows(ax, run.labels, title, caption)
 
 
-def _traces(run: Run) -> Iterator[dict[str, Any]]:
-    hints = np.array([_hint(event) for event in run.events.to_dict("records")], dtype=np.object_)
+def _traces(run: _Run) -> Iterator[dict[str, Any]]:
     for name, color, mine in run.by_operator():
         yield {
             "type": "bar",
             "orientation": "h",
             "name": escape(name),
             "marker": {"color": color},
-            "base": run.start[mine].tolist(),
-            "x": run.length[mine].tolist(),
-            "y": run.row[mine].tolist(),
+            "base": mine["begin"].tolist(),
+            "x": mine["length"].tolist(),
+            "y": mine["row"].tolist(),
             "width": 0.8,
-            "hovertext": hints[mine].tolist(),
+            "hovertext": [_hint(event) for event in mine.to_dict("records")],
             "hovertemplate": "%{hovertext}<br>starts at %{base:.3f} ms<extra></extra>",
         }
 
 
-def _layout(run: Run, title: str, caption: str) -> dict[str, Any]:
+def _layout(run: _Run, title: str, caption: str) -> dict[str, Any]:
     found = layout(title, caption, rows=run.labels, xlabel=run.xlabel, ylabel=_YLABEL)
     found["xaxis"]["range"] = [0, run.duration]
-    found["legend"] = {
-        "orientation": "h",
-        "xref": "container",
-        "yref": "container",
-        "x": 0,
-        "y": 0,
-        "yanchor": "bottom",
-    }
+    place = {"xref": "container", "yref": "container", "x": 0, "y": 0, "yanchor": "bottom"}
+    found["legend"] = {"orientation": "h", **place}
     return found
 
 

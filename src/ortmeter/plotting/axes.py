@@ -1,22 +1,15 @@
-"""What the plots have in common: colours, legend, titles."""
+"""What the plots have in common: colours, legend, titles, rows of bars, short texts."""
 
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+import numpy as np
 
-__all__ = [
-    "GREY",
-    "add_legend",
-    "add_titles",
-    "new_axes",
-    "number",
-    "paint",
-    "plain",
-    "series_style",
-    "wrap",
-]
+from ortmeter.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 # Okabe and Ito's colours, told apart by colour-blind readers, without the two palest.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1")
@@ -24,6 +17,8 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 # As far from white as from the near black of dark pages: 4.5 to 1 and 4.1 to 1.
 GREY = "#767676"
+OTHER = "other"
+US_PER_MS = 1e3
 _SHORT_NAME = 18  # letters: three of them fit side by side
 
 
@@ -36,8 +31,17 @@ def new_axes(height: float) -> "Axes":
     return ax
 
 
+def need_columns(frame: "pd.DataFrame", *names: str) -> None:
+    """Check that a frame has these columns and a row."""
+    if frame.empty or not set(names) <= set(frame.columns):
+        raise InvalidArgumentError(
+            f"Columns {', '.join(names[:-1])} and {names[-1]} are expected, with a row at least. "
+            f"Got {list(map(str, frame.columns))} and {len(frame)} rows"
+        )
+
+
 def series_style(rank: int) -> dict[str, Any]:
-    """Return colour, marker and line of the candidate of that rank."""
+    """Colour, marker and line of the candidate of that rank."""
     return {
         "color": _COLORS[rank % len(_COLORS)],
         "marker": _MARKERS[rank % len(_MARKERS)],
@@ -86,8 +90,52 @@ def paint(ax: "Axes") -> None:
     ax.grid(color=GREY, alpha=0.3, linewidth=0.6)
 
 
+def finish(ax: "Axes", title: str, caption: str) -> "Axes":
+    """Write the titles and paint."""
+    add_titles(ax, title, caption)
+    paint(ax)
+    return ax
+
+
+def finish_rows(ax: "Axes", labels: list[str], title: str, caption: str) -> "Axes":
+    """Write the label of each row, the first one at the top; the grid helps to read lengths."""
+    ax.set_yticks(range(len(labels)), [plain(label) for label in labels], fontsize=9)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    finish(ax, title, caption)
+    ax.grid(axis="y", visible=False)
+    ax.set_axisbelow(True)
+    return ax
+
+
+def group_small(frame: "pd.DataFrame", columns: list[str], minimum: float) -> "pd.DataFrame":
+    """Sort by the sum of the columns; rows below a share of the total become one, the last.
+
+    The index is the label of the row. A single small row keeps its name.
+    """
+    import pandas as pd
+
+    totals = frame[columns].sum(axis=1).to_numpy()
+    order = np.argsort(-totals, kind="stable")
+    small = totals[order] < minimum * totals.sum()
+    if np.count_nonzero(small) < 2:  # noqa: PLR2004 - a group
+        return frame.iloc[order]
+    other = frame.iloc[order[small]][columns].sum(min_count=1)
+    label = f"{OTHER} ({np.count_nonzero(small)})"
+    shown: pd.DataFrame = pd.concat([frame.iloc[order[~small]], other.to_frame(label).T])
+    return shown
+
+
+def choose_unit(microseconds: np.ndarray) -> tuple[float, str]:
+    """Choose the unit of durations: the factor and the name."""
+    return (1 / US_PER_MS, "ms") if np.nanmax(microseconds) >= US_PER_MS else (1.0, "µs")
+
+
+def node_label(op: str, name: str) -> str:
+    """Name a node, with its operator unless the name tells it."""
+    return shorten(clean(name if op in name else f"{op} {name}"), 30)
+
+
 def number(value: float) -> str:
-    """Write a size."""
     return str(int(value)) if value == int(value) else f"{value:g}"
 
 
@@ -99,3 +147,13 @@ def wrap(text: str, width: int) -> str:
 def plain(text: str) -> str:
     """Escape the signs that matplotlib would read as a formula."""
     return str(text).replace("$", r"\$")
+
+
+def clean(text: str) -> str:
+    """Replace what cannot be printed (control, bidirectional override, invalid in XML)."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def shorten(text: str, limit: int = 40) -> str:
+    """Cut a text to *limit* characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
