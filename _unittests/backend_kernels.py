@@ -6,9 +6,8 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from ortmeter.backend.kernels.compiler import compile_library
-from ortmeter.backend.kernels.expression import Expression
+from ortmeter.backend.kernels.expression import Expression, Literal, Step
 from ortmeter.backend.kernels.sources import DOMAIN, cpu_source
-from ortmeter.backend.kernels.steps import Literal, Step
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.sessions import make_session

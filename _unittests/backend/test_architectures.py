@@ -10,7 +10,7 @@ import torch
 from backend_expectations import ANY_LENGTH, EXPECTED, PRIMITIVES
 from backend_models import ARCHITECTURES, BATCH, LENGTH, tensors
 
-from ortmeter.backend import LEVELS, OrtBackend, building, explain, weights
+from ortmeter.backend import LEVELS, OrtBackend, explain, session, weights
 
 CASES = [(name, how) for name, model in ARCHITECTURES.items() for how in model.attentions]
 FUSED = "default+onnxruntime"
@@ -58,7 +58,7 @@ def exported_once():
 
     The matrices of a model of a real size are not: they are too large.
     """
-    export, done = building.export_graph, {}
+    export, done = session.export_graph, {}
 
     def export_once(module, arguments, opset):
         if module not in done:
@@ -66,7 +66,7 @@ def exported_once():
         return dataclasses.replace(done[module], model=done[module].model.clone())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(building, "export_graph", export_once)
+        patch.setattr(session, "export_graph", export_once)
         patch.setattr(weights, "SMALL_BYTES", 256)
         yield
 

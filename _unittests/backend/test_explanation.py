@@ -40,14 +40,14 @@ def test_each_graph_is_explained():
 
 def test_the_agreement_is_measured(monkeypatch):
     """A wrong kernel is seen: the session computes another function."""
-    from ortmeter.backend import building
+    from ortmeter.backend import session
 
     def wrong(session, provider, **options):
         call = original(session, provider, **options)
         return lambda tensors: [result * 1.5 for result in call(tensors)]
 
-    original = building.call_on_tensors
-    monkeypatch.setattr(building, "call_on_tensors", wrong)
+    original = session.call_on_tensors
+    monkeypatch.setattr(session, "call_on_tensors", wrong)
     explanation = explain(nn.ReLU(), X)
     assert explanation.graphs[0].discrepancy.abs == pytest.approx(X.max().item() / 2)
     assert explanation.discrepancy.abs == pytest.approx(X.max().item() / 2)

@@ -1,12 +1,17 @@
+"""Exports: inputs, outputs that torch makes, what is refused, and no noise."""
+
 import copy
+import logging
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from ortmeter.backend import FallbackWarning, OrtBackend, export
-from ortmeter.backend.export import export_graph
+from ortmeter.backend import FallbackWarning, OrtBackend, UnsupportedGraphError, export
+from ortmeter.backend.errors import quiet
+from ortmeter.backend.export import export_graph, plan_outputs
 
 X = torch.arange(12.0).reshape(3, 4)
 
@@ -121,3 +126,105 @@ def test_shifts_that_keep_their_type_are_exported():
         got = torch.compile(lambda x: (x << 2) + (x >> 3), backend=backend)(x)
     np.testing.assert_array_equal(got.numpy(), (x.numpy() << 2) + (x.numpy() >> 3))
     assert len(backend.graphs) == 1
+
+
+def planned(function, *arguments):
+    """Trace a function, return the plan of its outputs."""
+    plans = []
+
+    def plan(module, _):
+        plans.append(plan_outputs(module))
+        return module.forward
+
+    torch.compile(function, backend=plan)(*arguments)
+    return plans[0]
+
+
+def two_results(x):
+    return x + 1, x * 2
+
+
+def a_result_and_its_view(x):
+    y = x + 1
+    return y.t(), y
+
+
+def views_of_a_hidden_result(x):
+    y = x + 1
+    return y[0], y[1:]
+
+
+def views_and_a_result(x):
+    return x.t(), x + 1, x[0]
+
+
+def what_has_nothing_to_do(x):
+    return x.contiguous(), x.float().as_strided((2,), (1,))
+
+
+@pytest.mark.parametrize(
+    ("function", "names", "is_made"),
+    [
+        (two_results, ["add", "mul"], False),
+        (a_result_and_its_view, ["y"], True),
+        (views_of_a_hidden_result, ["y"], True),
+        (what_has_nothing_to_do, [], True),
+        (views_and_a_result, ["add"], True),
+    ],
+)
+def test_onnx_computes_results_and_torch_makes_views(function, names, is_made):
+    computed, make = planned(function, X)
+    assert [node.name for node in computed] == names
+    assert (make is not None) is is_made
+
+
+def test_outputs_are_made_in_order():
+    _, make = planned(views_and_a_result, X)
+    result = X + 1
+    first, second, third = make(X, result)
+    assert second is result
+    assert torch.equal(first, X.t())
+    assert third.data_ptr() == first.data_ptr() == X.data_ptr()
+
+
+def view_of_what_is_not_contiguous(x):
+    y = x.t() + 1
+    return y, y.t()
+
+
+def memory_shared_by_an_unknown_operator(x):
+    return torch.real(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (view_of_what_is_not_contiguous, "add: an output is a view.*not contiguous"),
+        (memory_shared_by_an_unknown_operator, "real: an output shares memory through it"),
+    ],
+)
+def test_memory_shared_in_another_way_is_refused(function, message):
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message) as caught:
+        planned(function, X)
+    assert isinstance(caught.value.inner_exception, UnsupportedGraphError)
+
+
+def test_the_exporter_is_silent_inside_only(caplog):
+    exporter, other = logging.getLogger("torch.onnx._internal"), logging.getLogger("other")
+    with quiet():
+        warnings.warn("inside", FutureWarning, stacklevel=1)
+        exporter.warning("inside")
+        other.warning("other")
+        exporter.error("an error")
+    exporter.warning("outside")
+    assert [record.message for record in caplog.records] == ["other", "an error", "outside"]
+    with pytest.warns(FutureWarning, match="outside"):
+        warnings.warn("outside", FutureWarning, stacklevel=1)
+
+
+def test_levels_come_back_after_an_error():
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    with pytest.raises(ZeroDivisionError), quiet():
+        raise ZeroDivisionError
+    assert logger.level == level

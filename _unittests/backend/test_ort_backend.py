@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch._dynamo.backends import registry
 
-from ortmeter.backend import OrtBackend, building, compile_graph, explain
+from ortmeter.backend import OrtBackend, compile_graph, explain, session
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 from ortmeter.runtime.providers import usable_providers
 
@@ -27,8 +27,8 @@ def sessions(monkeypatch):
         seen.append(options)
         return original(model, **options)
 
-    original = building.make_session
-    monkeypatch.setattr(building, "make_session", make_session)
+    original = session.make_session
+    monkeypatch.setattr(session, "make_session", make_session)
     return seen
 
 

@@ -15,11 +15,9 @@ from backend_kernels import BOOL, F16, F32, F64, kernel_model, number, step, una
 
 from ortmeter.backend import OrtBackend
 from ortmeter.backend.errors import KernelError
-from ortmeter.backend.kernels import nvrtc
-from ortmeter.backend.kernels.compiler import compile_library
-from ortmeter.backend.kernels.expression import Expression
-from ortmeter.backend.kernels.nvrtc import compile_device, find_nvrtc
-from ortmeter.backend.kernels.operators import OPERATORS
+from ortmeter.backend.kernels import compiler
+from ortmeter.backend.kernels.compiler import compile_device, compile_library, find_nvrtc
+from ortmeter.backend.kernels.expression import OPERATORS, Expression
 from ortmeter.backend.kernels.sources import cuda_device_source, cuda_host_source
 
 BF16 = ir.DataType.BFLOAT16
@@ -61,7 +59,7 @@ def test_every_operator_compiles(dtype, architecture):
 
 @needs_nvcc
 def test_nvcc_stands_for_nvrtc(monkeypatch):
-    monkeypatch.setattr(nvrtc, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(compiler, "find_nvrtc", lambda: None)
     cubin = compile_device(cuda_device_source([GATE, unary("Tanh", F16)]), "sm_90")
     assert cubin.startswith(b"\x7fELF")
     assert b"kernel_1" in cubin
@@ -78,12 +76,12 @@ def test_a_refusal_says_why():
 @needs_nvrtc
 def test_device_code_is_compiled_once(monkeypatch):
     first = compile_device(cuda_device_source([GATE]), "sm_90")
-    monkeypatch.setattr(nvrtc, "_compile", None)
+    monkeypatch.setattr(compiler, "_run_nvrtc", None)
     assert compile_device(cuda_device_source([GATE]), "sm_90") == first
 
 
 def test_without_a_compiler_of_device_code(monkeypatch, tmp_path):
-    monkeypatch.setattr(nvrtc, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(compiler, "find_nvrtc", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(KernelError, match="tried NVRTC and nvcc.*nvidia-cuda-nvrtc"):
         compile_device(cuda_device_source([GATE]), "sm_90")

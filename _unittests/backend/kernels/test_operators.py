@@ -19,8 +19,7 @@ from backend_kernels import (
 from scipy import special
 
 from ortmeter.backend.kernels.compiler import compile_library
-from ortmeter.backend.kernels.expression import Expression
-from ortmeter.backend.kernels.operators import MICROSOFT, OPERATORS
+from ortmeter.backend.kernels.expression import MICROSOFT, OPERATORS, Expression
 from ortmeter.backend.kernels.sources import cpu_source
 
 SIZE = 20_000

@@ -9,13 +9,11 @@ import pytest
 from backend_kernels import F16, F32, number, step, unary
 
 from ortmeter.backend.errors import KernelError
-from ortmeter.backend.kernels import library as building
+from ortmeter.backend.kernels import library as libraries
 from ortmeter.backend.kernels.compiler import compile_library
-from ortmeter.backend.kernels.expression import Expression
-from ortmeter.backend.kernels.library import build_library
-from ortmeter.backend.kernels.operators import MICROSOFT
+from ortmeter.backend.kernels.expression import MICROSOFT, Expression
+from ortmeter.backend.kernels.library import build_library, check_library
 from ortmeter.backend.kernels.sources import cpu_source
-from ortmeter.backend.kernels.trial import check_library
 from ortmeter.runtime.providers import Provider
 
 CPU = Provider("cpu")
@@ -69,7 +67,7 @@ def test_a_wrong_library_is_refused(right, wrong):
 
 def test_the_wrong_kernel_is_named(monkeypatch):
     source = cpu_source([SCALED]).replace("exponential(x0)", "x0")
-    monkeypatch.setattr(building, "cpu_source", lambda _: source)
+    monkeypatch.setattr(libraries, "cpu_source", lambda _: source)
     with pytest.raises(KernelError, match=f"{SCALED.name}_got:float32 is wrong: .* expected"):
         build_library([SCALED], CPU)
 
@@ -89,7 +87,7 @@ def test_numbers_that_are_not_finite_pass():
 
 
 def test_a_trial_that_takes_too_long_fails(monkeypatch, tmp_path):
-    monkeypatch.setattr("ortmeter.backend.kernels.trial._TIMEOUT_S", 0.01)
+    monkeypatch.setattr("ortmeter.backend.kernels.library._TIMEOUT_S", 0.01)
     with pytest.raises(KernelError, match="timed out"):
         build_library([GATE], CPU)
     monkeypatch.undo()

@@ -9,44 +9,16 @@
     print(backend.graphs[0])
 """
 
+import lazy_loader
+
 from ortmeter.optional import import_optional
 
-for _name in ("torch", "onnx_ir", "onnxscript"):
-    import_optional(_name, "torch")
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-from ortmeter.backend.errors import (  # noqa: E402
-    FallbackWarning,
-    KernelError,
-    KernelWarning,
-    UnsupportedGraphError,
-)
-from ortmeter.backend.explanation import Explanation, explain  # noqa: E402
-from ortmeter.backend.levels import (  # noqa: E402
-    LEVELS,
-    Level,
-    Optimized,
-    apply_level,
-    optimize_model,
-    parse_level,
-)
-from ortmeter.backend.ort_backend import OrtBackend, compile_graph  # noqa: E402
-from ortmeter.backend.record import CompiledGraph, Fallback  # noqa: E402
 
-__all__ = [
-    "LEVELS",
-    "CompiledGraph",
-    "Explanation",
-    "Fallback",
-    "FallbackWarning",
-    "KernelError",
-    "KernelWarning",
-    "Level",
-    "Optimized",
-    "OrtBackend",
-    "UnsupportedGraphError",
-    "apply_level",
-    "compile_graph",
-    "explain",
-    "optimize_model",
-    "parse_level",
-]
+def __getattr__(name: str) -> object:
+    """Import a name of ``__init__.pyi`` when it is first used: kernels are tried without torch."""
+    if name in __all__:
+        for module in ("torch", "onnx_ir", "onnxscript"):
+            import_optional(module, "torch")
+    return _load(name)

@@ -1,12 +1,18 @@
-"""What the backend raises or warns about."""
+"""What the backend raises, what it warns about, and what it silences."""
+
+import logging
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ortmeter.errors import OrtMeterError
-
-__all__ = ["FallbackWarning", "KernelError", "KernelWarning", "UnsupportedGraphError"]
 
 _WAY_OUT = (
     "To run the rest on ONNX Runtime, put the operator in a function under torch.compiler.disable"
 )
+_LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+_LOCK = threading.RLock()
 
 
 class UnsupportedGraphError(OrtMeterError, NotImplementedError):
@@ -35,3 +41,22 @@ class KernelError(OrtMeterError, RuntimeError):
 
 class KernelWarning(UserWarning):
     """Chains of element-wise operators are left to ONNX Runtime; the message says why."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Drop warnings, and log lines of the exporter below an error, inside the block.
+
+    Filters belong to the process: one thread at a time is inside.
+    """
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    with _LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        levels = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,29 +1,26 @@
-"""From a graph of dynamo to an ONNX model."""
+"""From a graph of dynamo to an ONNX model.
 
+ONNX has no views: an output that shares the memory of an input or of another output, or that is a
+size, is made again by torch, after the run, from what the run computed.
+"""
+
+import contextlib
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import onnx.shape_inference
 import onnx_ir
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._pytree import tree_leaves
 
-from ortmeter.backend._internals import (
-    example_value,
-    is_updated_in_place,
-    is_weight,
-    outside_tracing,
-    size_in,
-)
-from ortmeter.backend._noise import quiet
-from ortmeter.backend.errors import UnsupportedGraphError
-from ortmeter.backend.outputs import OutputPlan, plan_outputs
+from ortmeter.backend.errors import UnsupportedGraphError, quiet
 from ortmeter.dtypes import short_name
-
-__all__ = ["ExportedGraph", "GraphInput", "export_graph"]
 
 # The exporter forgets that these use the statistics of the batch.
 _TRAINING = frozenset({"_native_batch_norm_legit_functional", "_native_batch_norm_legit"})
@@ -33,21 +30,30 @@ _RANDOM = frozenset({
     "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
     "RandomUniformLike",
 })
+_VIEWS = frozenset({
+    "T", "__getitem__", "alias", "as_strided", "chunk", "detach", "diagonal", "expand",
+    "expand_as", "getitem", "mT", "movedim", "narrow", "permute", "select", "slice", "split",
+    "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind", "unflatten", "unfold",
+    "unsqueeze", "view", "view_as",
+    # the tensor itself, or a view of it, when there is nothing to do
+    "atleast_1d", "atleast_2d", "atleast_3d", "bfloat16", "bool", "broadcast_to", "contiguous",
+    "cpu", "cuda", "double", "flatten", "float", "half", "int", "long", "ravel", "reshape", "to",
+    "type", "type_as",
+})
+_IN_PLACE = frozenset({
+    "iadd", "iand", "ifloordiv", "imul", "ior", "ipow", "isub", "itruediv", "ixor",
+})
 # fmt: on
+
+#: Makes the outputs of a graph: ``make(*arguments, *computed)``.
+_Make = Callable[..., Sequence[Any]]
 
 
 @dataclass(frozen=True)
 class GraphInput:
-    """An input of the ONNX model.
+    """An input of the ONNX model, fed with the argument of the graph of rank ``position``.
 
-    Parameters
-    ----------
-    name : str
-        Its name in the model.
-    position : int
-        Rank of the argument of the graph it is fed with.
-    is_weight : bool
-        Whether it is a parameter or a buffer which the graph only reads.
+    A weight is a parameter or a buffer which the graph only reads.
     """
 
     name: str
@@ -57,62 +63,37 @@ class GraphInput:
 
 @dataclass(frozen=True)
 class ExportedGraph:
-    """An ONNX model with the way from and to the arguments of the graph of torch.
+    """An ONNX model, whose weights are inputs, with the way from and to the graph of torch.
 
-    Parameters
-    ----------
-    model : onnx_ir.Model
-        Weights are inputs.
-    inputs : tuple of GraphInput
-        In the order of the model.
-    outputs : OutputPlan
-        How the first outputs of the model become those of the graph.
-    numbers : frozenset of int
-        Ranks of the arguments that are numbers, which the model takes as tensors.
-    updated : tuple of int
-        Ranks of the arguments that the graph writes into: their new values are the last outputs
-        of the model.
+    The outputs of the model are ``computed``, from which ``make_outputs`` makes those of the graph
+    (None when they are the same), then the new values of the arguments that the graph writes into,
+    whose ranks are ``updated``. ``numbers`` are the ranks of those that are no tensors.
     """
 
     model: onnx_ir.Model
     inputs: tuple[GraphInput, ...]
-    outputs: OutputPlan
+    computed: tuple[Node, ...]
+    make_outputs: _Make | None
     numbers: frozenset[int]
     updated: tuple[int, ...]
 
 
 def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> ExportedGraph | None:
-    """Export a graph of dynamo.
+    """Export a graph of dynamo, which is left as it is: dynamo reads it again.
 
-    Parameters
-    ----------
-    module : GraphModule
-        Left as it is: dynamo reads it again.
-    arguments : sequence
-        Tensors, numbers and symbolic sizes.
-    opset : int
-        Version of the standard operators.
-
-    Returns
-    -------
-    ExportedGraph or None
-        None when there is nothing to compute: the graph has views and sizes only.
-
-    Raises
-    ------
-    UnsupportedGraphError
-        The graph cannot be expressed in ONNX; the message names the operator.
+    None when there is nothing to compute: the graph has views and sizes only. Otherwise it may
+    raise an UnsupportedGraphError, which names the operator.
     """
-    outputs = plan_outputs(module)
+    computed, make_outputs = plan_outputs(module)
     nodes = _placeholders(module)
     updated = [i for i, node in enumerate(nodes) if is_updated_in_place(node)]
-    if not outputs.computed and not updated:
+    if not computed and not updated:
         return None
-    with outside_tracing(), quiet():
-        model, kept, written = _convert(module, outputs, updated, arguments, opset)
+    with _outside_tracing(), quiet():
+        model, kept, written = _convert(module, computed, updated, arguments, opset)
         if not written <= set(updated):
             updated = sorted(written)
-            model, kept, _ = _convert(module, outputs, updated, arguments, opset)
+            model, kept, _ = _convert(module, computed, updated, arguments, opset)
     for node in _onnx_nodes(model):
         _refuse_random(node)
         node.metadata_props.pop(_STACK_TRACE, None)  # paths of this machine
@@ -122,7 +103,8 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
             GraphInput(str(value.name), i, i not in updated and is_weight(nodes[i], arguments[i]))
             for i, value in zip(kept, model.graph.inputs, strict=True)
         ),
-        outputs=outputs,
+        computed=computed,
+        make_outputs=make_outputs,
         numbers=frozenset(i for i in kept if not isinstance(arguments[i], torch.Tensor)),
         updated=tuple(updated),
     )
@@ -130,7 +112,7 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
 
 def _convert(
     module: GraphModule,
-    outputs: OutputPlan,
+    computed: Sequence[Node],
     updated: Sequence[int],
     arguments: Sequence[Any],
     opset: int,
@@ -141,7 +123,7 @@ def _convert(
     exporter sees written.
     """
     names = [node.name for node in _placeholders(module)]
-    prepared, kept = _prepare(module, outputs, [names[i] for i in updated])
+    prepared, kept = _prepare(module, computed, [names[i] for i in updated])
     try:
         program = _run_exporter(prepared, [arguments[i] for i in kept], opset)
     except Exception as cause:
@@ -162,7 +144,7 @@ def _placeholders(module: GraphModule) -> list[Node]:
 
 
 def _prepare(
-    module: GraphModule, outputs: OutputPlan, updated: Sequence[str]
+    module: GraphModule, computed: Sequence[Node], updated: Sequence[str]
 ) -> tuple[GraphModule, list[int]]:
     """Copy a graph so that its inputs are tensors and its outputs what ONNX has to compute.
 
@@ -170,7 +152,7 @@ def _prepare(
     """
     prepared = GraphModule(module, copy.deepcopy(module.graph))
     nodes = {node.name: node for node in prepared.graph.nodes}
-    wanted = [*(node.name for node in outputs.computed), *updated]
+    wanted = [*(node.name for node in computed), *updated]
     prepared.graph.output_node().args = (tuple(nodes[name] for name in wanted),)
     kept = _replace_sizes(prepared)
     prepared.recompile()
@@ -203,7 +185,7 @@ def _run_exporter(
     module: GraphModule, arguments: Sequence[Any], opset: int
 ) -> torch.onnx.ONNXProgram:
     shapes = tuple(_dynamic_axes(example_value(node)) for node in _placeholders(module))
-    values = tuple(size_in(a) if isinstance(a, torch.SymInt) else a for a in arguments)
+    values = tuple(_hint(a) if isinstance(a, torch.SymInt) else a for a in arguments)
     exported = torch.export.export(
         module, values, dynamic_shapes=shapes if any(s is not None for s in shapes) else None
     )
@@ -279,3 +261,131 @@ def _onnx_nodes(model: onnx_ir.Model) -> Iterator[onnx_ir.Node]:
     yield from model.graph.all_nodes()
     for function in model.functions.values():
         yield from function.all_nodes()
+
+
+def plan_outputs(module: GraphModule) -> tuple[tuple[Node, ...], _Make | None]:
+    """Decide what ONNX Runtime computes, and how torch makes the outputs from it."""
+    returned: list[Any] = list(cast("Iterable[Any]", module.graph.output_node().args[0]))
+    inputs = _placeholders(module)
+    nodes = list(dict.fromkeys(value for value in returned if isinstance(value, Node)))
+    shared = _shared_storages(dict.fromkeys([*inputs, *nodes]))
+    sources = [_root(n) if _storages(n) & shared else n for n in nodes if _storages(n)]
+    computed = tuple(dict.fromkeys(node for node in sources if node.op != "placeholder"))
+    _refuse_shared(computed, inputs)
+    is_plain = returned == list(computed)
+    return computed, None if is_plain else _maker(module, [*inputs, *computed], returned)
+
+
+def _storages(value: Any) -> set[int]:
+    """Memory that a value shows; a node that splits a tensor returns several."""
+    if not isinstance(value, Node):
+        return set()
+    tensors = [v for v in tree_leaves(example_value(value)) if isinstance(v, torch.Tensor)]
+    # Storages of torch are objects with an identity, which the example values keep alive.
+    return {id(tensor.untyped_storage()) for tensor in tensors}
+
+
+def _shared_storages(nodes: Iterable[Node]) -> set[int]:
+    counts = Counter(storage for node in nodes for storage in _storages(node))
+    return {storage for storage, count in counts.items() if count > 1}
+
+
+def _root(node: Node) -> Node:
+    """Follow views back to the tensor whose memory they show."""
+    while node.op != "placeholder" and (_is_view(node) or _is_in_place(node)):
+        node = _first_argument(node)
+    if node.op != "placeholder" and not example_value(node).is_contiguous():
+        raise UnsupportedGraphError(
+            f"{_name(node)}: an output is a view of its result, which is not contiguous in torch"
+        )
+    return node
+
+
+def _refuse_shared(computed: Iterable[Node], inputs: Iterable[Node]) -> None:
+    """Refuse results whose memory is that of an input or of another result."""
+    taken = {storage for node in inputs for storage in _storages(node)}
+    for node in computed:
+        if _storages(node) & taken:
+            raise UnsupportedGraphError(f"{_name(node)}: an output shares memory through it")
+        taken |= _storages(node)
+
+
+def _name(node: Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _first_argument(node: Node) -> Node:
+    return cast("Node", node.args[0])
+
+
+def _is_view(node: Node) -> bool:
+    if _name(node) not in _VIEWS or not _storages(node):
+        return False
+    return bool(node.args) and _storages(node) <= _storages(node.args[0])
+
+
+def _is_in_place(node: Node) -> bool:
+    """Tell an operator whose result is its first argument, written over."""
+    name = _name(node)
+    in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+    return in_place and bool(node.args) and _storages(node) == _storages(node.args[0]) != set()
+
+
+def _maker(module: GraphModule, given: Iterable[Node], returned: Iterable[Any]) -> _Make:
+    """Copy the nodes between what is given and what is returned into a graph of their own."""
+    graph = Graph()
+    copies = {node: graph.placeholder(node.name) for node in given}
+
+    def copy(node: Node) -> Node:
+        if node not in copies:
+            if _is_in_place(node):
+                copies[node] = copy(_first_argument(node))
+            elif _is_view(node) or not _storages(node):
+                copies[node] = graph.node_copy(node, copy)
+            else:
+                raise UnsupportedGraphError(
+                    f"{_name(node)}: an output follows from its result, which is not an output"
+                )
+        return copies[node]
+
+    graph.output(tuple(copy(v) if isinstance(v, Node) else v for v in returned))
+    make: _Make = GraphModule(module, graph).forward
+    return make
+
+
+# What follows goes beyond the documented interface of torch.
+
+
+def _outside_tracing() -> AbstractContextManager[Any]:
+    """Keep an export from adding guards to the graph that dynamo is compiling."""
+    tracing = getattr(getattr(torch, "_guards", None), "tracing", None)
+    return tracing(None) if tracing is not None else contextlib.nullcontext()
+
+
+def example_value(node: Node) -> Any:
+    """Value that dynamo computed for a node without data: a fake tensor, a symbol, a number."""
+    return node.meta.get("example_value", node.meta.get("val"))
+
+
+def is_weight(node: Node, argument: Any) -> bool:
+    """Tell the parameters and buffers of modules, which dynamo makes inputs of the graph."""
+    if "_dynamo_static_input_type" in node.meta.get("tensor_dict", {}):
+        return True
+    return isinstance(argument, torch.nn.Parameter)
+
+
+def is_updated_in_place(node: Node) -> bool:
+    """Tell whether tracing wrote into an input; the export has the last word on it."""
+    value = example_value(node)
+    return isinstance(value, torch.Tensor) and bool(version_of(value))
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """Count the writes into a tensor; None when torch does not count them."""
+    return None if tensor.is_inference() else getattr(tensor, "_version", None)
+
+
+def _hint(symbol: torch.SymInt) -> int:
+    """Value of a symbolic size in the call that is being compiled."""
+    hint = getattr(getattr(symbol, "node", None), "hint", None)
+    return int(symbol if hint is None else hint)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import onnxscript.optimizer
 
-from ortmeter.backend._noise import quiet
-from ortmeter.backend.kernels import ELEMENT_WISE, ChainRule, FusedChains
+from ortmeter.backend.errors import quiet
+from ortmeter.backend.kernels.chains import ELEMENT_WISE, ChainRule, FusedChains
 from ortmeter.backend.rules import RULES, Rule
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider

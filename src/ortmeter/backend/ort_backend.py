@@ -9,11 +9,10 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from ortmeter.backend.building import Settings
 from ortmeter.backend.errors import FallbackWarning, UnsupportedGraphError
 from ortmeter.backend.levels import parse_level
 from ortmeter.backend.record import CompiledGraph, Fallback
-from ortmeter.backend.runner import GraphRunner
+from ortmeter.backend.session import GraphRunner, Settings
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.runtime.providers import resolve_provider
 
@@ -123,18 +122,6 @@ class OrtBackend:
     ) -> Callable[..., Any]:
         """Compile a graph of dynamo; ``torch.compile`` calls it.
 
-        Parameters
-        ----------
-        graph_module : GraphModule
-            The graph.
-        example_inputs : sequence
-            Its arguments in the call that is being compiled.
-
-        Returns
-        -------
-        callable
-            Takes the arguments of the graph, returns its outputs.
-
         Raises
         ------
         UnsupportedGraphError
@@ -145,7 +132,12 @@ class OrtBackend:
 
     def _give_up(self, module: GraphModule, cause: Exception) -> Callable[..., Any]:
         """Leave a graph to torch, or raise."""
-        error = cause if isinstance(cause, UnsupportedGraphError) else _unsupported(cause)
+        error = cause
+        if not isinstance(error, UnsupportedGraphError):
+            known = isinstance(cause, OrtMeterError)
+            error = UnsupportedGraphError(
+                str(cause) if known else f"{type(cause).__name__}: {cause}"
+            )
         if not self._fallback:
             raise error from cause
         operations = sum(node.op.startswith("call_") for node in module.graph.nodes)
@@ -158,11 +150,6 @@ class OrtBackend:
         self.fallbacks.append(Fallback(error.reason, operations))
         forward: Callable[..., Any] = module.forward
         return forward
-
-
-def _unsupported(cause: Exception) -> UnsupportedGraphError:
-    known = isinstance(cause, OrtMeterError)
-    return UnsupportedGraphError(str(cause) if known else f"{type(cause).__name__}: {cause}")
 
 
 def compile_graph(

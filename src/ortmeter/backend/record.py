@@ -13,8 +13,6 @@ import onnx
 from ortmeter.files import write_atomically
 from ortmeter.runtime.graphs import walk_nodes
 
-__all__ = ["CompiledGraph", "Fallback", "count_operators", "dump_model", "resident_bytes"]
-
 _STANDARD = ("", "ai.onnx")
 
 
@@ -142,50 +140,21 @@ class Fallback:
 def count_operators(model: onnx.ModelProto) -> dict[str, int]:
     """Count the nodes of a model by operator, subgraphs and functions included.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        The body of a function counts once, each call of it as a node.
-
-    Returns
-    -------
-    dict of str to int
-        The most frequent first; operators out of the ONNX standard have their domain.
-
-    Examples
-    --------
-    >>> from ortmeter.runtime.loading import load_model
-    >>> text = '''<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
-    ... g (float[n] X) => (float[n] Y) { A = Abs(X)  Y = com.microsoft.QuickGelu(A) }'''
-    >>> count_operators(load_model(text))
-    {'Abs': 1, 'com.microsoft.QuickGelu': 1}
+    The body of a function counts once, each call of it as a node. The most frequent come first;
+    operators out of the ONNX standard have their domain.
     """
     nodes = [
         *walk_nodes(model.graph.node),
         *(node for f in model.functions for node in walk_nodes(f.node)),
     ]
-    return dict(Counter(_operator(node) for node in nodes).most_common())
-
-
-def _operator(node: onnx.NodeProto) -> str:
-    return node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
+    names = (n.op_type if n.domain in _STANDARD else f"{n.domain}.{n.op_type}" for n in nodes)
+    return dict(Counter(names).most_common())
 
 
 def dump_model(model: onnx.ModelProto, folder: str | os.PathLike[str]) -> Path:
-    """Write a model into a folder, under a name made of its content.
+    """Write a model into a folder, under a name made of its content: the same model has the same.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        What to write.
-    folder : path
-        Created when it does not exist.
-
-    Returns
-    -------
-    Path
-        ``graph-0123456789ab.onnx``. The same model always has the same name, and a process that
-        stops meanwhile leaves no truncated file.
+    A process that stops meanwhile leaves no truncated file.
     """
     content = model.SerializeToString(deterministic=True)
     target = Path(folder) / f"graph-{hashlib.sha256(content).hexdigest()[:12]}.onnx"
@@ -195,13 +164,7 @@ def dump_model(model: onnx.ModelProto, folder: str | os.PathLike[str]) -> Path:
 
 
 def resident_bytes() -> int | None:
-    """Resident memory of this process, None where the system does not tell.
-
-    Examples
-    --------
-    >>> resident_bytes() != 0
-    True
-    """
+    """Resident memory of this process, None where the system does not tell."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -11,99 +11,26 @@ merged   True, on CUDA           inputs, a copy made once             detected: 
 ======== ======================= ==================================== =======================
 
 Merged weights are those that a rule puts together, to make one product of several.
+
+Weights are known by their name in the model and by their rank among the arguments of the graph.
 """
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir
 import torch
 
-from ortmeter.backend._internals import version_of
-from ortmeter.backend.export import ExportedGraph
-
-__all__ = [
-    "SMALL_BYTES",
-    "MergedWeights",
-    "WeightWatch",
-    "Weights",
-    "merge_weights",
-    "share_initializers",
-    "take_constants",
-]
+from ortmeter.backend.export import ExportedGraph, version_of
 
 #: Weights up to this size become constants of the model.
 SMALL_BYTES = 2**16
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Weights of a graph that its session holds.
-
-    Parameters
-    ----------
-    constants, initializers : mapping of str to int
-        Ranks of the arguments by name in the model: small ones, and large ones.
-    """
-
-    constants: Mapping[str, int]
-    initializers: Mapping[str, int]
-
-    @classmethod
-    def split(
-        cls, exported: ExportedGraph, arguments: Sequence[Any], *, large_ones: bool
-    ) -> "Weights":
-        """Choose what the session holds; the other weights stay inputs."""
-        small: dict[str, int] = {}
-        large: dict[str, int] = {}
-        for given in exported.inputs:
-            if given.is_weight and arguments[given.position].nbytes <= SMALL_BYTES:
-                small[given.name] = given.position
-            elif given.is_weight and large_ones:
-                large[given.name] = given.position
-        return cls(small, large)
-
-    def read_by(self, model: onnx_ir.Model) -> "Weights":
-        """Leave out the initializers that are inputs of a model no longer."""
-        names = {value.name for value in model.graph.inputs}
-        kept = {name: rank for name, rank in self.initializers.items() if name in names}
-        return Weights(self.constants, kept)
-
-    def positions(self) -> tuple[int, ...]:
-        """Ranks of the arguments that the session holds."""
-        return (*self.constants.values(), *self.initializers.values())
-
-
-@dataclass(frozen=True)
-class MergedWeights:
-    """Copies of weights that a graph reads together.
-
-    Parameters
-    ----------
-    tensors : mapping of str to torch.Tensor
-        Each copy, by its name in the model.
-    sources : tuple of int
-        Ranks of the arguments that were copied.
-    """
-
-    tensors: Mapping[str, torch.Tensor]
-    sources: tuple[int, ...]
-
-
 class WeightWatch:
     """Tells whether weights are those that a session was built with.
 
-    Parameters
-    ----------
-    arguments : sequence
-        Arguments of the graph when the session was built.
-    positions : iterable of int
-        Ranks of the weights among them.
-
-    Notes
-    -----
     A weight is the same when it is the same object, at the same address, with the same version,
     which torch counts at each write in place. Torch does not count the writes through ``.data``,
     nor those into tensors made under ``torch.inference_mode``.
@@ -137,104 +64,91 @@ def _mark(
     return position, weakref.ref(tensor), version_of(tensor), tensor.data_ptr()
 
 
-def take_constants(
-    model: onnx_ir.Model, constants: Mapping[str, int], arguments: Sequence[Any]
-) -> None:
-    """Turn inputs of a model into constants that its optimisation may fold.
+def split_weights(
+    exported: ExportedGraph, arguments: Sequence[Any]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Tell the small weights from the large ones: ranks by name.
 
-    Parameters
-    ----------
-    model : onnx_ir.Model
-        Modified in place.
-    constants : mapping of str to int
-        Ranks of the arguments, by name of input.
-    arguments : sequence
-        Arguments of the graph; the values are copied.
+    Only small ones are constants while the model is optimised: folding a large one copies it.
     """
-    for value in _pop_inputs(model, constants):
-        tensor = arguments[constants[str(value.name)]].detach().cpu()
-        # A copy: what is optimised must not change under the optimiser.
-        value.const_value = onnx_ir.tensor_adapters.TorchTensor(tensor.clone(), name=value.name)
-        model.graph.register_initializer(value)
+    ranks = {given.name: given.position for given in exported.inputs if given.is_weight}
+    small = {name: i for name, i in ranks.items() if arguments[i].nbytes <= SMALL_BYTES}
+    return small, {name: i for name, i in ranks.items() if name not in small}
+
+
+def still_read(model: onnx_ir.Model, ranks: Mapping[str, int]) -> dict[str, int]:
+    """Leave out the weights that are inputs of a model no longer."""
+    names = {value.name for value in model.graph.inputs}
+    return {name: rank for name, rank in ranks.items() if name in names}
+
+
+def take_constants(
+    model: onnx_ir.Model, ranks: Mapping[str, int], arguments: Sequence[Any]
+) -> None:
+    """Turn inputs of a model into constants that its optimisation may fold."""
+
+    def copied(name: str, tensor: torch.Tensor) -> onnx_ir.TensorProtocol:
+        # What is optimised must not change under the optimiser.
+        return onnx_ir.tensor_adapters.TorchTensor(tensor.detach().cpu().clone(), name=name)
+
+    _hold(model, ranks, arguments, copied)
 
 
 def share_initializers(
-    model: onnx_ir.Model, initializers: Mapping[str, int], arguments: Sequence[Any]
+    model: onnx_ir.Model, ranks: Mapping[str, int], arguments: Sequence[Any]
 ) -> None:
-    """Turn inputs of a model into initializers whose values are given to the session.
+    """Turn inputs of a model into initializers whose values are given to the session."""
 
-    Parameters
-    ----------
-    model : onnx_ir.Model
-        Modified in place; it holds their types and shapes only.
-    initializers : mapping of str to int
-        Ranks of the arguments, by name of input.
-    arguments : sequence
-        Arguments of the graph.
-    """
-    for value in _pop_inputs(model, initializers):
-        tensor = arguments[initializers[str(value.name)]]
-        value.const_value = onnx_ir.ExternalTensor(
+    def elsewhere(name: str, tensor: torch.Tensor) -> onnx_ir.TensorProtocol:
+        return onnx_ir.ExternalTensor(
             "memory",
             offset=0,
             length=tensor.nbytes,
             dtype=onnx_ir.tensor_adapters.from_torch_dtype(tensor.dtype),
             shape=onnx_ir.Shape(tensor.shape),
-            name=str(value.name),
+            name=name,
         )
+
+    _hold(model, ranks, arguments, elsewhere)
+
+
+def _hold(
+    model: onnx_ir.Model,
+    ranks: Mapping[str, int],
+    arguments: Sequence[Any],
+    write: Callable[[str, torch.Tensor], onnx_ir.TensorProtocol],
+) -> None:
+    for value in [value for value in model.graph.inputs if value.name in ranks]:
+        name = str(value.name)
+        model.graph.inputs.remove(value)
+        value.const_value = write(name, arguments[ranks[name]])
         model.graph.register_initializer(value)
 
 
 def merge_weights(
-    model: onnx_ir.Model, weights: Mapping[str, int], arguments: Sequence[Any]
-) -> MergedWeights:
+    model: onnx_ir.Model, ranks: Mapping[str, int], arguments: Sequence[Any]
+) -> tuple[dict[str, torch.Tensor], list[int]]:
     """Put together the weights that a model reads together, instead of at each run.
 
-    Parameters
-    ----------
-    model : onnx_ir.Model
-        Modified in place: each Concat of weights becomes an input, and weights that nothing reads
-        any more are inputs no longer.
-    weights : mapping of str to int
-        Ranks of the arguments that are weights, by name in the model.
-    arguments : sequence
-        Arguments of the graph.
-
-    Returns
-    -------
-    MergedWeights
-        What to give to the new inputs.
+    Each Concat of weights becomes an input, and weights that nothing reads any more are inputs no
+    longer. Returns what to give to the new inputs, and the ranks of the weights copied into it.
     """
     tensors: dict[str, torch.Tensor] = {}
     sources: list[int] = []
     for node in [node for node in model.graph if node.op_identifier() == ("", "Concat", "")]:
         names = [str(value.name) for value in node.inputs if value is not None]
         (merged,) = node.outputs
-        if not all(name in weights for name in names) or merged.is_graph_output():
+        if not all(name in ranks for name in names) or merged.is_graph_output():
             continue
-        ranks = [weights[name] for name in names]
-        parts = [arguments[rank].detach() for rank in ranks]
+        copied = [ranks[name] for name in names]
+        parts = [arguments[rank].detach() for rank in copied]
         tensors[str(merged.name)] = torch.cat(parts, dim=node.attributes["axis"].as_int())
-        sources += ranks
-        _read_as_input(model, node)
-    unread = [v for v in model.graph.inputs if v.name in weights and not v.uses()]
-    for value in unread:
-        if weights[str(value.name)] in sources:
+        sources += copied
+        value = onnx_ir.Value(name=merged.name, shape=merged.shape, type=merged.type)
+        merged.replace_all_uses_with(value)
+        model.graph.remove(node, safe=True)
+        model.graph.inputs.append(value)
+    for value in [v for v in model.graph.inputs if v.name in ranks and not v.uses()]:
+        if ranks[str(value.name)] in sources:
             model.graph.inputs.remove(value)
-    return MergedWeights(tensors, tuple(sources))
-
-
-def _read_as_input(model: onnx_ir.Model, node: onnx_ir.Node) -> None:
-    """Make an input of the result of a node."""
-    (result,) = node.outputs
-    value = onnx_ir.Value(name=result.name, shape=result.shape, type=result.type)
-    result.replace_all_uses_with(value)
-    model.graph.remove(node, safe=True)
-    model.graph.inputs.append(value)
-
-
-def _pop_inputs(model: onnx_ir.Model, names: Mapping[str, int]) -> list[onnx_ir.Value]:
-    taken = [value for value in model.graph.inputs if value.name in names]
-    for value in taken:
-        model.graph.inputs.remove(value)
-    return taken
+    return tensors, sources

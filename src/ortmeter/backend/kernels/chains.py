@@ -1,17 +1,29 @@
-"""Find what a kernel can compute at once: connected element-wise nodes with one result."""
+"""The rule of the level ``+experimental``: chains of element-wise nodes become kernels.
+
+A chain is what a kernel can compute at once: connected element-wise nodes with one result.
+"""
 
 import heapq
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx_ir as ir
 
-from ortmeter.backend.kernels.expression import Expression
-from ortmeter.backend.kernels.operators import NUMBERS, REALS, find_operator
-from ortmeter.backend.kernels.steps import Literal, Step
+from ortmeter.backend.errors import KernelError, KernelWarning
+from ortmeter.backend.kernels.expression import (
+    NUMBERS,
+    REALS,
+    Expression,
+    Literal,
+    Step,
+    find_operator,
+)
+from ortmeter.backend.kernels.library import build_library
+from ortmeter.backend.kernels.sources import DOMAIN
 from ortmeter.backend.rules.values import constant, dimensions
-
-__all__ = ["Chain", "find_chains"]
+from ortmeter.runtime.providers import Provider
 
 _MAX_INPUTS, _MAX_NODES = 16, 64
 # What follows a convolution is computed by its kernel, or in its layout.
@@ -23,16 +35,9 @@ _RESULTS = REALS | {ir.DataType.BOOL}
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Nodes that one kernel can replace.
+    """Nodes that one kernel can replace, operands first, and the values that they read.
 
-    Parameters
-    ----------
-    nodes : tuple of onnx_ir.Node
-        Operands first: the last one gives the result, the others are used inside only.
-    inputs : tuple of onnx_ir.Value
-        What they read.
-    expression : Expression
-        What they compute.
+    The last one gives the result, the others are used inside only.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -45,21 +50,83 @@ class Chain:
         return self.nodes[-1].outputs[0]
 
 
-def find_chains(graph: ir.Graph, provider: str) -> list[Chain]:
-    """Find the chains of a graph, each as long as possible.
+@dataclass(frozen=True)
+class FusedChains:
+    """What was done with the chains of a model.
 
     Parameters
     ----------
-    graph : onnx_ir.Graph
-        Its nodes must be sorted; the graphs inside its nodes are left alone.
-    provider : str
-        Name of a provider, ``cpu`` or ``cuda``.
+    count : int
+        How many became one node.
+    library : Path or None
+        Where their kernels are; None when there is no chain, or no kernel for them.
+    reason : str
+        Why chains were left to ONNX Runtime, empty otherwise.
+    """
 
-    Returns
-    -------
-    list of Chain
-        No node is in two of them. A chain has two nodes at least, all of the shape of the result
-        so that nothing is computed more often than before, and a result of more than one element.
+    count: int = 0
+    library: Path | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ChainRule:
+    """Replace each chain of element-wise nodes by one node, whose kernel is compiled.
+
+    ``name`` is what counts and levels call it, ``stage`` the part of a level that brings it.
+    """
+
+    name: str
+    stage: str
+
+    def apply(self, model: ir.Model, provider: Provider) -> FusedChains:
+        """Replace the chains of a model, or none of them, with a KernelWarning."""
+        found = [(graph, find_chains(graph, provider.name)) for graph in model.graphs()]
+        expressions = [chain.expression for _, chains in found for chain in chains]
+        if not expressions:
+            return FusedChains()
+        try:
+            library = build_library(expressions, provider)
+        except KernelError as error:
+            warnings.warn(
+                f"{self.name}: {len(expressions)} chains of operators are left to ONNX Runtime, "
+                f"{error}",
+                KernelWarning,
+                stacklevel=2,
+            )
+            return FusedChains(reason=str(error))
+        for graph, chains in found:
+            for chain in chains:
+                _replace(chain, graph)
+        model.opset_imports[DOMAIN] = 1
+        return FusedChains(len(expressions), library)
+
+
+ELEMENT_WISE = ChainRule("ElementWise", "experimental")
+
+
+def _replace(chain: Chain, graph: ir.Graph) -> None:
+    """Put a node in the place of the last one, which comes after all that they read."""
+    expression = chain.expression
+    result = ir.Value(name=chain.result.name, shape=chain.result.shape, type=chain.result.type)
+    node = ir.Node(
+        DOMAIN,
+        expression.name,
+        chain.inputs,
+        [ir.AttrString("expression", str(expression))],
+        outputs=[result],
+    )
+    ir.convenience.replace_nodes_and_values(
+        graph, chain.nodes[-1], chain.nodes, [node], [chain.result], [result]
+    )
+
+
+def find_chains(graph: ir.Graph, provider: str) -> list[Chain]:
+    """Find the chains of a graph whose nodes are sorted, each as long as possible.
+
+    No node is in two of them; the graphs inside nodes are left alone. A chain has two nodes at
+    least, all of the shape of the result so that nothing is computed more often than before, and a
+    result of more than one element.
     """
     accepted = _TYPES.get(provider, frozenset())
     ranks = {node: i for i, node in enumerate(graph) if _is_elementwise(node, accepted)}

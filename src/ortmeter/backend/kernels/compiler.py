@@ -1,7 +1,13 @@
-"""Compile sources into libraries, once: what is compiled stays in the user's cache folder."""
+"""Compile sources once: what is compiled stays in the user's cache folder.
 
+C++ is compiled by the compiler of the machine, device code by NVRTC, which needs no GPU, else by
+nvcc.
+"""
+
+import ctypes
 import functools
 import hashlib
+import importlib.util
 import os
 import platform
 import shlex
@@ -12,12 +18,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ortmeter.backend.errors import KernelError
 from ortmeter.runtime.environment import cpu_flags
 from ortmeter.runtime.sessions import cache_folder
-
-__all__ = ["Compiler", "compile_library", "find_compiler", "keep", "kernel_folder", "run_compiler"]
 
 _NAMES = ("g++", "c++", "clang++")
 _TIMEOUT_S = 300
@@ -37,37 +42,22 @@ _FLAGS = (
     "-fvisibility=hidden",
     "-shared",
 )
+# Products and sums are rounded one after the other, as on CPU.
+_DEVICE_FLAGS = ("--std=c++17", "--fmad=false")
+_PADDING = "\0\n "
+_TOLD = 2000  # characters of the messages of a compiler of device code
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A compiler of C++.
-
-    Parameters
-    ----------
-    command : tuple of str
-        How it is started.
-    version : str
-        What it says that it is.
-    """
+    """A compiler of C++: how it is started, what it says that it is."""
 
     command: tuple[str, ...]
     version: str
 
 
 def find_compiler() -> Compiler:
-    """Find a compiler of C++: that of the environment variable ``CXX``, else one of the path.
-
-    Returns
-    -------
-    Compiler
-        The first one that works.
-
-    Raises
-    ------
-    KernelError
-        There is none.
-    """
+    """Find a compiler of C++ that works: the environment variable ``CXX``, else one of the path."""
     asked = os.environ.get("CXX")
     commands = [shlex.split(asked)] if asked else [[name] for name in _NAMES]
     for name, *options in commands:
@@ -88,25 +78,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def compile_library(source: str, *, libraries: Sequence[str] = ()) -> Path:
-    """Compile a source into a library, unless that was done before.
-
-    Parameters
-    ----------
-    source : str
-        Source in C++.
-    libraries : sequence of str
-        Libraries of the system to link.
-
-    Returns
-    -------
-    Path
-        The library, see :func:`keep`.
-
-    Raises
-    ------
-    KernelError
-        There is no compiler, or it refuses the source.
-    """
+    """Compile a source in C++ into a library, unless that was done before."""
     compiler = find_compiler()
     options = [*_FLAGS, *(f"-l{name}" for name in libraries)]
 
@@ -120,27 +92,9 @@ def compile_library(source: str, *, libraries: Sequence[str] = ()) -> Path:
 
 
 def keep(what: Sequence[str], suffix: str, build: Callable[[Path], None]) -> Path:
-    """Build a file unless it is there already.
+    """Build a file unless it is there already; its name is made of *what* it depends on.
 
-    Parameters
-    ----------
-    what : sequence of str
-        All that its content depends on.
-    suffix : str
-        End of its name.
-    build : callable
-        ``build(path)`` writes it into an empty folder.
-
-    Returns
-    -------
-    Path
-        The file, in :func:`kernel_folder`, under a name made of *what*. Several processes may
-        build it at the same time.
-
-    Raises
-    ------
-    KernelError
-        It cannot be built.
+    ``build(path)`` writes it into an empty folder. Several processes may do so at the same time.
     """
     folder = kernel_folder()
     target = folder / f"{hashlib.sha256(repr(tuple(what)).encode()).hexdigest()[:24]}{suffix}"
@@ -157,18 +111,7 @@ def keep(what: Sequence[str], suffix: str, build: Callable[[Path], None]) -> Pat
 
 
 def kernel_folder() -> Path:
-    """Give the folder of the compiled kernels, which nobody else may write into.
-
-    Returns
-    -------
-    Path
-        ``kernels`` in :func:`~ortmeter.runtime.sessions.cache_folder`, created when missing.
-
-    Raises
-    ------
-    KernelError
-        It cannot be created, or others could put libraries there, which this process would run.
-    """
+    """Return the folder of the compiled kernels, which nobody else may write into."""
     folder = cache_folder() / "kernels"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -184,18 +127,7 @@ def kernel_folder() -> Path:
 
 
 def run_compiler(command: Sequence[str]) -> str:
-    """Run a compiler and return what it prints.
-
-    Parameters
-    ----------
-    command : sequence of str
-        Program and arguments; no shell reads them.
-
-    Raises
-    ------
-    KernelError
-        It cannot be started, takes too long, or refuses what it is given.
-    """
+    """Run a compiler, without a shell, and return what it prints."""
     try:
         told = subprocess.run(  # noqa: S603 - a compiler that the user installed
             command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
@@ -206,3 +138,77 @@ def run_compiler(command: Sequence[str]) -> str:
         last = "\n".join(told.stderr.strip().splitlines()[-_LAST_LINES:])
         raise KernelError(f"{command[0]} ended with code {told.returncode}: {last}")
     return told.stdout
+
+
+def find_nvrtc() -> ctypes.CDLL | None:
+    """Open the latest library of NVRTC that came with torch or from a package of NVIDIA."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = [] if spec is None else list(spec.submodule_search_locations or [])
+    found = sorted(
+        (path for root in roots for path in Path(root).glob("*/lib/libnvrtc.so.*")),
+        key=lambda path: path.suffix,
+        reverse=True,
+    )
+    for name in [*map(os.fspath, found), "libnvrtc.so.13", "libnvrtc.so.12"]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def compile_device(source: str, architecture: str) -> bytes:
+    """Compile CUDA C++ that includes nothing into a cubin for an architecture such as ``sm_90``."""
+    library, nvcc = find_nvrtc(), shutil.which("nvcc")
+    options = [f"--gpu-architecture={architecture}", *_DEVICE_FLAGS]
+
+    def with_nvrtc(target: Path) -> None:
+        assert library is not None
+        target.write_bytes(_run_nvrtc(library, source, options))
+
+    def with_nvcc(target: Path) -> None:
+        assert nvcc is not None
+        code = target.with_suffix(".cu")
+        code.write_text(source, encoding="utf-8")
+        run_compiler([nvcc, "-cubin", *options, os.fspath(code), "-o", os.fspath(target)])
+
+    if library is not None:
+        version, build = _nvrtc_version(library), with_nvrtc
+    elif nvcc is not None:
+        version, build = run_compiler([nvcc, "--version"]), with_nvcc
+    else:
+        raise KernelError(
+            "no compiler of device code works here (tried NVRTC and nvcc). Install one: "
+            "pip install nvidia-cuda-nvrtc"
+        )
+    return keep((version, *options, source), ".cubin", build).read_bytes()
+
+
+def _nvrtc_version(library: ctypes.CDLL) -> str:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"NVRTC {major.value}.{minor.value}"
+
+
+def _run_nvrtc(library: ctypes.CDLL, source: str, options: Sequence[str]) -> bytes:
+    program = ctypes.c_void_p()
+    library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
+    try:
+        given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        if library.nvrtcCompileProgram(program, len(options), given):
+            told = _get(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
+            raise KernelError(
+                f"{_nvrtc_version(library)} refuses the device code for {' '.join(options)}: "
+                f"{told.decode(errors='replace').strip(_PADDING)[-_TOLD:]}"
+            )
+        return _get(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _get(measure: Any, read: Any, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    measure(program, ctypes.byref(size))
+    content = ctypes.create_string_buffer(size.value)
+    read(program, content)
+    return content.raw

@@ -8,8 +8,6 @@ import onnx_ir as ir
 from ortmeter.backend.kernels.expression import Expression
 from ortmeter.dtypes import numpy_dtype
 
-__all__ = ["DOMAIN", "cpu_source", "cuda_device_source", "cuda_host_source"]
-
 #: Domain of the operators that are compiled at run time.
 DOMAIN = "ortmeter.kernels"
 
@@ -37,17 +35,9 @@ _STORE = {ir.DataType.FLOAT16: "to_half({})", ir.DataType.BFLOAT16: "to_bfloat({
 
 
 def cpu_source(expressions: Sequence[Expression]) -> str:
-    """Write a library of kernels for the CPU.
+    """Write a library of kernels for the CPU, an operator for each expression.
 
-    Parameters
-    ----------
-    expressions : sequence of Expression
-        One operator for each, without repetition.
-
-    Returns
-    -------
-    str
-        C++17 that includes nothing but headers of the standard library.
+    C++17 that includes nothing but headers of the standard library.
     """
     tiles = [f"(const void*)tile_{i}" for i in range(len(expressions))]
     return "\n".join(
@@ -61,18 +51,7 @@ def cpu_source(expressions: Sequence[Expression]) -> str:
 
 
 def cuda_device_source(expressions: Sequence[Expression]) -> str:
-    """Write the kernels for CUDA.
-
-    Parameters
-    ----------
-    expressions : sequence of Expression
-        One kernel for each, ``kernel_0``, ``kernel_1``...
-
-    Returns
-    -------
-    str
-        CUDA C++17 that includes nothing.
-    """
+    """Write the kernels for CUDA, ``kernel_0``, ``kernel_1``... in C++17 that includes nothing."""
     return "\n".join(
         [
             *map(_native, ("layout.h", "cuda_math.h", "functions.h")),
@@ -84,21 +63,9 @@ def cuda_device_source(expressions: Sequence[Expression]) -> str:
 def cuda_host_source(
     expressions: Sequence[Expression], image: bytes, provider: str = "CUDAExecutionProvider"
 ) -> str:
-    """Write the library that launches the kernels of CUDA.
+    """Write the library that launches the kernels of CUDA, which were compiled into an image.
 
-    Parameters
-    ----------
-    expressions : sequence of Expression
-        Those that :func:`cuda_device_source` had.
-    image : bytes
-        What it was compiled into, for the driver to load.
-    provider : str
-        Execution provider that the operators belong to, as ONNX Runtime names it.
-
-    Returns
-    -------
-    str
-        C++17 that includes nothing of CUDA; the driver is opened when a kernel first runs.
+    C++17 that includes nothing of CUDA; the driver is opened when a kernel first runs.
     """
     names = [f'(const void*)"kernel_{i}"' for i in range(len(expressions))]
     return "\n".join(

@@ -1,148 +1,67 @@
-"""Try a library before its first use, beside the operators that it replaces."""
+"""Run kernels beside what they replace, in a process of its own.
 
-import hashlib
+The process may crash, and starts without torch. The model has pairs of outputs, expected then got,
+that are computed from inputs of 32-bit real numbers. The last line of the standard output is a
+JSON object: the ``reason`` of a failure, empty when there is none.
+"""
+
 import json
-import signal
-import subprocess
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
+import sys
 
-import onnx_ir as ir
+import numpy as np
+import onnxruntime
 
-from ortmeter import _kernel_trial
-from ortmeter.backend.errors import KernelError
-from ortmeter.backend.kernels.expression import Expression
-from ortmeter.backend.kernels.operators import MICROSOFT
-from ortmeter.backend.kernels.sources import DOMAIN
-from ortmeter.child import child_command
-from ortmeter.dtypes import numpy_dtype
-from ortmeter.files import write_atomically
-from ortmeter.optional import import_optional
-from ortmeter.runtime.providers import Provider
-
-__all__ = ["check_library", "trial_model"]
-
-_PROGRAM = Path(_kernel_trial.__file__)
-_TIMEOUT_S = 300
-# Sent from outside, by somebody or for lack of memory: what a wrong kernel does gives others.
-_STOPPED = {-signal.SIGINT: "SIGINT", -signal.SIGTERM: "SIGTERM", -9: "SIGKILL"}
-_OPSET = 23
-# From the least precise.
-_REALS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+SHAPES = ((2, 5, 67), (67,), (5, 1), ())
+TOLERANCES = {"bfloat16": 1e-1, "float16": 2e-2, "float32": 1e-4, "float64": 1e-9}
+# A comparison of two numbers that are equal but for their rounding may go either way.
+SHARE = 0.98
 
 
-def check_library(library: Path, expressions: Sequence[Expression], provider: Provider) -> None:
-    """Run each kernel of a library in a child process and compare it with ONNX Runtime.
-
-    Parameters
-    ----------
-    library : Path
-        A compiled library. The answer is kept beside it, for this version of ONNX Runtime, unless
-        the child was stopped: that says nothing of the kernels.
-    expressions : sequence of Expression
-        What its kernels compute.
-    provider : Provider
-        Where they run.
-
-    Raises
-    ------
-    KernelError
-        The child died or was stopped, or a result is wrong.
-    """
-    version = import_optional("onnxruntime", "cpu", "gpu").__version__
-    model = ir.to_proto(trial_model(expressions)).SerializeToString(deterministic=True)
-    trial = hashlib.sha256(model + _PROGRAM.read_bytes() + version.encode()).hexdigest()[:8]
-    answer = library.with_name(f"{library.stem}-{trial}.json")
-    reason = _read_reason(answer)
-    if reason is None:
-        reason = _run_trial(library, model, provider)
-        write_atomically(answer, json.dumps({"reason": reason}).encode())
-    if reason:
-        raise KernelError(f"the compiled kernels fail their trial: {reason}")
+def run_trial(library: str, model: str, provider: str) -> str:
+    """Return what is wrong, nothing when the results agree."""
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(library)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 2
+    if provider.startswith("CUDA"):
+        onnxruntime.preload_dlls()
+    session = onnxruntime.InferenceSession(model, options, providers=[provider])
+    if session.get_providers()[0] != provider:
+        return f"the session runs on {session.get_providers()[0]}"
+    names = [value.name for value in session.get_inputs()]
+    for positive in (False, True):
+        feeds = {name: draw(i, positive=positive) for i, name in enumerate(names)}
+        results = session.run(None, feeds)
+        outputs = [value.name for value in session.get_outputs()]
+        for name, expected, got in zip(outputs[1::2], results[::2], results[1::2], strict=True):
+            if not agree(expected, got, TOLERANCES[name.rpartition(":")[2]]):
+                return f"{name} is wrong: {expected.ravel()[:4]} expected, {got.ravel()[:4]} got"
+    return ""
 
 
-def _read_reason(answer: Path) -> str | None:
-    """Return what a trial that came to its end found, None when there is none."""
+def draw(index: int, *, positive: bool) -> np.ndarray:
+    """Numbers of both signs and of the same shape, or positive ones to be broadcast."""
+    rng = np.random.default_rng(index)
+    shape = SHAPES[index % len(SHAPES)] if positive else SHAPES[0]
+    values = 2 * rng.standard_normal(shape, np.float32)
+    values = np.where(rng.random(shape) < 0.2, np.float32(0), values)  # noqa: PLR2004
+    return np.asarray(np.abs(values) if positive else values)
+
+
+def agree(expected: np.ndarray, got: np.ndarray, tolerance: float) -> bool:
+    """Tell whether two arrays are close, at nearly every place."""
+    if expected.shape != got.shape:
+        return False
+    with np.errstate(invalid="ignore"):
+        close = np.abs(got - expected) <= tolerance * (1 + np.abs(expected))
+    same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+    return bool(np.mean(close | same) >= SHARE)
+
+
+def main(library: str, model: str, provider: str) -> None:
+    """Print the answer as the last line."""
     try:
-        return str(json.loads(answer.read_text(encoding="utf-8"))["reason"])
-    except (OSError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _run_trial(library: Path, content: bytes, provider: Provider) -> str:
-    """Return what is wrong, nothing when the kernels are right."""
-    with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder) / "trial.onnx"
-        model.write_bytes(content)
-        provided = provider.execution_provider
-        try:
-            child = subprocess.run(  # noqa: S603 - our own module
-                child_command("ortmeter._kernel_trial", library, model, provided),
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise KernelError(f"the trial of the compiled kernels was stopped: {error}") from error
-    if stopped := _STOPPED.get(child.returncode):
-        raise KernelError(f"the trial of the compiled kernels was stopped by {stopped}")
-    try:
-        return str(json.loads(child.stdout.splitlines()[-1])["reason"])
-    except (IndexError, KeyError, TypeError, ValueError):
-        return f"the process died with exit code {child.returncode}"
-
-
-def trial_model(expressions: Sequence[Expression]) -> ir.Model:
-    """Write a model that computes each expression twice: operator by operator, by its kernel.
-
-    Parameters
-    ----------
-    expressions : sequence of Expression
-        What the kernels compute.
-
-    Returns
-    -------
-    onnx_ir.Model
-        Inputs are in float32, for the values that a test can draw, and outputs in float64. The
-        name of an output ends with the least precise of its types.
-    """
-    inputs: list[ir.Value] = []
-    outputs: list[ir.Value] = []
-    nodes: list[ir.Node] = []
-    for expression in expressions:
-        given = [
-            ir.Value(name=f"{expression.name}_x{i}", type=ir.TensorType(ir.DataType.FLOAT))
-            for i in range(len(expression.inputs))
-        ]
-        read = [_cast(value, dtype) for value, dtype in zip(given, expression.inputs, strict=True)]
-        values = [node.outputs[0] for node in read]
-        apart = expression.nodes(values)
-        kernel = ir.Node(DOMAIN, expression.name, values)
-        results = [_cast(node.outputs[0], ir.DataType.DOUBLE) for node in (apart[-1], kernel)]
-        for node, way in zip(results, ("expected", "got"), strict=True):
-            node.outputs[0].name = f"{expression.name}_{way}:{_least_precise(expression)}"
-        inputs += given
-        nodes += [*read, *apart, kernel, *results]
-        outputs += [node.outputs[0] for node in results]
-    graph = ir.Graph(
-        inputs,
-        outputs,
-        nodes=nodes,
-        name="trial",
-        opset_imports={"": _OPSET, MICROSOFT: 1, DOMAIN: 1},
-    )
-    return ir.Model(graph, ir_version=10)
-
-
-def _cast(value: ir.Value, dtype: ir.DataType) -> ir.Node:
-    node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(dtype))])
-    node.outputs[0].type = ir.TensorType(dtype)
-    return node
-
-
-def _least_precise(expression: Expression) -> str:
-    types = {*expression.inputs, *(step.dtype for step in expression.steps)}
-    return next((numpy_dtype(int(t)).name for t in _REALS if t in types), "float64")
+        reason = run_trial(library, model, provider)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong, the library is not used
+        reason = f"{type(error).__name__}: {error}"
+    sys.stdout.write("\n" + json.dumps({"reason": reason}) + "\n")

@@ -1,0 +1,405 @@
+"""Sessions: what builds and runs them, and what stands for internals that are gone."""
+
+import contextlib
+import gc
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from ortmeter.backend import FallbackWarning, OrtBackend, export, session
+from ortmeter.backend.record import resident_bytes
+from ortmeter.backend.session import call_on_tensors, follow_stream, session_stream
+from ortmeter.errors import ModelError
+from ortmeter.runtime.ortvalues import to_ortvalue
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session
+
+X = torch.arange(12.0).reshape(3, 4)
+CPU = Provider("cpu")
+# Where a graph runs, and what its session is built from.
+
+
+def left_to_torch(function, argument, **options):
+    backend = OrtBackend(**options)
+    with torch.no_grad(), pytest.warns(FallbackWarning) as caught:
+        torch.compile(function, backend=backend)(argument)
+    assert backend.graphs == []
+    return str(caught[0].message)
+
+
+def test_tensors_of_another_device_are_left_to_torch():
+    assert "tensors are on meta. Accepted: cpu, cuda" in left_to_torch(
+        lambda x: x * 2, X.to("meta")
+    )
+
+
+def test_devices_are_not_mixed():
+    message = left_to_torch(lambda x: (x * 2, (x * 2).to("meta")), X)
+    assert "tensors are on cpu, meta: a session runs on one device" in message
+
+
+def test_the_provider_asked_for_is_the_one_of_the_tensors(monkeypatch):
+    monkeypatch.setattr("ortmeter.backend.ort_backend.resolve_provider", Provider.parse)
+    message = left_to_torch(lambda x: x * 2, X, provider="cuda:1")
+    assert "provider='cuda:1' was asked for while tensors are on cpu" in message
+
+
+def test_a_kernel_that_is_missing_is_named():
+    message = left_to_torch(lambda x: x @ x.t(), X.bfloat16())
+    assert "Could not find an implementation for MatMul" in message
+    assert "torch.compiler.disable" in message
+
+
+def test_large_weights_are_not_seen_by_the_optimizer(monkeypatch):
+    seen = []
+
+    def look(model: onnx_ir.Model, level, **options):
+        seen.append((len(model.graph.inputs), [v.name for v in model.graph.initializers.values()]))
+        return original(model, level, **options)
+
+    original = session.optimize_model
+    monkeypatch.setattr(session, "optimize_model", look)
+    with torch.no_grad():
+        torch.compile(nn.Linear(4, 5000), backend=OrtBackend(fallback=False))(X)
+        torch.compile(nn.Linear(4, 5), backend=OrtBackend(fallback=False))(X)
+    assert [(inputs, len(names)) for inputs, names in seen] == [(2, 1), (1, 2)]
+
+
+# Programs, threads, memory.
+
+
+def compile_graph_alone(function, backend, *arguments):
+    """Compile a function, return what the backend gave to dynamo."""
+    found = []
+
+    def keep(module, given):
+        found.append(backend(module, given))
+        return found[-1]
+
+    with torch.no_grad():
+        torch.compile(function, backend=keep)(*arguments)
+    return found[0]
+
+
+def test_threads_may_share_a_compiled_model():
+    backend = OrtBackend(threads=1, fallback=False)
+    model = nn.Sequential(nn.Linear(32, 300), nn.GELU(), nn.Linear(300, 8)).eval()
+    run = torch.compile(model, backend=backend)
+    inputs = [torch.randn(5, 32) for _ in range(8)]
+    failures = []
+
+    def call(x, expected):
+        with torch.no_grad():
+            same = [torch.allclose(run(x), expected, atol=1e-5) for _ in range(30)]
+        failures.append(same.count(False))
+
+    with torch.no_grad():
+        run(inputs[0])
+        threads = [threading.Thread(target=call, args=(x, model(x))) for x in inputs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == [0] * 8
+    assert len(backend.graphs) == 1
+
+
+def test_threads_that_change_weights_build_one_session_each_time():
+    backend = OrtBackend(threads=1, fallback=False)
+    model = nn.Linear(4, 4)
+    compiled = torch.compile(model, backend=backend)
+    with torch.no_grad():
+        compiled(X)
+        model.weight.add_(1)
+        expected = model(X)
+    results = []
+
+    def call():
+        with torch.no_grad():
+            results.append(compiled(X))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.testing.assert_close(results, [expected] * 4)
+    assert [graph.builds for graph in backend.graphs] == [2]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system must tell the memory")
+@pytest.mark.parametrize("prepack", [False, True])
+def test_calls_do_not_make_memory_grow(prepack):
+    backend = OrtBackend(threads=1, prepack=prepack, fallback=False)
+    model = nn.Linear(256, 256)
+    compiled = torch.compile(model, backend=backend)
+    x = torch.randn(1024, 256)  # one leaked output is 1 MiB
+
+    def grown(calls):
+        before = resident_bytes()
+        for _ in range(calls):
+            compiled(x)
+        gc.collect()
+        return resident_bytes() - before
+
+    with torch.no_grad():
+        grown(20)
+        assert grown(200) < 20 * x.nbytes
+
+
+def test_a_failure_during_a_run_leaves_the_graph_to_torch():
+    backend = OrtBackend()
+    run = compile_graph_alone(lambda x: x @ torch.ones(4, 2), backend, X)
+    wide = torch.ones(3, 4, dtype=torch.float64)
+    with pytest.warns(FallbackWarning, match="ONNX Runtime failed"), pytest.raises(RuntimeError):
+        run(wide)  # what dynamo guards against: torch refuses it as well
+    assert backend.graphs == []
+    assert backend.fallbacks[0].operations == 2
+    torch.testing.assert_close(run(X)[0], X @ torch.ones(4, 2))
+
+
+def test_a_failure_during_a_run_writes_nothing_into_the_inputs(monkeypatch):
+    def failing(*arguments, **options):
+        def call(tensors):
+            raise RuntimeError("no more memory")
+
+        return call
+
+    monkeypatch.setattr(session, "call_on_tensors", failing)
+
+    def update(x):
+        x.add_(1)
+        return x * 2
+
+    x = X.clone()
+    with torch.no_grad(), pytest.warns(FallbackWarning, match="no more memory"):
+        got = torch.compile(update, backend=OrtBackend())(x)
+    torch.testing.assert_close((x, got), (X + 1, (X + 1) * 2))
+
+
+def test_a_graph_without_computation_is_not_compiled():
+    backend = OrtBackend(fallback=False)
+    run = compile_graph_alone(lambda x: x.t(), backend, X)
+    assert backend.graphs == []
+    assert run(X)[0].data_ptr() == X.data_ptr()
+
+
+# Calls on tensors.
+
+MODEL = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n] X, bool[n] B) => (float[n] Y, bool[n] C) { Y = Where(B, X, X)  C = Not(B) }"""
+
+
+@pytest.fixture
+def without_vectors(monkeypatch):
+    def import_stub(name, *extras):
+        assert name == "onnxruntime.capi._pybind_state"
+        return SimpleNamespace()
+
+    monkeypatch.setattr(session, "import_optional", import_stub)
+
+
+@pytest.fixture
+def plain(monkeypatch, without_vectors):
+    """A torch and an ONNX Runtime without any of the internals."""
+    monkeypatch.delattr(torch._guards, "tracing")
+    monkeypatch.setattr(session, "torch", _PlainTorch())
+    monkeypatch.setattr(export, "torch", _PlainTorch())
+
+
+class _PlainTorch:
+    """Torch without its private names."""
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(torch, name)
+
+
+def check_call():
+    call = call_on_tensors(make_session(MODEL, provider="cpu"), CPU, synchronize=True)
+    x = torch.arange(6.0).reshape(3, 2)[:, 1].requires_grad_()  # a view that needs its gradient
+    b = torch.tensor([True, False, True])
+    y, c = call([x, b])
+    np.testing.assert_array_equal(y.numpy(), [1, 3, 5])
+    assert c.dtype == torch.bool
+    assert c.tolist() == [False, True, False]
+    return call
+
+
+def test_a_call_takes_and_returns_tensors():
+    assert "_direct_call" in check_call().__qualname__
+
+
+def test_a_call_goes_through_a_binding_without_vectors(without_vectors):
+    assert "_bound_call" in check_call().__qualname__
+
+
+def test_outputs_are_those_of_each_call():
+    call = call_on_tensors(make_session(MODEL, provider="cpu"), CPU, synchronize=True)
+    b = torch.ones(2, dtype=torch.bool)
+    first = call([torch.zeros(2), b])[0]
+    call([torch.ones(2), b])
+    assert first.tolist() == [0, 0]
+
+
+def test_asynchronous_calls_are_asked_of_onnxruntime(monkeypatch):
+    entries = []
+
+    class Options(onnxruntime.RunOptions):
+        def add_run_config_entry(self, key, value):
+            entries.append((key, value))
+
+    monkeypatch.setattr(onnxruntime, "RunOptions", Options)
+    made = make_session(MODEL, provider="cpu")
+    call_on_tensors(made, CPU, synchronize=True)
+    assert entries == []
+    call_on_tensors(made, CPU, synchronize=False)
+    assert entries == [("disable_synchronize_execution_providers", "1")]
+
+
+def test_the_backend_works_without_the_internals(plain):
+    assert isinstance(export._outside_tracing(), contextlib.nullcontext)
+    backend = OrtBackend(fallback=False)
+    model = nn.Sequential(nn.Linear(4, 200), nn.ReLU(), nn.Linear(200, 200))
+    compiled = torch.compile(model, backend=backend)
+    with torch.no_grad():
+        x = torch.ones(3, 4)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert backend.graphs[0].weight_bytes == 200 * 200 * 4
+
+
+def test_parameters_are_weights_without_the_mark_of_dynamo():
+    node = SimpleNamespace(meta={})
+    assert export.is_weight(node, nn.Parameter(torch.ones(1)))
+    assert not export.is_weight(node, torch.ones(1))
+    node.meta["tensor_dict"] = {"_dynamo_static_input_type": "unguarded"}
+    assert export.is_weight(node, torch.ones(1))
+
+
+def test_versions_are_unknown_when_torch_does_not_count():
+    assert export.version_of(torch.zeros(1).add_(1)) == 1
+    with torch.inference_mode():
+        assert export.version_of(torch.zeros(1)) is None
+
+
+# Streams of CUDA, with stand-ins: what waits for what.
+
+
+class FakeStream:
+    def __init__(self, name, handle, events):
+        self.name, self.cuda_stream, self.events, self.device = name, handle, events, "cuda:1"
+
+    def wait_stream(self, other):
+        self.events.append(f"{self.name} waits for {other.name}")
+
+
+class FakeTensor:
+    def __init__(self, events, *, is_cuda):
+        self.events, self.is_cuda = events, is_cuda
+
+    def record_stream(self, stream):
+        self.events.append(f"kept for {stream.name}")
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """A module torch.cuda whose current stream is chosen by the test."""
+    events = []
+    module = SimpleNamespace(
+        events=events,
+        current=FakeStream("current", 7, events),
+        current_stream=lambda device: module.current,
+        Stream=lambda device: FakeStream(f"own stream of {device}", 9, events),
+    )
+    monkeypatch.setattr(session, "torch", SimpleNamespace(cuda=module, Tensor=torch.Tensor))
+    return module
+
+
+def test_there_is_no_stream_on_cpu():
+    assert session_stream(Provider("cpu")) is None
+
+
+def test_a_session_runs_on_the_current_stream(cuda):
+    assert session_stream(Provider("cuda", 1)) is cuda.current
+
+
+def test_a_session_has_its_own_stream_beside_the_default_one(cuda):
+    cuda.current.cuda_stream = 0
+    assert session_stream(Provider("cuda", 1)).name == "own stream of 1"
+
+
+def test_nothing_waits_on_the_stream_of_the_session(cuda):
+    call = follow_stream(lambda tensors: tensors, cuda.current)
+    assert call(["x"]) == ["x"]
+    assert cuda.events == []
+
+
+def test_a_call_on_another_stream_is_ordered(cuda):
+    own = FakeStream("session", 3, cuda.events)
+
+    def run(tensors):
+        cuda.events.append("run")
+        return tensors
+
+    call = follow_stream(run, own)
+    tensors = [FakeTensor(cuda.events, is_cuda=True), FakeTensor(cuda.events, is_cuda=False)]
+    assert call(tensors) is tensors
+    assert cuda.events == [
+        "session waits for current",
+        "kept for session",
+        "run",
+        "current waits for session",
+    ]
+
+
+# What the backend needs of make_session.
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n, 64] X) => (float[n, 64] Y) { Y = Add(X, W) }"""
+
+
+def model_with_external_weights():
+    model = onnx.parser.parse_model(TEXT)
+    weight = onnx.TensorProto(
+        name="W",
+        dims=[64, 64],
+        data_type=onnx.TensorProto.FLOAT,
+        data_location=onnx.TensorProto.EXTERNAL,
+    )
+    for key, value in {"location": "memory", "offset": "0", "length": str(4 * 64**2)}.items():
+        weight.external_data.add(key=key, value=value)
+    model.graph.initializer.append(weight)
+    return model
+
+
+def test_initializers_are_read_where_they_are():
+    weights = np.arange(64.0**2, dtype=np.float32).reshape(64, 64)
+    value = to_ortvalue(weights, CPU)
+    made = make_session(model_with_external_weights(), provider="cpu", initializers={"W": value})
+    x = np.ones((64, 64), np.float32)
+    np.testing.assert_array_equal(made.run(None, {"X": x})[0], weights + 1)
+    weights += 1
+    np.testing.assert_array_equal(made.run(None, {"X": x})[0], weights + 1)
+
+
+def test_the_stream_reaches_the_provider(monkeypatch):
+    seen = []
+
+    def create(source, options, *, providers):
+        seen.extend(providers)
+        raise RuntimeError("stop here")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", create)
+    with pytest.raises(ModelError, match="stop here"):
+        make_session(TEXT, provider=Provider("cuda", 1), stream=123)
+    assert seen[0][1]["user_compute_stream"] == "123"

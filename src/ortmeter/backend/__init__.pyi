@@ -1,0 +1,36 @@
+from .errors import (
+    FallbackWarning,
+    KernelError,
+    KernelWarning,
+    UnsupportedGraphError,
+)
+from .explanation import Explanation, explain
+from .levels import (
+    LEVELS,
+    Level,
+    Optimized,
+    apply_level,
+    optimize_model,
+    parse_level,
+)
+from .ort_backend import OrtBackend, compile_graph
+from .record import CompiledGraph, Fallback
+
+__all__ = [
+    "LEVELS",
+    "CompiledGraph",
+    "Explanation",
+    "Fallback",
+    "FallbackWarning",
+    "KernelError",
+    "KernelWarning",
+    "Level",
+    "Optimized",
+    "OrtBackend",
+    "UnsupportedGraphError",
+    "apply_level",
+    "compile_graph",
+    "explain",
+    "optimize_model",
+    "parse_level",
+]

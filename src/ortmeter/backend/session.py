@@ -1,0 +1,424 @@
+"""A graph of dynamo on ONNX Runtime: a session for each set of weights that it is called with."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import onnx_ir
+import onnxruntime
+import torch
+from torch.fx import GraphModule
+
+from ortmeter.backend.errors import UnsupportedGraphError
+from ortmeter.backend.export import ExportedGraph, example_value, export_graph
+from ortmeter.backend.levels import Level, optimize_model
+from ortmeter.backend.record import CompiledGraph, count_operators, dump_model, resident_bytes
+from ortmeter.backend.rules.merging import allow_copies
+from ortmeter.backend.weights import (
+    WeightWatch,
+    merge_weights,
+    share_initializers,
+    split_weights,
+    still_read,
+    take_constants,
+)
+from ortmeter.errors import ModelError
+from ortmeter.optional import import_optional
+from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session, node_assignment
+
+if TYPE_CHECKING:
+    from torch.cuda import Stream
+
+_CPU = Provider("cpu")
+#: Runs a session on one tensor per input, returns one per output.
+Call: TypeAlias = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+_Forward: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How graphs are compiled; see :class:`~ortmeter.backend.OrtBackend`."""
+
+    level: Level
+    prepack: bool
+    opset: int
+    provider: Provider | None
+    threads: int | None
+    tf32: bool
+    dump: Path | None
+
+
+class GraphRunner:
+    """A graph of dynamo, with one program for each set of weights in use.
+
+    The record of each program goes to *graphs*; ``give_up(module, cause)`` returns what runs the
+    graph when ONNX Runtime cannot, or raises.
+    """
+
+    def __init__(
+        self,
+        module: GraphModule,
+        settings: Settings,
+        graphs: list[CompiledGraph],
+        give_up: Callable[[GraphModule, Exception], _Forward],
+    ) -> None:
+        self._module = module
+        self._settings = settings
+        self._graphs = graphs
+        self._give_up = give_up
+        self._programs: list[Program] = []
+        self._last: Program | _Torch | None = None
+        self._lock = threading.RLock()
+
+    def prepare(self, arguments: Sequence[Any]) -> _Forward:
+        """Compile for these arguments; return what runs the graph."""
+        if _needs_gradients(arguments):
+            cause = UnsupportedGraphError(
+                "an input or a parameter needs its gradient, which ONNX Runtime does not compute",
+                "Call the model under torch.no_grad() or torch.inference_mode()",
+            )
+            return self._give_up(self._module, cause)
+        self._choose(arguments)
+        return self.run
+
+    def run(self, *arguments: Any) -> Any:
+        """Run the graph."""
+        program = self._last
+        if program is None or not program.recognizes(arguments):
+            del program  # with the memory of its session, if it is outdated
+            program = self._choose(arguments)
+        try:
+            return program(arguments)
+        except ModelError as cause:
+            return self._abandon(cause)(arguments)
+
+    def _abandon(self, cause: ModelError) -> "_Torch":
+        """Leave the graph to torch from now on."""
+        with self._lock:
+            self._forget(list(self._programs))
+            self._last = left = _Torch(self._give_up(self._module, cause))
+            return left
+
+    def _choose(self, arguments: Sequence[Any]) -> "Program | _Torch":
+        """Find the program of these weights, or build it."""
+        with self._lock:
+            self._last = None
+            known = (program for program in self._programs if program.recognizes(arguments))
+            self._last = chosen = next(known, None) or self._build(arguments)
+            return chosen
+
+    def _build(self, arguments: Sequence[Any]) -> "Program | _Torch":
+        outdated = [program for program in self._programs if program.is_outdated()]
+        rank, builds = self._forget(outdated)
+        del outdated  # with the memory of its session
+        try:
+            program = build_program(self._module, arguments, self._settings, builds=builds + 1)
+        except Exception as cause:  # noqa: BLE001 - whatever torch or ONNX Runtime refuse
+            return _Torch(self._give_up(self._module, cause))
+        if program is None:
+            return _Torch(self._module.forward)
+        self._programs.append(program)
+        self._graphs.insert(rank, program.record)
+        return program
+
+    def _forget(self, outdated: list["Program"]) -> tuple[int, int]:
+        """Drop programs; return the place that they leave in the records, and their builds."""
+        rank, builds = len(self._graphs), 0
+        for program in outdated:
+            self._programs.remove(program)
+            if program.record in self._graphs:
+                rank = min(rank, self._graphs.index(program.record))
+                self._graphs.remove(program.record)
+            builds += program.record.builds
+        return min(rank, len(self._graphs)), builds
+
+
+class _Torch:
+    """Runs a graph on torch, whatever its weights."""
+
+    def __init__(self, forward: _Forward) -> None:
+        self._forward = forward
+
+    def __call__(self, arguments: Sequence[Any]) -> Any:
+        return self._forward(*arguments)
+
+    def recognizes(self, arguments: Sequence[Any]) -> bool:  # noqa: ARG002 - as a program
+        return True
+
+
+def _needs_gradients(arguments: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(
+        isinstance(argument, torch.Tensor) and argument.requires_grad for argument in arguments
+    )
+
+
+class Program:
+    """A session fed with the arguments of a graph.
+
+    It takes those of ranks *feeds* among the arguments then *more*, tensors which are no argument;
+    *kept* is what the session reads and must outlive it.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        *,
+        kept: object,
+        feeds: Sequence[int],
+        more: Sequence[torch.Tensor],
+        exported: ExportedGraph,
+        watch: WeightWatch,
+        record: CompiledGraph,
+    ) -> None:
+        self._call, self._kept = call, kept
+        self._feeds, self._more = tuple(feeds), tuple(more)
+        self._numbers = tuple(rank for rank, i in enumerate(feeds) if i in exported.numbers)
+        self._count, self._updated = len(exported.computed), exported.updated
+        self._make_outputs = exported.make_outputs
+        self.recognizes, self.is_outdated = watch.recognizes, watch.is_outdated
+        self.record = record
+
+    def __call__(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """Run on the arguments of the graph and return its outputs."""
+        given = (*arguments, *self._more) if self._more else arguments
+        feeds = [given[i] for i in self._feeds]
+        for i in self._numbers:
+            feeds[i] = torch.tensor(feeds[i])
+        try:
+            computed = self._call(feeds)
+        except Exception as cause:
+            raise ModelError(f"ONNX Runtime failed: {str(cause).strip()}") from cause
+        if self._updated:
+            for i, value in zip(self._updated, computed[self._count :], strict=True):
+                arguments[i].copy_(value)
+            del computed[self._count :]
+        return computed if self._make_outputs is None else self._make_outputs(*arguments, *computed)
+
+
+def build_program(
+    module: GraphModule, arguments: Sequence[Any], settings: Settings, *, builds: int
+) -> Program | None:
+    """Compile a graph of dynamo for the weights it is called with.
+
+    None when it has nothing to compute. Otherwise it may raise an UnsupportedGraphError, or a
+    ModelError when ONNX Runtime has no kernel for one of its nodes.
+    """
+    start = time.perf_counter()
+    exported = export_graph(module, arguments, settings.opset)
+    if exported is None:
+        return None
+    provider = _provider(exported, arguments, settings)
+    model, before = exported.model, count_operators(onnx_ir.to_proto(exported.model))
+    exported_at = time.perf_counter()
+
+    small, large = split_weights(exported, arguments)
+    take_constants(model, small, arguments)
+    if settings.prepack:
+        allow_copies(value for value in model.graph.inputs if value.name in large)
+    optimized = optimize_model(model, settings.level, provider=str(provider))
+    together = small | large if "MergedProducts" in optimized.fusions else {}
+    merged, copied = merge_weights(model, together, arguments)
+    light = onnx_ir.to_proto(model)
+    optimized_at = time.perf_counter()
+
+    memory = resident_bytes()
+    held = still_read(model, large) if settings.prepack and provider.name == "cpu" else {}
+    share_initializers(model, held, arguments)
+    # Other tensor objects on the same memory: the session must not keep the parameters alive.
+    tensors = {name: arguments[i].detach() for name, i in held.items()}
+    call, kept, placement = _create_session(
+        model, tensors, optimized.kernels.library, provider, settings
+    )
+    record = CompiledGraph(
+        model=light,
+        level=str(settings.level),
+        provider=str(provider),
+        exported_operators=before,
+        fusions=optimized.fusions,
+        export_s=exported_at - start,
+        optimization_s=optimized_at - exported_at,
+        session_s=time.perf_counter() - optimized_at,
+        weight_bytes=sum(arguments[i].nbytes for i in large.values()),
+        memory_bytes=None if memory is None else (resident_bytes() or memory) - memory,
+        placement=placement,
+        builds=builds,
+        file=None if settings.dump is None else dump_model(light, settings.dump),
+        kernels=optimized.kernels.library,
+        without_kernels=optimized.kernels.reason,
+    )
+    return Program(
+        call,
+        kept=kept,
+        feeds=_ranks_of_inputs(exported, [*merged], len(arguments)),
+        more=tuple(merged.values()),
+        exported=exported,
+        watch=WeightWatch(arguments, {*small.values(), *held.values(), *copied}),
+        record=record,
+    )
+
+
+def _ranks_of_inputs(exported: ExportedGraph, more: Sequence[str], count: int) -> list[int]:
+    """Ranks of what a model takes, among *count* arguments then *more*."""
+    ranks = {given.name: given.position for given in exported.inputs}
+    ranks |= {name: count + i for i, name in enumerate(more)}
+    return [ranks[str(value.name)] for value in exported.model.graph.inputs]
+
+
+def _provider(exported: ExportedGraph, arguments: Sequence[Any], settings: Settings) -> Provider:
+    """Where a graph runs: on the device of its tensors, which must all be there."""
+    tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+    tensors += [example_value(node) for node in exported.computed]
+    found = sorted({str(tensor.device) for tensor in tensors} - {"cpu"}) or ["cpu"]
+    if complex_ones := sorted({str(t.dtype) for t in tensors if t.is_complex()}):
+        raise UnsupportedGraphError(
+            f"{', '.join(complex_ones)}: ONNX Runtime has no complex tensors"
+        )
+    outputs = {str(example_value(node).device) for node in exported.computed}
+    if len(found) > 1 or not outputs <= {found[0]}:
+        raise UnsupportedGraphError(
+            f"tensors are on {', '.join(sorted({*found, *outputs}))}: a session runs on one device"
+        )
+    if found[0].partition(":")[0] not in {"cpu", "cuda"}:
+        raise UnsupportedGraphError(f"tensors are on {found[0]}. Accepted: cpu, cuda")
+    provider = Provider.parse(found[0])
+    if settings.provider not in {None, provider}:
+        raise UnsupportedGraphError(
+            f"provider={str(settings.provider)!r} was asked for while tensors are on {provider}"
+        )
+    return provider
+
+
+def _create_session(
+    model: onnx_ir.Model,
+    tensors: Mapping[str, torch.Tensor],
+    library: Path | None,
+    provider: Provider,
+    settings: Settings,
+) -> tuple[Call, object, dict[str, int]]:
+    """Create the session on the memory of tensors.
+
+    Returns what runs it, what must outlive it, and its number of nodes by provider.
+    """
+    values = {name: to_ortvalue(tensor, _CPU) for name, tensor in tensors.items()}
+    stream = session_stream(provider)
+    session = make_session(
+        onnx_ir.to_proto(model),
+        provider=provider,
+        threads=torch.get_num_threads() if settings.threads is None else settings.threads,
+        tf32=settings.tf32,
+        initializers=values,
+        stream=None if stream is None else stream.cuda_stream,
+        custom_ops=[] if library is None else [library],
+    )
+    call = call_on_tensors(session, provider, synchronize=stream is None)
+    placement = Counter(node.provider for node in node_assignment(session))
+    ordered = call if stream is None else follow_stream(call, stream)
+    return ordered, (tensors, values), dict(placement)
+
+
+def session_stream(provider: Provider) -> "Stream | None":
+    """Choose the stream of a session on CUDA: the current one of torch on its device.
+
+    The default stream has a null handle, which ONNX Runtime takes for "none given": a stream of its
+    own stands for it.
+    """
+    if provider.name != "cuda":
+        return None
+    current = torch.cuda.current_stream(provider.index)
+    return current if current.cuda_stream else torch.cuda.Stream(provider.index)  # type: ignore[no-untyped-call]
+
+
+def follow_stream(call: Call, stream: "Stream") -> Call:
+    """Make what a session does on its stream happen in the order of the current one of torch.
+
+    The host does not wait: *call* leaves its outputs pending.
+    """
+
+    def ordered(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        current = torch.cuda.current_stream(stream.device)
+        if current == stream:
+            return call(tensors)
+        stream.wait_stream(current)
+        for tensor in tensors:
+            if tensor.is_cuda:  # its memory must not be given away while the session reads it
+                tensor.record_stream(stream)
+        results = call(tensors)
+        current.wait_stream(stream)
+        return results
+
+    return ordered
+
+
+def call_on_tensors(
+    session: onnxruntime.InferenceSession, provider: Provider, *, synchronize: bool
+) -> Call:
+    """Make a function that runs a session on the memory of tensors of its device.
+
+    Without *synchronize* the outputs are left pending on the stream of the session.
+    """
+    extension = import_optional("onnxruntime.capi._pybind_state", "cpu", "gpu")
+    if hasattr(extension, "OrtValueVector") and hasattr(extension.OrtValue, "from_dlpack"):
+        return _direct_call(session, provider, extension, synchronize=synchronize)
+    return _bound_call(session, provider)
+
+
+def _direct_call(
+    session: onnxruntime.InferenceSession, provider: Provider, ort: Any, *, synchronize: bool
+) -> Call:
+    """Go through vectors of OrtValue, which are not documented: a call costs less."""
+    to_value, new_vector = ort.OrtValue.from_dlpack, ort.OrtValueVector
+    to_capsule = getattr(torch.utils.dlpack, "to_dlpack", torch.Tensor.__dlpack__)
+    from_capsule = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)  # noqa: SLF001
+    names = [node.name for node in session.get_inputs()]
+    outputs = session.get_outputs()
+    output_names = [node.name for node in outputs]
+    booleans = [i for i, node in enumerate(outputs) if node.type == "tensor(bool)"]
+    kind = ort.OrtDevice.cuda() if provider.name == "cuda" else ort.OrtDevice.cpu()
+    device = ort.OrtDevice(kind, ort.OrtDevice.default_memory(), provider.index)
+    devices = [device] * len(outputs)
+    options = onnxruntime.RunOptions()
+    if not synchronize:
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    run, boolean = session.run_with_ortvaluevector, torch.bool
+
+    def call(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        feeds, fetches = new_vector(), new_vector()
+        for tensor in tensors:
+            if not tensor.is_contiguous() or tensor.requires_grad:
+                tensor = tensor.detach().contiguous()  # noqa: PLW2901 - what DLPack takes
+            if tensor.dtype is boolean:
+                feeds.push_back(to_value(to_capsule(tensor.view(torch.uint8)), True))
+            else:
+                feeds.push_back(to_value(to_capsule(tensor)))
+        run(options, names, feeds, output_names, fetches, devices)
+        results: list[torch.Tensor] = fetches.to_dlpacks(from_capsule)
+        for i in booleans:
+            results[i] = results[i].view(boolean)
+        return results
+
+    return call
+
+
+def _bound_call(session: onnxruntime.InferenceSession, provider: Provider) -> Call:
+    """Go through a binding, the documented way, where the other one is gone."""
+    names = [node.name for node in session.get_inputs()]
+    output_names = [node.name for node in session.get_outputs()]
+
+    def call(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        binding = session.io_binding()
+        values = [to_ortvalue(tensor, provider) for tensor in tensors]
+        for name, value in zip(names, values, strict=True):
+            binding.bind_ortvalue_input(name, value)
+        for name in output_names:
+            binding.bind_output(name, provider.name, provider.index)
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return [EXPORTS["torch"](value) for value in binding.get_outputs()]
+
+    return call
