@@ -6,9 +6,8 @@ import onnxruntime
 import pytest
 
 import ortmeter
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator import attribution_session, explain_session
-from ortmeter.evaluator.attribution_session import run_session
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.models import layer_norm_matmul
 
@@ -148,26 +147,3 @@ def test_what_is_refused(norm):
     model, feeds = norm
     with pytest.raises(InvalidArgumentError, match="expected='exact'. Accepted: float64, torch"):
         explain_session(model, feeds, "exact", provider="cpu")
-
-
-@pytest.mark.parametrize("kind", ["bfloat16", "float8e4m3fn", "float8e5m2", "int4", "uint4"])
-def test_types_that_onnxruntime_does_not_give_to_numpy(kind):
-    text = f"{HEADER} g ({kind}[6] X) => ({kind}[6] Y) {{ C = Cast<to = 1>(X) Y = CastLike(C, X) }}"
-    feeds = random_feeds(text)
-    got = run_session(ortmeter.make_session(text, provider="cpu"), feeds)["Y"]
-    assert got.dtype == feeds["X"].dtype
-    np.testing.assert_array_equal(got.astype(float), feeds["X"].astype(float))
-    assert len(set(got.astype(float).tolist())) > 1
-
-
-def test_strings_and_kernels_that_fail():
-    text = f"{HEADER} g (string[2] X) => (string[2] Y) {{ Y = Identity(X) }}"
-    feeds = {"X": np.array(["a", "b"], object)}
-    got = run_session(ortmeter.make_session(text, provider="cpu"), feeds)
-    assert got["Y"].tolist() == ["a", "b"]
-    text = f"""{HEADER} g (float[4] X, int64[1] I, string S) => (float[1] Y, string T) {{
-        Y = Gather(X, I) T = Identity(S) }}"""
-    session = ortmeter.make_session(text, provider="cpu")
-    feeds = {"X": np.zeros(4, np.float32), "I": np.int64([9]), "S": np.array("a", object)}
-    with pytest.raises(ModelError, match="The model failed: "):
-        run_session(session, feeds)

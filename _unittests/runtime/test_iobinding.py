@@ -9,7 +9,8 @@ import torch
 
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime import iobinding
-from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.feeds import random_feeds
+from ortmeter.runtime.iobinding import BoundSession, run_session
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 
@@ -312,3 +313,26 @@ def test_an_input_without_a_rank_takes_any():
     with BoundSession(make_session(model, provider="cpu"), {"X": -np.ones((2, 3), "f4")}) as bound:
         bound.run()
         assert bound.outputs()["Y"].tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8e4m3fn", "float8e5m2", "int4", "uint4"])
+def test_types_that_onnxruntime_does_not_give_to_numpy(kind):
+    text = f"{HEADER} g ({kind}[6] X) => ({kind}[6] Y) {{ C = Cast<to = 1>(X) Y = CastLike(C, X) }}"
+    arrays = random_feeds(text)
+    got = run_session(make_session(text, provider="cpu"), arrays)["Y"]
+    assert got.dtype == arrays["X"].dtype
+    np.testing.assert_array_equal(got.astype(float), arrays["X"].astype(float))
+    assert len(set(got.astype(float).tolist())) > 1
+
+
+def test_strings_and_kernels_that_fail():
+    text = f"{HEADER} g (string[2] X) => (string[2] Y) {{ Y = Identity(X) }}"
+    arrays = {"X": np.array(["a", "b"], object)}
+    got = run_session(make_session(text, provider="cpu"), arrays)
+    assert got["Y"].tolist() == ["a", "b"]
+    text = f"""{HEADER} g (float[4] X, int64[1] I, string S) => (float[1] Y, string T) {{
+        Y = Gather(X, I) T = Identity(S) }}"""
+    session = make_session(text, provider="cpu")
+    arrays = {"X": np.zeros(4, np.float32), "I": np.int64([9]), "S": np.array("a", object)}
+    with pytest.raises(ModelError, match="The model failed: "):
+        run_session(session, arrays)

@@ -16,10 +16,10 @@ from ortmeter.cli.tables import MAX_DRAWN, readable
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator import Evaluator, SessionExplanation, explain_session, to_float64
-from ortmeter.evaluator.attribution_session import run_session
 from ortmeter.plotting import NodeNote, draw_model
 from ortmeter.report import Report
 from ortmeter.runtime.inputs import declared_inputs
+from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session

@@ -9,13 +9,14 @@ import onnx
 from ortmeter.discrepancy import Discrepancy, max_diff
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator.attribution_result import Attribution, NodeAttribution, differing
-from ortmeter.evaluator.attribution_session import exact_feeds, run_session, widen
+from ortmeter.evaluator.attribution_session import exact_feeds, widen
 from ortmeter.evaluator.evaluation import Evaluator, parts
 from ortmeter.evaluator.float64 import is_added, to_float64
 from ortmeter.evaluator.kernels import KernelKey, Swap
 from ortmeter.evaluator.plan import Step, Watch
 from ortmeter.evaluator.values import element_type, fed_library
 from ortmeter.progress import progress_bar
+from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,21 +15,17 @@ import onnx
 from ortmeter.discrepancy import Discrepancy, max_diff
 from ortmeter.discrepancy.elementwise import is_integer, spacing
 from ortmeter.dtypes import short_name
-from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator.attribution_result import SessionExplanation, SessionNode, differing
 from ortmeter.evaluator.evaluation import Evaluator, parts
 from ortmeter.evaluator.float64 import is_added, to_float64
 from ortmeter.evaluator.plan import Step
-from ortmeter.evaluator.sources import is_bindable
 from ortmeter.evaluator.values import is_torch
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 __all__ = ["explain_session"]
 
@@ -122,24 +118,6 @@ def explain_session(
     asked = max_diff(wanted, list(outputs.values()), on_mismatch="report")
     explained = max_diff(wanted, [exposed[name] for name in outputs], on_mismatch="report")
     return SessionExplanation(nodes, asked, explained, all(same), expected)
-
-
-def run_session(
-    session: "onnxruntime.InferenceSession", feeds: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Run a session once, whatever the types of its inputs and outputs, which are on the host."""
-    if is_bindable(session):
-        with BoundSession(session, feeds) as bound:
-            bound.run()
-            return {name: value.copy() for name, value in bound.outputs().items()}
-    names = [value.name for value in session.get_outputs()]
-    try:
-        found = session.run(names, {name: as_numpy(value) for name, value in feeds.items()})
-    except OrtMeterError:
-        raise
-    except Exception as cause:
-        raise ModelError(f"The model failed: {cause}") from cause
-    return dict(zip(names, found, strict=True))
 
 
 def _exposing(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto:

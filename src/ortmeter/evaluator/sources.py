@@ -23,7 +23,7 @@ from ortmeter.evaluator.plan import Plan
 from ortmeter.evaluator.values import Memory, Signature, element_type, signature, type_proto
 from ortmeter.optional import import_optional
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.iobinding import BoundSession, is_bindable
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 
@@ -172,12 +172,6 @@ class OrtSource:
     ) -> Iterable[Any]:
         arrays = {name: self._memory.export(value, "numpy") for name, value in feeds.items()}
         return session.run(None, arrays)  # type: ignore[no-any-return]
-
-
-def is_bindable(session: "onnxruntime.InferenceSession") -> bool:
-    """Tell whether inputs and outputs can be bound: sequences, optionals and strings cannot."""
-    kinds = [node.type for node in (*session.get_inputs(), *session.get_outputs())]
-    return all(kind.startswith("tensor(") and "string" not in kind for kind in kinds)
 
 
 def _one_node_model(node: Node, inputs: Sequence[Any]) -> bytes:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ortmeter.dtypes import short_name
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
-from ortmeter.runtime.arrays import device_of
+from ortmeter.runtime.arrays import as_numpy, device_of
 from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
 from ortmeter.runtime.sessions import session_provider
 
@@ -223,6 +223,30 @@ class BoundSession:
         """Let ONNX Runtime allocate these outputs in the next run."""
         for name in names:
             self._binding.bind_output(name, self.provider.name, self.provider.index)
+
+
+def run_session(
+    session: "onnxruntime.InferenceSession", feeds: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Run a session once, whatever the types of its inputs and outputs, which are on the host."""
+    if is_bindable(session):
+        with BoundSession(session, feeds) as bound:
+            bound.run()
+            return {name: value.copy() for name, value in bound.outputs().items()}
+    names = [value.name for value in session.get_outputs()]
+    try:
+        found = session.run(names, {name: as_numpy(value) for name, value in feeds.items()})
+    except OrtMeterError:
+        raise
+    except Exception as cause:
+        raise ModelError(f"The model failed: {cause}") from cause
+    return dict(zip(names, found, strict=True))
+
+
+def is_bindable(session: "onnxruntime.InferenceSession") -> bool:
+    """Tell whether inputs and outputs can be bound: sequences, optionals and strings cannot."""
+    kinds = [node.type for node in (*session.get_inputs(), *session.get_outputs())]
+    return all(kind.startswith("tensor(") and "string" not in kind for kind in kinds)
 
 
 def _select_outputs(session: Any, names: Sequence[str] | None) -> dict[str, Any]:
