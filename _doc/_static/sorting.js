@@ -43,7 +43,12 @@
     if (!table.tHead || !rows.length) return;
     const columns = readColumns(rows);
     [...table.tHead.rows, ...rows].forEach((row) => columns.forEach(({ numeric }, i) => row.cells[i].classList.toggle("words", !numeric)));
-    if (window.simpleDatatables && rows.length >= LEAST_SORTED) makeSortable(table, rows, columns);
+    if (!window.simpleDatatables || rows.length < LEAST_SORTED) return;
+    // The headings of a table that is folded have no text for simple-datatables: it waits.
+    const sort = () => makeSortable(table, rows, columns);
+    const fold = table.closest("details:not([open])");
+    if (fold) fold.addEventListener("toggle", sort, { once: true });
+    else sort();
   });
   document.body.insertAdjacentHTML("beforeend", '<p id="sort-hint" hidden>Sort by this column</p>');
 })();
