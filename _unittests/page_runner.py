@@ -1,8 +1,11 @@
-"""Run a page in fast mode, to test its functions on planted results."""
+"""Run a page in fast mode, or only what it defines, to test its functions on planted results."""
 
+import ast
+import contextlib
 import functools
 import runpy
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -14,12 +17,42 @@ EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
 @functools.cache
 def run_page(name):
     """Return the names that a page defines, for tests that change none of them."""
+    with _started(name) as script:
+        names = runpy.run_path(script)
+    plt.close("all")
+    return names
+
+
+@functools.cache
+def define_page(name):
+    """Return the parameters, the constants and the functions of a page, without its results."""
+    module = types.ModuleType(name)
+    with _started(name) as script, pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, name, module)
+        for node in ast.parse(Path(script).read_text(encoding="utf-8"), script).body:
+            # What needs a result is not there.
+            with contextlib.suppress(NameError):
+                if _defines(node):
+                    code = compile(ast.Module([node], []), script, "exec")
+                    exec(code, vars(module))  # noqa: S102 - a page of ours
+    return vars(module)
+
+
+def _defines(node):
+    if isinstance(node, ast.Assign):
+        names = [
+            x.id for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name)
+        ]
+        return all(name.isupper() or name in {"args", "provider"} for name in names)
+    return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
+
+
+@contextlib.contextmanager
+def _started(name):
     (script,) = map(str, EXAMPLES.rglob(f"{name}.py"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORTMETER_FAST", "1")
         patch.setenv("ORTMETER_PROVIDER", "cpu")
         patch.setenv("MPLBACKEND", "agg")
         patch.setattr(sys, "argv", [script])
-        names = runpy.run_path(script)
-    plt.close("all")
-    return names
+        yield script

@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from page_runner import run_page
+from page_runner import define_page
 
 import ortmeter
 from ortmeter.pages import load_records
@@ -81,7 +81,7 @@ def test_every_original_claim_is_answered(original):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_recorded_claims_are_those_of_the_recorded_samples(page):
-    conclusion = run_page(page)["conclusion"]
+    conclusion = define_page(page)["conclusion"]
     for record in RECORDS:
         if record.page == page:
             found = conclusion(record)

@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from page_runner import run_page
+from page_runner import define_page, run_page
 
 import ortmeter
 from ortmeter.pages import replay
@@ -19,6 +19,12 @@ LEVELS = ("none", "default", "default+onnxruntime")
 
 @pytest.fixture(scope="module")
 def page():
+    """What the page defines, without running it."""
+    return define_page("plot_custom_backend_101")
+
+
+@pytest.fixture(scope="module")
+def ran():
     """Names of the page, after it ran."""
     return run_page("plot_custom_backend_101")
 
@@ -87,62 +93,68 @@ def only(found, start):
     return one
 
 
-def test_every_level_agrees_with_float64_at_every_batch(page):
-    errors = page["errors"].set_index(["batch", "candidate"])
+@pytest.mark.slow
+def test_every_level_agrees_with_float64_at_every_batch(ran):
+    errors = ran["errors"].set_index(["batch", "candidate"])
     candidates = {"eager", *LEVELS}
-    assert set(errors.index) == {(b, name) for b in page["args"].batch for name in candidates}
+    assert set(errors.index) == {(b, name) for b in ran["args"].batch for name in candidates}
     assert (errors["share of the tolerance"] <= 1).all()
     assert (errors["absolute error"] > 0).all()
 
 
-def test_the_reference_is_the_model_in_float64(page):
-    x = next(iter(page["inputs"].values()))
-    expected, _ = page["reference"](x)
-    model = page["model"].double()
+@pytest.mark.slow
+def test_the_reference_is_the_model_in_float64(ran):
+    x = next(iter(ran["inputs"].values()))
+    expected, _ = ran["reference"](x)
+    model = ran["model"].double()
     try:
         np.testing.assert_allclose(model(x.double()).numpy(), expected, rtol=1e-14, atol=1e-14)
     finally:
         model.float()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scale", "up.bias", "up.weight", "down.weight", "down.bias"])
-def test_weights_of_eleven_bits_are_out_of_tolerance(page, name):
-    rounded = torch.nn.Sequential(*(page["Block"](16, 32) for _ in range(2)))
-    weights = page["model"].state_dict()
+def test_weights_of_eleven_bits_are_out_of_tolerance(ran, name):
+    rounded = torch.nn.Sequential(*(ran["Block"](16, 32) for _ in range(2)))
+    weights = ran["model"].state_dict()
     for key, weight in weights.items():
         if key.endswith(name):
             mantissa, exponent = torch.frexp(weight)
             weights[key] = torch.ldexp((mantissa * 2**11).round() / 2**11, exponent)
     rounded.load_state_dict(weights)
     rounded.requires_grad_(requires_grad=False)
-    batch = max(page["inputs"])
-    functions = {"eager": page["model"], "rounded": rounded}
+    batch = max(ran["inputs"])
+    functions = {"eager": ran["model"], "rounded": rounded}
     with pytest.raises(AssertionError, match="rounded is outside of its tolerance"):
-        list(page["check"](batch, functions))
+        list(ran["check"](batch, functions))
 
 
-def test_the_levels_leave_fewer_and_fewer_nodes(page):
-    nodes = [page["graphs"][level].node_count for level in LEVELS]
+@pytest.mark.slow
+def test_the_levels_leave_fewer_and_fewer_nodes(ran):
+    nodes = [ran["graphs"][level].node_count for level in LEVELS]
     assert nodes == sorted(nodes, reverse=True)
     assert len(set(nodes)) == len(nodes)
 
 
-def test_the_page_leaves_torch_as_it_was(page):
-    assert torch.get_num_threads() == page["threads_before"]
-    assert page["left_out"].startswith("it was not asked for")
+@pytest.mark.slow
+def test_the_page_leaves_torch_as_it_was(ran):
+    assert torch.get_num_threads() == ran["threads_before"]
+    assert ran["left_out"].startswith("it was not asked for")
 
 
-def test_inductor_is_left_out_where_it_does_not_compile(page, monkeypatch):
+@pytest.mark.slow
+def test_inductor_is_left_out_where_it_does_not_compile(ran, monkeypatch):
     def refuse(*_):
         raise RuntimeError("no compiler in /some/folder")
 
-    names = page["why_left_out"].__globals__
+    names = ran["why_left_out"].__globals__
     monkeypatch.setitem(names, "args", types.SimpleNamespace(inductor=True))
     monkeypatch.setitem(names, "compile_and_call", refuse)
-    reason = page["why_left_out"]()
+    reason = ran["why_left_out"]()
     assert reason == "it does not find a compiler that works (RuntimeError)"
     monkeypatch.setitem(names, "compile_and_call", lambda *_: None)
-    assert page["why_left_out"]() == ""
+    assert ran["why_left_out"]() == ""
 
 
 def test_the_answer_follows_the_samples(page):
@@ -265,21 +277,23 @@ def test_the_cost_of_a_call_follows_the_samples(page):
     assert only(free, f"{start}undecided (eager), 14 µs (OrtBackend)")
 
 
-def test_another_machine_gets_the_sentences_of_its_own_samples(page):
-    data = page["here"].data | {"results": batches(b1=same_latency(ort=4.0))}
+@pytest.mark.slow
+def test_another_machine_gets_the_sentences_of_its_own_samples(ran):
+    data = ran["here"].data | {"results": batches(b1=same_latency(ort=4.0))}
     there = dataclasses.replace(
-        page["here"],
+        ran["here"],
         data=data,
-        environment=dataclasses.replace(page["here"].environment, cpu="A Planted CPU"),
+        environment=dataclasses.replace(ran["here"].environment, cpu="A Planted CPU"),
     )
-    text = " ".join(str(replay(page["report"], [there])).split())
+    text = " ".join(str(replay(ran["report"], [there])).split())
     assert text.startswith("A Planted CPU, ")
     assert "OrtBackend is slower than eager at batch 1 (" in text
 
 
-def test_the_graphs_alone_are_measured_again_in_fresh_processes(page):
+@pytest.mark.slow
+def test_the_graphs_alone_are_measured_again_in_fresh_processes(ran):
     level = LEVELS[-1]
-    batch = page["args"].batch[0]
-    candidate = page["load_graph"](page["backends"][batch][level].graphs[0])
+    batch = ran["args"].batch[0]
+    candidate = ran["load_graph"](ran["backends"][batch][level].graphs[0])
     found = ortmeter.measure({level: candidate}, processes=2, repeat=2, warmup=1, precision=None)
     assert found[level].seconds.shape == (2, 2)

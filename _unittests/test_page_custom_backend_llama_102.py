@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from page_runner import run_page
+from page_runner import define_page, run_page
 from pandas import DataFrame
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,6 +22,12 @@ PLANTED_LEVELS = ("none", "default", "default+onnxruntime")
 
 @pytest.fixture(scope="module")
 def page():
+    """What the page defines, without running it."""
+    return define_page("plot_custom_backend_llama_102")
+
+
+@pytest.fixture(scope="module")
+def ran():
     """Names of the page, after it ran."""
     return run_page("plot_custom_backend_llama_102")
 
@@ -76,30 +82,33 @@ def numpy_llama(weights, config, tokens, mask):
     return norm(x, "norm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [0, 5])
-def test_the_reference_is_the_model_in_float64(page, padding):
-    (tokens,) = page["inputs"]
+def test_the_reference_is_the_model_in_float64(ran, padding):
+    (tokens,) = ran["inputs"]
     mask = torch.ones_like(tokens)
     mask[:, tokens.shape[1] - padding :] = 0
-    model = page["model"]
-    got = page["in_float64"](model)(tokens, mask if padding else None).numpy()
+    model = ran["model"]
+    got = ran["in_float64"](model)(tokens, mask if padding else None).numpy()
     weights = {n: v.double().numpy() for n, v in model.llama.state_dict().items()}
     expected = numpy_llama(weights, model.llama.config, tokens.numpy(), mask.numpy())
     assert got.dtype == np.float64
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_the_reference_leaves_the_model_as_it_is(page):
-    assert page["model"].llama.config._attn_implementation == "eager"
-    assert {p.dtype for p in page["model"].parameters()} == {torch.float32}
+@pytest.mark.slow
+def test_the_reference_leaves_the_model_as_it_is(ran):
+    assert ran["model"].llama.config._attn_implementation == "eager"
+    assert {p.dtype for p in ran["model"].parameters()} == {torch.float32}
 
 
-def test_every_level_agrees_with_eager_and_with_float64(page):
-    errors = page["errors"].set_index("candidate")
-    assert set(errors.index) == {"eager", *page["graphs"]}
+@pytest.mark.slow
+def test_every_level_agrees_with_eager_and_with_float64(ran):
+    errors = ran["errors"].set_index("candidate")
+    assert set(errors.index) == {"eager", *ran["graphs"]}
     assert (errors["largest error"] > 0).all()
     assert (errors[["largest error", "largest from eager"]] <= 1e-5).all(axis=None)
-    assert (errors["of that of eager"] <= page["LONGEST"] ** 0.5).all()
+    assert (errors["of that of eager"] <= ran["LONGEST"] ** 0.5).all()
 
 
 def without(page, change):
@@ -130,77 +139,85 @@ def shift_the_rotation(llama):
 CHANGES = (forget_a_normalization, forget_the_rotation, shift_the_rotation, round_to_eleven_bits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_another_model_is_out_of_tolerance(page, change):
-    row = page["measure_error"]("changed", *reference(page), without(page, change))
+def test_another_model_is_out_of_tolerance(ran, change):
+    row = ran["measure_error"]("changed", *reference(ran), without(ran, change))
     with pytest.raises(AssertionError, match="changed (has an output out|is inexact)"):
-        page["check"](row)
+        ran["check"](row)
 
 
 def reference(page):
     return page["expected"], page["outputs"]["eager"]
 
 
-def test_a_model_that_sees_the_next_tokens_is_out_of_tolerance(page):
-    (tokens,) = page["inputs"]
+@pytest.mark.slow
+def test_a_model_that_sees_the_next_tokens_is_out_of_tolerance(ran):
+    (tokens,) = ran["inputs"]
     everything = torch.zeros(1, 1, *2 * tokens.shape[1:])
-    got = page["to_float64"](page["model"](tokens, everything))
+    got = ran["to_float64"](ran["model"](tokens, everything))
     with pytest.raises(AssertionError, match="out of tolerance"):
-        page["check"](page["measure_error"]("acausal", *reference(page), got))
+        ran["check"](ran["measure_error"]("acausal", *reference(ran), got))
 
 
-def test_a_single_wrong_output_is_out_of_tolerance(page):
-    expected, eager = reference(page)
+@pytest.mark.slow
+def test_a_single_wrong_output_is_out_of_tolerance(ran):
+    expected, eager = reference(ran)
     got = eager.copy()
     got[0, 3, 5] += 2e-5 * np.abs(expected).max()
     with pytest.raises(AssertionError, match="has an output out of tolerance"):
-        page["check"](page["measure_error"]("spiked", expected, eager, got))
+        ran["check"](ran["measure_error"]("spiked", expected, eager, got))
     got[0, 3, 5] = np.nan
     with pytest.raises(AssertionError, match="not finite"):
-        page["measure_error"]("broken", expected, eager, got)
+        ran["measure_error"]("broken", expected, eager, got)
 
 
-def test_errors_much_larger_than_those_of_eager_are_out_of_tolerance(page):
-    expected, eager = reference(page)
-    got = expected + 2 * page["LONGEST"] ** 0.5 * (eager - expected)
-    row = page["measure_error"]("noisy", expected, eager, got)
+@pytest.mark.slow
+def test_errors_much_larger_than_those_of_eager_are_out_of_tolerance(ran):
+    expected, eager = reference(ran)
+    got = expected + 2 * ran["LONGEST"] ** 0.5 * (eager - expected)
+    row = ran["measure_error"]("noisy", expected, eager, got)
     assert row["largest error"] <= 1e-5
     with pytest.raises(AssertionError, match="noisy is inexact"):
-        page["check"](row)
+        ran["check"](row)
 
 
-def test_the_products_of_another_precision_are_refused(page):
-    products = page["products"](*page["operands"])
-    page["check_products"](products)
+@pytest.mark.slow
+def test_the_products_of_another_precision_are_refused(ran):
+    products = ran["products"](*ran["operands"])
+    ran["check_products"](products)
     products[3] = products[3].bfloat16().float()
     with pytest.raises(AssertionError, match="product 3 of onnxruntime"):
-        page["check_products"](products)
+        ran["check_products"](products)
 
 
-def test_the_products_are_those_of_the_model(page):
+@pytest.mark.slow
+def test_the_products_are_those_of_the_model(ran):
     counted = []
-    for function, inputs in (("products", page["operands"]), ("model", page["inputs"])):
+    for function, inputs in (("products", ran["operands"]), ("model", ran["inputs"])):
         with FlopCounterMode(display=False) as counter:
-            page[function](*inputs)
+            ran[function](*inputs)
         counted.append(counter.get_total_flops())
     # Rotary embeddings multiply positions by frequencies, which torch counts as a product or not.
-    assert counted[0] == page["LAYERS"] * page["FLOP_LAYER"]
+    assert counted[0] == ran["LAYERS"] * ran["FLOP_LAYER"]
     assert counted[1] == counted[0]
 
 
-def test_the_tokens_are_drawn_from_the_whole_vocabulary(page, monkeypatch):
-    sizes = page["sizes"]._replace(batch=3, sequence=200, vocabulary=4)
-    monkeypatch.setitem(page["make_inputs"].__globals__, "sizes", sizes)
-    (tokens,) = page["make_inputs"]()
+@pytest.mark.slow
+def test_the_tokens_are_drawn_from_the_whole_vocabulary(ran, monkeypatch):
+    sizes = ran["sizes"]._replace(batch=3, sequence=200, vocabulary=4)
+    monkeypatch.setitem(ran["make_inputs"].__globals__, "sizes", sizes)
+    (tokens,) = ran["make_inputs"]()
     assert tokens.shape == (3, 200)
     assert set(tokens.flatten().tolist()) == {0, 1, 2, 3}
 
 
-def test_the_mask_leaves_out_the_end_of_sequences(page, monkeypatch):
-    names = page["make_inputs"].__globals__
-    monkeypatch.setitem(names, "sizes", page["sizes"]._replace(batch=4, sequence=64))
+@pytest.mark.slow
+def test_the_mask_leaves_out_the_end_of_sequences(ran, monkeypatch):
+    names = ran["make_inputs"].__globals__
+    monkeypatch.setitem(names, "sizes", ran["sizes"]._replace(batch=4, sequence=64))
     monkeypatch.setitem(names, "args", types.SimpleNamespace(with_mask=True))
-    tokens, mask = page["make_inputs"]()
+    tokens, mask = ran["make_inputs"]()
     assert mask.shape == tokens.shape
     assert mask[1].all()
     lengths = mask.sum(1)
@@ -223,28 +240,31 @@ def test_tf32_is_off_but_inside_of_the_call_that_measures_it(page, monkeypatch):
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_the_levels_leave_fewer_and_fewer_nodes(page):
-    nodes = [graph.node_count for graph in page["graphs"].values()]
+@pytest.mark.slow
+def test_the_levels_leave_fewer_and_fewer_nodes(ran):
+    nodes = [graph.node_count for graph in ran["graphs"].values()]
     assert nodes == sorted(nodes, reverse=True)
-    assert page["graphs"]["default"].custom_count == 0
+    assert ran["graphs"]["default"].custom_count == 0
 
 
-def test_the_page_leaves_torch_as_it_was(page):
-    assert torch.get_num_threads() == page["threads_before"]
-    assert page["left_out"]["inductor"].startswith("it was not asked for")
+@pytest.mark.slow
+def test_the_page_leaves_torch_as_it_was(ran):
+    assert torch.get_num_threads() == ran["threads_before"]
+    assert ran["left_out"]["inductor"].startswith("it was not asked for")
 
 
-def test_inductor_is_left_out_where_it_does_not_compile(page, monkeypatch):
+@pytest.mark.slow
+def test_inductor_is_left_out_where_it_does_not_compile(ran, monkeypatch):
     def refuse(*_):
         raise RuntimeError("no compiler in /some/folder")
 
-    names = page["why_without_inductor"].__globals__
+    names = ran["why_without_inductor"].__globals__
     monkeypatch.setitem(names, "args", types.SimpleNamespace(inductor=True))
     monkeypatch.setitem(names, "compile_and_call", refuse)
-    reason = page["why_without_inductor"]()
+    reason = ran["why_without_inductor"]()
     assert reason == "it does not find a compiler that works (RuntimeError)"
     monkeypatch.setitem(names, "compile_and_call", lambda *_: None)
-    assert page["why_without_inductor"]() == ""
+    assert ran["why_without_inductor"]() == ""
 
 
 def test_a_level_without_its_kernels_is_left_out(page):
@@ -401,10 +421,11 @@ def test_the_types_without_tf32_say_so(page):
     assert "TF32 is about float32 only" in conclude(page, planted() | {"changed": {}})
 
 
-def test_onnxruntime_has_no_tf32_on_a_cpu(page):
-    name = f"{page['last']}, TF32"
-    assert page["changed"][name] is False
-    assert name not in page["results"]
+@pytest.mark.slow
+def test_onnxruntime_has_no_tf32_on_a_cpu(ran):
+    name = f"{ran['last']}, TF32"
+    assert ran["changed"][name] is False
+    assert name not in ran["results"]
 
 
 def test_the_profile_is_summed_by_kind(page):
@@ -463,20 +484,22 @@ def test_the_fastest_level_is_profiled(page):
     assert page["fastest_level"](planted(none=1.0)) == "none"
 
 
-def test_another_machine_gets_the_sentences_of_its_own_samples(page):
+@pytest.mark.slow
+def test_another_machine_gets_the_sentences_of_its_own_samples(ran):
     there = dataclasses.replace(
-        page["here"],
+        ran["here"],
         data=planted(default=16.0),
-        environment=dataclasses.replace(page["here"].environment, cpu="A Planted CPU"),
+        environment=dataclasses.replace(ran["here"].environment, cpu="A Planted CPU"),
     )
-    text = " ".join(str(replay(page["report"], [there])).split())
+    text = " ".join(str(replay(ran["report"], [there])).split())
     assert text.startswith("A Planted CPU, ")
     assert "default is 2.00 times slower than eager" in text
 
 
-def test_the_levels_are_measured_again_in_fresh_processes(page):
-    graph = page["graphs"][page["last"]]
-    options = {"custom_ops": page["custom_ops"](graph), "provider": "cpu"}
-    candidate = ortmeter.session_candidate(*page["feed"](graph), **options)
+@pytest.mark.slow
+def test_the_levels_are_measured_again_in_fresh_processes(ran):
+    graph = ran["graphs"][ran["last"]]
+    options = {"custom_ops": ran["custom_ops"](graph), "provider": "cpu"}
+    candidate = ortmeter.session_candidate(*ran["feed"](graph), **options)
     found = ortmeter.measure({"last": candidate}, processes=2, repeat=2, warmup=1, precision=None)
     assert found["last"].seconds.shape == (2, 2)
