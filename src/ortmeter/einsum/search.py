@@ -282,10 +282,7 @@ def _arrays(operands: tuple[Any, ...], dtype: np.dtype[Any], seed: int) -> list[
     """Operands, those given by their shapes being drawn."""
     rng = np.random.default_rng(seed)
     return [
-        x
-        if hasattr(x, "dtype") or not isinstance(x, tuple | list)
-        else rng.standard_normal(x).astype(dtype)
-        for x in operands
+        rng.standard_normal(x).astype(dtype) if isinstance(x, tuple | list) else x for x in operands
     ]
 
 
@@ -387,15 +384,13 @@ def _suits_elements(operands: Operands) -> bool:
 def _variants(candidate: EinsumCandidate, threads: int) -> Iterator[EinsumCandidate]:
     """The ways to write the same plan, each with its cost."""
     plan = candidate.plan
-    shapes = cast("Sequence[tuple[int, ...]]", plan.shapes)
-    known, itemsize = dict(zip(plan.input_names, shapes, strict=True)), plan.dtype.itemsize
+    shapes = dict(zip(plan.input_names, cast("Sequence[Sequence[int]]", plan.shapes), strict=True))
     absorbed, flags = absorb_transposes(plan.steps)
-    ways = {False: plan.steps}
-    if flags and onnx_type(plan.dtype) in FUSED:
-        ways[True] = tuple(absorbed)
-    for contrib, steps in ways.items():
+    for contrib, steps in ((False, plan.steps), (True, absorbed)):
+        if contrib and not (flags and onnx_type(plan.dtype) in FUSED):
+            break
         name = f"{candidate.name}{', FusedMatMul' if contrib else ''}"
-        cost = estimate_steps(steps, known, itemsize, threads=threads)
+        cost = estimate_steps(steps, shapes, plan.dtype.itemsize, threads=threads)
         yield replace(candidate, name=name, cost=cost.whole, contrib=contrib)
         if cost.split < cost.whole:
             name += ", split transposes"
