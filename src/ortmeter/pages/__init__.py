@@ -6,9 +6,17 @@ sentences again from it.
 """
 
 from ortmeter.args import Param
-from ortmeter.pages.records import Record, Replay, load, load_records, machine_name, record, replay
+from ortmeter.pages.records import (
+    SCHEMA,
+    Record,
+    Replay,
+    load,
+    load_records,
+    machine_name,
+    record,
+    replay,
+)
 from ortmeter.pages.rendering import Conclusion, SavedTables, save_tables, show
-from ortmeter.pages.schema import SCHEMA
 from ortmeter.pages.values import decode, encode
 from ortmeter.timing.claims import fact, group_claims, judge
 

@@ -9,16 +9,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
+import msgspec
+import numpy as np
+from msgspec import Meta
 
 from ortmeter.args import Arguments
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.files import write_atomically
 from ortmeter.pages.rendering import Conclusion, as_html, as_text, freeze
-from ortmeter.pages.schema import VERSION, why_invalid
-from ortmeter.pages.values import decode, encode
+from ortmeter.pages.values import Count, Kind, MappingValue, encode
 from ortmeter.runtime.environment import Environment, environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing import Comparison, Comparisons, Measurement
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 #: Where the records are, unless a folder is given.
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
+
+_VERSION = 2  # incremented when older readers would misread a file
+_LONG = 200  # characters of a message that are shown
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Record:
     @property
     def file_name(self) -> str:
         """Name of the file: a page recorded again with the same parameters replaces it."""
-        text = orjson.dumps(dict(self.configuration), option=orjson.OPT_SORT_KEYS)
+        text = msgspec.json.encode(dict(self.configuration), order="sorted")
         digest = hashlib.sha256(text).hexdigest()[:8]
         return f"{self.page}--{_slug(self.configuration['provider'])}--{digest}.json"
 
@@ -129,20 +133,20 @@ class Record:
         # Older readers accept the files that do not need this field.
         repeated = {"run": self.run} if self.run > 1 else {}
         return {
-            "schema_version": VERSION,
+            "schema_version": _VERSION,
             "page": self.page,
             "configuration": dict(self.configuration),
             "date": self.date.isoformat(timespec="seconds"),
             "environment": self.environment.to_dict(),
-            "answer": None if self.answer is None else _plain(self.answer.to_dict()),
-            "claims": [_plain(claim.to_dict()) for claim in self.claims],
+            "answer": msgspec.to_builtins(self.answer, enc_hook=_plain),
+            "claims": msgspec.to_builtins(list(self.claims), enc_hook=_plain),
             "data": encode(self.data),
             **repeated,
         }
 
     def to_json(self) -> bytes:
         """Return the content of the file."""
-        return orjson.dumps(self.to_dict(), option=orjson.OPT_APPEND_NEWLINE)
+        return msgspec.json.encode(self.to_dict()) + b"\n"
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Record":
@@ -153,14 +157,15 @@ class Record:
         RecordError
             The content does not follow the schema.
         """
-        if not isinstance(fields, Mapping):
-            raise RecordError(f"not a record: an object is expected, not {type(fields).__name__}")
+        version = fields.get("schema_version", 1) if isinstance(fields, Mapping) else 1
+        if version not in [1, _VERSION]:  # a list has no hash
+            raise RecordError(f"not a record: schema_version is {version!r}. Accepted: 1, 2")
         try:
-            if reason := why_invalid(fields):
-                raise RecordError(f"not a record: {reason}")
-            return _decode_record(cls, fields)
-        except RecordError:
-            raise
+            return _decode_record(cls, msgspec.convert(fields, _File | _OldFile))
+        except RecordError as error:
+            raise RecordError(f"not a record: {error}") from None
+        except msgspec.ValidationError as error:
+            raise RecordError(f"not a record: {str(error)[:_LONG]}") from error
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise RecordError(f"not a record: {type(error).__name__}: {error}") from error
 
@@ -265,8 +270,8 @@ def load(file: str | os.PathLike[str]) -> Record:
     try:
         if Path(file).exists() and not Path(file).is_file():
             raise RecordError("not a regular file")
-        return Record.from_dict(orjson.loads(Path(file).read_bytes()))
-    except (OSError, orjson.JSONDecodeError) as error:
+        return Record.from_dict(msgspec.json.decode(Path(file).read_bytes()))
+    except (OSError, RecursionError, msgspec.DecodeError) as error:
         raise RecordError(f"{Path(file).name} cannot be read: {error}") from error
     except RecordError as error:
         raise RecordError(f"{Path(file).name}: {error}") from None
@@ -312,35 +317,65 @@ def load_records(
     return records if every_run else _newest(records)
 
 
-def _decode_record(cls: type[Record], fields: Mapping[str, Any]) -> Record:
+class _Common(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_version", kw_only=True):
+    """What every version of the files has."""
+
+    page: Annotated[str, Meta(pattern=r"^plot_\w+$")]
+    configuration: dict[str, str]
+    date: Annotated[dt.datetime, Meta(tz=True)]
+    environment: Environment
+    data: MappingValue
+    run: Count = 1
+
+    def __post_init__(self) -> None:
+        if "provider" not in self.configuration:
+            raise ValueError("the configuration has no 'provider'")
+
+
+class _File(_Common, tag=_VERSION, kw_only=True):
+    answer: Answer | None
+    claims: tuple[Claim, ...]
+
+
+class _OldFile(_Common, tag=1, kw_only=True):
+    """The first version holds sentences, without what they say."""
+
+    sentences: list[str]
+
+
+def _schema() -> dict[str, Any]:
+    (schema, _), kinds = msgspec.json.schema_components(
+        [_File, Kind], ref_template="#/$defs/{name}"
+    )
+    title = "What a page of ortmeter measured on a machine"
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": draft, "title": title, **schema, "$defs": kinds}
+
+
+#: Schema of the files (draft 2020-12).
+SCHEMA = _schema()
+
+
+def _decode_record(cls: type[Record], file: _File | _OldFile) -> Record:
     """Build a record from fields that follow the schema; what they say may still be impossible."""
-    data = decode(fields["data"])
-    date = dt.datetime.fromisoformat(fields["date"])
-    if date.tzinfo is None:
-        raise RecordError(f"not a record: the date {fields['date']!r} has no time zone")
     found = cls(
-        page=fields["page"],
-        configuration=fields["configuration"],
-        environment=Environment.from_dict(fields["environment"]),
-        date=date,
-        data=data,
-        run=fields.get("run", 1),
+        page=file.page,
+        configuration=file.configuration,
+        environment=file.environment,
+        date=file.date,
+        data=file.data.read("data"),
+        run=file.run,
     )
-    if fields["schema_version"] == 1:
-        # Its sentences cannot be compared: what its samples say is computed again.
-        found = dataclasses.replace(found, data={k: _upgrade(v) for k, v in data.items()})
-        claims = tuple(
-            claim.at(**where)
-            for _, where, measured in found.comparisons()
-            for claim in _claims_of(measured)
-        )
-        return dataclasses.replace(found, claims=claims)
-    answer = fields["answer"]
-    return dataclasses.replace(
-        found,
-        answer=None if answer is None else Answer.from_dict(answer),
-        claims=tuple(map(Claim.from_dict, fields["claims"])),
+    if isinstance(file, _File):
+        return dataclasses.replace(found, answer=file.answer, claims=file.claims)
+    # Its sentences cannot be compared: what its samples say is computed again.
+    found = dataclasses.replace(found, data={k: _upgrade(v) for k, v in found.data.items()})
+    claims = tuple(
+        claim.at(**where)
+        for _, where, measured in found.comparisons()
+        for claim in _claims_of(measured)
     )
+    return dataclasses.replace(found, claims=claims)
 
 
 def _claims_of(found: Comparison) -> tuple[Claim, ...]:
@@ -398,10 +433,11 @@ def machine_name(machine: Environment) -> str:
     return "-".join(map(_slug, parts))
 
 
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn numpy scalars into Python's, at any depth of mappings and lists."""
-    plain: dict[str, Any] = orjson.loads(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY))
-    return plain
+def _plain(value: Any) -> Any:
+    """Turn a numpy scalar into Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} cannot be kept")
 
 
 def _slug(text: str) -> str:

@@ -6,16 +6,17 @@ whose key ``$`` says what it is.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import pandas as pd
+from msgspec import Meta, Struct
 
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.pages.rendering import flatten
 from ortmeter.timing import Comparison, Comparisons, Measurement
-
-__all__ = ["decode", "encode"]
+from ortmeter.timing.claims import Scalar
 
 
 def encode(value: Any, path: str = "data") -> Any:
@@ -57,29 +58,6 @@ list or tuple
     )
 
 
-def decode(value: Any) -> Any:
-    """Read back what :func:`encode` returned.
-
-    Parameters
-    ----------
-    value : object
-        Plain value that follows :data:`~ortmeter.pages.SCHEMA`.
-
-    Returns
-    -------
-    object
-        What was encoded: numpy scalars came back as Python ones.
-
-    Examples
-    --------
-    >>> decode(encode({256: (1, 2.5)}))
-    {256: (1, 2.5)}
-    """
-    if isinstance(value, list):
-        return [decode(item) for item in value]
-    return _DECODERS[value["$"]](value) if isinstance(value, dict) else value
-
-
 def _is_finite(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
@@ -104,11 +82,6 @@ def _encode_key(key: Any, path: str) -> Any:
 
 def _encode_measurement(measured: Measurement, _path: str) -> dict[str, Any]:
     return {"$": "measurement", "unit": "s", "repeat": measured.repeat, **measured.to_dict()}
-
-
-def _decode_measurement(value: Mapping[str, Any]) -> Measurement:
-    fields = {key: item for key, item in value.items() if key not in {"$", "unit", "repeat"}}
-    return Measurement.from_dict(fields)
 
 
 def _encode_comparison(found: Comparison, path: str) -> dict[str, Any]:
@@ -143,16 +116,6 @@ def _encode_cells(column: "pd.Series[Any]", path: str) -> list[Any]:
     return _encode_list([None if item is pd.NA else item for item in column.tolist()], path)
 
 
-def _decode_table(value: Mapping[str, Any]) -> pd.DataFrame:
-    # Without a dtype, pandas chooses the one that it has for such values.
-    columns = {
-        column["name"]: pd.Series(decode(column["values"]), dtype=column["dtype"])
-        for column in value["columns"]
-    }
-    table = pd.DataFrame(columns)
-    return table.set_index(value["index"]) if value["index"] else table
-
-
 _ENCODERS: Mapping[type, Callable[[Any, str], Any]] = {
     float: lambda value, _path: {"$": "float", "text": str(value)},
     Comparison: _encode_comparison,
@@ -163,14 +126,126 @@ _ENCODERS: Mapping[type, Callable[[Any, str], Any]] = {
     list: _encode_list,
     tuple: lambda value, path: {"$": "tuple", "items": _encode_list(value, path)},
 }
-_DECODERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    "comparison": lambda value: Comparison(map(decode, value["measurements"]), value["stopped"]),
-    "comparisons": lambda value: Comparisons(
-        {key: decode(group) for key, group in value["groups"]}, value["axis"]
-    ),
-    "float": lambda value: float(value["text"]),
-    "mapping": lambda value: {key: decode(item) for key, item in value["items"]},
-    "measurement": _decode_measurement,
-    "table": _decode_table,
-    "tuple": lambda value: tuple(decode(value["items"])),
-}
+
+
+def decode(value: Any, path: str = "data") -> Any:
+    """Read back what :func:`encode` returned.
+
+    Parameters
+    ----------
+    value : object
+        Plain value, a kind of :data:`~ortmeter.pages.SCHEMA`.
+    path : str
+        Where the value comes from, for errors.
+
+    Returns
+    -------
+    object
+        What was encoded: numpy scalars came back as Python ones.
+
+    Raises
+    ------
+    RecordError
+        A part is not what :func:`encode` writes.
+
+    Examples
+    --------
+    >>> decode(encode({256: (1, 2.5)}))
+    {256: (1, 2.5)}
+    """
+    if isinstance(value, list):
+        return [decode(item, f"{path}[{i}]") for i, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    try:
+        return msgspec.convert(value, Kind).read(path)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"{path}: {error}") from None
+
+
+class _Tagged(Struct, forbid_unknown_fields=True, tag_field="$", tag=lambda n: n[1:].lower()):
+    """An object whose key ``$`` says what it is; :meth:`read` makes it."""
+
+    def read(self, path: str, /) -> Any:
+        raise NotImplementedError
+
+
+class _Float(_Tagged):
+    text: Literal["nan", "inf", "-inf"]
+
+    def read(self, _path: str, /) -> float:
+        return float(self.text)
+
+
+class _Tuple(_Tagged):
+    items: list[Any]
+
+    def read(self, path: str, /) -> tuple[Any, ...]:
+        return tuple(decode(self.items, path))
+
+
+class _Mapping(_Tagged):
+    items: list[tuple[Scalar, Any]]
+
+    def read(self, path: str, /) -> dict[Any, Any]:
+        return {key: decode(item, f"{path}[{key!r}]") for key, item in self.items}
+
+
+class _Column(Struct, forbid_unknown_fields=True):
+    name: str
+    dtype: Annotated[str, Meta(pattern=r"^(bool|u?int(8|16|32|64)|float(16|32|64))$")] | None
+    values: list[Any]
+
+
+class _Table(_Tagged):
+    index: list[str]
+    columns: list[_Column]
+
+    def read(self, path: str, /) -> pd.DataFrame:
+        # Without a dtype, pandas chooses the one that it has for such values.
+        columns = {
+            column.name: pd.Series(decode(column.values, path), dtype=column.dtype)
+            for column in self.columns
+        }
+        table = pd.DataFrame(columns)
+        return table.set_index(self.index) if self.index else table
+
+
+Count = Annotated[int, Meta(ge=1)]
+_Positive = Annotated[float, Meta(ge=0)]
+_Row = Annotated[list[_Positive], Meta(min_length=1)]
+
+
+class _Measurement(_Tagged):
+    unit: Literal["s"]
+    repeat: Count
+    name: str
+    seconds: Annotated[list[_Row], Meta(min_length=1)]
+    number: Count
+    warmup: list[_Positive]
+    flop: _Positive | None
+    bytes_moved: _Positive | None
+
+    def read(self, _path: str, /) -> Measurement:
+        seconds, warmup = np.array(self.seconds), tuple(self.warmup)
+        return Measurement(self.name, seconds, self.number, warmup, self.flop, self.bytes_moved)
+
+
+class _Comparison(_Tagged):
+    stopped: Literal["precision", "budget", "repeat"]
+    measurements: Annotated[list[_Measurement], Meta(min_length=1)]
+
+    def read(self, _path: str, /) -> Comparison:
+        return Comparison([measured.read("") for measured in self.measurements], self.stopped)
+
+
+class _Comparisons(_Tagged):
+    axis: str
+    groups: list[tuple[Scalar, _Comparison]]
+
+    def read(self, _path: str, /) -> Comparisons:
+        return Comparisons({key: group.read("") for key, group in self.groups}, self.axis)
+
+
+MappingValue = _Mapping
+Kind = _Comparison | _Comparisons | _Float | _Mapping | _Measurement | _Table | _Tuple

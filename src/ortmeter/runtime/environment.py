@@ -90,13 +90,8 @@ class Environment:
         return ", ".join([*machine, self.system, f"Python {self.python}", *versions])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
+        """Return plain values that JSON accepts."""
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "Environment":
-        """Build an environment from what :meth:`to_dict` returned."""
-        return cls(**{**fields, "gpus": tuple(Gpu(**gpu) for gpu in fields["gpus"])})
 
     def to_rows(self) -> list[tuple[str, str]]:
         """Return the fields as (name, text), for tables."""

@@ -7,7 +7,7 @@ import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from ortmeter.errors import InvalidArgumentError
 
@@ -28,6 +28,9 @@ __all__ = [
 COMPARED = ("faster", "slower", "different", "equivalent", "undecided")
 #: Verdicts on a prediction.
 JUDGED = ("right", "wrong", "undecided")
+#: What a place and a sentence are made of.
+Scalar: TypeAlias = bool | int | float | str | None
+
 _FACT = "fact"
 _SPEC = re.compile(r",?(\.\d)?[a-z%]?")
 
@@ -75,14 +78,14 @@ class Claim:
     subject: str
     verdict: str
     baseline: str = ""
-    where: Mapping[str, Any] = field(default_factory=dict)
+    where: Mapping[str, Scalar] = field(default_factory=dict)
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
     confidence: float = 0.99
     min_effect: float = 0.05
     how: str = ""
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Scalar] = field(default_factory=dict)
     topic: str = ""
 
     def __post_init__(self) -> None:
@@ -90,6 +93,13 @@ class Claim:
         if self.verdict not in known:
             raise InvalidArgumentError(
                 f"verdict={self.verdict!r}. Accepted: {', '.join(sorted(known))}"
+            )
+        bounds = [n for n in (self.ratio, self.low, self.high) if n is not None]
+        if not all(n > 0 for n in bounds) or not 0 <= self.confidence <= 1 or self.min_effect < 0:
+            raise InvalidArgumentError(
+                f"ratio={self.ratio!r}, low={self.low!r}, high={self.high!r}, confidence="
+                f"{self.confidence!r}, min_effect={self.min_effect!r}. Accepted: positive ratios, "
+                "a level from 0 to 1, an effect from 0"
             )
         if (self.ratio is None) != (not self.baseline):
             raise InvalidArgumentError("A comparison has a baseline and a ratio, others have none")
@@ -253,7 +263,7 @@ class Answer:
 
     text: str
     claims: tuple[Claim, ...] = ()
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Scalar] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         render(self.text, self.values)
