@@ -4,6 +4,7 @@ import numpy as np
 import onnx.parser
 import pytest
 import torch
+from kernel_checks import assert_same, case, one_node, run_reference
 from onnx.reference import ReferenceEvaluator
 
 from ortmeter.errors import InvalidArgumentError, ModelError
@@ -141,3 +142,35 @@ def test_a_body_that_needs_shapes_is_compiled_for_each():
         padded = torch.nn.functional.pad(torch.from_numpy(x).double(), (2, 0))
         expected = torch.nn.functional.conv1d(padded, torch.from_numpy(w).double(), groups=4)
         np.testing.assert_allclose(got, expected.numpy(), rtol=1e-5)
+
+
+def run_body(called):
+    """Run the function that the schema of an operator defines."""
+    model, feeds = one_node(called)
+    evaluator = Evaluator(model, sources=("torch",))
+    got = evaluator.run(None, feeds)
+    assert evaluator.assignment["source"].tolist() == ["schema"]
+    return got
+
+
+def floats(*shape):
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
+def test_linear_attention(rule):
+    decay = -np.abs(floats(2, 5, 2)) if "gated" in rule else None
+    beta = np.abs(floats(2, 5, 2)) if "delta" in rule else None
+    called = case("LinearAttention", 27, floats(2, 5, 12), floats(2, 5, 6), floats(2, 5, 8),
+                  floats(2, 2, 3, 4), decay, beta, n_outputs=2, update_rule=rule,
+                  q_num_heads=4, kv_num_heads=2)  # fmt: skip
+    assert_same(run_reference(called), run_body(called))
+
+
+def test_causal_convolution_carries_its_past():
+    x, weight = floats(2, 3, 8), floats(3, 1, 4)
+    whole = run_body(case("CausalConvWithState", 27, x, weight, n_outputs=2))
+    first, state = run_body(case("CausalConvWithState", 27, x[..., :5], weight, n_outputs=2))
+    last = case("CausalConvWithState", 27, x[..., 5:], weight, None, state, n_outputs=2)
+    assert_same(run_reference(last), run_body(last))
+    assert_same([np.concatenate([first, run_body(last)[0]], 2)], whole[:1])

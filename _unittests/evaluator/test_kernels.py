@@ -10,8 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ortmeter.errors import ModelError
 from ortmeter.evaluator import Evaluator
-from ortmeter.evaluator.sources import SessionCache
-from ortmeter.runtime.providers import Provider
+from ortmeter.evaluator.sources import one_node_session
 
 HEAD = '<ir_version: 10, opset_import: ["": {}]>'
 
@@ -151,9 +150,8 @@ def test_onnxruntime_takes_and_gives_every_type(dtype, library):
     assert source_of(evaluator) == "ort"
 
 
-def test_sessions_are_shared_by_nodes_that_do_the_same(monkeypatch):
-    cache = SessionCache()
-    monkeypatch.setattr("ortmeter.evaluator.sources._SESSIONS", cache)
+def test_sessions_are_shared_by_nodes_that_do_the_same():
+    one_node_session.cache_clear()
     text = (
         HEAD.format(18)
         + """ g (float[n] X, float[m, n] M) => (float[n] A, float[m, n] B) {
@@ -163,23 +161,11 @@ def test_sessions_are_shared_by_nodes_that_do_the_same(monkeypatch):
     feeds = {"X": np.float32([1, -4]), "M": np.float32([[1, -4]])}
     a, b = Evaluator(text, sources=("ort",)).run(None, feeds)
     assert (a.tolist(), b.tolist()) == ([1, -1], [[1, -2]])
-    assert len(cache) == 2  # by rank
+    assert one_node_session.cache_info().currsize == 2  # by rank
     Evaluator(text.replace("18", "20"), sources=("ort",)).run(None, feeds)
-    assert len(cache) == 2  # LeakyRelu is the one of opset 16
+    assert one_node_session.cache_info().currsize == 2  # LeakyRelu is the one of opset 16
     Evaluator(text.replace("0.5", "0.25"), sources=("ort",)).run(None, feeds)
-    assert len(cache) == 4
-
-
-def test_the_cache_of_sessions_is_bounded():
-    cache = SessionCache(2)
-    models = [one_node("Neg", [np.float32], opset).SerializeToString() for opset in (15, 16, 17)]
-    cpu = Provider("cpu")
-    first = cache.get(models[0], cpu, tf32=False)
-    assert cache.get(models[0], cpu, tf32=False) is first
-    for model in models:
-        cache.get(model, cpu, tf32=False)
-    assert len(cache) == 2
-    assert cache.get(models[0], cpu, tf32=False) is not first
+    assert one_node_session.cache_info().currsize == 4
 
 
 def test_optional_inputs_are_part_of_the_session():

@@ -208,25 +208,6 @@ def test_rotary_embedding(case):
     assert_agrees(case, run_reference)
 
 
-@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
-def test_linear_attention(rule):
-    decay = -np.abs(floats(2, 5, 2)) if "gated" in rule else None
-    beta = np.abs(floats(2, 5, 2)) if "delta" in rule else None
-    called = case("LinearAttention", 27, floats(2, 5, 12), floats(2, 5, 6), floats(2, 5, 8),
-                  floats(2, 2, 3, 4), decay, beta, n_outputs=2, update_rule=rule,
-                  q_num_heads=4, kv_num_heads=2)  # fmt: skip
-    assert_agrees(called, run_reference)
-
-
-def test_causal_convolution_carries_its_past():
-    x, weight = floats(2, 3, 8), floats(3, 1, 4)
-    whole = run_kernel(case("CausalConvWithState", 27, x, weight, n_outputs=2))
-    first, state = run_kernel(case("CausalConvWithState", 27, x[..., :5], weight, n_outputs=2))
-    last = case("CausalConvWithState", 27, x[..., 5:], weight, None, state, n_outputs=2)
-    assert_agrees(last, run_reference)
-    assert_same([np.concatenate([first, run_kernel(last)[0]], 2)], whole[:1])
-
-
 SPECTRA = [
     case("DFT", 17, floats(2, 6, 1), axis=1),
     case("DFT", 17, floats(2, 6, 1), axis=1, onesided=1),

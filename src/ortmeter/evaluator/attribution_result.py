@@ -1,8 +1,8 @@
 """What attributions found: which nodes make two runs differ, or a session from what is expected."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from ortmeter.discrepancy import Discrepancy
 from ortmeter.errors import InvalidArgumentError
@@ -12,12 +12,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Attribution", "NodeAttribution", "SessionExplanation", "SessionNode"]
 
-# Columns of the table of an attribution that a notebook displays.
-_SHOWN = (
-    *("node", "op", "baseline", "candidate"),
-    *("local_change_ulp", "only_change_ulp", "all_but_change_ulp"),
-    *("only_error_ulp", "all_but_error_ulp"),
-)
 # How a discrepancy is told in a table: suffix of the column -> attribute.
 _FIGURES = {"ulp": "ulp_at_max", "abs": "abs", "mean": "mean_abs"}
 
@@ -76,100 +70,6 @@ class NodeAttribution:
 
 
 @dataclass(frozen=True)
-class Attribution:
-    """Which nodes are responsible for what separates a candidate from a baseline.
-
-    Parameters
-    ----------
-    nodes : tuple of NodeAttribution
-        One per node, in the order of the graph; a node with subgraphs counts as one.
-    change : Discrepancy
-        Outputs of the candidate, against those of the baseline: what has to be explained.
-    errors : mapping of str to Discrepancy
-        Outputs of whole runs against the evaluation in float64: ``baseline``, ``candidate``, and
-        when ONNX Runtime is one of them ``session, all`` and ``session, none``, the whole model in
-        a session with and without graph optimizations.
-    controls : mapping of str to Discrepancy
-        What differs without any swap: each side against itself run a second time, which must be 0
-        for the attribution to mean something, and the kernels of ONNX Runtime, one by one, against
-        the two sessions.
-    missing : mapping of str to str
-        Sessions that ONNX Runtime refuses to create, with its reason.
-    provider : str
-        Where the kernels ran.
-    """
-
-    nodes: tuple[NodeAttribution, ...]
-    change: Discrepancy
-    errors: Mapping[str, Discrepancy]
-    controls: Mapping[str, Discrepancy]
-    missing: Mapping[str, str]
-    provider: str
-
-    def ranking(self, by: str = "mean") -> tuple[NodeAttribution, ...]:
-        """Sort the nodes, the most responsible first.
-
-        Parameters
-        ----------
-        by : {"mean", "ulp", "abs"}
-            Figure of `only_change` to sort by. The mean tells which kernel moves the outputs in
-            general; the largest error finds a kernel that is wrong at a few places. In 16 bits the
-            latter is one or two roundings for every node.
-
-        Returns
-        -------
-        tuple of NodeAttribution
-            Nodes that add NaN or infinities to the outputs come first. Equal nodes are sorted by
-            their local change, then stay in the order of the graph.
-
-        Raises
-        ------
-        InvalidArgumentError
-            *by* is not known.
-        """
-        return _ranked(self.nodes, by, "only_change", "local_change")
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Return one row per node, in the order of the graph.
-
-        Returns
-        -------
-        pandas.DataFrame
-            See :meth:`NodeAttribution.to_row`.
-        """
-        return _frame(self.nodes)
-
-    def runs(self) -> "pd.DataFrame":
-        """Return one row per whole run and per control.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Index: what is compared. Columns *ulp*, *abs*, *mean* as in
-            :meth:`NodeAttribution.to_row`, and *differ*, the number of elements that differ.
-        """
-        import pandas as pd
-
-        rows = {f"{name} against float64": diff for name, diff in self.errors.items()}
-        rows |= {"candidate against baseline": self.change, **self.controls}
-        found = {name: _figures(diff) | {"differ": differing(diff)} for name, diff in rows.items()}
-        return pd.DataFrame.from_dict(found, orient="index")
-
-    def __str__(self) -> str:
-        if differing(self.change) == 0:
-            return f"{len(self.nodes)} nodes on {self.provider}: candidate and baseline are equal"
-        first = self.ranking()[0]
-        return (
-            f"{len(self.nodes)} nodes on {self.provider}, candidate against baseline: "
-            f"{self.change.ulp_at_max:.3g} ulp; first: {first.name} ({first.op}), alone "
-            f"{first.only_change.ulp_at_max:.3g} ulp"
-        )
-
-    def _repr_html_(self) -> str:
-        return _html(self.to_frame()[list(_SHOWN)])
-
-
-@dataclass(frozen=True)
 class SessionNode:
     """What a node of a session adds to the discrepancy of the outputs.
 
@@ -209,8 +109,135 @@ class SessionNode:
         return _row(self) | {"fused": ", ".join(self.fused)}
 
 
+AnyNode = TypeVar("AnyNode", NodeAttribution, SessionNode)
+
+
 @dataclass(frozen=True)
-class SessionExplanation:
+class _Ranked(Generic[AnyNode]):
+    """Nodes in the order of the graph, and which of them are the most responsible."""
+
+    nodes: tuple[AnyNode, ...]
+
+    #: What a node does to the outputs of the model, then to its own.
+    _JUDGED: ClassVar[tuple[str, str]]
+    #: Columns that a notebook displays, all of them by default.
+    _SHOWN: ClassVar[tuple[str, ...]] = ()
+
+    def ranking(self, by: str = "mean") -> tuple[AnyNode, ...]:
+        """Sort the nodes, the most responsible first.
+
+        Parameters
+        ----------
+        by : {"mean", "ulp", "abs"}
+            Figure to sort by, of what a node alone does to the outputs of the model: `only_change`
+            in an attribution, `effect` in a session. The mean tells which kernel moves the outputs
+            in general; the largest error finds a kernel that is wrong at a few places. In 16 bits
+            the latter is one or two roundings for every node.
+
+        Returns
+        -------
+        tuple of nodes
+            Nodes that add NaN or infinities to the outputs come first. Equal nodes are sorted by
+            what happens to their own outputs, then stay in the order of the graph.
+
+        Raises
+        ------
+        InvalidArgumentError
+            *by* is not known.
+        """
+        if by not in _FIGURES:
+            raise InvalidArgumentError(f"by={by!r}. Accepted: {', '.join(map(repr, _FIGURES))}")
+
+        def severity(node: AnyNode) -> tuple[float, ...]:
+            moved, own = (getattr(node, name) for name in self._JUDGED)
+            return _mismatches(moved), getattr(moved, _FIGURES[by]), getattr(own, _FIGURES[by])
+
+        return tuple(sorted(self.nodes, key=severity, reverse=True))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per node, in the order of the graph.
+
+        Returns
+        -------
+        pandas.DataFrame
+            See :meth:`NodeAttribution.to_row` and :meth:`SessionNode.to_row`.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([node.to_row() for node in self.nodes])
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()
+        shown = frame[list(self._SHOWN)] if self._SHOWN else frame
+        return str(shown.to_html(float_format="{:.3g}".format, index=False))
+
+
+@dataclass(frozen=True)
+class Attribution(_Ranked[NodeAttribution]):
+    """Which nodes are responsible for what separates a candidate from a baseline.
+
+    Parameters
+    ----------
+    nodes : tuple of NodeAttribution
+        One per node, in the order of the graph; a node with subgraphs counts as one.
+    change : Discrepancy
+        Outputs of the candidate, against those of the baseline: what has to be explained.
+    errors : mapping of str to Discrepancy
+        Outputs of whole runs against the evaluation in float64: ``baseline``, ``candidate``, and
+        when ONNX Runtime is one of them ``session, all`` and ``session, none``, the whole model in
+        a session with and without graph optimizations.
+    controls : mapping of str to Discrepancy
+        What differs without any swap: each side against itself run a second time, which must be 0
+        for the attribution to mean something, and the kernels of ONNX Runtime, one by one, against
+        the two sessions.
+    missing : mapping of str to str
+        Sessions that ONNX Runtime refuses to create, with its reason.
+    provider : str
+        Where the kernels ran.
+    """
+
+    change: Discrepancy
+    errors: Mapping[str, Discrepancy]
+    controls: Mapping[str, Discrepancy]
+    missing: Mapping[str, str]
+    provider: str
+
+    _JUDGED: ClassVar[tuple[str, str]] = ("only_change", "local_change")
+    _SHOWN: ClassVar[tuple[str, ...]] = (
+        *("node", "op", "baseline", "candidate"),
+        *("local_change_ulp", "only_change_ulp", "all_but_change_ulp"),
+        *("only_error_ulp", "all_but_error_ulp"),
+    )
+
+    def runs(self) -> "pd.DataFrame":
+        """Return one row per whole run and per control.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Index: what is compared. Columns *ulp*, *abs*, *mean* as in
+            :meth:`NodeAttribution.to_row`, and *differ*, the number of elements that differ.
+        """
+        import pandas as pd
+
+        rows = {f"{name} against float64": diff for name, diff in self.errors.items()}
+        rows |= {"candidate against baseline": self.change, **self.controls}
+        found = {name: _figures(diff) | {"differ": differing(diff)} for name, diff in rows.items()}
+        return pd.DataFrame.from_dict(found, orient="index")
+
+    def __str__(self) -> str:
+        if differing(self.change) == 0:
+            return f"{len(self.nodes)} nodes on {self.provider}: candidate and baseline are equal"
+        first = self.ranking()[0]
+        return (
+            f"{len(self.nodes)} nodes on {self.provider}, candidate against baseline: "
+            f"{self.change.ulp_at_max:.3g} ulp; first: {first.name} ({first.op}), alone "
+            f"{first.only_change.ulp_at_max:.3g} ulp"
+        )
+
+
+@dataclass(frozen=True)
+class SessionExplanation(_Ranked[SessionNode]):
     """Where the discrepancy of a session comes from.
 
     Parameters
@@ -228,42 +255,12 @@ class SessionExplanation:
         ``float64``, ``torch`` or ``reference``.
     """
 
-    nodes: tuple[SessionNode, ...]
     session: Discrepancy
     exposed: Discrepancy
     same_outputs: bool
     expected: str
 
-    def ranking(self, by: str = "mean") -> tuple[SessionNode, ...]:
-        """Sort the nodes, the most responsible first.
-
-        Parameters
-        ----------
-        by : {"mean", "ulp", "abs"}
-            Figure of `effect` to sort by.
-
-        Returns
-        -------
-        tuple of SessionNode
-            Nodes that add NaN or infinities to the outputs come first. Equal nodes are sorted by
-            their own errors, then stay in the order of the graph.
-
-        Raises
-        ------
-        InvalidArgumentError
-            *by* is not known.
-        """
-        return _ranked(self.nodes, by, "effect", "own")
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Return one row per node, in the order of the graph.
-
-        Returns
-        -------
-        pandas.DataFrame
-            See :meth:`SessionNode.to_row`.
-        """
-        return _frame(self.nodes)
+    _JUDGED: ClassVar[tuple[str, str]] = ("effect", "own")
 
     def __str__(self) -> str:
         asked = f"the session is at {self.session.ulp_at_max:.3g} ulp from {self.expected}"
@@ -281,15 +278,8 @@ class SessionExplanation:
         effect = f"alone {first.effect.ulp_at_max:.3g} ulp"
         return f"{asked}; {what}; first: {first.name} ({first.op}{fused}), {effect}"
 
-    def _repr_html_(self) -> str:
-        return _html(self.to_frame())
 
-
-Row = NodeAttribution | SessionNode
-AnyNode = TypeVar("AnyNode", NodeAttribution, SessionNode)
-
-
-def _row(node: Row) -> dict[str, Any]:
+def _row(node: NodeAttribution | SessionNode) -> dict[str, Any]:
     """Write a node as columns: three for each discrepancy."""
     row: dict[str, Any] = {}
     for field in fields(node):
@@ -299,28 +289,6 @@ def _row(node: Row) -> dict[str, Any]:
         else:
             row["node" if field.name == "name" else field.name] = value
     return row
-
-
-def _ranked(nodes: Sequence[AnyNode], by: str, effect: str, own: str) -> tuple[AnyNode, ...]:
-    """Sort nodes by what they do to the outputs of the model, then to their own."""
-    if by not in _FIGURES:
-        raise InvalidArgumentError(f"by={by!r}. Accepted: {', '.join(map(repr, _FIGURES))}")
-
-    def severity(node: AnyNode) -> tuple[float, ...]:
-        moved, itself = getattr(node, effect), getattr(node, own)
-        return _mismatches(moved), getattr(moved, _FIGURES[by]), getattr(itself, _FIGURES[by])
-
-    return tuple(sorted(nodes, key=severity, reverse=True))
-
-
-def _frame(nodes: Sequence[Row]) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame([node.to_row() for node in nodes])
-
-
-def _html(frame: "pd.DataFrame") -> str:
-    return str(frame.to_html(float_format="{:.3g}".format, index=False))
 
 
 def _figures(diff: Discrepancy, prefix: str = "") -> dict[str, float]:

@@ -5,8 +5,6 @@ A library is imported by the source that needs it.
 
 import functools
 import inspect
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -82,35 +80,13 @@ _STANDARD_OPSET = 21
 _IR_VERSION = 10
 
 
-class SessionCache:
-    """The sessions used last, by model and place, shared by all the evaluators of the process."""
-
-    def __init__(self, capacity: int = 512) -> None:
-        self._capacity = capacity
-        self._lock = threading.Lock()
-        self._sessions: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
-
-    def get(
-        self, model: bytes, provider: Provider, *, tf32: bool
-    ) -> "onnxruntime.InferenceSession":
-        """Return the session of a model, created when it is not there."""
-        key = (model, provider, tf32)
-        with self._lock:
-            if key not in self._sessions:
-                # What is asked is this operator, not what an optimizer would replace it with.
-                self._sessions[key] = make_session(
-                    model, provider=provider, optimization="none", tf32=tf32, quiet=True
-                )
-            self._sessions.move_to_end(key)
-            while len(self._sessions) > self._capacity:
-                self._sessions.popitem(last=False)
-            return self._sessions[key]
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-
-_SESSIONS = SessionCache()
+@functools.lru_cache(maxsize=512)
+def one_node_session(
+    model: bytes, provider: Provider, *, tf32: bool
+) -> "onnxruntime.InferenceSession":
+    """Create the session of one node, shared by all the evaluators of the process."""
+    # What is asked is this operator, not what an optimizer would replace it with.
+    return make_session(model, provider=provider, optimization="none", tf32=tf32, quiet=True)
 
 
 class OrtSource:
@@ -144,7 +120,7 @@ class OrtSource:
 
     def _session(self, model: bytes) -> "onnxruntime.InferenceSession":
         try:
-            session = _SESSIONS.get(model, self._memory.device, tf32=self._tf32)
+            session = one_node_session(model, self._memory.device, tf32=self._tf32)
         except ModelError as cause:
             raise RefusedError(str(cause)) from cause
         _refuse_packed(o.type for o in session.get_outputs() if o.type.startswith("tensor("))

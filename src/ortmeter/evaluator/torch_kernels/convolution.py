@@ -18,22 +18,12 @@ from ortmeter.evaluator.torch_kernels.registry import (
     kernels,
 )
 
-_CONV = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-_TRANSPOSE = {
-    1: functional.conv_transpose1d,
-    2: functional.conv_transpose2d,
-    3: functional.conv_transpose3d,
-}
-_AVERAGE: dict[int, TensorFunction] = {
-    1: functional.avg_pool1d,
-    2: functional.avg_pool2d,
-    3: functional.avg_pool3d,
-}
-_MAX: dict[int, Any] = {
-    1: functional.max_pool1d,
-    2: functional.max_pool2d,
-    3: functional.max_pool3d,
-}
+_RANKS = (1, 2, 3)
+
+
+def _of_rank(name: str, rank: int) -> TensorFunction:
+    """Return a function of torch for so many spatial dimensions."""
+    return getattr(functional, f"{name}{rank}d")  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -140,7 +130,7 @@ def _extra(size: int, span: int, stride: int, before: int, after: int) -> int:
 
 
 def _check_rank(op_type: str, x: Tensor) -> None:
-    if x.ndim - 2 not in _CONV:
+    if x.ndim - 2 not in _RANKS:
         raise UnsupportedError(
             f"{op_type}: given {describe(x)}; accepted: 1, 2 or 3 spatial dimensions"
         )
@@ -160,7 +150,7 @@ def _conv(
     frame = _window(x, kernel_shape or weight.shape[2:], **geometry)
     padding = frame.before if frame.is_symmetric else 0
     x = x if frame.is_symmetric else frame.pad(x)
-    function = _CONV[x.ndim - 2]
+    function = _of_rank("conv", x.ndim - 2)
     return function(x, weight, bias, frame.strides, padding, frame.dilations, group)
 
 
@@ -239,7 +229,7 @@ def _conv_transpose(
         full = [(n - 1) * step + (size - 1) * gap + 1 for n, size, step, gap in geometry]
         totals = [size + more - want for size, more, want in zip(full, extra, wanted, strict=True)]
         crop = _Crop(*_shared(totals, auto_pad), extra)
-    function = _TRANSPOSE[rank]
+    function = _of_rank("conv_transpose", rank)
     if crop.by_torch(steps, gaps):
         return function(x, weight, bias, steps, crop.before, extra, group, gaps)
     y = crop.apply(function(x, weight, None, steps, 0, 0, group, gaps))
@@ -280,8 +270,8 @@ def _average_pool(
 ) -> Tensor:
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
     rank = len(kernel_shape)
-    if frame.is_pooled_by_torch and set(frame.dilations) == {1} and rank in _AVERAGE:
-        return _AVERAGE[rank](
+    if frame.is_pooled_by_torch and set(frame.dilations) == {1} and rank in _RANKS:
+        return _of_rank("avg_pool", rank)(
             x,
             frame.kernel,
             frame.strides,
@@ -314,7 +304,7 @@ def _max_pool(
     **geometry: Any,
 ) -> Any:
     """Maximum over windows, and where it is if asked for."""
-    if len(kernel_shape) not in _MAX:
+    if len(kernel_shape) not in _RANKS:
         raise UnsupportedError(f"MaxPool: given {describe(x)}; accepted: 1 to 3 dimensions")
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
     if x.element_size() == 1:  # exact in float32, which torch pools
@@ -326,7 +316,7 @@ def _max_pool(
 def _maxima(x: Tensor, frame: _Window, storage_order: int, n_outputs: int) -> Any:
     inner = frame.is_pooled_by_torch
     padded = x if inner else frame.pad(x, -math.inf)
-    got = _MAX[len(frame.kernel)](
+    got: Any = _of_rank("max_pool", len(frame.kernel))(
         padded,
         frame.kernel,
         frame.strides,

@@ -314,19 +314,6 @@ def _source(places: Tensor, size: int, mode: str, x: Tensor) -> Tensor:
     )
 
 
-@kernel("CenterCropPad", since=18)
-def _center_crop_pad(x: Tensor, shape: Tensor, *, axes: list[int] | None = None) -> Tensor:
-    """Cut or pad with zeros around the centre."""
-    dims = range(x.ndim) if axes is None else positive_axes(axes, x.ndim)
-    for dim, wanted in zip(dims, as_list(shape), strict=True):
-        missing = wanted - x.shape[dim]
-        if missing < 0:
-            x = x.narrow(dim, -missing // 2, wanted)
-        elif missing > 0:
-            x = _extend(x, dim, (missing // 2, missing - missing // 2), "constant", 0)
-    return x
-
-
 @kernel("ConstantOfShape", since=9)
 def _constant_of_shape(shape: Tensor, *, value: Tensor | None = None) -> Tensor:
     sizes = shape.tolist()
