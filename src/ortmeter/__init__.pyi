@@ -4,6 +4,7 @@ from .args import (
 from .discrepancy import (
     Tolerance,
     assert_close,
+    diff,
     max_diff,
     string_diff,
     string_type,
@@ -103,6 +104,7 @@ __all__ = [
     "bench",
     "check_profiles",
     "decompose_einsum",
+    "diff",
     "draw_model",
     "einsum_model",
     "freeze_inputs",

@@ -1,9 +1,8 @@
 """Tell how close two models, or two ways to run one, are and which nodes are responsible."""
 
 import importlib.util
-import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pandas as pd
 
 from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, thread_count
 from ortmeter.cli.tables import MAX_DRAWN, readable
-from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
+from ortmeter.discrepancy import ModelDiff, Tolerance, diff
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator import Evaluator, SessionExplanation, explain_session, to_float64
 from ortmeter.plotting import NodeNote, draw_model
@@ -24,23 +23,12 @@ from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 
-__all__ = ["register", "run"]
-
 _EVALUATIONS = ("torch", "reference", "float64")
 _RANKED_BY = ("mean", "ulp", "abs")
-_WIDEST = Tolerance(atol=sys.float_info.max)
-
-Outputs = Mapping[str, Any]
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare the options.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Parser of the command.
-    """
+    """Declare the options."""
     parser.add_argument("models", metavar="MODEL", nargs="+", help="one ONNX file, or two")
     parser.add_argument(
         "--against",
@@ -65,53 +53,38 @@ def run(options: Namespace, report: Report) -> int:
     """Fill the report with the discrepancies; 1 when they are beyond the tolerance.
 
     NaN and infinities that do not match, and shapes that differ, are beyond any tolerance.
-
-    Parameters
-    ----------
-    options : Namespace
-        Options of the command.
-    report : Report
-        Report to fill.
     """
-    tolerance = _tolerance(options)
+    limits = options.atol, options.rtol
+    tolerance = None if limits == (None, None) else Tolerance(*limits)
     models, against = _sides(options)
     provider = resolve_provider(options.provider)
+    session = {
+        "optimization": options.optimization,
+        "threads": thread_count(options.threads),
+    }
     feeds = make_feeds(options, models)
-    got = _run_session(options, models[-1], feeds[models[-1]], provider)
     if against is None:
-        names = (models[0].name, models[-1].name)
-        expected = _run_session(options, models[0], feeds[models[0]], provider)
+        names = (models[0].name, models[1].name)
+        given = [feeds[model] for model in models]
+        found = diff(models[0], models[1], given, tolerance=tolerance, provider=provider, **session)
     else:
         names = (against, f"ONNX Runtime on {provider.label}")
-        expected = _run_against(options, models[0], feeds[models[0]], against, provider)
-    pairs, alone = _paired(expected, got)
-    diffs = {
-        label: max_diff(expected[one], got[two], tolerance=tolerance, on_mismatch="report")
-        for label, (one, two) in pairs.items()
-    }
-    diffs = dict(sorted(diffs.items(), key=lambda item: _severity(item[1]), reverse=True))
+        (arrays,) = feeds.values()
+        got = run_session(make_session(models[0], provider=provider, **session), arrays)
+        if against in _EVALUATIONS:
+            expected = _evaluate(load_model(models[0]), arrays, against, provider)
+        else:
+            expected = run_session(make_session(models[0], provider=against, **session), arrays)
+        found = ModelDiff.of_outputs(expected, got, tolerance)
     title = f"{names[1]} against {names[0]}"
-    report.add(title, _table(diffs))
-    worst = next(iter(diffs))
-    report.conclude(f"{title}, output {worst}: {diffs[worst]}.")
+    report.add(title, readable(found.to_frame()))
+    report.conclude(f"{title}, output {found.worst}: {found.outputs[found.worst]}.")
     if against is None:
-        report.conclude(_told_inputs(*(feeds[model] for model in (models[0], models[-1]))))
-        report.conclude(_told_outputs(pairs))
+        report.conclude(*_pairing(found))
     if against in _EVALUATIONS:
-        _explain(options, report, models[0], feeds[models[0]], against)
-    return _judge(report, diffs, tolerance, alone)
-
-
-def _tolerance(options: Namespace) -> Tolerance | None:
-    if options.atol is None and options.rtol is None:
-        return None
-    return Tolerance(atol=options.atol, rtol=options.rtol)
-
-
-def _severity(diff: Discrepancy) -> tuple[float, ...]:
-    """Order outputs: what cannot be compared, what no tolerance accepts, what this one does not."""
-    mismatches = diff.n_nan + diff.n_inf
-    return not diff.same_structure, mismatches, diff.n_over or 0, diff.ulp_at_max
+        _explain(options, report, models[0], arrays, against)
+    report.conclude(*(f"{told}." for told in found.conclusions()))
+    return int(not found.passed)
 
 
 def _sides(options: Namespace) -> tuple[list[Path], str | None]:
@@ -127,33 +100,9 @@ def _sides(options: Namespace) -> tuple[list[Path], str | None]:
     )
 
 
-def _run_against(
-    options: Namespace,
-    model: Path,
-    feeds: Mapping[str, np.ndarray],
-    against: str,
-    provider: Provider,
-) -> Outputs:
-    if against in _EVALUATIONS:
-        return _evaluate(load_model(model), feeds, against, provider)
-    return _run_session(options, model, feeds, resolve_provider(against))
-
-
-def _run_session(
-    options: Namespace, model: Path, feeds: Mapping[str, np.ndarray], provider: Provider
-) -> Outputs:
-    session = make_session(
-        model,
-        provider=provider,
-        threads=thread_count(options.threads),
-        optimization=options.optimization,
-    )
-    return run_session(session, feeds)
-
-
 def _evaluate(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], how: str, provider: Provider
-) -> Outputs:
+) -> dict[str, Any]:
     names = [output.name for output in model.graph.output]
     sources = ("reference",) if how == "reference" else _sources()
     if how == "float64":
@@ -170,63 +119,13 @@ def _sources() -> tuple[str, ...]:
     return (*torch, "reference", "ort")
 
 
-def _paired(expected: Outputs, got: Outputs) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """Pair the outputs of the same name, then those that are left by rank, if they are as many."""
-    pairs = {name: (name, name) for name in got if name in expected}
-    left = [name for name in expected if name not in pairs], [n for n in got if n not in pairs]
-    if len(left[0]) == len(left[1]):
-        ranks = zip(*left, strict=True)
-        return pairs | {f"{one} / {two}": (one, two) for one, two in ranks}, []
-    if not pairs:
-        raise InvalidArgumentError(
-            f"the models have {len(expected)} and {len(got)} outputs: {', '.join(expected)} "
-            f"and {', '.join(got)}. Accepted: outputs of the same names, or as many of them"
-        )
-    return pairs, [*left[0], *left[1]]
-
-
-def _told_outputs(pairs: Mapping[str, tuple[str, str]]) -> str:
-    by_rank = ", ".join(label for label, (one, two) in pairs.items() if one != two)
-    by_name = ", ".join(label for label, (one, two) in pairs.items() if one == two)
-    told = [f"by name: {by_name}"] * bool(by_name) + [f"by rank: {by_rank}"] * bool(by_rank)
-    return f"outputs are paired {'; '.join(told)}."
-
-
-def _told_inputs(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> str:
-    """Tell which inputs hold the same values, read in the arrays themselves."""
-    shared, left = [], dict(first)
-    for name in sorted(second, key=lambda name: name not in first):  # the same names first
-        candidates = [name] if name in first else left
-        same = next((n for n in candidates if n in left and _same(left[n], second[name])), None)
-        if same is not None:
-            shared.append(name if same == name else f"{same} / {name}")
-            del left[same]
-    told = f"inputs shared by both models: {', '.join(shared) or 'none'}"
-    return f"{told}; in one only: {', '.join(left)}." if left else f"{told}."
-
-
-def _same(first: np.ndarray, second: np.ndarray) -> bool:
-    if first.shape != second.shape or (first.dtype == object) != (second.dtype == object):
-        return False
-    diff = max_diff(first, second)
-    return not diff.histogram[0.0] and not diff.n_nan and not diff.n_inf
-
-
-def _table(diffs: Mapping[str, Discrepancy]) -> pd.DataFrame:
-    rows = [
-        {
-            "output": name,
-            "absolute": diff.abs,
-            "relative": diff.rel,
-            "ulp at the largest": diff.ulp_at_max,
-            "mean absolute": diff.mean_abs,
-            "mismatched NaN": diff.n_nan,
-            "mismatched inf": diff.n_inf,
-            "elements": diff.n,
-        }
-        for name, diff in diffs.items()
-    ]
-    return readable(pd.DataFrame(rows))
+def _pairing(found: ModelDiff) -> tuple[str, str]:
+    """Tell which inputs and which outputs of the two models go together."""
+    shared = f"inputs shared by both models: {', '.join(found.shared_inputs) or 'none'}"
+    left = f"; in one only: {', '.join(found.other_inputs)}" if found.other_inputs else ""
+    pairs = (("name", found.by_name), ("rank", found.by_rank))
+    told = [f"by {how}: {', '.join(labels)}" for how, labels in pairs if labels]
+    return f"{shared}{left}.", f"outputs are paired {'; '.join(told)}."
 
 
 def _explain(
@@ -285,22 +184,3 @@ def _draw(model: onnx.ModelProto, found: SessionExplanation, by: str) -> Any:
         if (label := next(filter(None, (node.name, *node.output)), "")) in moved
     }
     return draw_model(model, title="What each node changes", notes=notes)
-
-
-def _judge(
-    report: Report,
-    diffs: Mapping[str, Discrepancy],
-    tolerance: Tolerance | None,
-    alone: Sequence[str],
-) -> int:
-    """Conclude; without a tolerance, only what none accepts is a difference."""
-    verdicts = {label: (tolerance or _WIDEST).check(diff) for label, diff in diffs.items()}
-    failed = [f"{k} ({'; '.join(v.failures)})" for k, v in verdicts.items() if not v.passed]
-    if alone:
-        report.conclude(f"outputs of one model only: {', '.join(alone)}.")
-    if failed:
-        beyond = f"the tolerance {tolerance}" if tolerance else "any tolerance"
-        report.conclude(f"beyond {beyond}: {', '.join(failed)}.")
-    elif tolerance and not alone:
-        report.conclude(f"all outputs are within the tolerance {tolerance}.")
-    return int(bool(failed or alone))

@@ -15,7 +15,7 @@ import onnx
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 from ortmeter.dtypes import short_name
-from ortmeter.errors import FeedError
+from ortmeter.errors import FeedError, InvalidArgumentError
 from ortmeter.runtime.inputs import (
     Input,
     declared_inputs,
@@ -151,6 +151,20 @@ def shared_feeds(
     return [
         {one.name: arrays[rank, one.name] for one in inputs} for rank, inputs in enumerate(declared)
     ]
+
+
+def feeds_of_each(
+    models: Sequence[ModelLike], feeds: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+) -> list[Mapping[str, Any]]:
+    """Return the inputs of each model: drawn for all by default, else those of all or of each."""
+    if feeds is None:
+        return [*shared_feeds(models)]
+    given = [feeds] * len(models) if isinstance(feeds, Mapping) else list(feeds)
+    if len(given) != len(models):
+        raise InvalidArgumentError(
+            f"{len(given)} feeds for {len(models)} models. Accepted: as many, or one for all"
+        )
+    return given
 
 
 @dataclass(frozen=True)

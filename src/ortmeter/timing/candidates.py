@@ -8,7 +8,7 @@ import itertools
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import onnx
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.feeds import shared_feeds
+from ortmeter.runtime.feeds import feeds_of_each
 from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.loading import ModelLike, is_onnx_text, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
@@ -111,16 +111,7 @@ def model_candidates(
     named = _named(models)
     if not named:
         raise InvalidArgumentError("there is no model. Accepted: one or several")
-    given: Iterable[_Feeds]
-    if feeds is None:
-        given = shared_feeds(list(named.values()))
-    else:
-        given = [feeds] * len(named) if isinstance(feeds, Mapping) else list(feeds)
-        if len(given) != len(named):
-            raise InvalidArgumentError(
-                f"{len(given)} feeds for {len(named)} models. Accepted: as many, or one for all"
-            )
-    inputs = dict(zip(named, given, strict=True))
+    inputs = dict(zip(named, feeds_of_each(list(named.values()), feeds), strict=True))
     axes: dict[str, list[Any]] = {
         "model": list(named),
         "provider": list(dict.fromkeys(map(resolve_provider, _several(provider)))),

@@ -1,0 +1,262 @@
+"""How far the outputs of two models are when both read the same inputs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from sys import float_info
+from typing import TYPE_CHECKING, Any
+
+from ortmeter.discrepancy.compare import max_diff
+from ortmeter.discrepancy.result import Discrepancy
+from ortmeter.discrepancy.tolerance import Tolerance, Verdict
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.feeds import feeds_of_each
+from ortmeter.runtime.iobinding import run_session
+from ortmeter.runtime.loading import ModelLike
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WIDEST = Tolerance(atol=float_info.max)
+
+
+@dataclass(frozen=True)
+class ModelDiff:
+    """Discrepancies of the outputs of two models.
+
+    Attributes
+    ----------
+    outputs : dict of str to Discrepancy
+        By name, ``A / B`` for two names. The worst is the first one: what cannot be compared, then
+        what no tolerance accepts, then what this one does not.
+    by_name, by_rank : tuple of str
+        Outputs of the same name, and those that were paired by their rank.
+    alone : tuple of str
+        Outputs of one model only.
+    shared_inputs : tuple of str
+        Inputs that hold the same values in both models, ``A / B`` when their names differ.
+    other_inputs : tuple of str
+        Inputs of the first model that hold other values than all those of the second one.
+    tolerance : Tolerance or None
+        What is accepted. Without one, only what no tolerance accepts is a difference: NaN and
+        infinities that do not match, other shapes, an output of one model only.
+    """
+
+    outputs: dict[str, Discrepancy]
+    by_name: tuple[str, ...]
+    by_rank: tuple[str, ...]
+    alone: tuple[str, ...]
+    shared_inputs: tuple[str, ...]
+    other_inputs: tuple[str, ...]
+    tolerance: Tolerance | None = None
+
+    @classmethod
+    def of_outputs(
+        cls,
+        expected: Mapping[str, Any],
+        got: Mapping[str, Any],
+        tolerance: Tolerance | None = None,
+        feeds: Sequence[Mapping[str, Any]] = ({}, {}),
+    ) -> "ModelDiff":
+        """Compare outputs of the same name, then those that are left by rank, if they are as many.
+
+        Parameters
+        ----------
+        expected, got : mapping of str to array
+            Outputs of each model, the reference first.
+        tolerance : Tolerance, optional
+            What is accepted.
+        feeds : two mappings of str to array
+            Inputs of each model.
+
+        Returns
+        -------
+        ModelDiff
+            The outputs, the worst first.
+
+        Raises
+        ------
+        InvalidArgumentError
+            No output can be paired.
+        """
+        pairs, alone = _paired(expected, got)
+        diffs = {
+            label: max_diff(expected[one], got[two], tolerance=tolerance, on_mismatch="report")
+            for label, (one, two) in pairs.items()
+        }
+        worst_first = sorted(diffs.items(), key=lambda item: _severity(item[1]), reverse=True)
+        by_name = tuple(label for label, (one, two) in pairs.items() if one == two)
+        by_rank = tuple(label for label, (one, two) in pairs.items() if one != two)
+        return cls(dict(worst_first), by_name, by_rank, alone, *_shared(*feeds), tolerance)
+
+    @property
+    def worst(self) -> str:
+        """The output that is the farthest."""
+        return next(iter(self.outputs))
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """Whether each output is within the tolerance, and why not."""
+        tolerance = self.tolerance or _WIDEST
+        return {label: tolerance.check(diff) for label, diff in self.outputs.items()}
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output is in both models, within the tolerance."""
+        return not self.alone and all(self.verdicts.values())
+
+    def conclusions(self) -> list[str]:
+        """Say which outputs are in one model only, and which are beyond the tolerance.
+
+        Returns
+        -------
+        list of str
+            Sentences; none when there is nothing to say, without a tolerance.
+        """
+        told = [f"outputs of one model only: {', '.join(self.alone)}"] if self.alone else []
+        failed = [f"{k} ({'; '.join(v.failures)})" for k, v in self.verdicts.items() if not v]
+        if failed:
+            beyond = f"the tolerance {self.tolerance}" if self.tolerance else "any tolerance"
+            told.append(f"beyond {beyond}: {', '.join(failed)}")
+        elif self.tolerance and not told:
+            told.append(f"all outputs are within the tolerance {self.tolerance}")
+        return told
+
+    def __str__(self) -> str:
+        told = [f"output {self.worst}: {self.outputs[self.worst]}", *self.conclusions()]
+        if self.other_inputs:
+            told.append(f"inputs not shared: {', '.join(self.other_inputs)}")
+        return "; ".join(told)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the figures of the outputs.
+
+        Returns
+        -------
+        DataFrame
+            One row per output, the worst first.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {
+                    "output": name,
+                    "absolute": diff.abs,
+                    "relative": diff.rel,
+                    "ulp at the largest": diff.ulp_at_max,
+                    "mean absolute": diff.mean_abs,
+                    "mismatched NaN": diff.n_nan,
+                    "mismatched inf": diff.n_inf,
+                    "elements": diff.n,
+                }
+                for name, diff in self.outputs.items()
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False))
+
+
+def diff(
+    model_a: ModelLike,
+    model_b: ModelLike,
+    feeds: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    *,
+    tolerance: Tolerance | None = None,
+    provider: str | Provider = "auto",
+    optimization: str = "all",
+    threads: int = 1,
+) -> ModelDiff:
+    """Run two models on the same inputs, and compare their outputs by name.
+
+    The command ``ortmeter diff`` does the same.
+
+    Parameters
+    ----------
+    model_a, model_b : ModelProto, bytes, path or text
+        The reference, and the model that is tested, see
+        :func:`~ortmeter.runtime.loading.load_model`.
+    feeds : mapping of str to array, or one for each model, optional
+        Inputs. By default they are drawn once for both models: see
+        :func:`~ortmeter.runtime.feeds.shared_feeds`, which takes sizes of symbolic dimensions.
+    tolerance : Tolerance, optional
+        What is accepted.
+    provider, optimization, threads : str or Provider, str, int
+        As in :func:`~ortmeter.runtime.sessions.make_session`, for both models.
+
+    Returns
+    -------
+    ModelDiff
+        One :class:`Discrepancy` per output, and the verdict.
+
+    Raises
+    ------
+    InvalidArgumentError
+        No output can be paired, or there are not two feeds.
+    ModelError, ProviderUnavailableError, FeedError
+        A model cannot be read or run, or its inputs cannot be drawn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[4] X) => (float[4] Y) { Y = Abs(X) }'''
+    >>> found = diff(text, text.replace("Abs", "Neg"), {"X": np.float32([0, -1, -2, 3])})
+    >>> found.passed, found.outputs["Y"].abs
+    (True, 6.0)
+    >>> print(diff(text, text, tolerance=Tolerance(atol=1e-6)).conclusions()[0])
+    all outputs are within the tolerance atol=1e-06
+    """
+    given = feeds_of_each([model_a, model_b], feeds)
+    expected, got = (
+        run_session(
+            make_session(model, provider=provider, optimization=optimization, threads=threads),
+            inputs,
+        )
+        for model, inputs in zip((model_a, model_b), given, strict=True)
+    )
+    return ModelDiff.of_outputs(expected, got, tolerance, given)
+
+
+def _severity(found: Discrepancy) -> tuple[float, ...]:
+    mismatches = found.n_nan + found.n_inf
+    return not found.same_structure, mismatches, found.n_over or 0, found.ulp_at_max
+
+
+def _paired(
+    expected: Mapping[str, Any], got: Mapping[str, Any]
+) -> tuple[dict[str, tuple[str, str]], tuple[str, ...]]:
+    """Pair names that are on both sides, then the others by rank; return those that are alone."""
+    pairs = {name: (name, name) for name in got if name in expected}
+    left = [name for name in expected if name not in pairs], [n for n in got if n not in pairs]
+    if len(left[0]) == len(left[1]):
+        ranks = zip(*left, strict=True)
+        return pairs | {f"{one} / {two}": (one, two) for one, two in ranks}, ()
+    if not pairs:
+        raise InvalidArgumentError(
+            f"the models have {len(expected)} and {len(got)} outputs: {', '.join(expected)} "
+            f"and {', '.join(got)}. Accepted: outputs of the same names, or as many of them"
+        )
+    return pairs, (*left[0], *left[1])
+
+
+def _shared(
+    first: Mapping[str, Any], second: Mapping[str, Any]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Find the inputs that hold the same values, read in the arrays themselves."""
+    shared, left = [], dict(first)
+    for name in sorted(second, key=lambda name: name not in first):  # the same names first
+        candidates = [name] if name in first else left
+        same = next((n for n in candidates if n in left and _same(left[n], second[name])), None)
+        if same is not None:
+            shared.append(name if same == name else f"{same} / {name}")
+            del left[same]
+    return tuple(shared), tuple(left)
+
+
+def _same(first: Any, second: Any) -> bool:
+    equality = Tolerance()
+    found = max_diff(first, second, tolerance=equality, on_mismatch="report")
+    return bool(equality.check(found))
