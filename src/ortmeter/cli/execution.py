@@ -104,8 +104,7 @@ def _message(error: Exception) -> str:
 
 
 def _run(options: Namespace) -> int:
-    from ortmeter.report import Report
-    from ortmeter.report.document import check_writable
+    from ortmeter.report import Report, check_writable
 
     report = Report(_title(options))
     if options.html is not None:

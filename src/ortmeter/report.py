@@ -1,4 +1,4 @@
-"""What a report holds, and its forms: text, plain values, one HTML file."""
+"""A report: what was asked, tables and plots, sentences computed from them, the machine."""
 
 import json
 import os
@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.files import replaceable, write_atomically
-from ortmeter.pages.rendering import as_text, flatten, freeze
-from ortmeter.report.html import as_page
+from ortmeter.pages.rendering import as_html, as_text, digits, flatten, freeze
 from ortmeter.runtime.environment import Environment, environment
 
 __all__ = ["Report", "Section"]
+
+INTERRUPTED = "This report is partial: the work was interrupted."
+_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,13 @@ class Report:
 
     def to_html(self) -> str:
         """Return one HTML page that asks nothing of the network."""
-        parts = [(section.title, section.items) for section in self.sections]
-        notice = INTERRUPTED if self.interrupted else ""
-        return as_page(self.title, self.machine, parts, self.sentences, notice)
+        return _page_template().render(
+            title=self.title,
+            notice=INTERRUPTED if self.interrupted else "",
+            sentences=self.sentences,
+            sections=self.sections,
+            machine=self.machine,
+        )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the page, all of it or nothing.
@@ -149,10 +156,6 @@ class Report:
         return file
 
 
-INTERRUPTED = "This report is partial: the work was interrupted."
-_WIDTH = 100
-
-
 def check_writable(file: Path, *, overwrite: bool) -> None:
     """Refuse a file that cannot be written, before the work starts.
 
@@ -171,3 +174,21 @@ def check_writable(file: Path, *, overwrite: bool) -> None:
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = json.loads(flatten(table).to_json(orient="records"))
     return records
+
+
+def _page_template() -> jinja2.Template:
+    page = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+    writer = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    writer.filters["shown"] = _shown
+    return writer.from_string(page)
+
+
+def _shown(item: Any) -> str:
+    """Write an item as HTML; a table whose index is made of columns: any of them sorts."""
+    if not isinstance(item, pd.DataFrame):
+        return as_html(item)
+    return str(
+        flatten(item).to_html(
+            index=False, border=0, na_rep="", classes="sortable", float_format=digits, escape=True
+        )
+    )
