@@ -1,5 +1,4 @@
 import json
-import zipfile
 
 import openpyxl
 import pandas as pd
@@ -100,10 +99,6 @@ def test_control_characters_are_refused_by_excel(tmp_path):
     profile = read_profile(write(tmp_path / "p.json", events))
     with pytest.raises(InvalidArgumentError, match="control characters.*to_csv"):
         profile.to_xlsx(tmp_path / "other.xlsx")
-
-
-def test_the_workbook_is_a_real_one(tmp_path, small):
-    assert zipfile.is_zipfile(small.to_xlsx(tmp_path / "events.xlsx"))
 
 
 def test_the_trace_has_one_slice_per_event(tmp_path, recorded, models):

@@ -173,7 +173,6 @@ def try_to_use(path):
     """Read a file that may be anything: the only error is ours."""
     try:
         profile = read_profile(path, recover=True)
-        profile.by_node()
         merge_profiles(profile, profile)
         return str(profile)
     except InvalidArgumentError as error:
@@ -181,7 +180,7 @@ def try_to_use(path):
 
 
 @given(st.integers(0, 9), st.sampled_from(FIELDS), VALUES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_value_is_read_or_refused(tmp_path_factory, rank, field, value):
     events = copy.deepcopy(two_runs())
     holder = events[rank]["args"] if isinstance(field, tuple) else events[rank]
@@ -190,7 +189,7 @@ def test_any_value_is_read_or_refused(tmp_path_factory, rank, field, value):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_damage_is_read_or_refused(tmp_path_factory, data):
     path = write(tmp_path_factory.mktemp("p") / "p.json", two_runs())
     content = bytearray(path.read_bytes())
@@ -206,15 +205,8 @@ def test_any_damage_is_read_or_refused(tmp_path_factory, data):
 )
 def test_values_at_the_limits_are_read_or_refused(tmp_path, field, rank, value):
     events = two_runs()
-    holder, key = (
-        (events[rank]["args"], field[1])
-        if isinstance(field, tuple)
-        else (
-            events[rank],
-            field,
-        )
-    )
-    holder[key] = value
+    holder = events[rank]["args"] if isinstance(field, tuple) else events[rank]
+    holder[field[1] if isinstance(field, tuple) else field] = value
     assert try_to_use(write(tmp_path / "p.json", events))
 
 

@@ -1,4 +1,4 @@
-"""Tell where the time of a model goes, and what was optimized."""
+"""The command that finds where the time of a model goes, and what was optimized."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -9,20 +9,11 @@ from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profil
 from ortmeter.profiling import Profile, merge_profiles, profile_together
 from ortmeter.report import Report
 
-__all__ = ["register", "run"]
-
 _UNOPTIMIZED = "unoptimized"
 _MODEL, _BASELINE = "the model", "the baseline"
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare the options.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Parser of the command.
-    """
     parser.add_argument("models", metavar="MODEL", nargs=1, help="ONNX file")
     parser.add_argument(
         "--baseline",
@@ -40,15 +31,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, report: Report) -> None:
-    """Fill the report with the profile, then with what changes from the baseline.
-
-    Parameters
-    ----------
-    options : Namespace
-        Options of the command.
-    report : Report
-        Report to fill.
-    """
+    """Fill the report with the profile, then with what changes from the baseline."""
     model = Path(options.models[0])
     other = model if options.baseline in {None, _UNOPTIMIZED} else Path(options.baseline)
     feeds = make_feeds(options, list(dict.fromkeys([model, other])))

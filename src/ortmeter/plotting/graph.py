@@ -130,7 +130,7 @@ def draw_model(
 
 
 def _describe(operators: Counter[str]) -> str:
-    """Tell what a drawing shows to a reader who does not see it."""
+    """Describe a drawing to a reader who does not see it."""
     counts = [f"{count} {shorten(operator)}" for operator, count in operators.most_common(8)]
     return f"graph of {operators.total()} nodes ({', '.join(counts)})"
 

@@ -172,7 +172,7 @@ def _layout(run: _Run, title: str, caption: str) -> dict[str, Any]:
 
 
 def _hint(event: Mapping[Any, Any]) -> str:
-    """Tell what a kernel was, one fact per line."""
+    """Describe a kernel, one fact per line."""
     told = [f"{event['op']} {event['name']}", f"{event['duration']} µs"]
     told += [str(event[key]) for key in ("provider", "signature") if pd.notna(event[key])]
     lines = (part for line in told for part in textwrap.wrap(shorten(clean(line), 160), 45))
