@@ -5,7 +5,10 @@ from page_runner import EXAMPLES, run_page
 
 from ortmeter.pages import load, replay
 
-PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
+PAGES = [
+    pytest.param(page, marks=pytest.mark.slow if page.parent.name == "backend" else [])
+    for page in sorted(EXAMPLES.rglob("plot_*.py"))
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -18,11 +18,6 @@ PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
 GEMM = EXAMPLES / "performance" / "plot_op_gemm2_cuda.py"
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-each_script = pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=[] if page == GEMM else pytest.mark.slow) for page in PAGES],
-    ids=lambda page: page.stem,
-)
 
 
 @pytest.fixture
@@ -48,14 +43,20 @@ def told(stderr):
     return [line for line in lines if line.strip() and not re.match(r"Fontconfig |.+\d+%\|", line)]
 
 
-@each_script
-def test_the_script_runs_without_a_warning(fast, tmp_path, page):
-    done = run_script(page, tmp_path)
+def check_run(done, folder):
+    """Check that a page ended well, without a warning, and left nothing in its folder."""
     assert done.returncode == 0, done.stderr
     assert told(done.stderr) == []
     assert "Measured on" in done.stdout
-    assert str(tmp_path) not in done.stdout
-    assert list(tmp_path.iterdir()) == []
+    assert str(folder) not in done.stdout
+    assert list(folder.iterdir()) == []
+
+
+# One of them runs for every change: test_a_page_shows_what_it_recorded.
+@pytest.mark.slow
+@each_page
+def test_the_script_runs_without_a_warning(fast, tmp_path, page):
+    check_run(run_script(page, tmp_path), tmp_path)
 
 
 # The tests of the built site run every notebook, in the environment of a reader.
@@ -117,31 +118,35 @@ def test_a_type_without_kernel_is_an_error_when_it_is_the_one_to_measure(fast, t
     assert "Could not find an implementation for Gemm" in done.stderr
 
 
-def test_a_page_shows_what_it_recorded(tmp_path):
-    options = ["--provider", "cpu", "--config", "8", "--repeat", "5", "--processes", "1"]
-    folder = tmp_path / "results"
-    done = run_script(GEMM, tmp_path, *options, "--record", ORTMETER_RESULTS=str(folder))
-    assert done.returncode == 0, done.stderr
-    (file,) = folder.rglob("*.json")
+def test_a_page_shows_what_it_recorded(tmp_path_factory):
+    folder, results = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("results")
+    options = ["--provider", "cpu", "--itype", "10", "--config", "8,12", "--repeat", "5"]
+    few = ["--processes", "1", "--budget", "0.5", "--record"]
+    done = run_script(GEMM, folder, *options, *few, ORTMETER_RESULTS=str(results))
+    check_run(done, folder)
+    assert "float16 on CPU, threads=1" in done.stdout
+    assert "size 12" in done.stdout
+    (file,) = results.rglob("*.json")
     assert file.name.startswith("plot_op_gemm2_cuda--cpu--")
     measured, recorded = done.stdout.split("recorded on ")
     conclusion = measured.partition("Measured on")[2].partition("saved plot_op")[0].strip()
     assert recorded.partition("Measured on")[2].strip() == conclusion
 
 
-@pytest.mark.parametrize("itype", ["10"])
-def test_the_gemm_page_measures_other_types(fast, tmp_path, itype):
-    done = run_script(GEMM, tmp_path, "--itype", itype, "--config", "8,12")
-    assert done.returncode == 0, done.stderr
-    assert "float16 on CPU, threads=1" in done.stdout
-    assert "size 12" in done.stdout
+RUNS = [
+    pytest.param(page, options, id=" ".join((page.stem, *options)))
+    for page in PAGES
+    for options in (
+        [("--itype", itype) for itype in ("1", "10", "16")]
+        if "itype=" in page.read_text(encoding="utf-8")
+        else [()]
+    )
+]
 
 
 @pytest.mark.cuda
-@each_page
-@pytest.mark.parametrize("itype", ["1", "10", "16"])
-def test_the_same_lines_run_on_cuda(fast, tmp_path, page, itype):
-    options = ["--itype", itype] if "itype=" in page.read_text(encoding="utf-8") else []
+@pytest.mark.parametrize(("page", "options"), RUNS)
+def test_the_same_lines_run_on_cuda(fast, tmp_path, page, options):
     done = run_script(page, tmp_path, "--provider", "cuda", *options, flags=())
     assert done.returncode == 0, done.stderr
     assert "CUDA" in done.stdout
