@@ -54,3 +54,8 @@ def failure(options=None, *, run=1, page=PAGE, error="killed by signal 11", mach
 def sweep(*outcomes):
     """Result of a sweep."""
     return SweepResult(tuple(outcomes), Path("results"))
+
+
+def report_of(*outcomes, baseline=None):
+    """What a sweep with these outcomes says."""
+    return sweep(*outcomes).report(baseline)

@@ -100,6 +100,7 @@ def test_a_child_takes_the_package_of_its_parent(tmp_path, monkeypatch):
     assert Path(json.loads(done.stdout)["package"]).samefile(ortmeter.__file__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["current folder", "folder of the script"])
 def test_a_bench_executes_nothing_that_is_beside_the_model(folder, place):
     if place == "current folder":

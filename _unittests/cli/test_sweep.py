@@ -10,9 +10,10 @@ import termios
 import time
 
 import pytest
-from sweep_pages import FastPage, files_of
+from sweep_pages import FastPage, files_of, is_alive
 
 from ortmeter.cli import main
+from ortmeter.sweep import load_sweep
 
 
 @pytest.fixture(autouse=True)
@@ -24,23 +25,18 @@ def command(*arguments):
     return [sys.executable, "-m", "ortmeter", "sweep", *map(str, arguments)]
 
 
-def run(*arguments):
-    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
-
-
-def test_a_sweep_tells_each_task_and_compares(tmp_path):
+def test_a_sweep_tells_each_task_and_compares(tmp_path, capsys):
     page, html = FastPage(tmp_path, "if args.number == 2: sys.exit('too large')"), "report.html"
     output = tmp_path / "out"
-    done = run(
-        *(page.path, "--grid", "number=1,2", "color=red", "--threads", "1", "--repeat-runs", 2),
-        *("--output", output, "--json", "--html", tmp_path / html),
-    )
-    assert done.returncode == 1, done.stderr
-    lines = done.stderr.splitlines()
+    grid = ("--grid", "number=1,2", "color=red", "--threads", "1", "--repeat-runs", "2")
+    files = ("--output", str(output), "--json", "--html", str(tmp_path / html))
+    assert main(["sweep", str(page.path), *grid, *files]) == 1
+    done = capsys.readouterr()
+    lines = done.err.splitlines()
     assert lines[0].startswith("[1/4] done plot_fast number=1 color=red threads=1, run 1 on ")
     assert lines[1].startswith("[2/4] failed plot_fast number=2 color=red threads=1, run 1 on ")
     assert lines[1].endswith(": exit code 1: too large")
-    report = json.loads(done.stdout)
+    report = json.loads(done.out)
     assert report["title"] == "ortmeter sweep plot_fast.py"
     assert any("2 of 4" in sentence for sentence in report["conclusion"])
     assert report["conclusion"][-1] == f"records are in {output}."
@@ -50,8 +46,8 @@ def test_a_sweep_tells_each_task_and_compares(tmp_path):
 
 def test_values_that_are_lists(tmp_path):
     page, output = FastPage(tmp_path), tmp_path / "out"
-    done = run(page.path, "--grid", "threads=1;1,1", "--set", "number=3", "--output", output)
-    assert done.returncode == 0, done.stderr
+    grid = ("--grid", "threads=1;1,1", "--set", "number=3", "--output", str(output))
+    assert main(["sweep", str(page.path), *grid]) == 0
     assert page.numbers == ["3", "3"]
     labels = [json.loads(f.read_text())["configuration"]["threads"] for f in output.glob("*/*--*")]
     assert sorted(labels) == ["1", "1,1"]
@@ -105,9 +101,9 @@ def test_an_unknown_page_is_refused(tmp_path, capsys):
     assert "plot_x.py cannot be read" in capsys.readouterr().err
 
 
-def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_kills_what_runs_keeps_what_is_done_and_says_how_to_go_on(tmp_path, capsys):
     page, output = FastPage(tmp_path, "if args.number == 2: time.sleep(60)"), tmp_path / "out"
-    arguments = (page.path, "--grid", "number=0,1,2,3", "--output", output)
+    arguments = (str(page.path), "--grid", "number=0,1,2,3", "--output", str(output))
     child = subprocess.Popen(
         command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -121,12 +117,14 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
     assert "partial" in text
     assert "Traceback" not in error
     assert len(files_of(output)) == 2
-    page.path.write_text(page.path.read_text())  # the same page
-    refused = run(*arguments)
-    assert refused.returncode == 2
-    assert "--resume runs what is missing" in refused.stderr
+    assert not is_alive(page.runs[-1][1])
+    states = [outcome.state for outcome in load_sweep(output).outcomes]
+    assert states == ["done"] * 2 + ["missing"] * 2
+    assert main(["sweep", *arguments]) == 2
+    assert "--resume runs what is missing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_bar(tmp_path):
     page = FastPage(tmp_path, "time.sleep(0.7)")
     master, terminal = pty.openpty()

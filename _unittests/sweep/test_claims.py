@@ -3,15 +3,14 @@
 import dataclasses
 
 import pytest
-from sweep_samples import failure, group, outcome, sweep
+from sweep_samples import failure, group, outcome, report_of
 
-from ortmeter.sweep.report import sweep_report
 from ortmeter.timing import Comparisons
 from ortmeter.timing.claims import Answer, compare_ratio, fact, judge
 
 
 def conclusion(*outcomes):
-    return sweep_report(sweep(*outcomes)).conclusion
+    return report_of(*outcomes).conclusion
 
 
 def answer(*outcomes):
@@ -143,7 +142,7 @@ def said(*claims, cpus=("A", "A", "B", "B"), types=("1", "10", "1", "10")):
 
 
 def gathered(tasks):
-    table = sweep_report(sweep(*tasks)).claims
+    table = report_of(*tasks).claims
     rows = zip(table.index, table.to_numpy(), strict=True)
     return {claim: tuple(values) for (_, claim), values in rows}
 
@@ -210,7 +209,7 @@ def test_pages_are_not_mixed():
         outcome({}, claims=[WON], page="plot_a"),
         outcome({}, claims=[LOST], page="plot_b"),
     ]
-    table = sweep_report(sweep(*tasks)).claims
+    table = report_of(*tasks).claims
     assert table.loc["plot_a", "said"].tolist() == ["1 of 1"]
     assert table["where"].tolist() == ["everywhere"] * 2
 

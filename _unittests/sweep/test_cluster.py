@@ -3,11 +3,13 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
+from distributed import Client
 from sweep_pages import NUMBERS, Server, cluster, files_of, is_alive
 
 import ortmeter
@@ -20,7 +22,7 @@ from ortmeter.sweep.cluster import serve_scheduler
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
     """Address of a scheduler with two workers."""
-    with cluster(tmp_path_factory.mktemp("locks"), "one", "two") as (address, servers):
+    with cluster(tmp_path_factory.mktemp("locks"), "one", "two", retries=1) as (address, servers):
         yield address, servers
 
 
@@ -50,8 +52,11 @@ def test_a_worker_that_is_killed_loses_nothing(machines, make_page, tmp_path):
     assert not is_alive(killed)
 
 
+TELL_THREADS = "print(sorted(n for n in os.environ if n.endswith('_NUM_THREADS')))"
+
+
 def test_workers_choose_no_threads_for_the_page(machines, make_page, tmp_path):
-    page = make_page("print(sorted(n for n in os.environ if n.endswith('_NUM_THREADS')))")
+    page = make_page(TELL_THREADS)
     grid = {"number": ["1", "2"]}
     result = run_sweep(page.path, grid, scheduler=machines[0], output=tmp_path / "out")
     set_here = sorted(name for name in os.environ if name.endswith("_NUM_THREADS"))
@@ -90,37 +95,81 @@ if args.number in (1, 9): time.sleep(60)
 """
 
 
-@pytest.fixture(scope="module")
-def retried_once(tmp_path_factory):
-    with cluster(tmp_path_factory.mktemp("locks"), "one", retries=1) as (address, servers):
-        yield address, servers[0]
-
-
-def test_a_page_that_kills_every_worker_fails_alone(retried_once, make_page, tmp_path):
+def test_a_page_that_kills_every_worker_fails_alone(machines, make_page, tmp_path):
     page = make_page(DIES_OR_WAITS)
     grid = {"number": ["0", "1", "2"]}
-    result = run_sweep(page.path, grid, scheduler=retried_once[0], output=tmp_path / "out")
+    result = run_sweep(page.path, grid, scheduler=machines[0], output=tmp_path / "out")
     assert [outcome.state for outcome in result.outcomes] == ["done", "failed", "done"]
     assert result.failed[0].error == "its worker died while it ran, 2 times"
     assert page.numbers == ["0", "1", "1", "2"]
 
 
+def test_a_worker_with_other_code_is_refused_by_name(machines, make_page, tmp_path):
+    sources = tmp_path / "other" / "ortmeter"
+    package = Path(ortmeter.__file__).parent
+    shutil.copytree(package, sources, ignore=shutil.ignore_patterns("__pycache__"))
+    with (sources / "models.py").open("a") as file:
+        file.write("# changed\n")
+    page, output = make_page(), tmp_path / "out"
+    server = Server("worker", machines[0], "--name", "old", PYTHONPATH=str(sources.parent))
+    try:
+        with pytest.raises(OrtMeterError, match=r"old \(tcp://\S+\) has 0.1.0\+\w+"):
+            run_sweep(page.path, {"number": ["1"]}, scheduler=machines[0], output=output)
+    finally:
+        server.close()
+    assert page.runs == []
+    assert not output.exists()
+
+
+# How dask itself, dask-jobqueue and Kubernetes start a worker.
+DASK = ("--worker-class", "ortmeter.sweep.cluster.SweepWorker", "--nthreads", "1")
+NO_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
+
+
+def test_a_worker_of_dask_takes_its_part(machines, make_page, tmp_path):
+    page = make_page(f"{TELL_THREADS}; time.sleep(0.5)")
+    command = [sys.executable, "-m", "dask", "worker", machines[0], "--name", "dask", *DASK]
+    variables = {
+        "DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON": str(NO_THREADS),
+        "ORTMETER_MACHINE_LOCK": str(tmp_path / "dask.lock"),
+    }
+    process = subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--memory-limit", "0", "--no-dashboard"],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **variables},
+        cwd=tmp_path,
+    )
+    try:
+        with Client(machines[0]) as client:
+            client.wait_for_workers(3)
+            addresses = {w["name"]: a for a, w in client.scheduler_info()["workers"].items()}
+        grid = {"number": list("0123456789")}
+        result = run_sweep(page.path, grid, scheduler=machines[0], output=tmp_path / "out")
+        parents = {parent for _, _, parent in page.runs}
+        (worker,) = [p for p in psutil.Process(process.pid).children() if p.pid in parents]
+        listening = [c for c in worker.net_connections() if c.status == psutil.CONN_LISTEN]
+        assert {f"tcp://{c.laddr.ip}:{c.laddr.port}" for c in listening} == {addresses["dask"]}
+        set_here = sorted(name for name in os.environ if name.endswith("_NUM_THREADS"))
+        assert {outcome.output for outcome in result.outcomes} == {f"{set_here}\n"}
+    finally:
+        process.terminate()
+        process.wait()
+
+
 class Killer(LineWatcher):
-    """Kills a process when the second task starts."""
+    """Kills a process when the first task ends."""
 
     def __init__(self, victim):
         super().__init__(lambda line: None)
-        self.victim, self.starts = victim, 0
+        self.victim = victim
 
-    def started(self, task, machine):
-        self.starts += 1
-        if self.starts == 2:
-            self.victim.kill()
+    def ended(self, outcome):
+        self.victim.kill()
 
 
-def test_a_scheduler_that_dies_loses_nothing_that_was_done(retried_once, make_page, tmp_path):
+def test_a_scheduler_that_dies_loses_nothing_that_was_done(machines, make_page, tmp_path):
     page, output = make_page(DIES_OR_WAITS), tmp_path / "out"
-    address, scheduler = retried_once
+    address, (scheduler, *_) = machines  # the last test with these machines
     watcher = Killer(scheduler.process)
     with pytest.raises(OrtMeterError, match="the scheduler was lost .* --resume goes on"):
         run_sweep(
@@ -133,35 +182,23 @@ def test_a_scheduler_that_dies_loses_nothing_that_was_done(retried_once, make_pa
     assert [outcome.state for outcome in load_sweep(output).outcomes] == ["done", "missing"]
 
 
-def test_a_worker_with_other_code_is_refused_by_name(make_page, tmp_path):
-    sources = tmp_path / "other" / "ortmeter"
-    package = Path(ortmeter.__file__).parent
-    shutil.copytree(package, sources, ignore=shutil.ignore_patterns("__pycache__"))
-    with (sources / "models.py").open("a") as file:
-        file.write("# changed\n")
-    page, output = make_page(), tmp_path / "out"
-    with cluster(tmp_path) as (address, servers):
-        with pytest.raises(OrtMeterError, match="the scheduler has no worker. Start some"):
-            run_sweep(page.path, {"number": ["1"]}, scheduler=address, output=output)
-        servers.append(Server("worker", address, "--name", "old", PYTHONPATH=str(sources.parent)))
-        with pytest.raises(OrtMeterError, match=r"old \(tcp://\S+\) has 0.1.0\+\w+"):
-            run_sweep(page.path, {"number": ["1"]}, scheduler=address, output=output)
-    assert page.runs == []
-    assert not output.exists()
-
-
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_tls_lets_in_those_who_have_the_files(make_page, tmp_path):
+def test_tls_lets_in_those_who_have_the_files(make_page, tmp_path, monkeypatch):
+    monkeypatch.setattr("ortmeter.sweep.cluster._CONNECT_S", 2)
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     request = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1")
     names = ("-subj", "/CN=sweep", "-keyout", str(key), "-out", str(cert))
     subprocess.run([*request, *names], check=True, capture_output=True)
     files = ("--tls-ca", cert, "--tls-cert", cert, "--tls-key", key)
     page, output = make_page(), tmp_path / "out"
-    with cluster(tmp_path, "one", options=files) as (address, _):
+    with cluster(tmp_path, options=files) as (address, servers):
         assert address.startswith("tls://")
         grid = {"number": ["1"]}
         tls = read_tls(cert, cert, key)
+        with pytest.raises(OrtMeterError, match="the scheduler has no worker. Start some"):
+            run_sweep(page.path, grid, scheduler=address, output=output, tls=tls)
+        assert not output.exists()
+        servers.append(Server("worker", address, *files))
         result = run_sweep(page.path, grid, scheduler=address, output=output, tls=tls)
         assert len(result.done) == 1
         plain = address.replace("tls", "tcp")

@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from sweep_samples import failure, group, outcome, samples, sweep
+from sweep_samples import failure, group, outcome, report_of, samples
 
-from ortmeter.sweep.report import sweep_report
 from ortmeter.timing import Comparison, speedup
 
 
@@ -17,7 +16,7 @@ def runs_of(*ratios, noise=0.002, shape=(1, 100)):
         outcome({"m": group(seed, noise=noise, shape=shape, old=1.0, new=1 / r)}, run=seed + 1)
         for seed, r in enumerate(ratios)
     ]
-    return sweep_report(sweep(*tasks))
+    return report_of(*tasks)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_the_processes_of_a_run_are_not_runs():
 
 def test_a_run_alone_keeps_the_interval_of_its_processes():
     pair = [samples(n, m, shape=(3, 20)) for n, m in (("old", 1.0), ("new", 0.8))]
-    (comparison,) = sweep_report(sweep(outcome({"m": Comparison(pair)}))).comparisons
+    (comparison,) = report_of(outcome({"m": Comparison(pair)})).comparisons
     alone = speedup(*pair)
     assert (comparison.overall.low, comparison.overall.high) == (alone.low, alone.high)
     assert comparison.overall.how == alone.how
@@ -101,12 +100,10 @@ def test_the_width_within_a_run_is_that_of_its_interval():
 
 def test_runs_that_differ_only_by_their_samples_are_seldom_said_to_differ():
     found = [
-        sweep_report(
-            sweep(
-                *(
-                    outcome({"m": group(seed + k, noise=0.02, old=1.0, new=1.0)}, run=k)
-                    for k in range(3)
-                )
+        report_of(
+            *(
+                outcome({"m": group(seed + k, noise=0.02, old=1.0, new=1.0)}, run=k)
+                for k in range(3)
             )
         ).comparisons[0]
         for seed in range(0, 90, 3)
@@ -124,7 +121,7 @@ def test_one_run_has_no_spread():
 
 def test_a_run_that_failed_leaves_the_others():
     tasks = [outcome({"m": group(k, old=1.0, new=0.5)}, run=k) for k in (1, 3)]
-    report = sweep_report(sweep(tasks[0], failure(run=2), tasks[1]))
+    report = report_of(tasks[0], failure(run=2), tasks[1])
     (comparison,) = report.comparisons
     assert comparison.stability == "faster in 2"
     assert list(comparison.runs) == [1, 3]
@@ -134,4 +131,4 @@ def test_runs_on_two_machines_are_not_runs_of_one():
     tasks = [
         outcome({"m": group(old=1.0, new=0.5)}, cpu=cpu, run=k) for k, cpu in ((1, "A"), (2, "B"))
     ]
-    assert [len(c.runs) for c in sweep_report(sweep(*tasks)).comparisons] == [1, 1]
+    assert [len(c.runs) for c in report_of(*tasks).comparisons] == [1, 1]

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -44,14 +43,14 @@ def test_a_grid_gives_one_record_for_each_configuration_and_run(make_page, tmp_p
 
 def test_a_page_that_dies_fails_alone_with_its_output(make_page, tmp_path):
     page = make_page(SEGFAULT)
-    result = run_sweep(page.path, {"number": NUMBERS}, output=tmp_path / "out")
-    assert (len(result.done), len(result.failed)) == (11, 1)
+    result = run_sweep(page.path, {"number": ["4", "5", "6"]}, output=tmp_path / "out")
+    assert (len(result.done), len(result.failed)) == (2, 1)
     (failed,) = result.failed
     assert failed.task.options == {"number": "5"}
     assert failed.error == "killed by SIGSEGV"
     assert "about to" in failed.output
     assert "Segmentation fault" in failed.output  # where: faulthandler
-    assert len(files_of(tmp_path / "out")) == 11
+    assert len(files_of(tmp_path / "out")) == 2
     assert load_sweep(tmp_path / "out").failed == (failed,)
 
 
@@ -206,7 +205,7 @@ def test_the_page_runs_where_nothing_changes_its_defaults(make_page, tmp_path, m
 CLIENT = """
 import sys
 from ortmeter.sweep import run_sweep
-run_sweep(sys.argv[1], {"number": [str(i) for i in range(12)]}, output=sys.argv[2], resume=True)
+run_sweep(sys.argv[1], {"number": [str(i) for i in range(6)]}, output=sys.argv[2], resume=True)
 """
 
 
@@ -223,34 +222,21 @@ def wait_until(condition, seconds=60):
 
 
 def test_a_sweep_goes_on_after_its_client_was_killed(make_page, tmp_path):
-    page, output = make_page("time.sleep(0.3)"), tmp_path / "out"
+    page, output = make_page("time.sleep(0.2)"), tmp_path / "out"
     client = start_client(page, output)
-    wait_until(lambda: len(files_of(output)) >= 3)
+    wait_until(lambda: len(files_of(output)) >= 2)
     client.kill()
     client.communicate()
     running = page.runs[-1][1]
     wait_until(lambda: not is_alive(running), seconds=5)
     done = set(files_of(output))
-    assert 3 <= len(done) < 12
+    assert 2 <= len(done) < 6
     began = len(page.runs)
-    result = run_sweep(page.path, {"number": NUMBERS}, output=output, resume=True)
-    assert len(result.done) == 12
+    result = run_sweep(page.path, {"number": NUMBERS[:6]}, output=output, resume=True)
+    assert len(result.done) == 6
     assert done < set(files_of(output))
-    assert len(files_of(output)) == 12
-    assert len(page.runs) - began == 12 - len(done)  # no run for what was there
-
-
-def test_ctrl_c_kills_what_runs_and_keeps_what_is_done(make_page, tmp_path):
-    page, output = make_page("if args.number == 2: time.sleep(60)"), tmp_path / "out"
-    client = start_client(page, output)
-    wait_until(lambda: len(page.runs) == 3)
-    client.send_signal(signal.SIGINT)
-    _, error = client.communicate(timeout=30)
-    assert client.returncode != 0
-    assert error.rstrip().endswith("KeyboardInterrupt")
-    assert not is_alive(page.runs[-1][1])
-    states = [outcome.state for outcome in load_sweep(output).outcomes]
-    assert states == ["done"] * 2 + ["missing"] * 10
+    assert len(files_of(output)) == 6
+    assert len(page.runs) - began == 6 - len(done)  # no run for what was there
 
 
 def test_a_page_writes_nothing_beside_the_output(make_page, tmp_path):

@@ -5,11 +5,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
-from sweep_samples import failure, group, outcome, sweep
+from sweep_samples import failure, group, outcome, report_of
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
-from ortmeter.sweep.report import sweep_report
 from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.timing.claims import fact
 
@@ -29,19 +28,17 @@ def sizes(small, large):
 @pytest.fixture(scope="module")
 def report():
     """Two types, two machines; float16 is slower on one of them, and two tasks have no result."""
-    return sweep_report(
-        sweep(
-            outcome(sizes(0.5, 0.5), {"itype": "1"}, claims=[fact("new wins {n} times", n=2)]),
-            outcome(sizes(0.5, 2.0), {"itype": "10"}, claims=[fact("old wins")]),
-            outcome(
-                sizes(0.25, 0.25),
-                {"itype": "1"},
-                cpu="Another CPU",
-                claims=[fact("new wins {n} times", n=4)],
-            ),
-            failure({"itype": "10"}, machine="another-cpu"),
-            failure({"itype": "16"}, error=""),
-        )
+    return report_of(
+        outcome(sizes(0.5, 0.5), {"itype": "1"}, claims=[fact("new wins {n} times", n=2)]),
+        outcome(sizes(0.5, 2.0), {"itype": "10"}, claims=[fact("old wins")]),
+        outcome(
+            sizes(0.25, 0.25),
+            {"itype": "1"},
+            cpu="Another CPU",
+            claims=[fact("new wins {n} times", n=4)],
+        ),
+        failure({"itype": "10"}, machine="another-cpu"),
+        failure({"itype": "16"}, error=""),
     )
 
 
@@ -68,7 +65,7 @@ def test_the_median_and_the_quartiles_are_those_of_all_the_runs():
         outcome({"m": Comparison([Measurement("alone", [seconds])])}, run=run)
         for run, seconds in enumerate(rows, 1)
     ]
-    table = sweep_report(sweep(*tasks)).table
+    table = report_of(*tasks).table
     expected = 1e3 * np.percentile(np.concatenate(rows), [50, 25, 75])
     found = table.loc["alone", ["median (ms)", "q1 (ms)", "q3 (ms)"]].tolist()
     assert found == pytest.approx(expected, rel=1e-3)
@@ -80,10 +77,10 @@ def test_the_baseline_is_the_first_candidate(report):
 
 
 def test_another_baseline_can_be_chosen(report):
-    again = sweep_report(sweep(*report.outcomes), baseline="new")
+    again = report_of(*report.outcomes, baseline="new")
     assert row(again.table, "float16", "a-cpu", 16, "old")["speedup"] == pytest.approx(2, 0.01)
     with pytest.raises(InvalidArgumentError, match="baseline is 'older'. Accepted: old, new"):
-        sweep_report(sweep(*report.outcomes), baseline="older")
+        report_of(*report.outcomes, baseline="older")
 
 
 def test_the_index_is_what_distinguishes_the_rows(report):
@@ -94,7 +91,7 @@ def test_the_index_is_what_distinguishes_the_rows(report):
 
 def test_an_axis_has_the_name_that_the_page_gave_it():
     data = {"results": Comparisons({"cold": group(old=1.0, new=0.5)}, "cache")}
-    (found,) = sweep_report(sweep(outcome(data))).comparisons
+    (found,) = report_of(outcome(data)).comparisons
     assert dict(found.coordinates) == {"machine": "a-cpu", "cache": "cold"}
 
 
@@ -103,7 +100,7 @@ def test_an_axis_that_repeats_an_option_is_the_option():
         outcome({"r": Comparisons({int(n): group(old=1.0, new=0.5)}, "size")}, {"size": n})
         for n in ("8", "16")
     ]
-    assert [dict(c.coordinates) for c in sweep_report(sweep(*tasks)).comparisons] == [
+    assert [dict(c.coordinates) for c in report_of(*tasks).comparisons] == [
         {"size": 8, "machine": "a-cpu"},
         {"size": 16, "machine": "a-cpu"},
     ]
@@ -114,7 +111,7 @@ def test_an_axis_beside_an_option_of_the_same_name_is_told_apart():
     tasks = [
         outcome({"r": Comparisons(pair, "size")}, {"size": label}) for label in ("small", "medium")
     ]
-    found = sweep_report(sweep(*tasks)).comparisons
+    found = report_of(*tasks).comparisons
     assert len(found) == 4
     assert dict(found[0].coordinates) == {
         "size": "small",
@@ -146,7 +143,7 @@ def test_the_plot_has_one_line_per_type_and_machine(report):
 
 def test_the_size_of_the_plot_may_be_an_option():
     tasks = [outcome({"measured": group(old=1.0, new=1 / n)}, {"n": str(n)}) for n in (2, 4, 8)]
-    (ax,) = sweep_report(sweep(*tasks)).plot().axes
+    (ax,) = report_of(*tasks).plot().axes
     (line,) = ax.containers
     assert line[0].get_ydata().astype(float).round(1).tolist() == [2, 4, 8]
     assert ax.get_xlabel() == "n"
@@ -154,7 +151,7 @@ def test_the_size_of_the_plot_may_be_an_option():
 
 def test_without_a_size_there_is_one_row_per_place():
     tasks = [outcome({"m": group(old=1.0, new=0.5)}, {"mode": mode}) for mode in ("fast", "slow")]
-    (ax,) = sweep_report(sweep(*tasks)).plot().axes
+    (ax,) = report_of(*tasks).plot().axes
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["fast", "slow"]
     assert ax.get_xlabel() == "speedup over old, higher is better"
 
@@ -165,7 +162,7 @@ def test_runs_are_dots_of_the_plot():
         for run in (1, 2)
         for n in "12"
     ]
-    (ax,) = sweep_report(sweep(*tasks)).plot().axes
+    (ax,) = report_of(*tasks).plot().axes
     dots = [line.get_ydata() for line in ax.get_lines() if line.get_marker() == "."]
     assert [len(ratios) for ratios in dots] == [2, 2]
     assert np.concatenate(dots) == pytest.approx([2.0] * 4, rel=0.01)
@@ -177,12 +174,12 @@ def test_plots_of_what_was_not_compared_are_refused(report):
     with pytest.raises(InvalidArgumentError, match="x is 'type', which is not a number"):
         report.plot(x="type")
     with pytest.raises(InvalidArgumentError, match="Accepted: a sweep with measurements"):
-        sweep_report(sweep(failure())).plot()
+        report_of(failure()).plot()
 
 
 def test_every_group_has_its_plot_and_its_rows():
     data = {"results": group(old=1.0, new=0.5), "copies": group(copied=1.0, bound=0.5)}
-    found = sweep_report(sweep(outcome(data)))
+    found = report_of(outcome(data))
     assert len(found.plots()) == 2
     assert row(found.table, "copies", "bound")["verdict"] == "faster"
     assert [t.get_text() for t in found.plot(group="copies").axes[0].texts] == [
@@ -195,7 +192,7 @@ def test_a_plot_has_one_baseline():
         outcome({"m": group(old=1.0, new=0.5)}, {"n": "1"}),
         outcome({"m": group(new=0.5, old=1.0)}, {"n": "2"}),
     ]
-    labels = [figure.axes[0].get_xlabel() for figure in sweep_report(sweep(*tasks)).plots()]
+    labels = [figure.axes[0].get_xlabel() for figure in report_of(*tasks).plots()]
     assert labels == [f"speedup over {name}, higher is better" for name in ("old", "new")]
 
 
@@ -203,31 +200,30 @@ def test_a_plot_has_one_baseline():
 def test_what_cannot_be_compared_has_no_verdict(seconds):
     """Candidates that were not timed together, samples below the resolution of the clock."""
     data = {"m": Comparison([*group(old=1.0, new=0.5).values(), Measurement("apart", seconds)])}
-    found = sweep_report(sweep(outcome(data)))
+    found = report_of(outcome(data))
     assert [c.candidate for c in found.comparisons] == ["new"]
     assert found.table.loc["apart"].isna().tolist() == [False] * 3 + [True] * 4
 
 
 def test_a_page_without_measurements_has_its_claims():
-    found = sweep_report(sweep(outcome({"errors": 3}, claims=[fact("all are close")])))
+    found = report_of(outcome({"errors": 3}, claims=[fact("all are close")]))
     assert found.table.empty
     assert [title for title, _ in found.parts()] == ["What the pages concluded"]
     assert "all are close" in str(found)
 
 
 def test_nothing_at_all_is_reported():
-    found = sweep_report(sweep())
+    found = report_of()
     assert str(found) == "No task has a result.\nMeasured on nothing:"
     assert found.parts() == []
 
 
 def test_the_text_and_the_page_hold_every_part(report):
-    text = str(report)
+    text, page = str(report), report._repr_html_()
     for title in ("Over the grid", "What the pages concluded", "Tasks without a result"):
         assert f"{title}\n---" in text
-        assert f"<h4>{title}</h4>" in report._repr_html_()
+        assert f"<h4>{title}</h4>" in page
     assert "From run to run" not in text
-    page = report._repr_html_()
     HTMLParser().feed(page)
     assert page.count("<img") == 1
     assert "last &lt;line&gt;" in page

@@ -40,7 +40,7 @@ def test_a_page_of_the_gallery_tells_its_name(tmp_path):
             "plot_x.py declares no parameter 'record'",
         ),
         (
-            "from ortmeter import *; get_parsed_args('plot_x', expose='n', n=1, record=False)",
+            "import ortmeter; ortmeter.get_parsed_args('plot_x', expose='n', n=1, record=False)",
             "plot_x.py declares no parameter 'record'",
         ),
         ("import time; time.sleep(60)", "did not declare its parameters in 0.5 s"),
@@ -67,10 +67,11 @@ def test_the_page_stops_where_it_declares_its_parameters(tmp_path):
     "name",
     ["../..", "..", "", "plot_", "/x", "plot_a/../..", "plot_x\n", "plot_" + "x" * 101, "p"],
 )
-def test_a_name_that_is_no_name_is_refused(tmp_path, name):
-    text = f"from ortmeter import *; get_parsed_args({name!r}, size=1, record=False)"
+def test_a_name_that_is_no_name_is_refused(monkeypatch, name):
+    answer = {"page": name, "parameters": ["size", "record"], "readings": []}
+    monkeypatch.setattr(script.Script, "_ask", lambda self, lines: answer)
     with pytest.raises(InvalidArgumentError, match="plot_x.py calls itself .* Accepted: plot_ and"):
-        page_of(tmp_path, text).check([{"size": "1"}])
+        script.Script("plot_x.py", "").check([{"size": "1"}])
 
 
 STARTS = """
@@ -85,13 +86,14 @@ Path({log!r}).write_text(str(child.pid))
 def test_what_a_page_starts_before_it_declares_its_parameters_ends_with_it(
     tmp_path, monkeypatch, end
 ):
-    monkeypatch.setattr(script, "_CHECK_TIMEOUT_S", 5)
+    if end == "hangs":
+        monkeypatch.setattr(script, "_CHECK_TIMEOUT_S", 3)
     ends = {
         "declares": "import ortmeter; ortmeter.get_parsed_args('plot_x', size=1, record=False)",
         "hangs": "import time; time.sleep(60)",
         "fails": "sys.exit('no')",
     }
-    messages = {"hangs": "did not declare its parameters in 5 s", "fails": r"\(exit code 1: no\)"}
+    messages = {"hangs": "did not declare its parameters in 3 s", "fails": r"\(exit code 1: no\)"}
     page = page_of(tmp_path, STARTS.format(log=str(tmp_path / "pid")) + ends[end])
     began = time.monotonic()
     if end == "declares":
@@ -107,8 +109,8 @@ def test_what_a_page_starts_before_it_declares_its_parameters_ends_with_it(
 
 
 def test_a_page_that_writes_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(script, "_CHECK_TIMEOUT_S", 2)
-    with pytest.raises(InvalidArgumentError, match="did not declare its parameters in 2 s"):
+    monkeypatch.setattr(script, "_CHECK_TIMEOUT_S", 1)
+    with pytest.raises(InvalidArgumentError, match="did not declare its parameters in 1 s"):
         page_of(tmp_path, "while True: print('x' * 10_000)").check([{"size": "1"}])
 
 

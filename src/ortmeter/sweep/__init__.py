@@ -8,7 +8,7 @@ files of ``store``. ``comparison``, ``claims`` and ``report`` compare what the t
 
 from ortmeter.sweep.comparison import RunComparison
 from ortmeter.sweep.engine import BarWatcher, LineWatcher, Watcher, run_sweep
-from ortmeter.sweep.report import SweepReport, SweepResult, sweep_report
+from ortmeter.sweep.report import SweepReport, SweepResult
 from ortmeter.sweep.security import read_tls
 from ortmeter.sweep.store import load_sweep
 from ortmeter.sweep.tasks import Outcome, Task
@@ -25,5 +25,4 @@ __all__ = [
     "load_sweep",
     "read_tls",
     "run_sweep",
-    "sweep_report",
 ]

@@ -21,31 +21,35 @@ _PATIENCE_S = 60
 
 _CONNECT_S = 10
 
-# Dask samples its threads on the cores of what is timed, and chooses threads and memory for it.
-_SETTINGS = {
-    "distributed.worker.profile.enabled": False,
-    "distributed.nanny.pre-spawn-environ": {},
-}
+# Dask chooses threads and memory for its workers, and for the pages that they would run.
+_SETTINGS: dict[str, Any] = {"distributed.nanny.pre-spawn-environ": {}}
 _ONE_TASK = {"nthreads": 1, "memory_limit": 0}
 
 Announce = Callable[[str], object]
 
 
-class _WithoutHttp:
-    """Dask opens an HTTP port on all interfaces, with or without a dashboard."""
+class _Quiet:
+    """A server of dask without its HTTP port, which is on all interfaces even without dashboard.
+
+    It does not sample its threads on the cores of what is timed.
+    """
 
     http_server: Any = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        with dask.config.set({"distributed.worker.profile.enabled": False}):
+            super().__init__(*args, **kwargs)
 
     def start_http_server(self, *_args: Any, **_kwargs: Any) -> None:
         """Open nothing."""
 
 
-class SweepScheduler(_WithoutHttp, Scheduler):
-    """Scheduler without HTTP server."""
+class SweepScheduler(_Quiet, Scheduler):
+    """Scheduler of a sweep, or of anything else."""
 
 
-class SweepWorker(_WithoutHttp, Worker):
-    """Worker without HTTP server, that announces what its machine has."""
+class SweepWorker(_Quiet, Worker):
+    """Worker that announces what its machine has, for ``dask worker --worker-class`` too."""
 
     def __init__(self, *args: Any, resources: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, resources=resources or describe_machine().resources, **kwargs)

@@ -39,86 +39,8 @@ _TIMES = ["median (ms)", "q1 (ms)", "q3 (ms)"]
 
 
 @dataclass(frozen=True)
-class SweepResult:
-    """What became of every task of a sweep; :func:`~ortmeter.sweep.run_sweep` makes it.
-
-    Parameters
-    ----------
-    outcomes : tuple of Outcome
-        One for each task, in the order of the grid.
-    output : Path
-        Folder of the files.
-    """
-
-    outcomes: tuple[Outcome, ...]
-    output: Path
-
-    @property
-    def done(self) -> tuple[Outcome, ...]:
-        """Those with a record."""
-        return self._in_state("done")
-
-    @property
-    def failed(self) -> tuple[Outcome, ...]:
-        """Those that ran and have no record."""
-        return self._in_state("failed")
-
-    @property
-    def missing(self) -> tuple[Outcome, ...]:
-        """Those that did not run."""
-        return self._in_state("missing")
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row for each task.
-
-        Returns
-        -------
-        DataFrame
-            Columns: one for each option, then ``run``, ``machine``, ``state``, ``time (s)`` and
-            ``error``.
-        """
-        rows = [
-            {
-                **outcome.task.options,
-                "run": outcome.task.run,
-                "machine": outcome.machine,
-                "state": outcome.state,
-                "time (s)": round(outcome.seconds, 1),
-                "error": outcome.error,
-            }
-            for outcome in self.outcomes
-        ]
-        return pd.DataFrame(rows)
-
-    def report(self, baseline: str | None = None) -> "SweepReport":
-        """Compare the configurations: tables, plots and conclusion.
-
-        Parameters
-        ----------
-        baseline : str, optional
-            Candidate that the others are compared to, by default the first one of each group.
-
-        Returns
-        -------
-        SweepReport
-            See :func:`~ortmeter.sweep.sweep_report`.
-        """
-        return sweep_report(self, baseline)
-
-    def _in_state(self, state: str) -> tuple[Outcome, ...]:
-        return tuple(outcome for outcome in self.outcomes if outcome.state == state)
-
-    def __str__(self) -> str:
-        counts = f"{len(self.done)} of {len(self.outcomes)} done, {len(self.failed)} failed"
-        return f"{counts}, {len(self.missing)} missing"
-
-    def _repr_html_(self) -> str:
-        return str(self.report()._repr_html_())
-
-
-@dataclass(frozen=True)
 class SweepReport:
-    """The outcomes of a sweep, compared; :func:`sweep_report` makes it.
+    """The outcomes of a sweep, compared; :meth:`SweepResult.report` makes it.
 
     Parameters
     ----------
@@ -278,37 +200,97 @@ class SweepReport:
         return "".join([*blocks, *_outputs(self.outcomes)])
 
 
-def sweep_report(result: SweepResult, baseline: str | None = None) -> SweepReport:
-    """Compare the configurations of a sweep.
+@dataclass(frozen=True)
+class SweepResult:
+    """What became of every task of a sweep; :func:`~ortmeter.sweep.run_sweep` makes it.
 
     Parameters
     ----------
-    result : SweepResult
-        What :func:`~ortmeter.sweep.run_sweep` or :func:`~ortmeter.sweep.load_sweep` returned.
-    baseline : str, optional
-        Candidate that the others are compared with, where it is measured; elsewhere, and by
-        default, the first candidate of each group.
-
-    Returns
-    -------
-    SweepReport
-        Tables, plots and conclusion.
-
-    Raises
-    ------
-    InvalidArgumentError
-        No group of candidates has this baseline.
+    outcomes : tuple of Outcome
+        One for each task, in the order of the grid.
+    output : Path
+        Folder of the files.
     """
-    cells = make_cells(result.outcomes)
-    known = dict.fromkeys(name for cell in cells for name in cell.candidates)
-    if baseline is not None and baseline not in known:
-        raise InvalidArgumentError(f"baseline is {baseline!r}. Accepted: {', '.join(known)}")
-    comparisons: list[RunComparison] = []
-    with progress_bar("comparisons", total=len(cells)) as bar:
-        for cell in cells:
-            comparisons += compare_cell(cell, baseline)
-            bar.update()
-    return SweepReport(result.outcomes, tuple(cells), tuple(comparisons))
+
+    outcomes: tuple[Outcome, ...]
+    output: Path
+
+    @property
+    def done(self) -> tuple[Outcome, ...]:
+        """Those with a record."""
+        return self._in_state("done")
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        """Those that ran and have no record."""
+        return self._in_state("failed")
+
+    @property
+    def missing(self) -> tuple[Outcome, ...]:
+        """Those that did not run."""
+        return self._in_state("missing")
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a table with one row for each task.
+
+        Returns
+        -------
+        DataFrame
+            Columns: one for each option, then ``run``, ``machine``, ``state``, ``time (s)`` and
+            ``error``.
+        """
+        rows = [
+            {
+                **outcome.task.options,
+                "run": outcome.task.run,
+                "machine": outcome.machine,
+                "state": outcome.state,
+                "time (s)": round(outcome.seconds, 1),
+                "error": outcome.error,
+            }
+            for outcome in self.outcomes
+        ]
+        return pd.DataFrame(rows)
+
+    def report(self, baseline: str | None = None) -> SweepReport:
+        """Compare the configurations: tables, plots and conclusion.
+
+        Parameters
+        ----------
+        baseline : str, optional
+            Candidate that the others are compared with, where it is measured; elsewhere, and by
+            default, the first candidate of each group.
+
+        Returns
+        -------
+        SweepReport
+            Tables, plots and conclusion.
+
+        Raises
+        ------
+        InvalidArgumentError
+            No group of candidates has this baseline.
+        """
+        cells = make_cells(self.outcomes)
+        known = dict.fromkeys(name for cell in cells for name in cell.candidates)
+        if baseline is not None and baseline not in known:
+            raise InvalidArgumentError(f"baseline is {baseline!r}. Accepted: {', '.join(known)}")
+        comparisons: list[RunComparison] = []
+        with progress_bar("comparisons", total=len(cells)) as bar:
+            for cell in cells:
+                comparisons += compare_cell(cell, baseline)
+                bar.update()
+        return SweepReport(self.outcomes, tuple(cells), tuple(comparisons))
+
+    def _in_state(self, state: str) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.state == state)
+
+    def __str__(self) -> str:
+        counts = f"{len(self.done)} of {len(self.outcomes)} done, {len(self.failed)} failed"
+        return f"{counts}, {len(self.missing)} missing"
+
+    def _repr_html_(self) -> str:
+        return str(self.report()._repr_html_())
 
 
 def _by_baseline(
