@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ortmeter.errors import ModelError
 from ortmeter.evaluator import Evaluator
+from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.sources import one_node_session
 
 HEAD = '<ir_version: 10, opset_import: ["": {}]>'
@@ -43,7 +44,7 @@ def picky(monkeypatch):
     def negate(x):
         calls.append(x.dtype)
         if x.dtype != torch.float32:
-            raise torch_kernels.UnsupportedError("float32 only")
+            raise RefusedError("float32 only")
         return -x
 
     find = torch_kernels.find_kernel

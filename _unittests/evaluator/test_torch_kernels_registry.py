@@ -9,7 +9,8 @@ import torch
 from kernel_checks import case, run_kernel
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.evaluator.torch_kernels import UnsupportedError, find_kernel, registry
+from ortmeter.evaluator.kernels import RefusedError
+from ortmeter.evaluator.torch_kernels import find_kernel, registry
 
 ENTRIES = {
     f"{op_type}-{entry.since}": (op_type, entry)
@@ -119,7 +120,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_what_is_refused_says_what_is_accepted(case):
-    with pytest.raises(UnsupportedError, match="given .*accepted") as info:
+    with pytest.raises(RefusedError, match="given .*accepted") as info:
         run_kernel(case)
     assert isinstance(info.value, OrtMeterError)
     assert case.op_type in str(info.value)
@@ -128,7 +129,7 @@ def test_what_is_refused_says_what_is_accepted(case):
 def test_a_wrong_model_is_not_a_refusal():
     with pytest.raises(RuntimeError) as info:
         run_kernel(case("Add", 14, np.zeros(2, "f4"), np.zeros(3, "f4")))
-    assert not isinstance(info.value, UnsupportedError)
+    assert not isinstance(info.value, RefusedError)
     with pytest.raises(IndexError):
         run_kernel(case("Gather", 13, np.zeros(2, "f4"), np.int64([5])))
 

@@ -9,7 +9,7 @@ import scipy.signal
 import scipy.special
 from kernel_checks import assert_agrees, assert_same, case, run_kernel, run_ort, run_reference
 
-from ortmeter.evaluator.torch_kernels import UnsupportedError
+from ortmeter.evaluator.kernels import RefusedError
 
 RNG = np.random.default_rng(0)
 STEPS, BATCH, SIZE, HIDDEN = 5, 3, 4, 6
@@ -103,7 +103,7 @@ def test_batch_first(op_type):
 
 
 def test_an_unknown_activation_is_refused():
-    with pytest.raises(UnsupportedError, match=r"'Sine'.*accepted: relu, tanh"):
+    with pytest.raises(RefusedError, match=r"'Sine'.*accepted: relu, tanh"):
         run_kernel(network("RNN", "forward", activations=["Sine"]))
 
 

@@ -17,8 +17,11 @@ KernelKey: TypeAlias = str | tuple[str, str]
 Swap: TypeAlias = str | Callable[..., Any]
 
 
-class RefusedError(OrtMeterError):
-    """A source has no kernel for this operator, with these types and attributes."""
+class RefusedError(OrtMeterError, NotImplementedError):
+    """A source has no kernel for this operator, with these types and attributes.
+
+    Any NotImplementedError leads to the next source; any other error is a failure.
+    """
 
 
 class NodeError(ModelError):
@@ -31,11 +34,7 @@ class Source(Protocol):
     name: str
 
     def kernel(self, node: Node) -> Kernel:
-        """Return the kernel of a node, or raise an error that :meth:`refuses` recognises."""
-        ...
-
-    def refuses(self, error: Exception) -> bool:
-        """Tell an error that means *not supported* from a failure."""
+        """Return the kernel of a node, or refuse."""
         ...
 
 
@@ -126,8 +125,7 @@ class KernelChain:
         self.used = ""
         self._sources = sources
         self._errors = [_known_errors(source, node) if is_cautious else [] for source in sources]
-        self._first: Source | None = None
-        self._kernels: dict[int, Kernel | Exception] = {}
+        self._kernels: dict[int, Kernel | NotImplementedError] = {}
         self._chosen: dict[Signature, int] = {}
 
     def choose(self) -> Choice:
@@ -136,14 +134,9 @@ class KernelChain:
             if self._errors[rank]:
                 break
             kernel = self._kernel(rank)
-            if not isinstance(kernel, Exception):
-                self._first = source
+            if not isinstance(kernel, NotImplementedError):
                 return Choice(kernel, source.name, self)
         return Choice(self, "", self)
-
-    def refuses(self, error: Exception) -> bool:
-        """Tell whether this error of the first kernel leads to the next one."""
-        return self._first is not None and self._first.refuses(error)
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the node, from the source that accepted these types before."""
@@ -153,12 +146,15 @@ class KernelChain:
             source = self._sources[rank]
             try:
                 self._refuse_known_errors(rank, inputs)
-                result = _call(self._kernel(rank), inputs)
-            except Exception as error:  # noqa: BLE001 - the source knows what it means
-                if not source.refuses(error):
-                    raise_for(self.node, source.name, inputs, error)
+                kernel = self._kernel(rank)
+                if isinstance(kernel, NotImplementedError):
+                    raise kernel
+                result = kernel(*inputs)
+            except NotImplementedError as error:
                 reasons.append(f"{source.name}: {error}")
                 continue
+            except Exception as error:  # noqa: BLE001 - the message says what it is
+                raise_for(self.node, source.name, inputs, error)
             self._chosen[key], self.used = rank, source.name
             return result
         raise NodeError(
@@ -173,23 +169,14 @@ class KernelChain:
                     f"known to be wrong ({error.reason}); the argument kernels can ask for it"
                 )
 
-    def _kernel(self, rank: int) -> Kernel | Exception:
+    def _kernel(self, rank: int) -> Kernel | NotImplementedError:
         """Build the kernel of a source once; its absence is remembered too."""
         if rank not in self._kernels:
-            source = self._sources[rank]
             try:
-                self._kernels[rank] = source.kernel(self.node)
-            except Exception as error:
-                if not source.refuses(error):
-                    raise
+                self._kernels[rank] = self._sources[rank].kernel(self.node)
+            except NotImplementedError as error:
                 self._kernels[rank] = error.with_traceback(None)
         return self._kernels[rank]
-
-
-def _call(kernel: Kernel | Exception, inputs: tuple[Any, ...]) -> Any:
-    if isinstance(kernel, Exception):
-        raise kernel
-    return kernel(*inputs)
 
 
 def raise_for(node: Node, source: str, inputs: Sequence[Any], cause: Exception) -> NoReturn:

@@ -41,7 +41,8 @@ class Step:
 
     def recover(self, inputs: tuple[Any, ...], error: Exception) -> Any:
         """Run the next kernels when the first one refuses, now and from now on."""
-        if self.chain is None or self.kernel is self.chain or not self.chain.refuses(error):
+        is_refusal = isinstance(error, NotImplementedError) and self.kernel is not self.chain
+        if self.chain is None or not is_refusal:
             raise_for(self.node, self.source, inputs, error)
         self.kernel = self.chain
         return self.chain(*inputs)

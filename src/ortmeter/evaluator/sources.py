@@ -44,9 +44,9 @@ class TorchSource:
 
     def __init__(self, memory: Memory) -> None:
         import_optional("torch", "torch")
-        from ortmeter.evaluator.torch_kernels import UnsupportedError, find_kernel
+        from ortmeter.evaluator.torch_kernels import find_kernel
 
-        self._find, self._unsupported = find_kernel, UnsupportedError
+        self._find = find_kernel
         self._memory = memory
 
     def kernel(self, node: Node) -> Kernel:
@@ -61,9 +61,6 @@ class TorchSource:
         if "n_outputs" in parameters:
             options["n_outputs"] = node.n_outputs
         return functools.partial(found, **options) if options else found
-
-    def refuses(self, error: Exception) -> bool:
-        return isinstance(error, RefusedError | self._unsupported)
 
     def _convert(self, value: Any) -> Any:
         is_array = hasattr(value, "dtype") or (
@@ -114,9 +111,6 @@ class OrtSource:
             return tuple(found.get(f"y{i}") for i in range(node.n_outputs))
 
         return run
-
-    def refuses(self, error: Exception) -> bool:
-        return isinstance(error, RefusedError)
 
     def _session(self, model: bytes) -> "onnxruntime.InferenceSession":
         try:
@@ -233,9 +227,6 @@ class ReferenceSource:
 
         return run
 
-    def refuses(self, error: Exception) -> bool:
-        return isinstance(error, RefusedError | NotImplementedError)
-
 
 def _load_operator(node: Node) -> Any:
     from onnx.reference.op_run import RuntimeContextError
@@ -350,9 +341,6 @@ class SchemaSource:
             return tuple(plan.run((*inputs, *missing)))
 
         return run
-
-    def refuses(self, error: Exception) -> bool:
-        return isinstance(error, RefusedError)
 
 
 def _shapes(inputs: Sequence[Any]) -> tuple[Any, ...]:

@@ -19,6 +19,6 @@ from ortmeter.evaluator.torch_kernels import (
     reductions,
     sequences,
 )
-from ortmeter.evaluator.torch_kernels.registry import UnsupportedError, find_kernel
+from ortmeter.evaluator.torch_kernels.registry import find_kernel
 
-__all__ = ["UnsupportedError", "find_kernel"]
+__all__ = ["find_kernel"]

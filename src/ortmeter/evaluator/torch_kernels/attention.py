@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels.registry import (
-    UnsupportedError,
     by_heads,
     describe,
     dtype_of,
@@ -110,7 +110,7 @@ def _attention(  # noqa: PLR0917 - the inputs of the operator
 
 def _unpack(x: Tensor, heads: int | None) -> Tensor:
     if heads is None:
-        raise UnsupportedError(
+        raise RefusedError(
             f"Attention: given {describe(x)} and no number of heads; accepted: "
             "4 dimensions, or q_num_heads and kv_num_heads"
         )

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels.registry import (
     TensorFunction,
-    UnsupportedError,
     describe,
     kernel,
     kernels,
@@ -131,7 +131,7 @@ def _extra(size: int, span: int, stride: int, before: int, after: int) -> int:
 
 def _check_rank(op_type: str, x: Tensor) -> None:
     if x.ndim - 2 not in _RANKS:
-        raise UnsupportedError(
+        raise RefusedError(
             f"{op_type}: given {describe(x)}; accepted: 1, 2 or 3 spatial dimensions"
         )
 
@@ -250,9 +250,7 @@ def _col2im(
     image, block = image_shape.tolist(), block_shape.tolist()
     before, after = _explicit(pads, len(image))
     if len(image) != 2:  # noqa: PLR2004 - what torch folds
-        raise UnsupportedError(
-            f"Col2Im: given {describe(x)}, image {image}; accepted: 2 dimensions"
-        )
+        raise RefusedError(f"Col2Im: given {describe(x)}, image {image}; accepted: 2 dimensions")
     padded = [size + first + last for size, first, last in zip(image, before, after, strict=True)]
     gaps, steps = tuple(dilations or (1, 1)), tuple(strides or (1, 1))
     y = functional.fold(x, tuple(padded), tuple(block), gaps, 0, steps)
@@ -305,7 +303,7 @@ def _max_pool(
 ) -> Any:
     """Maximum over windows, and where it is if asked for."""
     if len(kernel_shape) not in _RANKS:
-        raise UnsupportedError(f"MaxPool: given {describe(x)}; accepted: 1 to 3 dimensions")
+        raise RefusedError(f"MaxPool: given {describe(x)}; accepted: 1 to 3 dimensions")
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
     if x.element_size() == 1:  # exact in float32, which torch pools
         got = _maxima(x.to(torch.float32), frame, storage_order, n_outputs)

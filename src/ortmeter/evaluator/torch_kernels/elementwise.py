@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels.registry import (
     BITS,
     ORDER,
     WIDER,
     TensorFunction,
-    UnsupportedError,
     describe,
     direct,
     dtype_of,
@@ -40,8 +40,6 @@ for _op, _since, _function, _detour in (
     ("Sub", 7, torch.sub, BITS),
     ("Mul", 7, torch.mul, BITS),
     ("Div", 7, _divide, WIDER),
-    ("Neg", 6, torch.neg, WIDER),
-    ("Abs", 6, torch.abs, WIDER),
     ("Max", 8, _fold(torch.maximum), ORDER),
     ("Min", 8, _fold(torch.minimum), ORDER),
     ("Sum", 8, _fold(torch.add), WIDER),
@@ -59,32 +57,21 @@ for _op, _since, _function, _detour in (
     ("Xor", 7, torch.logical_xor, BITS),
     ("Not", 1, torch.logical_not, BITS),
     ("Where", 9, torch.where, BITS),
-    ("Exp", 6, torch.exp, WIDER),
-    ("Log", 6, torch.log, WIDER),
-    ("Sqrt", 6, torch.sqrt, WIDER),
-    ("Reciprocal", 6, torch.reciprocal, WIDER),
-    ("Floor", 6, torch.floor, WIDER),
-    ("Ceil", 6, torch.ceil, WIDER),
-    ("Round", 11, torch.round, WIDER),
-    ("Cos", 7, torch.cos, WIDER),
-    ("Sin", 7, torch.sin, WIDER),
-    ("Tan", 7, torch.tan, WIDER),
-    ("Acos", 7, torch.acos, WIDER),
-    ("Asin", 7, torch.asin, WIDER),
-    ("Atan", 7, torch.atan, WIDER),
-    ("Cosh", 9, torch.cosh, WIDER),
-    ("Sinh", 9, torch.sinh, WIDER),
-    ("Acosh", 9, torch.acosh, WIDER),
-    ("Asinh", 9, torch.asinh, WIDER),
-    ("Atanh", 9, torch.atanh, WIDER),
-    ("Tanh", 6, torch.tanh, WIDER),
-    ("Sigmoid", 6, torch.sigmoid, WIDER),
-    ("Relu", 6, torch.relu, WIDER),
     ("HardSwish", 14, functional.hardswish, WIDER),
     ("Mish", 18, functional.mish, WIDER),
     ("Softsign", 1, functional.softsign, WIDER),
 ):
     direct(_op, _function, since=_since, detour=_detour)
+
+# By opset, those that have the name of the function of torch.
+for _since, _names in (
+    (6, "Abs Ceil Exp Floor Log Neg Reciprocal Relu Sigmoid Sqrt Tanh"),
+    (7, "Acos Asin Atan Cos Sin Tan"),
+    (9, "Acosh Asinh Atanh Cosh Sinh"),
+    (11, "Round"),
+):
+    for _op in _names.split():
+        direct(_op, getattr(torch, _op.lower()), since=_since)
 
 
 @kernel("Mod", since=10)
@@ -116,7 +103,7 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
         return torch.pow(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
     exponent = y.to(torch.int64)
     if torch.uint64 in (x.dtype, y.dtype) and x.dtype != y.dtype and (exponent < 0).any():
-        raise UnsupportedError(
+        raise RefusedError(
             f"Pow: given {describe(x, y)}; accepted: exponents from 0 to 2**63 - 1 for integers"
         )
     return torch.pow(x.to(torch.int64), exponent).to(x.dtype)
@@ -160,7 +147,7 @@ def _is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) ->
 
 def _check_floating(op_type: str, x: Tensor) -> None:
     if not x.is_floating_point():
-        raise UnsupportedError(f"{op_type}: given {describe(x)}; accepted: floating-point types")
+        raise RefusedError(f"{op_type}: given {describe(x)}; accepted: floating-point types")
 
 
 @kernel("Erf", since=9)
@@ -266,7 +253,7 @@ def convert(x: Tensor, dtype: torch.dtype, *, saturate: int = 1, round_mode: str
     if dtype in _FLOAT8:
         return _limit(x.to(torch.float32), dtype, saturate=saturate).to(dtype)
     if x.dtype.is_complex and not dtype.is_complex:
-        raise UnsupportedError(f"Cast: given {describe(x)} to {dtype}; accepted: real types")
+        raise RefusedError(f"Cast: given {describe(x)} to {dtype}; accepted: real types")
     return x.to(dtype)
 
 
@@ -298,7 +285,7 @@ def _to_odd_float32(x: Tensor) -> Tensor:
 def _to_power_of_two(x: Tensor, *, saturate: int, round_mode: str) -> Tensor:
     """Convert to float8e8m0, which holds an exponent only."""
     if not saturate:
-        raise UnsupportedError(f"Cast: given {describe(x)} to {_E8M0}; accepted: saturate=1")
+        raise RefusedError(f"Cast: given {describe(x)} to {_E8M0}; accepted: saturate=1")
     wide = x.to(torch.float64)
     significand, exponent = torch.frexp(wide)  # 0.5 <= significand < 1
     if round_mode == "down":

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels.registry import (
     TensorFunction,
-    UnsupportedError,
     as_list,
     describe,
     dtype_of,
@@ -159,9 +159,9 @@ def _check(x: Tensor, **given: str) -> None:
     for name, value in given.items():
         if value not in _ACCEPTED[name]:
             accepted = ", ".join(_ACCEPTED[name])
-            raise UnsupportedError(f"Resize: given {name}={value!r}; accepted: {accepted}")
+            raise RefusedError(f"Resize: given {name}={value!r}; accepted: {accepted}")
     if given["mode"] != "nearest" and not x.is_floating_point():
-        raise UnsupportedError(
+        raise RefusedError(
             f"Resize: given {describe(x)} and mode {given['mode']!r}; accepted: floating-point "
             "types, or mode 'nearest'"
         )
@@ -253,7 +253,7 @@ def _grid_sample(
     """Interpolate at the coordinates of a grid, from -1 to 1."""
     mode = _MODES.get(mode, mode)
     if x.ndim > _IMAGE + 1 or (mode == "bicubic" and x.ndim != _IMAGE):
-        raise UnsupportedError(
+        raise RefusedError(
             f"GridSample: given {describe(x, grid)} and mode {mode!r}; accepted: images, and "
             "volumes unless cubic"
         )

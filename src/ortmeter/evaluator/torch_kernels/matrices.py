@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels.registry import (
-    UnsupportedError,
     describe,
     direct,
     kernel,
@@ -37,7 +37,7 @@ def _gemm(
 
 def _integer(x: Tensor, factor: float) -> int:
     if factor != int(factor):
-        raise UnsupportedError(
+        raise RefusedError(
             f"Gemm: given {describe(x)} and the factor {factor}; accepted: integers for integers"
         )
     return int(factor)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels.registry import (
-    UnsupportedError,
     as_list,
     describe,
     dtype_of,
@@ -224,7 +224,7 @@ def _tensor_scatter(
     if mode == "circular":
         places = places.remainder(past.shape[dim])
     elif bool((places >= past.shape[dim]).any()):
-        raise UnsupportedError(
+        raise RefusedError(
             f"TensorScatter: given {describe(past, update, write_indices)}; accepted: blocks "
             "inside the cache, in the mode linear"
         )
@@ -309,7 +309,7 @@ def _source(places: Tensor, size: int, mode: str, x: Tensor) -> Tensor:
         period = max(2 * (size - 1), 1)
         folded = places.remainder(period)
         return torch.minimum(folded, period - folded).clamp(max=size - 1)
-    raise UnsupportedError(
+    raise RefusedError(
         f"Pad: given {describe(x)} and mode {mode!r}; accepted: constant, reflect, edge, wrap"
     )
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels.registry import (
     TensorFunction,
-    UnsupportedError,
     describe,
     dtype_of,
     kernel,
@@ -45,6 +45,24 @@ for _op, _function in (
     _register_softmax(_op, _function)
 
 
+def _over_last_axes(
+    function: TensorFunction,
+    x: Tensor,
+    *weights: Tensor | None,
+    axis: int,
+    epsilon: float,
+    stash: torch.dtype,
+) -> Tensor:
+    """Normalize in the type asked for; in float32, torch does so by itself for narrower types."""
+    shape = x.shape[axis:]
+    scale, *biases = (weight for weight in weights if weight is not None)
+    wide = x if stash in (torch.float32, x.dtype) else x.to(stash)
+    if wide is x and all(weight.shape == shape for weight in (scale, *biases)):
+        return function(x, shape, scale, *biases, eps=epsilon)
+    y = function(wide, shape, eps=epsilon).to(x.dtype) * scale
+    return y + biases[0] if biases else y
+
+
 @kernel("LayerNormalization", since=17)
 def _layer_normalization(
     x: Tensor,
@@ -57,24 +75,11 @@ def _layer_normalization(
     n_outputs: int = 1,
 ) -> Any:
     """Normalize over the last axes; then the mean and the inverse deviation, if asked for."""
-    shape = x.shape[axis:]
     stash = dtype_of("LayerNormalization", stash_type)
-    if stash not in (torch.float32, x.dtype):
-        y = _stashed(functional.layer_norm, x, shape, epsilon, stash) * scale
-        y = y if bias is None else y + bias
-    elif scale.shape == shape and (bias is None or bias.shape == shape):
-        y = functional.layer_norm(x, shape, scale, bias, epsilon)
-    else:
-        y = functional.layer_norm(x, shape, eps=epsilon) * scale
-        y = y if bias is None else y + bias
-    return (y, *_statistics(x.to(stash), len(shape), epsilon)) if n_outputs > 1 else y
-
-
-def _stashed(
-    function: TensorFunction, x: Tensor, shape: Any, epsilon: float, stash: torch.dtype
-) -> Tensor:
-    """Normalize in another type, and come back."""
-    return function(x.to(stash), shape, eps=epsilon).to(x.dtype)
+    y = _over_last_axes(
+        functional.layer_norm, x, scale, bias, axis=axis, epsilon=epsilon, stash=stash
+    )
+    return (y, *_statistics(x.to(stash), len(x.shape[axis:]), epsilon)) if n_outputs > 1 else y
 
 
 def _statistics(x: Tensor, rank: int, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -87,13 +92,8 @@ def _rms_normalization(
     x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Tensor:
     """Divide by the root of the mean square over the last axes."""
-    shape = x.shape[axis:]
     stash = dtype_of("RMSNormalization", stash_type)
-    if stash not in (torch.float32, x.dtype):
-        return _stashed(functional.rms_norm, x, shape, epsilon, stash) * scale
-    if scale.shape == shape:
-        return functional.rms_norm(x, shape, scale, epsilon)
-    return functional.rms_norm(x, shape, eps=epsilon) * scale
+    return _over_last_axes(functional.rms_norm, x, scale, axis=axis, epsilon=epsilon, stash=stash)
 
 
 @kernel("GroupNormalization", since=18)
@@ -119,7 +119,7 @@ def _group_normalization(
     """Normalize groups of channels; scale and bias have one value a channel."""
     stash = dtype_of("GroupNormalization", stash_type)
     if stash not in (torch.float32, x.dtype):
-        y = _stashed(functional.group_norm, x, num_groups, epsilon, stash)
+        y = functional.group_norm(x.to(stash), num_groups, eps=epsilon).to(x.dtype)
         shape = (1, -1) + (1,) * (x.ndim - 2)
         return y * scale.reshape(shape) + bias.reshape(shape)
     return functional.group_norm(x, num_groups, scale, bias, epsilon)
@@ -172,7 +172,7 @@ def _batch_normalization_of_inference(
 ) -> Any:
     """Refuse, before opset 14, training and the statistics of each pixel."""
     if n_outputs > 1 or not spatial:
-        raise UnsupportedError(
+        raise RefusedError(
             f"BatchNormalization: given {describe(x)}, spatial={spatial}, momentum={momentum} and "
             f"{n_outputs} outputs; accepted before opset 14: spatial=1 and one output"
         )
@@ -224,7 +224,7 @@ def _dropout(
 ) -> Any:
     """Return the input; nothing is drawn."""
     if training_mode is not None and bool(training_mode) and (ratio is None or float(ratio)):
-        raise UnsupportedError(
+        raise RefusedError(
             f"Dropout: given {describe(x, ratio, training_mode)} and seed={seed}; accepted: "
             "inference, or a ratio of 0"
         )

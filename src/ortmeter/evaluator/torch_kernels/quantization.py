@@ -5,10 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels.convolution import conv_integer
 from ortmeter.evaluator.torch_kernels.elementwise import convert
 from ortmeter.evaluator.torch_kernels.matrices import mat_mul_integer
-from ortmeter.evaluator.torch_kernels.registry import UnsupportedError, describe, dtype_of, kernel
+from ortmeter.evaluator.torch_kernels.registry import describe, dtype_of, kernel
 
 _INTEGERS = (torch.uint8, torch.int8, torch.uint16, torch.int16)
 
@@ -34,7 +35,7 @@ def _quantize_linear(
         shift = 0 if zero is None else _spread(zero, x, axis, block_size).to(torch.float64)
         return _saturate(torch.round(ratio).double() + shift, dtype)
     if dtype.itemsize != 1 or not dtype.is_floating_point or _is_shifted(zero):
-        raise UnsupportedError(
+        raise RefusedError(
             f"QuantizeLinear: given {describe(x, scale, zero)} to {dtype}; accepted: integers of "
             "8 and 16 bits, float8 with a zero point of 0"
         )

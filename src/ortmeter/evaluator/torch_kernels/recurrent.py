@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels import elementwise  # noqa: F401 - registers the activations
 from ortmeter.evaluator.torch_kernels.registry import (
-    UnsupportedError,
     find_kernel,
     kernel,
 )
@@ -40,9 +40,7 @@ def _activations_of(
     functions: list[Activation] = []
     for name in names or default * directions:
         if name.lower() not in _ACTIVATIONS:
-            raise UnsupportedError(
-                f"activation: given {name!r}; accepted: {', '.join(_ACTIVATIONS)}"
-            )
+            raise RefusedError(f"activation: given {name!r}; accepted: {', '.join(_ACTIVATIONS)}")
         function = _ACTIVATIONS[name.lower()]
         parameters = inspect.signature(function).parameters
         options = {

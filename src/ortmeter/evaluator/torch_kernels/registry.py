@@ -17,16 +17,13 @@ import torch
 from torch import Tensor
 
 from ortmeter import dtypes
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator import values
+from ortmeter.evaluator.kernels import RefusedError
 
 Kernel: TypeAlias = Callable[..., Any]
 TensorFunction: TypeAlias = Callable[..., Tensor]
 Function = TypeVar("Function", bound=Kernel)
-
-
-class UnsupportedError(OrtMeterError, NotImplementedError):
-    """A kernel cannot compute what is asked for these types, attributes or devices."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ def kernel(
     the keywords of *options_of*.
 
     What torch declares as not implemented, and types that it has no tensor for, become
-    `UnsupportedError`. Any other error is a failure, whatever its text: the node must not go to
+    `RefusedError`. Any other error is a failure, whatever its text: the node must not go to
     another library without a word.
     """
 
@@ -96,18 +93,18 @@ def describe(*inputs: Any) -> str:
 
 
 def _guard(op_type: str, function: Kernel) -> Kernel:
-    """Turn the refusals of torch into `UnsupportedError`; what is wrong with a model stays."""
+    """Turn the refusals of torch into `RefusedError`; what is wrong with a model stays."""
 
     @functools.wraps(function)
     def guarded(*inputs: Any, **attributes: Any) -> Any:
         try:
             return function(*inputs, **attributes)
-        except UnsupportedError:
+        except RefusedError:
             raise
         except (RuntimeError, TypeError, AttributeError) as cause:
             if not _is_refusal(cause, (*inputs, *attributes.values())):
                 raise
-            raise UnsupportedError(
+            raise RefusedError(
                 f"{op_type}: given {describe(*inputs)} and {attributes}; accepted: what torch "
                 f"implements ({cause})"
             ) from cause
@@ -192,7 +189,7 @@ def _take(
             return detour(function, inputs, found.pop())
     except NotImplementedError as second:
         cause = second
-    raise UnsupportedError(
+    raise RefusedError(
         f"{op_type}: given {describe(*inputs)}; accepted: what torch implements ({cause})"
     ) from cause
 
@@ -215,7 +212,7 @@ def dtype_of(op_type: str, onnx_type: int) -> torch.dtype:
         name = dtypes.short_name(onnx_type)
         return dtypes.torch_dtype(onnx_type)
     except InvalidArgumentError as cause:
-        raise UnsupportedError(f"{op_type}: given {name}; accepted: the types of torch") from cause
+        raise RefusedError(f"{op_type}: given {name}; accepted: the types of torch") from cause
 
 
 def as_list(values: Any) -> list[int]:
