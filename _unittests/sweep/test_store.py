@@ -24,7 +24,7 @@ def attempt():
 
 
 def kept(folder):
-    store = Store(folder, "plot_x", IDENTITY)
+    store = Store(folder, "plot_x", **IDENTITY)
     store.begin([TASK])
     return store, store.keep(TASK, attempt())
 
@@ -74,7 +74,7 @@ def test_what_became_of_a_task_that_was_damaged_is_told(tmp_path):
     file.write_text(json.dumps(IDENTITY))
     found = store.read(TASK)
     assert (found.state, found.record) == ("failed", None)
-    assert found.error.endswith("json lacks machine, seconds, file, error, output")
+    assert found.error.endswith("json cannot be read: Object missing required field `task`")
     assert store.done([TASK], []) == {}
 
 
@@ -140,7 +140,7 @@ def planted(content, path, value):
 
 def test_any_record_is_kept_or_fails_its_task(tmp_path):
     content = json.loads(attempt().record)
-    store = Store(tmp_path / "out", "plot_x", IDENTITY)
+    store = Store(tmp_path / "out", "plot_x", **IDENTITY)
     store.begin([TASK])
     refused = 0
     for damaged in damages(content):

@@ -212,7 +212,7 @@ def run_sweep(
     # Run by run, so that an interruption leaves whole grids.
     tasks = [Task(name, o, run) for run in range(1, repeat_runs + 1) for o in chosen]
     text, code = hashlib.sha256(script.text.encode()).hexdigest(), code_version()
-    store = Store(output, name, {"script": text, "code": code})
+    store = Store(output, name, script=text, code=code)
     if not resume:
         store.refuse_existing()
     import_optional("distributed", "sweep")

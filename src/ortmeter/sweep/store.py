@@ -8,9 +8,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-import orjson
+import msgspec
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
 from ortmeter.files import write_atomically
@@ -24,29 +24,44 @@ _FOLDER = "sweeps"
 _TASKS = "tasks.json"
 #: Records: the folder of a machine, a name made from the page.
 _FILE = re.compile(r"[a-z0-9_-][a-z0-9_.-]*/plot_[\w.-]+\.json")
-#: Types of what became of a task, beside the task.
-_OUTCOME = {"machine": str, "seconds": float | int, "file": str | None, "error": str, "output": str}
+
+_File = TypeVar("_File", bound="_Written")
+
+
+class _Written(msgspec.Struct):
+    """What a result depends on beside its task: the text of the page, the version of the code."""
+
+    script: str
+    code: str
+
+
+class _Tasks(_Written):
+    tasks: list[Task]
+
+
+class _Kept(_Written):
+    task: Task
+    machine: str
+    seconds: float
+    file: str | None
+    error: str
+    output: str
 
 
 class Store:
-    """Keeps what became of the tasks of a page.
-
-    *identity* is what a result depends on beside its task: the text of the page, the version of
-    the code.
-    """
+    """Keeps what became of the tasks of a page, by the text of its script and the code."""
 
     def __init__(
-        self, output: str | os.PathLike[str], page: str, identity: Mapping[str, str]
+        self, output: str | os.PathLike[str], page: str, *, script: str, code: str
     ) -> None:
         self._output = Path(output)
         self._folder = self._output / _FOLDER / page
-        self._identity = dict(identity)
+        self._script, self._code = script, code
 
     def begin(self, tasks: Iterable[Task]) -> None:
         """Write the list of tasks, by which an interrupted sweep knows what is missing."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        listed = [dataclasses.asdict(task) for task in tasks]
-        _write(self._folder / _TASKS, {**self._identity, "tasks": listed})
+        _write(self._folder / _TASKS, _Tasks(self._script, self._code, list(tasks)))
 
     def done(self, tasks: Iterable[Task], machines: Iterable[Machine]) -> dict[str, Outcome]:
         """Return, by key of the task, what needs not run again: same configuration, same versions.
@@ -94,22 +109,16 @@ class Store:
             error=error,
             output=attempt.output,
         )
-        fields = {
-            **self._identity,
-            "task": dataclasses.asdict(task),
-            "machine": outcome.machine,
-            "seconds": outcome.seconds,
-            "file": file.relative_to(self._output).as_posix() if file else None,
-            "error": error,
-            "output": outcome.output,
-        }
-        _write(self._folder / f"{task.key}.json", fields)
+        place = file.relative_to(self._output).as_posix() if file else None
+        found = outcome.machine, outcome.seconds, place, error, outcome.output
+        kept = _Kept(self._script, self._code, task, *found)
+        _write(self._folder / f"{task.key}.json", kept)
         return outcome
 
     def _write_record(self, record: Record) -> Path:
         packages = sorted(record.environment.packages.items())
-        versions = [record.environment.python, packages, sorted(self._identity.items())]
-        digest = hashlib.sha256(orjson.dumps(versions)).hexdigest()[:8]
+        versions = [record.environment.python, packages, self._script, self._code]
+        digest = hashlib.sha256(msgspec.json.encode(versions)).hexdigest()[:8]
         name = f"{Path(record.file_name).stem}--{digest}--{record.run}.json"
         file = self._output / record.machine / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -121,14 +130,26 @@ class Store:
 
         What was damaged is a failure, which runs again.
         """
-        file = self._folder / f"{task.key}.json"
         try:
-            fields = _read_json(file, _OUTCOME)
-            if any(fields.get(name) != value for name, value in self._identity.items()):
+            kept = _read(self._folder / f"{task.key}.json", _Kept)
+            if kept is None or (kept.script, kept.code) != (self._script, self._code):
                 return None
-            return _outcome(self._output, task, fields)
+            return self._outcome(task, kept)
         except (OSError, RecordError) as error:
             return Outcome(task, error=str(error))
+
+    def _outcome(self, task: Task, kept: _Kept) -> Outcome | None:
+        file = record = None
+        if kept.file is not None:
+            if not _FILE.fullmatch(kept.file):
+                raise RecordError(f"{task.key}.json has its record elsewhere, in {kept.file!r}")
+            file = self._output / kept.file
+            if not file.exists():
+                return None
+            record = load(file)
+            if record.page != task.page:
+                raise RecordError(f"{kept.file} is a record of {record.page!r}")
+        return Outcome(task, kept.machine, kept.seconds, record, file, kept.error, kept.output)
 
 
 def load_sweep(folder: str | os.PathLike[str]) -> SweepResult:
@@ -157,9 +178,9 @@ def load_sweep(folder: str | os.PathLike[str]) -> SweepResult:
         raise InvalidArgumentError(f"{output} has no sweep. Accepted: the output of a sweep")
     outcomes: list[Outcome] = []
     for listed in lists:
-        identity, tasks = _read_tasks(listed)
-        store = Store(output, listed.parent.name, identity)
-        outcomes += [store.read(task) or Outcome(task) for task in tasks]
+        if found := _read(listed, _Tasks):
+            store = Store(output, listed.parent.name, script=found.script, code=found.code)
+            outcomes += [store.read(task) or Outcome(task) for task in found.tasks]
     return SweepResult(tuple(outcomes), output)
 
 
@@ -168,69 +189,25 @@ def _checked(attempt: Attempt, task: Task) -> tuple[Record | None, str]:
     if attempt.error:
         return None, attempt.error
     try:
-        record = Record.from_dict(orjson.loads(attempt.record))
-    except (orjson.JSONDecodeError, OrtMeterError) as error:
+        record = Record.from_dict(msgspec.json.decode(attempt.record))
+    except (ValueError, RecursionError, msgspec.DecodeError, OrtMeterError) as error:
         return None, f"the page wrote something else than a record: {error}"
     if record.page != task.page:
         return None, f"the page wrote a record of {record.page!r}, expected {task.page!r}"
     return dataclasses.replace(record, run=task.run), ""
 
 
-def _outcome(output: Path, task: Task, fields: Mapping[str, Any]) -> Outcome | None:
-    if not fields:
-        return None
-    if fields["file"] is not None and not _FILE.fullmatch(fields["file"]):
-        raise RecordError(f"{task.key}.json has its record elsewhere, in {fields['file']!r}")
-    file = output / fields["file"] if fields["file"] else None
-    if file is not None and not file.exists():
-        return None
-    record = load(file) if file else None
-    if record is not None and record.page != task.page:
-        raise RecordError(f"{fields['file']} is a record of {record.page!r}")
-    return Outcome(
-        task=task,
-        machine=fields["machine"],
-        seconds=fields["seconds"],
-        record=record,
-        file=file,
-        error=fields["error"],
-        output=fields["output"],
-    )
+def _write(file: Path, content: _Written) -> None:
+    write_atomically(file, msgspec.json.format(msgspec.json.encode(content), indent=2))
 
 
-def _write(file: Path, fields: Mapping[str, Any]) -> None:
-    write_atomically(file, orjson.dumps(fields, option=orjson.OPT_INDENT_2))
-
-
-def _read_tasks(file: Path) -> tuple[dict[str, str], list[Task]]:
-    """Return what the results depend on, and the list of tasks."""
-    fields = _read_json(file, {"tasks": list})
-    try:
-        tasks = [_task(**task) for task in fields.pop("tasks", ())]
-    except TypeError as error:
-        raise RecordError(f"{file.name} is not a list of tasks: {error}") from error
-    return fields, tasks
-
-
-def _task(page: str, options: Mapping[str, str], run: int) -> Task:
-    texts = [page, *options.values()] if isinstance(options, dict) else [None]
-    if not all(isinstance(text, str) for text in texts) or type(run) is not int or run < 1:
-        raise TypeError("a task has a page, options that are texts and a run from 1")
-    return Task(page, options, run)
-
-
-def _read_json(file: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a file has, nothing when it does not exist."""
+def _read(file: Path, kind: type[_File]) -> _File | None:
+    """Return what a file has, None when it does not exist."""
     if not file.exists():
-        return {}
+        return None
     try:
         if not file.is_file():
-            raise ValueError("not a regular file")
-        fields = dict(orjson.loads(file.read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
+            raise OSError("not a regular file")
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
         raise RecordError(f"{file.name} cannot be read: {error}") from error
-    if absent := [name for name in kinds if name not in fields]:
-        raise RecordError(f"{file.name} lacks {', '.join(absent)}")
-    if wrong := [name for name, kind in kinds.items() if not isinstance(fields[name], kind)]:
-        raise RecordError(f"{file.name} has {', '.join(wrong)} of another type")
-    return fields

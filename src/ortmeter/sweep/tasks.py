@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.pages import Record
@@ -44,7 +47,7 @@ class Task:
 
     page: str
     options: Mapping[str, str]
-    run: int = 1
+    run: Annotated[int, Meta(ge=1)] = 1
 
     @property
     def key(self) -> str:
