@@ -8,17 +8,9 @@ from pathlib import Path
 
 from ortmeter.errors import InvalidArgumentError
 
-__all__ = ["replaceable", "write_atomically"]
-
 
 def replaceable(path: Path) -> Path:
-    """Find the file that a path leads to, through symbolic links; it may not exist yet.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Something else than a regular file is there.
-    """
+    """Find the file that a path leads to, through symbolic links; it may not exist yet."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:  # also a link to what does not exist yet
@@ -35,13 +27,6 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file, or leave what was there when that fails.
 
     Links are followed; a file that is replaced keeps its permissions.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Something else than a regular file is there.
-    OSError
-        It cannot be written.
     """
     file = replaceable(path)
     mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else None

@@ -12,8 +12,6 @@ from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
 
-__all__ = ["Declaration", "Param", "Setting", "as_text", "declare", "fast_mode"]
-
 _BOOLS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
     ("false", "0", "no", "off"), False
 )

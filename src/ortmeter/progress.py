@@ -5,8 +5,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-__all__ = ["progress_bar"]
-
 _SHOW_AFTER_S = 1.0
 
 
@@ -20,18 +18,6 @@ def progress_bar(description: str, total: int) -> Any:
     """Return a tqdm bar, shown in a terminal or a notebook only, after one second.
 
     A page or a log keeps every refresh of a bar as text, so nothing is written there.
-
-    Parameters
-    ----------
-    description : str
-        What is counted.
-    total : int
-        Expected count.
-
-    Examples
-    --------
-    >>> with progress_bar("rounds", total=2) as bar:
-    ...     _ = bar.update()
     """
     watched = sys.stderr.isatty() or "ipykernel" in type(sys.stderr).__module__
     return _Bar(

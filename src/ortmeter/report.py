@@ -157,13 +157,7 @@ class Report:
 
 
 def check_writable(file: Path, *, overwrite: bool) -> None:
-    """Refuse a file that cannot be written, before the work starts.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The file exists, is not a regular one, or its folder is missing or read-only.
-    """
+    """Refuse a file that cannot be written, before the work starts."""
     target = replaceable(file)
     if target.exists() and not overwrite:
         raise InvalidArgumentError(f"{file} exists: give another name, or --force to replace it")

@@ -18,18 +18,11 @@ from ortmeter.cli.options import (
 from ortmeter.report import Report
 from ortmeter.timing import Candidate, Comparison, measure
 from ortmeter.timing.candidates import model_candidates
-
-__all__ = ["register", "run"]
+from ortmeter.timing.measurement import rounded
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare the options.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Parser of the command.
-    """
+    """Declare the options."""
     parser.add_argument("models", metavar="MODEL", nargs="+", help="ONNX file")
     add_session(parser, several=True)
     add_feeds(parser)
@@ -49,15 +42,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, report: Report) -> None:
-    """Fill the report with latencies, memory and verdicts.
-
-    Parameters
-    ----------
-    options : Namespace
-        Options of the command.
-    report : Report
-        Report to fill.
-    """
+    """Fill the report with latencies, memory and verdicts."""
     models = list(dict.fromkeys(map(Path, options.models)))
     candidates = model_candidates(
         models,
@@ -84,7 +69,7 @@ def run(options: Namespace, report: Report) -> None:
 
 def _latency_table(results: Comparison) -> pd.DataFrame:
     table = results.to_frame()
-    table.insert(3, "runs/s", [float(f"{1 / m.median:.4g}") for m in results.values()])
+    table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
     return table
 
 

@@ -6,29 +6,13 @@ import pandas as pd
 
 from ortmeter.report import Report
 
-__all__ = ["register", "run"]
-
 
 def register(parser: ArgumentParser) -> None:
-    """Declare nothing more than what all commands accept.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Parser of the command.
-    """
+    """Declare nothing more than what all commands accept."""
 
 
 def run(options: Namespace, report: Report) -> None:  # noqa: ARG001 - all commands look alike
-    """Fill the report with the environment.
-
-    Parameters
-    ----------
-    options : Namespace
-        Options of the command.
-    report : Report
-        Report to fill.
-    """
+    """Fill the report with the environment."""
     rows = [row for row in report.machine.to_rows() if row[0] != "Providers"]
     report.add("Environment", pd.DataFrame(rows, columns=["what", "value"]).set_index("what"))
     providers = report.machine.providers.items()

@@ -1,50 +1,49 @@
-"""Run a command: its report, its errors, its exit code."""
+"""Run the command line: what it declares, a report, its errors, its exit code."""
 
+import importlib
 import json
 import signal
 import sys
 import threading
 import traceback
 import warnings
-from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from ortmeter.cli.parser import make_parser
-from ortmeter.cli.terminal import show, tell
+from ortmeter import __version__
+from ortmeter.cli.terminal import printable, show, tell
 from ortmeter.errors import OrtMeterError
 
 if TYPE_CHECKING:
     from ortmeter.report import Report
 
-__all__ = ["INTERRUPTED", "SUCCESS", "USAGE", "main"]
+COMMANDS: Mapping[str, str] = {
+    "env": "Tell the machine, the versions, which providers work and why the others do not.",
+    "bench": "Compare latencies of models, providers, optimization levels and numbers of threads.",
+    "profile": "Tell where the time of a model goes, and what was optimized.",
+    "diff": "Tell how close two models, or two ways to run one, are and which nodes are "
+    "responsible.",
+    "sweep": "Run a page over a grid of configurations, on this machine or on several.",
+    "scheduler": "Run the scheduler of the sweeps, until it is interrupted.",
+    "worker": "Run a worker of the sweeps on this machine, until it is interrupted.",
+}
+"""What each command does; it is a module of this package."""
+
+_SERVERS = {"scheduler", "worker"}
+_EPILOG = (
+    "exit codes: 0 done, 1 results differ beyond the tolerance or a task of a sweep failed, "
+    "2 what was asked cannot be done, 130 interrupted, 143 ended by the system"
+)
 
 #: Exit codes: done; what was asked cannot be done; Ctrl-C. A command has 1 for what differs.
 SUCCESS, USAGE, INTERRUPTED = 0, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Arguments, those of the program by default.
-
-    Returns
-    -------
-    int
-        0 when it is done, 1 when two results differ beyond the tolerance asked for or when a task
-        of a sweep failed, 2 when what was asked cannot be done, 130 after Ctrl-C, 143 when the
-        system ended it.
-
-    Examples
-    --------
-    >>> main(["bench", "missing.onnx"])
-    2
-    """
+    """Run the command line."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     asked = next((text for text in given if not text.startswith("-")), "")
     program = f"ortmeter {asked}".strip()
@@ -134,3 +133,42 @@ def _publish(options: Namespace, report: "Report", code: int) -> int:
 def _title(options: Namespace) -> str:
     names = [Path(model).name for model in getattr(options, "models", ())]
     return " ".join(["ortmeter", options.command, *names])
+
+
+def make_parser(asked: str = "") -> ArgumentParser:
+    """Declare the commands and what all of them accept."""
+    parser = _Parser(
+        "ortmeter",
+        description="How fast, how close: measure ONNX models on ONNX Runtime.",
+        epilog=_EPILOG,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"ortmeter {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=summary, description=summary, epilog=_EPILOG, allow_abbrev=False
+        )
+        if name == asked:
+            _declare(name, command)
+    return parser
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
+def _declare(name: str, parser: ArgumentParser) -> None:
+    command = importlib.import_module(f"ortmeter.cli.{name}")
+    if name not in _SERVERS:
+        _add_report(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    command.register(parser)
+    parser.set_defaults(run=command.run, serves=name in _SERVERS)
+
+
+def _add_report(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--html", metavar="FILE", help="write one self-contained page too")
+    parser.add_argument("--force", action="store_true", help="replace an existing FILE")

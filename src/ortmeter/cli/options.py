@@ -14,31 +14,12 @@ from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.sessions import MAX_THREADS
 
-__all__ = [
-    "Feeds",
-    "add_feeds",
-    "add_session",
-    "add_tls",
-    "make_feeds",
-    "number",
-    "split",
-    "thread_count",
-]
-
 Feeds: TypeAlias = Mapping[Path, Mapping[str, np.ndarray]]
 """Inputs of each model."""
 
 
 def add_session(parser: ArgumentParser, *, several: bool) -> None:
-    """Declare the options of a session.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Parser of the command.
-    several : bool
-        Whether lists are accepted.
-    """
+    """Declare the options of a session."""
     more = "; several ones, separated by commas, are compared" if several else ""
     parser.add_argument("--provider", default="auto", help=f"auto, cpu, cuda or cuda:1{more}")
     parser.add_argument(
@@ -50,13 +31,7 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
 
 
 def add_feeds(parser: ArgumentParser) -> None:
-    """Declare where the inputs come from.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Parser of the command.
-    """
+    """Declare where the inputs come from."""
     parser.add_argument(
         "--feeds", metavar="FILE", help="inputs: .npz, .pb or a folder of input_0.pb..."
     )
@@ -87,20 +62,7 @@ def add_tls(parser: ArgumentParser) -> None:
 def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[str, np.ndarray]]:
     """Read the inputs of each model, or draw them once for all the models that share them.
 
-    Parameters
-    ----------
-    options : Namespace
-        Values of :func:`add_feeds`. A size or a shape is for the models that have such a
-        dimension or such an input.
-    models : sequence of path
-        Files of the models.
-
-    Raises
-    ------
-    FeedError
-        See :func:`~ortmeter.runtime.feeds.shared_feeds`.
-    InvalidArgumentError
-        An option is not of the form ``NAME=VALUE``, or is for none of the models.
+    A size or a shape is for the models that have such a dimension or such an input.
     """
     dims = _pairs("--dim", options.dim, _size)
     shapes = _pairs("--shape", options.shape, lambda text: tuple(map(_size, text.split("x"))))
@@ -128,55 +90,14 @@ def _refuse_unknown(
 
 
 def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]:
-    """Read a list separated by commas.
-
-    Parameters
-    ----------
-    option : str
-        Name of the option, for the error.
-    text : str
-        What was given.
-    read : callable
-        Reads an element, or raises what refuses it.
-
-    Returns
-    -------
-    list
-        The elements, each one once.
-
-    Raises
-    ------
-    InvalidArgumentError
-        There is no element, or one is refused.
-
-    Examples
-    --------
-    >>> split("--threads", "1,2", thread_count)
-    [1, 2]
-    """
+    """Read a list separated by commas."""
     if values := [read(part.strip()) for part in text.split(",") if part.strip()]:
         return list(dict.fromkeys(values))
     raise InvalidArgumentError(f"{option}: got {text!r}, expected values separated by commas")
 
 
 def thread_count(text: str) -> int:
-    """Read a number of threads.
-
-    Parameters
-    ----------
-    text : str
-        What was given.
-
-    Raises
-    ------
-    InvalidArgumentError
-        It is not an integer, or is out of range.
-
-    Examples
-    --------
-    >>> thread_count("2")
-    2
-    """
+    """Read a number of threads."""
     try:
         return int(number(0, MAX_THREADS)(text))
     except ArgumentTypeError as error:
@@ -186,25 +107,7 @@ def thread_count(text: str) -> int:
 def number(
     minimum: float, maximum: float = math.inf, kind: type[int] | type[float] = int
 ) -> Callable[[str], float]:
-    """Make the type of an option that is a number.
-
-    Parameters
-    ----------
-    minimum, maximum : float
-        Bounds, which are accepted.
-    kind : int or float
-        Whether fractions are accepted. Infinities never are.
-
-    Returns
-    -------
-    callable
-        For ``add_argument(type=...)``: what it refuses is refused before anything is done.
-
-    Examples
-    --------
-    >>> number(0)("12")
-    12
-    """
+    """Make the type of an option that is a finite number: what it refuses, nothing else sees."""
     what = "an integer" if kind is int else "a number"
     bounds = f"from {minimum:g} to {maximum:g}" if maximum < math.inf else f">= {minimum:g}"
 

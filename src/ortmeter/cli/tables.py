@@ -5,8 +5,6 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["MAX_DRAWN", "readable"]
-
 #: Larger graphs take too long to lay out, and cannot be read.
 MAX_DRAWN = 300
 
@@ -22,23 +20,7 @@ _UNITS: Mapping[str, str] = {
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Prepare a table of a profile or of errors for reading.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Its first column becomes the index.
-
-    Returns
-    -------
-    DataFrame
-        Units in the header.
-
-    Examples
-    --------
-    >>> readable(pd.DataFrame({"op": ["Add"], "median": [1.23456]})).columns.tolist()
-    ['median (µs)']
-    """
+    """Prepare a table of a profile or of errors for reading."""
     first, *others = table.columns
     shown = {_UNITS.get(name, name): _plain(table[name]) for name in others}
     return pd.DataFrame({first: table[first].astype(object), **shown}).set_index(first)

@@ -7,47 +7,15 @@ from contextlib import suppress
 
 from ortmeter.errors import OrtMeterError
 
-__all__ = ["printable", "show", "tell"]
-
 
 def printable(text: str, encoding: str = "utf-8") -> str:
-    r"""Escape what a terminal would obey instead of showing, and what it cannot show.
-
-    Parameters
-    ----------
-    text : str
-        Any text; lines and tabs are kept.
-    encoding : str
-        Encoding of the terminal.
-
-    Returns
-    -------
-    str
-        The text where control characters, marks of direction, other invisible characters and those
-        that the encoding lacks are escaped as Python does.
-
-    Examples
-    --------
-    >>> printable("a \x1b[2J \u202e b")
-    'a \\x1b[2J \\u202e b'
-    """
+    r"""Escape what a terminal would obey instead of showing, and what it cannot show."""
     shown = "".join(char if _is_shown(char) else repr(char)[1:-1] for char in text)
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def show(text: str) -> None:
-    """Write the result of a command on the standard output.
-
-    Parameters
-    ----------
-    text : str
-        What to write.
-
-    Raises
-    ------
-    OrtMeterError
-        It cannot be written: nobody reads it, or the disk is full.
-    """
+    """Write the result of a command on the standard output."""
     try:
         print(printable(text, sys.stdout.encoding or "utf-8"), flush=True)  # noqa: T201
     except OSError as cause:
@@ -58,13 +26,7 @@ def show(text: str) -> None:
 
 
 def tell(line: str) -> None:
-    """Write a message on one line of the standard error.
-
-    Parameters
-    ----------
-    line : str
-        What to write; white space is made of single spaces.
-    """
+    """Write a message on one line of the standard error."""
     with suppress(OSError):
         message = printable(" ".join(line.split()), sys.stderr.encoding or "utf-8")
         print(message, file=sys.stderr, flush=True)  # noqa: T201

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
+from ortmeter.args import in_ipython
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.host import in_ipython
 from ortmeter.optional import import_optional
 from ortmeter.timing.claims import Answer, Claim, sentences
 
@@ -192,15 +192,7 @@ def _base64(file: Path) -> str:
 
 @dataclass(frozen=True)
 class Picture:
-    """A plot whose figure is closed: nothing collects it a second time.
-
-    Parameters
-    ----------
-    png : bytes
-        Image.
-    title : str
-        Title of the plot, the alternative text of the image.
-    """
+    """A plot whose figure is closed: nothing collects it a second time."""
 
     png: bytes
     title: str

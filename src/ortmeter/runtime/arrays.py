@@ -13,8 +13,6 @@ from ortmeter.dtypes import numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
 
-__all__ = ["as_numpy", "device_of", "is_array"]
-
 _ACCEPTED = (
     "Accepted: a numpy array, a Python number, a torch tensor, an OrtValue, a TensorProto, or "
     "anything with __array__ or __dlpack__"
@@ -24,23 +22,7 @@ _NUMERIC = (np.ndarray, np.generic, bool, int, float, complex)
 
 
 def device_of(value: Any) -> str:
-    """Name the device that holds an array.
-
-    Parameters
-    ----------
-    value : array
-        Of any library.
-
-    Returns
-    -------
-    str
-        ``cpu`` for host memory, ``cuda``, ``cuda:1``.
-
-    Examples
-    --------
-    >>> device_of(np.zeros(2))
-    'cpu'
-    """
+    """Name the device that holds an array."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
         return "cpu"
     kind, index = value.__dlpack_device__()
@@ -48,23 +30,7 @@ def device_of(value: Any) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Tell whether a value is meant to be an array of some library, a number or a string.
-
-    Parameters
-    ----------
-    value : object
-        Anything.
-
-    Returns
-    -------
-    bool
-        Whether there is something to read; :func:`as_numpy` may still refuse it.
-
-    Examples
-    --------
-    >>> is_array(1.5), is_array([1.5])
-    (True, False)
-    """
+    """Tell whether a value is meant to be an array of some library, a number or a string."""
     return (
         isinstance(value, (*_NUMERIC, str, bytes, onnx.TensorProto))
         or _is_ortvalue(value)
@@ -76,29 +42,8 @@ def is_array(value: Any) -> bool:
 def as_numpy(value: Any) -> np.ndarray:
     """View an array of any library as a NumPy array of the same element type.
 
-    Parameters
-    ----------
-    value : array of shape (...), or a number
-        NumPy array or scalar, Python number, torch tensor (any device, with or without gradient),
-        :class:`onnxruntime.OrtValue`, :class:`onnx.TensorProto`, or anything with ``__array__`` or
-        ``__dlpack__``.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (...). The memory is shared when *value* is on CPU and its library allows it: do not
-        write into the result. bfloat16 and float8 stay what they are, on a dtype of ``ml_dtypes``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        *value* is not an array of numbers or strings on one of the devices its library can copy
-        from: a list, a sparse tensor.
-
-    Examples
-    --------
-    >>> as_numpy(1.5)
-    array(1.5)
+    The memory is shared when *value* is on CPU and its library allows it: do not write into the
+    result. bfloat16 and float8 stay what they are, on a dtype of ``ml_dtypes``.
     """
     try:
         return _convert(value)

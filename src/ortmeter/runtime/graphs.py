@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-__all__ = ["bodies", "walk_nodes"]
-
 
 def bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
     """List the graphs that a node holds, but for empty ones, with the name of their attribute."""

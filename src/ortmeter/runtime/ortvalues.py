@@ -16,33 +16,12 @@ from ortmeter.runtime.providers import Provider
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["EXPORTS", "to_ortvalue"]
-
 # Types that ONNX Runtime packs, several elements in a byte, and NumPy does not.
 _PACKED = {"i4", "u4", "f4e2m1", "i2", "u2"}
 
 
 def to_ortvalue(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
-    """Put an array on the device of a provider.
-
-    Parameters
-    ----------
-    value : array
-        numpy, torch, OrtValue, a Python number or anything with ``__dlpack__``.
-    provider : Provider
-        Where the value is needed.
-
-    Returns
-    -------
-    onnxruntime.OrtValue
-        It shares the memory of *value* when that is contiguous and already on the device; *value*
-        must then outlive it. Elements of less than 8 bits are copied: they are packed.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The value is not an array of numbers, or is on the memory of another device.
-    """
+    """Put an array on the device of a provider."""
     ort = import_optional("onnxruntime", "cpu", "gpu")
     device = device_of(value)
     if device not in {"cpu", str(provider)}:

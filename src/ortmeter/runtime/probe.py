@@ -9,8 +9,6 @@ The last line of the standard output is a JSON object: ``usable`` and ``reason``
 import json
 import sys
 
-__all__ = ["main", "probe_cuda"]
-
 EXECUTION_PROVIDER = "CUDAExecutionProvider"
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 probe (float[n, n] X) => (float[n, n] Y) { Y = MatMul(X, X) }"""

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing.claims import Claim, compare_ratio, enumerate_items
-from ortmeter.timing.measurement import Measurement
+from ortmeter.timing.measurement import Measurement, rounded
 from ortmeter.timing.statistics import log_ratio
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-__all__ = ["Comparison", "Comparisons", "Ranking", "speedup"]
 
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 
@@ -506,15 +504,11 @@ def _row(measured: Measurement, unit: str) -> dict[str, Any]:
     numbers = {f"{name} ({unit})": value * UNITS[unit] for name, value in times.items()} | work
     return {
         "candidate": measured.name,
-        **{name: _shown(value, unit) for name, value in numbers.items()},
+        **(numbers if unit == "s" else {n: rounded(value) for n, value in numbers.items()}),
         "processes": measured.processes,
         "rounds": measured.repeat,
         "calls": measured.number,
     }
-
-
-def _shown(value: float | None, unit: str) -> float | None:
-    return value if value is None or unit == "s" else float(f"{value:.4g}")
 
 
 def _draw(function: str, what: Any, **options: Any) -> "Axes":

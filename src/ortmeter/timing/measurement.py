@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
 
-__all__ = ["SOURCE", "Candidate", "Measurement", "Recipe", "format_seconds"]
-
 #: Target of a recipe whose function travels as source.
 SOURCE = "source"
 
@@ -182,13 +180,12 @@ class Measurement:
         return cls(**{**fields, "warmup": tuple(fields["warmup"])})
 
 
-def format_seconds(seconds: float) -> str:
-    """Write a duration with the unit that suits it.
+def rounded(value: float | None, digits: int = 4) -> float | None:
+    """Return a number with so many significant digits, for a table."""
+    return None if value is None else float(f"{value:.{digits}g}")
 
-    Examples
-    --------
-    >>> format_seconds(0.00012345)
-    '123 µs'
-    """
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration with the unit that suits it."""
     scale, unit = next((u for u in _UNITS if seconds >= u[0]), _UNITS[-1])
     return f"{seconds / scale:.3g} {unit}"

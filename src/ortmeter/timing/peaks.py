@@ -13,6 +13,7 @@ from ortmeter.runtime.models import freeze_inputs
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing import measure
 from ortmeter.timing.candidates import session_candidate
+from ortmeter.timing.measurement import rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,7 +157,7 @@ def add_shares(frame: "pd.DataFrame", peaks: Peaks) -> "pd.DataFrame":
                 f"Column {name!r} is missing, the frame has {list(map(str, frame.columns))}"
             )
         peak = getattr(peaks, name)
-        shares[title] = [float(f"{value / peak:.3g}") for value in frame[column].astype(float)]
+        shares[title] = [rounded(value / peak, 3) for value in frame[column].astype(float)]
     return frame.assign(**shares)
 
 

@@ -4,9 +4,8 @@ import sys
 
 import pytest
 
-from ortmeter.args import Param, get_parsed_args
+from ortmeter.args import Param, command_line, get_parsed_args
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.host import command_line
 
 PAGE = """
 from ortmeter.args import Param, get_parsed_args
