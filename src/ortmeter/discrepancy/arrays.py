@@ -1,6 +1,7 @@
-"""An array of any library, read by pieces: where its elements are, then on the host."""
+"""An array of any library, read by pieces, where its elements are or on the host; its type."""
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortmeter.discrepancy.elementwise import is_integer, wide_dtype
-from ortmeter.dtypes import short_name
+from ortmeter.dtypes import float_info, short_name
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy, device_of
 
@@ -23,6 +23,9 @@ Reader = Callable[[int, int], np.ndarray]
 # long as a short operation takes: these last tens of microseconds, in arrays of 1 MiB.
 _LENGTH = 1 << 17
 _LENGTH_WITHOUT_BUFFERS = 1 << 15
+
+_LONG = {"i64", "u64"}
+_COMPLEX = {"c64": "f32", "c128": "f64"}
 
 _short_name = functools.cache(short_name)  # it would be asked for every array
 
@@ -143,3 +146,43 @@ def tensor_reader(tensor: "torch.Tensor") -> Callable[[int, int], "torch.Tensor"
         return torch.take(tensor, torch.arange(start, stop, device=tensor.device)).view(dtype)
 
     return gather
+
+
+@functools.cache
+def float_limits(name: str) -> tuple[int, float]:
+    """Return the bits after the point of a significand, and the smallest normal number."""
+    info = float_info(_COMPLEX.get(name, name))
+    return int(info.nmant), 2.0 ** int(info.minexp)
+
+
+def is_integer(name: str) -> bool:
+    """Tell integers and booleans from their short name."""
+    return name == "b8" or name[0] in "iu"
+
+
+def spacing(magnitude: float, name: str) -> float:
+    """Distance between consecutive numbers of a type, as if its exponent had no upper limit."""
+    if is_integer(name):
+        return 1.0
+    n_bits, smallest_normal = float_limits(name)
+    _, exponent = math.frexp(max(magnitude, smallest_normal))
+    return math.ldexp(1.0, exponent - 1 - n_bits)
+
+
+@functools.cache
+def wide_dtype(expected: str, got: str) -> np.dtype[Any]:
+    """Choose the type in which two element types are subtracted without losing a digit.
+
+    Integers below 64 bits are exact in float64. Python integers are the only ones that hold the
+    difference of a signed and of an unsigned integer of 64 bits.
+    """
+    types = {expected, got}
+    if is_integer(expected) and is_integer(got):
+        if not types & _LONG:
+            return np.dtype(np.float64)
+        if "u64" not in types:
+            return np.dtype(np.int64)
+        signed = any(name[0] == "i" for name in types)
+        return np.dtype(object if signed else np.uint64)
+    wide = np.dtype(np.longdouble if types & _LONG else np.float64)
+    return np.result_type(wide, np.complex64) if types & _COMPLEX.keys() else wide

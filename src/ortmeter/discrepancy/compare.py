@@ -3,16 +3,23 @@
 import functools
 import heapq
 import math
+import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from ortmeter.discrepancy.arrays import Side, is_on_device, pieces
+from ortmeter.discrepancy.arrays import Side, is_on_device, pieces, spacing, wide_dtype
 from ortmeter.discrepancy.device import compare_on_device
-from ortmeter.discrepancy.elementwise import distance, set_aside, spacing, wide_dtype
-from ortmeter.discrepancy.measure import COUNTS, Figures, Options, measure_arrays, total
+from ortmeter.discrepancy.measure import (
+    COUNTS,
+    Figures,
+    Options,
+    distance,
+    exact_total,
+    measure_arrays,
+    set_aside,
+)
 from ortmeter.discrepancy.result import Difference, Discrepancy, Violation
 from ortmeter.discrepancy.structure import Pair, pairs
 from ortmeter.discrepancy.tolerance import EXACT, Tolerance
@@ -98,17 +105,14 @@ def max_diff(
     >>> max_diff({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]}).path
     "['a'][1]"
     """
-    options = _checked(tuple(thresholds), equal_nan, tolerance, on_mismatch)
-    results = _Total(options)
+    total = _Total(_checked(tuple(thresholds), equal_nan, tolerance, on_mismatch))
     for found in pairs(expected, got):
-        result = _compare_pair(found, options) if isinstance(found, Pair) else found
-        if isinstance(result, _Compared):
-            results.add(result)
-        elif on_mismatch == "report":
-            results.differences.append(result)
-        else:
-            raise ShapeMismatchError(f"{result}; nothing is broadcast")
-    return results.discrepancy()
+        difference = total.compare(found) if isinstance(found, Pair) else found
+        if difference is not None:
+            if on_mismatch == "raise":
+                raise ShapeMismatchError(f"{difference}; nothing is broadcast")
+            total.differences.append(difference)
+    return total.discrepancy()
 
 
 @functools.lru_cache
@@ -125,19 +129,79 @@ def _checked(
     return Options(ordered, equal_nan, tolerance)
 
 
-def _compare_pair(pair: Pair, options: Options) -> "_Compared | Difference":
-    """Compare two arrays, or tell why they cannot be."""
-    try:
-        expected, got = Side.of(pair.expected), Side.of(pair.got)
-        if expected.shape != got.shape:
-            return Difference("shape", pair.path, str(expected.shape), str(got.shape))
-        if (expected.dtype == "s") != (got.dtype == "s"):
-            return Difference("structure", pair.path, _kind(expected), _kind(got))
-        return _Compared(pair.path, expected, got, _measure(expected, got, options))
-    except InvalidArgumentError as cause:
-        if not pair.path:
-            raise
-        raise InvalidArgumentError(f"{pair.path}: {cause}") from cause
+class _Total:
+    """Figures of the arrays compared so far, which are not kept, but for where the worst is."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._figures: Figures | None = None
+        self._severity = (-1.0, False)
+        self._where: dict[str, Any] = _NOWHERE
+        self._over: Violation | None = None
+        self._share = 0.0
+        self._ulp_at_max: float = 0
+        self._n_arrays = 0
+        self.differences: list[Difference] = []
+
+    def compare(self, pair: Pair) -> Difference | None:
+        """Compare two arrays, or tell why they cannot be."""
+        try:
+            expected, got = Side.of(pair.expected), Side.of(pair.got)
+            if expected.shape != got.shape:
+                return Difference("shape", pair.path, str(expected.shape), str(got.shape))
+            if (expected.dtype == "s") != (got.dtype == "s"):
+                return Difference("structure", pair.path, _kind(expected), _kind(got))
+            self._add(pair.path, expected, got, _measure(expected, got, self._options))
+        except InvalidArgumentError as cause:
+            if not pair.path:
+                raise
+            raise InvalidArgumentError(f"{pair.path}: {cause}") from cause
+        return None
+
+    def _add(self, path: str, expected: Side, got: Side, figures: Figures) -> None:
+        self._n_arrays += 1
+        unit = 1 if isinstance(figures.abs, int) else spacing(figures.largest, got.dtype)
+        in_ulp = figures.abs if unit == 1 else figures.abs / unit
+        self._ulp_at_max = max(self._ulp_at_max, in_ulp)
+        for kind in ("dtype", "device"):
+            kinds = getattr(expected, kind), getattr(got, kind)
+            if kinds[0] != kinds[1]:
+                self.differences.append(Difference(kind, path, *kinds))
+        # Without errors, the arrays with mismatches come first.
+        severity = figures.abs, figures.n_nan + figures.n_inf > 0
+        if severity > self._severity:
+            self._severity, self._where = severity, _where(path, expected, got, figures.position)
+        position = figures.over_position
+        if position is not None and self._options.tolerance and figures.over_share > self._share:
+            values = expected.item(position), got.item(position)
+            self._over = Violation(path, got.index(position), got.dtype, *values)
+            self._share = figures.over_share
+        if self._figures is None:
+            self._figures = figures
+        else:
+            self._figures.add(figures)
+
+    def discrepancy(self) -> Discrepancy:
+        """Return the result."""
+        figures = self._figures or Figures.of_nothing(self._options, exact=True)
+        return Discrepancy(
+            abs=figures.abs,
+            rel=figures.rel,
+            ulp=figures.ulp,
+            ulp_at_max=self._ulp_at_max,
+            sum=exact_total(figures.sums),
+            sum_ulp=exact_total(figures.ulp_sums),
+            largest=figures.largest,
+            **{name: getattr(figures, name) for name in COUNTS},
+            histogram=dict(zip(self._options.thresholds, figures.above.tolist(), strict=True)),
+            quantiles=figures.quantiles(),
+            **self._where,
+            n_arrays=self._n_arrays,
+            differences=tuple(self.differences),
+            tolerance=self._options.tolerance,
+            n_over=None if self._options.tolerance is None else figures.n_over,
+            over=self._over,
+        )
 
 
 def _measure(expected: Side, got: Side, options: Options) -> Figures:
@@ -153,113 +217,23 @@ def _kind(side: Side) -> str:
     return "strings" if side.dtype == "s" else f"numbers ({side.dtype})"
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """Two arrays once compared."""
-
-    path: str
-    expected: Side
-    got: Side
-    figures: Figures
-
-    def ulp_at_max(self) -> float:
-        """Return the largest error in ulp of the largest value."""
-        error = self.figures.abs
-        one = 1 if isinstance(error, int) else spacing(self.figures.largest, self.got.dtype)
-        return error if one == 1 else error / one
-
-    def severity(self) -> tuple[float, bool]:
-        """Order arrays by largest error; without errors, those with mismatches come first."""
-        return self.figures.abs, self.figures.n_nan + self.figures.n_inf > 0
-
-    def differences(self) -> list[Difference]:
-        """List what differs beside the values."""
-        return [
-            Difference(kind, self.path, getattr(self.expected, kind), getattr(self.got, kind))
-            for kind in ("dtype", "device")
-            if getattr(self.expected, kind) != getattr(self.got, kind)
-        ]
-
-    def where(self) -> dict[str, Any]:
-        """Return the attributes of the result that tell where its worst element is."""
-        position = self.figures.position
-        return {
-            "path": self.path,
-            "argmax": None if position is None else self.got.index(position),
-            "worst": None if position is None else self._values(position),
-            "dtype_expected": self.expected.dtype,
-            "dtype_got": self.got.dtype,
-            "shape": self.got.shape,
-            "device_expected": self.expected.device,
-            "device_got": self.got.device,
-        }
-
-    def over(self) -> Violation | None:
-        """Return the element that is the farthest beyond the tolerance."""
-        position = self.figures.over_position
-        if position is None:
-            return None
-        values = self._values(position)
-        return Violation(self.path, self.got.index(position), self.got.dtype, *values)
-
-    def _values(self, position: int) -> tuple[Any, Any]:
-        return self.expected.item(position), self.got.item(position)
-
-
 _NOWHERE = {"path": ""} | dict.fromkeys(
     ("argmax", "worst", "dtype_expected", "dtype_got", "shape", "device_expected", "device_got")
 )
 
 
-class _Total:
-    """Figures of the arrays compared so far, which are not kept, but for where the worst is."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._figures: Figures | None = None
-        self._severity = (-1.0, False)
-        self._where: dict[str, Any] = _NOWHERE
-        self._over: Violation | None = None
-        self._share = 0.0
-        self._ulp_at_max: float = 0
-        self._n_arrays = 0
-        self.differences: list[Difference] = []
-
-    def add(self, compared: _Compared) -> None:
-        """Take into account two arrays."""
-        self._n_arrays += 1
-        self._ulp_at_max = max(self._ulp_at_max, compared.ulp_at_max())
-        self.differences += compared.differences()
-        if compared.severity() > self._severity:
-            self._severity, self._where = compared.severity(), compared.where()
-        if self._options.tolerance is not None and compared.figures.over_share > self._share:
-            self._share, self._over = compared.figures.over_share, compared.over()
-        if self._figures is None:
-            self._figures = compared.figures
-        else:
-            self._figures.add(compared.figures)
-
-    def discrepancy(self) -> Discrepancy:
-        """Return the result."""
-        figures = self._figures or Figures.of_nothing(self._options, exact=True)
-        return Discrepancy(
-            abs=figures.abs,
-            rel=figures.rel,
-            ulp=figures.ulp,
-            ulp_at_max=self._ulp_at_max,
-            sum=total(figures.sums),
-            sum_ulp=total(figures.ulp_sums),
-            largest=figures.largest,
-            **{name: getattr(figures, name) for name in COUNTS},
-            histogram=dict(zip(self._options.thresholds, figures.above.tolist(), strict=True)),
-            quantiles=figures.quantiles(),
-            **self._where,
-            n_arrays=self._n_arrays,
-            differences=tuple(self.differences),
-            tolerance=self._options.tolerance,
-            n_over=None if self._options.tolerance is None else figures.n_over,
-            over=self._over,
-        )
+def _where(path: str, expected: Side, got: Side, position: int | None) -> dict[str, Any]:
+    """Return the attributes of the result that tell where its worst element is."""
+    return {
+        "path": path,
+        "argmax": None if position is None else got.index(position),
+        "worst": None if position is None else (expected.item(position), got.item(position)),
+        "dtype_expected": expected.dtype,
+        "dtype_got": got.dtype,
+        "shape": got.shape,
+        "device_expected": expected.device,
+        "device_got": got.device,
+    }
 
 
 def assert_close(
@@ -304,7 +278,13 @@ def assert_close(
     diff = max_diff(expected, got, equal_nan=equal_nan, tolerance=tolerance, on_mismatch="report")
     verdict = tolerance.check(diff)
     if not verdict:
-        rows = [row for _, row in _worst_elements(expected, got, n_worst, equal_nan=equal_nan)]
+        found = (
+            row
+            for pair in pairs(expected, got)
+            if isinstance(pair, Pair)
+            for row in _worst_of_pair(pair, n_worst, equal_nan=equal_nan)
+        )
+        rows = [row for _, row in heapq.nlargest(n_worst, found, key=operator.itemgetter(0))]
         raise AssertionError("\n".join([str(verdict), str(diff), *_table(rows)]))
     return diff
 
@@ -317,22 +297,10 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
 
 
-def _worst_elements(
-    expected: Any, got: Any, count: int, *, equal_nan: bool
-) -> list[tuple[float, tuple[str, ...]]]:
-    """Find the largest errors, infinite for a mismatched NaN or infinity, and a row for each."""
-    found = (
-        element
-        for pair in pairs(expected, got)
-        if isinstance(pair, Pair)
-        for element in _worst_of_pair(pair, count, equal_nan=equal_nan)
-    )
-    return heapq.nlargest(count, found, key=lambda element: element[0])
-
-
 def _worst_of_pair(
     pair: Pair, count: int, *, equal_nan: bool
 ) -> Iterator[tuple[float, tuple[str, ...]]]:
+    """Find the largest errors of two arrays, infinite where they do not match, with their row."""
     expected, got = Side.of(pair.expected), Side.of(pair.got)
     if expected.shape != got.shape or (expected.dtype == "s") != (got.dtype == "s"):
         return
@@ -355,9 +323,7 @@ def _errors(expected: Side, got: Side, start: int, stop: int, *, equal_nan: bool
         e, g = e.astype(wide), g.astype(wide)
         error: np.ndarray = distance(e, g).astype(np.float64)
         if wide.kind in "fc":
-            found = set_aside(e, g, equal_nan=equal_nan)
-            finite = error[found.index]
-            error[:] = 0
-            error[found.index] = finite
-            error[found.mismatched] = math.inf
+            index, mismatched, _ = set_aside(e, g, equal_nan=equal_nan)
+            finite, error = error, np.zeros_like(error)
+            error[index], error[mismatched] = finite[index], math.inf
     return error

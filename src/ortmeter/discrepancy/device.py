@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortmeter.discrepancy.arrays import tensor_reader
-from ortmeter.discrepancy.elementwise import NON_FINITE, float_limits, is_integer
-from ortmeter.discrepancy.measure import CODE_SCALE, CODE_SHIFT, Figures, Options
+from ortmeter.discrepancy.arrays import float_limits, is_integer, tensor_reader
+from ortmeter.discrepancy.measure import CODE_SCALE, CODE_SHIFT, NON_FINITE, Figures, Options
 from ortmeter.discrepancy.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -46,7 +45,8 @@ def compare_on_device(
     figures.codes = codes.cpu().numpy()
     figures.codes[0] -= figures.n - figures.n_finite  # their errors were set to zero
     if exact:
-        _make_exact(figures)
+        figures.abs, figures.ulp = int(figures.abs), int(figures.ulp)
+        figures.sums, figures.ulp_sums = [*map(int, figures.sums)], [*map(int, figures.ulp_sums)]
     return figures
 
 
@@ -130,10 +130,3 @@ def _add_up(reals: np.ndarray, counts: np.ndarray, above: np.ndarray) -> Figures
         over_position=worst_over * _LENGTH + int(counts[worst_over, -1]) if share > 0 else None,
         **dict(zip(_COUNTS, counts[:, :-2].sum(axis=0).tolist(), strict=True)),
     )
-
-
-def _make_exact(figures: Figures) -> None:
-    """Turn the figures of integers, exact in float64, into integers."""
-    figures.abs, figures.ulp = int(figures.abs), int(figures.ulp)
-    figures.sums = [int(value) for value in figures.sums]
-    figures.ulp_sums = [int(value) for value in figures.ulp_sums]

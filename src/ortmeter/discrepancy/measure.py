@@ -11,19 +11,20 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ortmeter.discrepancy.arrays import Reader, Side, piece_length, pieces
-from ortmeter.discrepancy.elementwise import (
-    NON_FINITE,
-    distance,
+from ortmeter.discrepancy.arrays import (
+    Reader,
+    Side,
     float_limits,
     is_integer,
-    set_aside,
+    piece_length,
+    pieces,
     wide_dtype,
 )
 from ortmeter.discrepancy.tolerance import Tolerance
 from ortmeter.runtime.environment import usable_cores
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+NON_FINITE = ("n_nan", "n_inf", "n_nan_expected", "n_nan_got", "n_inf_expected", "n_inf_got")
 COUNTS = ("n", "n_finite", *NON_FINITE)
 
 # The code of an error is the first bits of its float64, its exponent and 4 bits after the point:
@@ -123,7 +124,7 @@ class Figures:
         return dict(zip(QUANTILES, found, strict=True))
 
 
-def total(sums: list[float]) -> float:
+def exact_total(sums: list[float]) -> float:
     """Add sums without rounding but the last one: integers stay integers."""
     return sum(sums) if all(isinstance(value, int) for value in sums) else math.fsum(sums)
 
@@ -208,11 +209,11 @@ class _Comparer:
         error = distance(e, g, out)
         top = np.maximum.reduce(error)
         if error.dtype.kind == "f" and not math.isfinite(top):
-            found = set_aside(e, g, equal_nan=self._options.equal_nan)
-            for name, count in found.counts.items():
+            index, mismatched, counts = set_aside(e, g, equal_nan=self._options.equal_nan)
+            for name, count in counts.items():
                 setattr(self.figures, name, getattr(self.figures, name) + count)
-            index = found.index
-            self._see_mismatched(start, found.mismatched)
+            if self._options.tolerance is not None and mismatched.size:  # no tolerance accepts them
+                self.figures.see_over(mismatched.size, math.inf, start + int(mismatched[0]))
             e, g = e[index], g[index]
             error = distance(e, g)
             top = error.max(initial=0)
@@ -242,18 +243,14 @@ class _Comparer:
         np.copyto(wide_g, g, casting="unsafe")
         return wide_e, wide_g, out
 
-    def _see_mismatched(self, start: int, mismatched: np.ndarray) -> None:
-        """Count NaN and infinities that do not match, which no tolerance accepts."""
-        if self._options.tolerance is not None and mismatched.size:
-            self.figures.see_over(mismatched.size, math.inf, start + int(mismatched[0]))
-
     def _add_errors(self, exact: np.ndarray, e: np.ndarray, g: np.ndarray) -> _Over | None:
         """Take into account errors that are not all zero, writing over the magnitudes."""
         error = exact.astype(np.float64, copy=False)
         self.figures.sums.append(_exact_sum(exact) if self._exact else float(np.add.reduce(error)))
         in_ulp, unit = self._add_ulp(error, np.maximum(e, g, out=g))
         over = self._find_over(error, e, in_ulp, unit)
-        self._add_relative(error, e)
+        np.divide(error, e, out=e)
+        self.figures.rel = max(self.figures.rel, _or_infinity(np.fmax.reduce(e)))  # without 0/0
         self._count_above(error)
         scaled = error[:: self._sampling] * CODE_SCALE
         codes = np.right_shift(scaled.view(np.int64), CODE_SHIFT)
@@ -306,11 +303,6 @@ class _Comparer:
         worst = int(share.argmax())
         return index.size, float(share[worst]), int(index[worst])
 
-    def _add_relative(self, error: np.ndarray, expected: np.ndarray) -> None:
-        np.divide(error, expected, out=expected)
-        largest = np.fmax.reduce(expected)  # ignores 0/0
-        self.figures.rel = max(self.figures.rel, _or_infinity(largest))
-
     def _count_above(self, error: np.ndarray) -> None:
         """Count the errors above each threshold, from the smallest until there are none."""
         if error.size <= _FEW:  # to sort them once is faster than one pass per threshold
@@ -350,3 +342,32 @@ def _exact_sum(error: np.ndarray) -> int:
 def _or_infinity(value: float) -> float:
     """Read NaN as what it comes from, the modulus of a finite complex number that overflows."""
     return math.inf if math.isnan(value) else float(value)
+
+
+def distance(expected: np.ndarray, got: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Compute ``|got - expected|`` of two arrays of the same wide type, exactly for integers."""
+    error: np.ndarray
+    if expected.dtype.kind in "iuO":
+        error = np.maximum(expected, got) - np.minimum(expected, got)
+        # The difference of two int64 wraps around, into its value once read as uint64.
+        return error.view(np.uint64) if error.dtype.kind == "i" else error
+    error = np.subtract(got, expected, out=out)
+    error = np.absolute(error, out=out)
+    return error
+
+
+def set_aside(
+    expected: np.ndarray, got: np.ndarray, *, equal_nan: bool
+) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+    """Find where both values are finite, where others do not match; count NaN and infinities.
+
+    The same infinities match, NaN match NaN if `equal_nan`. A complex number with a NaN is a NaN.
+    """
+    nan_e, nan_g = np.isnan(expected), np.isnan(got)
+    inf_e, inf_g = np.isinf(expected) & ~nan_e, np.isinf(got) & ~nan_g
+    nan = nan_e ^ nan_g if equal_nan else nan_e | nan_g
+    inf = (inf_e | inf_g) & ~(nan_e | nan_g) & (expected != got)
+    finite = ~(nan_e | nan_g | inf_e | inf_g)
+    masks = zip(NON_FINITE, (nan, inf, nan_e, nan_g, inf_e, inf_g), strict=True)
+    counts = {name: int(np.count_nonzero(mask)) for name, mask in masks}
+    return np.flatnonzero(finite), np.flatnonzero(nan | inf), counts

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.discrepancy.arrays import Side, pieces
-from ortmeter.discrepancy.elementwise import is_integer, wide_dtype
+from ortmeter.discrepancy.arrays import Side, is_integer, pieces, wide_dtype
 from ortmeter.discrepancy.result import Discrepancy
 from ortmeter.discrepancy.structure import children
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from ortmeter.discrepancy import Discrepancy, max_diff
-from ortmeter.discrepancy.elementwise import is_integer, spacing
+from ortmeter.discrepancy.arrays import is_integer, spacing
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator.attribution_result import SessionExplanation, SessionNode, differing
