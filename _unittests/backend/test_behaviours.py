@@ -264,18 +264,19 @@ def test_a_marked_dimension_needs_one_graph():
     assert len(backend.graphs) == 1
 
 
+@pytest.mark.slow
 def test_a_model_generates_text_with_its_cache():
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         hidden_size=32,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=64,
         vocab_size=50,
     )
     model = transformers.LlamaForCausalLM(config).eval()
     tokens = torch.tensor([[3, 1, 4, 1, 5]])
-    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
     expected = model.generate(tokens, **options)
     backend = OrtBackend(threads=1, fallback=False)
     model.forward = torch.compile(model.forward, backend=backend)

@@ -2,15 +2,26 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
+from backend_kernels import BOOL, F16, F32, F64, number, step, unary
 
 from ortmeter.backend.errors import KernelError
 from ortmeter.backend.kernels import compiler
-from ortmeter.backend.kernels.compiler import compile_library, find_compiler, kernel_folder
+from ortmeter.backend.kernels.compiler import (
+    compile_device,
+    compile_library,
+    find_compiler,
+    find_nvrtc,
+    kernel_folder,
+)
+from ortmeter.backend.kernels.expression import OPERATORS, Expression
+from ortmeter.backend.kernels.sources import cuda_device_source
 
 ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() {{ return {}; }}'
 
@@ -138,3 +149,69 @@ def test_two_processes_compile_at_once(tmp_path):
     (path,) = paths
     assert ctypes.CDLL(path).answer() == 7
     assert kept() == [Path(path).name]
+
+
+# Device code.
+
+BF16 = ir.DataType.BFLOAT16
+GATE = Expression((F32, F32), (step("Sigmoid", "x0"), step("Mul", "t0", "x1")))
+needs_nvrtc = pytest.mark.skipif(find_nvrtc() is None, reason="NVRTC is not installed")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+
+
+def every_operator(dtype):
+    """One step for each operator of real numbers."""
+    pairs = {"Add", "Sub", "Mul", "Div", "Min", "Max", "Sum", "BiasGelu"}
+    compared = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+    steps = []
+    for domain, name in OPERATORS:
+        if name in {"Where", "Pow", "Not", "And", "Or", "Xor", "Cast", "IsNaN"}:
+            continue
+        operands = ("x0", "x1") if name in pairs | compared else ("x0",)
+        steps.append(
+            step(name, *operands, dtype=BOOL if name in compared else dtype, domain=domain)
+        )
+    steps += [step("Pow", "x0", number(p, dtype), dtype=dtype) for p in (-0.5, 2.0, 3.0)]
+    steps += [step("Cast", "x0", dtype=t, to=int(t)) for t in (F32, F64, BOOL)]
+    inner = range(len(steps))
+    total = [step("Sum", *(f"t{i}" for i in inner if steps[i].dtype == dtype), dtype=dtype)]
+    return Expression((dtype, dtype), (*steps, *total))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("dtype", [F32, F64, F16, BF16], ids=lambda t: t.name)
+def test_every_operator_compiles(dtype, architecture):
+    cubin = compile_device(cuda_device_source([every_operator(dtype)]), architecture)
+    assert cubin.startswith(b"\x7fELF")
+    assert b"kernel_0" in cubin
+
+
+@needs_nvcc
+def test_nvcc_stands_for_nvrtc(monkeypatch):
+    monkeypatch.setattr(compiler, "find_nvrtc", lambda: None)
+    cubin = compile_device(cuda_device_source([GATE, unary("Tanh", F16)]), "sm_90")
+    assert cubin.startswith(b"\x7fELF")
+    assert b"kernel_1" in cubin
+
+
+@needs_nvrtc
+def test_a_refusal_says_why():
+    with pytest.raises(KernelError, match=r"(?s)NVRTC \d+.\d+ refuses .*no_such_thing"):
+        compile_device("int x = no_such_thing;", "sm_90")
+    with pytest.raises(KernelError, match="sm_1"):
+        compile_device(cuda_device_source([GATE]), "sm_1")
+
+
+@needs_nvrtc
+def test_device_code_is_compiled_once(monkeypatch):
+    first = compile_device(cuda_device_source([GATE]), "sm_90")
+    monkeypatch.setattr(compiler, "_run_nvrtc", None)
+    assert compile_device(cuda_device_source([GATE]), "sm_90") == first
+
+
+def test_without_a_compiler_of_device_code(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiler, "find_nvrtc", lambda: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(KernelError, match="tried NVRTC and nvcc.*nvidia-cuda-nvrtc"):
+        compile_device(cuda_device_source([GATE]), "sm_90")

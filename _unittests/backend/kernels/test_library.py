@@ -95,23 +95,23 @@ def test_a_trial_that_takes_too_long_fails(monkeypatch, tmp_path):
     assert answers(build_library([GATE], CPU)) == [{"reason": ""}]  # it was not kept
 
 
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_trial_that_is_stopped_is_tried_again(monkeypatch, stop):
+def test_a_trial_that_is_stopped_is_tried_again(monkeypatch):
     run = subprocess.run
-    killed = [sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(stop)})"]
     library = compile_library(cpu_source([GATE]))
-    monkeypatch.setattr(subprocess, "run", lambda _, **options: run(killed, **options))
-    with pytest.raises(KernelError, match=f"stopped by {stop.name}"):
-        check_library(library, [GATE], CPU)
+    for stop in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+        killed = [sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(stop)})"]
+        monkeypatch.setattr(subprocess, "run", lambda _, killed=killed, **o: run(killed, **o))
+        with pytest.raises(KernelError, match=f"stopped by {stop.name}"):
+            check_library(library, [GATE], CPU)
     monkeypatch.setattr(subprocess, "run", run)
     check_library(library, [GATE], CPU)
     assert answers(library) == [{"reason": ""}]
 
 
-@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b"{}", b"\xff"])
-def test_a_damaged_answer_is_asked_again(damaged):
+def test_a_damaged_answer_is_asked_again():
     library = build_library([GATE], CPU)
     (answer,) = library.parent.glob("*.json")
-    answer.write_bytes(damaged)
-    assert build_library([GATE], CPU) == library
-    assert answers(library) == [{"reason": ""}]
+    for damaged in (b"", b"{", b"[]", b"{}", b"\xff"):
+        answer.write_bytes(damaged)
+        assert build_library([GATE], CPU) == library
+        assert answers(library) == [{"reason": ""}]

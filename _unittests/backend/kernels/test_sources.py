@@ -1,4 +1,7 @@
-"""Kernels of CUDA without a GPU: they compile, and a driver of ours runs them thread by thread."""
+"""Libraries: shapes on CPU, what a session refuses, and CUDA with a driver of ours.
+
+The kernels of CUDA run thread by thread, without a GPU.
+"""
 
 import ctypes
 import json
@@ -11,82 +14,160 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from backend_kernels import BOOL, F16, F32, F64, kernel_model, number, step, unary
+from backend_kernels import BOOL, F16, F32, F64, I64, kernel_model, step, unary
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import mutually_broadcastable_shapes
 
 from ortmeter.backend import OrtBackend
-from ortmeter.backend.errors import KernelError
-from ortmeter.backend.kernels import compiler
-from ortmeter.backend.kernels.compiler import compile_device, compile_library, find_nvrtc
-from ortmeter.backend.kernels.expression import OPERATORS, Expression
-from ortmeter.backend.kernels.sources import cuda_device_source, cuda_host_source
+from ortmeter.backend.kernels.compiler import compile_library
+from ortmeter.backend.kernels.expression import Expression
+from ortmeter.backend.kernels.sources import cpu_source, cuda_device_source, cuda_host_source
+from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.runtime.sessions import make_session
 
-BF16 = ir.DataType.BFLOAT16
+WEIGHTED = Expression((F32, F32, F32), (step("Mul", "x0", "x1"), step("Sub", "t0", "x2")))
+# Elements of one, two, four and eight bytes.
+MIXED = Expression(
+    (BOOL, F16, F64, I64),
+    (
+        step("Cast", "x1", to=11, dtype=F64),
+        step("Cast", "x3", to=11, dtype=F64),
+        step("Mul", "t0", "x2", dtype=F64),
+        step("Where", "x0", "t2", "t1", dtype=F64),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def sessions():
+    library = compile_library(cpu_source([WEIGHTED, MIXED]))
+    return {
+        e: make_session(
+            ir.to_proto(kernel_model(e)), provider="cpu", threads=2, custom_ops=[library]
+        )
+        for e in (WEIGHTED, MIXED)
+    }
+
+
+def check_weighted(session, shapes):
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.standard_normal(shape, np.float32) for shape in shapes)
+    (got,) = session.run(None, {"x0": np.asarray(a), "x1": np.asarray(b), "x2": np.asarray(c)})
+    expected = np.asarray(a) * np.asarray(b) - np.asarray(c)
+    assert got.shape == expected.shape
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((), (), ()),
+        ((1,), (), (1, 1)),
+        ((0,), (1,), ()),
+        ((0, 3), (2, 1, 3), (1,)),
+        ((7,), (7,), (7,)),
+        ((16384,), (16384,), ()),  # a block
+        ((16385,), (1,), (16385,)),
+        ((3, 40_000), (40_000,), (3, 1)),  # tiles within a row
+        ((40_000, 3), (3,), (40_000, 1)),  # rows within a tile
+        ((50, 1000), (1000,), (50, 1000)),
+        ((50, 300), (50, 1), (300,)),
+        ((4, 1, 9, 8), (5, 1, 8), (4, 5, 9, 1)),
+        ((64, 1, 32), (1, 48, 32), (64, 48, 1)),
+        ((2, 3, 4, 5, 6, 7), (3, 1, 5, 1, 7), (2, 1, 4, 1, 6, 1)),
+        ((1, 256), (255, 1), (1,)),
+        ((257, 255), (255,), (257, 1)),
+    ],
+)
+def test_shapes_are_broadcast_as_in_numpy(shapes, sessions):
+    check_weighted(sessions[WEIGHTED], shapes)
+
+
+@settings(deadline=None, max_examples=150)
+@given(shapes=mutually_broadcastable_shapes(num_shapes=3, max_dims=5, max_side=70, min_side=0))
+def test_any_shapes_are_broadcast_as_in_numpy(shapes, sessions):
+    if np.prod([max(1, size) for size in shapes.result_shape]) <= 10**6:
+        check_weighted(sessions[WEIGHTED], shapes.input_shapes)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    shapes=mutually_broadcastable_shapes(num_shapes=4, max_dims=3, max_side=80),
+    seed=st.integers(0, 9),
+)
+def test_elements_of_any_width_are_broadcast(shapes, seed, sessions):
+    rng = np.random.default_rng(seed)
+    mask, half, wide, whole = (rng.integers(-9, 9, shape) for shape in shapes.input_shapes)
+    feeds = [
+        np.asarray(a, dtype)
+        for a, dtype in zip(
+            (np.greater(mask, 0), half, wide, whole), ("?", "f2", "f8", "i8"), strict=True
+        )
+    ]
+    (got,) = sessions[MIXED].run(None, {f"x{i}": a for i, a in enumerate(feeds)})
+    m, h, w, n = feeds
+    np.testing.assert_array_equal(got, np.where(m, h.astype("f8") * w, n.astype("f8")))
+
+
+def test_shapes_that_do_not_match_are_an_error(sessions, capfd):
+    feeds = [np.ones(shape, np.float32) for shape in ((2, 3), (4,), ())]
+    with pytest.raises(Exception, match="cannot be broadcast together"):
+        sessions[WEIGHTED].run(None, {f"x{i}": a for i, a in enumerate(feeds)})
+    check_weighted(sessions[WEIGHTED], ((2, 3), (3,), ()))  # the session still works
+
+
+def test_seventeen_dimensions_are_an_error(sessions, capfd):
+    feeds = [np.ones((1,) * 17, np.float32) for _ in range(3)]
+    with pytest.raises(Exception, match="more than 16 dimensions"):
+        sessions[WEIGHTED].run(None, {f"x{i}": a for i, a in enumerate(feeds)})
+
+
+def test_without_its_library_a_model_is_refused():
+    with pytest.raises(ModelError, match="ortmeter.kernels"):
+        make_session(ir.to_proto(kernel_model(WEIGHTED)), provider="cpu", quiet=True)
+
+
+# Sessions take libraries of custom operators.
+
+NEGATIVE = unary("Neg")
+MODEL = ir.to_proto(kernel_model(NEGATIVE))
+
+
+def test_a_library_gives_operators(tmp_path, monkeypatch):
+    library = compile_library(cpu_source([NEGATIVE]))
+    monkeypatch.chdir(library.parent)
+    for path in (library, str(library), library.name):
+        session = make_session(MODEL, provider="cpu", custom_ops=[path])
+        (got,) = session.run(None, {"x0": np.float32([1, 2])})
+        np.testing.assert_array_equal(got, [-1, -2])
+
+
+def test_a_missing_library_is_an_error(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="custom_ops: .*none.so' is not a file"):
+        make_session(MODEL, provider="cpu", custom_ops=[tmp_path / "none.so"])
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library"])
+def test_what_is_not_a_library_is_an_error(content, tmp_path):
+    path = tmp_path / "broken.so"
+    path.write_bytes(content)
+    with pytest.raises(InvalidArgumentError, match="ONNX Runtime does not load '.*broken.so'"):
+        make_session(MODEL, provider="cpu", custom_ops=[path])
+
+
+def test_a_library_without_operators_is_an_error():
+    library = compile_library("int nothing;")
+    with pytest.raises(InvalidArgumentError, match="does not load .*RegisterCustomOps"):
+        make_session(MODEL, provider="cpu", custom_ops=[library])
+
+
+# CUDA.
+
 GATE = Expression((F32, F32), (step("Sigmoid", "x0"), step("Mul", "t0", "x1")))
 MASKED = Expression(
     (BOOL, F64, F64), (step("Where", "x0", "x1", "x2", dtype=F64), step("Exp", "t0", dtype=F64))
 )
-needs_nvrtc = pytest.mark.skipif(find_nvrtc() is None, reason="NVRTC is not installed")
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-
-
-def every_operator(dtype):
-    """One step for each operator of real numbers."""
-    pairs = {"Add", "Sub", "Mul", "Div", "Min", "Max", "Sum", "BiasGelu"}
-    compared = {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
-    steps = []
-    for domain, name in OPERATORS:
-        if name in {"Where", "Pow", "Not", "And", "Or", "Xor", "Cast", "IsNaN"}:
-            continue
-        operands = ("x0", "x1") if name in pairs | compared else ("x0",)
-        steps.append(
-            step(name, *operands, dtype=BOOL if name in compared else dtype, domain=domain)
-        )
-    steps += [step("Pow", "x0", number(p, dtype), dtype=dtype) for p in (-0.5, 2.0, 3.0)]
-    steps += [step("Cast", "x0", dtype=t, to=int(t)) for t in (F32, F64, BOOL)]
-    inner = range(len(steps))
-    total = [step("Sum", *(f"t{i}" for i in inner if steps[i].dtype == dtype), dtype=dtype)]
-    return Expression((dtype, dtype), (*steps, *total))
-
-
-@needs_nvrtc
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("dtype", [F32, F64, F16, BF16], ids=lambda t: t.name)
-def test_every_operator_compiles(dtype, architecture):
-    cubin = compile_device(cuda_device_source([every_operator(dtype)]), architecture)
-    assert cubin.startswith(b"\x7fELF")
-    assert b"kernel_0" in cubin
-
-
-@needs_nvcc
-def test_nvcc_stands_for_nvrtc(monkeypatch):
-    monkeypatch.setattr(compiler, "find_nvrtc", lambda: None)
-    cubin = compile_device(cuda_device_source([GATE, unary("Tanh", F16)]), "sm_90")
-    assert cubin.startswith(b"\x7fELF")
-    assert b"kernel_1" in cubin
-
-
-@needs_nvrtc
-def test_a_refusal_says_why():
-    with pytest.raises(KernelError, match=r"(?s)NVRTC \d+.\d+ refuses .*no_such_thing"):
-        compile_device("int x = no_such_thing;", "sm_90")
-    with pytest.raises(KernelError, match="sm_1"):
-        compile_device(cuda_device_source([GATE]), "sm_1")
-
-
-@needs_nvrtc
-def test_device_code_is_compiled_once(monkeypatch):
-    first = compile_device(cuda_device_source([GATE]), "sm_90")
-    monkeypatch.setattr(compiler, "_run_nvrtc", None)
-    assert compile_device(cuda_device_source([GATE]), "sm_90") == first
-
-
-def test_without_a_compiler_of_device_code(monkeypatch, tmp_path):
-    monkeypatch.setattr(compiler, "find_nvrtc", lambda: None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(KernelError, match="tried NVRTC and nvcc.*nvidia-cuda-nvrtc"):
-        compile_device(cuda_device_source([GATE]), "sm_90")
-
-
 # What a kernel uses of CUDA, for one thread at a time.
 EMULATION = """
 #include <cmath>
