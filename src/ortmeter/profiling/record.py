@@ -21,6 +21,7 @@ from ortmeter.timing.measurement import format_seconds
 from ortmeter.timing.peaks import Peaks
 
 _US_PER_S = 1e6
+_S_PER_US = 1e-6  # recorded claims have its rounding
 _MS_PER_S = 1e3
 #: Verdicts that know which side is faster; a difference that is too small to be claimed is none.
 _DIRECTIONS = {"faster": 1, "slower": -1, "equivalent": 0, "different": 0}
@@ -452,7 +453,7 @@ class ProfileCheck:
 def _kernel_times(found: Profile) -> Measurement:
     runs = found.by_iteration()
     microseconds = runs["kernel_time"][runs["steady"]].to_numpy(np.float64)
-    return Measurement(found.name, microseconds[None] / _US_PER_S)
+    return Measurement(found.name, _S_PER_US * microseconds[None])
 
 
 def _are_close(first: Claim, second: Claim) -> bool:
@@ -486,7 +487,7 @@ def find_headroom(nodes: pd.DataFrame, peaks: Peaks) -> Claim:
     >>> print(find_headroom(nodes, Peaks(gflop_per_s=100, gb_per_s=10)))
     most headroom: b (Add), 0.5 ms against 0.1 ms at the peak of copies
     """
-    took = nodes["median"].astype(float) / _US_PER_S
+    took = nodes["median"].astype(float) * _S_PER_US
     least = peaks.least_seconds(nodes["flop"], nodes["bytes"]).astype(float)
     saved = (took - least).dropna()
     if saved.empty:
