@@ -35,9 +35,7 @@ import pandas as pd
 import torch
 
 import ortmeter
-from ortmeter.einsum import einsum_model
-from ortmeter.einsum.contract import einsum
-from ortmeter.einsum.search import optimize_einsum
+from ortmeter.einsum import einsum, einsum_model, optimize_einsum
 from ortmeter.runtime.environment import environment
 
 # Name, equation, and the dimensions of its letters at the three sizes.

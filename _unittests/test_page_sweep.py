@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from page_runner import run_page
 
-from ortmeter.pages import load
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.claims import JUDGED, Answer
 
@@ -65,12 +64,6 @@ def test_the_sweep_ran_for_real(page):
 def test_what_is_recorded_gives_the_report_of_the_sweep(page):
     directly, rebuilt = page["result"].report(), page["rebuild"](page["here"]).report()
     assert str(rebuilt) == str(directly)
-
-
-def test_the_sweep_is_rebuilt_from_a_file(page, tmp_path):
-    here = page["here"]
-    there = load(here.save(page["conclusion"](here), tmp_path))
-    assert page["conclusion"](there) == page["conclusion"](here)
 
 
 def test_the_answer_is_on_processes_and_sizes(page):
