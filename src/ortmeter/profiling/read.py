@@ -91,9 +91,9 @@ def read_profile(
     [[0, 'Abs', 'ai.onnx', '(f32 1) -> f32 1']]
     """
     graph = None if model is None else load_model(model)
-    events, session_events, truncated = read_frames(path, recover=recover)
+    events, session_events, truncated = read_frames(path, graph, recover=recover)
     return Profile(
-        events if graph is None else with_domains(events, graph),
+        events,
         session_events,
         model=graph,
         original=None if original is None else name_nodes(load_model(original)),
@@ -103,9 +103,13 @@ def read_profile(
 
 
 def read_frames(
-    path: str | os.PathLike[str], *, recover: bool = False, has_runs: bool = True
+    path: str | os.PathLike[str],
+    graph: onnx.ModelProto | None = None,
+    *,
+    recover: bool = False,
+    has_runs: bool = True,
 ) -> tuple[pd.DataFrame, pd.DataFrame, bool]:
-    """Return ``events`` without domains, ``session_events``, and whether the file is truncated."""
+    """Return ``events``, ``session_events``, and whether the file is truncated."""
     file = EventFile(path, recover=recover)
     with _refusing(file), closing(file.blocks()) as blocks:
         kernels, others = collect(blocks)
@@ -116,7 +120,12 @@ def read_frames(
                 f"{len(kernels)} of which are kernels"
             )
         runs = runs.select(np.lexsort((runs.position, runs.start)))
-        return _events_frame(kernels, runs), _session_frame(others, runs), file.truncated
+        events, session_events = _events_frame(kernels, runs), _session_frame(others, runs)
+    if graph is not None:  # which tells the domains, the file does not
+        codes = number(events, ["name", "op", "parent"])
+        domains = find_domains(first_rows(events, codes), graph)
+        events = events.assign(domain=_category(domains, codes))
+    return events, session_events, file.truncated
 
 
 def keep_runs(frame: pd.DataFrame, runs: Sequence[int]) -> pd.DataFrame:
@@ -127,13 +136,6 @@ def keep_runs(frame: pd.DataFrame, runs: Sequence[int]) -> pd.DataFrame:
     kept[list(runs)] = np.arange(len(runs))
     found = frame.assign(iteration=kept[frame["iteration"]])
     return found[found["iteration"] != NO_RUN].reset_index(drop=True)
-
-
-def with_domains(events: pd.DataFrame, graph: onnx.ModelProto) -> pd.DataFrame:
-    """Add the domains, which the file does not tell."""
-    codes = number(events, ["name", "op", "parent"])
-    found = find_domains(first_rows(events, codes), graph)
-    return events.assign(domain=_category(found, codes))
 
 
 @contextmanager

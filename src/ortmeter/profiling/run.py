@@ -17,7 +17,7 @@ import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.profiling.graph import name_nodes
-from ortmeter.profiling.read import keep_runs, read_frames, with_domains
+from ortmeter.profiling.read import keep_runs, read_frames
 from ortmeter.profiling.record import Profile
 from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.loading import ModelLike, is_onnx_text, load_model, model_files
@@ -249,8 +249,9 @@ class _Pair:
     def read(self, name: str, repeat: int, warmup: int, latencies: Comparison | None) -> Profile:
         """Read what was recorded, once the sessions are closed."""
         ranks = self.recorded.ranks[: warmup + repeat]
-        events, others = (keep_runs(frame, ranks) for frame in read_frames(self.file)[:2])
         ran = load_model(self.optimized, external_folder=self.external_folder)
+        *frames, _ = read_frames(self.file, ran)
+        events, others = (keep_runs(frame, ranks) for frame in frames)
         overhead = None
         if latencies is not None:
             overhead = speedup(
@@ -259,7 +260,7 @@ class _Pair:
             )
         others = pd.concat([self.startup, others], ignore_index=True)
         return Profile(
-            with_domains(events, ran),
+            events,
             others.astype({"name": "category", "category": "category"}),
             model=ran,
             original=self.original,
@@ -293,7 +294,14 @@ def _open(
         "tf32": tf32,
     }
     options = {**settings, "custom_ops": tuple(custom_ops)}
-    source, original = _named(model)
+    path = None
+    if isinstance(model, str | os.PathLike) and not is_onnx_text(model):
+        path = Path(model)
+    loaded = load_model(model)
+    original = name_nodes(loaded)
+    # External data is beside the file: another file would not find it.
+    keeps_file = original is loaded or (path and len(model_files(path)) > 1)
+    source = model if keeps_file else original
     plain = make_session(source, profile=folder / "startup", **options)
     _, startup, _ = read_frames(plain.end_profiling(), has_runs=False)
     optimized = folder / "optimized.onnx"
@@ -311,7 +319,7 @@ def _open(
                         _Runner(recorded, f"{name}, with the profiler"),
                         startup,
                         optimized,
-                        Path(model).parent if _is_path(model) else None,  # type: ignore[arg-type]
+                        path and path.parent,
                         original,
                         {**settings, "provider": str(settings["provider"])},
                     )
@@ -320,20 +328,6 @@ def _open(
             # This closes the file, which some systems cannot delete otherwise.
             file = session.end_profiling()
         pair.file = file
-
-
-def _named(model: ModelLike) -> tuple[ModelLike, onnx.ModelProto]:
-    """Model for the sessions, and the same one with a name for each node."""
-    loaded = load_model(model)
-    named = name_nodes(loaded)
-    # External data is beside the file: another file would not find it.
-    if named is loaded or (_is_path(model) and len(model_files(model)) > 1):  # type: ignore[arg-type]
-        return model, named
-    return named, named
-
-
-def _is_path(model: ModelLike) -> bool:
-    return isinstance(model, str | os.PathLike) and not is_onnx_text(model)
 
 
 def _take_turns(pairs: Iterable[_Pair], repeat: int, warmup: int, *, overhead: bool) -> None:

@@ -17,16 +17,7 @@ from ortmeter.profiling.graph import GraphNode, find_nodes, find_origins
 
 #: ``cost(node, input_shapes, output_shapes, input_types, output_types)``, with None for an absent
 #: optional tensor, gives the operations and the bytes of one execution.
-CostFunction: TypeAlias = Callable[
-    [
-        onnx.NodeProto,
-        Sequence[tuple[int, ...] | None],
-        Sequence[tuple[int, ...] | None],
-        Sequence[str | None],
-        Sequence[str | None],
-    ],
-    tuple[float, float] | None,
-]
+CostFunction: TypeAlias = Callable[..., tuple[float, float] | None]
 _Shape: TypeAlias = tuple[int, ...]
 
 #: Columns that tell a node from another.
