@@ -1,4 +1,4 @@
-"""Tests of the kernels that move elements: shapes, slices, pads, indices, sequences."""
+"""What moves elements."""
 
 import math
 
@@ -10,7 +10,11 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator.kernels import RefusedError
 
 RNG = np.random.default_rng(0)
+
+
 X = RNG.standard_normal((5, 6, 7)).astype("f4")
+
+
 FAR = 2**62
 
 
@@ -39,6 +43,8 @@ SLICES = [
     ),
     case("Slice", 13, X, ints(5, 0), ints(0, 6), ints(0, 1), ints(-2, 3)),
 ]
+
+
 SHAPES = [
     case("Squeeze", 11, X[:1, :, :1], axes=[0, -1]),
     case("Squeeze", 11, X[:1, :, :1]),
@@ -65,6 +71,8 @@ SHAPES = [
     case("Tile", 13, X, ints(2, 1, 1)),
     case("Identity", 14, X),
 ]
+
+
 PARTS = [
     case("Concat", 4, X, X[:, :2], axis=1),
     case("Concat", 13, X, X[:0], axis=-3),
@@ -81,6 +89,8 @@ PARTS = [
     case("Trilu", 14, X, np.array(1)),
     case("Trilu", 14, X, np.array(-1), upper=0),
 ]
+
+
 PADS = [
     case("Pad", 10, X, pads=[1, 2, 0, 0, 1, 3], value=2.5),
     case("Pad", 10, X, pads=[1, 2, 0, 0, 1, 3], mode="reflect"),
@@ -92,7 +102,11 @@ PADS = [
     case("Pad", 18, X, ints(2, 1, 0, 1), None, ints(0, 2), mode="reflect"),
     case("Pad", 19, X, ints(6, 0, 3, 4, 1, 9), mode="wrap"),
 ]
+
+
 WHERE = ints(*RNG.integers(-5, 5, 5 * 6 * 7)).reshape(5, 6, 7)
+
+
 INDICES = [
     *(case("Gather", 13, X, ints(-5, 4, 0).reshape(3, 1), axis=axis) for axis in (0, 1, 2, -1)),
     case("Gather", 1, X, np.int32([0, 1])),
@@ -112,6 +126,8 @@ INDICES = [
     case("OneHot", 11, WHERE[0], ints(4), np.float32([0, 1]), axis=0),
     case("OneHot", 11, WHERE[0], ints(4), np.float32([0, 1]), axis=1),
 ]
+
+
 MADE = [
     case("Range", 11, np.float32(1), np.float32(2), np.float32(0.1)),
     case("Range", 11, np.int32(5), np.int32(-4), np.int32(-3)),
@@ -184,32 +200,6 @@ def test_ranges_of_halves_do_not_accumulate():
 def test_a_dimension_that_is_not_one_cannot_be_removed():
     with pytest.raises(InvalidArgumentError, match=r"axes \[0\].*size 1"):
         run_kernel(case("Squeeze", 13, X, ints(0)))
-
-
-def test_sequences():
-    one, two = np.float32([1]), np.float32([2, 3])
-    for called, expected in (
-        (case("SequenceConstruct", 11, one, two), [one, two]),
-        (case("SequenceEmpty", 11), []),
-        (case("SequenceInsert", 11, [one], two), [one, two]),
-        (case("SequenceInsert", 11, [one], two, np.array(-1)), [two, one]),
-        (case("SequenceErase", 11, [one, two], np.array(0)), [two]),
-        (case("SequenceErase", 11, [one, two]), [one]),
-        (case("SplitToSequence", 11, X, keepdims=0), list(X)),
-        (case("SplitToSequence", 11, X, np.array(2)), [X[:2], X[2:4], X[4:]]),
-        (case("SplitToSequence", 24, X, ints(4, 1)), [X[:4], X[4:]]),
-    ):
-        assert_same(expected, run_kernel(called)[0])
-    assert_same([two], run_kernel(case("SequenceAt", 11, [one, two], np.array(-1))))
-    assert_same([np.int64(2)], run_kernel(case("SequenceLength", 11, [one, two])))
-    joined = case("ConcatFromSequence", 11, [X, X], axis=-1, new_axis=1)
-    assert_same([np.stack([X, X], -1)], run_kernel(joined))
-
-
-def test_optionals():
-    for value, present in ((None, False), (X, True), ([X], True)):
-        assert_same([np.array(present)], run_kernel(case("OptionalHasElement", 18, value)))
-    assert_same([X], run_kernel(case("OptionalGetElement", 18, X)))
 
 
 def test_a_cache_is_written_in_place_of_each_sample():

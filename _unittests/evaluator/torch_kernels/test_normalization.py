@@ -1,4 +1,4 @@
-"""Tests of softmax, normalizations, products of matrices and quantization, opset by opset."""
+"""Softmax, normalizations and losses."""
 
 import ml_dtypes
 import numpy as np
@@ -11,10 +11,6 @@ RNG = np.random.default_rng(0)
 
 def floats(*shape, dtype="f4"):
     return RNG.standard_normal(shape).astype(dtype)
-
-
-def integers(dtype, low, high, *shape):
-    return RNG.integers(low, high, shape).astype(dtype)
 
 
 X = floats(2, 3, 4)
@@ -84,6 +80,8 @@ NORMALIZATIONS = [
     case("MeanVarianceNormalization", 13, floats(2, 3, 4, 5)),
     case("LpNormalization", 1, X, axis=1, p=2),
 ]
+
+
 BATCH = [floats(2, 3, 4, 5), floats(3), floats(3), floats(3), np.abs(floats(3))]
 
 
@@ -125,126 +123,6 @@ def test_batch_normalization_of_halves_by_statistics_in_float32():
     (expected,) = run_reference(case("BatchNormalization", 15, *exact))
     got = run_kernel(case("BatchNormalization", 15, x, scale, bias, *BATCH[3:]))
     assert_same([expected.astype(np.float16)], got)
-
-
-PRODUCTS = [
-    case("Gemm", 7, floats(3, 4), floats(4, 5), floats(5), alpha=0.5, beta=2.0),
-    case("Gemm", 11, floats(4, 3), floats(5, 4), transA=1, transB=1),
-    case("Gemm", 13, floats(3, 4), floats(4, 5), floats(3, 1)),
-    case("Gemm", 13, floats(3, 4), floats(4, 5), np.float32(2)),
-    case("Gemm", 13, floats(3, 4), floats(4, 5), alpha=0.25),
-    case("Gemm", 13, floats(0, 4), floats(4, 5), floats(5)),
-    case("MatMul", 9, floats(4), floats(4)),
-    case("MatMul", 13, floats(2, 1, 3, 4), floats(5, 4, 2)),
-    case("MatMul", 13, floats(3), floats(2, 3, 4)),
-    case("MatMul", 13, floats(3, 0), floats(0, 4)),
-    case("MatMul", 13, integers("i4", -9, 9, 3, 4), integers("i4", -9, 9, 4, 2)),
-    case("MatMulInteger", 10, *(integers("u1", 0, 255, 4, 4) for _ in "ab")),
-    case(
-        "MatMulInteger",
-        10,
-        integers("u1", 0, 255, 3, 4),
-        integers("i1", -99, 99, 4, 2),
-        np.uint8(3),
-        np.int8([-3, 5]),
-    ),
-    case("Einsum", 12, floats(2, 3, 4), floats(2, 4, 5), equation="bij, bjk -> bik"),
-    case("Einsum", 12, floats(3, 3), equation="ii->i"),
-    case("Einsum", 12, floats(2, 3, 4), equation="...j->..."),
-    case("Einsum", 12, floats(2, 3), floats(3, 4), equation="iB,Bj"),
-]
-
-
-@pytest.mark.parametrize("case", PRODUCTS, ids=str)
-def test_products(case):
-    assert_agrees(case, run_ort)
-
-
-def test_sums_of_products_past_float32():
-    """A product of int8 matrices is exact past 2**24, where float32 skips integers."""
-    x, y = np.full((1, 30001), 255, np.uint8), np.full((30001, 1), 255, np.uint8)
-    x[0, 0] = 1
-    got = run_kernel(case("MatMulInteger", 10, x, y))
-    assert_same([np.int32([[30000 * 255**2 + 255]])], got)
-
-
-BYTES = [("uint8", 0), ("int8", -99), ("uint16", 0), ("int16", -99)]
-
-
-@pytest.mark.parametrize(("dtype", "low"), BYTES)
-def test_quantization_by_tensor_axis_and_block(dtype, low):
-    x, stored = floats(3, 5) * 9, integers(dtype, low, 99, 3, 5)
-    for scale, zero, options in (
-        (np.float32(0.1), np.array(5, dtype), {}),
-        (np.float32([0.1, 0.2, 0.3]), integers(dtype, 0, 9, 3), {"axis": 0}),
-        (np.abs(floats(5)) + 0.1, integers(dtype, 0, 9, 5), {"axis": -1}),
-        (np.abs(floats(3, 3)) + 0.1, integers(dtype, 0, 9, 3, 3), {"axis": 1, "block_size": 2}),
-    ):
-        for op_type, given in (("QuantizeLinear", x), ("DequantizeLinear", stored)):
-            assert_agrees(case(op_type, 21, given, scale, zero, **options), run_reference)
-
-
-def test_quantization_rounds_to_even_and_saturates():
-    x = np.float32([0.5, 1.5, 2.5, -0.5, 1e9, -1e9, 3.5])
-    got = run_kernel(case("QuantizeLinear", 13, x, np.float32(1)))
-    assert_same([np.uint8([0, 2, 2, 0, 255, 0, 4])], got)
-
-
-def test_quantization_to_float8():
-    x = np.float32([0.1, 449, -1e9, 3.3])
-    zero = np.zeros((), ml_dtypes.float8_e4m3fn)
-    (got,) = run_kernel(case("QuantizeLinear", 19, x, np.float32(0.5), zero))
-    expected = np.clip(x / 0.5, -448, 448).astype(ml_dtypes.float8_e4m3fn)
-    assert_same([expected], [got], tolerance=0)
-    (back,) = run_kernel(case("DequantizeLinear", 19, got, np.float32(0.5), zero))
-    np.testing.assert_array_equal(back, expected.astype("f4") * 0.5)
-
-
-QUANTIZED = [
-    case("QuantizeLinear", 10, floats(3, 4) * 9, np.float32(0.1)),
-    case("DequantizeLinear", 13, integers("i4", -99, 99, 3, 4), np.float32([0.1, 0.2, 0.3, 0.4])),
-    case("DynamicQuantizeLinear", 11, floats(3, 4), n_outputs=3),
-    case("DynamicQuantizeLinear", 11, np.float32([1, 2, 3]), n_outputs=3),
-    case(
-        "ConvInteger",
-        10,
-        integers("u1", 0, 255, 1, 2, 5, 5),
-        integers("u1", 0, 255, 3, 2, 2, 2),
-        np.uint8(5),
-        np.uint8(9),
-        pads=[1, 1, 1, 1],
-    ),
-    case(
-        "QLinearConv",
-        10,
-        integers("u1", 0, 255, 1, 2, 5, 5),
-        np.float32(0.1),
-        np.uint8(100),
-        integers("u1", 0, 255, 3, 2, 2, 2),
-        np.float32([0.1, 0.2, 0.3]),
-        np.uint8([90, 100, 110]),
-        np.float32(2),
-        np.uint8(128),
-        integers("i4", -99, 99, 3),
-    ),
-    case(
-        "QLinearMatMul",
-        10,
-        integers("u1", 0, 255, 3, 4),
-        np.float32(0.1),
-        np.uint8(9),
-        integers("u1", 0, 255, 4, 2),
-        np.float32(0.2),
-        np.uint8(100),
-        np.float32(3),
-        np.uint8(110),
-    ),
-]
-
-
-@pytest.mark.parametrize("case", QUANTIZED, ids=str)
-def test_quantized_products(case):
-    assert_agrees(case, run_ort)
 
 
 SCORES, LABELS = floats(3, 4, 2), RNG.integers(0, 4, (3, 2))

@@ -7,8 +7,13 @@ import pytest
 from kernel_checks import assert_agrees, assert_same, case, run_kernel, run_ort, run_reference
 
 RNG = np.random.default_rng(0)
+
+
 X = RNG.standard_normal((2, 3, 4)).astype("f4")
+
+
 NO_AXES = np.zeros(0, np.int64)
+
 
 # Operator -> the reduction of |x| + 1 in float64; axes is a tuple.
 REDUCTIONS = {
@@ -23,6 +28,8 @@ REDUCTIONS = {
     "ReduceSum": lambda x, axes, keep: x.sum(axes, keepdims=keep),
     "ReduceSumSquare": lambda x, axes, keep: (x * x).sum(axes, keepdims=keep),
 }
+
+
 DTYPES = ["float16", "float32", "float64", "int32", "int64"]
 
 

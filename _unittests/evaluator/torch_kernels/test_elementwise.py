@@ -18,9 +18,17 @@ from kernel_checks import (
 )
 
 RNG = np.random.default_rng(0)
+
+
 SIGNED = ["int8", "int16", "int32", "int64"]
+
+
 UNSIGNED = ["uint8", "uint16", "uint32", "uint64"]
+
+
 FLOATS = ["float16", "float32", "float64"]
+
+
 EDGES = [-math.inf, -3, -1.5, -0.5, -0.0, 0.0, 0.5, 1, 2.5, 30, math.inf, math.nan]
 
 
@@ -159,6 +167,8 @@ def test_round_is_to_even_and_zeros_keep_their_sign():
 
 
 X = RNG.standard_normal((3, 4)).astype("f4")
+
+
 ACTIVATIONS = [
     case("Clip", 6, X, min=-0.5, max=0.25),
     case("Clip", 6, X, min=-0.5),
