@@ -11,6 +11,7 @@ import pandas as pd
 
 from ortmeter.sweep.comparison import (
     RunComparison,
+    group_by,
     make_coordinates,
     varying_names,
     varying_options,
@@ -81,12 +82,11 @@ def gather_claims(outcomes: Sequence[Outcome]) -> pd.DataFrame:
 
 def _by_question(outcome: Outcome) -> dict[_Question, list[Claim]]:
     """Gather the claims of a task, those of its answer among them, by what they are about."""
-    found: dict[_Question, list[Claim]] = {}
-    if record := outcome.record:
-        for claim in (*(record.answer.claims if record.answer else ()), *record.claims):
-            question = (outcome.task.page, claim.topic, claim.subject, claim.baseline)
-            found.setdefault(question, []).append(claim)
-    return found
+    record, page = outcome.record, outcome.task.page
+    if record is None:
+        return {}
+    claims = (*(record.answer.claims if record.answer else ()), *record.claims)
+    return group_by(claims, lambda claim: (page, claim.topic, claim.subject, claim.baseline))
 
 
 def _about(claim: Claim) -> str:
@@ -168,13 +168,8 @@ def _judge_tasks(outcomes: Iterable[Outcome]) -> Iterator[Claim]:
         ).about("tasks")
 
 
-def _by_pair(
-    comparisons: Iterable[RunComparison],
-) -> dict[tuple[str, str, str, str], list[RunComparison]]:
-    pairs: dict[tuple[str, str, str, str], list[RunComparison]] = {}
-    for c in comparisons:
-        pairs.setdefault((c.page, c.group, c.baseline, c.candidate), []).append(c)
-    return pairs
+def _by_pair(comparisons: Iterable[RunComparison]) -> dict[Any, list[RunComparison]]:
+    return group_by(comparisons, lambda c: (c.page, c.group, c.baseline, c.candidate))
 
 
 def _judge_candidates(comparisons: Sequence[RunComparison]) -> Iterator[Claim]:
@@ -204,14 +199,12 @@ def _places(
 
 
 def _count_verdicts(own: Sequence[RunComparison]) -> Claim:
-    ratios: dict[str, list[float]] = {}
-    for c in own:
-        ratios.setdefault(c.overall.verdict, []).append(c.overall.ratio or 1.0)
     values: dict[str, Any] = {"total": len(own)}
     parts = []
-    for verdict, found in ratios.items():
+    for verdict, found in group_by(own, lambda c: c.overall.verdict).items():
         low, high = f"{verdict}_low", f"{verdict}_high"
-        values |= {verdict: len(found), low: min(found), high: max(found)}
+        ratios = [c.overall.ratio or 1.0 for c in found]
+        values |= {verdict: len(found), low: min(ratios), high: max(ratios)}
         parts.append(f"{verdict} in {{{verdict}}} ({{{low}:.2f}} to {{{high}:.2f}})")
     return fact(f"of {{total}} cases, {', '.join(parts)}", **values)
 

@@ -4,10 +4,10 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ortmeter.dtypes import numpy_dtype
 from ortmeter.sweep.tasks import Outcome, Task
 from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.claims import Claim
+
+_T = TypeVar("_T")
+_K = TypeVar("_K")
 
 MACHINE = "machine"
 # The option of the pages for the type of elements, by its number in ONNX, and what is shown.
@@ -96,6 +99,14 @@ def make_coordinates(
         for name, value in (where or {}).items()
     }
     return {**options, **inside}
+
+
+def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
+    """Gather what has the same key, in the order of the items."""
+    groups: dict[_K, list[_T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def varying_names(places: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -213,10 +224,8 @@ class RunComparison:
     def runs_differ(self) -> bool | None:
         """Whether the intervals of two runs have no common point, None without intervals.
 
-        Notes
-        -----
-        Each interval alone misses what it estimates in less than 1 % of the cases. That two of them
-        do not meet is rarer still when the runs have one ratio: the test is conservative.
+        Each one misses what it estimates in less than 1 % of the cases. That two of them do not
+        meet is rarer still when the runs have one ratio: the test is conservative.
         """
         lows = [claim.low for claim in self.runs.values() if claim.low is not None]
         highs = [claim.high for claim in self.runs.values() if claim.high is not None]

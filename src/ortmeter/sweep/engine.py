@@ -9,7 +9,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.optional import import_optional
@@ -40,8 +40,8 @@ _logger = logging.getLogger(__name__)
 _LOOK_S = 2.0
 
 
-class Watcher(Protocol):
-    """Is told what happens."""
+class Watcher:
+    """Is told what happens; this one does nothing of it."""
 
     def begin(self, total: int, kept: int) -> None:
         """Begin: *kept* of the *total* tasks are done already."""
@@ -56,7 +56,7 @@ class Watcher(Protocol):
         """Finish, or stop."""
 
 
-class LineWatcher:
+class LineWatcher(Watcher):
     """One line for each task that ends.
 
     Parameters
@@ -78,24 +78,16 @@ class LineWatcher:
         self._total = self._ended = 0
 
     def begin(self, total: int, kept: int) -> None:
-        """Say what is done already."""
         self._total, self._ended = total, kept
         if kept:
             self._write(f"{kept} of {total} done already")
 
-    def started(self, task: Task, machine: str) -> None:
-        """Say nothing: a line when it ends is enough."""
-
     def ended(self, outcome: Outcome) -> None:
-        """Say what became of a task."""
         self._ended += 1
         self._write(f"[{self._ended}/{self._total}] {outcome}")
 
-    def close(self) -> None:
-        """Say nothing: the report follows."""
 
-
-class BarWatcher:
+class BarWatcher(Watcher):
     """A bar, with what is done, failed and running on each machine."""
 
     def __init__(self) -> None:
@@ -103,24 +95,20 @@ class BarWatcher:
         self._running: dict[str, str] = {}
 
     def begin(self, total: int, kept: int) -> None:
-        """Show the bar, in a terminal or a notebook."""
         self._bar = progress_bar("sweep", total=total)
         self._bar.update(kept)
 
     def started(self, task: Task, machine: str) -> None:
-        """Count a run of a machine."""
         self._leave(task)  # it starts again when its worker died
         self._running[task.key] = machine
         self._count(machine, "running")
 
     def ended(self, outcome: Outcome) -> None:
-        """Count what became of a task, where it ran or was last seen."""
         last_seen = self._leave(outcome.task)
         self._count(outcome.machine or last_seen, outcome.state)
         self._bar.update()
 
     def close(self) -> None:
-        """Remove the bar."""
         self._bar.close()
 
     @property

@@ -14,13 +14,13 @@ import pandas as pd
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.pages.rendering import Conclusion, as_html, as_text, freeze
 from ortmeter.plotting.sweep import sweep_plot
-from ortmeter.progress import progress_bar
 from ortmeter.sweep.claims import conclude, gather_claims
 from ortmeter.sweep.comparison import (
     MACHINE,
     Cell,
     RunComparison,
     compare_cell,
+    group_by,
     is_number,
     make_cells,
     make_coordinates,
@@ -275,12 +275,8 @@ class SweepResult:
         known = dict.fromkeys(name for cell in cells for name in cell.candidates)
         if baseline is not None and baseline not in known:
             raise InvalidArgumentError(f"baseline is {baseline!r}. Accepted: {', '.join(known)}")
-        comparisons: list[RunComparison] = []
-        with progress_bar("comparisons", total=len(cells)) as bar:
-            for cell in cells:
-                comparisons += compare_cell(cell, baseline)
-                bar.update()
-        return SweepReport(self.outcomes, tuple(cells), tuple(comparisons))
+        comparisons = tuple(c for cell in cells for c in compare_cell(cell, baseline))
+        return SweepReport(self.outcomes, tuple(cells), comparisons)
 
     def _in_state(self, state: str) -> tuple[Outcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.state == state)
@@ -293,14 +289,9 @@ class SweepResult:
         return str(self.report()._repr_html_())
 
 
-def _by_baseline(
-    comparisons: Iterable[RunComparison],
-) -> dict[tuple[str, str, str], list[RunComparison]]:
+def _by_baseline(comparisons: Iterable[RunComparison]) -> dict[Any, list[RunComparison]]:
     """Gather what a plot shows: a page, a group, one baseline."""
-    groups: dict[tuple[str, str, str], list[RunComparison]] = {}
-    for c in comparisons:
-        groups.setdefault((c.page, c.group, c.baseline), []).append(c)
-    return groups
+    return group_by(comparisons, lambda c: (c.page, c.group, c.baseline))
 
 
 def _draw(own: Sequence[RunComparison], x: str | None) -> "Figure":
@@ -315,13 +306,8 @@ def _draw(own: Sequence[RunComparison], x: str | None) -> "Figure":
 
 def _default_size(own: Sequence[RunComparison]) -> str | None:
     """Choose the size: the axis of the measurements, or the option with the most numbers."""
-    values: dict[str, set[Any]] = {}
-    for c in own:
-        for name in c.coordinates:
-            values.setdefault(name, set())
-    for name, found in values.items():
-        found.update(c.coordinates.get(name) for c in own)
-    names = list(values)
+    names = list(dict.fromkeys(name for c in own for name in c.coordinates))
+    values = {name: {c.coordinates.get(name) for c in own} for name in names}
     numeric = [n for n in names if len(values[n]) > 1 and all(map(is_number, values[n]))]
     inside = [name for name in numeric if names.index(name) > names.index(MACHINE)]
     return max(inside or numeric, key=lambda name: len(values[name]), default=None)
