@@ -33,7 +33,6 @@ from .plotting import (
 )
 from .profiling import (
     Profile,
-    check_profiles,
     merge_profiles,
     profile,
     profile_together,
@@ -102,7 +101,6 @@ __all__ = [
     "assert_close",
     "attribute",
     "bench",
-    "check_profiles",
     "decompose_einsum",
     "diff",
     "draw_model",

@@ -69,7 +69,6 @@ from ortmeter.pages import (
 from ortmeter.plotting import node_plot, operator_plot, profile_notes
 from ortmeter.profiling import (
     ProfileCheck,
-    check_profiles,
     find_headroom,
     merge_profiles,
     profile_together,
@@ -265,7 +264,7 @@ node_plot(ran, op=op, title=f"KMeans, time of each {op}, {provider.label}", capt
 # The nodes of both models side by side. They may be compared when their total says what the
 # latency says, without the profiler, in the same rounds.
 
-check = check_profiles(ran, profiles[LABELS])
+check = ran.compare(profiles[LABELS])
 merged = merge_profiles(ran, profiles[LABELS])
 SIDES = {"median_baseline": BOTH, "median_candidate": LABELS}
 sides = merged.set_index("label")[list(SIDES)].rename(columns=SIDES)

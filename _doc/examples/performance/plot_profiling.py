@@ -60,7 +60,6 @@ from ortmeter.pages import (
 from ortmeter.plotting import comparison_plot, operator_plot, profile_notes, timeline_figure
 from ortmeter.profiling import (
     ProfileCheck,
-    check_profiles,
     find_headroom,
     merge_profiles,
     profile_together,
@@ -264,7 +263,7 @@ timeline_figure(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=
 # Nodes may be compared when their total says what the latency says, without the profiler, in the
 # same rounds.
 
-check = check_profiles(before, after)
+check = before.compare(after)
 print(*check.claims, sep="\n")
 
 # %%
