@@ -55,10 +55,10 @@ def kernel(
     """
 
     def add(function: Function) -> Function:
-        guarded: Any = _guard(op_type, function)
         if options_of is not None:
-            guarded.__signature__ = _joined(function, options_of)
-        _register(op_type, since, until, guarded)
+            documented: Any = function
+            documented.__signature__ = _joined(function, options_of)
+        _register(op_type, since, until, _guard(op_type, function))
         return function
 
     return add
