@@ -1,11 +1,14 @@
 """Every command, end to end, as its users call it."""
 
+import contextlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -27,9 +30,11 @@ def models(tmp_path_factory):
     return folder
 
 
-def run(*arguments, **options):
-    command = [sys.executable, "-m", "ortmeter", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+def run(*arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(list(map(str, arguments)))
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def sections(report):
@@ -37,7 +42,8 @@ def sections(report):
 
 
 def test_env_tells_the_machine_and_why_a_provider_does_not_work():
-    done = run("env", "--json")
+    command = [sys.executable, "-m", "ortmeter", "env", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = sections(json.loads(done.stdout))
     assert {row["provider"] for row in found["Providers"][0]} == {"cpu", "cuda"}

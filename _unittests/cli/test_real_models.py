@@ -85,7 +85,8 @@ def control_flow(folder):
     return folder / "control_flow.onnx"
 
 
-MODELS = (transformer, convolutions, forest, quantized, control_flow)
+SLOW = [pytest.param(make, marks=pytest.mark.slow) for make in (transformer, convolutions)]
+MODELS = (*SLOW, forest, quantized, control_flow)
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda make: make.__name__)

@@ -72,11 +72,11 @@ def test_the_commit_is_the_one_of_our_checkout_only(monkeypatch, tmp_path):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-qm", "theirs", "--allow-empty"], check=True)
-    monkeypatch.setattr(module, "__file__", str(package / "environment.py"))
+    monkeypatch.setattr(module, "__file__", str(package / "runtime" / "environment.py"))
     assert module._git_commit() is None
     ours = tmp_path / "src" / "ortmeter"
     ours.mkdir(parents=True)
-    monkeypatch.setattr(module, "__file__", str(ours / "environment.py"))
+    monkeypatch.setattr(module, "__file__", str(ours / "runtime" / "environment.py"))
     assert len(module._git_commit()) == 12
 
 

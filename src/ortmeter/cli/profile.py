@@ -1,4 +1,4 @@
-"""The command that finds where the time of a model goes, and what was optimized."""
+"""Tell where the time of a model goes, and what was optimized."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path

@@ -236,7 +236,7 @@ def _precision_policy() -> dict[str, str]:
 
 
 def _git_commit() -> str | None:
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     root = _first_line("git", "-C", str(package), "rev-parse", "--show-toplevel")
     # Installed in an environment inside somebody else's checkout, the commit would be theirs.
     if not root or Path(root) / "src" / "ortmeter" != package:
