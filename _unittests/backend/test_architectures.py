@@ -12,7 +12,12 @@ from backend_models import ARCHITECTURES, BATCH, LENGTH, tensors
 
 from ortmeter.backend import LEVELS, OrtBackend, explain, session, weights
 
-CASES = [(name, how) for name, model in ARCHITECTURES.items() for how in model.attentions]
+#: Cases which run each time; the others are marked as slow.
+QUICK = {"llama-gqa-sdpa", "bert-eager"}
+CASES = [f"{name}-{how}" for name, model in ARCHITECTURES.items() for how in model.attentions]
+#: In float16, one architecture for each set of kernels.
+HALF = ["gpt2", "llama-gqa", "mixtral", "olmo", "qwen3", "gemma2", "gpt-neox", "bert"]
+HALF += ["t5-encoder", "clip-vision", "cnn"]
 FUSED = "default+onnxruntime"
 TOLERANCE = 1e-5
 
@@ -106,10 +111,15 @@ def assert_agreement(compiled):
         assert worst <= TOLERANCE, (level, worst)
 
 
-@pytest.fixture(scope="module", params=CASES, ids="-".join)
+def slow_but(names, quick):
+    """Parameters of which the quick ones alone are not marked."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.fixture(scope="module", params=slow_but(CASES, QUICK))
 def case(request):
     """One architecture with one attention: their names, and what was compiled."""
-    name, attention = request.param
+    name, _, attention = request.param.rpartition("-")
     model, inputs = ARCHITECTURES[name].build(attention)
     (compiled,) = compile_and_run(model, inputs)
     return name, attention, compiled
@@ -144,7 +154,8 @@ def test_the_expected_kernels_are_there_and_no_primitive_is_left(case):
     assert_kernels(compiled, EXPECTED.get(f"{name}-{attention}", EXPECTED[name]))
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HALF)
 def test_half_precision_is_as_close_to_the_truth_as_eager(name):
     """Float16 rounds the same intermediate results as eager, or fewer: fused ones are not rounded.
 
@@ -155,8 +166,7 @@ def test_half_precision_is_as_close_to_the_truth_as_eager(name):
     model, inputs = architecture.build(architecture.attentions[-1], layers=1)
     with torch.no_grad():
         truth = tensors(copy.deepcopy(model).double()(**in_type(torch.float64, inputs)))
-    # Bart looks for infinities in float16, which breaks its graph.
-    (compiled,) = compile_and_run(model.half(), in_type(torch.float16, inputs), fullgraph=False)
+    (compiled,) = compile_and_run(model.half(), in_type(torch.float16, inputs))
     of_eager = errors(truth, compiled.expected)
     for level, got in compiled.got.items():
         assert [x.dtype for x in got] == [x.dtype for x in compiled.expected]
@@ -169,8 +179,8 @@ def in_type(dtype, inputs):
     return {n: x.to(dtype) if x.is_floating_point() else x for n, x in inputs.items()}
 
 
-@pytest.mark.parametrize(("name", "expected"), ANY_LENGTH.items())
-def test_one_graph_serves_sequences_of_any_length(name, expected):
+@pytest.mark.parametrize("name", slow_but(ANY_LENGTH, {"gpt2"}))
+def test_one_graph_serves_sequences_of_any_length(name):
     architecture = ARCHITECTURES[name]
     model, inputs = architecture.build("eager")
     for value in inputs.values():
@@ -178,7 +188,7 @@ def test_one_graph_serves_sequences_of_any_length(name, expected):
     shorter = architecture.inputs(torch.Generator().manual_seed(2), LENGTH // 2 + 1)
     for compiled in compile_and_run(model, inputs, shorter, dynamic=None):
         assert_agreement(compiled)
-        assert_kernels(compiled, expected)
+        assert_kernels(compiled, ANY_LENGTH[name])
 
 
 def test_a_layer_of_llama_becomes_a_few_nodes():
@@ -189,19 +199,20 @@ def test_a_layer_of_llama_becomes_a_few_nodes():
     assert_agreement(compiled)
     nodes = [graph.node_count for (graph,) in compiled.graphs.values()]
     assert nodes[0] > 200
-    assert nodes[1:3] == [26, 14]
+    assert nodes[1:3] == [26, 15]
     (graph,) = compiled.graphs[FUSED]
     assert graph.operators == {
         "com.microsoft.FusedMatMul": 7,
         "com.microsoft.GroupQueryAttention": 1,
-        "com.microsoft.QuickGelu": 1,
         "com.microsoft.SkipSimplifiedLayerNormalization": 2,
         "Gather": 1,
-        "Mul": 1,
+        "Mul": 2,
+        "Sigmoid": 1,
         "RMSNormalization": 1,
     }
 
 
+@pytest.mark.slow
 def test_capped_scores_in_a_window_become_one_kernel():
     sizes = {"max_position_embeddings": 512, "use_cache": False}
     model, _ = ARCHITECTURES["gemma2"].build("eager", layers=1, **sizes)
@@ -212,6 +223,7 @@ def test_capped_scores_in_a_window_become_one_kernel():
     assert not PRIMITIVES & found.keys()
 
 
+@pytest.mark.slow
 def test_an_architecture_with_two_caches_is_explained():
     model, inputs = ARCHITECTURES["t5"].build("sdpa", layers=1)
     explanation = explain(lambda a, b: model(input_ids=a, decoder_input_ids=b), *inputs.values())
