@@ -30,6 +30,16 @@ class Pattern:
     cuda: tuple[str, ...] = ("float", "float16", "bfloat16")
     shared: frozenset[str] = frozenset()
 
+    @property
+    def provider(self):
+        """Where it is applied here: the kernels of a rule for CUDA exist on CPU as well."""
+        return "cpu" if self.cpu else "cuda"
+
+    @property
+    def elements(self):
+        """Element types there, of those that the CPU has."""
+        return self.cpu or SINGLE
+
 
 def angles(length, size):
     """Tables of a rotary embedding, cosines and sines, whose halves are equal."""
@@ -266,9 +276,9 @@ PATTERNS = {
     "mask of numbers": Pattern("CausalMask", MASK_REAL, ("Attention",)),
     "same shape": Pattern("SameShape", SAME_SHAPE, ("Transpose",), EVERY, EVERY, frozenset("R")),
     "linear": Pattern("TransposedWeight", LINEAR, ("FusedMatMul",), WIDE, EVERY),
-    "silu": Pattern("Silu", SILU, ("QuickGelu",), SINGLE, EVERY),
-    "scaled silu": Pattern("Silu", SCALED_SILU, ("QuickGelu",), SINGLE, EVERY),
-    "bias gelu": Pattern("BiasGelu", BIAS_GELU, ("BiasGelu",), SINGLE, EVERY),
+    "silu": Pattern("Silu", SILU, ("QuickGelu",), (), EVERY),
+    "scaled silu": Pattern("Silu", SCALED_SILU, ("QuickGelu",), (), EVERY),
+    "bias gelu": Pattern("BiasGelu", BIAS_GELU, ("BiasGelu",), (), EVERY),
     "group query": Pattern("GroupQuery", GROUP_QUERY, ("GroupQueryAttention",), cuda=HALF),
 }
 PATTERNS |= {name: Pattern(**fields) for name, fields in (PRODUCTS | ATTENTIONS).items()}

@@ -121,7 +121,7 @@ PRODUCTS = {
         "rule": "BiasFastGelu",
         "graph": BIAS_TANH_GELU,
         "operators": ("FastGelu",),
-        "cpu": _SINGLE,
+        "cpu": (),
         "cuda": _SINGLE + _HALF,
     },
     "scaled": _SCALED | {"graph": SCALED},

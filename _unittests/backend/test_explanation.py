@@ -2,13 +2,14 @@ import pytest
 import torch
 from torch import nn
 
-from ortmeter.backend import OrtBackend, UnsupportedGraphError, explain
+from ortmeter.backend import OrtBackend, UnsupportedGraphError, explain, explanation
+from ortmeter.backend.rules import RULES
 
 X = torch.arange(12.0).reshape(3, 4) / 12
 
 
 def model(x):
-    y = nn.functional.silu(x)
+    y = x @ x.t()
     torch._dynamo.graph_break()
     return torch.linalg.svdvals(y) + 1
 
@@ -17,7 +18,7 @@ def test_each_graph_is_explained():
     with pytest.warns(UserWarning, match=r"aten\._linalg_svd"):
         explanation = explain(model, X)
     first, second = explanation.graphs
-    assert first.compiled.fusions == {"Silu": 1}
+    assert first.compiled.fusions == {"TransposedWeight": 1}
     assert first.discrepancy.ulp <= 4
     assert second.compiled is None
     assert "aten._linalg_svd" in second.fallback.reason
@@ -28,9 +29,9 @@ def test_each_graph_is_explained():
     assert frame.exported_nodes.tolist()[0] == 2
     operators = explanation.operators()
     assert operators.before.to_dict() == {
-        (0, "Sigmoid"): 1,
-        (0, "Mul"): 1,
-        (0, "com.microsoft.QuickGelu"): 0,
+        (0, "Transpose"): 1,
+        (0, "MatMul"): 1,
+        (0, "com.microsoft.FusedMatMul"): 0,
     }
     assert operators.after.tolist() == [0, 0, 1]
     text = str(explanation)
@@ -77,3 +78,27 @@ def test_a_function_that_torch_runs_alone_has_no_graph():
     assert explanation.operators().empty
     assert "nothing to compute" in str(explanation)
     assert explanation.to_frame().runs_on.tolist() == ["torch"]
+
+
+def test_why_a_rule_does_not_apply_is_told():
+    def attend(q, k, v):
+        scores = torch.softmax(torch.tanh(q @ k.transpose(2, 3) / 50) * 50, -1)
+        return nn.functional.layer_norm(X.mean(0, keepdim=True) + X, (4,)).sum() + scores @ v
+
+    q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
+    explanation = explain(attend, q, k, v)
+    frame = explanation.refusals()
+    assert frame.reason.to_dict() == {
+        (0, "EagerAttention"): "the scores are capped, which the kernel does slowly",
+        (0, "SkipLayerNorm"): "the residual is broadcast",
+    }
+    assert frame.times.tolist() == [1, 1]
+    assert f"SkipLayerNorm not applied 1 times, at {frame['at'].iloc[1]} first" in str(explanation)
+
+
+def test_what_nobody_measured_is_told(monkeypatch):
+    """Rules of which only CUDA was judged, or no provider, are marked."""
+    backend = OrtBackend(fallback=False)
+    monkeypatch.setitem(RULES["Silu"].element_types, "cpu", RULES["Silu"].element_types["cuda"])
+    monkeypatch.setattr(explanation, "_UNMEASURED", {"Silu": frozenset({"cpu"})})
+    assert "never measured on cpu: Silu" in str(explain(nn.SiLU(), X, backend=backend))

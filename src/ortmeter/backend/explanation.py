@@ -10,10 +10,14 @@ from torch.fx import GraphModule
 
 from ortmeter.backend.ort_backend import OrtBackend
 from ortmeter.backend.record import CompiledGraph, Fallback
+from ortmeter.backend.rules import RULES, Refusal
 from ortmeter.discrepancy import Discrepancy, max_diff
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# The chains of the level +experimental are no rule.
+_UNMEASURED = {name: rule.unmeasured for name, rule in RULES.items()}
 
 __all__ = ["ExplainedGraph", "Explanation", "explain"]
 
@@ -56,7 +60,11 @@ class ExplainedGraph:
         lines = [
             f"before: {_counts(self.compiled.exported_operators)}",
             f"after: {_counts(self.compiled.operators)}",
+            *_reasons(self.compiled.refusals),
         ]
+        unmeasured = _unmeasured(self.compiled)
+        if unmeasured:
+            lines.append(f"never measured on {self.compiled.provider}: {', '.join(unmeasured)}")
         if self.discrepancy is not None:
             lines.append(f"against torch: {self.discrepancy.ulp_at_max:.3g} ulp of the largest")
         return "\n  ".join([str(self.compiled), *lines])
@@ -102,6 +110,19 @@ class Explanation:
         columns = ["graph", "operator", "before", "after"]
         return pd.DataFrame(rows, columns=columns).set_index(["graph", "operator"])
 
+    def refusals(self) -> "pd.DataFrame":
+        """One row per graph, rule and reason why it did not apply: ``times``, and where first."""
+        import pandas as pd
+
+        rows = [
+            {"graph": i, "rule": rule, "reason": reason, "times": len(results), "at": results[0]}
+            for i, graph in enumerate(self.graphs)
+            if graph.compiled is not None
+            for (rule, reason), results in _by_reason(graph.compiled.refusals).items()
+        ]
+        columns = ["graph", "rule", "reason", "times", "at"]
+        return pd.DataFrame(rows, columns=columns).set_index(["graph", "rule"])
+
     def __str__(self) -> str:
         graphs = [f"graph {i}: {graph}" for i, graph in enumerate(self.graphs)]
         return "\n".join([*graphs, f"model against torch: {self.discrepancy}"])
@@ -124,8 +145,8 @@ def explain(
     Returns
     -------
     Explanation
-        Per graph the operators before and after, the fusions, why torch runs it if it does, and
-        the error in ulp.
+        Per graph the operators before and after, the fusions, why a rule did not apply where its
+        pattern is, why torch runs it if it does, and the error in ulp.
 
     Raises
     ------
@@ -134,9 +155,11 @@ def explain(
 
     Examples
     --------
-    >>> explanation = explain(torch.nn.SiLU(), torch.ones(2, 3))
+    >>> explanation = explain(lambda x: x @ x.t(), torch.ones(2, 2))
     >>> explanation.operators().after.to_dict()
-    {(0, 'Sigmoid'): 0, (0, 'Mul'): 0, (0, 'com.microsoft.QuickGelu'): 1}
+    {(0, 'Transpose'): 0, (0, 'MatMul'): 0, (0, 'com.microsoft.FusedMatMul'): 1}
+    >>> print(explanation.refusals().reason.to_list())
+    []
     """
     chosen = backend or OrtBackend()
     compared: list[_Compared] = []
@@ -185,3 +208,23 @@ def _is_parameter(tensor: torch.Tensor) -> bool:
 
 def _counts(counts: "dict[str, int] | Any") -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+
+
+def _by_reason(refusals: Sequence[Refusal]) -> dict[tuple[str, str], list[str]]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for refusal in refusals:
+        found.setdefault((refusal.rule, refusal.reason), []).append(refusal.result)
+    return found
+
+
+def _reasons(refusals: Sequence[Refusal]) -> list[str]:
+    return [
+        f"{rule} not applied {len(results)} times, at {results[0]} first: {reason}"
+        for (rule, reason), results in _by_reason(refusals).items()
+    ]
+
+
+def _unmeasured(compiled: CompiledGraph) -> list[str]:
+    """Rules that were applied on a provider where nobody measured what they bring."""
+    provider = compiled.provider.partition(":")[0]
+    return [rule for rule in compiled.fusions if provider in _UNMEASURED.get(rule, ())]

@@ -13,25 +13,25 @@
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 import onnxscript.optimizer
 
 from ortmeter.backend.errors import quiet
 from ortmeter.backend.kernels.chains import ELEMENT_WISE, ChainRule, FusedChains
-from ortmeter.backend.rules import RULES, Rule
+from ortmeter.backend.rules import DEFAULT, ONNXRUNTIME, Refusal, Rule
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
 
 __all__ = ["LEVELS", "Level", "Optimized", "apply_level", "optimize_model", "parse_level"]
 
-#: Levels, from the least to the most, with the stages of rules that they go through.
-LEVELS = {
+#: Levels, from the least to the most, with the rules that they go through, in this order.
+LEVELS: dict[str, tuple[Rule | ChainRule, ...]] = {
     "none": (),
-    "default": ("default",),
-    "default+onnxruntime": ("default", "onnxruntime"),
-    "default+onnxruntime+experimental": ("default", "onnxruntime", "experimental"),
+    "default": DEFAULT,
+    "default+onnxruntime": (*DEFAULT, *ONNXRUNTIME),
+    "default+onnxruntime+experimental": (*DEFAULT, *ONNXRUNTIME, ELEMENT_WISE),
 }
 # Masks and tables of angles fold well below; big weights are inputs at this point.
 _FOLDING_LIMIT = 2**22
@@ -69,7 +69,7 @@ class Level:
                 f"Level {str(self)!r} is not known. Accepted: {', '.join(LEVELS)}, "
                 "each with -Rule to leave a rule out"
             )
-        known = [rule.name for rule in _rules(self.name)]
+        known = [rule.name for rule in LEVELS[self.name]]
         unknown = sorted(self.without.difference(known))
         if unknown:
             raise InvalidArgumentError(
@@ -80,14 +80,10 @@ class Level:
     @property
     def rules(self) -> tuple[Rule | ChainRule, ...]:
         """Rules of the level, in the order they are applied."""
-        return tuple(rule for rule in _rules(self.name) if rule.name not in self.without)
+        return tuple(rule for rule in LEVELS[self.name] if rule.name not in self.without)
 
     def __str__(self) -> str:
         return "".join([self.name, *(f"-{rule}" for rule in sorted(self.without))])
-
-
-def _rules(name: str) -> list[Rule | ChainRule]:
-    return [rule for rule in (*RULES.values(), ELEMENT_WISE) if rule.stage in LEVELS[name]]
 
 
 def parse_level(text: str) -> Level:
@@ -128,15 +124,19 @@ class Optimized:
     ----------
     fusions : dict of str to int
         How many times each rule was applied. Those that did not find their pattern are absent.
+    refusals : tuple of Refusal
+        Where the pattern of a rule is and the rule does not apply, and why.
     kernels : FusedChains
-        What became of the chains of element-wise operators.
+        What became of the chains of element-wise operators: ``kernels.library`` is what a session
+        takes as ``custom_ops``.
     """
 
-    fusions: dict[str, int]
-    kernels: FusedChains
+    fusions: dict[str, int] = field(default_factory=dict)
+    refusals: tuple[Refusal, ...] = ()
+    kernels: FusedChains = field(default_factory=FusedChains)
 
 
-def apply_level(model: ir.Model, level: Level, *, provider: str = "cpu") -> dict[str, int]:
+def optimize_model(model: ir.Model, level: Level, *, provider: str = "cpu") -> Optimized:
     """Optimise a model.
 
     Parameters
@@ -151,8 +151,8 @@ def apply_level(model: ir.Model, level: Level, *, provider: str = "cpu") -> dict
 
     Returns
     -------
-    dict of str to int
-        How many times each rule was applied. Those that did not find their pattern are absent.
+    Optimized
+        Counts of the rules, why they did not apply elsewhere, the library of compiled kernels.
 
     Raises
     ------
@@ -164,58 +164,46 @@ def apply_level(model: ir.Model, level: Level, *, provider: str = "cpu") -> dict
     KernelWarning
         Kernels cannot be compiled here.
 
-    See Also
-    --------
-    optimize_model : Gives the library of the compiled kernels too.
-
     Examples
     --------
     >>> from ortmeter.runtime.loading import load_model
     >>> text = '''<ir_version: 10, opset_import: ["": 23]>
-    ... g (float[2, 4] X) => (float[2, 4] Y) { S = Sigmoid(X)  Y = Mul(X, S) }'''
+    ... g (float[2, 4] X, float[1, 4] R, float[4] G) => (float[2, 4] Y) {
+    ...     T = Add(X, R)  Y = LayerNormalization(T, G) }'''
     >>> model = ir.from_proto(load_model(text))
-    >>> apply_level(model, parse_level("default+onnxruntime"))
-    {'Silu': 1}
-    >>> [node.op_type for node in model.graph]
-    ['QuickGelu']
-    """
-    return optimize_model(model, level, provider=provider).fusions
-
-
-def optimize_model(model: ir.Model, level: Level, *, provider: str = "cpu") -> Optimized:
-    """Optimise a model, and tell which library it needs.
-
-    Parameters
-    ----------
-    model, level, provider
-        As for :func:`apply_level`, which has the same errors and warnings.
-
-    Returns
-    -------
-    Optimized
-        Counts of the rules, and the library to give to a session as ``custom_ops``.
-
-    Examples
-    --------
-    >>> from ortmeter.runtime.loading import load_model
-    >>> text = '''<ir_version: 10, opset_import: ["": 23]>
-    ... g (float[2, 4] X) => (float[2, 4] Y) { S = Sigmoid(X)  Y = Mul(X, S) }'''
-    >>> model = ir.from_proto(load_model(text))
-    >>> optimize_model(model, parse_level("default")).kernels
-    FusedChains(count=0, library=None, reason='')
+    >>> print(*optimize_model(model, parse_level("default+onnxruntime")).refusals)
+    SkipLayerNorm at Y: the residual is broadcast
     """
     device = Provider.parse(provider)
     if not LEVELS[level.name]:
-        return Optimized({}, FusedChains())
+        return Optimized()
+    refusals: list[Refusal] = []
     rules = [rule for rule in level.rules if isinstance(rule, Rule)]
     with quiet():
         _simplify(model)
-        counts = {rule.name: rule.apply(model, device.name) for rule in rules}
+        counts = {rule.name: rule.apply(model, device.name, refusals) for rule in rules}
         _simplify(model)
     # After what ONNX Runtime has kernels for, and outside of what is quiet: it may warn.
     kernels = ELEMENT_WISE.apply(model, device) if ELEMENT_WISE in level.rules else FusedChains()
     counts[ELEMENT_WISE.name] = kernels.count
-    return Optimized({name: count for name, count in counts.items() if count}, kernels)
+    done = {name: count for name, count in counts.items() if count}
+    return Optimized(done, tuple(refusals), kernels)
+
+
+def apply_level(model: ir.Model, level: Level, *, provider: str = "cpu") -> dict[str, int]:
+    """Optimise a model; count how many times each rule was applied.
+
+    Parameters
+    ----------
+    model, level, provider
+        As for :func:`optimize_model`, which returns more.
+
+    Returns
+    -------
+    dict of str to int
+        Rules that did not find their pattern are absent.
+    """
+    return optimize_model(model, level, provider=provider).fusions
 
 
 def _simplify(model: ir.Model) -> None:

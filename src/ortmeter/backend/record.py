@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 
+from ortmeter.backend.rules.rule import Refusal
 from ortmeter.files import write_atomically
 from ortmeter.runtime.graphs import walk_nodes
 
@@ -52,6 +53,8 @@ class CompiledGraph:
         ``custom_ops``. None when it needs none.
     without_kernels : str
         Why the level ``+experimental`` gave what the level below gives; empty otherwise.
+    refusals : tuple of Refusal
+        Where the pattern of a rule is and the rule does not apply, and why.
     """
 
     model: onnx.ModelProto
@@ -69,6 +72,7 @@ class CompiledGraph:
     file: Path | None = None
     kernels: Path | None = None
     without_kernels: str = ""
+    refusals: tuple[Refusal, ...] = ()
 
     @property
     def operators(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ from ortmeter.backend.errors import UnsupportedGraphError
 from ortmeter.backend.export import ExportedGraph, example_value, export_graph
 from ortmeter.backend.levels import Level, optimize_model
 from ortmeter.backend.record import CompiledGraph, count_operators, dump_model, resident_bytes
-from ortmeter.backend.rules.merging import allow_copies
+from ortmeter.backend.rules.products import allow_copies
 from ortmeter.backend.weights import (
     WeightWatch,
     merge_weights,
@@ -251,6 +251,7 @@ def build_program(
         file=None if settings.dump is None else dump_model(light, settings.dump),
         kernels=optimized.kernels.library,
         without_kernels=optimized.kernels.reason,
+        refusals=optimized.refusals,
     )
     return Program(
         call,

@@ -1,21 +1,23 @@
-"""Attention of the standard, recognized in the products that eager attention computes."""
+"""Attention of the standard, recognized in the products of eager attention, and its masks."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
 
-from ortmeter.backend.rules.rule import BF16, F16, F32, Rule
+from ortmeter.backend.rules.indices import window
+from ortmeter.backend.rules.rule import F32, known, require
 from ortmeter.backend.rules.values import (
     SWAP,
+    Shape,
     copy_type,
     dimensions,
     from_operator,
+    producer,
     read_once,
     scalar,
 )
-
-__all__ = ["RULES", "EagerAttention", "Scores", "read_scores"]
 
 # Exchanges the positions and the features of the keys.
 _TRANSPOSED = (0, 1, 3, 2)
@@ -26,59 +28,47 @@ _MERGED = (0, 2, 3, 1)
 class EagerAttention:
     """``softmax(q @ transpose(k) [* scale] [+ mask]) @ v`` -> Attention.
 
-    Scores that are capped stay: on CPU the kernel takes longer to cap than the nodes do.
-
-    Parameters
-    ----------
-    widened : bool
-        Whether the weights of 16 bits are computed in 32 bits, as the kernel does.
+    Scores that are capped stay: on CPU the kernel takes longer to cap than the nodes do. When
+    *widened*, weights of 16 bits are computed in 32 bits, as the kernel does.
     """
 
     def __init__(self, *, widened: bool) -> None:
         self.widened = widened
 
     def pattern(self, op: Any, scores: Any, v: Any) -> Any:
-        """The axes are the batch, the heads, the positions and the features of a head."""
         wide = op.Cast(scores, to=int(F32)) if self.widened else scores
         weights = op.Softmax(wide, axis=-1)
-        narrow = op.Cast(weights, _allow_other_attributes=True) if self.widened else weights
-        return op.MatMul(narrow, v)
+        return op.MatMul(op.Cast(weights) if self.widened else weights, v)
 
     def rewrite(self, op: Any, *, scores: ir.Value, v: ir.Value) -> Any:
-        """Split the keys into heads again when the transposition was merged."""
-        found = read_scores(scores)
-        if found is None or found.scale <= 0 or found.softcap:
-            return None
+        found = known(read_scores(scores), "the scores are no scaled products by transposed keys")
+        require(not found.softcap, "the scores are capped, which the kernel does slowly")
+        require(found.scale > 0, f"the scale is {found.scale:g}: the kernel takes its root")
+        require(found.q.dtype == v.dtype, "queries and values have other types")
         queries, keys, values = (dimensions(x, rank=4) for x in (found.q, found.k, v))
-        if queries is None or keys is None or values is None or found.q.dtype != v.dtype:
-            return None
+        require(queries and keys and values, "heads are not split, or of no known shape")
+        assert queries is not None
+        assert keys is not None
+        assert values is not None
         if found.merged:
             keys = tuple(keys[axis] for axis in SWAP)
-        if not queries[:2] == keys[:2] == values[:2]:
-            return None
-        if found.mask and not _covers(dimensions(found.mask), (*queries[:3], keys[2])):
-            return None
-        k = _swapped(op, found.k, keys) if found.merged else found.k
+        require(queries[:2] == keys[:2] == values[:2], "keys or values are shared by the heads")
+        covers = not found.mask or _covers(dimensions(found.mask), (*queries[:3], keys[2]))
+        require(covers, "the mask is broadcast over queries or keys")
+        k = found.k
+        if found.merged:  # split the keys into heads again
+            k = op.Transpose(k, perm=SWAP)
+            copy_type(k, found.k, keys)
         inputs = (found.q, k, v, found.mask) if found.mask else (found.q, k, v)
         return op.Attention(*inputs, scale=found.scale)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What the scores of an attention are computed from.
+    """What the scores of an attention are computed from, by nodes whose results nobody else reads.
 
-    Parameters
-    ----------
-    q, k : onnx_ir.Value
-        Queries and keys.
-    merged : bool
-        Whether the transposition of the keys is merged with that of their split into heads.
-    scale : float
-        Factor of the products.
-    softcap : float
-        Bound of the scaled products, 0 for none.
-    mask : onnx_ir.Value, optional
-        What is added at the end.
+    When *merged*, the transposition of the keys is merged with that of their split into heads. The
+    bound of the scaled products, *softcap*, is 0 for none; the mask is added at the end.
     """
 
     q: ir.Value
@@ -90,18 +80,7 @@ class Scores:
 
 
 def read_scores(scores: ir.Value) -> Scores | None:
-    """Tell what scores are computed from, by nodes whose results nothing else reads.
-
-    Parameters
-    ----------
-    scores : onnx_ir.Value
-        What a softmax is applied to.
-
-    Returns
-    -------
-    Scores or None
-        None when they are no scores of an attention.
-    """
+    """Read what a softmax is applied to, if it is the scores of an attention."""
     for inner, mask in _operands(scores, "Add"):
         found = _capped(inner)
         if found is not None:
@@ -138,12 +117,12 @@ def _product(scores: ir.Value) -> Scores | None:
 
 
 def _inner(value: ir.Value | None, op_type: str) -> ir.Node | None:
-    """Give the node that computes a value which nothing else reads."""
+    """Find the node that computes a value which nothing else reads."""
     return from_operator(value, op_type) if value is not None and read_once(value) else None
 
 
 def _operands(value: ir.Value | None, op_type: str) -> list[tuple[ir.Value, ir.Value]]:
-    """Give the inputs of the node that computes a value, in both orders when it has no order."""
+    """List the inputs of the node that computes a value, in both orders when it has no order."""
     node = _inner(value, op_type)
     first, second = node.inputs if node else (None, None)
     if first is None or second is None:
@@ -152,14 +131,8 @@ def _operands(value: ir.Value | None, op_type: str) -> list[tuple[ir.Value, ir.V
     return both if op_type in {"Add", "Mul"} else both[:1]
 
 
-def _swapped(op: Any, value: ir.Value, shape: tuple[int | str, ...]) -> ir.Value:
-    swapped: ir.Value = op.Transpose(value, perm=SWAP)
-    copy_type(swapped, value, shape)
-    return swapped
-
-
-def _covers(mask: tuple[int | str, ...] | None, scores: tuple[int | str, ...]) -> bool:
-    """Tell whether a mask needs no broadcast but over the batch and the heads.
+def _covers(mask: Shape | None, scores: Shape) -> bool:
+    """Whether a mask needs no broadcast but over the batch and the heads.
 
     A mask with fewer columns than keys is padded by Attention, not broadcast.
     """
@@ -168,15 +141,87 @@ def _covers(mask: tuple[int | str, ...] | None, scores: tuple[int | str, ...]) -
     return all(dim in {1, size} for dim, size in zip(mask[-3::-1], scores[-3::-1], strict=False))
 
 
-_TYPES = {"cpu": frozenset({F32, F16}), "cuda": frozenset({F32, F16, BF16})}
+class CausalMask:
+    """A mask that hides the future, constant or computed -> the attribute ``is_causal``."""
 
-#: The rules of this family.
-RULES = (
-    Rule(
-        "EagerAttention",
-        "default",
-        tuple(EagerAttention(widened=widened) for widened in (False, True)),
-        _TYPES,
-        opset=23,
-    ),
-)
+    def pattern(self, op: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        return op.Attention(q, k, v, mask, _outputs=["y"])
+
+    def rewrite(
+        self, op: Any, *, q: ir.Value, k: ir.Value, v: ir.Value, mask: ir.Value, y: ir.Value
+    ) -> Any:
+        queries, keys = dimensions(q), dimensions(k)
+        require(queries and keys, "the shapes of queries and keys are not known")
+        length, shape = (queries or ())[-2], dimensions(mask) or ()
+        require(length == (keys or ())[-2], "there are not as many queries as keys")
+        require(shape[-2:] == (length, length), "the mask is no square of the positions")
+        seen = known(window(mask), "the mask is not known to hide the future, and nothing else")
+        whole = seen >= (length if isinstance(length, int) else math.inf)
+        require(whole, f"the mask is a window of {seen:g} keys")
+        options = dict(producer(y).attributes) | {"is_causal": ir.AttrInt64("is_causal", 1)}
+        result = op.Attention(q, k, v, **options)
+        copy_type(result, y)
+        return result
+
+
+class WindowMask:
+    """A window that is computed for each sequence -> computed from the length, for all of them.
+
+    Only Attention may read the mask, of truth values (And) or numbers (Where), which loses its
+    first axes.
+    """
+
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+
+    def pattern(self, op: Any, seen: Any, shown: Any, hidden: Any) -> Any:
+        inputs = (seen, shown, hidden) if self.operator == "Where" else (seen, shown)
+        return getattr(op, self.operator)(*inputs, _outputs=["mask"])
+
+    def rewrite(
+        self,
+        op: Any,
+        *,
+        mask: ir.Value,
+        shown: ir.Value,
+        hidden: ir.Value | None,
+        **_: ir.Value,
+    ) -> Any:
+        shape = dimensions(mask)
+        readers = mask.uses()
+        if not readers or not all(_reads_mask(*use) for use in readers):
+            return None
+        if shape is None or len(shape) <= len(("queries", "keys")):
+            return None
+        width = known(window(mask), "the mask is not known to show a window, and nothing else")
+        require(not math.isinf(width), "the mask shows all of the past: it is no window")
+        require(not mask.is_graph_output(), "the mask is an output")
+        length = known(_size(op, mask.graph, shape[-1]), "no input of the graph has this length")
+        row = op.Range(_number(op, 0), length, _number(op, 1))
+        before = op.Sub(op.Unsqueeze(row, op.Constant(value_ints=[1])), row)
+        first, last = op.Less(before, _number(op, int(width))), op.Less(_number(op, -1), before)
+        seen = op.And(first, last)
+        mask.shape = ir.Shape(shape[-2:])  # what replaces a result takes its shape
+        return seen if hidden is None else op.Where(seen, shown, hidden)
+
+
+def _reads_mask(node: ir.Node, rank: int) -> bool:
+    return node.op_identifier() == ("", "Attention", "") and rank == len(("q", "k", "v"))
+
+
+def _number(op: Any, number: int) -> ir.Value:
+    value: ir.Value = op.Constant(value_int=number)
+    return value
+
+
+def _size(op: Any, graph: ir.Graph | None, name: int | str) -> ir.Value | None:
+    """Read a dimension from an input of the graph, which is there before every node."""
+    if isinstance(name, int):
+        return _number(op, name)
+    for value in graph.inputs if graph else ():
+        shape = dimensions(value) or ()
+        if name in shape:
+            axis = shape.index(name)
+            size: ir.Value = op.Squeeze(op.Shape(value, start=axis, end=axis + 1))
+            return size
+    return None

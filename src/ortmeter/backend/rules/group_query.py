@@ -6,15 +6,16 @@ from typing import Any, cast
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.rules.affine import Affine
 from ortmeter.backend.rules.attention import read_scores
 from ortmeter.backend.rules.heads import before_repeat, before_split
-from ortmeter.backend.rules.indices import affine
-from ortmeter.backend.rules.masks import window
-from ortmeter.backend.rules.rule import BF16, F16, F32, MICROSOFT, Rule
-from ortmeter.backend.rules.values import SWAP, dimensions, from_operator, producer
-
-__all__ = ["RULES", "SHORTEST", "CappedGroupQuery", "GroupQuery"]
+from ortmeter.backend.rules.indices import Affine, affine, window
+from ortmeter.backend.rules.rule import MICROSOFT, known, optional, require
+from ortmeter.backend.rules.values import (
+    SWAP,
+    dimensions,
+    from_operator,
+    producer,
+)
 
 #: Shortest sequence that is worth it: below, Attention of the standard is faster on CPU.
 SHORTEST = 512
@@ -29,27 +30,15 @@ _POSITIONS = Affine(0, {-1: 1})
 class GroupQuery:
     """Attention of rotated queries and keys, causal or in a window -> GroupQueryAttention.
 
-    Parameters
-    ----------
-    masked : bool
-        Whether a mask hides the future, and what is too long before.
+    Queries and keys share their tables of angles; their heads are not split yet.
     """
 
-    def __init__(self, *, masked: bool) -> None:
-        self.masked = masked
-
-    def pattern(  # noqa: PLR0917 - the inputs of a pattern have positions
-        self, op: Any, q: Any, k: Any, v: Any, cos: Any, sin: Any, positions: Any, mask: Any
-    ) -> Any:
-        """Queries and keys share their tables of angles; their heads are not split yet."""
+    def pattern(self, op: Any, q: Any, k: Any, v: Any) -> Any:
         rotated = [
-            op.RotaryEmbedding(
-                x, cos, sin, positions, _allow_other_attributes=True, _outputs=[name]
-            )
+            op.RotaryEmbedding(x, _allow_other_inputs=True, _outputs=[name])
             for x, name in ((q, "rotated_q"), (k, "rotated_k"))
         ]
-        inputs = (*rotated, v, mask) if self.masked else (*rotated, v)
-        return op.Attention(*inputs, _outputs=["y"], _allow_other_attributes=True)
+        return op.Attention(*rotated, v, optional("mask"), _outputs=["y"])
 
     def rewrite(
         self,
@@ -62,10 +51,9 @@ class GroupQuery:
         y: ir.Value,
         **_: ir.Value,
     ) -> Any:
-        """Keep the scale and the cap of the scores."""
         options, seen = producer(y).attributes, _keys_seen(producer(y), mask)
         kept = {name: options[name] for name in ("scale", "softcap") if name in options}
-        return None if seen is None else _group_query(op, rotated_q, rotated_k, v, seen, **kept)
+        return _group_query(op, rotated_q, rotated_k, v, seen, **kept)
 
 
 class CappedGroupQuery:
@@ -75,54 +63,63 @@ class CappedGroupQuery:
     """
 
     def pattern(self, op: Any, scores: Any, v: Any, shape: Any) -> Any:
-        """Merge the heads after the attention."""
         heads = op.Transpose(op.MatMul(op.Softmax(scores, axis=-1), v), perm=SWAP)
-        return op.Reshape(heads, shape, _outputs=["merged"], _allow_other_attributes=True)
+        return op.Reshape(heads, shape, _outputs=["merged"])
 
     def rewrite(self, op: Any, *, scores: ir.Value, v: ir.Value, merged: ir.Value, **_: Any) -> Any:
-        """Read the heads before they were split, and repeated for the groups of queries."""
         found = read_scores(scores)
-        if found is None or found.scale <= 0 or not found.softcap or not found.mask or found.merged:
+        if found is None or not found.softcap:
             return None
+        require(found.scale > 0, "the scale is negative: the kernel takes its root")
+        require(not found.merged, "the keys are transposed while their heads are split")
+        mask = known(found.mask, "no mask hides the future")
         keys, values = before_repeat(found.k) or found.k, before_repeat(v) or v
-        split = [before_split(op, heads) for heads in (found.q, keys, values)]
-        if None in split:
-            return None
-        q, k, v = (pair[0] for pair in split if pair is not None)
-        result, mask = dimensions(merged, rank=3), dimensions(found.mask)
-        seen, length = window(found.mask), (dimensions(q) or ())[1]
-        if seen is None or result != dimensions(q) or mask is None or mask[-2:] != (length, length):
-            return None
-        if not isinstance(length, int) or _NARROW * seen > length:
-            return None
+        q, k, v = (before_split(op, heads)[0] for heads in (found.q, keys, values))
+        shape = known(dimensions(q, rank=3), "the shape of the queries is not known")
+        require(dimensions(merged, rank=3) == shape, "more than the heads is merged after")
+        length = shape[1]
+        square = (dimensions(mask) or ())[-2:] == (length, length)
+        require(square, "the mask is no square of the positions")
+        seen = known(window(mask), "the mask is not known to show a window, and nothing else")
+        narrow = isinstance(length, int) and _NARROW * seen <= length
+        require(narrow, f"a window of {seen:g} keys for {length} positions is not narrow enough")
         return _group_query(op, q, k, v, seen, scale=found.scale, softcap=found.softcap)
 
 
 def _group_query(
     op: Any, rotated_q: ir.Value, rotated_k: ir.Value, v: ir.Value, seen: float, **options: Any
-) -> ir.Value | None:
+) -> ir.Value:
     """Write the kernel: without a cache, the last key of a sequence is its last query."""
-    rotations = [from_operator(value, "RotaryEmbedding") for value in (rotated_q, rotated_k)]
-    if any(node is None or not _rotates_whole_heads(node) for node in rotations):
-        return None
-    (q, *tables), (k, *others) = (node.inputs for node in rotations if node is not None)
-    heads, kv_heads = (n.attributes.get_int("num_heads", 0) for n in rotations if n is not None)
+    rotations = []
+    for value in (rotated_q, rotated_k):
+        node = known(from_operator(value, "RotaryEmbedding"), "queries or keys are not rotated")
+        require(_rotates_whole_heads(node), "heads are rotated in pairs, in part or by rows")
+        rotations.append(node)
+    (q, *tables), (k, *others) = (node.inputs for node in rotations)
+    require(tables == others, "queries and keys have other angles")
+    q_heads, kv_heads = (node.attributes.get_int("num_heads", 0) for node in rotations)
     queries, keys = dimensions(q, rank=3), dimensions(k, rank=3)
-    if queries is None or keys is None or tables != others or not heads or q is None:
-        return None
-    batch, length, hidden = queries
-    if not isinstance(length, int) or not isinstance(hidden, int) or length < SHORTEST:
-        return None
-    if dimensions(v) != keys or keys[:2] != (batch, length) or hidden // heads % _HEAD_MULTIPLE:
-        return None
+    require(q and queries and keys and q_heads, "the heads are split, or of no known shape")
+    assert q is not None
+    batch, length, hidden = queries or ()
+    require(isinstance(length, int), "the length of the sequences is not known")
+    require(
+        int(length) >= SHORTEST,
+        f"{length} positions: below {SHORTEST}, Attention of the standard is faster",
+    )
+    same = keys is not None and dimensions(v) == keys and keys[:2] == (batch, length)
+    require(same, "there are not as many queries as keys and values")
+    require(
+        isinstance(hidden, int) and not hidden // q_heads % _HEAD_MULTIPLE,
+        f"the size of a head is no multiple of {_HEAD_MULTIPLE}",
+    )
     cos, sin, positions = tables
-    if affine(positions) != _POSITIONS:
-        return None
+    require(affine(positions) == _POSITIONS, "the positions are not known to be 0, 1, 2...")
     result, _, _ = op.GroupQueryAttention(
-        *(q, k, v, None, None, _last(op, q, length)),
+        *(q, k, v, None, None, _last(op, q, int(length))),
         op.Constant(value=ir.tensor(np.array(length, np.int32))),
         *(cos, sin),
-        num_heads=heads,
+        num_heads=q_heads,
         kv_num_heads=kv_heads,
         do_rotary=1,
         **({} if math.isinf(seen) else {"local_window_size": int(seen)}),
@@ -133,19 +130,23 @@ def _group_query(
     return cast("ir.Value", result)
 
 
-def _keys_seen(attention: ir.Node, mask: ir.Value | None) -> float | None:
-    """Tell how many keys a query sees, the last ones before it; infinity for all of them."""
+def _keys_seen(attention: ir.Node, mask: ir.Value | None) -> float:
+    """Count the keys that a query sees, the last ones before it; infinity for all of them."""
     causal = attention.attributes.get_int("is_causal", 0)
     if mask is None:
-        return math.inf if causal else None
-    shape, (length,) = dimensions(mask), (dimensions(attention.inputs[0]) or (None,) * 3)[-2:-1]
-    seen = window(mask) if shape is not None and shape[-2:] == (length, length) else None
-    narrow = seen is not None and isinstance(length, int) and seen < length
-    return seen if narrow and not causal else None
+        require(causal, "the future is seen")
+        return math.inf
+    require(not causal, "it is causal and has a mask")
+    length = (dimensions(attention.inputs[0]) or (None,) * 3)[-2]
+    square = (dimensions(mask) or ())[-2:] == (length, length)
+    require(square, "the mask is no square of the positions")
+    seen = known(window(mask), "the mask is not known to show a window, and nothing else")
+    require(isinstance(length, int) and seen < length, "the mask shows all of the past")
+    return seen
 
 
 def _last(op: Any, q: ir.Value, length: int) -> ir.Value:
-    """Give the position of the last key of every sequence."""
+    """Write the position of the last key of every sequence."""
     batch, *_ = dimensions(q) or ()
     last = ir.tensor(np.full(batch if isinstance(batch, int) else 1, length - 1, np.int32))
     constant: ir.Value = op.Constant(value=last)
@@ -153,22 +154,38 @@ def _last(op: Any, q: ir.Value, length: int) -> ir.Value:
 
 
 def _rotates_whole_heads(node: ir.Node) -> bool:
-    """Tell whether a rotation is that of the two halves of a head, at given positions."""
+    """Whether a rotation is that of the two halves of a head, at given positions."""
     options = ("interleaved", "rotary_embedding_dim")
     indexed = len(node.inputs) == len(("x", "cos", "sin", "positions"))
     return indexed and not any(node.attributes.get_int(name, 0) for name in options)
 
 
-_TYPES = {"cpu": frozenset({F32, F16}), "cuda": frozenset({F16, BF16})}
+class PackedGroupQuery:
+    """GroupQueryAttention of the three parts of a result -> of the result, left in one piece."""
 
-#: The rules of this family.
-RULES = (
-    Rule(
-        "GroupQuery",
-        "onnxruntime",
-        tuple(GroupQuery(masked=masked) for masked in (True, False)),
-        _TYPES,
-        opset=23,
-    ),
-    Rule("CappedGroupQuery", "onnxruntime", (CappedGroupQuery(),), _TYPES, opset=23),
-)
+    def pattern(self, op: Any, q: Any, k: Any, v: Any) -> Any:
+        return op.GroupQueryAttention(
+            *(q, k, v),
+            _domain=MICROSOFT,
+            _allow_other_inputs=True,
+            _outputs=["y", "keys", "values"],
+        )
+
+    def rewrite(
+        self, op: Any, *, q: ir.Value, k: ir.Value, v: ir.Value, y: ir.Value, **_: Any
+    ) -> Any:
+        split = from_operator(q, "Split")
+        if split is None:
+            return None
+        packed = known(dimensions(split.inputs[0], rank=3), "the shape of the whole is not known")
+        parts = tuple(split.outputs) == (q, k, v)
+        require(parts, "the parts are not queries, keys and values in this order")
+        last = split.attributes.get_int("axis", 0) in {-1, len(packed) - 1}
+        require(last, "the parts are not along the last axis")
+        rest = producer(y).inputs[3:]
+        return op.GroupQueryAttention(
+            *(split.inputs[0], None, None, *rest),
+            **producer(y).attributes,
+            _outputs=3,
+            _domain=MICROSOFT,
+        )

@@ -1,164 +1,153 @@
-"""Heads of an attention: repeated, normalized, rotated, or not split at all."""
+"""Heads of an attention: scaled, repeated, normalized, rotated, or not split at all.
 
-from collections.abc import Callable
+What splits, repeats or scales them may be used elsewhere: it is read, not removed.
+"""
+
 from typing import Any
 
 import onnx_ir as ir
 
-from ortmeter.backend.rules.rule import BF16, F16, F32, Fusion, Rule
+from ortmeter.backend.rules.rule import known, optional, require
 from ortmeter.backend.rules.values import (
     SWAP,
     copy_type,
     dimensions,
     from_operator,
+    input_of,
     producer,
+    scalar,
 )
-
-__all__ = [
-    "RULES",
-    "AttentionBeforeSplit",
-    "NormalizedHeads",
-    "RepeatedHeads",
-    "RotaryBeforeSplit",
-    "before_repeat",
-    "before_split",
-]
-
-_LAST = frozenset({-1, 3})
 
 
 class NormalizedHeads:
     """Normalization after the exchange of heads and positions -> before it.
 
-    Parameters
-    ----------
-    operator : {"RMSNormalization", "LayerNormalization"}
-        How each head is normalized.
-    shifted : bool
-        Whether a vector is added at the end.
+    What comes next may absorb the exchange.
     """
 
     def __init__(self, operator: str, *, shifted: bool) -> None:
         self.operator, self.shifted = operator, shifted
 
     def pattern(self, op: Any, heads: Any, scale: Any, shift: Any) -> Any:
-        """Normalize the features of each head."""
         vectors = (scale, shift) if self.shifted else (scale,)
-        swapped = op.Transpose(heads, perm=SWAP)
-        normalize = getattr(op, self.operator)
-        return normalize(swapped, *vectors, _outputs=["y"], _allow_other_attributes=True)
+        return getattr(op, self.operator)(op.Transpose(heads, perm=SWAP), *vectors, _outputs=["y"])
 
-    def rewrite(
-        self, op: Any, *, heads: ir.Value, scale: ir.Value, shift: ir.Value | None, y: ir.Value
-    ) -> Any:
-        """Let what comes next absorb the exchange; the vectors must be over the last axis."""
-        shape, options = dimensions(heads, rank=4), producer(y).attributes
-        vectors = (scale,) if shift is None else (scale, shift)
-        if shape is None or options.get_int("axis", -1) not in _LAST:
-            return None
-        if any(dimensions(vector) != shape[-1:] for vector in vectors):
-            return None
+    def rewrite(self, op: Any, *, heads: ir.Value, y: ir.Value, **_: ir.Value | None) -> Any:
+        shape = known(dimensions(heads, rank=4), "the shape of the heads is not known")
+        options, vectors = producer(y).attributes, producer(y).inputs[1:]
+        last = options.get_int("axis", -1) in {-1, 3}
+        require(last, "more than the features of a head are normalized")
+        features = all(dimensions(vector) == shape[-1:] for vector in vectors)
+        require(features, "scale or shift is no vector of the features")
         normalized = getattr(op, self.operator)(heads, *vectors, **options)
         copy_type(normalized, heads)
         return op.Transpose(normalized, perm=SWAP)
 
 
 class RotaryBeforeSplit:
-    """RotaryEmbedding after the split into heads -> before it, on ``(batch, length, hidden)``.
+    """RotaryEmbedding after the split into heads -> before it, where an attention may absorb it."""
 
-    Parameters
-    ----------
-    indexed : bool
-        Whether positions tell which rows of the tables are read.
-    """
-
-    def __init__(self, *, indexed: bool) -> None:
-        self.indexed = indexed
-
-    def pattern(self, op: Any, x: Any, cos: Any, sin: Any, positions: Any) -> Any:
-        """Rotate whole heads, or the first features of each."""
+    def pattern(self, op: Any, x: Any, cos: Any, sin: Any) -> Any:
         swapped = op.Transpose(x, perm=SWAP, _outputs=["swapped"])
-        tables = (cos, sin, positions) if self.indexed else (cos, sin)
-        return op.RotaryEmbedding(swapped, *tables, _outputs=["y"], _allow_other_attributes=True)
+        return op.RotaryEmbedding(swapped, cos, sin, optional("positions"), _outputs=["y"])
 
     def rewrite(
-        self,
-        op: Any,
-        *,
-        x: ir.Value,
-        swapped: ir.Value,
-        y: ir.Value,
-        positions: ir.Value | None,
-        **tables: ir.Value,
+        self, op: Any, *, x: ir.Value, swapped: ir.Value, y: ir.Value, **_: ir.Value | None
     ) -> Any:
-        """Leave the split after, where an attention may absorb it."""
-        found, shape = before_split(op, swapped), dimensions(x, rank=4)
-        if found is None or shape is None:
-            return None
-        source, heads = found
-        inputs = [tables["cos"], tables["sin"], *([positions] if positions else [])]
+        shape = known(dimensions(x, rank=4), "the shape of the heads is not known")
+        source, heads = before_split(op, swapped)
         options = dict(producer(y).attributes) | {"num_heads": ir.AttrInt64("num_heads", heads)}
-        rotated = op.RotaryEmbedding(source, *inputs, **options)
+        rotated = op.RotaryEmbedding(source, *producer(y).inputs[1:], **options)
         copy_type(rotated, source)
         split = op.Reshape(rotated, op.Constant(value_ints=[0, 0, heads, shape[3]]))
         copy_type(split, x)
         return op.Transpose(split, perm=SWAP)
 
 
-def before_split(op: Any, value: ir.Value) -> tuple[ir.Value, int] | None:
-    """Give what a value was before its last dimension was split into heads, and their number.
+def before_split(op: Any, value: ir.Value) -> tuple[ir.Value, int]:
+    """Find what a value was before its last dimension was split into heads, and their number.
 
-    Parameters
-    ----------
-    op : onnxscript tape
-        Writes the nodes: heads that something else than a Reshape gives are merged again.
-    value : onnx_ir.Value
-        Heads of shape ``(batch, heads, length, size)``.
-
-    Returns
-    -------
-    tuple of onnx_ir.Value and int, or None
-        A value of shape ``(batch, length, heads * size)``; None when heads and positions were not
-        exchanged, or the split is about the batch as well.
+    Heads that something else than a Reshape computes are merged again.
     """
-    transpose = from_operator(value, "Transpose", perm=SWAP)
-    split = transpose.inputs[0] if transpose else None
+    split = input_of(value, "Transpose", perm=SWAP)
     shape = dimensions(split, rank=4)
-    if split is None or shape is None:
-        return None
-    *first, heads, size = shape
-    if not isinstance(heads, int) or not isinstance(size, int):
-        return None
-    reshape = from_operator(split, "Reshape")
-    if reshape is None:
-        merged = op.Reshape(split, op.Constant(value_ints=[0, 0, heads * size]))
-        copy_type(merged, split, (*first, heads * size))
-        return merged, heads
-    source = reshape.inputs[0]
+    require(split and shape, "heads and positions were not exchanged")
+    assert split is not None
+    *first, heads, size = shape or ()
+    require(isinstance(heads, int) and isinstance(size, int), "the number of heads is not known")
+    source = input_of(split, "Reshape")
+    if source is None:
+        merged = op.Reshape(split, op.Constant(value_ints=[0, 0, int(heads) * int(size)]))
+        copy_type(merged, split, (*first, int(heads) * int(size)))
+        return merged, int(heads)
     before = dimensions(source, rank=3)
-    if source is None or before is None or before[:2] != tuple(first):
+    require(before and before[:2] == tuple(first), "the split into heads cuts the batch as well")
+    return source, int(heads)
+
+
+class AttentionOfHeads:
+    """Attention without a cache: the pattern of several fusions."""
+
+    def pattern(self, op: Any, q: Any, k: Any, v: Any) -> Any:
+        return op.Attention(q, k, v, optional("mask"), _outputs=["y"])
+
+
+class ScaledQueries(AttentionOfHeads):
+    """Attention of queries multiplied by a number -> of the queries, the scale being multiplied."""
+
+    def rewrite(self, op: Any, *, q: ir.Value, y: ir.Value, **_: ir.Value | None) -> Any:
+        product = from_operator(q, "Mul")
+        if product is None:
+            return None
+        left, right = product.inputs
+        queries, number = (left, right) if scalar(left) is None else (right, left)
+        factor = known(scalar(number), "the queries are not multiplied by one constant number")
+        shape = known(dimensions(q), "the shape of the queries is not known")
+        require(dimensions(queries) == shape, "the factor brings an axis")
+        require(factor > 0, f"the factor is {factor:g}: the kernel takes the root of the scale")
+        options = dict(producer(y).attributes)
+        given = known(options.get("scale"), "the scale is not written").as_float()
+        options["scale"] = ir.AttrFloat32("scale", given * factor)
+        return op.Attention(queries, *producer(y).inputs[1:], **options)
+
+
+class RepeatedHeads(AttentionOfHeads):
+    """Attention of keys and values repeated for groups of queries -> of those not repeated."""
+
+    def rewrite(
+        self, op: Any, *, q: ir.Value, k: ir.Value, v: ir.Value, y: ir.Value, **_: ir.Value | None
+    ) -> Any:
+        keys, values = before_repeat(k), before_repeat(v)
+        if keys is None and values is None:
+            return None
+        shapes = dimensions(keys, rank=4), dimensions(values)
+        require(keys and shapes[0] == shapes[1], "keys and values are not repeated in the same way")
+        return op.Attention(q, keys, values, *producer(y).inputs[3:], **producer(y).attributes)
+
+
+def before_repeat(value: ir.Value) -> ir.Value | None:
+    """Find what a value was before each of its heads was repeated: a new axis, then merged."""
+    expanded = input_of(value, "Reshape")
+    unsqueezed = input_of(expanded, "Expand")
+    source = input_of(unsqueezed, "Unsqueeze")
+    found = [dimensions(shaped) for shaped in (source, unsqueezed, expanded, value)]
+    before, one, many, merged = found
+    if before is None or one is None or many is None or merged is None:
         return None
-    return source, heads
+    batch, heads, *rest = before
+    if one != (batch, heads, 1, *rest) or many[:2] != (batch, heads) or many[3:] != tuple(rest):
+        return None
+    if not isinstance(heads, int) or not isinstance(many[2], int):
+        return None
+    return source if merged == (batch, heads * many[2], *rest) else None
 
 
-class RepeatedHeads:
-    """Attention of keys and values repeated for each group of queries -> of those not repeated.
+class AttentionBeforeSplit:
+    """Attention of split heads -> on ``(batch, length, hidden)``, without Reshape nor Transpose."""
 
-    What repeats them may be used elsewhere: it is read, not removed.
-
-    Parameters
-    ----------
-    masked : bool
-        Whether there is a mask.
-    """
-
-    def __init__(self, *, masked: bool) -> None:
-        self.masked = masked
-
-    def pattern(self, op: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
-        """The heads are split."""
-        inputs = (q, k, v, mask) if self.masked else (q, k, v)
-        return op.Attention(*inputs, _outputs=["y"], _allow_other_attributes=True)
+    def pattern(self, op: Any, q: Any, k: Any, v: Any, shape: Any) -> Any:
+        heads = op.Attention(q, k, v, optional("mask"), _outputs=["y"])
+        return op.Reshape(op.Transpose(heads, perm=SWAP), shape, _outputs=["merged"])
 
     def rewrite(
         self,
@@ -167,108 +156,15 @@ class RepeatedHeads:
         q: ir.Value,
         k: ir.Value,
         v: ir.Value,
-        mask: ir.Value | None,
-        y: ir.Value,
-    ) -> Any:
-        """Keys and values have the same heads."""
-        keys, values = before_repeat(k), before_repeat(v)
-        if keys is None or values is None or dimensions(keys, rank=4) != dimensions(values):
-            return None
-        inputs = (q, keys, values) if mask is None else (q, keys, values, mask)
-        return op.Attention(*inputs, **producer(y).attributes)
-
-
-def before_repeat(value: ir.Value) -> ir.Value | None:
-    """Give what a value was before each of its heads was repeated: a new axis, then merged.
-
-    Parameters
-    ----------
-    value : onnx_ir.Value
-        Heads of shape ``(batch, heads, length, size)``.
-
-    Returns
-    -------
-    onnx_ir.Value or None
-        None when they are not repeated, or not one by one.
-    """
-    reshape = from_operator(value, "Reshape")
-    expand = from_operator(reshape.inputs[0], "Expand") if reshape else None
-    unsqueeze = from_operator(expand.inputs[0], "Unsqueeze") if expand else None
-    if expand is None or unsqueeze is None or unsqueeze.inputs[0] is None:
-        return None
-    shapes = (unsqueeze.inputs[0], unsqueeze.outputs[0], expand.outputs[0], value)
-    before, one, many, merged = (dimensions(shaped) for shaped in shapes)
-    if before is None or one is None or many is None or merged is None:
-        return None
-    batch, heads, *rest = before
-    if one != (batch, heads, 1, *rest) or many[:2] != (batch, heads) or many[3:] != tuple(rest):
-        return None
-    if not isinstance(heads, int) or not isinstance(many[2], int):
-        return None
-    return unsqueeze.inputs[0] if merged == (batch, heads * many[2], *rest) else None
-
-
-class AttentionBeforeSplit:
-    """Attention of split heads -> on ``(batch, length, hidden)``, without Reshape nor Transpose.
-
-    What splits the inputs may be used elsewhere: it is read, not removed.
-
-    Parameters
-    ----------
-    masked : bool
-        Whether there is a mask.
-    """
-
-    def __init__(self, *, masked: bool) -> None:
-        self.masked = masked
-
-    def pattern(  # noqa: PLR0917 - the inputs of a pattern have positions
-        self, op: Any, q: Any, k: Any, v: Any, mask: Any, shape: Any
-    ) -> Any:
-        """Merge the heads after the attention."""
-        inputs = (q, k, v, mask) if self.masked else (q, k, v)
-        y = op.Attention(*inputs, _outputs=["y"], _allow_other_attributes=True)
-        heads = op.Transpose(y, perm=SWAP)
-        return op.Reshape(heads, shape, _outputs=["merged"], _allow_other_attributes=True)
-
-    def rewrite(
-        self,
-        op: Any,
-        *,
-        mask: ir.Value | None,
         y: ir.Value,
         merged: ir.Value,
-        **inputs: ir.Value,
+        **_: ir.Value | None,
     ) -> Any:
-        """Tell the kernel how many heads there are."""
-        split = [before_split(op, inputs[name]) for name in "qkv"]
-        heads, result = dimensions(y, rank=4), dimensions(merged, rank=3)
-        if None in split or heads is None or result is None or result[:2] != heads[::2][:2]:
-            return None
-        (q, q_heads), (k, kv_heads), (v, _) = (found for found in split if found is not None)
+        heads = known(dimensions(y, rank=4), "the shape of the heads is not known")
+        result = dimensions(merged, rank=3)
+        require(result and result[:2] == heads[::2][:2], "more than the heads is merged after")
+        split = [before_split(op, x) for x in (q, k, v)]
         options = dict(producer(y).attributes)
-        options["q_num_heads"] = ir.AttrInt64("q_num_heads", q_heads)
-        options["kv_num_heads"] = ir.AttrInt64("kv_num_heads", kv_heads)
-        return op.Attention(*((q, k, v) if mask is None else (q, k, v, mask)), **options)
-
-
-def _with_or_without(option: str, fusion: Callable[..., Fusion]) -> tuple[Fusion, ...]:
-    return tuple(fusion(**{option: value}) for value in (True, False))
-
-
-_NORMALIZED = (
-    NormalizedHeads("RMSNormalization", shifted=False),
-    NormalizedHeads("LayerNormalization", shifted=True),
-)
-_TYPES = {"cpu": frozenset({F32, F16}), "cuda": frozenset({F32, F16, BF16})}
-
-#: The rules of this family.
-RULES = tuple(
-    Rule(name, "default", fusions, _TYPES, opset=23)
-    for name, fusions in {
-        "NormalizedHeads": _NORMALIZED,
-        "RotaryBeforeSplit": _with_or_without("indexed", RotaryBeforeSplit),
-        "RepeatedHeads": _with_or_without("masked", RepeatedHeads),
-        "AttentionBeforeSplit": _with_or_without("masked", AttentionBeforeSplit),
-    }.items()
-)
+        for name, (_source, number) in zip(("q_num_heads", "kv_num_heads"), split, strict=False):
+            options[name] = ir.AttrInt64(name, number)
+        return op.Attention(*(x for x, _ in split), *producer(y).inputs[3:], **options)

@@ -1,42 +1,68 @@
-"""Integers as functions of the indices of their elements, whatever the sizes.
+"""Integers as functions of the indices of their elements, whatever the sizes; windows of masks.
 
 Masks and positions of a graph whose sizes vary are computed, often by many nodes. What is found
 here is proved, operator by operator: it holds in every run. Truth values are 0 and 1.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.rules.affine import Affine, broadcast
-from ortmeter.backend.rules.values import constant, dimensions, from_operator, scalar
-
-__all__ = ["affine", "difference", "integers"]
+from ortmeter.backend.rules.values import constant, dimensions, from_operator, integers, scalar
+from ortmeter.dtypes import float_info
+from ortmeter.errors import InvalidArgumentError
 
 _EXACT = frozenset({ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64})
 
 
-def affine(value: ir.Value | None) -> Affine | None:
-    """Give the elements of an array of integers as a function of their indices.
+@dataclass(frozen=True)
+class Affine:
+    """``offset + sum(slope * index)``, the element of an array at given indices.
 
-    Parameters
-    ----------
-    value : onnx_ir.Value, optional
-        A value of a graph, None for an absent input.
-
-    Returns
-    -------
-    Affine or None
-        None when it is not known to be one.
-
-    Examples
-    --------
-    >>> grid = ir.tensor(np.arange(6).reshape(2, 3))
-    >>> affine(ir.Value(name="grid", const_value=grid))
-    Affine(offset=0, slopes={-2: 3, -1: 1})
+    Slopes are by axis, -1 is the last one; none of them is zero.
     """
+
+    offset: int
+    slopes: Mapping[int, int] = field(default_factory=dict)
+
+    def plus(self, other: "Affine", factor: int = 1) -> "Affine":
+        """Add another one, times a factor."""
+        slopes = dict(self.slopes)
+        for axis, slope in other.slopes.items():
+            slopes[axis] = slopes.get(axis, 0) + factor * slope
+        kept = {axis: slope for axis, slope in slopes.items() if slope}
+        return Affine(self.offset + factor * other.offset, kept)
+
+    def at(self, axis: int, index: int) -> "Affine":
+        """Fix an index."""
+        others = {a: slope for a, slope in self.slopes.items() if a != axis}
+        return Affine(self.offset + index * self.slopes.get(axis, 0), others)
+
+    def moved(self, axes: Mapping[int, int]) -> "Affine":
+        """Renumber the axes."""
+        return Affine(self.offset, {axes[axis]: slope for axis, slope in self.slopes.items()})
+
+
+def broadcast(
+    found: Affine | None, own: Sequence[Any] | None, shape: Sequence[Any] | None
+) -> Affine | None:
+    """Read an array as if it had a larger shape: an axis that matters must keep its size.
+
+    Two dimensions are equal when their names are.
+    """
+    if found is None or not found.slopes:
+        return found
+    if own is None or shape is None or len(shape) < len(own):
+        return None
+    return found if all(own[axis] == shape[axis] for axis in found.slopes) else None
+
+
+def affine(value: ir.Value | None) -> Affine | None:
+    """Read the elements of an array of integers as a function of their indices, if they are one."""
     array = constant(value)
     if array is not None:
         return _affine_array(array)
@@ -80,24 +106,7 @@ def _sum(node: ir.Node, factor: int) -> Affine | None:
 
 
 def difference(node: ir.Node) -> Affine | None:
-    """Give the first input of a node minus the second one, both broadcast to its result.
-
-    Parameters
-    ----------
-    node : onnx_ir.Node
-        A node with two inputs of integers.
-
-    Returns
-    -------
-    Affine or None
-        None when one of them is not known.
-
-    Examples
-    --------
-    >>> inputs = [ir.Value(name=str(i), const_value=ir.tensor(i)) for i in (3, 5)]
-    >>> difference(ir.Node("", "Less", inputs))
-    Affine(offset=-2, slopes={})
-    """
+    """Read the first input of a node minus the second one, both broadcast to its result."""
     return _sum(node, -1)
 
 
@@ -118,35 +127,11 @@ def _expand(node: ir.Node) -> Affine | None:
 
 
 def _shape_asked(value: ir.Value | None) -> Sequence[Any] | None:
-    """Give the dimensions that a shape holds, when it is that of another value."""
+    """Read the dimensions that a shape holds, when it is that of another value."""
     shape = from_operator(value, "Shape")
     if shape is None or "end" in shape.attributes or shape.attributes.get_int("start", 0) != 0:
         return None
     return dimensions(shape.inputs[0])
-
-
-def integers(value: ir.Value | None) -> list[int] | None:
-    """Give the numbers of a constant vector of integers.
-
-    Parameters
-    ----------
-    value : onnx_ir.Value, optional
-        A value of a graph, None for an absent input.
-
-    Returns
-    -------
-    list of int or None
-        None when it is not constant, or has another rank or type.
-
-    Examples
-    --------
-    >>> integers(ir.Value(name="axes", const_value=ir.tensor([1, 2])))
-    [1, 2]
-    """
-    array = constant(value)
-    if array is None or array.ndim != 1 or array.dtype.kind not in "iu":
-        return None
-    return [int(number) for number in array]
 
 
 def _rank(value: ir.Value | None) -> int | None:
@@ -268,3 +253,113 @@ _OPERATORS: Mapping[str, Callable[[ir.Node], Affine | None]] = {
     "Sub": difference,
     "Unsqueeze": _unsqueeze,
 }
+
+
+# Mask of keys that are not after the query.
+_NOT_AFTER = {-2: 1, -1: -1}
+# Mask of keys that are not too long before the query.
+_NOT_LONG_BEFORE = {-2: -1, -1: 1}
+# Holds everywhere.
+_ALWAYS = Affine(0)
+# True where these inputs are, the first ones.
+_EACH_HOLDS = {"And": 2, "Expand": 1}
+# a <op> b is sign * (a - b) + offset >= 0, for integers.
+_COMPARISONS = {
+    "GreaterOrEqual": (1, 0),
+    "Greater": (1, -1),
+    "LessOrEqual": (-1, 0),
+    "Less": (-1, -1),
+}
+
+
+def window(mask: ir.Value) -> float | None:
+    """Count the keys that a mask shows to each query: itself and those just before.
+
+    Its last axes are the queries and the keys, as many of each. Infinite when all of the past is
+    seen, whatever the length; None when the mask is not known to hide nothing else.
+    """
+    array = constant(mask)
+    if array is not None:
+        visible = _visible(array)
+        return None if visible is None else _band(visible)
+    choice = from_operator(mask, "Where")
+    if choice is not None:
+        condition, shown, hidden = choice.inputs
+        same = _is_added(shown, visible=True) and _is_added(hidden, visible=False)
+        return _proved_window(condition, dimensions(mask)) if same else None
+    return _proved_window(mask, dimensions(mask))
+
+
+def _visible(mask: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """Read what a constant mask shows; None when it is no mask, a bias for instance."""
+    if mask.dtype == np.bool_:
+        return mask
+    try:
+        hidden = mask <= float_info(mask.dtype).min / 2
+    except InvalidArgumentError:
+        return None
+    visible: np.ndarray[Any, Any] = mask == 0
+    return visible if bool((visible != hidden).all()) else None
+
+
+def _is_added(number: ir.Value | None, *, visible: bool) -> bool:
+    """Whether a constant shows every key, or hides every one."""
+    array = constant(number)
+    shown = None if array is None else _visible(array)
+    return shown is not None and bool((shown == visible).all())
+
+
+def _band(visible: np.ndarray[Any, Any]) -> int | None:
+    """Width of the band below the diagonal, when there is nothing else."""
+    length = visible.shape[-1]
+    if visible.ndim <= 1 or visible.shape[-2] != length or not length:
+        return None
+    width = int(visible.reshape(-1, length)[-1].sum())
+    band = np.tri(length, dtype=bool) & ~np.tri(length, k=-width, dtype=bool)
+    return width if width and bool((visible == band).all()) else None
+
+
+def _proved_window(truth: ir.Value | None, shape: Sequence[Any] | None) -> float | None:
+    conditions = _conditions(truth, shape)
+    if conditions is None:
+        return None
+    if any(c.slopes not in (_NOT_AFTER, _NOT_LONG_BEFORE) for c in conditions if c != _ALWAYS):
+        return None
+    after = min((c.offset for c in conditions if c.slopes == _NOT_AFTER), default=None)
+    before = min((c.offset for c in conditions if c.slopes == _NOT_LONG_BEFORE), default=math.inf)
+    return before + 1 if after == 0 and before >= 0 else None
+
+
+def _conditions(truth: ir.Value | None, shape: Sequence[Any] | None) -> list[Affine] | None:
+    """List what must be positive or zero for an element to be true, read over a larger shape."""
+    own = _own_conditions(truth)
+    found = [broadcast(c, dimensions(truth), shape) for c in own or ()]
+    return None if own is None or None in found else [c for c in found if c is not None]
+
+
+def _own_conditions(truth: ir.Value | None) -> list[Affine] | None:
+    array, known = constant(truth), affine(truth)
+    if known is not None and not known.slopes:
+        return [_ALWAYS] if known.offset else None
+    if array is not None:
+        return _conditions_of_band(array)
+    node = None if truth is None else truth.producer()
+    if node is None or node.domain:
+        return None
+    if node.op_type in _COMPARISONS:
+        gap, (sign, offset) = difference(node), _COMPARISONS[node.op_type]
+        return None if gap is None else [Affine(offset).plus(gap, sign)]
+    if node.op_type not in _EACH_HOLDS:
+        return None
+    shape = dimensions(node.outputs[0])
+    each = [_conditions(node.inputs[i], shape) for i in range(_EACH_HOLDS[node.op_type])]
+    return None if None in each else [c for found in each for c in found or ()]
+
+
+def _conditions_of_band(visible: np.ndarray[Any, Any]) -> list[Affine] | None:
+    width = _band(visible) if visible.dtype == np.bool_ else None
+    if width is None:
+        return None
+    past = Affine(0, _NOT_AFTER)
+    whole = width == visible.shape[-1]
+    return [past] if whole else [past, Affine(width - 1, _NOT_LONG_BEFORE)]

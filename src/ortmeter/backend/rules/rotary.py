@@ -5,45 +5,45 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.rules.rule import BF16, F16, F32, F64, Rule
+from ortmeter.backend.rules.rule import Refused, known, require
 from ortmeter.backend.rules.values import (
     constant,
     copy_type,
     depends_on,
     dimensions,
     from_operator,
+    input_of,
+    integers,
     producer,
     readers_beside,
     scalar,
+    sizes,
 )
 
-__all__ = ["RULES", "HalfTable", "Rotary"]
+_HEADS = 4
 
 
 class HalfTable:
     """A function of each element of ``concat(x, x)`` -> of *x*, concatenated after.
 
-    Parameters
-    ----------
-    operator : {"Cos", "Sin", "Cast", "Mul"}
-        The function; a product has a factor that is one number.
+    Others may read the table. A product has a factor that is one number. It is for the rules that
+    look for a table made of two halves.
     """
 
     def __init__(self, operator: str) -> None:
         self.operator = operator
 
     def pattern(self, op: Any, table: Any, factor: Any) -> Any:
-        """Others may read the table."""
         inputs = (table, factor) if self.operator == "Mul" else (table,)
-        return getattr(op, self.operator)(*inputs, _outputs=["y"], _allow_other_attributes=True)
+        return getattr(op, self.operator)(*inputs, _outputs=["y"])
 
     def rewrite(self, op: Any, *, table: ir.Value, y: ir.Value, factor: ir.Value | None) -> Any:
-        """Compute one half, for the rules that look for a table made of two."""
-        half, shape = _half(table), dimensions(y)
-        if half is None or shape is None or (factor is not None and scalar(factor) is None):
+        half = _half(table)
+        if half is None:
             return None
-        if len(shape) != len(dimensions(half) or ()):  # the factor brings an axis
-            return None
+        shape = known(dimensions(y), "the shape of the table is not known")
+        require(factor is None or scalar(factor) is not None, "the factor is not one number")
+        require(len(shape) == len(dimensions(half) or ()), "the factor brings an axis")
         inputs = (half,) if factor is None else (half, factor)
         result = getattr(op, self.operator)(*inputs, **producer(y).attributes)
         copy_type(result, y, dimensions(half))
@@ -51,7 +51,7 @@ class HalfTable:
 
 
 def _half(table: ir.Value | None) -> ir.Value | None:
-    """Give what both halves of a table are, along its last axis."""
+    """Find what both halves of a table are, along its last axis."""
     concat = from_operator(table, "Concat")
     if concat is None or len({id(value) for value in concat.inputs}) != 1:
         return None
@@ -62,12 +62,15 @@ def _half(table: ir.Value | None) -> ir.Value | None:
 
 
 class Rotary:
-    """``x * cos + concat(-x2, x1) * sin`` -> RotaryEmbedding."""
+    """``x * cos + concat(-x2, x1) * sin`` -> RotaryEmbedding.
+
+    The halves are ``x1 = x[..., begin:middle]`` and ``x2 = x[..., middle:end]``. The end needs no
+    look: together they have the size of the table, or they would not be multiplied by it.
+    """
 
     def pattern(  # noqa: PLR0917 - the inputs of a pattern have positions
         self, op: Any, x: Any, cos: Any, sin: Any, begin: Any, middle: Any, end: Any, axis: Any
     ) -> Any:
-        """Rotate the halves ``x1 = x[..., begin:middle]`` and ``x2 = x[..., middle:end]``."""
         first = op.Slice(x, begin, middle, axis, [1])
         second = op.Slice(x, middle, end, axis, [1])
         rotated = op.Concat(op.Neg(second), first, axis=-1)
@@ -83,64 +86,46 @@ class Rotary:
         y: ir.Value,
         **bounds: ir.Value,
     ) -> Any:
-        """Keep one half of the tables."""
-        shape = dimensions(x, rank=4)
-        if shape is None or not _are_halves(shape[3], **bounds):
-            return None
+        shape = known(dimensions(x, rank=_HEADS), "its heads are not split, or of no known shape")
+        first, cut, dim = (integers(bounds[name]) for name in ("begin", "middle", "axis"))
+        halves = first == [0] and cut is not None and [2 * n for n in cut] == [shape[-1]]
+        require(halves and dim in ([3], [-1]), "the slices are not the halves of a head")
         constants = constant(cos) is not None and constant(sin) is not None
         tables = (_constant_tables if constants else _computed_tables)(op, x, y, cos, sin)
-        return op.RotaryEmbedding(x, *tables) if tables else None
-
-
-def _are_halves(
-    size: int | str, *, begin: ir.Value, middle: ir.Value, axis: ir.Value, **_: Any
-) -> bool:
-    """Tell whether two slices are the halves of the last axis, of an even size.
-
-    The end needs no look: both slices together have that size, or they would not be multiplied by
-    the table.
-    """
-    found = [constant(value) for value in (begin, middle, axis)]
-    numbers = [int(a.item()) for a in found if a is not None and a.shape == (1,)]
-    if len(numbers) != len(found):
-        return False
-    first, cut, dim = numbers
-    return first == 0 and 2 * cut == size and dim in {3, -1}
+        return op.RotaryEmbedding(x, *tables)
 
 
 def _constant_tables(
     op: Any, x: ir.Value, y: ir.Value, cos: ir.Value, sin: ir.Value
-) -> list[ir.Value] | None:
-    """Give tables with a row for each position, and the positions 0, 1, 2... of every sequence."""
-    batch, _, length, size = dimensions(x, rank=4) or ()
-    if y.graph is None or not isinstance(length, int) or not isinstance(size, int):
-        return None
-    halves = [_first_half(constant(table), (1, 1, length, size)) for table in (cos, sin)]
-    tables = [
-        _once(op, y.graph, f"{value.name}/half", half)
-        for value, half in zip((cos, sin), halves, strict=True)
-        if half is not None
-    ]
-    if len(tables) < len(halves):
-        return None
+) -> list[ir.Value]:
+    """Write tables with a row for each position, and the positions 0, 1, 2... of every sequence."""
+    batch, _, length, size = dimensions(x, rank=_HEADS) or ()
+    graph = known(y.graph, "the result is in no graph")
+    if not isinstance(length, int) or not isinstance(size, int):
+        raise Refused("the length of the sequences is not known")
+    tables = []
+    for value in (cos, sin):
+        half = _first_half(constant(value), (1, 1, length, size))
+        found = known(half, "the halves of the tables differ, or they have no row per position")
+        tables.append(_once(op, graph, f"{value.name}/half", found))
     rows = np.arange(length)[None]
     if isinstance(batch, int):
         positions = np.tile(rows, (batch, 1))
-        return [*tables, _once(op, y.graph, f"positions/{batch}x{length}", positions)]
-    row = _once(op, y.graph, f"positions/{length}", rows)
+        return [*tables, _once(op, graph, f"positions/{batch}x{length}", positions)]
+    row = _once(op, graph, f"positions/{length}", rows)
     return [*tables, _for_each_sequence(op, row, x, y)]
 
 
 def _once(op: Any, graph: ir.Graph, name: str, array: np.ndarray[Any, Any]) -> ir.Value:
-    """Give an initializer, the same for all the layers."""
-    known = graph.initializers.get(name)
-    return op.initializer(ir.tensor(array), name) if known is None else known
+    """Write an initializer, the same for all the layers."""
+    found = graph.initializers.get(name)
+    return op.initializer(ir.tensor(array), name) if found is None else found
 
 
 def _first_half(
     table: np.ndarray[Any, Any] | None, shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any] | None:
-    """Give what both halves of a table hold: a row for each position, a column for each angle."""
+    """Cut what both halves of a table hold: a row for each position, a column for each angle."""
     if table is None or table.shape != shape:
         return None
     first, second = np.split(table[0, 0], 2, axis=-1)
@@ -149,19 +134,19 @@ def _first_half(
 
 def _computed_tables(
     op: Any, x: ir.Value, y: ir.Value, cos: ir.Value, sin: ir.Value
-) -> list[ir.Value] | None:
-    """Give tables with a row for each position of each sequence; there are no positions then."""
-    batch, _heads, length, _size = dimensions(x, rank=4) or ()
+) -> list[ir.Value]:
+    """Find tables with a row for each position of each sequence; there are no positions then."""
+    batch, _heads, length, _size = dimensions(x, rank=_HEADS) or ()
     tables: list[ir.Value] = []
     for table in (cos, sin):
         unsqueeze = from_operator(table, "Unsqueeze")
-        axes = constant(unsqueeze.inputs[1]) if unsqueeze else None
-        half = _half(unsqueeze.inputs[0]) if unsqueeze else None
-        if half is None or axes is None or axes.tolist() not in ([1], [-3]):
-            return None
-        shape = dimensions(half, rank=3)
-        if shape is None or shape[0] not in {1, batch} or shape[1] != length:
-            return None
+        axes = integers(unsqueeze.inputs[1]) if unsqueeze else None
+        require(axes in ([1], [-3]), "the tables are not shared by the heads")
+        half = known(_half(input_of(table, "Unsqueeze")), "the halves of the tables differ")
+        shape = dimensions(half, rank=3) or (0, 0)
+        require(
+            shape[0] in {1, batch} and shape[1] == length, "the tables have no row per position"
+        )
         tables.append(half if shape[0] == batch else _for_each_sequence(op, half, x, y))
     return tables
 
@@ -183,7 +168,7 @@ def _for_each_sequence(op: Any, row: ir.Value, x: ir.Value, y: ir.Value) -> ir.V
 
 
 def _upstream(x: ir.Value) -> ir.Value:
-    """Give the first value that has as many sequences: reading it prevents no other rule."""
+    """Find the first value that has as many sequences: reading it prevents no other rule."""
     batch, *_ = dimensions(x) or ()
     while (node := x.producer()) and node.inputs and node.inputs[0]:
         if (dimensions(node.inputs[0]) or ())[:1] != (batch,):
@@ -192,12 +177,35 @@ def _upstream(x: ir.Value) -> ir.Value:
     return x
 
 
-_TYPES = {"cpu": frozenset({F32, F16}), "cuda": frozenset({F32, F16, BF16})}
-_ANY = frozenset({F64, F32, F16, BF16})
-_HALF_TABLES = tuple(HalfTable(operator) for operator in ("Cos", "Sin", "Mul", "Cast"))
+class PartialRotary:
+    """``concat(rotate(x[..., :r]), x[..., r:])`` -> RotaryEmbedding, which copies the rest."""
 
-#: The rules of this family.
-RULES = (
-    Rule("HalfTable", "default", _HALF_TABLES, {"cpu": _ANY, "cuda": _ANY}),
-    Rule("Rotary", "default", (Rotary(),), _TYPES, opset=23),
-)
+    def pattern(  # noqa: PLR0917 - the inputs of a pattern have positions
+        self,
+        op: Any,
+        first: Any,
+        x: Any,
+        middle: Any,
+        end: Any,
+        axis: Any,
+        cos: Any,
+        sin: Any,
+        positions: Any,
+    ) -> Any:
+        part = op.Slice(x, first, middle, axis, [1])
+        rest = op.Slice(x, middle, end, axis, [1])
+        rotated = op.RotaryEmbedding(part, cos, sin, positions, _outputs=["rotated"])
+        return op.Concat(rotated, rest, axis=-1)
+
+    def rewrite(self, op: Any, *, x: ir.Value, rotated: ir.Value, **values: ir.Value) -> Any:
+        shape = known(sizes(x, rank=_HEADS), "its heads are not split, or of no known shape")
+        part = known(sizes(rotated, rank=_HEADS), "the shape of the part is not known")
+        begin, end, axis = (integers(values[name]) or [] for name in ("first", "end", "axis"))
+        whole = begin == [0] and end >= [shape[-1]] and part[:3] == shape[:3]
+        require(whole and axis in ([-1], [_HEADS - 1]), "both parts are not the whole of a head")
+        options = dict(producer(rotated).attributes)
+        partial = options.get("rotary_embedding_dim")
+        require(partial is None or not partial.as_int(), "the part is rotated in part")
+        options["rotary_embedding_dim"] = ir.AttrInt64("rotary_embedding_dim", part[-1])
+        tables = (values[name] for name in ("cos", "sin", "positions"))
+        return op.RotaryEmbedding(x, *tables, **options)

@@ -6,9 +6,8 @@ from backend_attention_patterns import band
 from backend_graphs import Graph, apply, operators, run
 from onnx.reference import ReferenceEvaluator
 
-from ortmeter.backend.rules.affine import Affine
-from ortmeter.backend.rules.indices import affine
-from ortmeter.backend.rules.masks import window
+from ortmeter.backend.rules import RULES
+from ortmeter.backend.rules.indices import Affine, affine, window
 from ortmeter.dtypes import unit_roundoff
 
 LENGTHS = (2, 3, 7, 20)
@@ -293,5 +292,14 @@ def test_a_window_is_computed_once_for_all_the_sequences(nodes, kind, element):
     ],
 )
 def test_a_window_that_must_stay(graph):
-    _, count = apply("WindowMask", graph)
-    assert count == 0
+    refusals = []
+    assert RULES["WindowMask"].apply(graph.model(), "cpu", refusals) == 0
+    assert all("mask" in refusal.reason for refusal in refusals)
+
+
+def test_a_mask_that_is_no_window_is_told():
+    refusals = []
+    RULES["WindowMask"].apply(attention_in_a_window("Z = And(M, B)").model(), "cpu", refusals)
+    assert [str(each) for each in refusals] == [
+        "WindowMask at Z: the mask shows all of the past: it is no window"
+    ]

@@ -1,0 +1,420 @@
+"""Rules on several nodes at once, and what they reuse or write in several places."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from backend_graphs import Graph, apply, operators, relative_errors
+from backend_patterns import EVERY, GROUP_QUERY, HALF
+
+from ortmeter.backend.rules import RULES
+from ortmeter.backend.rules.products import MOST_ROWS, allow_copies
+from ortmeter.dtypes import unit_roundoff
+from ortmeter.evaluator import Evaluator
+from ortmeter.runtime.sessions import make_session, node_assignment
+
+SLICES = Graph(
+    """g (real[n, 4, 8] X) => (real[n, 4, 3] A, real[n, 4, 1] B, real[n, 4, 4] C) {
+        A = Slice(X, zero, three, last, one)  B = Slice(X, three, four, two, one)
+        C = Slice(X, four, end, last, one)
+    }""",
+    {
+        "zero": np.array([0]),
+        "one": np.array([1]),
+        "two": np.array([2]),
+        "three": np.array([3]),
+        "four": np.array([4]),
+        "end": np.array([2**63 - 1]),
+        "last": np.array([-1]),
+    },
+)
+# Projections as they are before the rules: a weight is constant, or an input that may be copied.
+LINEAR = """T{i} = Transpose<perm=[1,0]>(W{i})  {y} = MatMul(X, T{i})"""
+MERGED = Graph(
+    f"""g (real[2, 4, 8] X, real[3, 8] W0, real[5, 8] W1, real[4, 8] W2)
+    => (real[2, 4, 3] A, real[2, 4, 5] B, real[2, 4, 4] C) {{
+        {LINEAR.format(i=0, y="A")}  {LINEAR.format(i=1, y="B")}  {LINEAR.format(i=2, y="C")}
+    }}"""
+)
+PACKED = GROUP_QUERY.replace(
+    {
+        "real[2, 512, 64] Q, real[2, 512, 32] K, real[2, 512, 32] V": "real[2, 512, 128] X",
+        "        A = Rotary": "        Q, K, V = Split<axis=-1>(X, parts)\n        A = Rotary",
+    },
+    parts=np.array([64, 32, 32]),
+)
+
+
+def merge(graph, element="float", provider="cuda", *, copies=True, refusals=None):
+    """Apply the rule to products that read their weight as torch stores it."""
+    model, _ = apply("TransposedWeight", graph, element, provider=provider)
+    if copies:
+        allow_copies(value for value in model.graph.inputs if value.name.startswith("W"))
+    return model, RULES["MergedProducts"].apply(model, provider, refusals)
+
+
+def pack(graph, element="float", provider="cpu", refusals=None):
+    model, _ = apply("GroupQuery", graph, element, provider=provider)
+    return model, RULES["PackedGroupQuery"].apply(model, provider, refusals)
+
+
+def without_constants(model):
+    return [operator for operator in operators(model) if operator != "Constant"]
+
+
+@pytest.mark.parametrize("element", ["float", "double", "float16"])
+def test_slices_become_one_split(element):
+    model, count = apply("SlicesToSplit", SLICES, element)
+    assert count == 3
+    assert without_constants(model) == ["Split"]
+    assert max(relative_errors(SLICES, model, element)) == 0
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(
+            SLICES.replace(
+                {"Slice(X, four": "Slice(X, five", "4, 4] C": "4, 3] C"}, five=np.array([5])
+            ),
+            id="a hole",
+        ),
+        pytest.param(SLICES.replace({}, three=np.array([5])), id="an overlap"),
+        pytest.param(SLICES.replace({}, end=np.array([7])), id="the end is missing"),
+        pytest.param(SLICES.replace({}, zero=np.array([1])), id="the begin is missing"),
+        pytest.param(SLICES.replace({}, two=np.array([1])), id="two axes"),
+        pytest.param(SLICES.replace({}, one=np.array([2])), id="a step"),
+        pytest.param(SLICES.replace({"[n, 4, 8] X": "[n, 4, m] X"}), id="an unknown size"),
+        pytest.param(
+            SLICES.replace({"[n, 4, 8] X": "[n, 4, 8] X, int64[1] zero"}, zero=None),
+            id="a bound that is an input",
+        ),
+    ],
+)
+def test_slices_that_are_not_the_parts_of_a_whole_are_left(graph):
+    model, refusals = graph.model(), []
+    assert RULES["SlicesToSplit"].apply(model, "cpu", refusals) == 0
+    assert operators(model) == ["Slice"] * 3
+    assert {refusal.reason for refusal in refusals} <= {
+        "it has steps, several axes, or computed bounds",
+        "the slices along this axis leave a hole, or overlap",
+    }
+    assert len(refusals) == 3
+
+
+def test_slices_of_two_axes_are_two_splits():
+    graph = SLICES.replace(
+        {
+            "C) {": "C, real[n, 1, 8] D, real[n, 3, 8] E) {\n"
+            "D = Slice(X, zero, one, one, one)  E = Slice(X, one, four, one, one)"
+        }
+    )
+    model, count = apply("SlicesToSplit", graph)
+    assert count == 5
+    assert without_constants(model) == ["Split"] * 2
+    assert max(relative_errors(graph, model)) == 0
+
+
+@pytest.mark.parametrize("element", ["float", "double"])
+def test_products_of_the_same_rows_become_one(element):
+    model, count = merge(MERGED, element)
+    assert count == 3
+    assert without_constants(model) == ["Concat", "FusedMatMul", "Split"]
+    assert max(relative_errors(MERGED, model, element)) <= 16 * unit_roundoff(element)
+
+
+def test_constant_weights_are_merged_without_being_marked():
+    weight = np.random.default_rng(0).standard_normal((3, 8))
+    graph = MERGED.replace({", real[3, 8] W0, real[5, 8] W1": ", real[5, 8] W1"}, W0=weight)
+    model, count = merge(graph, copies=False)
+    assert count == 0  # alone
+    graph = graph.replace({", real[4, 8] W2": ""}, W2=weight[[0, 1, 2, 0]])
+    model, count = merge(graph, copies=False)
+    assert count == 2
+    assert sorted(without_constants(model)) == ["Concat", "FusedMatMul", "FusedMatMul", "Split"]
+    assert max(relative_errors(graph, model)) <= 16 * unit_roundoff("float")
+
+
+@pytest.mark.parametrize("element", EVERY)
+def test_products_are_merged_on_cuda_only(element):
+    assert merge(MERGED, element)[1] == 3
+    assert merge(MERGED, element, "cpu")[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        pytest.param(
+            MERGED.replace({"[2, 4, ": f"[2, {MOST_ROWS}, "}), "128 rows: above 64", id="many rows"
+        ),
+        pytest.param(
+            MERGED.replace({"[2, 4, ": "[n, 4, "}),
+            "the number of rows is not known",
+            id="an unknown number of rows",
+        ),
+        pytest.param(
+            Graph(
+                f"""g (real[2, 8] X, real[2, 8] Z, real[3, 8] W0, real[5, 8] W1)
+                => (real[2, 3] A, real[2, 5] B) {{
+                    {LINEAR.format(i=0, y="A")}  {LINEAR.format(i=1, y="B").replace("X", "Z")}
+                }}"""
+            ),
+            "",
+            id="other rows",
+        ),
+        pytest.param(
+            Graph(
+                f"""g (real[2, 8] X, real[3, 8] W0) => (real[2, 3] A, real[2, 3] B) {{
+                    {LINEAR.format(i=0, y="A")}  T = Transpose<perm=[1,0]>(W0)  B = MatMul(X, T)
+                }}"""
+            ),
+            "two products have the same weight",
+            id="the same weight",
+        ),
+    ],
+)
+def test_products_are_not_merged(graph, reason):
+    refusals = []
+    model, count = merge(graph, refusals=refusals)
+    assert count == 0
+    assert reason in "".join(map(str, refusals))
+    assert bool(reason) == bool(refusals)  # a product that is alone is no news
+    assert set(operators(model)) == {"FusedMatMul"}
+
+
+def test_weights_that_may_not_be_copied_are_not_merged():
+    refusals = []
+    model, count = merge(MERGED, copies=False, refusals=refusals)
+    assert count == 0
+    assert {refusal.reason for refusal in refusals} == {"the weight may not be copied"}
+    assert operators(model) == ["FusedMatMul"] * 3
+
+
+@pytest.mark.parametrize("element", ["float", "float16"])
+def test_queries_keys_and_values_are_left_in_one_piece(element):
+    model, count = pack(PACKED, element)
+    assert count == 1
+    assert without_constants(model) == ["GroupQueryAttention"]
+    # sums of up to 512 terms
+    assert max(relative_errors(PACKED, model, element)) <= 64 * unit_roundoff(element)
+    session = make_session(ir.to_proto(model), provider="cpu", optimization="none")
+    assert {node.op_type for node in node_assignment(session)} == {"GroupQueryAttention"}
+
+
+@pytest.mark.parametrize("element", EVERY)
+def test_packed_queries_have_the_types_of_the_kernel(element):
+    assert pack(PACKED, element)[1] == (element in {"float", "float16"})
+    assert pack(PACKED, element, "cuda")[1] == (element in HALF)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param({"Q, K, V = Split": "Q, V, K = Split"}, id="values before keys"),
+        pytest.param(
+            {"real[2, 512, 128] X": "real[2, 512, 128] X, real[2, 512, 32] Z", "B, V)": "B, Z)"},
+            id="values from elsewhere",
+        ),
+    ],
+)
+def test_parts_in_another_order_are_left(pieces):
+    refusals = []
+    model, count = pack(PACKED.replace(pieces), refusals=refusals)
+    assert count == 0
+    assert "not queries, keys and values in this order" in refusals[0].reason
+    assert "Split" in operators(model)
+
+
+# The graph stays sorted, and computes the same.
+LAST = {
+    "zero": np.array([0]),
+    "one": np.array([1]),
+    "four": np.array([4]),
+    "end": np.array([8]),
+    "last": np.array([-1]),
+    "parts": np.array([4, 4]),
+}
+SPLIT_AFTER = Graph(
+    """g (real[2, 8] X) => (real[2, 4] Y, real[2, 4] A, real[2, 4] B) {
+        R = Abs(X)  S = Slice(R, zero, four, last, one)  Y = Neg(S)
+        A, B = Split<axis=1>(R, parts)
+    }""",
+    LAST,
+)
+# The sum of a residual is read before it is normalized.
+SUM_BEFORE = Graph(
+    """g (real[2, 4, 8] X, real[2, 4, 8] R, real[8] G) => (real[2, 4, 8] Y, real[2, 4, 8] Z) {
+        T = Add(X, R)  Z = Neg(T)  Y = RMSNormalization<axis=-1>(T, G)
+    }"""
+)
+SCALE_OF_THE_SUM = Graph(
+    """g (real[2, 4, 8] X, real[2, 4, 8] R) => (real[2, 4, 8] Y, real[2, 4, 8] T) {
+        T = Add(X, R)  G = ReduceMax<keepdims=0>(T, first)  Y = RMSNormalization<axis=-1>(T, G)
+    }""",
+    {"first": np.array([0, 1])},
+)
+NAMED = "T{0} = Transpose<perm=[1,0]>({0})  {1} = MatMul(X, T{0})  "
+# A product by weights that the model puts together itself, and by one of them.
+OWN_CONCAT = Graph(
+    f"""g (real[2, 8] X, real[3, 8] A, real[5, 8] B) => (real[2, 8] Y, real[2, 3] Z) {{
+        W = Concat<axis=0>(A, B)  {NAMED.format("W", "P")} Y = Relu(P)  {NAMED.format("A", "Z")}
+    }}"""
+)
+
+
+def check(graph, model, element="float"):
+    """What reads comes after what is read, and the results are the same."""
+    proto = ir.to_proto(model)
+    known = {value.name for value in (*proto.graph.input, *proto.graph.initializer)} | {""}
+    for node in proto.graph.node:
+        assert known.issuperset(node.input), node
+        known.update(node.output)
+    if all(not node.domain for node in proto.graph.node):
+        onnx.checker.check_model(proto)
+    Evaluator(proto)
+    assert max(relative_errors(graph, model, element)) <= 64 * unit_roundoff(element)
+
+
+@pytest.mark.parametrize(
+    ("rule", "graph", "expected"),
+    [("SlicesToSplit", SPLIT_AFTER, 1), ("SkipRMSNorm", SUM_BEFORE, 1)],
+)
+def test_what_is_reused_comes_before_what_reads_it(rule, graph, expected):
+    model = graph.model()
+    assert RULES[rule].apply(model) == expected
+    check(graph, model)
+
+
+def test_a_kernel_that_gives_the_sum_is_not_scaled_by_it():
+    model = SCALE_OF_THE_SUM.model()
+    assert RULES["SkipRMSNorm"].apply(model) == 0
+    check(SCALE_OF_THE_SUM, model)
+
+
+def merged(graph):
+    model = graph.model()
+    RULES["TransposedWeight"].apply(model, "cuda")
+    allow_copies(value for value in model.graph.inputs if value.name != "X")
+    return model, RULES["MergedProducts"].apply(model, "cuda")
+
+
+def test_a_product_of_another_concatenation_is_not_a_merged_one():
+    model, count = merged(OWN_CONCAT)
+    assert count == 0
+    assert operators(model).count("FusedMatMul") == 2
+    check(OWN_CONCAT, model)
+
+
+def test_a_split_of_the_model_is_not_that_of_a_merged_product():
+    graph = OWN_CONCAT.replace(
+        {
+            "real[2, 8] Y, real": "real[2, 5] Y, real[2, 3] Q, real",
+            "Y = Relu(P)": "Y, Q = Split<axis=1>(P, parts)",
+        },
+        parts=np.array([5, 3]),
+    )
+    model, count = merged(graph)
+    assert count == 0
+    check(graph, model)
+
+
+def test_products_are_merged_before_the_constants_that_they_read():
+    weights = np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float32)
+    graph = Graph(
+        f"""g (real[2, 8] X) => (real[2, 3] Y, real[2, 3] Z) {{
+            {NAMED.format("A", "Y")} {NAMED.format("B", "Z")}
+        }}""",
+        {"A": weights[0], "B": weights[1]},
+    )
+    proto = graph.proto()
+    nodes = list(proto.graph.node)
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    del proto.graph.node[:], proto.graph.initializer[:]
+    for name, pair in (("A", nodes[:2]), ("B", nodes[2:])):
+        constant = onnx.helper.make_node("Constant", [], [name], value=tensors[name])
+        proto.graph.node.extend([constant, *pair])
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    RULES["TransposedWeight"].apply(model, "cuda")
+    for node in model.graph:
+        if node.op_type == "Constant":
+            node.outputs[0].const_value = node.attributes["value"].as_tensor()
+    assert RULES["MergedProducts"].apply(model, "cuda") == 2
+    check(graph, model)
+
+
+def inside(outer, inner, types, inputs="real[2, 8] X, bool C"):
+    """A graph with an If."""
+    return Graph(
+        f"""g ({inputs}) => ({types}, real[2, 4] K) {{
+            R = Abs(X)
+            K = If (C) <
+              then_branch = t () => (real[2, 4] A) {{ {inner} }},
+              else_branch = e () => (real[2, 4] B) {{ B = Slice(R, zero, four, last, one) }}
+            >
+            {outer}
+        }}""",
+        LAST,
+    )
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "types"),
+    [
+        # a Split inside is not seen outside
+        (
+            "Y = Slice(R, zero, four, last, one)",
+            "A, U = Split<axis=1>(R, parts)",
+            "real[2, 4] Y",
+        ),
+        # slices inside and outside are not the parts of one Split
+        (
+            "Y = Slice(R, four, end, last, one)",
+            "S = Slice(R, zero, four, last, one)  A = Neg(S)",
+            "real[2, 4] Y",
+        ),
+    ],
+)
+def test_what_is_inside_a_graph_is_not_reused_outside(outer, inner, types):
+    graph = inside(outer, inner, types)
+    model = graph.model()
+    RULES["SlicesToSplit"].apply(model)
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto)
+    x = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)
+    for condition in (False, True):
+        feeds = {"X": x, "C": np.array(condition)}
+        expected = onnx.reference.ReferenceEvaluator(graph.proto()).run(None, feeds)
+        for got, wanted in zip(Evaluator(proto).run(None, feeds), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+# The rotation of a batch of any size reads tables that are repeated for each sequence.
+ROTATED = """F = Slice(X, zero, middle, axis, one)  S = Slice(X, middle, end, axis, one)
+    N = Neg(S)  R = Concat<axis=-1>(N, F)  A = Mul(X, cos)  B = Mul(R, sin)  Y = Add(A, B)"""
+COMPUTED = Graph(
+    f"""g (real[b, 2, 3, 8] X, real[1, 3, 4] H) => (real[b, 2, 3, 8] Y, real[b, 3, 4] E)
+    <real[1, 3, 8] T, real[1, 3, 8] C, real[1, 1, 3, 8] cos, real[1, 1, 3, 8] sin> {{
+        T = Concat<axis=-1>(H, H)  cos = Unsqueeze(T, one)  sin = Unsqueeze(T, one)  {ROTATED}
+        P = Shape<start=0, end=1>(SOURCE)  Q = Concat<axis=0>(P, rest)  E = Expand(H, Q)
+    }}""",
+    {
+        "zero": np.array([0]),
+        "one": np.array([1]),
+        "middle": np.array([4]),
+        "end": np.array([8]),
+        "axis": np.array([3]),
+        "rest": np.array([3, 4]),
+    },
+)
+
+
+@pytest.mark.parametrize("source", ["X", "Y"])
+def test_tables_repeated_later_are_reused_unless_they_depend_on_the_rotation(source):
+    graph = COMPUTED.replace({"SOURCE": source})
+    model = graph.model()
+    for value in model.graph:
+        for result in value.outputs:
+            if result.name == "E":
+                result.shape = ir.Shape(["b", 3, 4])
+    assert RULES["Rotary"].apply(model) == 1
+    check(graph, model)
