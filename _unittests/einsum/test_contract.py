@@ -33,6 +33,13 @@ EQUATIONS = [
     ("ij,jk->ik", [(0, 4), (4, 5)]),
 ]
 OPTIONS = [{}, {"decompose": False}, {"optimize": True}]
+# The Einsum of ONNX Runtime refuses sums of nothing.
+CALLS = [
+    (equation, shapes, options)
+    for equation, shapes in EQUATIONS
+    for options in OPTIONS
+    if options.get("decompose", True) or not any(0 in shape for shape in shapes)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -56,12 +63,9 @@ def draw(shapes, dtype="float32"):
     return [rng.integers(-3, 4, shape).astype(dtype) for shape in shapes]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
+@pytest.mark.parametrize(("equation", "shapes", "options"), CALLS)
 def test_the_result_is_that_of_numpy(short_search, equation, shapes, options):
     operands = draw(shapes)
-    if options.get("decompose") is False and any(0 in shape for shape in shapes):
-        pytest.skip("the Einsum of ONNX Runtime refuses sums of nothing")
     expected = np.einsum(equation, *operands, dtype=np.float64)
     for _ in range(2):  # built, then found again
         got = einsum(equation, *operands, threads=1, **options)
