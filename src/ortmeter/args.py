@@ -332,12 +332,12 @@ def _is_host(program: str) -> bool:
 
 
 def in_ipython() -> bool:
-    """Tell whether a notebook or an IPython shell runs this code."""
+    """Whether a notebook or an IPython shell runs this code."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None
 
 
 def _is_main(script: str) -> bool:
-    """Tell whether *script* is what runs now, as ``%run`` pretends; a notebook has no file."""
+    """Whether *script* is what runs now, as ``%run`` pretends; a notebook has no file."""
     main = getattr(sys.modules["__main__"], "__file__", None)
     return main is not None and Path(main).resolve() == Path(script).resolve()

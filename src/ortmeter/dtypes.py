@@ -97,7 +97,7 @@ _TYPE_OF_NAME: dict[str, int] = {
 
 
 def onnx_type(dtype: DTypeLike) -> int:
-    """Give the ONNX enum of an element type.
+    """Return the ONNX enum of an element type.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def _from_numpy(dtype: np.dtype[Any] | type[Any]) -> int | None:
 
 
 def numpy_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """Give the NumPy dtype of an element type.
+    """Return the NumPy dtype of an element type.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def numpy_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def torch_dtype(dtype: DTypeLike) -> "torch.dtype":
-    """Give the torch dtype of an element type.
+    """Return the torch dtype of an element type.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def torch_dtype(dtype: DTypeLike) -> "torch.dtype":
 
 
 def short_name(dtype: DTypeLike) -> str:
-    """Give the short name of an element type: a letter for the kind, then bits.
+    """Return the short name of an element type: a letter for the kind, then bits.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def short_name(dtype: DTypeLike) -> str:
 
 
 def unit_roundoff(dtype: DTypeLike) -> float:
-    """Give the largest relative error of rounding a real number to a floating-point type.
+    """Return the largest relative error of rounding a real number to a floating-point type.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ def unit_roundoff(dtype: DTypeLike) -> float:
 
 
 def float_info(dtype: DTypeLike) -> Any:
-    """Give the limits of a floating-point type, those below 16 bits included.
+    """Return the limits of a floating-point type, those below 16 bits included.
 
     Parameters
     ----------

@@ -198,7 +198,7 @@ def declare(name: str, declared: Any) -> Declaration:
 
 
 def fast_mode() -> bool:
-    """Tell whether the environment variable ``ORTMETER_FAST`` asks for the fast defaults."""
+    """Whether the environment variable ``ORTMETER_FAST`` asks for the fast defaults."""
     text = os.environ.get("ORTMETER_FAST") or "0"
     try:
         return _as_bool(text)

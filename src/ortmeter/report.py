@@ -3,6 +3,7 @@
 import json
 import os
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,26 @@ import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.files import replaceable, write_atomically
-from ortmeter.pages.rendering import as_html, as_text, digits, flatten, freeze
+from ortmeter.pages.rendering import as_html, as_text, bullets, digits, flatten, freeze
 from ortmeter.runtime.environment import Environment, environment
 
 __all__ = ["Report", "Section"]
 
 INTERRUPTED = "This report is partial: the work was interrupted."
 _WIDTH = 100
+
+#: Larger graphs take too long to lay out, and cannot be read.
+MAX_DRAWN = 300
+
+_UNITS: Mapping[str, str] = {
+    "median": "median (µs)",
+    "q1": "q1 (µs)",
+    "q3": "q3 (µs)",
+    "mean_baseline": "baseline (µs)",
+    "mean_candidate": "candidate (µs)",
+    "gflop_per_s": "GFLOP/s",
+    "gb_per_s": "GB/s",
+}
 
 
 @dataclass(frozen=True)
@@ -98,11 +112,7 @@ class Report:
             if shown:
                 blocks.append("\n".join([section.title, "-" * len(section.title), *shown]))
         if self.sentences:
-            marked = (
-                textwrap.fill(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  ")
-                for sentence in self.sentences
-            )
-            blocks.append("\n".join(["Conclusion", "----------", *marked]))
+            blocks.append("\n".join(["Conclusion", "----------", *bullets(self.sentences, _WIDTH)]))
         if self.interrupted:
             blocks.append(INTERRUPTED)
         return "\n\n".join(blocks)
@@ -113,7 +123,7 @@ class Report:
             "title": self.title,
             "environment": self.machine.to_dict(),
             "sections": [
-                {"title": section.title, "tables": [_records(t) for t in section.tables]}
+                {"title": section.title, "tables": [_rows(t) for t in section.tables]}
                 for section in self.sections
             ],
             "conclusion": list(self.sentences),
@@ -165,9 +175,9 @@ def check_writable(file: Path, *, overwrite: bool) -> None:
         raise InvalidArgumentError(f"{file} cannot be written: give a file in a writable folder")
 
 
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = json.loads(flatten(table).to_json(orient="records"))
-    return records
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(flatten(table).to_json(orient="records"))
+    return rows
 
 
 def _page_template() -> jinja2.Template:
@@ -186,3 +196,15 @@ def _shown(item: Any) -> str:
             index=False, border=0, na_rep="", classes="sortable", float_format=digits, escape=True
         )
     )
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Prepare a table of a profile or of errors for reading."""
+    first, *others = table.columns
+    shown = {_UNITS.get(name, name): _plain(table[name]) for name in others}
+    return pd.DataFrame({first: table[first].astype(object), **shown}).set_index(first)
+
+
+def _plain(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Forget categories and nullable types, which print their missing values in their own way."""
+    return column.astype(float) if column.dtype.kind == "f" else column.astype(object)

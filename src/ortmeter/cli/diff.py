@@ -11,12 +11,11 @@ import onnx
 import pandas as pd
 
 from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, thread_count
-from ortmeter.cli.tables import MAX_DRAWN, readable
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator import Evaluator, SessionExplanation, explain_session, to_float64
 from ortmeter.plotting import NodeNote, draw_model
-from ortmeter.report import Report
+from ortmeter.report import MAX_DRAWN, Report, readable
 from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model

@@ -4,10 +4,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, thread_count
-from ortmeter.cli.tables import MAX_DRAWN, readable
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, merge_profiles, profile_together
-from ortmeter.report import Report
+from ortmeter.report import MAX_DRAWN, Report, readable
 
 _UNOPTIMIZED = "unoptimized"
 _MODEL, _BASELINE = "the model", "the baseline"

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,11 +94,7 @@ class Conclusion:
     def __str__(self) -> str:
         lines = [] if self.answer is None else [textwrap.fill(str(self.answer), _WIDTH)]
         lines.append(textwrap.fill(f"Measured on {self.provenance}:", _WIDTH))
-        lines += [
-            textwrap.fill(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  ")
-            for sentence in sentences(self.claims)
-        ]
-        return "\n".join(lines)
+        return "\n".join([*lines, *bullets(sentences(self.claims), _WIDTH)])
 
     def _repr_html_(self) -> str:
         answer = "" if self.answer is None else html.escape(str(self.answer))
@@ -221,6 +217,12 @@ def freeze(item: Any) -> Any:
     titles = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
     plt.close(figure)
     return Picture(content.getvalue(), next(filter(None, titles), "plot"))
+
+
+def bullets(texts: Iterable[str], width: int) -> list[str]:
+    return [
+        textwrap.fill(text, width, initial_indent="- ", subsequent_indent="  ") for text in texts
+    ]
 
 
 def as_text(item: Any) -> str:

@@ -30,7 +30,7 @@ def device_of(value: Any) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Tell whether a value is meant to be an array of some library, a number or a string."""
+    """Whether a value is meant to be an array of some library, a number or a string."""
     return (
         isinstance(value, (*_NUMERIC, str, bytes, onnx.TensorProto))
         or _is_ortvalue(value)

@@ -120,7 +120,7 @@ class _Work:
         return math.prod(self.output)
 
     def has(self, index: int) -> bool:
-        """Tell whether an optional input is there."""
+        """Whether an optional input is there."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def shape(self, index: int) -> tuple[int, ...]:
@@ -213,7 +213,7 @@ def _pool(per_window: int) -> _Count:
 
 
 def _each(names: str, count: _Count) -> dict[str, _Count]:
-    """Give the same count to several operators."""
+    """Return the same count to several operators."""
     return dict.fromkeys(names.split(), count)
 
 

@@ -203,7 +203,7 @@ class BoundSession:
         return got
 
     def _is_copy(self, source: Any) -> bool:
-        """Tell whether the bound value is our own copy of the array."""
+        """Whether the bound value is our own copy of the array."""
         return device_of(source) != str(self.provider)
 
     def _bind_outputs(self) -> None:
@@ -244,7 +244,7 @@ def run_session(
 
 
 def is_bindable(session: "onnxruntime.InferenceSession") -> bool:
-    """Tell whether inputs and outputs can be bound: sequences, optionals and strings cannot."""
+    """Whether inputs and outputs can be bound: sequences, optionals and strings cannot."""
     kinds = [node.type for node in (*session.get_inputs(), *session.get_outputs())]
     return all(kind.startswith("tensor(") and "string" not in kind for kind in kinds)
 

@@ -75,7 +75,7 @@ def load_model(
 
 
 def is_onnx_text(model: object) -> bool:
-    """Tell the text of a model from the path of a file, which may have braces too."""
+    """Distinguish the text of a model from the path of a file, which may have braces too."""
     return (
         isinstance(model, str)
         and {"{", "}"} <= set(model)

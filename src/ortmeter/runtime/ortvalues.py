@@ -61,7 +61,7 @@ def _pack(array: np.ndarray, element_type: int) -> "onnxruntime.OrtValue":
 
 
 def _is_known_to_numpy(element_type: DTypeLike) -> bool:
-    """Tell float32 from bfloat16, which ONNX Runtime does not exchange with NumPy by itself."""
+    """Whether ONNX Runtime exchanges it with NumPy by itself: float32, not bfloat16."""
     return numpy_dtype(element_type).isbuiltin == 1
 
 

@@ -289,7 +289,7 @@ def _digest(content: bytes) -> bytes:
 
 
 def cache_folder() -> Path:
-    """Give the folder of what is kept from a process to the next; it may not exist yet.
+    """Return the folder of what is kept from a process to the next; it may not exist yet.
 
     Returns
     -------

@@ -453,7 +453,7 @@ def _pair(claim: Claim) -> tuple[str, ...] | None:
 
 
 def group_claims(claims: Iterable[Claim]) -> str:
-    """Say in one sentence where one subject is faster, slower, or neither, than one baseline.
+    """Write in one sentence where one subject is faster, slower, or neither, than one baseline.
 
     Parameters
     ----------

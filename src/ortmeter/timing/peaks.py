@@ -52,7 +52,7 @@ class Peaks:
     gb_per_s: float
 
     def least_seconds(self, flop: Any, bytes_moved: Any) -> Any:
-        """Give the least time that a work takes at these peaks.
+        """Return the least time that a work takes at these peaks.
 
         Parameters
         ----------
