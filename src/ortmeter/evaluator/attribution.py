@@ -109,7 +109,11 @@ def attribute(
         raise ModelError("This model has no node: there is no kernel to hold responsible")
     device = resolve_provider(provider)
     allowed = _tf32_by_library(tf32)
-    order = list(dict.fromkeys([*sources, *_asked(baseline), *_asked(candidate)]))
+    order = list(
+        dict.fromkeys(
+            [*sources, *(side for side in (baseline, candidate) if isinstance(side, str))]
+        )
+    )
     sides = [
         Evaluator(proto, kernels, names, device, tf32=allowed["ort"])
         for kernels, names in _settings(baseline, candidate, order)
@@ -327,11 +331,6 @@ def _tf32_by_library(tf32: bool | Mapping[str, bool]) -> dict[str, bool]:
             "with the keys 'torch' and 'ort'"
         )
     return {name: bool(tf32.get(name, False)) for name in accepted}
-
-
-def _asked(side: Side) -> list[str]:
-    """List the sources that a side names."""
-    return [side] if isinstance(side, str) else []
 
 
 def _settings(

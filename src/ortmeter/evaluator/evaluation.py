@@ -116,7 +116,7 @@ class Evaluator:
         fallback.append(SchemaSource(bodies.function))
         self._compiler = Compiler(proto.functions, fallback, known, swaps, self._context)
         self._plan = self._compiler.graph(proto.graph, Scope("", opset_versions(proto), {}))
-        swaps.check()
+        swaps.check([node for node, _ in self._compiler.records])
         self._weights = frozenset(addresses(self._plan.constants.values()))
         self._feeds = FeedChecker(proto.graph, self._memory)
 

@@ -198,8 +198,6 @@ class Swaps:
         self._kernels = {_checked_key(key): swap for key, swap in kernels.items()}
         self._given = dict(zip(self._kernels, kernels, strict=True))
         self._matched: set[KernelKey] = set()
-        self._operators: set[str] = set()
-        self._labels: dict[str, None] = {}
         for key, swap in kernels.items():
             if not callable(swap) and swap not in (accepted := tuple(sources)):
                 raise InvalidArgumentError(
@@ -209,20 +207,18 @@ class Swaps:
 
     def find(self, node: Node) -> Swap | None:
         """Find what the user wants for a node: its name comes before its operator."""
-        self._operators.add(node.operator)
-        self._labels[node.label] = None
         keys = (_NODE + node.label, (node.domain, node.op_type))
         found = [key for key in keys if key in self._kernels]
         self._matched.update(found)
         return self._kernels[found[0]] if found else None
 
-    def check(self) -> None:
-        """Raise when a key designates nothing in the nodes seen so far."""
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Raise when a key designates none of the nodes, which were all seen."""
         if unused := [self._given[key] for key in self._kernels if key not in self._matched]:
             raise InvalidArgumentError(
                 f"kernels: {', '.join(map(repr, unused))} designate nothing in this model. "
-                f"Operators: {', '.join(sorted(self._operators))}. "
-                f"Nodes: {_shortened(list(self._labels))}"
+                f"Operators: {', '.join(sorted({node.operator for node in nodes}))}. "
+                f"Nodes: {_shortened([*dict.fromkeys(node.label for node in nodes)])}"
             )
 
 

@@ -1,7 +1,6 @@
 """Attention and rotary embedding."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,39 +19,33 @@ _PACKED = 3  # rank of (batch, sequence, heads * size)
 _RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)  # values of qk_matmul_output_mode
 
 
-@dataclass(frozen=True)
-class _Visibility:
-    """Which keys a query may see, besides the mask that is given."""
-
-    is_causal: int
-    left: int
-    right: int
-    past: int
-    valid: Tensor | None
-
-    def allowed(self, q: Tensor, k: Tensor) -> Tensor | None:
-        """Return True where a query sees a key, None when every key is seen."""
-        limited = self.is_causal or self.left >= 0 or self.right >= 0
-        if not limited and self.valid is None:
-            return None
-        keys = torch.arange(k.shape[2], device=q.device)
-        seen = torch.ones((q.shape[2], k.shape[2]), dtype=torch.bool, device=q.device)
-        if limited:
-            ahead = keys - self._positions(q)
-            if self.is_causal:
-                seen = seen & (ahead <= 0)
-            if self.left >= 0:
-                seen = seen & (ahead >= -self.left)
-            if self.right >= 0:
-                seen = seen & (ahead <= self.right)
-        return seen if self.valid is None else seen & (keys < self.valid.reshape(-1, 1, 1, 1))
-
-    def _positions(self, q: Tensor) -> Tensor:
-        """Absolute positions of the queries: those that precede them are in a cache."""
-        places = torch.arange(q.shape[2], device=q.device).reshape(-1, 1) + self.past
-        if self.valid is None:
-            return places
-        return places + (self.valid - q.shape[2]).reshape(-1, 1, 1, 1)
+def _allowed(
+    shape: tuple[int, int],
+    *,
+    past: int,
+    valid: Tensor | None,
+    is_causal: int,
+    left: int,
+    right: int,
+    device: torch.device,
+) -> Tensor | None:
+    """Return True where a query sees a key, besides the mask; None when every key is seen."""
+    if valid is None and not (is_causal or left >= 0 or right >= 0):
+        return None
+    queries, keys = (torch.arange(size, device=device) for size in shape)
+    # Absolute positions of the queries: those that precede them are in a cache.
+    places = queries.reshape(-1, 1) + past
+    seen = torch.ones(shape, dtype=torch.bool, device=device)
+    if valid is not None:
+        valid = valid.reshape(-1, 1, 1, 1)
+        places = places + (valid - shape[0])
+        seen = keys < valid
+    ahead = keys - places
+    if is_causal:
+        seen = seen & (ahead <= 0)
+    if left >= 0:
+        seen = seen & (ahead >= -left)
+    return seen & (ahead <= right) if right >= 0 else seen
 
 
 @kernel("Attention", since=23)
@@ -86,8 +79,16 @@ def _attention(  # noqa: PLR0917 - the inputs of the operator
     past = 0 if past_key is None else past_key.shape[2]
     if past_key is not None and past_value is not None:
         k, v = torch.cat((past_key, k), 2), torch.cat((past_value, v), 2)
-    visible = _Visibility(is_causal, left_window_size, right_window_size, past, nonpad_kv_seqlen)
-    bias = _bias(mask, visible.allowed(q, k), q, k)
+    allowed = _allowed(
+        (q.shape[2], k.shape[2]),
+        past=past,
+        valid=nonpad_kv_seqlen,
+        is_causal=is_causal,
+        left=left_window_size,
+        right=right_window_size,
+        device=q.device,
+    )
+    bias = _bias(mask, allowed, q, k)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     precision = q.dtype if softmax_precision is None else dtype_of("Attention", softmax_precision)
     if n_outputs <= _PROBABILITIES and not softcap and precision == q.dtype:

@@ -175,26 +175,6 @@ def conv_integer(
     return torch.round(y).to(torch.int32)
 
 
-@dataclass(frozen=True)
-class _Crop:
-    """What a transposed convolution removes from each side of its full result, and adds after."""
-
-    before: Sequence[int]
-    after: Sequence[int]
-    extra: Sequence[int]
-
-    def by_torch(self, strides: Sequence[int], dilations: Sequence[int]) -> bool:
-        """Tell whether the arguments of torch can say it."""
-        steps = zip(self.extra, strides, dilations, strict=True)
-        small = all(extra < max(stride, gap) for extra, stride, gap in steps)
-        return small and list(self.before) == list(self.after) and min(self.before) >= 0
-
-    def apply(self, y: Tensor) -> Tensor:
-        """Cut, or pad with zeros, the spatial dimensions."""
-        sides = zip(reversed(self.before), reversed(self.after), reversed(self.extra), strict=True)
-        return functional.pad(y, [n for first, last, more in sides for n in (-first, more - last)])
-
-
 @kernel("ConvTranspose")
 def _conv_transpose(
     x: Tensor,
@@ -223,16 +203,19 @@ def _conv_transpose(
     if wanted is None and auto_pad.startswith("SAME"):
         wanted = [size * step for size, step in zip(x.shape[2:], steps, strict=True)]
     if wanted is None:
-        crop = _Crop(*_explicit(pads, rank, auto_pad), extra)
+        before, after = _explicit(pads, rank, auto_pad)
     else:
         geometry = zip(x.shape[2:], weight.shape[2:], steps, gaps, strict=True)
         full = [(n - 1) * step + (size - 1) * gap + 1 for n, size, step, gap in geometry]
         totals = [size + more - want for size, more, want in zip(full, extra, wanted, strict=True)]
-        crop = _Crop(*_shared(totals, auto_pad), extra)
+        before, after = _shared(totals, auto_pad)
     function = _of_rank("conv_transpose", rank)
-    if crop.by_torch(steps, gaps):
-        return function(x, weight, bias, steps, crop.before, extra, group, gaps)
-    y = crop.apply(function(x, weight, None, steps, 0, 0, group, gaps))
+    is_small = all(more < max(pair) for more, *pair in zip(extra, steps, gaps, strict=True))
+    if is_small and before == after and min(before) >= 0:
+        return function(x, weight, bias, steps, before, extra, group, gaps)
+    y = function(x, weight, None, steps, 0, 0, group, gaps)
+    added = [more - last for more, last in zip(extra, after, strict=True)]
+    y = _pad(y, [-first for first in before], added, 0.0)
     return y if bias is None else y + bias.reshape([1, -1] + [1] * rank)
 
 

@@ -251,7 +251,7 @@ def _non_zero(x: Tensor) -> Tensor:
 
 
 @kernel("ReverseSequence", since=10)
-def _reverse_sequence(
+def reverse_sequence(
     x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Tensor:
     """Reverse the first elements of each sequence."""
@@ -272,31 +272,21 @@ def _pad(
     fill = value.reshape(()).item() if isinstance(value, Tensor) else value or 0
     sizes, count = as_list(pads), len(dims)
     for dim, before, after in zip(dims, sizes[:count], sizes[count:], strict=True):
-        x = _crop(x, dim, before, after)
+        start, stop = max(-before, 0), x.shape[dim] - max(-after, 0)
+        x = x.narrow(dim, start, max(stop - start, 0))
         if before > 0 or after > 0:
             x = _extend(x, dim, (max(before, 0), max(after, 0)), mode, fill)
     return x
 
 
-def _crop(x: Tensor, dim: int, before: int, after: int) -> Tensor:
-    start = max(-before, 0)
-    stop = x.shape[dim] - max(-after, 0)
-    return x.narrow(dim, start, max(stop - start, 0)) if (start, stop) != (0, x.shape[dim]) else x
-
-
 def _extend(x: Tensor, dim: int, pads: tuple[int, int], mode: str, fill: float | bool) -> Tensor:
-    before, after = pads
     if mode == "constant":
-        return torch.cat((_filled(x, dim, before, fill), x, _filled(x, dim, after, fill)), dim)
+        shapes = ((*x.shape[:dim], size, *x.shape[dim + 1 :]) for size in pads)
+        first, last = (x.new_full(shape, fill) for shape in shapes)
+        return torch.cat((first, x, last), dim)
     size = x.shape[dim]
-    places = torch.arange(-before, size + after, device=x.device)
+    places = torch.arange(-pads[0], size + pads[1], device=x.device)
     return x.index_select(dim, _source(places, size, mode, x))
-
-
-def _filled(x: Tensor, dim: int, size: int, fill: float | bool) -> Tensor:
-    sizes = list(x.shape)
-    sizes[dim] = size
-    return torch.full(sizes, fill, dtype=x.dtype, device=x.device)
 
 
 def _source(places: Tensor, size: int, mode: str, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels import elementwise  # noqa: F401 - registers the activations
+from ortmeter.evaluator.torch_kernels.movement import reverse_sequence
 from ortmeter.evaluator.torch_kernels.registry import (
     find_kernel,
     kernel,
@@ -139,12 +140,7 @@ def _lstm_cell(
 
 
 def _reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Reverse the steps of each sequence, those past its length excepted."""
-    if lengths is None:
-        return x.flip(0)
-    time = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
-    places = torch.where(time < lengths, lengths - 1 - time, time)
-    return x.gather(0, places.unsqueeze(-1).expand_as(x))
+    return x.flip(0) if lengths is None else reverse_sequence(x, lengths)
 
 
 def _run(x: Tensor, lengths: Tensor | None, state: State, cell: Cell) -> tuple[Tensor, State]:
