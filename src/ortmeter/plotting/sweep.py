@@ -135,12 +135,12 @@ def _points(
     ]
     points = []
     for claim, ratios in zip(claims, runs or [()] * len(claims), strict=True):
-        if x and not _is_number(claim.where.get(x)):
+        if x and not is_number(claim.where.get(x)):
             raise InvalidArgumentError(f"x is {x!r}, which is not a number everywhere")
         ratio = claim.ratio or 1.0
         low, high = claim.low or ratio, claim.high or ratio
         line = ", ".join(
-            f"{name}={value}" if _is_number(value) else str(value)
+            f"{name}={value}" if is_number(value) else str(value)
             for name in varying
             if (value := claim.where.get(name)) is not None
         )
@@ -153,7 +153,7 @@ def _points(
     return [dataclasses.replace(point, panel="", line=point.panel) for point in points]
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

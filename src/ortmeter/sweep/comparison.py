@@ -6,12 +6,12 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ortmeter.dtypes import numpy_dtype
+from ortmeter.plotting.sweep import is_number
 from ortmeter.sweep.tasks import Outcome, Task
 from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.claims import Claim
@@ -115,11 +115,6 @@ def varying_names(places: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if len({place.get(name) for place in places}) > 1]
 
 
-def is_number(value: Any) -> bool:
-    """Whether a coordinate is a number, a size for instance, rather than a name."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _coordinate(name: str, text: str, *, is_numeric: bool) -> tuple[str, Any]:
     if not is_numeric:
         return name, text
@@ -213,12 +208,8 @@ class RunComparison:
 
         None when a run has too few samples for an interval.
         """
-        widths = [
-            math.log(claim.high / claim.low) / 2
-            for claim in self.runs.values()
-            if claim.low is not None and claim.high is not None
-        ]
-        return statistics.mean(widths) if len(widths) == len(self.runs) else None
+        found = self._intervals
+        return statistics.mean(math.log(high / low) / 2 for low, high in found) if found else None
 
     @property
     def runs_differ(self) -> bool | None:
@@ -227,11 +218,15 @@ class RunComparison:
         Each one misses what it estimates in less than 1 % of the cases. That two of them do not
         meet is rarer still when the runs have one ratio: the test is conservative.
         """
-        lows = [claim.low for claim in self.runs.values() if claim.low is not None]
-        highs = [claim.high for claim in self.runs.values() if claim.high is not None]
-        if not len(lows) == len(highs) == len(self.runs):
-            return None
-        return max(lows) > min(highs)
+        lows, highs = zip(*self._intervals, strict=True) if self._intervals else ((), ())
+        return max(lows) > min(highs) if lows else None
+
+    @property
+    def _intervals(self) -> list[tuple[float, float]]:
+        """Those of all the runs, none when a run has too few samples."""
+        runs = self.runs.values()
+        found = [(c.low, c.high) for c in runs if c.low is not None and c.high is not None]
+        return found if len(found) == len(runs) else []
 
 
 def compare_cell(cell: Cell, baseline: str | None = None) -> list[RunComparison]:

@@ -307,12 +307,7 @@ class _Run:
                 flying[_kind(task)] += 1
 
     def _send(self, task: Task) -> None:
-        job = Job(
-            sweep=self._sweep,
-            key=task.key,
-            arguments=tuple(task.arguments),
-            **self._shared,
-        )
+        job = Job(self._sweep, task.key, arguments=tuple(task.arguments), **self._shared)
         key = f"{task.page}-{task.key}-{self._sweep}"
         future = self._client.submit(run_job, job, key=key, pure=False, resources=needs(task))
         self._flying[task.key] = (task, future)
@@ -323,7 +318,8 @@ class _Run:
         try:
             what, value = self._events.get(timeout=_LOOK_S)
         except queue.Empty:
-            self._check_connection()
+            if self._client.status != "running":
+                raise _lost(self._client) from None
             return {}
         if what == "end":
             return {value: self._collect(value)}
@@ -350,10 +346,6 @@ class _Run:
             return Attempt("", error=f"its worker died while it ran, {times} times")
         except Exception as error:  # noqa: BLE001 - a fault of one worker fails one task
             return Attempt("", error=f"{type(error).__name__} on the worker: {error}")
-
-    def _check_connection(self) -> None:
-        if self._client.status != "running":
-            raise _lost(self._client)
 
     def _cancel(self) -> None:
         """Kill what runs, forget what waits."""

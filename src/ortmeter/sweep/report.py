@@ -13,7 +13,7 @@ import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.pages.rendering import Conclusion, as_html, as_text, freeze
-from ortmeter.plotting.sweep import sweep_plot
+from ortmeter.plotting.sweep import is_number, sweep_plot
 from ortmeter.sweep.claims import conclude, gather_claims
 from ortmeter.sweep.comparison import (
     MACHINE,
@@ -21,7 +21,6 @@ from ortmeter.sweep.comparison import (
     RunComparison,
     compare_cell,
     group_by,
-    is_number,
     make_cells,
     make_coordinates,
     varying_options,

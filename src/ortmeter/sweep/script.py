@@ -166,14 +166,13 @@ def run_script(
     assert process.stdout is not None
     tail = _Tail(process.stdout)
     deadline = math.inf if timeout is None else time.monotonic() + timeout
-    code = None
+    stopped = stopped or threading.Event()
     try:
         with _guard(process.pid):
-            while code is None and not (stopped and stopped.is_set()):
-                if (left := deadline - time.monotonic()) <= 0:
+            # Ten times a second: Popen.wait with a timeout wakes up more often.
+            while (code := process.poll()) is None and time.monotonic() < deadline:
+                if stopped.wait(_POLL_S):
                     break
-                with suppress(subprocess.TimeoutExpired):
-                    code = process.wait(min(left, _POLL_S))
     finally:
         _kill_group(process.pid)  # what the page started goes with it
         process.wait()
