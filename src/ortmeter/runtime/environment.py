@@ -15,7 +15,7 @@ from typing import Any
 
 from ortmeter.runtime.providers import probe_providers
 
-__all__ = ["Environment", "Gpu", "cpu_flags", "environment", "usable_cores"]
+__all__ = ["Environment", "Gpu", "environment"]
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch", "ortmeter")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

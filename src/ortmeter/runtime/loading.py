@@ -13,7 +13,7 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.graphs import bodies
 
-__all__ = ["ModelLike", "external_files", "is_onnx_text", "load_model", "model_files"]
+__all__ = ["ModelLike", "load_model"]
 
 ModelLike: TypeAlias = onnx.ModelProto | bytes | str | os.PathLike[str]
 
@@ -92,47 +92,13 @@ def _parse_text(text: str) -> onnx.ModelProto:
 
 
 def model_files(path: str | os.PathLike[str]) -> list[Path]:
-    """List the files of a model: its own, then those of its external data.
-
-    Parameters
-    ----------
-    path : path
-        File of the model.
-
-    Returns
-    -------
-    list of Path
-        Its own file first, then those of :func:`external_files`.
-
-    Raises
-    ------
-    ModelError
-        The file is missing or is not a model, or external data cannot be read.
-    """
+    """List the files of a model: its own, then those of its external data."""
     file = Path(path)
     return [file, *external_files(_parse_bytes(_read_bytes(file), f"file {file.name!r}"), file)]
 
 
 def external_files(model: onnx.ModelProto, file: Path) -> list[Path]:
-    """List the files of the external data of a model.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Its graph, the graphs inside it and its functions may have tensors that are elsewhere.
-    file : Path
-        Where it is, or would be: external data is beside it.
-
-    Returns
-    -------
-    list of Path
-        Each file once, in the order of the names.
-
-    Raises
-    ------
-    ModelError
-        A file is missing, is not a regular one or leaves the folder of the model.
-    """
+    """List the files of the external data of a model."""
     external = {ExternalDataInfo(t).location for t in _tensors(model) if uses_external_data(t)}
     return [_external_file(file, location) for location in sorted(external)]
 

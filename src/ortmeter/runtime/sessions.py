@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NodeAssignment",
-    "cache_folder",
     "make_session",
     "node_assignment",
     "optimized_model",
@@ -289,18 +288,7 @@ def _digest(content: bytes) -> bytes:
 
 
 def cache_folder() -> Path:
-    """Return the folder of what is kept from a process to the next; it may not exist yet.
-
-    Returns
-    -------
-    Path
-        The environment variable ``ORTMETER_CACHE``, else the user's cache folder.
-
-    Examples
-    --------
-    >>> cache_folder().name != ""
-    True
-    """
+    """Return the folder of what is kept from a process to the next; it may not exist yet."""
     if folder := os.environ.get("ORTMETER_CACHE"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ortmeter"

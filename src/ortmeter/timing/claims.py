@@ -17,11 +17,9 @@ __all__ = [
     "Answer",
     "Claim",
     "compare_ratio",
-    "enumerate_items",
     "fact",
     "group_claims",
     "judge",
-    "sentences",
 ]
 
 #: Verdicts on the speed of a subject beside its baseline.
@@ -141,47 +139,18 @@ class Claim:
         )
 
     def at(self, **where: Any) -> "Claim":
-        """Return the claim with a place.
-
-        Parameters
-        ----------
-        **where
-            Names and values, added to those that it has.
-
-        Returns
-        -------
-        Claim
-            The same one, there.
-        """
+        """Return the claim with these names and values added to its place."""
         return dataclasses.replace(self, where={**self.where, **where})
 
     def about(self, topic: str) -> "Claim":
-        """Return the claim with a topic.
-
-        Parameters
-        ----------
-        topic : str
-            Name by which the claim is found again.
-
-        Returns
-        -------
-        Claim
-            The same one, named.
-        """
+        """Return the claim with the topic by which it is found again."""
         return dataclasses.replace(self, topic=topic)
 
     def exceeds(self, bound: float) -> bool | None:
-        """Whether the ratio is above a bound; None when the interval does not tell.
+        """Whether the ratio is above a bound, 1 for "not slower".
 
-        Parameters
-        ----------
-        bound : float
-            Ratio, 1 for "not slower".
-
-        Returns
-        -------
-        bool or None
-            True when the whole interval is at or above the bound, False when all is below.
+        True when the whole interval is at or above the bound, False when all of it is below, None
+        when the interval does not tell.
         """
         if self.low is None or self.high is None:
             return None
@@ -420,24 +389,7 @@ def judge(text: str, /, outcomes: Iterable[bool | None], **values: Any) -> Claim
 
 
 def sentences(claims: Iterable[Claim]) -> list[str]:
-    """Write claims as sentences; those on one pair at several places become one.
-
-    Parameters
-    ----------
-    claims : iterable of Claim
-        In their order.
-
-    Returns
-    -------
-    list of str
-        One for each claim, or for each run of claims that compare the same two.
-
-    Examples
-    --------
-    >>> won = compare_ratio("one", "two", 1.5, (1.4, 1.6))
-    >>> sentences([won.at(n=8), won.at(n=16), fact("all agree")])
-    ['one is faster than two at n 8 (1.50, 1.40 to 1.60) and 16 (1.50, 1.40 to 1.60)', 'all agree']
-    """
+    """Write claims as sentences; those on one pair at several places become one."""
     found: list[str] = []
     for pair, run in itertools.groupby(claims, _pair):
         group = list(run)
@@ -497,23 +449,7 @@ def group_claims(claims: Iterable[Claim]) -> str:
 
 
 def enumerate_items(items: Sequence[str]) -> str:
-    """Write ``a, b and c``.
-
-    Parameters
-    ----------
-    items : sequence of str
-        At least one.
-
-    Returns
-    -------
-    str
-        The enumeration.
-
-    Examples
-    --------
-    >>> enumerate_items(["a", "b", "c"])
-    'a, b and c'
-    """
+    """Write ``a, b and c``."""
     *start, last = items
     return f"{', '.join(start)} and {last}" if start else last
 
