@@ -6,12 +6,11 @@ from typing import Any, TypeAlias
 
 import onnx
 
-from ortmeter.discrepancy import Discrepancy, max_diff
+from ortmeter.discrepancy import Discrepancy
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evaluator.attribution_result import Attribution, NodeAttribution, differing
-from ortmeter.evaluator.attribution_session import exact_feeds, widen
+from ortmeter.evaluator.attribution_result import Attribution, NodeAttribution, compare, differing
 from ortmeter.evaluator.evaluation import Evaluator, parts
-from ortmeter.evaluator.float64 import is_added, to_float64
+from ortmeter.evaluator.float64 import exact_feeds, is_added, to_float64, widen
 from ortmeter.evaluator.kernels import KernelKey, Swap
 from ortmeter.evaluator.plan import Step, Watch
 from ortmeter.evaluator.values import element_type, fed_library
@@ -20,8 +19,6 @@ from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
-
-__all__ = ["attribute"]
 
 Side: TypeAlias = str | Mapping[KernelKey, Swap]
 #: Sees each node that ran: its rank, its inputs, the outputs that have a name.
@@ -162,7 +159,6 @@ class _Hybrid:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Nodes of the baseline, in the order of the graph."""
         return self._steps[BASELINE]
 
     def sources(self, rank: int) -> tuple[str, str]:
@@ -178,8 +174,6 @@ class _Hybrid:
         return self._plans[BASELINE].with_steps(steps).run(self._given, watch)
 
     def run_exact(self) -> list[Any]:
-        """Run the model in float64."""
-
         def remember(rank: int, inputs: tuple[Any, ...], outputs: list[Any]) -> None:
             del outputs
             self._is_wide[rank] = [_is_double(value) for value in inputs]
@@ -187,7 +181,6 @@ class _Hybrid:
         return self._exact.run(self._exact_given, _watch(self._exact_steps, remember))
 
     def apply(self, side: int, rank: int, inputs: Sequence[Any]) -> list[Any]:
-        """Run one node of a side."""
         return _applied(self._steps[side][rank], inputs)
 
     def apply_exact(self, rank: int, inputs: Sequence[Any]) -> list[Any]:
@@ -247,8 +240,8 @@ class _Study:
     def run_twice(self) -> None:
         """Compare each side with itself, run a second time."""
         again = self._hybrid.run(), self._hybrid.run(self._everything)
-        self._controls["baseline, run twice"] = _compare(self.baseline, again[BASELINE])
-        self._controls["candidate, run twice"] = _compare(self.candidate, again[CANDIDATE])
+        self._controls["baseline, run twice"] = compare(self.baseline, again[BASELINE])
+        self._controls["candidate, run twice"] = compare(self.candidate, again[CANDIDATE])
 
     def add_session(
         self, level: str, make: Callable[[], Any], feeds: Mapping[str, Any], kernels: list[Any]
@@ -259,11 +252,10 @@ class _Study:
         except ModelError as refusal:
             self._missing[f"session, {level}"] = str(refusal)
             return
-        self._errors[f"session, {level}"] = _compare(self._exact, outputs)
-        self._controls[f"ort kernels against session, {level}"] = _compare(outputs, kernels)
+        self._errors[f"session, {level}"] = compare(self._exact, outputs)
+        self._controls[f"ort kernels against session, {level}"] = compare(outputs, kernels)
 
     def attribution(self, provider: str) -> Attribution:
-        """Return what was found."""
         if not self._nodes:
             raise ModelError("No output of this model needs a node: no kernel is responsible")
         change, _ = self._of_candidate
@@ -278,8 +270,8 @@ class _Study:
         def visit(rank: int, inputs: tuple[Any, ...], outputs: list[Any]) -> None:
             other = hybrid.apply(CANDIDATE, rank, inputs)
             exact = hybrid.apply_exact(rank, inputs)
-            errors = _compare(exact, outputs), _compare(exact, other)
-            self._local[rank] = _compare(outputs, other), *errors
+            errors = compare(exact, outputs), compare(exact, other)
+            self._local[rank] = compare(outputs, other), *errors
             bar.update()
 
         return visit
@@ -290,7 +282,7 @@ class _Study:
         def visit(rank: int, inputs: tuple[Any, ...], outputs: list[Any]) -> None:
             if not differing(self._local[rank][0]):
                 other = self._hybrid.apply(BASELINE, rank, inputs)
-                if not differing(_compare(other, outputs)):
+                if not differing(compare(other, outputs)):
                     self._idle.add(rank)
             bar.update()
 
@@ -311,13 +303,7 @@ class _Study:
         return NodeAttribution(node.label, node.operator, *kernels, *local, *only, *all_but)
 
     def _compare_run(self, outputs: list[Any]) -> tuple[Discrepancy, Discrepancy]:
-        """Compare outputs of the model with those of the baseline, and in float64."""
-        return _compare(self.baseline, outputs), _compare(self._exact, outputs)
-
-
-def _compare(expected: list[Any], got: list[Any]) -> Discrepancy:
-    """Compare outputs; a shape that differs is a discrepancy like another."""
-    return max_diff(expected, got, on_mismatch="report")
+        return compare(self.baseline, outputs), compare(self._exact, outputs)
 
 
 def _tf32_by_library(tf32: bool | Mapping[str, bool]) -> dict[str, bool]:

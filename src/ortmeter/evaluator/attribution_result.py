@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from ortmeter.discrepancy import Discrepancy
+from ortmeter.discrepancy import Discrepancy, max_diff
 from ortmeter.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Attribution", "NodeAttribution", "SessionExplanation", "SessionNode"]
 
 # How a discrepancy is told in a table: suffix of the column -> attribute.
 _FIGURES = {"ulp": "ulp_at_max", "abs": "abs", "mean": "mean_abs"}
@@ -293,6 +291,11 @@ def _row(node: NodeAttribution | SessionNode) -> dict[str, Any]:
 
 def _figures(diff: Discrepancy, prefix: str = "") -> dict[str, float]:
     return {f"{prefix}{name}": getattr(diff, key) for name, key in _FIGURES.items()}
+
+
+def compare(expected: Any, got: Any) -> Discrepancy:
+    """Compare outputs; a shape that differs is a discrepancy like another."""
+    return max_diff(expected, got, on_mismatch="report")
 
 
 def differing(diff: Discrepancy) -> int:

@@ -12,22 +12,24 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortmeter.discrepancy import Discrepancy, max_diff
+from ortmeter.discrepancy import Discrepancy
 from ortmeter.discrepancy.arrays import is_integer, spacing
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evaluator.attribution_result import SessionExplanation, SessionNode, differing
+from ortmeter.evaluator.attribution_result import (
+    SessionExplanation,
+    SessionNode,
+    compare,
+    differing,
+)
 from ortmeter.evaluator.evaluation import Evaluator, parts
-from ortmeter.evaluator.float64 import is_added, to_float64
+from ortmeter.evaluator.float64 import exact_feeds, is_added, to_float64
 from ortmeter.evaluator.plan import Step
-from ortmeter.evaluator.values import is_torch
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
-
-__all__ = ["explain_session"]
 
 _EXPECTED = ("float64", "torch", "reference")
 
@@ -115,8 +117,8 @@ def explain_session(
     nodes = walk.nodes(exposed)
     wanted = walk.outputs()
     same = [_same_bits(value, exposed[name]) for name, value in outputs.items()]
-    asked = max_diff(wanted, list(outputs.values()), on_mismatch="report")
-    explained = max_diff(wanted, [exposed[name] for name in outputs], on_mismatch="report")
+    asked = compare(wanted, list(outputs.values()))
+    explained = compare(wanted, [exposed[name] for name in outputs])
     return SessionExplanation(nodes, asked, explained, all(same), expected)
 
 
@@ -167,7 +169,6 @@ class _Walk:
         self._names = {slot: name for name, slot in self._plan.slots.items() if name}
 
     def outputs(self) -> list[Any]:
-        """Return the expected outputs, once the nodes were walked."""
         return self._outputs(self._expected)
 
     def nodes(self, session: Mapping[str, Any]) -> tuple[SessionNode, ...]:
@@ -202,14 +203,14 @@ class _Walk:
     def _node(self, read: "_Read", outputs: list[Any]) -> SessionNode:
         node, pairs = read.step.node, read.pairs
         expected, got = (list(side) for side in zip(*pairs.values(), strict=True))
-        own = max_diff(expected, got, on_mismatch="report")
+        own = compare(expected, got)
         moved = self._after(read.step, pairs) if differing(own) else outputs
         return SessionNode(
             node.label,
             node.operator,
             read.fused,
             own,
-            max_diff([self._expected[slot] for slot in pairs], got, on_mismatch="report"),
+            compare([self._expected[slot] for slot in pairs], got),
             _effect(outputs, moved, self._types),
         )
 
@@ -236,22 +237,6 @@ class _Walk:
         return self._memory.hold(as_numpy(value).astype(as_numpy(expected).dtype))
 
 
-def exact_feeds(
-    model: onnx.ModelProto, double: onnx.ModelProto, feeds: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Convert the feeds whose type is another one in float64."""
-    pairs = zip(model.graph.input, double.graph.input, strict=True)
-    wide = {value.name for value, exact in pairs if value.type != exact.type}
-    return {name: widen(value) if name in wide else value for name, value in feeds.items()}
-
-
-def widen(value: Any) -> Any:
-    """Convert an array of any library, or a sequence of arrays, to float64."""
-    if value is None or isinstance(value, list):
-        return None if value is None else [widen(item) for item in value]
-    return value.double() if is_torch(value) else as_numpy(value).astype(np.float64)
-
-
 def _moved(value: Any, own: Any, got: Any) -> Any:
     """Add the error of a node, ``got - own``, to a result; what has no difference is replaced."""
     if any(side is None or isinstance(side, list) for side in (value, own, got)):
@@ -270,8 +255,8 @@ def _moved(value: Any, own: Any, got: Any) -> Any:
 
 def _effect(expected: list[Any], moved: list[Any], types: Sequence[str | None]) -> Discrepancy:
     """Compare outputs of the expected types; their ulp are those of other types."""
-    whole = max_diff(expected, moved, on_mismatch="report")
-    each = [max_diff(*pair, on_mismatch="report") for pair in zip(expected, moved, strict=True)]
+    whole = compare(expected, moved)
+    each = [compare(*pair) for pair in zip(expected, moved, strict=True)]
     units = [
         spacing(1.0, diff.dtype_got) / spacing(1.0, wanted) if wanted and diff.dtype_got else 1.0
         for diff, wanted in zip(each, types, strict=True)
@@ -292,10 +277,8 @@ def _type(value: Any) -> str | None:
 
 
 def _same_bits(first: Any, second: Any) -> bool:
-    if isinstance(first, list) or first is None:
-        return bool(not differing(max_diff(first, second, on_mismatch="report")))
-    if first.dtype == object:
-        return bool(np.array_equal(first, second))
+    if first is None or isinstance(first, list) or first.dtype == object:
+        return not differing(compare(first, second))
     return (first.dtype, first.shape, first.tobytes()) == (
         second.dtype,
         second.shape,

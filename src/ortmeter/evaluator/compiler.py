@@ -43,7 +43,6 @@ class Context:
     library: str = "numpy"
 
     def show(self, value: Any) -> Any:
-        """Return a value in the library of the feeds."""
         return self.memory.export(value, self.library)
 
     @property
@@ -155,7 +154,6 @@ class Compiler:
         return KernelChain(node, self._sources).choose()
 
     def _call(self, node: Node, function: onnx.FunctionProto, key: FunctionKey) -> Kernel:
-        """Run the body of a local function."""
         if key in self._open:
             raise ModelError(
                 f"Function {function.name!r} of domain {function.domain!r} calls itself"
@@ -203,7 +201,6 @@ def _serialized(bound: Bound) -> bytes:
 
 
 def _user_kernel(node: Node, function: Callable[..., Any], context: Context) -> Kernel:
-    """Make a kernel of a function of the user."""
     hold = context.memory.hold
 
     def run(*inputs: Any) -> Any:

@@ -1,6 +1,6 @@
 """Walk an ONNX graph, each node on a kernel that can be swapped."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -25,8 +25,6 @@ from ortmeter.runtime.providers import Provider, resolve_provider
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Evaluator"]
 
 
 class Evaluator:
@@ -223,8 +221,7 @@ class FeedChecker:
     def __init__(self, graph: onnx.GraphProto, memory: Memory) -> None:
         defaults = {name for name, _ in initializers(graph)}
         self._inputs = [
-            (value.name, value.name not in defaults, value.type, _checker(value.type))
-            for value in graph.input
+            (value.name, value.name not in defaults, value.type) for value in graph.input
         ]
         self._known = {value.name for value in graph.input}
         self._memory = memory
@@ -232,10 +229,10 @@ class FeedChecker:
     def take(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the values in the order of the graph; ``None`` for a default."""
         values = []
-        for name, is_required, kind, fits in self._inputs:
+        for name, is_required, kind in self._inputs:
             if name in feeds:
                 value = self._convert(name, feeds[name], kind)
-                if not fits(value):
+                if not _fits(kind, value):
                     raise FeedError(f"{_wanted(name, kind)} was given {describe([value])}")
                 values.append(value)
             elif is_required:
@@ -255,7 +252,7 @@ class FeedChecker:
 
     def _expected(self) -> str:
         return "Expected: " + ", ".join(
-            f"{name!r} {describe_type(kind)}" for name, _, kind, _ in self._inputs
+            f"{name!r} {describe_type(kind)}" for name, _, kind in self._inputs
         )
 
 
@@ -263,34 +260,28 @@ def _wanted(name: str, kind: onnx.TypeProto) -> str:
     return f"Input {name!r} {describe_type(kind)}"
 
 
-def _checker(kind: onnx.TypeProto) -> Callable[[Any], bool]:
-    """Compile a declared type into a test of a value."""
+def _fits(kind: onnx.TypeProto, value: Any) -> bool:
     match kind.WhichOneof("value"):
         case "tensor_type":
-            return _tensor_checker(kind.tensor_type)
+            return _fits_tensor(kind.tensor_type, value)
         case "sequence_type":
-            inner = _checker(kind.sequence_type.elem_type)
-            return lambda value: isinstance(value, list) and all(map(inner, value))
+            inner = kind.sequence_type.elem_type
+            return isinstance(value, list) and all(_fits(inner, item) for item in value)
         case "optional_type":
-            inner = _checker(kind.optional_type.elem_type)
-            return lambda value: value is None or inner(value)
-    return lambda _value: True
+            return value is None or _fits(kind.optional_type.elem_type, value)
+    return True
 
 
-def _tensor_checker(declared: onnx.TypeProto.Tensor) -> Callable[[Any], bool]:
+def _fits_tensor(declared: onnx.TypeProto.Tensor, value: Any) -> bool:
+    if value is None or isinstance(value, list):
+        return False
+    if declared.elem_type and element_type(value.dtype) != declared.elem_type:
+        return False
     dims = declared.shape.dim
-    wanted = declared.elem_type
-    rank = len(dims) if declared.HasField("shape") else None
-    fixed = [(i, dim.dim_value) for i, dim in enumerate(dims) if dim.HasField("dim_value")]
-
-    def fits(value: Any) -> bool:
-        if value is None or isinstance(value, list):
-            return False
-        if wanted and element_type(value.dtype) != wanted:
-            return False
-        shape = value.shape
-        return rank is None or (
-            len(shape) == rank and all(shape[axis] == size for axis, size in fixed)
+    return not declared.HasField("shape") or (
+        len(dims) == len(value.shape)
+        and all(
+            not dim.HasField("dim_value") or dim.dim_value == size
+            for dim, size in zip(dims, value.shape, strict=True)
         )
-
-    return fits
+    )

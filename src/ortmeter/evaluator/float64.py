@@ -1,6 +1,7 @@
 """The same model in float64, the reference that discrepancies are measured against."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,10 +17,10 @@ from ortmeter.evaluator.node import (
     opset_versions,
     subgraphs,
 )
+from ortmeter.evaluator.values import is_torch
+from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.graphs import walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
-
-__all__ = ["to_float64"]
 
 _SINGLE, _DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
 # Marks the casts that the original model does not have.
@@ -104,22 +105,16 @@ class _Rules:
         self.widened = {name: kind in _FLOATS for name, kind in types.items()}
         self._functions = {(domain_name(f.domain), f.name): f for f in model.functions}
 
-    def refuses_double(self, node: onnx.NodeProto, position: int) -> bool:
-        """Tell whether ONNX gives no float64 to this input of an operator."""
-        schema = self._schema(node)
-        return schema is not None and _has_no_double(schema.inputs, position)
-
-    def makes_no_double(self, node: onnx.NodeProto, position: int) -> bool:
-        """Tell whether ONNX gives no float64 to this output of an operator."""
-        schema = self._schema(node)
-        return schema is not None and _has_no_double(schema.outputs, position)
-
-    def _schema(self, node: onnx.NodeProto) -> onnx.defs.OpSchema | None:
+    def has_no_double(self, node: onnx.NodeProto, side: str, position: int) -> bool:
+        """Tell whether ONNX gives no float64 to one of the "inputs" or "outputs" of an operator."""
         domain = domain_name(node.domain)
         try:
-            return onnx.defs.get_schema(node.op_type, self._imports.get(domain, 1), domain)
+            schema = onnx.defs.get_schema(node.op_type, self._imports.get(domain, 1), domain)
         except onnx.defs.SchemaError:
-            return None
+            return False
+        formals = getattr(schema, side)
+        formal = formals[min(position, len(formals) - 1)]
+        return not any("double" in kind for kind in formal.types)
 
     def type_attributes(self, node: onnx.NodeProto) -> set[str]:
         """Name the attributes of a node that hold an element type."""
@@ -132,11 +127,6 @@ class _Rules:
             for attribute in inner.attribute
             if attribute.ref_attr_name and attribute.name in self.type_attributes(inner)
         }
-
-
-def _has_no_double(formals: Sequence[onnx.defs.OpSchema.FormalParameter], position: int) -> bool:
-    formal = formals[min(position, len(formals) - 1)]
-    return not any("double" in kind for kind in formal.types)
 
 
 def _convert_graph(graph: onnx.GraphProto, rules: _Rules) -> None:
@@ -157,7 +147,7 @@ def _names_kept(nodes: Iterable[onnx.NodeProto], rules: _Rules) -> set[str]:
     accepted: set[str] = set()
     for node in walk_nodes(nodes):
         for position, name in enumerate(node.input):
-            (refused if rules.refuses_double(node, position) else accepted).add(name)
+            (refused if rules.has_no_double(node, "inputs", position) else accepted).add(name)
     return refused - accepted - {""}
 
 
@@ -275,14 +265,20 @@ def _add_casts(
 ) -> None:
     """Put casts around the operators without float64, in place; subgraphs are left."""
 
-    def moved(names: Iterable[str]) -> list[tuple[int, str]]:
-        """Number the values that were floats and became float64."""
-        return [(i, n) for i, n in enumerate(names) if rules.widened.get(n) and n not in kept]
+    def moved(node: onnx.NodeProto, side: str, names: Sequence[str]) -> list[tuple[int, str]]:
+        """Number the values that were floats, became float64 and cannot be so here."""
+        return [
+            (position, name)
+            for position, name in enumerate(names)
+            if rules.widened.get(name)
+            and name not in kept
+            and rules.has_no_double(node, side, position)
+        ]
 
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        before = [item for item in moved(node.input) if rules.refuses_double(node, item[0])]
-        after = [item for item in moved(node.output) if rules.makes_no_double(node, item[0])]
+        before = moved(node, "inputs", node.input)
+        after = moved(node, "outputs", node.output)
         for position, name in before:
             node.input[position] = _narrowed(name, node, position)
             nodes.append(_cast(name, node.input[position], _SINGLE))
@@ -304,3 +300,19 @@ def _cast(source: str, target: str, to: int) -> onnx.NodeProto:
     node = onnx.helper.make_node("Cast", [source], [target], name=f"cast_{target}", to=to)
     node.metadata_props.add(key=_ADDED, value="1")
     return node
+
+
+def exact_feeds(
+    model: onnx.ModelProto, double: onnx.ModelProto, feeds: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Convert the feeds whose type is another one in float64."""
+    pairs = zip(model.graph.input, double.graph.input, strict=True)
+    wide = {value.name for value, exact in pairs if value.type != exact.type}
+    return {name: widen(value) if name in wide else value for name, value in feeds.items()}
+
+
+def widen(value: Any) -> Any:
+    """Convert an array of any library, or a sequence of arrays, to float64."""
+    if value is None or isinstance(value, list):
+        return None if value is None else [widen(item) for item in value]
+    return value.double() if is_torch(value) else as_numpy(value).astype(np.float64)

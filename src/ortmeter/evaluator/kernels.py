@@ -38,10 +38,6 @@ class Source(Protocol):
         ...
 
 
-def _always(_node: Node, _inputs: Sequence[Any]) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class KnownError:
     """A wrong answer of a source, for an operator of the standard domain.
@@ -52,7 +48,7 @@ class KnownError:
     source: str
     op_type: str
     reason: str
-    applies: Callable[[Node, Sequence[Any]], bool] = _always
+    applies: Callable[[Node, Sequence[Any]], bool] = lambda _node, _inputs: True
 
 
 def _given(inputs: Sequence[Any], position: int) -> bool:

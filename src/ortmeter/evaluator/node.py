@@ -183,7 +183,6 @@ _CONSTANT_TYPES: dict[str, Any] = {
 
 
 def constant_value(node: Node) -> np.ndarray:
-    """Read the value of a Constant, in any of its forms."""
     given = {name: value for name, value in node.attributes.items() if name in _CONSTANT_TYPES}
     if len(given) != 1:
         raise ModelError(

@@ -33,7 +33,6 @@ class Step:
         return self.chain.used if self.chain and self.kernel is self.chain else self.source
 
     def apply(self, inputs: tuple[Any, ...]) -> Any:
-        """Run the kernel."""
         try:
             return self.kernel(*inputs)
         except Exception as error:  # noqa: BLE001 - the sources know what it means
@@ -48,11 +47,9 @@ class Step:
         return self.chain(*inputs)
 
     def execute(self, values: list[Any]) -> None:
-        """Run the kernel on the slots."""
         self.store(values, self.apply(self.take(values)))
 
     def store(self, values: list[Any], result: Any) -> None:
-        """Put the outputs in their slots."""
         results = result if type(result) is tuple else (result,)
         if len(results) < len(self.outputs):
             raise ModelError(
@@ -137,7 +134,6 @@ class Plan:
         self._schedules: dict[tuple[str, ...], Schedule] = {}
 
     def with_steps(self, steps: Sequence[Step]) -> "Plan":
-        """Return the same plan with other steps, in the same order."""
         return Plan(self._names, self.inputs, self.outputs, steps)
 
     def run(self, given: Sequence[Any], watch: Watch | None = None) -> list[Any]:

@@ -50,7 +50,6 @@ class TorchSource:
         self._memory = memory
 
     def kernel(self, node: Node) -> Kernel:
-        """Find the kernel and bind the attributes of the node."""
         found = self._find(node.domain, node.op_type, node.opset)
         if found is None:
             raise RefusedError(f"no kernel for {node.op_type} of opset {node.opset}")

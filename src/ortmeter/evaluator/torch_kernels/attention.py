@@ -123,7 +123,8 @@ def _bias(mask: Tensor | None, allowed: Tensor | None, q: Tensor, k: Tensor) -> 
     if mask is not None:
         missing = k.shape[2] - mask.shape[-1]
         if missing > 0:
-            mask = functional.pad(mask, (0, missing), value=_hidden(mask))
+            hidden = 0.0 if mask.dtype == torch.bool else -math.inf
+            mask = functional.pad(mask, (0, missing), value=hidden)
         if mask.dtype == torch.bool:
             allowed = mask if allowed is None else mask & allowed
             mask = None
@@ -131,10 +132,6 @@ def _bias(mask: Tensor | None, allowed: Tensor | None, q: Tensor, k: Tensor) -> 
         return mask
     zero = torch.zeros((), dtype=q.dtype, device=q.device) if mask is None else mask
     return torch.where(allowed, zero, -math.inf)
-
-
-def _hidden(mask: Tensor) -> float:
-    return 0.0 if mask.dtype == torch.bool else -math.inf
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:

@@ -374,7 +374,8 @@ def _stft(
     onesided: int = 1,
 ) -> Tensor:
     """Fourier transform of the frames of a signal."""
-    size = int(frame_length) if frame_length is not None else _frame(x, window)
+    whole = x.shape[1] if window is None else window.shape[0]
+    size = whole if frame_length is None else int(frame_length)
     frames = _as_signal(x).unfold(1, size, int(frame_step))
     if window is not None:
         frames = frames * window
@@ -382,10 +383,6 @@ def _stft(
         return torch.view_as_real(torch.fft.rfft(frames))
     y = torch.view_as_real(torch.fft.fft(frames))
     return y.narrow(2, 0, size // 2 + 1) if onesided else y
-
-
-def _frame(x: Tensor, window: Tensor | None) -> int:
-    return x.shape[1] if window is None else window.shape[0]
 
 
 def _register_window(op_type: str, function: TensorFunction, **options: float) -> None:

@@ -12,6 +12,7 @@ from ortmeter.evaluator.torch_kernels.registry import (
 )
 
 direct("MatMul", torch.matmul, since=1)
+direct("Det", torch.linalg.det, since=11)
 
 
 @kernel("Gemm", since=7)
@@ -59,12 +60,6 @@ def mat_mul_integer(
 @kernel("Einsum", since=12)
 def _einsum(*operands: Tensor, equation: str) -> Tensor:
     return torch.einsum(equation, *operands)
-
-
-@kernel("Det", since=11)
-def _det(x: Tensor) -> Tensor:
-    values: Tensor = torch.linalg.det(x)
-    return values
 
 
 @kernel("Trilu", since=14)

@@ -185,8 +185,8 @@ def _scatter_elements(
 
 
 @kernel("Scatter", since=9)
-def _scatter(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0) -> Tensor:
-    return _scatter_elements(x, indices, updates, axis=axis)
+def _scatter(*inputs: Tensor, axis: int = 0) -> Tensor:
+    return _scatter_elements(*inputs, axis=axis)
 
 
 def _alike(updates: Tensor, x: Tensor) -> Tensor:

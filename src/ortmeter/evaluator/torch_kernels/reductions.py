@@ -66,14 +66,6 @@ def _l2(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
     return torch.sqrt(_sum_square(x, axes, keepdim).double()).to(x.dtype)
 
 
-def _log_sum(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
-    return torch.log(_floating(_sum(x, axes, keepdim))).to(x.dtype)
-
-
-def _log_sum_exp(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
-    return torch.logsumexp(_floating(x), axes, keepdim=keepdim).to(x.dtype)
-
-
 def _floating(x: Tensor) -> Tensor:
     return x if x.is_floating_point() else x.double()
 
@@ -92,10 +84,10 @@ def _register_reduction(op_type: str, reduce: Reduce) -> None:
 
 
 for _op, _function in (
-    ("ReduceL1", lambda x, axes, keepdim: _sum(torch.abs(x), axes, keepdim)),
+    ("ReduceL1", lambda x, *how: _sum(torch.abs(x), *how)),
     ("ReduceL2", _l2),
-    ("ReduceLogSum", _log_sum),
-    ("ReduceLogSumExp", _log_sum_exp),
+    ("ReduceLogSum", lambda x, *how: torch.log(_floating(_sum(x, *how))).to(x.dtype)),
+    ("ReduceLogSumExp", lambda x, *how: torch.logsumexp(_floating(x), *how).to(x.dtype)),
     ("ReduceMax", _extreme(torch.amax, 1)),
     ("ReduceMean", _mean),
     ("ReduceMin", _extreme(torch.amin, -1)),
