@@ -95,6 +95,7 @@ if args.number in (1, 9): time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_page_that_kills_every_worker_fails_alone(machines, make_page, tmp_path):
     page = make_page(DIES_OR_WAITS)
     grid = {"number": ["0", "1", "2"]}
@@ -126,6 +127,7 @@ DASK = ("--worker-class", "ortmeter.sweep.cluster.SweepWorker", "--nthreads", "1
 NO_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
 
 
+@pytest.mark.slow
 def test_a_worker_of_dask_takes_its_part(machines, make_page, tmp_path):
     page = make_page(f"{TELL_THREADS}; time.sleep(0.5)")
     command = [sys.executable, "-m", "dask", "worker", machines[0], "--name", "dask", *DASK]
