@@ -208,23 +208,7 @@ class Discrepancy:
         return any(difference.kind in kinds for difference in self.differences)
 
     def failures(self, tolerance: Tolerance) -> tuple[str, ...]:
-        """Say why this is beyond a tolerance, one reason each.
-
-        Parameters
-        ----------
-        tolerance : Tolerance
-            What is accepted.
-
-        Returns
-        -------
-        tuple of str
-            Empty when everything is within it. See :meth:`Tolerance.check`.
-
-        Raises
-        ------
-        InvalidArgumentError
-            The largest errors do not decide.
-        """
+        """Say why this is beyond a tolerance, one reason each, see :meth:`Tolerance.check`."""
         failures = [
             f"{count} mismatched {what}"
             for what, count in (("NaN", self.n_nan), ("inf", self.n_inf))
