@@ -23,7 +23,6 @@ from ortmeter.backend.rules.layout import (
     FlatSum,
     SameShape,
     SlicesToSplit,
-    ThereAndBack,
 )
 from ortmeter.backend.rules.normalization import (
     BiasGelu,
@@ -56,7 +55,7 @@ DEFAULT = (
             FlatProduct(),
             *map(FlatRows, ("LayerNormalization", "Relu", "Gelu", "Tanh", "Sigmoid")),
             FlatSum(),
-            ThereAndBack(),
+            SameShape(),
         ),
         _ANY,
     ),

@@ -45,11 +45,10 @@ class EagerAttention:
         require(not found.softcap, "the scores are capped, which the kernel does slowly")
         require(found.scale > 0, f"the scale is {found.scale:g}: the kernel takes its root")
         require(found.q.dtype == v.dtype, "queries and values have other types")
-        queries, keys, values = (dimensions(x, rank=4) for x in (found.q, found.k, v))
-        require(queries and keys and values, "heads are not split, or of no known shape")
-        assert queries is not None
-        assert keys is not None
-        assert values is not None
+        queries, keys, values = (
+            known(dimensions(x, rank=4), "heads are not split, or of no known shape")
+            for x in (found.q, found.k, v)
+        )
         if found.merged:
             keys = tuple(keys[axis] for axis in SWAP)
         require(queries[:2] == keys[:2] == values[:2], "keys or values are shared by the heads")
@@ -150,10 +149,11 @@ class CausalMask:
     def rewrite(
         self, op: Any, *, q: ir.Value, k: ir.Value, v: ir.Value, mask: ir.Value, y: ir.Value
     ) -> Any:
-        queries, keys = dimensions(q), dimensions(k)
-        require(queries and keys, "the shapes of queries and keys are not known")
-        length, shape = (queries or ())[-2], dimensions(mask) or ()
-        require(length == (keys or ())[-2], "there are not as many queries as keys")
+        (*_, length, _), (*_, keys, _) = (
+            known(dimensions(x), "the shapes of queries and keys are not known") for x in (q, k)
+        )
+        require(length == keys, "there are not as many queries as keys")
+        shape = dimensions(mask) or ()
         require(shape[-2:] == (length, length), "the mask is no square of the positions")
         seen = known(window(mask), "the mask is not known to hide the future, and nothing else")
         whole = seen >= (length if isinstance(length, int) else math.inf)

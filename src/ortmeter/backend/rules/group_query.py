@@ -98,16 +98,16 @@ def _group_query(
     (q, *tables), (k, *others) = (node.inputs for node in rotations)
     require(tables == others, "queries and keys have other angles")
     q_heads, kv_heads = (node.attributes.get_int("num_heads", 0) for node in rotations)
-    queries, keys = dimensions(q, rank=3), dimensions(k, rank=3)
-    require(q and queries and keys and q_heads, "the heads are split, or of no known shape")
-    assert q is not None
-    batch, length, hidden = queries or ()
+    why = "the heads are split, or of no known shape"
+    q, keys = known(q, why), known(dimensions(k, rank=3), why)
+    batch, length, hidden = known(dimensions(q, rank=3), why)
+    require(q_heads, why)
     require(isinstance(length, int), "the length of the sequences is not known")
     require(
         int(length) >= SHORTEST,
         f"{length} positions: below {SHORTEST}, Attention of the standard is faster",
     )
-    same = keys is not None and dimensions(v) == keys and keys[:2] == (batch, length)
+    same = dimensions(v) == keys and keys[:2] == (batch, length)
     require(same, "there are not as many queries as keys and values")
     require(
         isinstance(hidden, int) and not hidden // q_heads % _HEAD_MULTIPLE,

@@ -69,11 +69,9 @@ def before_split(op: Any, value: ir.Value) -> tuple[ir.Value, int]:
 
     Heads that something else than a Reshape computes are merged again.
     """
-    split = input_of(value, "Transpose", perm=SWAP)
-    shape = dimensions(split, rank=4)
-    require(split and shape, "heads and positions were not exchanged")
-    assert split is not None
-    *first, heads, size = shape or ()
+    why = "heads and positions were not exchanged"
+    split = known(input_of(value, "Transpose", perm=SWAP), why)
+    *first, heads, size = known(dimensions(split, rank=4), why)
     require(isinstance(heads, int) and isinstance(size, int), "the number of heads is not known")
     source = input_of(split, "Reshape")
     if source is None:

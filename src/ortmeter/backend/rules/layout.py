@@ -29,26 +29,17 @@ _BATCHED = 3
 
 
 class SameShape:
-    """A Reshape that gives the shape that its input has -> nothing."""
+    """A Reshape that gives the shape that its input has, or had before a Reshape -> nothing."""
 
     def pattern(self, op: Any, x: Any, shape: Any) -> Any:
         return op.Reshape(x, shape, _outputs=["y"])
 
     def rewrite(self, op: Any, *, x: ir.Value, y: ir.Value, **_: ir.Value) -> Any:
-        shape = dimensions(x)
-        return op.Identity(x) if shape is not None and shape == dimensions(y) else None
-
-
-class ThereAndBack:
-    """A Reshape that undoes the one before, which others may read -> nothing."""
-
-    def pattern(self, op: Any, x: Any, shape: Any) -> Any:
-        return op.Reshape(x, shape, _outputs=["y"])
-
-    def rewrite(self, op: Any, *, x: ir.Value, y: ir.Value, **_: ir.Value) -> Any:
-        source = input_of(x, "Reshape")
-        found = dimensions(source)
-        return op.Identity(source) if found is not None and found == dimensions(y) else None
+        shape = dimensions(y)
+        for source in (x, input_of(x, "Reshape")):
+            if shape is not None and dimensions(source) == shape:
+                return op.Identity(source)
+        return None
 
 
 class FlatProduct:
@@ -138,12 +129,9 @@ def _same_rows(value: ir.Value) -> ir.Value | None:
 
 def _before_merge(op: Any, value: ir.Value) -> ir.Value:
     """Find what a matrix was before its rows were merged; merge its columns if they were not."""
-    source = input_of(value, "Reshape")
-    before, after = dimensions(source), dimensions(value, rank=2)
-    require(source and before and after, "the shapes of the Reshape are not known")
-    assert source is not None
-    assert before is not None
-    assert after is not None
+    why = "the shapes of the Reshape are not known"
+    source = known(input_of(value, "Reshape"), why)
+    before, after = known(dimensions(source), why), known(dimensions(value, rank=2), why)
     kept = _rows_of(before, after[-1])
     require(kept >= _BATCHED - 1, "the Reshape cuts the rows, or merges no batch")
     if kept == len(before) - 1:
