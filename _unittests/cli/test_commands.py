@@ -84,6 +84,7 @@ def test_bench_of_two_models_names_them(models):
     assert names == ["cnn.onnx", "exp.onnx"]
 
 
+@pytest.mark.slow
 def test_bench_names_only_what_varies(models):
     options = ["--dim", "batch=8", "--threads", "1,2", "--repeat", 5, "--budget", 1, "--json"]
     done = run("bench", models / "exp.onnx", models / "exp.onnx", *options)
