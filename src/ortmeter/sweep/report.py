@@ -39,7 +39,7 @@ _TIMES = ["median (ms)", "q1 (ms)", "q3 (ms)"]
 
 @dataclass(frozen=True)
 class SweepReport:
-    """The outcomes of a sweep, compared; :meth:`SweepResult.report` makes it.
+    """The outcomes of a sweep, compared; :meth:`~ortmeter.sweep.SweepResult.report` makes it.
 
     Parameters
     ----------
