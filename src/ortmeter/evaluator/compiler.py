@@ -264,10 +264,7 @@ def _make_loop(node: Node, bodies: dict[str, Body], memory: Memory) -> Kernel:
 
 def _make_scan(node: Node, bodies: dict[str, Body], memory: Memory) -> Kernel:
     scan = _Scan(node, bodies["body"], memory)
-    return scan.batched if node.opset < _SCAN_WITHOUT_BATCH else scan.run
-
-
-_SCAN_WITHOUT_BATCH = 9
+    return scan.batched if node.opset < 9 else scan.run  # noqa: PLR2004 - has no batch since
 
 
 class _Scan:

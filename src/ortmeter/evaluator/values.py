@@ -6,6 +6,7 @@ A value is a tensor, a list of values (an ONNX sequence) or ``None`` (an absent 
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -87,25 +88,25 @@ class Memory:
             return as_numpy(value)
         return value if is_torch(value) else Memory(self.device, "torch").hold(value)
 
-    @contextlib.contextmanager
-    def policy(self, *, tf32: bool) -> Iterator[None]:
+    def policy(self, *, tf32: bool) -> AbstractContextManager[Any]:
         """Compute without gradients, and on CUDA with the precision asked for."""
         if self._torch is None:
-            yield
-            return
+            return contextlib.nullcontext()
+        on_cpu = self.device.name == "cpu"
+        return self._torch.no_grad() if on_cpu else self._cuda_policy(tf32=tf32)
+
+    @contextlib.contextmanager
+    def _cuda_policy(self, *, tf32: bool) -> Iterator[None]:
         torch, cudnn = self._torch, self._torch.backends.cudnn
-        with torch.no_grad():
-            if self.device.name == "cpu":
+        products, convolutions = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+        try:
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+            cudnn.allow_tf32 = tf32
+            with torch.no_grad():
                 yield
-                return
-            products, convolutions = torch.get_float32_matmul_precision(), cudnn.allow_tf32
-            try:
-                torch.set_float32_matmul_precision("high" if tf32 else "highest")
-                cudnn.allow_tf32 = tf32
-                yield
-            finally:
-                torch.set_float32_matmul_precision(products)
-                cudnn.allow_tf32 = convolutions
+        finally:
+            torch.set_float32_matmul_precision(products)
+            cudnn.allow_tf32 = convolutions
 
     def _from_numpy(self, array: np.ndarray) -> "torch.Tensor | np.ndarray":
         array = _native(array)

@@ -26,9 +26,7 @@ from ortmeter.evaluator.torch_kernels.registry import (
 
 def _divide(x: Tensor, y: Tensor) -> Tensor:
     """Divide; integers are truncated towards zero."""
-    if x.is_floating_point():
-        return torch.div(x, y)
-    return torch.div(x, y, rounding_mode="trunc")
+    return torch.div(x, y, rounding_mode=None if x.is_floating_point() else "trunc")
 
 
 def _fold(function: TensorFunction) -> TensorFunction:

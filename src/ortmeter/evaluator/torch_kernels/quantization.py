@@ -34,7 +34,8 @@ def _quantize_linear(
     if dtype in _INTEGERS:
         shift = 0 if zero is None else _spread(zero, x, axis, block_size).to(torch.float64)
         return _saturate(torch.round(ratio).double() + shift, dtype)
-    if dtype.itemsize != 1 or not dtype.is_floating_point or _is_shifted(zero):
+    is_shifted = zero is not None and bool(zero.to(torch.float32).any())
+    if dtype.itemsize != 1 or not dtype.is_floating_point or is_shifted:
         raise RefusedError(
             f"QuantizeLinear: given {describe(x, scale, zero)} to {dtype}; accepted: integers of "
             "8 and 16 bits, float8 with a zero point of 0"
@@ -46,10 +47,6 @@ def _quantized_type(zero: Tensor | None, output_dtype: int) -> torch.dtype:
     if zero is not None:
         return zero.dtype
     return dtype_of("QuantizeLinear", output_dtype) if output_dtype else torch.uint8
-
-
-def _is_shifted(zero: Tensor | None) -> bool:
-    return zero is not None and bool(zero.to(torch.float32).any())
 
 
 def _saturate(x: Tensor, dtype: torch.dtype) -> Tensor:
