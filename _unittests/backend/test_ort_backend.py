@@ -1,4 +1,5 @@
 import importlib.metadata
+import sys
 
 import onnx
 import pytest
@@ -6,8 +7,13 @@ import torch
 from torch import nn
 from torch._dynamo.backends import registry
 
+import ortmeter.backend
 from ortmeter.backend import OrtBackend, compile_graph, explain, session
-from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
+from ortmeter.errors import (
+    InvalidArgumentError,
+    MissingDependencyError,
+    ProviderUnavailableError,
+)
 from ortmeter.runtime.providers import usable_providers
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -75,6 +81,12 @@ def test_the_name_of_the_backend_finds_it(monkeypatch):
     monkeypatch.setattr(registry, "_COMPILER_FNS", dict(registry._COMPILER_FNS))
     got = compiled("ortmeter", options={"optimize": "none", "fallback": False})
     torch.testing.assert_close(got, X.softmax(1))
+
+
+def test_without_torch_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "ortmeter\[torch\]"'):
+        ortmeter.backend.__getattr__("OrtBackend")  # which is kept once it was found
 
 
 @pytest.mark.parametrize("opset", [18, 23])

@@ -30,6 +30,15 @@ def answers(library):
     return [json.loads(path.read_text()) for path in library.parent.glob("*.json")]
 
 
+def test_a_trial_starts_without_torch():
+    code = (
+        "import sys, ortmeter.backend.kernels.trial\n"
+        "print([name for name in ('torch', 'onnx_ir', 'pandas') if name in sys.modules])"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == "[]"
+
+
 def test_a_right_library_passes_once(monkeypatch):
     library = build_library([GATE, SCALED, GATE], CPU)
     assert answers(library) == [{"reason": ""}]
