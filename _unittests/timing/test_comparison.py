@@ -59,10 +59,7 @@ def test_the_ranking_says_who_is_fastest_who_is_not_told_apart_and_who_is_slower
     by_name = {claim.subject: claim.verdict for claim in got.claims}
     assert by_name["slow"] == "slower"
     assert by_name["close"] in {"equivalent", "different"}
-    assert [claim.subject for claim in got.slower] == ["slow"]
     assert str(got).startswith("fast has the lowest median; slower: slow (2.0")
-    assert not got.is_alone
-    assert planted(a=1.0, b=2.0).ranking().is_alone
 
 
 def test_a_candidate_that_cannot_be_told_apart_is_not_called_a_leader():

@@ -108,16 +108,6 @@ class Ranking:
     fastest: str
     claims: tuple[Claim, ...]
 
-    @property
-    def slower(self) -> tuple[Claim, ...]:
-        """Claims on the candidates that are slower than the fastest, at least by the minimum."""
-        return tuple(claim for claim in self.claims if claim.verdict == "slower")
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether all the others are slower."""
-        return len(self.slower) == len(self.claims)
-
     def __str__(self) -> str:
         text = f"{self.fastest} has the lowest median"
         for verdict, words in (
