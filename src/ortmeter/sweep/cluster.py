@@ -86,6 +86,8 @@ def serve_worker(
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         options: dict[str, Any] = {
             **_ONE_TASK,
+            # Here, where a driver that is slow to answer is not taken for a worker that is dead.
+            "resources": describe_machine().resources,
             "host": host,
             "name": name,
             "worker_class": SweepWorker,
