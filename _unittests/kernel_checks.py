@@ -67,7 +67,7 @@ def to_numpy(value):
 
 
 def run_kernel(case):
-    """Give the outputs of our kernel."""
+    """Return the outputs of our kernel."""
     kernel = find_kernel("", case.op_type, case.opset)
     assert kernel is not None, f"no kernel for {case}"
     options = {k: to_torch(v) if hasattr(v, "dtype") else v for k, v in case.attributes.items()}
@@ -95,7 +95,7 @@ def one_node(case):
 
 
 def run_reference(case):
-    """Give the outputs of onnx.reference."""
+    """Return the outputs of onnx.reference."""
     model, feeds = one_node(case)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -103,7 +103,7 @@ def run_reference(case):
 
 
 def run_ort(case):
-    """Give the outputs of ONNX Runtime on CPU."""
+    """Return the outputs of ONNX Runtime on CPU."""
     model, feeds = one_node(case)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

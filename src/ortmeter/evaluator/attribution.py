@@ -307,7 +307,7 @@ class _Study:
 
 
 def _tf32_by_library(tf32: bool | Mapping[str, bool]) -> dict[str, bool]:
-    """Tell by library whether products may use TF32."""
+    """Read by library whether products may use TF32."""
     accepted = ("torch", "ort")
     if not isinstance(tf32, Mapping):
         return dict.fromkeys(accepted, bool(tf32))

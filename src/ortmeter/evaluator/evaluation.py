@@ -39,8 +39,8 @@ class Evaluator:
         ``{("com.microsoft", "FusedMatMul"): "reference"}`` for another domain,
         ``{"node:norm_1": function}`` by node, which comes first. A node without a name is
         designated by its first output. A value is the name of a source, or a callable
-        ``f(*inputs, **attributes)`` that returns one output or a tuple of outputs; it gives and
-        takes arrays of the library of the feeds, and must not write into its inputs. Nodes of
+        ``f(*inputs, **attributes)`` that returns one output or a tuple of outputs; it takes and
+        returns arrays of the library of the feeds, and must not write into its inputs. Nodes of
         subgraphs and of local functions can be replaced too.
     sources : sequence of {"torch", "ort", "reference"}
         Where the other kernels come from. The first source that supports a node, for the types of

@@ -106,7 +106,7 @@ class _Rules:
         self._functions = {(domain_name(f.domain), f.name): f for f in model.functions}
 
     def has_no_double(self, node: onnx.NodeProto, side: str, position: int) -> bool:
-        """Tell whether ONNX gives no float64 to one of the "inputs" or "outputs" of an operator."""
+        """Check whether ONNX has no float64 for one of the "inputs" or "outputs" of an operator."""
         domain = domain_name(node.domain)
         try:
             schema = onnx.defs.get_schema(node.op_type, self._imports.get(domain, 1), domain)
@@ -163,7 +163,7 @@ def _convert_nodes(nodes: MutableSequence[onnx.NodeProto], rules: _Rules, kept: 
 
 
 def _is_float_of_a_function(node: onnx.NodeProto) -> bool:
-    """Tell a Constant whose value, an attribute of the function, is known by the caller only."""
+    """Recognise a Constant whose value is an attribute of the function: its caller knows it."""
     return node.op_type == "Constant" and any(
         attribute.ref_attr_name and attribute.name in _FLOAT_VALUES for attribute in node.attribute
     )
@@ -191,7 +191,7 @@ def _convert_node(node: onnx.NodeProto, rules: _Rules) -> None:
 
 
 def _add_defaults(node: onnx.NodeProto) -> None:
-    """Give a type to the operators that make float32 when nothing is said."""
+    """Add a type to the operators that make float32 when nothing is said."""
     given = {attribute.name: attribute for attribute in node.attribute}
     if node.domain not in {"", "ai.onnx"}:
         return
@@ -244,7 +244,7 @@ def _element_types(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def is_added(node: onnx.NodeProto) -> bool:
-    """Tell whether a node is a cast that `to_float64` added."""
+    """Check whether a node is a cast that `to_float64` added."""
     return any(prop.key == _ADDED for prop in node.metadata_props)
 
 

@@ -35,7 +35,6 @@ class Source(Protocol):
 
     def kernel(self, node: Node) -> Kernel:
         """Return the kernel of a node, or refuse."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Memory:
         )
 
     def _is_here(self, value: Any) -> bool:
-        """Tell that there is nothing to do, at once: this is what every run pays."""
+        """Check that there is nothing to do, at once: this is what every run pays."""
         tensor = self._tensor
         return (
             tensor is not None
@@ -128,7 +128,7 @@ def _native(array: np.ndarray) -> np.ndarray:
 
 
 def is_torch(value: Any) -> bool:
-    """Tell a torch tensor, without importing torch."""
+    """Recognise a torch tensor, without importing torch."""
     return type(value).__module__.partition(".")[0] == "torch"
 
 
@@ -157,7 +157,7 @@ def _owned(value: Any, taken: set[Address]) -> Any:
 
 
 def _overlaps(value: Any) -> bool:
-    """Tell whether elements may share their memory, as those that a broadcast repeats."""
+    """Check whether elements may share their memory, as those that a broadcast repeats."""
     strides = value.stride() if is_torch(value) else value.strides
     reach = 0
     for stride, size in sorted(

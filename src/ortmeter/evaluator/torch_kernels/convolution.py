@@ -42,12 +42,12 @@ class _Window:
 
     @property
     def is_symmetric(self) -> bool:
-        """Tell whether torch can pad by itself in a convolution."""
+        """Check whether torch can pad by itself in a convolution."""
         return self.before == self.after and not any(self.extra)
 
     @property
     def is_pooled_by_torch(self) -> bool:
-        """Tell whether torch can pad by itself in a pooling: by half a window at most."""
+        """Check whether torch can pad by itself in a pooling: by half a window at most."""
         halves = (2 * pad <= size for pad, size in zip(self.before, self.kernel, strict=True))
         return self.is_symmetric and all(halves)
 
