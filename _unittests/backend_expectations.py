@@ -94,7 +94,7 @@ EXPECTED = {
     "clip-vision": Expected(
         (61, 43, 36), _CLIP | {"LayerNormalization": 3, "SkipLayerNormalization": 3}, _SILU
     ),
-    "cnn": Expected((14, 14, 13), {"Gemm": 1}, {"Sigmoid": 1}),
+    "cnn": Expected((14, 14, 14), {"Gemm": 1}, {"Sigmoid": 1}),
 }
 
 # The angles and the masks depend on the length: they are computed, once for all the layers.

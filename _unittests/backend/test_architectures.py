@@ -132,12 +132,12 @@ def test_outputs_agree_with_eager_at_every_level(case):
 
 
 def test_a_level_has_no_more_nodes_than_the_one_before(case):
-    *_, compiled = case
+    name, _, compiled = case
     counts = [graph.node_count for (graph,) in compiled.graphs.values()]
     assert counts == sorted(counts, reverse=True)
     custom = [compiled.graphs[level][0].custom_count for level in ("none", "default", FUSED)]
     assert custom[:2] == [0, 0]
-    assert custom[2] > 0
+    assert (custom[2] > 0) is (name != "cnn")  # nothing there but what ONNX Runtime fuses itself
 
 
 def assert_kernels(compiled, expected):
