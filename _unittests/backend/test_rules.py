@@ -1,5 +1,8 @@
 """Every rule on a graph that holds its pattern: what it writes, and where it must not."""
 
+import re
+from pathlib import Path
+
 import onnx_ir as ir
 import pytest
 from backend_graphs import apply, operators, relative_errors
@@ -22,6 +25,13 @@ ELSEWHERE = {"MergedProducts", "PackedGroupQuery", "SlicesToSplit", "WindowMask"
 
 def test_every_rule_has_a_pattern():
     assert {pattern.rule for pattern in PATTERNS.values()} | ELSEWHERE == set(RULES)
+
+
+def test_the_published_table_is_about_these_rules():
+    page = Path(__file__).resolve().parents[2] / "_doc" / "backend_rules.rst"
+    rows = re.findall(r"^   (\w+),", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert rows
+    assert set(rows) <= set(RULES)
 
 
 @pytest.mark.parametrize(("name", "element"), FIRES)

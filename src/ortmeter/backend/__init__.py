@@ -7,6 +7,9 @@
     with torch.no_grad():
         compiled(x)
     print(backend.graphs[0])
+
+:func:`~ortmeter.backend.explain` tells what each graph became, and why a rule did not apply where
+its pattern is. :ref:`What each rule brings on a CPU <l-backend-rules>` was measured.
 """
 
 import lazy_loader

@@ -1,0 +1,201 @@
+"""What each rewriting rule of the backend brings on this CPU: one is left out at a time.
+
+``bench_rules.py`` takes every model below, ``bench_rules.py gpt2 phi3`` some of them, ``--record``
+writes the table and the machine into ``_doc/backend_rules.rst``, which the documentation shows.
+
+Nodes are those of the graph that ONNX Runtime executes, after its own optimisations: a rule that it
+has as well removes none. The models are the small ones of the tests, one thread, float32: with so
+little to compute a node costs as much as what is in it, and a rule shows the most of what it may
+bring. Their weights are not constants, as those of a large model.
+"""
+
+import argparse
+import csv
+import dataclasses
+import datetime as dt
+import io
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "_unittests"))
+
+from backend_models import ARCHITECTURES, VOCABULARY  # noqa: E402
+
+import ortmeter  # noqa: E402
+from ortmeter.backend import OrtBackend, session, weights  # noqa: E402
+from ortmeter.backend.rules import RULES  # noqa: E402
+from ortmeter.runtime.environment import environment  # noqa: E402
+from ortmeter.runtime.sessions import optimized_model  # noqa: E402
+
+LEVEL = "default+onnxruntime"
+WHOLE = "every rule"
+#: The same, compiled last: how far from 1 a ratio is when nothing differs but the place in memory.
+CONTROL = "none: a control"
+RECORD = ROOT / "_doc" / "backend_rules.rst"
+LONG = {"max_position_embeddings": 512, "use_cache": False}
+#: Architecture of the tests, attention, options, whether the length may vary: each rule for CPU
+#: finds its pattern in one of them.
+MODELS: dict[str, tuple[str, str, dict[str, Any], bool]] = {
+    "llama-gqa": ("llama-gqa", "eager", {}, False),
+    "llama, 512 tokens": ("llama-gqa", "eager", LONG, False),
+    "llama, any length": ("llama-gqa", "eager", {}, True),
+    "mistral, any length": ("mistral", "sdpa", {}, True),
+    "qwen3": ("qwen3", "sdpa", {}, False),
+    "phi3": ("phi3", "sdpa", {}, False),
+    "phi3, 512 tokens": ("phi3", "sdpa", LONG, False),
+    "gemma2, 512 tokens": ("gemma2", "eager", LONG, False),
+    "gpt-neox": ("gpt-neox", "eager", {}, False),
+    "gpt2": ("gpt2", "sdpa", {}, False),
+    "opt": ("opt", "sdpa", {}, False),
+    "bert": ("bert", "eager", {}, False),
+    "t5": ("t5", "sdpa", {}, False),
+}
+COLUMNS = ("rule", "model", "times", "nodes with", "nodes without", "without / with", "verdict")
+
+
+class Variants:
+    """A backend of torch.compile that compiles one export with every rule, and without each."""
+
+    def __init__(self) -> None:
+        self.graphs: dict[str, Any] = {}
+        self.runners: dict[str, Callable[..., Any]] = {}
+        self.inputs: Sequence[Any] = ()
+
+    def __call__(self, module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
+        """Compile the variants; the first call of the graph tells its inputs."""
+        export, done = session.export_graph, {}
+
+        def export_once(*given: Any) -> Any:
+            if not done:
+                done[0] = export(*given)
+            return dataclasses.replace(done[0], model=done[0].model.clone())
+
+        session.export_graph = export_once
+        try:
+            self._compile(WHOLE, LEVEL, module, arguments)
+            for rule in self.graphs[WHOLE].fusions:
+                self._compile(rule, f"{LEVEL}-{rule}", module, arguments)
+            self._compile(CONTROL, LEVEL, module, arguments)
+        finally:
+            session.export_graph = export
+        return self._run
+
+    def _compile(self, name: str, level: str, module: Any, arguments: Sequence[Any]) -> None:
+        backend = OrtBackend(level, fallback=False, threads=1)
+        self.runners[name] = backend(module, arguments)
+        (self.graphs[name],) = backend.graphs
+
+    def _run(self, *inputs: Any) -> Any:
+        self.inputs = inputs
+        return self.runners[WHOLE](*inputs)
+
+
+def compare(name: str, budget_s: float) -> list[dict[str, Any]]:
+    """Measure a model with every rule, and without each of those that it goes through."""
+    architecture, attention, options, dynamic = MODELS[name]
+    model, inputs = ARCHITECTURES[architecture].build(attention, **options)
+    if "max_position_embeddings" in options:
+        inputs = {"input_ids": torch.randint(2, VOCABULARY, (1, 512))}
+    if dynamic:
+        torch._dynamo.mark_dynamic(inputs["input_ids"], 1)  # noqa: SLF001 - torch documents it
+    torch._dynamo.reset()  # noqa: SLF001 - the same
+    variants = Variants()
+    with torch.no_grad():
+        torch.compile(model, backend=variants, fullgraph=True, dynamic=None if dynamic else False)(
+            **inputs
+        )
+        candidates = {
+            key: lambda run=run: run(*variants.inputs) for key, run in variants.runners.items()
+        }
+        results = ortmeter.measure(candidates, budget_s=budget_s * len(candidates))
+    nodes = {key: count_nodes(graph) for key, graph in variants.graphs.items()}
+    rows, control = [], results.speedup(CONTROL, WHOLE)
+    for rule, times in (variants.graphs[WHOLE].fusions | {CONTROL: 0}).items():
+        claim = results.speedup(rule, WHOLE)
+        interval = "" if claim.low is None else f" ({claim.low:.2f} to {claim.high:.2f})"
+        verdict = claim.verdict if rule == CONTROL or differ(claim, control) else "undecided"
+        values = (times, nodes[WHOLE], nodes[rule], f"{claim.ratio:.2f}{interval}", verdict)
+        rows.append(dict(zip(COLUMNS, (rule, name, *values), strict=True)))
+        print(*rows[-1].values(), sep=", ", flush=True)
+    return rows
+
+
+def differ(claim: Any, control: Any) -> bool:
+    """Tell whether two intervals are known and apart."""
+    if None in {claim.low, control.low}:
+        return False
+    return bool(claim.low > control.high or claim.high < control.low)
+
+
+def count_nodes(graph: Any) -> int:
+    """Count the nodes that ONNX Runtime executes."""
+    return len(optimized_model(graph.model, provider="cpu").graph.node)
+
+
+def write_record(rows: list[dict[str, Any]], path: Path = RECORD) -> None:
+    """Write the page of the documentation: the table, the machine, the date."""
+    table = io.StringIO()
+    writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+    order = [*RULES, CONTROL]
+    writer.writerows(sorted(rows, key=lambda row: order.index(row["rule"])))
+    absent = [name for name in RULES if name not in {row["rule"] for row in rows}]
+    today = dt.datetime.now(dt.UTC).date()
+    title = "What each rule of the backend brings on a CPU"
+    machine = textwrap.fill(str(environment()), 100)
+    body = textwrap.indent(table.getvalue().strip(), "   ")
+    path.write_text(
+        f""":orphan:
+
+.. _l-backend-rules:
+
+{title}
+{"=" * len(title)}
+
+Rules of the level ``{LEVEL}``, in the order they are applied, each on the models where it
+finds its pattern: how many *times* it is applied, how many nodes ONNX Runtime executes with it and
+without it, and how much longer the model takes without it (ratio of medians, 99 % interval).
+Above 1, the rule is worth it. The control leaves nothing out: its ratio tells what two copies of
+the same session differ by, and a row is undecided when its interval meets that of the control.
+
+The models are small, two layers of the sizes of the tests, in one process: a node costs as much as
+what is in it. What does not show here: TransposedWeight spares a copy of the weights when the
+session is created; CausalMask feeds GroupQuery and lets the kernel skip the future.
+
+Measured by ``_benchmarks/bench_rules.py --record``, one thread, float32, {today}, on
+{machine}.
+
+.. csv-table::
+   :header: {", ".join(COLUMNS)}
+
+{body}
+
+Not measured here, for another provider or absent from these models: {", ".join(absent) or "none"}.
+""",
+        encoding="utf-8",
+    )
+
+
+def main() -> None:
+    """Print a row for each model and rule."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", metavar="model", help=", ".join(MODELS))
+    parser.add_argument("--budget", type=float, default=1.0, help="seconds for each candidate")
+    parser.add_argument("--record", action="store_true", help="write the page of the documentation")
+    arguments = parser.parse_args()
+    weights.SMALL_BYTES = 256
+    print(*COLUMNS, sep=", ")
+    rows: list[dict[str, Any]] = []
+    for name in arguments.models or MODELS:
+        rows += compare(name, arguments.budget)
+        if arguments.record:
+            write_record(rows)
+
+
+if __name__ == "__main__":
+    main()
