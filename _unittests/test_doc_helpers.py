@@ -407,17 +407,17 @@ def test_reset_gives_a_page_its_own_warnings_and_numbers(monkeypatch):
 
 def test_reset_restores_torch():
     torch = pytest.importorskip("torch")
-    threads = torch.get_num_threads()
+    before = torch.get_num_threads()
     try:
-        torch.set_num_threads(threads + 1)
+        torch.set_num_threads(resetting._default_torch_threads() + 1)
         torch.set_grad_enabled(False)
         torch.set_float32_matmul_precision("medium")
         resetting.reset({}, "plot_x.py", when="after")
         assert torch.is_grad_enabled()
-        assert torch.get_num_threads() == resetting._default_torch_threads() != threads + 1
+        assert torch.get_num_threads() == resetting._default_torch_threads()
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 # api
