@@ -15,6 +15,7 @@ def group_of(item):
     return str(getattr(page, "stem", page) or item.path.stem.replace("test_page_", "plot_"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items):
     """Keep a file in one process, and a page: what is expensive is made once."""
     for item in items:
