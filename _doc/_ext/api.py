@@ -180,10 +180,12 @@ def _directive(name: str, lines: list[str], *options: str) -> str:
 
 
 def _owner(module: ModuleType, name: str) -> str:
+    """Find the public module that defines a name, else the first one that exports it."""
     defined_in = getattr(getattr(module, name), "__module__", None) or module.__name__
-    known = {full for names in public_modules().values() for full in names}
+    known = [full for names in public_modules().values() for full in names]
     parents = [full for full in known if f"{defined_in}.".startswith(f"{full}.")]
-    return max(parents, key=len, default=module.__name__)
+    exporting = (full for full in known if name in importlib.import_module(full).__all__)
+    return max(parents, key=len) if parents else next(exporting, module.__name__)
 
 
 def _write_if_changed(file: Path, text: str) -> None:
