@@ -6,7 +6,7 @@ writes the table and the machine into ``_doc/backend_rules.rst``, which the docu
 Nodes are those of the graph that ONNX Runtime executes, after its own optimisations: a rule that it
 has as well removes none. The models are the small ones of the tests, one thread, float32: with so
 little to compute a node costs as much as what is in it, and a rule shows the most of what it may
-bring. Their weights are not constants, as those of a large model.
+bring.
 """
 
 import argparse
@@ -64,11 +64,9 @@ class Variants:
 
     def __init__(self) -> None:
         self.graphs: dict[str, Any] = {}
-        self.runners: dict[str, Callable[..., Any]] = {}
-        self.inputs: Sequence[Any] = ()
 
     def __call__(self, module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
-        """Compile the variants; the first call of the graph tells its inputs."""
+        """Compile the variants, return what runs the first one."""
         export, done = session.export_graph, {}
 
         def export_once(*given: Any) -> Any:
@@ -78,25 +76,37 @@ class Variants:
 
         session.export_graph = export_once
         try:
-            self._compile(WHOLE, LEVEL, module, arguments)
+            run = self._compile(WHOLE, LEVEL, module, arguments)
             for rule in self.graphs[WHOLE].fusions:
                 self._compile(rule, f"{LEVEL}-{rule}", module, arguments)
             self._compile(CONTROL, LEVEL, module, arguments)
         finally:
             session.export_graph = export
-        return self._run
+        return run
 
-    def _compile(self, name: str, level: str, module: Any, arguments: Sequence[Any]) -> None:
+    def _compile(self, name: str, level: str, module: Any, arguments: Sequence[Any]) -> Any:
         backend = OrtBackend(level, fallback=False, threads=1)
-        self.runners[name] = backend(module, arguments)
+        run = backend(module, arguments)
         (self.graphs[name],) = backend.graphs
-
-    def _run(self, *inputs: Any) -> Any:
-        self.inputs = inputs
-        return self.runners[WHOLE](*inputs)
+        return run
 
 
-def compare(name: str, budget_s: float) -> list[dict[str, Any]]:
+def candidate(graph: Any, length: int) -> Any:
+    """Make a candidate of a graph, its weights constants as in the backend, drawn at random."""
+    symbols = {
+        size.dim_param: length
+        for value in graph.model.graph.input
+        for size in value.type.tensor_type.shape.dim
+        if size.dim_param
+    }
+    feeds = ortmeter.random_feeds(graph.model, dims=symbols)
+    tokens = {name: value for name, value in feeds.items() if value.dtype.kind in "ib"}
+    drawn = {n: (0.02 * v).astype(v.dtype) for n, v in feeds.items() if n not in tokens}
+    model = ortmeter.freeze_inputs(graph.model, drawn) if drawn else graph.model
+    return ortmeter.session_candidate(model, tokens, provider="cpu", threads=1)
+
+
+def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
     """Measure a model with every rule, and without each of those that it goes through."""
     architecture, attention, options, dynamic = MODELS[name]
     model, inputs = ARCHITECTURES[architecture].build(attention, **options)
@@ -110,10 +120,10 @@ def compare(name: str, budget_s: float) -> list[dict[str, Any]]:
         torch.compile(model, backend=variants, fullgraph=True, dynamic=None if dynamic else False)(
             **inputs
         )
-        candidates = {
-            key: lambda run=run: run(*variants.inputs) for key, run in variants.runners.items()
-        }
-        results = ortmeter.measure(candidates, budget_s=budget_s * len(candidates))
+    length = next(iter(inputs.values())).shape[-1]
+    candidates = {key: candidate(graph, length) for key, graph in variants.graphs.items()}
+    budget_s *= len(candidates)
+    results = ortmeter.measure(candidates, processes=processes, budget_s=budget_s)
     nodes = {key: count_nodes(graph) for key, graph in variants.graphs.items()}
     rows, control = [], results.speedup(CONTROL, WHOLE)
     for rule, times in (variants.graphs[WHOLE].fusions | {CONTROL: 0}).items():
@@ -163,9 +173,10 @@ without it, and how much longer the model takes without it (ratio of medians, 99
 Above 1, the rule is worth it. The control leaves nothing out: its ratio tells what two copies of
 the same session differ by, and a row is undecided when its interval meets that of the control.
 
-The models are small, two layers of the sizes of the tests, in one process: a node costs as much as
-what is in it. What does not show here: TransposedWeight spares a copy of the weights when the
-session is created; CausalMask feeds GroupQuery and lets the kernel skip the future.
+The models are small, two layers of the sizes of the tests, measured in fresh processes: a node
+costs as much as what is in it. What does not show here: TransposedWeight spares a copy of the
+weights when the session is created; CausalMask feeds GroupQuery and lets the kernel skip the
+future.
 
 Measured by ``_benchmarks/bench_rules.py --record``, one thread, float32, {today}, on
 {machine}.
@@ -185,14 +196,15 @@ def main() -> None:
     """Print a row for each model and rule."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", metavar="model", help=", ".join(MODELS))
-    parser.add_argument("--budget", type=float, default=1.0, help="seconds for each candidate")
+    parser.add_argument("--budget", type=float, default=4.0, help="seconds for each candidate")
+    parser.add_argument("--processes", type=int, default=10, help="fresh processes that measure")
     parser.add_argument("--record", action="store_true", help="write the page of the documentation")
     arguments = parser.parse_args()
     weights.SMALL_BYTES = 256
     print(*COLUMNS, sep=", ")
     rows: list[dict[str, Any]] = []
     for name in arguments.models or MODELS:
-        rows += compare(name, arguments.budget)
+        rows += compare(name, arguments.budget, arguments.processes)
         if arguments.record:
             write_record(rows)
 

@@ -325,7 +325,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _is_in_place(node: Node) -> bool:
-    """Tell an operator whose result is its first argument, written over."""
+    """Return whether the result of an operator is its first argument, written over."""
     name = _name(node)
     in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
     return in_place and bool(node.args) and _storages(node) == _storages(node.args[0]) != set()
@@ -368,14 +368,14 @@ def example_value(node: Node) -> Any:
 
 
 def is_weight(node: Node, argument: Any) -> bool:
-    """Tell the parameters and buffers of modules, which dynamo makes inputs of the graph."""
+    """Find the parameters and buffers of modules, which dynamo makes inputs of the graph."""
     if "_dynamo_static_input_type" in node.meta.get("tensor_dict", {}):
         return True
     return isinstance(argument, torch.nn.Parameter)
 
 
 def is_updated_in_place(node: Node) -> bool:
-    """Tell whether tracing wrote into an input; the export has the last word on it."""
+    """Return whether tracing wrote into an input; the export has the last word on it."""
     value = example_value(node)
     return isinstance(value, torch.Tensor) and bool(version_of(value))
 

@@ -40,7 +40,7 @@ class WeightWatch:
         self._marks = [_mark(i, arguments[i]) for i in positions]
 
     def recognizes(self, arguments: Sequence[Any] | Mapping[int, Any]) -> bool:
-        """Tell whether these are the same weights, unchanged."""
+        """Return whether these are the same weights, unchanged."""
         for position, reference, version, address in self._marks:
             known = reference()
             if (
@@ -54,7 +54,7 @@ class WeightWatch:
         return True
 
     def is_outdated(self) -> bool:
-        """Tell whether a weight changed or is gone: the session will not be used again."""
+        """Return whether a weight changed or is gone: the session will not be used again."""
         return not self.recognizes({position: refer() for position, refer, _, _ in self._marks})
 
 
@@ -67,7 +67,7 @@ def _mark(
 def split_weights(
     exported: ExportedGraph, arguments: Sequence[Any]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Tell the small weights from the large ones: ranks by name.
+    """Separate the small weights from the large ones: ranks by name.
 
     Only small ones are constants while the model is optimised: folding a large one copies it.
     """

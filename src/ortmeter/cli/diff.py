@@ -119,7 +119,7 @@ def _sources() -> tuple[str, ...]:
 
 
 def _pairing(found: ModelDiff) -> tuple[str, str]:
-    """Tell which inputs and which outputs of the two models go together."""
+    """Name the inputs and the outputs of the two models that go together."""
     shared = f"inputs shared by both models: {', '.join(found.shared_inputs) or 'none'}"
     left = f"; in one only: {', '.join(found.other_inputs)}" if found.other_inputs else ""
     pairs = (("name", found.by_name), ("rank", found.by_rank))

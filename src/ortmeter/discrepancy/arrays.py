@@ -124,7 +124,7 @@ def _read_text(read: Reader, start: int, stop: int) -> np.ndarray:
 
 
 def is_on_device(value: Any) -> bool:
-    """Tell whether a value is a torch tensor in the memory of a GPU, without importing torch."""
+    """Return whether a value is a torch tensor in the memory of a GPU, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor) and bool(value.is_cuda)
 
@@ -156,7 +156,7 @@ def float_limits(name: str) -> tuple[int, float]:
 
 
 def is_integer(name: str) -> bool:
-    """Tell integers and booleans from their short name."""
+    """Return whether a short name is one of integers or booleans."""
     return name == "b8" or name[0] in "iu"
 
 

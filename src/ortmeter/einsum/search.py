@@ -371,7 +371,7 @@ def _plans(
 
 
 def _suits_elements(operands: Operands) -> bool:
-    """Tell whether a product element by element may beat products of tiny matrices."""
+    """Return whether a product element by element may beat products of tiny matrices."""
     inputs, output = operands.equation.inputs, operands.equation.output
     if len(inputs) != 2:  # noqa: PLR2004 - one product
         return False

@@ -177,7 +177,7 @@ class _Reader:
     bound: int | None
 
     def same_values(self, other: "_Reader") -> bool:
-        """Tell whether both may have the same values."""
+        """Return whether both may have the same values."""
         return (_kind(self.declared), self.shape) == (_kind(other.declared), other.shape)
 
 
@@ -187,7 +187,7 @@ def _of_this(given: Mapping[str, Any], own: Collection[Any], all_known: Collecti
 
 
 def _join(draws: list[list[_Reader]], readers: Sequence[_Reader]) -> None:
-    """Give to each input of a model what was drawn for the others: by names, then by ranks."""
+    """Share what was drawn with the inputs of another model: by names, then by ranks."""
     free, waiting = list(draws), []
     for reader in readers:
         same = [d for d in free if d[0].declared.name == reader.declared.name]
@@ -343,7 +343,7 @@ def _uncompressed_size(path: Path) -> int:
 def _with_custom_types(
     arrays: dict[str, np.ndarray], inputs: Sequence[Input]
 ) -> dict[str, np.ndarray]:
-    """Give bfloat16 and its like their type back: numpy writes their bits without it."""
+    """Read bfloat16 and its like as their type: numpy writes their bits without it."""
     custom = {declared.name: declared.dtype for declared in inputs if declared.dtype.kind == "V"}
     return {
         name: array.view(custom[name])

@@ -47,10 +47,10 @@ class Watcher:
         """Begin: *kept* of the *total* tasks are done already."""
 
     def started(self, task: Task, machine: str) -> None:
-        """Tell that a task runs on a machine."""
+        """A task runs on a machine."""
 
     def ended(self, outcome: Outcome) -> None:
-        """Tell what became of a task."""
+        """A task ended, well or not."""
 
     def close(self) -> None:
         """Finish, or stop."""
@@ -295,7 +295,7 @@ class _Run:
         return outcomes
 
     def _submit(self, waiting: deque[Task]) -> None:
-        """Give each worker one task at a time: when it dies, no other task is suspected."""
+        """Send each worker one task at a time: when it dies, no other task is suspected."""
         listed = self._client.scheduler_info(n_workers=-1)["workers"].values()
         resources = [worker["resources"] for worker in listed]
         flying = Counter(_kind(task) for task, _ in self._flying.values())

@@ -48,7 +48,7 @@ class Machine:
 
 
 def fits(wanted: Mapping[str, float], resources: Mapping[str, float]) -> bool:
-    """Tell whether a worker has what a task takes."""
+    """Return whether a worker has what a task takes."""
     return all(resources.get(name, 0) >= amount for name, amount in wanted.items())
 
 

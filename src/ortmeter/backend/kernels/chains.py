@@ -209,7 +209,7 @@ def _producers(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _is_inner(node: ir.Node, root: ir.Node, group: set[ir.Node]) -> bool:
-    """Tell whether a result is used inside only, and has as many elements as the last one."""
+    """Return whether a result is used inside only, and has as many elements as the last one."""
     (result,) = node.outputs
     readers = [use.node for use in result.uses()]
     if result.is_graph_output() or not group.issuperset(readers):

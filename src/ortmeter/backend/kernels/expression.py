@@ -187,7 +187,7 @@ class Operator:
         return self.template.format(*arguments, kind=kind, **numbers)
 
     def takes(self, step: Step, arguments: Sequence[ir.DataType | None]) -> bool:
-        """Tell whether a kernel can compute a step on arguments of these element types."""
+        """Return whether a kernel can compute a step on arguments of these element types."""
         return (
             step.dtype in NUMBERS
             and all(dtype in self.accepted for dtype in arguments if dtype is not None)

@@ -49,7 +49,7 @@ def draw(index: int, *, positive: bool) -> np.ndarray:
 
 
 def agree(expected: np.ndarray, got: np.ndarray, tolerance: float) -> bool:
-    """Tell whether two arrays are close, at nearly every place."""
+    """Return whether two arrays are close, at nearly every place."""
     if expected.shape != got.shape:
         return False
     with np.errstate(invalid="ignore"):
