@@ -100,9 +100,14 @@ def candidate(graph: Any, length: int) -> Any:
         if size.dim_param
     }
     feeds = ortmeter.random_feeds(graph.model, dims=symbols)
-    tokens = {name: value for name, value in feeds.items() if value.dtype.kind in "ib"}
-    drawn = {n: (0.02 * v).astype(v.dtype) for n, v in feeds.items() if n not in tokens}
-    model = ortmeter.freeze_inputs(graph.model, drawn) if drawn else graph.model
+    # Ranks of a table of two rows as well as tokens.
+    tokens = {
+        n: v if v.dtype.kind == "b" else v.clip(0, 1)
+        for n, v in feeds.items()
+        if v.dtype.kind in "ib"
+    }
+    arrays = {n: (0.02 * v).astype(v.dtype) for n, v in feeds.items() if n not in tokens}
+    model = ortmeter.freeze_inputs(graph.model, arrays) if arrays else graph.model
     return ortmeter.session_candidate(model, tokens, provider="cpu", threads=1)
 
 

@@ -53,6 +53,22 @@ def test_each_process_builds_the_candidates_of_all_groups(module, tmp_path):
     assert os.getpid() not in pids
 
 
+def test_candidates_are_built_in_another_order_in_each_process(module, tmp_path):
+    names = ["a", "b", "c", "d"]
+    folders = {name: tmp_path / f"built {name}" for name in names}
+    for folder in folders.values():
+        folder.mkdir()
+    group = {n: candidate(f"{module}:build", seconds=0, folder=str(f)) for n, f in folders.items()}
+    results = measure(group, processes=4, repeat=1, warmup=1, precision=None)
+    assert list(results) == names
+    built = {
+        name: {f.name: f.stat().st_mtime_ns for f in folders[name].iterdir()} for name in names
+    }
+    orders = [tuple(sorted(names, key=lambda n: built[n][pid])) for pid in built["a"]]
+    assert len(orders) == 4
+    assert len(set(orders)) > 1
+
+
 def planted(noise, duration=1.0, rounds=12):
     """Processes that last as long on a fake clock, whose candidates differ by a noise."""
     clock, rng, asked = FakeClock(), np.random.default_rng(0), []

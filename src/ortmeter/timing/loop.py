@@ -73,11 +73,13 @@ def main(question: str, answer: str) -> None:
     groups, asked_at, budget = (task.pop(name) for name in ("groups", "asked_at", "budget_s"))
     rows = []
     for i, recipes in enumerate(groups):
-        candidates = as_candidates({n: Recipe(**recipe).build() for n, recipe in recipes.items()})
+        # The order gives each one its place in memory: it changes from one process to the next.
+        order = np.random.default_rng(task["seed"]).permutation(list(recipes)).tolist()
+        candidates = as_candidates({name: Recipe(**recipes[name]).build() for name in order})
         left = budget - max(time.time() - asked_at, 0.0)
         share = max(left, 0.0) / (len(groups) - i)
         results = measure_here(candidates, precision=None, budget_s=share, **task)
-        rows.append([measured.to_dict() for measured in results.values()])
+        rows.append([results[name].to_dict() for name in recipes])
         del candidates  # the memory of a group is free for the next one
     Path(answer).write_text(json.dumps(rows), encoding="utf-8")
 
