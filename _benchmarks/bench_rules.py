@@ -174,9 +174,10 @@ def write_record(rows: list[dict[str, Any]], path: Path = RECORD) -> None:
 
 Rules of the level ``{LEVEL}``, in the order they are applied, each on the models where it
 finds its pattern: how many *times* it is applied, how many nodes ONNX Runtime executes with it and
-without it, and how much longer the model takes without it (ratio of medians, 99 % interval).
-Above 1, the rule is worth it. The control leaves nothing out: its ratio tells what two copies of
-the same session differ by, and a row is undecided when its interval meets that of the control.
+without it, and the latency without the rule over the latency with it (medians, 99 % interval).
+Above 1, the rule pays: the verdict is that of the model with the rule. The control leaves nothing
+out: it tells how much two copies of the same session differ. A row is undecided when its interval
+meets that of the control.
 
 The models are small, two layers of the sizes of the tests, measured in fresh processes: a node
 costs as much as what is in it. What does not show here: TransposedWeight spares a copy of the

@@ -69,13 +69,13 @@ def measure(
         Seconds for everything, warm-up and processes included, after which no sample is taken, even
         below *repeat* rounds. One sample of each candidate is always taken.
     processes : int
-        Above 1, the whole is repeated in that many fresh processes (memory layout and threads
-        differ from one process to the next); every candidate needs a ``recipe``.
+        Above 1, the whole is repeated in that many fresh processes (memory layout, threads and the
+        order in which the candidates are built differ); every candidate needs a ``recipe``.
     sync : callable or str, optional
         Waits for the device after each call of candidates which have no ``sync`` of their own; a
         provider such as ``cuda:1`` stands for the synchronisation of torch on that device.
     seed : int
-        Seed of the order of the candidates.
+        Seed of the orders in which the candidates are built and called.
     timer : callable
         Clock, in seconds.
 
