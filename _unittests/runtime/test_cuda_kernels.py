@@ -1,0 +1,86 @@
+"""The oracle is what was read in the library of ONNX Runtime, and the rule of its registry."""
+
+import onnx.defs
+import pytest
+from onnx import TensorProto
+
+from ortmeter.runtime.cuda_kernels import cuda_kernel, cuda_opsets
+
+NEWEST = onnx.defs.onnx_opset_version()
+LOST_AT_22 = [
+    "Dropout",
+    "Elu",
+    "EyeLike",
+    "InstanceNormalization",
+    "MaxPool",
+    "Selu",
+    "ThresholdedRelu",
+]
+
+
+@pytest.mark.parametrize("op_type", LOST_AT_22)
+def test_a_newer_schema_takes_the_kernel_away(op_type):
+    assert cuda_kernel(op_type, opset=21)
+    assert not any(cuda_kernel(op_type, opset=opset) for opset in range(22, NEWEST + 1))
+    assert cuda_opsets(op_type)[-1].stop == 22
+
+
+@pytest.mark.parametrize("opset", [21, 22, 23, 24, 25])
+def test_operators_that_only_their_old_schemas_have_on_cuda(opset):
+    """The list of those with a kernel for an old schema and none for the one of this opset."""
+    lost = [
+        schema.name
+        for schema in onnx.defs.get_all_schemas()
+        if not schema.domain
+        and cuda_opsets(schema.name)
+        and not cuda_kernel(schema.name, opset=opset)
+        and schema.since_version <= opset
+        and not schema.deprecated
+    ]
+    expected = [] if opset < 22 else LOST_AT_22 + ["Attention"] * (opset >= 25)
+    assert sorted(lost) == sorted(expected)
+
+
+def test_attention_stops_at_opset_24():
+    assert cuda_opsets("Attention") == [range(23, 25)]
+    assert cuda_opsets("Attention", dtype=TensorProto.DOUBLE) == []
+
+
+@pytest.mark.parametrize(
+    ("op_type", "opset", "expected"),
+    [
+        *[
+            (name, 23, True)
+            for name in ("Gelu", "MatMul", "Softmax", "Cast", "Where", "Cos", "Pow")
+        ],
+        *[(name, 23, False) for name in ("Reciprocal", "Less", "Clip", "Log", "Einsum", "CumSum")],
+        ("Cos", 21, False),
+        ("TopK", 23, False),
+        ("TopK", 24, True),
+    ],
+)
+def test_bfloat16_kernels(op_type, opset, expected):
+    assert cuda_kernel(op_type, opset=opset, dtype=TensorProto.BFLOAT16) is expected
+    assert cuda_kernel(op_type, opset=opset, dtype=TensorProto.FLOAT)
+
+
+def test_operators_of_onnxruntime_and_names_of_the_standard_domain():
+    half, single = TensorProto.FLOAT16, TensorProto.FLOAT
+    assert cuda_kernel("GroupQueryAttention", "com.microsoft", opset=1, dtype=half)
+    assert not cuda_kernel("GroupQueryAttention", "com.microsoft", opset=1, dtype=single)
+    assert cuda_opsets("FusedMatMul", "com.microsoft") == [range(1, 2)]
+    assert cuda_kernel("SimplifiedLayerNormalization", opset=23)
+    assert cuda_kernel("Add", "ai.onnx", opset=23)
+    assert cuda_opsets("Add", "ai.onnx") == cuda_opsets("Add") == [range(7, NEWEST + 1)]
+
+
+@pytest.mark.parametrize("op_type", ["Swish", "Mish", "Celu", "GroupNormalization", "Unknown"])
+def test_operators_without_any_kernel(op_type):
+    assert cuda_opsets(op_type) == []
+
+
+def test_types_that_are_not_numbers_of_an_operator():
+    assert not cuda_kernel("Where", opset=23, dtype=TensorProto.BOOL)
+    assert cuda_kernel("And", opset=23, dtype=TensorProto.BOOL)
+    assert cuda_kernel("Reshape", opset=23, dtype=TensorProto.INT8)
+    assert not cuda_kernel("Reshape", opset=23, dtype=TensorProto.STRING)
