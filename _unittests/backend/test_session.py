@@ -18,7 +18,7 @@ from torch import nn
 from ortmeter.backend import FallbackWarning, OrtBackend, export, session
 from ortmeter.backend.record import resident_bytes
 from ortmeter.backend.session import call_on_tensors, follow_stream, session_stream
-from ortmeter.errors import ModelError
+from ortmeter.errors import ProviderUnavailableError
 from ortmeter.runtime.ortvalues import to_ortvalue
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
@@ -395,11 +395,11 @@ def test_initializers_are_read_where_they_are():
 def test_the_stream_reaches_the_provider(monkeypatch):
     seen = []
 
-    def create(source, options, *, providers):
+    def create(source, options, *, providers, enable_fallback):
         seen.extend(providers)
         raise RuntimeError("stop here")
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", create)
-    with pytest.raises(ModelError, match="stop here"):
+    with pytest.raises(ProviderUnavailableError, match="stop here"):
         make_session(TEXT, provider=Provider("cuda", 1), stream=123)
     assert seen[0][1]["user_compute_stream"] == "123"

@@ -1,7 +1,9 @@
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import onnxruntime
 import pytest
 
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
@@ -20,19 +22,22 @@ import sys
 class SessionOptions:
     def add_session_config_entry(self, key, value): pass
 class InferenceSession:
-    def __init__(self, model, options, providers): pass
+    def __init__(self, model, options, providers, enable_fallback): pass
     def run(self, names, feeds): return [feeds["X"] @ feeds["X"]]
     def get_providers(self): return ["CPUExecutionProvider"]
 def get_available_providers(): return ["CUDAExecutionProvider", "CPUExecutionProvider"]
-def preload_dlls(): print("Failed to load libcublasLt.so")
+def preload_dlls(directory=None): pass
 """
 CUDA_WORKS = GPU_WHEEL_ON_CPU.replace('["CPUExecutionProvider"]', '["CUDAExecutionProvider"]')
 CUDA_IS_WRONG = CUDA_WORKS.replace("@", "*")
 LIBRARY_MISSING = GPU_WHEEL_ON_CPU.replace(
-    "providers): pass",
-    "providers):\n"
+    "enable_fallback): pass",
+    "enable_fallback):\n"
     "        sys.stderr.write('E: Failed to load library /x/lib.so with error: libx.so.13: gone')\n"
     "        raise RuntimeError('fallback is disabled')",
+)
+NOT_PRELOADED = LIBRARY_MISSING.replace(
+    "=None): pass", "=None): print('Failed to load liby.so.13: no such file')"
 )
 
 
@@ -86,6 +91,8 @@ def test_other_names_are_refused(text):
         (CUDA_IS_WRONG, False, "is wrong on CUDA"),
         # the cause is in what the libraries wrote
         (LIBRARY_MISSING, False, "libx.so.13: gone"),
+        # what ONNX Runtime itself looked for comes first, with the places
+        (NOT_PRELOADED, False, "liby.so.13 cannot be loaded (looked for in "),
         # a driver that kills the process
         ("import os; os.abort()", False, "died with exit code -6"),
         ("import sys; print('[]'); sys.exit(3)", False, "exit code 3"),
@@ -96,6 +103,39 @@ def test_the_probe_tells_the_truth(fresh_probe, code, usable, reason):
     status = fresh_probe(code)
     assert status.usable is usable, status
     assert reason in status.reason
+
+
+@pytest.fixture
+def two_sites(monkeypatch, tmp_path):
+    """NVIDIA's wheels in two folders, and an onnxruntime that knows no folder by itself."""
+    for folder in ("torch_site/nvidia/cu13/lib", "other_site/nvidia/cudnn/lib"):
+        (tmp_path / folder).mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(tmp_path / folder.partition("/")[0]))
+    (tmp_path / "torch_site/nvidia/cu13/lib/libcublas.so.13").touch()
+    wanted, loaded = ["libcublas.so.13", "libcurand.so.10"], set()
+
+    def preload_dlls(directory=None):
+        for name in wanted:
+            if directory and Path(directory, name).exists():
+                loaded.add(name)
+            if name not in loaded:
+                sys.stdout.write(f"Failed to load {name}: {name}: cannot open it\n")
+        if not loaded.issuperset(wanted):
+            sys.stdout.write("Please follow the documentation\n")
+
+    monkeypatch.setattr(onnxruntime, "preload_dlls", preload_dlls)
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    return tmp_path
+
+
+def test_libraries_are_loaded_from_every_folder_of_the_wheels(two_sites, capsys):
+    said = providers.load_cuda_libraries()
+    assert said.startswith("libcurand.so.10 cannot be loaded")
+    for folder in ("torch_site/nvidia/cu13/lib", "other_site/nvidia/cudnn/lib"):
+        assert str(two_sites / folder) in said
+    (two_sites / "other_site/nvidia/cudnn/lib/libcurand.so.10").touch()
+    assert not providers.load_cuda_libraries()
+    assert not capsys.readouterr().out
 
 
 def test_the_probe_agrees_with_the_driver_of_this_machine():

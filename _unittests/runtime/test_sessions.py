@@ -25,7 +25,7 @@ def fallen_back(monkeypatch):
     """ONNX Runtime that creates every session on CPU, whatever was asked, without an error."""
 
     class Session(onnxruntime.InferenceSession):
-        def __init__(self, model, options, providers):
+        def __init__(self, model, options, providers, enable_fallback):
             self.asked = providers
             super().__init__(model, options, providers=["CPUExecutionProvider"])
 
@@ -50,12 +50,13 @@ def test_a_session_that_fell_back_is_refused(fallen_back):
 def test_the_device_and_the_precision_policy_reach_the_provider(monkeypatch, tf32):
     seen = []
 
-    def create(source, options, *, providers):
+    def create(source, options, *, providers, enable_fallback):
+        assert not enable_fallback  # ONNX Runtime would try again on CPU and lose the reason
         seen.extend(providers)
         raise RuntimeError("stop here")
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", create)
-    with pytest.raises(ModelError, match="stop here"):
+    with pytest.raises(ProviderUnavailableError, match="on cuda:1: stop here"):
         make_session(TEXT, provider=Provider("cuda", 1), tf32=tf32)
     name, options = seen[0]
     assert name == "CUDAExecutionProvider"

@@ -3,44 +3,59 @@
 ``get_available_providers`` describes the wheel and a session that asks for CUDA is created on CPU
 without an error, so the only truth is a session which may not fall back. It runs in a child
 process because a failed attempt writes to file descriptor 2 and a broken driver may abort.
-The last line of the standard output is a JSON object: ``usable`` and ``reason``.
+The last line of the standard output is a JSON object: the ``reason`` why CUDA does not work, empty
+when it does, and the libraries that are ``missing``.
 """
 
 import json
 import sys
+
+from ortmeter.runtime.providers import load_cuda_libraries
 
 EXECUTION_PROVIDER = "CUDAExecutionProvider"
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 probe (float[n, n] X) => (float[n, n] Y) { Y = MatMul(X, X) }"""
 
 
-def probe_cuda() -> tuple[bool, str]:
-    """Run one node on CUDA; return whether it worked and why not."""
+def probe_cuda() -> dict[str, str]:
+    """Run one node on CUDA."""
     import onnxruntime
 
     if EXECUTION_PROVIDER not in onnxruntime.get_available_providers():
-        return False, "the onnxruntime installed is the CPU wheel, which has no CUDA provider"
-    onnxruntime.preload_dlls()
+        reason = "the onnxruntime installed is the CPU wheel, which has no CUDA provider"
+        return {"missing": "", "reason": reason}
+    missing = load_cuda_libraries()
+    try:
+        reason = run_product()
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong, CUDA is not usable
+        reason = f"{type(error).__name__}: {error}"
+    return {"missing": missing, "reason": reason}
 
+
+def run_product() -> str:
+    """Return why a session does not multiply two matrices on CUDA, nothing when it does."""
     import numpy as np
     import onnx.parser
+    import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     model = onnx.parser.parse_model(MODEL).SerializeToString()
-    session = onnxruntime.InferenceSession(model, options, providers=[EXECUTION_PROVIDER])
+    session = onnxruntime.InferenceSession(
+        model, options, providers=[EXECUTION_PROVIDER], enable_fallback=0
+    )
     (got,) = session.run(None, {"X": np.full((2, 2), 3, dtype=np.float32)})
     if session.get_providers()[0] != EXECUTION_PROVIDER:
-        return False, f"the session runs on {session.get_providers()[0]}"
+        return f"the session runs on {session.get_providers()[0]}"
     if not (got == 18).all():  # noqa: PLR2004
-        return False, f"a product of two matrices is wrong on CUDA: {got.tolist()}"
-    return True, ""
+        return f"a product of two matrices is wrong on CUDA: {got.tolist()}"
+    return ""
 
 
 def main() -> None:
     """Print the answer as the last line."""
     try:
-        usable, reason = probe_cuda()
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong, CUDA is not usable
-        usable, reason = False, f"{type(error).__name__}: {error}"
-    sys.stdout.write("\n" + json.dumps({"usable": usable, "reason": reason}) + "\n")
+        answer = probe_cuda()
+    except Exception as error:  # noqa: BLE001 - a broken wheel
+        answer = {"missing": "", "reason": f"{type(error).__name__}: {error}"}
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")

@@ -1,11 +1,14 @@
 """Execution providers: their names, and which of them really work on this machine."""
 
+import contextlib
 import functools
 import importlib.util
+import io
 import json
 import re
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 from ortmeter.child import run_child
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
@@ -160,6 +163,40 @@ def resolve_provider(provider: str | Provider) -> Provider:
     return asked
 
 
+def load_cuda_libraries() -> str:
+    """Load the libraries that the CUDA provider links with; return what is missing, or nothing.
+
+    ONNX Runtime looks beside itself only: the wheels of NVIDIA that came with torch may be in
+    another folder of the path.
+    """
+    import onnxruntime
+
+    folders = nvidia_folders()
+    said = io.StringIO()
+    # ONNX Runtime prints what it cannot load on the standard output.
+    with contextlib.redirect_stdout(said):
+        onnxruntime.preload_dlls()
+        if said.getvalue():
+            for folder in folders:
+                onnxruntime.preload_dlls(directory=str(folder))
+            # What was loaded is found by its name: what is printed now is missing.
+            said.seek(0)
+            said.truncate()
+            onnxruntime.preload_dlls()
+    missing = dict.fromkeys(re.findall(r"Failed to load (?:\S*/)?([^\s:/]+)", said.getvalue()))
+    if not missing:
+        return ""
+    places = [*map(str, folders), "the folder of onnxruntime", "the paths of the loader"]
+    return f"{', '.join(missing)} cannot be loaded (looked for in {', '.join(places)})"
+
+
+def nvidia_folders() -> list[Path]:
+    """List the folders of libraries of NVIDIA's wheels, wherever they are in the path."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = [] if spec is None else list(spec.submodule_search_locations or [])
+    return sorted(path for root in roots for path in Path(root).glob("*/lib") if path.is_dir())
+
+
 def _probe_cuda() -> ProviderStatus:
     try:
         child = run_child("ortmeter.runtime.probe", timeout=_PROBE_TIMEOUT_S)
@@ -171,11 +208,12 @@ def _probe_cuda() -> ProviderStatus:
 def _read_answer(child: subprocess.CompletedProcess[str]) -> ProviderStatus:
     try:
         answer = json.loads(child.stdout.splitlines()[-1])
-        usable, reason = bool(answer["usable"]), str(answer["reason"])
+        missing, reason = str(answer["missing"]), str(answer["reason"])
     except (IndexError, KeyError, TypeError, ValueError):
-        usable, reason = False, f"the probe died with exit code {child.returncode}"
+        missing, reason = "", f"the probe died with exit code {child.returncode}"
+    if not reason:
+        return ProviderStatus("cuda", usable=True)
     # The cause is in what the libraries wrote, the exception only says that CUDA did not start.
-    missing = re.search(r"Failed to load library .* with error: (.*)", child.stderr)
-    if not usable and missing:
-        reason = missing[1].strip()
-    return ProviderStatus("cuda", usable=usable, reason=reason)
+    refused = re.search(r"Failed to load library .* with error: (.*)", child.stderr)
+    reason = missing or (refused[1].strip() if refused else reason)
+    return ProviderStatus("cuda", usable=False, reason=reason)

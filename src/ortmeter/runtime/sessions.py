@@ -23,7 +23,7 @@ from ortmeter.runtime.loading import (
     load_model,
     model_files,
 )
-from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.providers import Provider, load_cuda_libraries, resolve_provider
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -157,8 +157,6 @@ def make_session(
         raise ProviderUnavailableError(
             f"provider={str(resolved)!r} was asked for but the session runs on {got}"
         )
-    # Without this, a failure of the provider during a run recreates the session on another one.
-    session.disable_fallback()
     return session
 
 
@@ -324,15 +322,19 @@ def _create(
 
     providers: list[Any] = ["CPUExecutionProvider"]
     if provider.name == "cuda":
-        onnxruntime.preload_dlls()
+        load_cuda_libraries()
         cuda_options = {"device_id": str(provider.index), "use_tf32": str(int(tf32))}
         if stream is not None:
             cuda_options["user_compute_stream"] = str(stream)
         providers.insert(0, (provider.execution_provider, cuda_options))
     try:
-        return onnxruntime.InferenceSession(source, options, providers=providers)
+        # With the fallback, ONNX Runtime prints the reason of a failure and runs on the CPU.
+        return onnxruntime.InferenceSession(source, options, providers=providers, enable_fallback=0)
     except Exception as cause:
-        raise ModelError(
+        # Those of ONNX Runtime derive from neither: the provider refuses its device or an option.
+        unavailable = provider.name != "cpu" and isinstance(cause, ValueError | RuntimeError)
+        error = ProviderUnavailableError if unavailable else ModelError
+        raise error(
             f"ONNX Runtime {onnxruntime.__version__} refuses this model on {provider}: "
             f"{_reason(cause)}"
         ) from cause
