@@ -214,6 +214,7 @@ def test_refused_value(declared, args, message):
         # a default is read as a value of the command line
         (Param("tiny", choices=("small", "large")), "'p': default: got 'tiny', expected small or"),
         (Param("small", fast="x", choices=SIZES), "fast default: got 'x', expected small or large"),
+        (Param("small", full="x", choices=SIZES), "full default: got 'x', expected small or large"),
         (Param(0, minimum=1), "default: got '0', expected an integer >= 1"),
         ((256, 0), "default: got '256,0', expected integers >= 1"),
         (Param(1.5, sequence=int), "default: got '1.5', expected integers"),
@@ -338,6 +339,29 @@ def test_precedence(monkeypatch, fast, variable, args, expected):
     assert got.fast is (fast in ("1", "true"))
 
 
+@pytest.mark.parametrize(
+    ("fast", "variable", "args", "expected"),
+    [
+        # default < full < fast < command line
+        (None, None, [], 1),
+        (None, None, ["--record"], 3),
+        (None, "1", [], 3),
+        (None, "1", ["--record", "false"], 1),
+        ("1", "1", [], 2),
+        (None, "1", ["--size", "4"], 4),
+    ],
+)
+def test_what_is_recorded_has_the_full_default(monkeypatch, fast, variable, args, expected):
+    for name, value in (("ORTMETER_FAST", fast), ("ORTMETER_RECORD", variable)):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    params = {
+        "size": Param(1, fast=2, full=3),
+        "record": Param(False, env="ORTMETER_RECORD"),
+    }
+    assert get_parsed_args("plot_x", args=args, **params).size == expected
+
+
 @pytest.mark.parametrize("expose", [None, ""])
 def test_bad_variable_is_named(monkeypatch, expose):
     monkeypatch.setenv("ORTMETER_THREADS", "many")
@@ -453,6 +477,7 @@ def test_help(capsys):
         capsys,
         description="Uses 100% of %(prog)s.",
         config=CONFIG,
+        processes=Param(5, full=10),
         num_layers=(7, "50% of %s"),
         provider=Param("auto", env="ORTMETER_PROVIDER"),
         flag=False,
@@ -461,6 +486,7 @@ def test_help(capsys):
     assert "Uses 100% of %(prog)s." in text
     assert "50% of %s (default: 7; accepts an integer)" in text
     assert "sizes (default: small; fast mode: 8,16; accepts small, large or integers >= 1" in text
+    assert "(default: 5; recorded: 10; accepts an integer)" in text
     assert "environment variable: ORTMETER_PROVIDER" in text
     assert "--num-layers INT" in text
     assert "--num_layers" not in text

@@ -13,9 +13,8 @@ from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a page may take on two cores; those of a section that needs another time.
+#: Seconds that a page may take on two cores.
 PAGE_S = 60
-SECTION_S = {"backend": 90}
 #: Seconds that all pages may take.
 TOTAL_S = 8 * 60
 
@@ -61,12 +60,7 @@ def over_budget(times: dict[str, float]) -> list[str]:
     list of str
         One sentence per page, one more for all of them.
     """
-    budgets = {page: SECTION_S.get(page.partition("/")[0], PAGE_S) for page in times}
-    sentences = [
-        _sentence(page, seconds, budgets[page])
-        for page, seconds in times.items()
-        if seconds > budgets[page]
-    ]
+    sentences = [_sentence(p, seconds, PAGE_S) for p, seconds in times.items() if seconds > PAGE_S]
     total = sum(times.values())
     everything = [_sentence(f"all {len(times)} pages", total, TOTAL_S)]
     return sentences + (everything if total > TOTAL_S else [])

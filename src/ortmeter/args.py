@@ -150,7 +150,8 @@ def get_parsed_args(
     """Get the parameters of a page, from the command line when there is one.
 
     The command line wins over the environment variable of a parameter, which wins over the fast
-    default (when ``ORTMETER_FAST=1``), which wins over the default.
+    default (when ``ORTMETER_FAST=1``) and over the full one (when the parameter ``record`` is
+    true), which win over the default.
 
     Parameters
     ----------
@@ -202,7 +203,9 @@ def get_parsed_args(
 
     def read(argv: Sequence[str]) -> dict[str, Setting]:
         given = _read_options(parser, argv, exposed)
-        return {k: d.setting(given.get(k), fast=fast_mode()) for k, d in declarations.items()}
+        fast, asked = fast_mode(), declarations.get("record")
+        full = asked is not None and bool(asked.setting(given.get("record"), fast=fast).value)
+        return {k: d.setting(given.get(k), fast=fast, full=full) for k, d in declarations.items()}
 
     if args is None:
         answer_if_asked(name, exposed, lambda argv: {k: s.label for k, s in read(argv).items()})

@@ -32,6 +32,9 @@ class Param:
     fast : same as default, optional
         Value that replaces `default` when the environment variable ``ORTMETER_FAST`` is 1. With
         ``None`` on one side and a value on the other, the value gives the type.
+    full : same as default, optional
+        Value that replaces `default` when the parameter ``record`` is true: what is kept for other
+        builds may take longer than a build does.
     choices : collection or mapping of names to values, optional
         The only values accepted, given by name or by value. The name is what is displayed, the
         value is what the page gets.
@@ -59,6 +62,7 @@ class Param:
 
     default: Any
     fast: Any = ...
+    full: Any = ...
     choices: Collection[Any] | None = None
     sequence: type[int] | type[float] | type[str] | None = None
     help: str = ""
@@ -152,6 +156,7 @@ class Declaration:
     reader: _Reader = field(repr=False)
     default: Setting
     fast: Setting
+    full: Setting
 
     @property
     def flag(self) -> str:
@@ -164,19 +169,21 @@ class Declaration:
         notes = [f"default: {_visible(self.default.label)}"]
         if self.fast != self.default:
             notes.append(f"fast mode: {_visible(self.fast.label)}")
+        if self.full != self.default:
+            notes.append(f"recorded: {_visible(self.full.label)}")
         notes.append(f"accepts {self.reader.accepted}")
         if self.param.env:
             notes.append(f"environment variable: {self.param.env}")
         return f"{self.param.help} ({'; '.join(notes)})".lstrip()
 
-    def setting(self, given: str | None, *, fast: bool) -> Setting:
+    def setting(self, given: str | None, *, fast: bool, full: bool = False) -> Setting:
         """Choose between the command line, the environment and the defaults, in that order."""
         if given is not None:
             return self.reader.read(given, f"option {self.flag}")
         variable = self.param.env
         if variable and (text := os.environ.get(variable)):
             return self.reader.read(text, f"environment variable {variable} (for {self.flag})")
-        return self.fast if fast else self.default
+        return self.fast if fast else self.full if full else self.default
 
 
 def declare(name: str, declared: Any) -> Declaration:
@@ -192,9 +199,10 @@ def declare(name: str, declared: Any) -> Declaration:
         reader = _make_reader(param)
         default = _read_default(reader, param.default, "default")
         fast = default if param.fast is ... else _read_default(reader, param.fast, "fast default")
+        full = default if param.full is ... else _read_default(reader, param.full, "full default")
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"parameter {name!r}: {error}") from None
-    return Declaration(name, param, reader, default, fast)
+    return Declaration(name, param, reader, default, fast, full)
 
 
 def fast_mode() -> bool:
@@ -221,7 +229,7 @@ def _as_bool(text: str) -> bool:
 
 def _make_reader(param: Param) -> _Reader:
     choices = _named(param)
-    defaults = [param.default] if param.fast is ... else [param.default, param.fast]
+    defaults = [d for d in (param.default, param.fast, param.full) if d is not ...]
     examples = list(choices.values()) if choices else defaults
     kind = param.sequence or _kind_of(examples, closed=bool(choices))
     many = param.sequence is not None or any(isinstance(v, (list, tuple)) for v in examples)

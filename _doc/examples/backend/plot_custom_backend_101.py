@@ -80,15 +80,17 @@ from ortmeter.timing.measurement import format_seconds
 args = ortmeter.get_parsed_args(
     "plot_custom_backend_101",
     description="What does a torch.compile backend on ONNX Runtime bring?",
-    batch=Param((1, 32, 1024), fast=(1, 4), minimum=1, help="rows of a call, several batches"),
+    batch=Param(
+        (1, 512), fast=(1, 4), full=(1, 32, 1024), minimum=1, help="rows of a call, several batches"
+    ),
     features=Param(128, fast=16, minimum=2, help="length of a row"),
     hidden=Param(512, fast=32, minimum=1, help="length of a row inside a block"),
     inductor=Param(True, fast=False, help="compare with inductor, which needs a compiler"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=1, help="threads of torch and of onnxruntime"),
-    budget=Param(15.0, fast=1.0, help="seconds to measure the calls, then again the graphs"),
-    processes=Param(10, fast=1, minimum=1, help="fresh processes that measure the graphs"),
-    compilations=Param(3, fast=1, minimum=1, help="samples of a compilation"),
+    budget=Param(7.0, fast=1.0, full=15.0, help="seconds for the calls, then again for the graphs"),
+    processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure the graphs"),
+    compilations=Param(2, fast=1, full=3, minimum=1, help="samples of a compilation"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 show(args)

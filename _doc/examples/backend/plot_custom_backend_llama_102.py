@@ -83,7 +83,7 @@ with warnings.catch_warnings():
 
 # %%
 # *medium* and *large* have the sizes of the original page, *large* being close to a layer of a real
-# model. ``auto`` is *small* on a CPU, *medium* on CUDA.
+# model. ``auto`` is *medium* on CUDA. On a CPU it is *short*, or *small* with ``--record``.
 
 
 class Sizes(NamedTuple):
@@ -99,6 +99,7 @@ class Sizes(NamedTuple):
 
 CONFIGURATIONS = {
     "tiny": Sizes(1, 16, 32, 2, 48, 64),
+    "short": Sizes(1, 128, 512, 8, 1024, 1024),
     "small": Sizes(1, 256, 512, 8, 1024, 1024),
     "medium": Sizes(2, 1024, 4096, 32, 1024, 1024),
     "large": Sizes(2, 1024, 4096, 32, 11008, 32000),
@@ -123,8 +124,10 @@ args = ortmeter.get_parsed_args(
     threads=Param(1, minimum=1, help="threads of torch and of onnxruntime"),
     warmup=Param(3, fast=1, minimum=1, help="calls of each candidate before the samples"),
     repeat=Param(100, fast=5, minimum=1, help="samples of a latency in this process"),
-    processes=Param(10, fast=1, minimum=1, help="fresh processes that measure the levels"),
-    budget=Param(30.0, fast=1.0, help="seconds to measure the calls, then again the levels"),
+    processes=Param(6, fast=1, full=10, minimum=1, help="fresh processes that measure the levels"),
+    budget=Param(
+        13.0, fast=1.0, full=30.0, help="seconds for the calls, then again for the levels"
+    ),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 show(args)
@@ -136,7 +139,8 @@ show(args)
 
 provider = ortmeter.resolve_provider(args.provider)
 device = str(provider)
-automatic = "small" if device == "cpu" else "medium"
+on_cpu = "small" if args.record else "short"
+automatic = on_cpu if provider.name == "cpu" else "medium"
 sizes = CONFIGURATIONS[automatic if args.config == "auto" else args.config]
 threads_before = torch.get_num_threads()
 torch.set_num_threads(args.threads)
