@@ -27,7 +27,8 @@ MODULES = {
     ),
     "Compare results": ("discrepancy", "discrepancy.bounds", "discrepancy.summation", "dtypes"),
     "Run models": tuple(
-        f"runtime.{name}" for name in ("loading", "feeds", "sessions", "iobinding", "models")
+        f"runtime.{name}"
+        for name in ("loading", "feeds", "sessions", "placement", "iobinding", "models")
     ),
     "Transform and execute": ("einsum", "evaluator", "backend"),
     "Know the machine": ("runtime.environment", "runtime.providers"),

@@ -10,7 +10,8 @@ from backend_patterns import EVERY, PATTERNS
 
 from ortmeter.backend.rules import RULES
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.runtime.sessions import make_session, node_assignment
+from ortmeter.runtime.placement import node_assignment
+from ortmeter.runtime.sessions import make_session
 
 # ONNX Runtime takes no bfloat16 from numpy.
 FIRES = [(n, e) for n, pattern in PATTERNS.items() for e in pattern.elements if e != "bfloat16"]

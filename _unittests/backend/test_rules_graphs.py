@@ -11,7 +11,8 @@ from ortmeter.backend.rules import RULES
 from ortmeter.backend.rules.products import MOST_ROWS, allow_copies
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.evaluator import Evaluator
-from ortmeter.runtime.sessions import make_session, node_assignment
+from ortmeter.runtime.placement import node_assignment
+from ortmeter.runtime.sessions import make_session
 
 SLICES = Graph(
     """g (real[n, 4, 8] X) => (real[n, 4, 3] A, real[n, 4, 1] B, real[n, 4, 4] C) {

@@ -8,13 +8,9 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
 from ortmeter.runtime import sessions
+from ortmeter.runtime.placement import node_assignment
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.sessions import (
-    make_session,
-    node_assignment,
-    optimized_model,
-    session_provider,
-)
+from ortmeter.runtime.sessions import make_session, optimized_model, session_provider
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n, n] X) => (float[n, n] Y) { Z = Identity(X)  Y = MatMul(Z, X) }"""
@@ -127,18 +123,6 @@ def test_missing_external_data_is_named(tmp_path):
     (tmp_path / "w.bin").unlink()
     with pytest.raises(ModelError, match=r"w\.bin"):
         make_session(path, provider="cpu")
-
-
-def test_the_placement_of_nodes_is_known():
-    got = node_assignment(make_session(TEXT, provider="cpu"))
-    assert [(node.op_type, node.provider) for node in got] == [("MatMul", "CPUExecutionProvider")]
-
-
-def test_the_placement_needs_our_session():
-    model = onnx.parser.parse_model(TEXT).SerializeToString()
-    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    with pytest.raises(InvalidArgumentError, match=r"create it with ortmeter\.make_session"):
-        node_assignment(theirs)
 
 
 @pytest.mark.parametrize(("level", "expected"), [("none", 2), ("basic", 1), ("all", 1)])

@@ -6,7 +6,6 @@ from .discrepancy import (
     assert_close,
     diff,
     max_diff,
-    string_diff,
     string_type,
 )
 from .discrepancy.bounds import (
@@ -36,7 +35,6 @@ from .profiling import (
     merge_profiles,
     profile,
     profile_together,
-    read_events,
     read_profile,
 )
 from .runtime.feeds import (
@@ -53,13 +51,16 @@ from .runtime.models import (
     freeze_inputs,
     sample_cnn,
 )
+from .runtime.placement import (
+    PlacementWarning,
+    node_assignment,
+)
 from .runtime.providers import (
     resolve_provider,
     usable_providers,
 )
 from .runtime.sessions import (
     make_session,
-    node_assignment,
     optimized_model,
 )
 from .sweep import (
@@ -94,6 +95,7 @@ __all__ = [
     "Comparisons",
     "Evaluator",
     "OrtMeterError",
+    "PlacementWarning",
     "Profile",
     "SweepResult",
     "Tolerance",
@@ -123,7 +125,6 @@ __all__ = [
     "profile",
     "profile_together",
     "random_feeds",
-    "read_events",
     "read_feeds",
     "read_profile",
     "resolve_provider",
@@ -133,7 +134,6 @@ __all__ = [
     "speedup",
     "speedup_plot",
     "spread_plot",
-    "string_diff",
     "string_type",
     "to_float64",
     "usable_providers",

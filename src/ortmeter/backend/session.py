@@ -29,8 +29,9 @@ from ortmeter.backend.weights import (
 from ortmeter.errors import ModelError
 from ortmeter.optional import import_optional
 from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
+from ortmeter.runtime.placement import node_assignment
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.sessions import make_session, node_assignment
+from ortmeter.runtime.sessions import make_session
 
 if TYPE_CHECKING:
     from torch.cuda import Stream

@@ -94,7 +94,14 @@ def _parse_text(text: str) -> onnx.ModelProto:
 def model_files(path: str | os.PathLike[str]) -> list[Path]:
     """List the files of a model: its own, then those of its external data."""
     file = Path(path)
-    return [file, *external_files(_parse_bytes(_read_bytes(file), f"file {file.name!r}"), file)]
+    return [file, *external_files(read_without_external_data(file), file)]
+
+
+def read_without_external_data(model: bytes | str | os.PathLike[str]) -> onnx.ModelProto:
+    """Read a model for its graph."""
+    if isinstance(model, bytes):
+        return _parse_bytes(model, f"{len(model)} bytes")
+    return _parse_bytes(_read_bytes(Path(model)), f"file {Path(model).name!r}")
 
 
 def external_files(model: onnx.ModelProto, file: Path) -> list[Path]:

@@ -5,7 +5,6 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +21,16 @@ from ortmeter.runtime.loading import (
     is_onnx_text,
     load_model,
     model_files,
+    read_without_external_data,
 )
+from ortmeter.runtime.placement import node_assignment, warn_of_cpu_nodes
 from ortmeter.runtime.providers import Provider, load_cuda_libraries, resolve_provider
 
 if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = [
-    "NodeAssignment",
     "make_session",
-    "node_assignment",
     "optimized_model",
     "session_provider",
 ]
@@ -47,24 +46,6 @@ _LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
-
-
-@dataclass(frozen=True)
-class NodeAssignment:
-    """Where one node of the graph that runs was placed.
-
-    Parameters
-    ----------
-    provider : str
-        Execution provider of the node, as ONNX Runtime names it.
-    op_type, domain, name : str
-        Operator, its domain (empty for the standard one) and the name of the node.
-    """
-
-    provider: str
-    op_type: str
-    domain: str
-    name: str
 
 
 def make_session(
@@ -90,7 +71,7 @@ def make_session(
         that external data is found beside it.
     provider : str or Provider
         ``auto``, ``cpu``, ``cuda`` or ``cuda:1``. On CUDA, nodes without a CUDA kernel run on CPU:
-        :func:`node_assignment` shows them.
+        a :class:`~ortmeter.runtime.placement.PlacementWarning` names them.
     threads : int
         Threads inside an operator. 1 by default, which compares kernels rather than schedulers;
         0 lets ONNX Runtime choose.
@@ -111,7 +92,7 @@ def make_session(
     custom_ops : iterable of path
         Libraries of custom operators. They are native code, which this process runs.
     quiet : bool
-        Log nothing: for whoever tries what may be refused.
+        Log and warn of nothing: for whoever tries what may be refused.
 
     Returns
     -------
@@ -151,12 +132,17 @@ def make_session(
             options.add_initializer(name, value)
     for library in custom_ops:
         _register(library, options)
-    session = _create(_source(model), options, resolved, tf32=tf32, stream=stream)
+    source = _source(model)
+    session = _create(source, options, resolved, tf32=tf32, stream=stream)
     got = session.get_providers()[0]
     if got != resolved.execution_provider:
         raise ProviderUnavailableError(
             f"provider={str(resolved)!r} was asked for but the session runs on {got}"
         )
+    if resolved.name != "cpu" and not quiet:
+        placed = node_assignment(session)
+        if any(node.provider != got for node in placed):
+            warn_of_cpu_nodes(read_without_external_data(source), placed)
     return session
 
 
@@ -174,38 +160,6 @@ def session_provider(session: "onnxruntime.InferenceSession") -> Provider:
     name = first.removesuffix("ExecutionProvider").lower()
     options = session.get_provider_options().get(first, {})
     return Provider(name, int(options.get("device_id", 0)))
-
-
-def node_assignment(session: "onnxruntime.InferenceSession") -> tuple[NodeAssignment, ...]:
-    """List the nodes of the graph that runs with the provider of each.
-
-    Parameters
-    ----------
-    session : onnxruntime.InferenceSession
-        A session created by :func:`make_session`.
-
-    Returns
-    -------
-    tuple of NodeAssignment
-        One item per node, in the order of ONNX Runtime.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The session was created elsewhere and did not record the placement of its nodes.
-    """
-    try:
-        placed = session.get_provider_graph_assignment_info()
-    except Exception as cause:
-        raise InvalidArgumentError(
-            "This session did not record where its nodes run: create it with "
-            f"ortmeter.make_session ({_reason(cause)})"
-        ) from cause
-    return tuple(
-        NodeAssignment(subgraph.ep_name, node.op_type, node.domain, node.name)
-        for subgraph in placed
-        for node in subgraph.get_nodes()
-    )
 
 
 def optimized_model(

@@ -1,0 +1,164 @@
+"""Where ONNX Runtime runs each node of a session, and a warning when CUDA was asked for in vain.
+
+A node without a CUDA kernel runs on the CPU, with copies, and ONNX Runtime says nothing. It also
+moves the arithmetic of shapes there, on purpose: that is not worth a warning.
+"""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.cuda_kernels import KERNELS_OF, cuda_kernel, cuda_opsets
+from ortmeter.runtime.graphs import bodies
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["NodeAssignment", "PlacementWarning", "node_assignment"]
+
+_CPU = "CPUExecutionProvider"
+_SHOWN = 3
+
+#: What this process was warned about, once each: a record of what it measures says so.
+warned: list[str] = []
+
+
+class PlacementWarning(UserWarning):
+    """Nodes of a session on CUDA run on the CPU; the message names them and says why.
+
+    ``warnings.simplefilter("error", PlacementWarning)`` refuses such sessions.
+    """
+
+
+@dataclass(frozen=True)
+class NodeAssignment:
+    """Where one node of the graph that runs was placed.
+
+    Parameters
+    ----------
+    provider : str
+        Execution provider of the node, as ONNX Runtime names it.
+    op_type, domain, name : str
+        Operator, its domain (empty for the standard one) and the name of the node.
+    """
+
+    provider: str
+    op_type: str
+    domain: str
+    name: str
+
+
+def node_assignment(session: "onnxruntime.InferenceSession") -> tuple[NodeAssignment, ...]:
+    """List the nodes of the graph that runs with the provider of each.
+
+    Parameters
+    ----------
+    session : onnxruntime.InferenceSession
+        A session created by :func:`~ortmeter.runtime.sessions.make_session`.
+
+    Returns
+    -------
+    tuple of NodeAssignment
+        One item per node, in the order of ONNX Runtime.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The session was created elsewhere and did not record the placement of its nodes.
+    """
+    try:
+        placed = session.get_provider_graph_assignment_info()
+    except Exception as cause:
+        raise InvalidArgumentError(
+            "This session did not record where its nodes run: create it with "
+            f"ortmeter.make_session ({cause})"
+        ) from cause
+    return tuple(
+        NodeAssignment(subgraph.ep_name, node.op_type, node.domain, node.name)
+        for subgraph in placed
+        for node in subgraph.get_nodes()
+    )
+
+
+def warn_of_cpu_nodes(model: onnx.ModelProto, placed: Sequence[NodeAssignment]) -> None:
+    """Warn when nodes of a session on CUDA run on the CPU for want of a kernel."""
+    reasons: dict[str, list[str]] = {}
+    for node, reason in _without_kernel(model, placed):
+        reasons.setdefault(f"{node.op_type} ({reason})", []).append(node.name or "without a name")
+    if not reasons:
+        return
+    import onnxruntime
+
+    count = sum(map(len, reasons.values()))
+    listed = "; ".join(f"{reason}: {_enumerate(names)}" for reason, names in reasons.items())
+    message = (
+        f"{count} of {len(placed)} nodes of {model.graph.name!r} run on the CPU in a session on "
+        f"CUDA, with copies to and from it: {listed}. The kernels are those of ONNX Runtime "
+        f"{KERNELS_OF}, {onnxruntime.__version__} runs"
+    )
+    if message not in warned:
+        warned.append(message)
+    warnings.warn(message, PlacementWarning, stacklevel=3)
+
+
+def _enumerate(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _without_kernel(
+    model: onnx.ModelProto, placed: Iterable[NodeAssignment]
+) -> Iterable[tuple[NodeAssignment, str]]:
+    """List the nodes that run on the CPU because CUDA has no kernel for them, and say which."""
+    opsets = {one.domain.removeprefix("ai.onnx"): one.version for one in model.opset_import}
+    graph = _Walk({node.name for node in placed if node.provider != _CPU})
+    graph.visit(model.graph)
+    for node in placed:
+        if node.provider != _CPU or node.name in graph.shapes:
+            continue
+        opset = opsets.get(node.domain.removeprefix("ai.onnx"), 1)
+        if not cuda_kernel(node.op_type, node.domain, opset=opset):
+            found = cuda_opsets(node.op_type, node.domain)
+            others = ", ".join(f"{one[0]} to {one[-1]}" for one in found)
+            has = f"; opsets {others} have one" if found else ""
+            yield node, f"no CUDA kernel at opset {opset}{has}"
+        elif node.name in graph.known:
+            yield node, "its types or attributes have no CUDA kernel"
+
+
+class _Walk:
+    """Find the nodes that compute shapes, which follow Shape or Size and read nothing large.
+
+    ONNX Runtime keeps them on the CPU (GetCpuPreferredNodes in its sources), until a node on CUDA.
+    """
+
+    def __init__(self, on_device: set[str]) -> None:
+        self.on_device = on_device - {""}
+        self.shapes: set[str] = set()
+        self.known: set[str] = set()  # what is not there was made by an optimization
+        self._held: set[str] = set()  # tensors in the memory of the CPU
+        self._free: set[str] = set()  # tensors that may be read from there
+
+    def visit(self, graph: onnx.GraphProto) -> None:
+        self._free.update(tensor.name for tensor in graph.initializer)
+        self._free.update(value.name for value in graph.input)
+        for node in graph.node:
+            self.known.add(node.name)
+            read = set(node.input) - {""}
+            if node.op_type == "Constant":
+                self._free.update(node.output)
+            elif node.op_type in {"Shape", "Size"}:
+                self._held.update(node.output)
+                self.shapes.add(node.name)
+            elif read & self._held and node.name not in self.on_device:
+                self._held.update(node.output)
+                if read <= self._held | self._free:
+                    self.shapes.add(node.name)
+            for _, body in bodies(node):
+                self.visit(body)
+        for names in (self.shapes, self.known):
+            names.discard("")
