@@ -1,15 +1,14 @@
 """How far results are from the expected ones, and whether that is close enough.
 
-``compare`` walks two structures and measures each pair of arrays, ``result`` holds the figures,
-``tolerance`` the limits, ``text`` describes arrays in one line. ``models`` runs two models on the
-same inputs and compares their outputs.
+``compare`` walks two structures and measures each pair of arrays, ``result`` holds the figures and
+the limits, ``text`` describes arrays in one line. ``models`` runs two models on the same inputs and
+compares their outputs.
 """
 
 from ortmeter.discrepancy.compare import assert_close, max_diff
 from ortmeter.discrepancy.models import ModelDiff, diff
-from ortmeter.discrepancy.result import Difference, Discrepancy, Violation
-from ortmeter.discrepancy.text import string_diff, string_type
-from ortmeter.discrepancy.tolerance import Tolerance, Verdict
+from ortmeter.discrepancy.result import Difference, Discrepancy, Tolerance, Verdict, Violation
+from ortmeter.discrepancy.text import string_type
 
 __all__ = [
     "Difference",
@@ -21,6 +20,5 @@ __all__ = [
     "assert_close",
     "diff",
     "max_diff",
-    "string_diff",
     "string_type",
 ]

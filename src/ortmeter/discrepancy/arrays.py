@@ -44,14 +44,9 @@ class Side:
     def of(cls, value: Any) -> "Side":
         """Describe an array; a tensor that is not on the host stays where it is."""
         if is_on_device(value):
-            dtype, shape, on_device = (
-                _short_name(value.dtype),
-                tuple(value.shape),
-                tensor_reader(value),
-            )
-            return cls(
-                value, dtype, shape, device_of(value), lambda *piece: as_numpy(on_device(*piece))
-            )
+            read_there = tensor_reader(value)
+            dtype, shape, device = _short_name(value.dtype), tuple(value.shape), device_of(value)
+            return cls(value, dtype, shape, device, lambda *piece: as_numpy(read_there(*piece)))
         if np.ma.is_masked(value):
             raise InvalidArgumentError(
                 "A masked array cannot be compared: its masked elements have no value. Accepted: "
@@ -78,13 +73,8 @@ class Side:
 
 def pieces(size: int, *types: str) -> Iterator[tuple[int, int]]:
     """Cut arrays of these element types into what is read at once: first position, and end."""
-    length = piece_length(*types)
+    length = _LENGTH if wide_dtype(*types) == np.float64 else _LENGTH_WITHOUT_BUFFERS
     return ((start, min(start + length, size)) for start in range(0, size, length))
-
-
-def piece_length(expected: str, got: str) -> int:
-    """Return how many elements of two types are compared at once."""
-    return _LENGTH if wide_dtype(expected, got) == np.float64 else _LENGTH_WITHOUT_BUFFERS
 
 
 def _array_reader(array: np.ndarray) -> Reader:

@@ -5,24 +5,23 @@ import heapq
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ortmeter.discrepancy.arrays import Side, is_on_device, pieces, spacing, wide_dtype
 from ortmeter.discrepancy.device import compare_on_device
 from ortmeter.discrepancy.measure import (
-    COUNTS,
+    NON_FINITE,
     Figures,
     Options,
+    add_up,
     distance,
-    exact_total,
     measure_arrays,
     set_aside,
 )
-from ortmeter.discrepancy.result import Difference, Discrepancy, Violation
+from ortmeter.discrepancy.result import EXACT, Difference, Discrepancy, Tolerance, Violation
 from ortmeter.discrepancy.structure import Pair, pairs
-from ortmeter.discrepancy.tolerance import EXACT, Tolerance
 from ortmeter.errors import InvalidArgumentError, ShapeMismatchError
 
 THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
@@ -105,14 +104,19 @@ def max_diff(
     >>> max_diff({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]}).path
     "['a'][1]"
     """
-    total = _Total(_checked(tuple(thresholds), equal_nan, tolerance, on_mismatch))
-    for found in pairs(expected, got):
-        difference = total.compare(found) if isinstance(found, Pair) else found
-        if difference is not None:
-            if on_mismatch == "raise":
-                raise ShapeMismatchError(f"{difference}; nothing is broadcast")
-            total.differences.append(difference)
-    return total.discrepancy()
+    options = _checked(tuple(thresholds), equal_nan, tolerance, on_mismatch)
+    compared: list[_Compared] = []
+    differences: list[Difference] = []
+    for place in pairs(expected, got):
+        found = _compare(place, options) if isinstance(place, Pair) else place
+        if isinstance(found, _Compared):
+            compared.append(found)
+            differences += found.differences
+        elif on_mismatch == "raise":
+            raise ShapeMismatchError(f"{found}; nothing is broadcast")
+        else:
+            differences.append(found)
+    return _put_together(compared, differences, options)
 
 
 @functools.lru_cache
@@ -129,79 +133,60 @@ def _checked(
     return Options(ordered, equal_nan, tolerance)
 
 
-class _Total:
-    """Figures of the arrays compared so far, which are not kept, but for where the worst is."""
+class _Compared(NamedTuple):
+    """Figures of two arrays, which are not kept, and what tells where the worst elements are."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._figures: Figures | None = None
-        self._severity = (-1.0, False)
-        self._where: dict[str, Any] = _NOWHERE
-        self._over: Violation | None = None
-        self._share = 0.0
-        self._ulp_at_max: float = 0
-        self._n_arrays = 0
-        self.differences: list[Difference] = []
+    figures: Figures
+    ulp_at_max: float
+    where: dict[str, Any]
+    over: Violation | None
+    differences: list[Difference]
 
-    def compare(self, pair: Pair) -> Difference | None:
-        """Compare two arrays, or tell why they cannot be."""
-        try:
-            expected, got = Side.of(pair.expected), Side.of(pair.got)
-            if expected.shape != got.shape:
-                return Difference("shape", pair.path, str(expected.shape), str(got.shape))
-            if (expected.dtype == "s") != (got.dtype == "s"):
-                return Difference("structure", pair.path, _kind(expected), _kind(got))
-            self._add(pair.path, expected, got, _measure(expected, got, self._options))
-        except InvalidArgumentError as cause:
-            if not pair.path:
-                raise
-            raise InvalidArgumentError(f"{pair.path}: {cause}") from cause
-        return None
+    def severity(self) -> tuple[float, bool]:
+        """Without errors, the arrays with mismatches come first."""
+        counts = self.figures.counts
+        return self.figures.worst[0], counts["n_nan"] + counts["n_inf"] > 0
 
-    def _add(self, path: str, expected: Side, got: Side, figures: Figures) -> None:
-        self._n_arrays += 1
-        unit = 1 if isinstance(figures.abs, int) else spacing(figures.largest, got.dtype)
-        in_ulp = figures.abs if unit == 1 else figures.abs / unit
-        self._ulp_at_max = max(self._ulp_at_max, in_ulp)
-        for kind in ("dtype", "device"):
-            kinds = getattr(expected, kind), getattr(got, kind)
-            if kinds[0] != kinds[1]:
-                self.differences.append(Difference(kind, path, *kinds))
-        # Without errors, the arrays with mismatches come first.
-        severity = figures.abs, figures.n_nan + figures.n_inf > 0
-        if severity > self._severity:
-            self._severity, self._where = severity, _where(path, expected, got, figures.position)
-        position = figures.over_position
-        if position is not None and self._options.tolerance and figures.over_share > self._share:
-            values = expected.item(position), got.item(position)
-            self._over = Violation(path, got.index(position), got.dtype, *values)
-            self._share = figures.over_share
-        if self._figures is None:
-            self._figures = figures
-        else:
-            self._figures.add(figures)
 
-    def discrepancy(self) -> Discrepancy:
-        """Return the result."""
-        figures = self._figures or Figures.of_nothing(self._options, exact=True)
-        return Discrepancy(
-            abs=figures.abs,
-            rel=figures.rel,
-            ulp=figures.ulp,
-            ulp_at_max=self._ulp_at_max,
-            sum=exact_total(figures.sums),
-            sum_ulp=exact_total(figures.ulp_sums),
-            largest=figures.largest,
-            **{name: getattr(figures, name) for name in COUNTS},
-            histogram=dict(zip(self._options.thresholds, figures.above.tolist(), strict=True)),
-            quantiles=figures.quantiles(),
-            **self._where,
-            n_arrays=self._n_arrays,
-            differences=tuple(self.differences),
-            tolerance=self._options.tolerance,
-            n_over=None if self._options.tolerance is None else figures.n_over,
-            over=self._over,
-        )
+def _compare(pair: Pair, options: Options) -> _Compared | Difference:
+    """Compare two arrays, or tell why they cannot be."""
+    try:
+        expected, got = Side.of(pair.expected), Side.of(pair.got)
+        if expected.shape != got.shape:
+            return Difference("shape", pair.path, str(expected.shape), str(got.shape))
+        if (expected.dtype == "s") != (got.dtype == "s"):
+            return Difference("structure", pair.path, _kind(expected), _kind(got))
+        figures = _measure(expected, got, options)
+    except InvalidArgumentError as cause:
+        if not pair.path:
+            raise
+        raise InvalidArgumentError(f"{pair.path}: {cause}") from cause
+
+    def values(position: int) -> tuple[Any, Any]:
+        return expected.item(-position), got.item(-position)
+
+    (error, position), (share, over_position) = figures.worst, figures.over
+    unit = 1 if isinstance(error, int) else spacing(figures.largest, got.dtype)
+    over = None
+    if share > 0 and options.tolerance:
+        over = Violation(pair.path, got.index(-over_position), got.dtype, *values(over_position))
+    sides = {kind: (getattr(expected, kind), getattr(got, kind)) for kind in ("dtype", "device")}
+    where = {
+        "path": pair.path,
+        "argmax": got.index(-position) if error else None,
+        "worst": values(position) if error else None,
+        "shape": got.shape,
+        **{f"{kind}_expected": both[0] for kind, both in sides.items()},
+        **{f"{kind}_got": both[1] for kind, both in sides.items()},
+    }
+    differences = [
+        Difference(kind, pair.path, *both) for kind, both in sides.items() if both[0] != both[1]
+    ]
+    return _Compared(figures, error if unit == 1 else error / unit, where, over, differences)
+
+
+def _kind(side: Side) -> str:
+    return "strings" if side.dtype == "s" else f"numbers ({side.dtype})"
 
 
 def _measure(expected: Side, got: Side, options: Options) -> Figures:
@@ -213,27 +198,31 @@ def _measure(expected: Side, got: Side, options: Options) -> Figures:
     return measure_arrays(expected, got, options)
 
 
-def _kind(side: Side) -> str:
-    return "strings" if side.dtype == "s" else f"numbers ({side.dtype})"
-
-
-_NOWHERE = {"path": ""} | dict.fromkeys(
-    ("argmax", "worst", "dtype_expected", "dtype_got", "shape", "device_expected", "device_got")
-)
-
-
-def _where(path: str, expected: Side, got: Side, position: int | None) -> dict[str, Any]:
-    """Return the attributes of the result that tell where its worst element is."""
-    return {
-        "path": path,
-        "argmax": None if position is None else got.index(position),
-        "worst": None if position is None else (expected.item(position), got.item(position)),
-        "dtype_expected": expected.dtype,
-        "dtype_got": got.dtype,
-        "shape": got.shape,
-        "device_expected": expected.device,
-        "device_got": got.device,
-    }
+def _put_together(
+    compared: Sequence[_Compared], differences: Sequence[Difference], options: Options
+) -> Discrepancy:
+    parts = [one.figures for one in compared] or [Figures.of_nothing(exact=True)]
+    figures = parts[0] if len(parts) == 1 else add_up(parts)
+    counts: dict[str, Any] = {name: figures.counts[name] for name in ("n", "n_finite", *NON_FINITE)}
+    worst = max(compared, key=_Compared.severity, default=None)
+    over = max(compared, key=lambda one: one.figures.over[0], default=None)
+    return Discrepancy(
+        abs=figures.worst[0],
+        rel=figures.rel,
+        ulp=figures.ulp,
+        ulp_at_max=max((one.ulp_at_max for one in compared), default=0),
+        sum=figures.sum,
+        sum_ulp=figures.sum_ulp,
+        largest=figures.largest,
+        **counts,
+        histogram={threshold: figures.counts[threshold] for threshold in options.thresholds},
+        **(worst.where if worst else {}),
+        n_arrays=len(compared),
+        differences=tuple(differences),
+        tolerance=options.tolerance,
+        n_over=figures.counts["n_over"] if options.tolerance else None,
+        over=over and over.over,
+    )
 
 
 def assert_close(

@@ -1,20 +1,17 @@
 """Comparison of two torch tensors where they are: only sums, counts and maxima are copied."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ortmeter.discrepancy.arrays import float_limits, is_integer, tensor_reader
-from ortmeter.discrepancy.measure import CODE_SCALE, CODE_SHIFT, NON_FINITE, Figures, Options
-from ortmeter.discrepancy.tolerance import Tolerance
+from ortmeter.discrepancy.measure import NON_FINITE, Figures, Options, add_up
+from ortmeter.discrepancy.result import Tolerance
 
 if TYPE_CHECKING:
     import torch
 
 _LENGTH = 1 << 19  # a dozen temporary tensors of 4 MiB
-_N_CODES = 1 << (63 - CODE_SHIFT)
 _EXPONENT = 0x7FF << 52
-_COUNTS = ("n_finite", *NON_FINITE, "n_over")
 
 
 def compare_on_device(
@@ -27,33 +24,42 @@ def compare_on_device(
     """
     import torch
 
-    exact = is_integer(types[0]) and is_integer(types[1])
+    exact = all(map(is_integer, types))
     readers = tensor_reader(expected), tensor_reader(got)
-    codes = torch.zeros(_N_CODES, dtype=torch.int64, device=got.device)
-    rows = []
+    starts = range(0, got.numel(), _LENGTH)
+    if not starts:
+        return Figures.of_nothing(exact=exact)
     with torch.no_grad():
-        for start in range(0, got.numel(), _LENGTH):
+        rows = []
+        for start in starts:
             stop = min(start + _LENGTH, got.numel())
             e, g = (read(start, stop).to(torch.float64) for read in readers)
-            rows.append(_reduce_piece(e, g, types[1], options, codes))
-        if not rows:
-            return Figures.of_nothing(options, exact=exact)
-        columns = zip(*rows, strict=True)
-        reals, counts, above = (torch.stack(column).cpu().numpy() for column in columns)
-    figures = _add_up(reals, counts, above)
-    figures.n = got.numel()
-    figures.codes = codes.cpu().numpy()
-    figures.codes[0] -= figures.n - figures.n_finite  # their errors were set to zero
-    if exact:
-        figures.abs, figures.ulp = int(figures.abs), int(figures.ulp)
-        figures.sums, figures.ulp_sums = [*map(int, figures.sums)], [*map(int, figures.ulp_sums)]
-    return figures
+            rows.append(_reduce_piece(e, g, types[1], options))
+        found = torch.stack(rows).cpu().tolist()
+    number = int if exact else float
+    names: tuple[str | float, ...] = ("n", "n_finite", *NON_FINITE, "n_over", *options.thresholds)
+    parts = []
+    for start, row in zip(starts, found, strict=True):
+        worst, rel, ulp, total, total_ulp, largest, at, share, over_at, *counts = row
+        parts.append(
+            Figures(
+                ulp=number(ulp),
+                sum=number(total),
+                sum_ulp=number(total_ulp),
+                worst=(number(worst), -start - int(at)),
+                over=(share, -start - int(over_at)),
+                rel=rel,
+                largest=largest,
+                counts=Counter(dict(zip(names, map(int, counts), strict=True))),
+            )
+        )
+    return add_up(parts)
 
 
 def _reduce_piece(
-    e: "torch.Tensor", g: "torch.Tensor", got_type: str, options: Options, codes: "torch.Tensor"
-) -> tuple["torch.Tensor", "torch.Tensor", "torch.Tensor"]:
-    """Return the maxima and sums, the counts, and the errors above the thresholds."""
+    e: "torch.Tensor", g: "torch.Tensor", got_type: str, options: Options
+) -> "torch.Tensor":
+    """Return the maxima, sums and positions, then the counts, all of which float64 holds."""
     import torch
 
     nan_e, nan_g, inf_e, inf_g = e.isnan(), g.isnan(), e.isinf(), g.isinf()
@@ -67,18 +73,14 @@ def _reduce_piece(
     ulp = _in_ulp(error, torch.maximum(e, g), got_type)
     over, share = _beyond(options.tolerance, error, e, ulp)
     share = torch.where(nan | inf, torch.inf, share)
-    reals = (
+    above = (error > threshold for threshold in options.thresholds)
+    masks = (finite, nan, inf, nan_e, nan_g, inf_e, inf_g, over | nan | inf, *above)
+    figures = (
         *(error.max(), relative.max(), ulp.max(), error.sum(), ulp.sum(), e.max()),
-        share.max(),
+        *(error.argmax(), share.max(), share.argmax(), zero + e.numel()),
+        *(mask.sum() for mask in masks),
     )
-    counts = (finite, nan, inf, nan_e, nan_g, inf_e, inf_g, over | nan | inf)
-    code = (error * CODE_SCALE).view(torch.int64) >> CODE_SHIFT
-    codes.scatter_add_(0, code, torch.ones_like(code))
-    return (
-        torch.stack(reals),
-        torch.stack([*(mask.sum() for mask in counts), error.argmax(), share.argmax()]),
-        torch.stack([zero.long(), *((error > t).sum() for t in options.thresholds)]),
-    )
+    return torch.stack([figure.to(torch.float64) for figure in figures])
 
 
 def _beyond(
@@ -110,23 +112,3 @@ def _in_ulp(error: "torch.Tensor", larger: "torch.Tensor", got_type: str) -> "to
     exponent = larger.clamp(min=smallest_normal).view(torch.int64) & _EXPONENT
     scale = (_EXPONENT - exponent).view(torch.float64)  # see _Comparer._add_ulp
     return error.mul(scale).mul(2.0 ** (n_bits - 1))
-
-
-def _add_up(reals: np.ndarray, counts: np.ndarray, above: np.ndarray) -> Figures:
-    """Make figures of the rows of the pieces."""
-    worst, worst_over = int(reals[:, 0].argmax()), int(reals[:, 6].argmax())
-    share = float(reals[worst_over, 6])
-    largest, relative, ulp = (float(v) for v in reals[:, :3].max(axis=0))
-    return Figures(
-        abs=largest,
-        ulp=ulp,
-        rel=relative,
-        largest=float(reals[:, 5].max()),
-        position=worst * _LENGTH + int(counts[worst, -2]) if largest > 0 else None,
-        sums=reals[:, 3].tolist(),
-        ulp_sums=reals[:, 4].tolist(),
-        above=above.sum(axis=0)[1:],
-        over_share=share,
-        over_position=worst_over * _LENGTH + int(counts[worst_over, -1]) if share > 0 else None,
-        **dict(zip(_COUNTS, counts[:, :-2].sum(axis=0).tolist(), strict=True)),
-    )

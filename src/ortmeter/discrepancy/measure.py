@@ -4,34 +4,23 @@ A piece is compared in a few passes over buffers that stay in the caches. Figure
 in any order.
 """
 
+import itertools
 import math
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 
-from ortmeter.discrepancy.arrays import (
-    Reader,
-    Side,
-    float_limits,
-    is_integer,
-    piece_length,
-    pieces,
-    wide_dtype,
-)
-from ortmeter.discrepancy.tolerance import Tolerance
+from ortmeter.discrepancy.arrays import Side, float_limits, is_integer, pieces, wide_dtype
+from ortmeter.discrepancy.result import Tolerance
 from ortmeter.runtime.environment import usable_cores
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 NON_FINITE = ("n_nan", "n_inf", "n_nan_expected", "n_nan_got", "n_inf_expected", "n_inf_got")
-COUNTS = ("n", "n_finite", *NON_FINITE)
 
-# The code of an error is the first bits of its float64, its exponent and 4 bits after the point:
-# codes grow with the errors, 16 for each power of two. The errors are scaled first, so that the
-# smallest ones worth telling apart, 2**-200, have the smallest codes: tables of them are short.
-CODE_SCALE = 2.0**-823
-CODE_SHIFT = 48
+_EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its bias, plus one
+_MAX_THREADS = 8  # of 5 MiB
 
 
 @dataclass(frozen=True)
@@ -45,98 +34,43 @@ class Options:
 
 @dataclass
 class Figures:
-    """Figures of the pieces seen so far. Those of integers are exact, Python integers."""
+    """Figures of a piece, of an array or of several. Those of integers are exact integers."""
 
-    abs: float
     ulp: float
+    sum: float
+    sum_ulp: float
+    worst: tuple[float, int]  # largest error, and the opposite of its position: the first wins
+    over: tuple[float, int] = (0.0, 0)  # the same, of errors beside their limit, if beyond it
     rel: float = 0.0
     largest: float = 0.0  # finite magnitude of expected
-    position: int | None = None  # first one of the largest error
-    sums: list[float] = field(default_factory=list)  # one per piece: their order does not matter
-    ulp_sums: list[float] = field(default_factory=list)
-    n: int = 0
-    n_finite: int = 0
-    n_nan: int = 0
-    n_inf: int = 0
-    n_nan_expected: int = 0
-    n_nan_got: int = 0
-    n_inf_expected: int = 0
-    n_inf_got: int = 0
-    n_over: int = 0
-    over_share: float = 0.0  # largest error beside its limit, of those beyond it
-    over_position: int | None = None  # first one of this share
-    above: np.ndarray = field(kw_only=True)  # errors above each threshold
-    codes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # of each code
+    counts: Counter[str | float] = field(default_factory=Counter)  # and errors above thresholds
 
     @classmethod
-    def of_nothing(cls, options: Options, *, exact: bool) -> "Figures":
-        """Return the figures of no piece, integers if those of the pieces will be."""
+    def of_nothing(cls, *, exact: bool) -> "Figures":
+        """Return the figures of no element, integers if those of the elements would be."""
         zero = 0 if exact else 0.0
-        return cls(zero, zero, above=np.zeros(len(options.thresholds), np.int64))
-
-    def see(self, error: float, position: int) -> None:
-        """Take into account the largest error of a piece, not zero, and its first position."""
-        if error > self.abs or (error == self.abs and position < (self.position or 0)):
-            self.abs, self.position = error, position
-
-    def see_over(self, count: int, share: float, position: int) -> None:
-        """Take into account elements beyond the tolerance, and the first of the largest share."""
-        self.n_over += count
-        is_first = share == self.over_share and position < (self.over_position or 0)
-        if share > self.over_share or is_first:
-            self.over_share, self.over_position = share, position
-
-    def add_codes(self, codes: np.ndarray) -> None:
-        """Take into account the number of errors of each code."""
-        short, self.codes = sorted((self.codes, codes), key=len)
-        if len(short):
-            self.codes = self.codes.copy()
-            self.codes[: len(short)] += short
-
-    def merge(self, other: "Figures") -> None:
-        """Take into account other pieces of the same arrays."""
-        if other.position is not None:
-            self.see(other.abs, other.position)
-        if other.over_position is not None:
-            self.see_over(0, other.over_share, other.over_position)
-        self.add(other)
-
-    def add(self, other: "Figures") -> None:
-        """Take into account other arrays. The positions are left to the caller."""
-        for name in ("abs", "rel", "ulp", "largest"):
-            setattr(self, name, max(getattr(self, name), getattr(other, name)))
-        for name in ("sums", "ulp_sums", "n_over", *COUNTS):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.above = self.above + other.above
-        self.add_codes(other.codes)
-
-    def quantiles(self) -> dict[str, float]:
-        """Return the smallest error that each share of the errors does not exceed, rounded down.
-
-        It is the first error of a code, with the 5 significant bits that a code keeps.
-        """
-        if self.n_finite == 0:
-            return dict.fromkeys(QUANTILES, 0.0)
-        counts = self.codes.cumsum()
-        ranks = [math.ceil(share * int(counts[-1])) for share in QUANTILES.values()]
-        codes = counts.searchsorted(ranks)
-        found = ((codes << CODE_SHIFT).view(np.float64) / CODE_SCALE).tolist()
-        return dict(zip(QUANTILES, found, strict=True))
+        return cls(zero, zero, zero, (zero, 0))
 
 
-def exact_total(sums: list[float]) -> float:
-    """Add sums without rounding but the last one: integers stay integers."""
+def add_up(parts: Sequence[Figures]) -> Figures:
+    """Put together figures of pieces or of arrays, one at least; the sums are rounded once."""
+    counts: Counter[str | float] = Counter()
+    for part in parts:
+        counts.update(part.counts)
+    return Figures(
+        ulp=max(part.ulp for part in parts),
+        sum=_exact_total([part.sum for part in parts]),
+        sum_ulp=_exact_total([part.sum_ulp for part in parts]),
+        worst=max(part.worst for part in parts),
+        over=max(part.over for part in parts),
+        rel=max(part.rel for part in parts),
+        largest=max(part.largest for part in parts),
+        counts=counts,
+    )
+
+
+def _exact_total(sums: list[float]) -> float:
     return sum(sums) if all(isinstance(value, int) for value in sums) else math.fsum(sums)
-
-
-_Over: TypeAlias = tuple[int, float, int]
-_EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its bias, plus one
-_FEW = 1000
-_MAX_THREADS = 8  # of 5 MiB
-# The quantiles of a large array are those of a sample: counting every error would take a third of
-# the time. The step divides few dimensions of tensors.
-_MANY = 1 << 17
-_SAMPLING = 13
 
 
 def measure_arrays(expected: Side, got: Side, options: Options) -> Figures:
@@ -144,94 +78,78 @@ def measure_arrays(expected: Side, got: Side, options: Options) -> Figures:
 
     The figures are the same whatever the number of threads.
     """
-    if got.dtype != "s":
-        types = expected.dtype, got.dtype
-        return _measure(expected.read, got.read, math.prod(got.shape), types, options)
+    types, readers = (expected.dtype, got.dtype), (expected.read, got.read)
+    if got.dtype == "s":  # the error of a string that differs is 1: true was expected
+        types = ("b8", "b8")
+        readers = (
+            lambda start, stop: np.ones(stop - start, np.bool_),
+            lambda *piece: np.equal(expected.read(*piece), got.read(*piece), dtype=object),
+        )
+    todo = list(pieces(math.prod(got.shape), *types))
 
-    def same(start: int, stop: int) -> np.ndarray:
-        return np.equal(expected.read(start, stop), got.read(start, stop), dtype=object)
-
-    # The error of a string that differs is 1: true was expected.
-    truth = np.array(True)
-    return _measure(
-        lambda start, stop: np.broadcast_to(truth, stop - start),
-        same,
-        math.prod(got.shape),
-        ("b8", "b8"),
-        options,
-    )
-
-
-def _measure(
-    expected: Reader, got: Reader, size: int, types: tuple[str, str], options: Options
-) -> Figures:
-    todo = list(pieces(size, *types))
-    sampling = 1 if size <= _MANY else _SAMPLING
-    threads = min(len(todo), usable_cores(), _MAX_THREADS) if len(todo) > 1 else 1
-
-    def measure_some(first: int) -> Figures:
-        comparer = _Comparer(types, min(size, piece_length(*types)), options, sampling)
+    def measure_some(first: int, threads: int) -> list[Figures]:
+        comparer = _Comparer(types, todo[0][1], options)
         with np.errstate(all="ignore"):  # signalling NaN, overflows, divisions by zero
-            for start, stop in todo[first::threads]:
-                comparer.add(start, expected(start, stop), got(start, stop))
-        return comparer.figures
+            return [
+                comparer.compare(piece[0], *(read(*piece) for read in readers))
+                for piece in todo[first::threads]
+            ]
 
-    if threads == 1:
-        return measure_some(0)
+    if not todo:
+        return Figures.of_nothing(exact=all(map(is_integer, types)))
+    if len(todo) == 1:
+        return measure_some(0, 1)[0]
+    threads = min(len(todo), usable_cores(), _MAX_THREADS)
     with ThreadPoolExecutor(threads) as pool:
-        figures, *others = pool.map(measure_some, range(threads))
-    for other in others:
-        figures.merge(other)
-    return figures
+        shares = pool.map(measure_some, range(threads), itertools.repeat(threads))
+        return add_up(list(itertools.chain.from_iterable(shares)))
 
 
 class _Comparer:
-    """Compare pieces of two arrays and add their figures up. One per thread."""
+    """Compare pieces of two arrays, one after the other. One per thread."""
 
-    def __init__(
-        self, types: tuple[str, str], length: int, options: Options, sampling: int = 1
-    ) -> None:
-        self._sampling = sampling
+    def __init__(self, types: tuple[str, str], length: int, options: Options) -> None:
         self._options = options
         self._got = types[1]
         self._dtype = wide_dtype(*types)
-        self._exact = is_integer(types[0]) and is_integer(types[1])
+        self._exact = all(map(is_integer, types))
         self._wide = np.empty((3 if self._dtype == np.float64 else 0, length))
         self._bits = np.empty(length, np.int64)
-        self._above = np.empty(length, np.bool_)
-        self.figures = Figures.of_nothing(options, exact=self._exact)
 
-    def add(self, start: int, e: np.ndarray, g: np.ndarray) -> None:
-        """Take into account the piece that starts at a flat position."""
-        index = None
-        self.figures.n += e.size
+    def compare(self, start: int, e: np.ndarray, g: np.ndarray) -> Figures:
+        """Return the figures of the piece that starts at a flat position."""
+        figures = Figures.of_nothing(exact=self._exact)
+        figures.counts["n"] = e.size
         e, g, out = self._widen(e, g)
-        error = distance(e, g, out)
-        top = np.maximum.reduce(error)
-        if error.dtype.kind == "f" and not math.isfinite(top):
+        error, index = distance(e, g, out), None
+        worst = int(error.argmax())  # a NaN if there is one
+        if error.dtype.kind == "f" and not math.isfinite(error[worst]):
             index, mismatched, counts = set_aside(e, g, equal_nan=self._options.equal_nan)
-            for name, count in counts.items():
-                setattr(self.figures, name, getattr(self.figures, name) + count)
+            figures.counts.update(counts)
             if self._options.tolerance is not None and mismatched.size:  # no tolerance accepts them
-                self.figures.see_over(mismatched.size, math.inf, start + int(mismatched[0]))
+                figures.counts["n_over"] = mismatched.size
+                figures.over = math.inf, -start - int(mismatched[0])
             e, g = e[index], g[index]
             error = distance(e, g)
-            top = error.max(initial=0)
-        self.figures.n_finite += error.size
+            worst = int(error.argmax()) if error.size else 0
+        figures.counts["n_finite"] = error.size
         if error.size == 0:
-            return
+            return figures
         e = _magnitude(e)
-        self.figures.largest = max(self.figures.largest, float(np.maximum.reduce(e)))
-        if top == 0:
-            self.figures.add_codes(np.array([error.size]))
-            return
-        if top >= self.figures.abs:
-            position = _position(start, index, int(error.argmax()))
-            self.figures.see(int(top) if self._exact else float(top), position)
-        over = self._add_errors(error, e, _magnitude(g))
-        if over is not None:
-            count, share, worst = over
-            self.figures.see_over(count, share, _position(start, index, worst))
+        figures.largest = float(np.maximum.reduce(e))
+        if error[worst] == 0:
+            return figures
+
+        def position(rank: int) -> int:
+            return start + (rank if index is None else int(index[rank]))
+
+        figures.worst = (int if self._exact else float)(error[worst]), -position(worst)
+        found = self._add_errors(figures, error, e, _magnitude(g))
+        if found is not None:
+            count, share, rank = found
+            figures.counts["n_over"] += count
+            figures.over = max(figures.over, (share, -position(rank)))
+        return figures
 
     def _widen(
         self, e: np.ndarray, g: np.ndarray
@@ -243,31 +161,33 @@ class _Comparer:
         np.copyto(wide_g, g, casting="unsafe")
         return wide_e, wide_g, out
 
-    def _add_errors(self, exact: np.ndarray, e: np.ndarray, g: np.ndarray) -> _Over | None:
-        """Take into account errors that are not all zero, writing over the magnitudes."""
+    def _add_errors(
+        self, figures: Figures, exact: np.ndarray, e: np.ndarray, g: np.ndarray
+    ) -> tuple[int, float, int] | None:
+        """Read errors that are not all zero, writing over the magnitudes; find those beyond."""
         error = exact.astype(np.float64, copy=False)
-        self.figures.sums.append(_exact_sum(exact) if self._exact else float(np.add.reduce(error)))
-        in_ulp, unit = self._add_ulp(error, np.maximum(e, g, out=g))
+        for threshold in self._options.thresholds:  # from the smallest
+            figures.counts[threshold] = int(np.count_nonzero(error > threshold))
+            if figures.counts[threshold] == 0:
+                break
+        figures.sum = _exact_sum(exact) if self._exact else float(np.add.reduce(error))
+        in_ulp, unit = self._add_ulp(figures, error, np.maximum(e, g, out=g))
         over = self._find_over(error, e, in_ulp, unit)
         np.divide(error, e, out=e)
-        self.figures.rel = max(self.figures.rel, _or_infinity(np.fmax.reduce(e)))  # without 0/0
-        self._count_above(error)
-        scaled = error[:: self._sampling] * CODE_SCALE
-        codes = np.right_shift(scaled.view(np.int64), CODE_SHIFT)
-        self.figures.add_codes(np.bincount(codes) * self._sampling)
+        figures.rel = _or_infinity(np.fmax.reduce(e))  # without 0/0
         return over
 
-    def _add_ulp(self, error: np.ndarray, larger: np.ndarray) -> tuple[np.ndarray, float]:
+    def _add_ulp(
+        self, figures: Figures, error: np.ndarray, larger: np.ndarray
+    ) -> tuple[np.ndarray, float]:
         """Divide the errors by the spacing of the larger values, one power of two each.
 
         The exponent of the spacing is that of the value, less the number of bits of the
         significand. Its opposite is made in the bits, plus one to stay in the range of float64.
         The product of the array and of the number that are returned is the errors in ulp.
         """
-        figures = self.figures
         if is_integer(self._got):
-            figures.ulp = figures.abs
-            figures.ulp_sums.append(figures.sums[-1])
+            figures.ulp, figures.sum_ulp = figures.worst[0], figures.sum
             return error, 1.0
         n_bits, smallest_normal = float_limits(self._got)
         np.maximum(larger, smallest_normal, out=larger)
@@ -276,13 +196,13 @@ class _Comparer:
         np.subtract(_EXPONENT, bits, out=bits)
         halves = np.multiply(error, bits.view(np.float64), out=larger)
         unit = 2.0 ** (n_bits - 1)
-        figures.ulp = max(figures.ulp, _or_infinity(np.maximum.reduce(halves)) * unit)
-        figures.ulp_sums.append(_or_infinity(np.add.reduce(halves)) * unit)
+        figures.ulp = _or_infinity(np.maximum.reduce(halves)) * unit
+        figures.sum_ulp = _or_infinity(np.add.reduce(halves)) * unit
         return halves, unit
 
     def _find_over(
         self, error: np.ndarray, expected: np.ndarray, in_ulp: np.ndarray, unit: float
-    ) -> _Over | None:
+    ) -> tuple[int, float, int] | None:
         """Find the errors beyond the limits: their number, the largest share of a limit, where."""
         tolerance = self._options.tolerance
         if tolerance is None:
@@ -302,24 +222,6 @@ class _Comparer:
         share = np.fmax.reduce([found[index] / limit[index] for found, limit in shares])
         worst = int(share.argmax())
         return index.size, float(share[worst]), int(index[worst])
-
-    def _count_above(self, error: np.ndarray) -> None:
-        """Count the errors above each threshold, from the smallest until there are none."""
-        if error.size <= _FEW:  # to sort them once is faster than one pass per threshold
-            below = np.sort(error).searchsorted(self._options.thresholds, side="right")
-            self.figures.above += error.size - below
-            return
-        above = self._above[: error.size]
-        for i, threshold in enumerate(self._options.thresholds):
-            count = np.count_nonzero(np.greater(error, threshold, out=above))
-            if count == 0:
-                return
-            self.figures.above[i] += count
-
-
-def _position(start: int, index: np.ndarray | None, rank: int) -> int:
-    """Return the flat position of an element of a piece, some of which was set aside."""
-    return start + (rank if index is None else int(index[rank]))
 
 
 def _magnitude(values: np.ndarray) -> np.ndarray:

@@ -6,8 +6,7 @@ from sys import float_info
 from typing import TYPE_CHECKING, Any
 
 from ortmeter.discrepancy.compare import max_diff
-from ortmeter.discrepancy.result import Discrepancy
-from ortmeter.discrepancy.tolerance import Tolerance, Verdict
+from ortmeter.discrepancy.result import Discrepancy, Tolerance, Verdict
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.feeds import feeds_of_each
 from ortmeter.runtime.iobinding import run_session

@@ -1,16 +1,181 @@
-"""What a comparison found: figures, and why they are beyond a tolerance."""
+"""What a comparison found, and whether that is close enough: figures, limits, verdicts."""
 
 import dataclasses
-import html
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ortmeter.discrepancy.tolerance import Tolerance
+import msgspec
+
 from ortmeter.errors import InvalidArgumentError
 
 _DERIVED = ("mean_abs", "mean_ulp", "same_dtype", "same_device", "same_structure")
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Limits that every element is within. None is no limit; without any, equality is asked.
+
+    Each limit that is given must hold. `atol` and `rtol` make one limit, that of
+    :func:`numpy.allclose`: ``|got - expected| <= atol + rtol * |expected|``, where the one that is
+    not given is 0. NaN and infinities that do not match are beyond every limit.
+
+    Parameters
+    ----------
+    atol : float, optional
+        Absolute error accepted at each element, beside `rtol`.
+    rtol : float, optional
+        Error accepted at each element, relative to the expected value.
+    ulp : float, optional
+        Error accepted at each element, in units in the last place of this element.
+    ulp_at_max : float, optional
+        Error accepted at each element, in units in the last place of the largest expected value of
+        its array: what to limit after a reduction.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A limit is negative, infinite or NaN.
+
+    Notes
+    -----
+    The arithmetic is that of float64 whatever the types of the arrays: an error and its limit are
+    not rounded to float16, and the difference of two integers does not wrap around.
+
+    Examples
+    --------
+    >>> from ortmeter import max_diff
+    >>> diff = max_diff([1.0, 2.0], [1.0, 2.0 + 2**-51])
+    >>> Tolerance(ulp=1).check(diff).passed, Tolerance(atol=0, rtol=0).check(diff).passed
+    (True, False)
+    >>> Tolerance(atol=1e-3, ulp=1).check(max_diff(1e-6, 9e-4)).passed
+    False
+    """
+
+    atol: float | None = None
+    rtol: float | None = None
+    ulp: float | None = None
+    ulp_at_max: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in dataclasses.asdict(self).items():
+            if limit is not None and not 0 <= limit < math.inf:
+                raise InvalidArgumentError(
+                    f"{name}={limit!r}. Accepted: a finite number >= 0, or None for no limit"
+                )
+
+    def __str__(self) -> str:
+        given = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        return ", ".join(f"{k}={v:g}" for k, v in given.items()) or "equality"
+
+    @property
+    def absolute_and_relative(self) -> tuple[float, float] | None:
+        """The two terms of the limit on each error; None when only ulp are limited."""
+        if self.atol is None and self.rtol is None and (self.ulp, self.ulp_at_max) != (None, None):
+            return None
+        return float(self.atol or 0), float(self.rtol or 0)
+
+    def check(self, diff: "Discrepancy") -> "Verdict":
+        """Judge a discrepancy, fresh or read from a file.
+
+        Parameters
+        ----------
+        diff : Discrepancy
+            What :func:`~ortmeter.discrepancy.max_diff` returned. When it was measured with this
+            tolerance, its count of elements is read. Otherwise its largest errors decide: each of
+            them for its own limit, `rel` within its rounding for `rtol`. For `atol` and `rtol`
+            together they may not tell.
+
+        Returns
+        -------
+        Verdict
+            A NaN or an infinity that does not match fails, and so does what could not be compared.
+            Element types and devices that differ do not.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The largest errors do not decide: measure with ``max_diff(..., tolerance=...)``.
+
+        Examples
+        --------
+        >>> from ortmeter import max_diff
+        >>> tolerance = Tolerance(atol=1e-6, rtol=1e-3)
+        >>> diff = max_diff([0.0, 1000.0], [1e-7, 1000.01], tolerance=tolerance)
+        >>> print(tolerance.check(diff))
+        close
+        """
+        mismatches = {"NaN": diff.n_nan, "inf": diff.n_inf}
+        failures = [f"{count} mismatched {what}" for what, count in mismatches.items() if count]
+        failures += [str(d) for d in diff.differences if d.kind in {"shape", "structure"}]
+        if diff.tolerance != self or diff.n_over is None:
+            failures += self._check_largest(diff, is_known=bool(failures))
+        elif count := diff.n_over - diff.n_nan - diff.n_inf:
+            failures.append(f"{count} of {diff.n} elements beyond {self}, the worst {diff.over}")
+        if self.ulp_at_max is not None and diff.ulp_at_max > self.ulp_at_max:
+            failures.append(f"ulp_at_max {diff.ulp_at_max:.6g} > {self.ulp_at_max:g}")
+        return Verdict(tuple(failures), self)
+
+    def _check_largest(self, diff: "Discrepancy", *, is_known: bool) -> list[str]:
+        """Judge the largest errors, unless the answer is known and they cannot tell."""
+        failures = []
+        if self.ulp is not None and diff.ulp > self.ulp:
+            failures.append(f"ulp {diff.ulp:.6g} > {self.ulp:g}")
+        atol, rtol = self.absolute_and_relative or (math.inf, 0)
+        if diff.abs <= atol or diff.rel <= rtol:
+            return failures
+        expected = diff.worst[0] if diff.worst else 0
+        magnitude = 1.0 if isinstance(expected, str) else abs(expected)
+        if rtol == 0:
+            failures.append(f"abs {diff.abs:.6g} > {atol:g}")
+        elif atol == 0:
+            failures.append(f"rel {diff.rel:.6g} > {rtol:g}")
+        elif diff.abs > (limit := atol + rtol * magnitude):
+            failures.append(f"abs {diff.abs:.6g} > {limit:.6g} ({self})")
+        elif not failures and not is_known:
+            raise InvalidArgumentError(
+                f"the largest errors (abs {diff.abs:.6g}, rel {diff.rel:.6g}) do not tell whether "
+                f"every element is within {self}. Accepted: a discrepancy measured by "
+                "max_diff(expected, got, tolerance=...) with this tolerance"
+            )
+        return failures
+
+
+EXACT = Tolerance()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a discrepancy is within a tolerance. It is true when it is.
+
+    Parameters
+    ----------
+    failures : tuple of str
+        Why not, one reason each; empty when it is.
+    tolerance : Tolerance
+        What was accepted.
+
+    Examples
+    --------
+    >>> from ortmeter import max_diff
+    >>> print(Tolerance(atol=0.1).check(max_diff(1.0, 1.5)))
+    not close: abs 0.5 > 0.1
+    """
+
+    failures: tuple[str, ...]
+    tolerance: Tolerance
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is no failure."""
+        return not self.failures
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __str__(self) -> str:
+        return "close" if self.passed else f"not close: {'; '.join(self.failures)}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +218,7 @@ class Violation:
     index : tuple of int
         Where in this array.
     dtype : str
-        Element type of *got*, :func:`~ortmeter.dtypes.short_name`.
+        Element type of *got*, a short name such as ``f32``.
     expected, got : bool, int, float, complex or str
         The two values.
 
@@ -117,10 +282,6 @@ class Discrepancy:
         NaN and infinities of each side, those that match included.
     histogram : dict of float to int
         Number of absolute errors above each threshold.
-    quantiles : dict of str to float
-        ``p50``, ``p90``, ``p99`` of the absolute errors, zeros included: the smallest error that
-        this share of the errors does not exceed, rounded down to 5 significant bits, hence at most
-        1/16 too low. Of an array of more than 131072 elements, one error in 13 is looked at.
     path : str
         Which of the arrays has the largest error: the Python expression that follows the name of
         the object, ``['past'].layers[0]``. Empty for a single array.
@@ -129,7 +290,7 @@ class Discrepancy:
     worst : tuple of (expected, got) or None
         The two values there.
     dtype_expected, dtype_got : str or None
-        Element types of this array, :func:`~ortmeter.dtypes.short_name`. None without any array.
+        Element types of this array, short names such as ``f32``. None without any array.
     shape : tuple of int or None
         Shape of this array.
     device_expected, device_got : str or None
@@ -148,12 +309,12 @@ class Discrepancy:
         The one of these elements whose error is the largest beside its limit, the first of equals.
     """
 
-    abs: float
+    abs: int | float
     rel: float
-    ulp: float
-    ulp_at_max: float
-    sum: float
-    sum_ulp: float
+    ulp: int | float
+    ulp_at_max: int | float
+    sum: int | float
+    sum_ulp: int | float
     largest: float
     n: int
     n_finite: int
@@ -164,16 +325,15 @@ class Discrepancy:
     n_inf_expected: int
     n_inf_got: int
     histogram: dict[float, int]
-    quantiles: dict[str, float]
-    path: str
-    argmax: tuple[int, ...] | None
-    worst: tuple[Any, Any] | None
-    dtype_expected: str | None
-    dtype_got: str | None
-    shape: tuple[int, ...] | None
-    device_expected: str | None
-    device_got: str | None
-    n_arrays: int = 1
+    path: str = ""
+    argmax: tuple[int, ...] | None = None
+    worst: tuple[Any, Any] | None = None
+    dtype_expected: str | None = None
+    dtype_got: str | None = None
+    shape: tuple[int, ...] | None = None
+    device_expected: str | None = None
+    device_got: str | None = None
+    n_arrays: int = 0
     differences: tuple[Difference, ...] = ()
     tolerance: Tolerance | None = None
     n_over: int | None = None
@@ -207,55 +367,12 @@ class Discrepancy:
     def _differs(self, *kinds: str) -> bool:
         return any(difference.kind in kinds for difference in self.differences)
 
-    def failures(self, tolerance: Tolerance) -> tuple[str, ...]:
-        """Say why this is beyond a tolerance, one reason each, see :meth:`Tolerance.check`."""
-        failures = [
-            f"{count} mismatched {what}"
-            for what, count in (("NaN", self.n_nan), ("inf", self.n_inf))
-            if count
-        ]
-        failures += [str(d) for d in self.differences if d.kind in {"shape", "structure"}]
-        if self.tolerance != tolerance or self.n_over is None:
-            failures += self._failures_of_largest(tolerance, is_known=bool(failures))
-        elif count := self.n_over - self.n_nan - self.n_inf:
-            failures.append(
-                f"{count} of {self.n} elements beyond {tolerance}, the worst {self.over}"
-            )
-        limit = tolerance.ulp_at_max
-        if limit is not None and self.ulp_at_max > limit:
-            failures.append(f"ulp_at_max {self.ulp_at_max:.6g} > {limit:g}")
-        return tuple(failures)
-
-    def _failures_of_largest(self, tolerance: Tolerance, *, is_known: bool) -> list[str]:
-        """Judge the largest errors, unless the answer is known and they cannot tell."""
-        failures = []
-        if tolerance.ulp is not None and self.ulp > tolerance.ulp:
-            failures.append(f"ulp {self.ulp:.6g} > {tolerance.ulp:g}")
-        if tolerance.absolute_and_relative is None:
-            return failures
-        atol, rtol = tolerance.absolute_and_relative
-        if self.abs <= atol or self.rel <= rtol:
-            return failures
-        if rtol == 0:
-            failures.append(f"abs {self.abs:.6g} > {atol:g}")
-        elif atol == 0:
-            failures.append(f"rel {self.rel:.6g} > {rtol:g}")
-        elif self.abs > (limit := atol + rtol * _magnitude(self.worst)):
-            failures.append(f"abs {self.abs:.6g} > {limit:.6g} ({tolerance})")
-        elif not failures and not is_known:
-            raise InvalidArgumentError(
-                f"the largest errors (abs {self.abs:.6g}, rel {self.rel:.6g}) do not tell whether "
-                f"every element is within {tolerance}. Accepted: a discrepancy measured by "
-                "max_diff(expected, got, tolerance=...) with this tolerance"
-            )
-        return failures
-
     def __str__(self) -> str:
         parts = [
-            f"abs {_format(self.abs)}",
-            f"rel {_format(self.rel)}",
-            f"{_format(self.ulp)} ulp",
-            f"{_format(self.ulp_at_max)} ulp at the largest value",
+            f"abs {_digits(self.abs)}",
+            f"rel {_digits(self.rel)}",
+            f"{_digits(self.ulp)} ulp",
+            f"{_digits(self.ulp_at_max)} ulp at the largest value",
             f"n={self.n}",
         ]
         above = [(count, threshold) for threshold, count in self.histogram.items() if count]
@@ -279,7 +396,9 @@ class Discrepancy:
             Every attribute and property. Tuples become lists, keys strings, and what JSON does not
             hold a string that Python reads: ``inf``, ``nan``, ``(1+2j)``.
         """
-        return {key: _to_json(value) for key, value in self._figures().items()}
+        derived = {name: getattr(self, name) for name in _DERIVED}
+        plain: dict[str, Any] = _plain(dataclasses.asdict(self) | derived)
+        return plain
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> "Discrepancy":
@@ -288,7 +407,7 @@ class Discrepancy:
         Parameters
         ----------
         row : mapping
-            With all the keys of the attributes; those of a tolerance may be missing.
+            With all the figures.
 
         Returns
         -------
@@ -298,81 +417,46 @@ class Discrepancy:
         Raises
         ------
         InvalidArgumentError
-            An attribute is missing.
+            An attribute is missing, or has another type.
         """
-        names = [field.name for field in dataclasses.fields(cls)]
-        row = {"tolerance": None, "n_over": None, "over": None, **row}
-        if missing := [name for name in names if name not in row]:
+        try:
+            read = msgspec.convert(dict(row), cls, strict=False, str_keys=True)
+        except msgspec.ValidationError as cause:
             raise InvalidArgumentError(
-                f"{', '.join(missing)} missing from {sorted(row)}. Expected: what to_dict returns"
-            )
-        values: dict[str, Any] = {name: row[name] for name in names}
-        for name in ("abs", "rel", "ulp", "ulp_at_max", "sum", "sum_ulp", "largest"):
-            values[name] = _number(row[name])
-        values["histogram"] = {float(key): count for key, count in row["histogram"].items()}
-        values["quantiles"] = {key: _number(value) for key, value in row["quantiles"].items()}
-        for name in ("argmax", "shape"):
-            values[name] = None if row[name] is None else tuple(row[name])
-        if row["worst"] is not None:
-            values["worst"] = _elements(row["worst"], row["dtype_got"])
-        if row["tolerance"] is not None:
-            values["tolerance"] = Tolerance(**row["tolerance"])
-        if (over := row["over"]) is not None:
-            pair = _elements((over["expected"], over["got"]), over["dtype"])
-            values["over"] = Violation(over["path"], tuple(over["index"]), over["dtype"], *pair)
-        values["differences"] = tuple(Difference(**found) for found in row["differences"])
-        return cls(**values)
-
-    def _figures(self) -> dict[str, Any]:
-        names = (*(field.name for field in dataclasses.fields(self)), *_DERIVED)
-        return {name: getattr(self, name) for name in names}
+                f"{cause} in {sorted(row)}. Expected: what to_dict returns"
+            ) from cause
+        if read.worst:
+            worst = tuple(_number(value, read.dtype_got) for value in read.worst)
+            read = dataclasses.replace(read, worst=worst)
+        if over := read.over:
+            pair = {name: _number(getattr(over, name), over.dtype) for name in ("expected", "got")}
+            read = dataclasses.replace(read, over=dataclasses.replace(over, **pair))
+        return read
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th>{name}</th><td>{html.escape(_cell(value))}</td></tr>"
-            for name, value in self._figures().items()
-        )
-        return f"<table>{rows}</table>"
+        import pandas as pd
+
+        shown = {name: _digits(value) for name, value in self.to_dict().items()}
+        shown["differences"] = ", ".join(map(str, self.differences))
+        return str(pd.Series(shown).to_frame().to_html(header=False))
 
 
-def _magnitude(worst: tuple[Any, Any] | None) -> float:
-    """Return the magnitude of the expected value where the largest error is; 1 for a string."""
-    expected = 0 if worst is None else worst[0]
-    return 1.0 if isinstance(expected, str) else float(abs(expected))
-
-
-def _format(value: float) -> str:
+def _digits(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _cell(value: Any) -> str:
+def _plain(value: Any) -> Any:
+    """Keep what JSON holds, write the rest as text."""
     if isinstance(value, dict):
-        return ", ".join(f"{_cell(key)}: {_cell(v)}" for key, v in value.items())
-    if isinstance(value, tuple) and any(isinstance(v, float | Difference) for v in value):
-        return ", ".join(map(_cell, value))
-    return _format(value)
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, Difference | Violation | Tolerance):
-        return _to_json(dataclasses.asdict(value))
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [_to_json(v) for v in value]
-    if isinstance(value, dict):
-        return {str(key): _to_json(v) for key, v in value.items()}
-    is_json = not isinstance(value, float | complex) or (
-        isinstance(value, float) and math.isfinite(value)
-    )
-    return value if is_json else str(value)
+        return [_plain(item) for item in value]
+    is_text = isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value))
+    return str(value) if is_text else value
 
 
-def _elements(pair: Iterable[Any], dtype: str) -> tuple[Any, ...]:
-    """Read two elements, which are numbers unless their type is that of strings."""
-    return tuple(pair) if dtype == "s" else tuple(map(_number, pair))
-
-
-def _number(value: Any) -> Any:
-    """Read a number that JSON may have held as a string."""
-    if not isinstance(value, str):
+def _number(value: Any, dtype: str | None) -> Any:
+    """Read an element that JSON may have held as a text."""
+    if not isinstance(value, str) or dtype == "s":
         return value
-    return complex(value) if value.endswith(("j", "j)")) else float(value)
+    return complex(value) if "j" in value else float(value)

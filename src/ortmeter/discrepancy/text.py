@@ -1,4 +1,4 @@
-"""Discrepancies, arrays and structures of arrays, in one line."""
+"""Arrays and structures of arrays, in one line."""
 
 import math
 from collections.abc import Mapping
@@ -7,31 +7,7 @@ from typing import Any
 import numpy as np
 
 from ortmeter.discrepancy.arrays import Side, is_integer, pieces, wide_dtype
-from ortmeter.discrepancy.result import Discrepancy
 from ortmeter.discrepancy.structure import children
-
-
-def string_diff(diff: Discrepancy | Mapping[str, Any]) -> str:
-    """Describe a discrepancy in one line.
-
-    Parameters
-    ----------
-    diff : Discrepancy or mapping
-        What :func:`~ortmeter.discrepancy.max_diff` returned, or its ``to_dict``.
-
-    Returns
-    -------
-    str
-        The errors, how many are above the largest threshold that one exceeds, where the worst one
-        is, the mismatches and what differs beside the values, if anything.
-
-    Examples
-    --------
-    >>> from ortmeter import max_diff
-    >>> string_diff(max_diff([1, 2, 4], [1, 2, 6]))
-    'abs 2, rel 0.5, 2 ulp, 2 ulp at the largest value, n=3, 1 above 1, at [2]'
-    """
-    return str(diff if isinstance(diff, Discrepancy) else Discrepancy.from_dict(diff))
 
 
 def string_type(value: Any, *, values: bool = True, limit: int = 20) -> str:
