@@ -1,0 +1,283 @@
+"""Check a machine with a GPU against what is expected of it, then record the pages there.
+
+python _benchmarks/gpu_check.py [--out build/gpu-check] [--seconds 480] [--quick]
+
+Each step runs in a process of its own, with a limit of time: what crashes or hangs loses nothing
+else. What it finds is in the folder at once. Called again, the script goes on with the steps that
+are missing. No network is used.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TOTAL_S = 18 * 60
+ARCHIVE_BYTES = 15 * 2**20
+LOG_BYTES = 200_000
+_LEAST_S = 10  # a step that has less time left is not started
+_FOLDERS = """import glob, nvidia
+print(*(lib for place in nvidia.__path__ for lib in glob.glob(place + '/*/lib')), sep=':')"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to run, and the seconds after which it is stopped."""
+
+    name: str
+    limit_s: float
+    expected: str
+    command: tuple[str, ...] = ()
+    quick: tuple[str, ...] = ()
+
+    def arguments(self, out: Path, *, quick: bool) -> list[str]:
+        """Write the command of the child; by default a function of gpu_steps."""
+        if not self.command:
+            own = ["_benchmarks/gpu_steps.py", self.name, str(_rows(out, self.name))]
+            return [sys.executable, *own, *(["--quick"] if quick else [])]
+        return [sys.executable, *self.command, *(self.quick if quick else ())]
+
+
+# The pages are run below, in full.
+TESTS = ("-m", "pytest", "-q", "-m", "cuda", "--ignore=_unittests/test_pages.py", "--maxfail=50")
+TESTS_QUICK = ("_unittests/runtime/test_sessions.py",)
+
+#: By value: what does not fit in the time left is listed at the end.
+CHECKS = (
+    Step("probe", 60, "CUDA works, without LD_LIBRARY_PATH"),
+    Step("probe_again", 60, "CUDA works, with LD_LIBRARY_PATH on the libraries of torch"),
+    Step("tests", 240, "every test marked cuda passes", TESTS, TESTS_QUICK),
+    Step("kernels", 60, "nodes run where the table of CUDA kernels says"),
+    Step("attention", 150, "the kernel that runs, and its time beside torch's"),
+    Step("masks", 30, "rows masked by the lowest number of the type give no NaN"),
+    Step("streams", 60, "outputs are right on three streams, twenty times"),
+    Step("host_time", 45, "a call with hundreds of weights costs the host less than eager"),
+    Step("compiled_kernels", 90, "an elementwise chain is one kernel on CUDA, in every type"),
+    Step("peaks", 60, "products and copies reach 0.8 of what torch reaches"),
+    Step("tf32", 40, "TF32 changes MatMul and Conv in float32, not Attention"),
+    Step("profiles", 40, "a profile has no event of the device"),
+    Step("placement", 90, "MaxPool is on the CPU from opset 22, a Llama is on CUDA"),
+)
+#: The pages that answer an original first, then the others, the shortest first.
+PAGES = (
+    "performance/plot_op_gemm2_cuda",
+    "performance/plot_profiling",
+    "performance/plot_kmeans_profiling",
+    "numerics/plot_layer_norm_discrepancies",
+    "einsum/plot_einsum_decomposition",
+    "backend/plot_custom_backend_llama_102",
+    "numerics/plot_parallelized_reduction",
+    "performance/plot_sweep",
+    "backend/plot_custom_backend_101",
+)
+
+
+def all_steps(*, quick: bool) -> list[Step]:
+    """List the checks, then the pages; a quick run has one page, in fast mode, and no record."""
+    kept = ["--provider", "cuda", *([] if quick else ["--record"])]
+    pages = [
+        Step(Path(page).name, 150, "it runs on CUDA", (f"_doc/examples/{page}.py", *kept))
+        for page in (PAGES[:1] if quick else PAGES)
+    ]
+    return [*CHECKS, *pages]
+
+
+def main() -> None:
+    """Run the steps that are missing, then write the report and the archive."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-check")
+    parser.add_argument("--seconds", type=float, default=TOTAL_S, help="of this slice")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try the script")
+    args = parser.parse_args()
+    out = args.out.resolve()
+    steps = all_steps(quick=args.quick)
+    run_steps(steps, out, seconds=args.seconds, quick=args.quick)
+    (out / "report.md").write_text(report(steps, out), encoding="utf-8")
+    left_out = write_archive(out)
+    missing = [step.name for step in steps if read(out, step.name) is None]
+    print(f"report: {out / 'report.md'}\narchive: {out / 'gpu-check.zip'}")
+    print(f"to commit: cp -r {out / 'results'}/. _doc/results/")
+    print(
+        f"not run yet: {', '.join(missing) or 'nothing'}. Too large: {', '.join(left_out) or 'no'}"
+    )
+
+
+def run_steps(steps: list[Step], out: Path, *, seconds: float, quick: bool = False) -> None:
+    """Run what has no result, within *seconds* for this call and `TOTAL_S` for all of them."""
+    for folder in ("steps", "logs", "results"):
+        (out / folder).mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + seconds
+    for step in steps:
+        if read(out, step.name) is not None:
+            continue
+        if step.name != "probe" and cuda_is_missing(out):
+            print("CUDA does not work: nothing else is run")
+            return
+        if step.name == "probe_again" and agrees(read(out, "probe")):
+            continue
+        spent = sum(result["seconds"] for result in results(out))
+        limit = min(step.limit_s, TOTAL_S - spent)
+        if limit < _LEAST_S or min(limit, seconds) > end - time.monotonic():
+            continue  # of another slice
+        print(f"{step.name}: at most {limit:.0f} s", flush=True)
+        result = run_step(step, out, limit, quick=quick)
+        print(f"    {result['status']}, {result['seconds']:.0f} s", flush=True)
+
+
+def run_step(step: Step, out: Path, limit: float, *, quick: bool) -> dict[str, Any]:
+    """Run a step in a process of its own and write what it found."""
+    log = out / "logs" / f"{step.name}.log"
+    _rows(out, step.name).unlink(missing_ok=True)  # of a step that was interrupted
+    begun = time.monotonic()
+    with log.open("wb") as stream:
+        child = subprocess.Popen(  # noqa: S603 - our own scripts
+            step.arguments(out, quick=quick),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env=_environment(out, quick=quick),
+            start_new_session=True,
+        )
+        try:
+            code = child.wait(limit)
+            status = "done" if code == 0 else f"exit code {code}"
+        except subprocess.TimeoutExpired:
+            status = f"stopped after {limit:.0f} s"
+        finally:  # with the processes that it started
+            _kill(child)
+    text = log.read_bytes()[-LOG_BYTES:].decode(errors="replace")
+    log.write_text(text, encoding="utf-8")
+    result = {
+        "step": step.name,
+        "status": status,
+        "seconds": time.monotonic() - begun,
+        "last_lines": text.rstrip().splitlines()[-3:],
+        "rows": list(read_rows(_rows(out, step.name))),
+    }
+    temporary = out / "steps" / f"{step.name}.tmp"
+    temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    temporary.replace(out / "steps" / f"{step.name}.json")
+    return result
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _environment(out: Path, *, quick: bool) -> dict[str, str]:
+    """Environment of a step: where records go, where the libraries are if the probe missed them."""
+    found = {**os.environ, "MPLBACKEND": "agg", "ORTMETER_RESULTS": str(out / "results")}
+    if quick:
+        found["ORTMETER_FAST"] = "1"
+    probe = read(out, "probe")
+    if probe is not None and not agrees(probe):
+        command = [sys.executable, "-c", _FOLDERS]
+        folders = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        known = [found["LD_LIBRARY_PATH"]] if found.get("LD_LIBRARY_PATH") else []
+        found["LD_LIBRARY_PATH"] = ":".join([folders.stdout.strip(), *known])
+    return found
+
+
+def cuda_is_missing(out: Path) -> bool:
+    """Whether both probes failed."""
+    probe, again = read(out, "probe"), read(out, "probe_again")
+    return again is not None and not agrees(again) and not agrees(probe)
+
+
+def agrees(result: dict[str, Any] | None) -> bool:
+    """Whether a step ended and found what was expected."""
+    if result is None or result["status"] != "done":
+        return False
+    return all(row["agrees"] is not False for row in result["rows"])
+
+
+def read(out: Path, name: str) -> dict[str, Any] | None:
+    """Read what a step found, None when it was not run."""
+    file = out / "steps" / f"{name}.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    """Read what all the steps found."""
+    return [json.loads(f.read_text(encoding="utf-8")) for f in (out / "steps").glob("*.json")]
+
+
+def read_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Read the rows that a step wrote; the last one may be cut."""
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            return
+
+
+def _rows(out: Path, name: str) -> Path:
+    return out / "steps" / f"{name}.rows"
+
+
+def report(steps: list[Step], out: Path) -> str:
+    """Write what was expected and what was found, disagreements first in the summary."""
+    summary = ["# What was expected of this GPU, and what was found", ""]
+    summary += ["| step | expected | found | seconds |", "|---|---|---|---|"]
+    details: list[str] = []
+    for step in steps:
+        result = read(out, step.name)
+        if result is None:
+            summary.append(f"| {step.name} | {step.expected} | **not run** | |")
+            continue
+        rows = result["rows"]
+        wrong = sum(row["agrees"] is False for row in rows)
+        verdict = f"**{wrong} of {len(rows)} differ**" if wrong else result["status"]
+        if result["status"] != "done":
+            verdict = f"**{result['status']}**"
+        summary.append(f"| {step.name} | {step.expected} | {verdict} | {result['seconds']:.0f} |")
+        details += ["", f"## {step.name}", ""]
+        if rows:
+            details += ["| case | expected | found | |", "|---|---|---|---|"]
+            details += [_line(row) for row in rows]
+        if not rows or result["status"] != "done":
+            details += ["```", *result["last_lines"], "```"]
+    return "\n".join([*summary, *details, ""])
+
+
+def _line(row: dict[str, Any]) -> str:
+    verdict = {True: "as expected", False: "**differs**", None: ""}[row["agrees"]]
+    cells = [
+        str(row[key]).replace("|", "/").replace("\n", " ") for key in ("case", "expected", "found")
+    ]
+    return f"| {' | '.join(cells)} | {verdict} |"
+
+
+def write_archive(out: Path, limit: int = ARCHIVE_BYTES) -> list[str]:
+    """Put everything in one file below *limit* bytes; return what was left out, logs first."""
+    place = {"report.md": 0, "steps": 1, "results": 2, "logs": 3}
+    files = [file for file in sorted(out.rglob("*")) if file.is_file() and file.suffix != ".zip"]
+    names = {file: file.relative_to(out) for file in files}
+    files.sort(key=lambda file: (place.get(names[file].parts[0], 4), file.stat().st_size))
+    left_out, size = [], 0
+    with zipfile.ZipFile(out / "gpu-check.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            more = len(zlib.compress(file.read_bytes())) + 2 * len(str(names[file])) + 200
+            if size + more > limit:
+                left_out.append(str(names[file]))
+                continue
+            size += more
+            archive.write(file, names[file])
+    return left_out
+
+
+if __name__ == "__main__":
+    main()
