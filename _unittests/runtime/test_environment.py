@@ -56,11 +56,25 @@ def test_threads_set_by_the_user_are_shown(monkeypatch):
     assert "MKL_NUM_THREADS" not in module._thread_settings()
 
 
+def test_variables_that_choose_kernels_are_kept(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("ORT_", "CUDA_", "NVIDIA_"))]:
+        monkeypatch.delenv(name)
+    assert dict(environment().to_rows())["Variables"] == "none"
+    monkeypatch.setenv("ORT_DISABLE_FLASH_ATTENTION", "1")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    monkeypatch.setenv("NVIDIA_API_KEY", "secret")
+    expected = {"NVIDIA_TF32_OVERRIDE": "0", "ORT_DISABLE_FLASH_ATTENTION": "1"}
+    assert environment().variables == expected
+
+
 def test_torch_is_described_when_loaded_and_never_imported():
     code = (
         "import sys; from ortmeter.runtime.environment import environment; "
         "assert 'torch' not in environment().precision; assert 'torch' not in sys.modules; "
         "import torch; assert 'highest' in environment().precision['torch']; "
+        "assert \"convolutions on CUDA in 'tf32'\" in environment().precision['torch']; "
+        "torch.backends.cudnn.allow_tf32 = False; "
+        "assert 'tf32' not in environment().precision['torch']; "
         "assert environment().threads['torch'] == torch.get_num_threads()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,5 @@
 import gc
+import types
 import weakref
 
 import ml_dtypes
@@ -11,6 +12,7 @@ from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMete
 from ortmeter.runtime import iobinding
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.iobinding import BoundSession, run_session
+from ortmeter.runtime.ortvalues import to_ortvalue
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 
@@ -235,40 +237,42 @@ def test_outputs_need_a_run_and_an_open_binding(matmul):
             use()
 
 
-class CountingBinding:
-    """A binding that counts its calls, and knows whether the outputs are ready."""
+class FakeBinding:
+    """A binding that lists what it is asked."""
 
-    def __init__(self, real):
-        self._real, self.ready = real, False
+    def __init__(self):
+        self.calls = []
 
     def __getattr__(self, name):
-        return getattr(self._real, name)
-
-    def bind_output(self, name, device, index):
-        self._real.bind_output(name, "cpu", 0)
-
-    def synchronize_outputs(self):
-        self.ready = True
+        return lambda *given: self.calls.append((name, *given[:1]))
 
 
-def test_run_returns_when_the_outputs_are_ready(monkeypatch):
-    """On a device, a run that is not followed by a synchronisation fails this test."""
-    session = make_session(MATMUL, provider="cpu")
-    binding = CountingBinding(session.io_binding())
-    monkeypatch.setattr(session, "io_binding", lambda: binding)
-    monkeypatch.setattr(session, "run_with_iobinding", lambda b: setattr(b, "ready", False))
+def test_an_array_of_another_library_is_waited_for(matmul, monkeypatch):
+    """ONNX Runtime does not know the stream that writes it."""
+    binding, on_cuda = FakeBinding(), types.SimpleNamespace(__dlpack_device__=lambda: (2, 0))
     monkeypatch.setattr(iobinding, "session_provider", lambda session: Provider("cuda"))
+    monkeypatch.setattr(matmul, "io_binding", lambda: binding)
+    values = {name: to_ortvalue(array, Provider("cpu")) for name, array in feeds().items()}
+    given = iter(values.values())
+    monkeypatch.setattr(iobinding, "to_ortvalue", lambda value, provider: next(given))
+    bound = BoundSession(matmul, {"X": on_cuda, "Y": feeds()["Y"]})
+    inputs = [call for call in binding.calls if "output" not in call[0]]
+    bind_x, bind_y = (("bind_ortvalue_input", name) for name in "XY")
+    assert inputs == [bind_x, ("synchronize_inputs",), bind_y]
+    given = iter([values["X"]])
+    bound.update("X", on_cuda)
+    assert binding.calls[-2:] == [bind_x, ("synchronize_inputs",)]
+
+
+def test_run_leaves_the_synchronization_to_onnxruntime(matmul, monkeypatch):
+    """A run waits for its streams by itself, unless an option tells it not to."""
+    calls = []
     monkeypatch.setattr(
-        iobinding, "to_ortvalue", lambda value, provider: real(value, Provider("cpu"))
+        matmul, "run_with_iobinding", lambda *given, **options: calls.append((given, options))
     )
-    bound = BoundSession(session, feeds())
-    assert not binding.ready
-    for _ in range(2):
-        bound.run()
-        assert binding.ready
-
-
-real = iobinding.to_ortvalue
+    bound = BoundSession(matmul, feeds())
+    bound.run()
+    assert calls == [((bound._binding,), {})]
 
 
 @pytest.mark.cuda

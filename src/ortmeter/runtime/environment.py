@@ -15,25 +15,16 @@ from typing import Any
 
 from ortmeter.runtime.providers import probe_providers
 
-__all__ = ["Environment", "Gpu", "environment"]
+__all__ = ["Environment", "environment"]
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch", "ortmeter")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_CUDA_VARIABLES = {"NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING"}
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as its driver describes it.
-
-    Parameters
-    ----------
-    name : str
-        Model.
-    memory_mib : int or None
-        Memory in MiB, None when the driver does not tell.
-    driver : str
-        Version of the driver.
-    """
+    """A GPU as its driver describes it; some do not tell the memory."""
 
     name: str
     memory_mib: int | None
@@ -71,6 +62,9 @@ class Environment:
     commit : str or None
         git commit of the source tree, with ``+changes`` when it has uncommitted ones; None when
         the package is not run from its own checkout.
+    variables : mapping of str to str
+        Environment variables, among those of ONNX Runtime and CUDA that choose kernels or
+        precisions, that are set.
     """
 
     system: str
@@ -83,6 +77,7 @@ class Environment:
     gpus: tuple[Gpu, ...]
     precision: Mapping[str, str]
     commit: str | None
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         versions = (f"{name} {version}" for name, version in self.packages.items())
@@ -104,6 +99,7 @@ class Environment:
             ("Packages", _join(self.packages)),
             ("Providers", _join(self.providers)),
             ("Precision", _join(self.precision)),
+            ("Variables", _join(self.variables) or "none"),
             ("Commit", self.commit or "not a checkout"),
         ]
 
@@ -143,6 +139,11 @@ def environment() -> Environment:
         gpus=_gpus(),
         precision=_precision_policy(),
         commit=_git_commit(),
+        variables={
+            name: text
+            for name, text in sorted(os.environ.items())
+            if name.startswith("ORT_") or name in _CUDA_VARIABLES
+        },
     )
 
 
@@ -231,7 +232,11 @@ def _gpus() -> tuple[Gpu, ...]:
 def _precision_policy() -> dict[str, str]:
     policy = {"onnxruntime": "TF32 off unless a session asks for it"}
     if torch := sys.modules.get("torch"):
-        policy["torch"] = f"float32 products in {torch.get_float32_matmul_precision()!r} precision"
+        # TF32 is off for products and on for convolutions, unless somebody changes it.
+        policy["torch"] = (
+            f"float32 products in {torch.get_float32_matmul_precision()!r} precision, "
+            f"convolutions on CUDA in {torch.backends.cudnn.conv.fp32_precision!r}"
+        )
     return policy
 
 

@@ -74,12 +74,10 @@ class BoundSession:
         self._values = {name: self._convert(name, value) for name, value in feeds.items()}
         self._binding = session.io_binding()
         self._volatile: tuple[str, ...] = ()
+        # Without options, a run ends with a synchronization of the streams that it used.
         self._run_bound = session.run_with_iobinding
-        self._synchronize = (
-            None if self.provider.name == "cpu" else self._binding.synchronize_outputs
-        )
-        for name, value in self._values.items():
-            self._binding.bind_ortvalue_input(name, value)
+        for name in self._values:
+            self._bind_input(name)
         self._bind_outputs()
 
     def run(self) -> None:
@@ -100,8 +98,6 @@ class BoundSession:
             raise
         except Exception as cause:
             raise ModelError(f"The model failed on {self.provider}: {cause}") from cause
-        if self._synchronize is not None:
-            self._synchronize()
 
     def outputs(self, kind: str = "numpy") -> dict[str, Any]:
         """Return the outputs of the last run.
@@ -160,7 +156,7 @@ class BoundSession:
             old.update_inplace(new)
             return
         self._values[name], self._sources[name] = new, value
-        self._binding.bind_ortvalue_input(name, new)
+        self._bind_input(name)
         if not same_shape:
             self._bind_outputs()
 
@@ -205,6 +201,12 @@ class BoundSession:
     def _is_copy(self, source: Any) -> bool:
         """Whether the bound value is our own copy of the array."""
         return device_of(source) != str(self.provider)
+
+    def _bind_input(self, name: str) -> None:
+        self._binding.bind_ortvalue_input(name, self._values[name])
+        if device_of(self._sources[name]) != "cpu":
+            # Its library may still be writing it, on a stream that ONNX Runtime does not know.
+            self._binding.synchronize_inputs()
 
     def _bind_outputs(self) -> None:
         """Forget the outputs, whose shapes follow those of the inputs."""
