@@ -28,15 +28,6 @@ def test_events_outside_of_the_runs_do_not_count(tmp_path):
     assert profile.by_iteration()["kernel_time"].sum() == 22
 
 
-def test_start_up_stops_at_the_first_run(tmp_path):
-    late = run_event(85, 3) | {"name": "session_something"}
-    profile = read_profile(write(tmp_path / "p.json", [*two_runs(), late]))
-    assert profile.startup().to_numpy().tolist() == [
-        ["model_loading_array", 1, 10],
-        ["session_initialization", 12, 20],
-    ]
-
-
 def test_tables_agree_on_the_total(recorded):
     profile = read_profile(recorded["loop"])
     total = profile.steady["self_duration"].sum()

@@ -37,22 +37,7 @@ def test_runs_are_counted_and_nothing_is_left(empty):
     assert found.by_node()["name"].tolist() == ["Abs_0", "pick"]
     assert found.overhead.baseline == "an unprofiled run"
     assert found.overhead.ratio > 0
-    assert found.settings == {
-        "provider": "cpu",
-        "optimization": "all",
-        "threads": 1,
-        "tf32": False,
-        "repeat": 4,
-        "warmup": 2,
-    }
     assert not list(empty.iterdir())
-
-
-def test_the_start_up_is_recorded_once(empty):
-    found = profile(TEXT, FEEDS, provider="cpu", repeat=1, overhead=False)
-    assert found.startup()["name"].tolist() == ["model_loading_array", "session_initialization"]
-    assert found.overhead is None
-    assert (found.session_events["iteration"] < found.iterations).all()
 
 
 def test_a_model_that_fails_leaves_nothing(empty, monkeypatch):
@@ -69,7 +54,7 @@ def test_a_model_that_fails_leaves_nothing(empty, monkeypatch):
     with pytest.raises(ModelError, match="failed on cpu: .*out of data bounds") as caught:
         profile(TEXT, {**FEEDS, "I": np.array([7])}, provider="cpu")
     assert caught.value.__notes__ == ["This happened in run 0 of the model, with the profiler."]
-    assert len(closed) == 2  # both sessions closed their file
+    assert len(closed) == 1
     assert not list(empty.iterdir())
 
 

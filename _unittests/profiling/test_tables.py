@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from profile_writer import kernel_event, run_event, two_runs, write
 
-from ortmeter.profiling import profile, read_profile
+from ortmeter.profiling import profile, read_profile, tables
 from ortmeter.profiling.tables import number
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.sessions import make_session
@@ -148,47 +148,53 @@ def flop(node, input_shapes, output_shapes, input_types, output_types):
     return 2 * m * k * n, 4 * (m * k + k * n + m * n)
 
 
-def test_throughputs_follow_from_the_cost(tmp_path):
+@pytest.fixture
+def planted_cost(monkeypatch):
+    monkeypatch.setattr(tables, "node_cost", flop)
+
+
+def test_throughputs_follow_from_the_cost(tmp_path, planted_cost):
     profile = read_profile(write(tmp_path / "p.json", events()), model=TEXT)
-    row = profile.by_node(flop).set_index("name").loc["product"]
+    row = profile.by_node().set_index("name").loc["product"]
     assert (row["flop"], row["bytes"]) == (48, 4 * (12 + 8 + 6))
     assert row["gflop_per_s"] == pytest.approx(48 / 4e-6 / 1e9)
     assert row["gb_per_s"] == pytest.approx(104 / 4e-6 / 1e9)
     assert row["initializer_size"] == 32
 
 
-def test_shapes_that_change_have_their_own_cost(tmp_path):
+def test_shapes_that_change_have_their_own_cost(tmp_path, planted_cost):
     profile = read_profile(write(tmp_path / "p.json", events(rows=(9, 1, 2, 5))), model=TEXT)
-    table = profile.by_node(flop).set_index("name")
+    table = profile.by_node().set_index("name")
     assert table.loc["product", "flop"] == pytest.approx(16 * (1 + 2 + 5) / 3)
     assert np.isnan(table.loc["clip", "flop"])
 
 
-def test_an_absent_input_keeps_its_place(tmp_path):
+def test_an_absent_input_keeps_its_place(tmp_path, monkeypatch):
     seen = {}
 
     def spy(node, *tensors):
         seen[node.op_type] = tensors
 
-    read_profile(write(tmp_path / "p.json", events()), model=TEXT).by_node(spy)
+    monkeypatch.setattr(tables, "node_cost", spy)
+    read_profile(write(tmp_path / "p.json", events()), model=TEXT).by_node()
     inputs, outputs, input_types, output_types = seen["Clip"]
     assert inputs == ((3, 2), None, ())
     assert input_types == ("f32", None, "f32")
     assert (outputs, output_types) == (((3, 2),), ("f32",))
 
 
-def test_tensors_that_cannot_be_placed_have_no_cost(tmp_path):
+def test_tensors_that_cannot_be_placed_have_no_cost(tmp_path, planted_cost):
     found = events()
     for event in found:
         if event["name"].startswith("product"):
             event["args"]["input_type_shape"] = []  # a sequence is not described
-    table = read_profile(write(tmp_path / "p.json", found), model=TEXT).by_node(flop)
+    table = read_profile(write(tmp_path / "p.json", found), model=TEXT).by_node()
     assert table["flop"].isna().all()
 
 
-def test_a_time_of_zero_has_no_throughput(tmp_path):
+def test_a_time_of_zero_has_no_throughput(tmp_path, planted_cost):
     found = events(duration=0)
-    table = read_profile(write(tmp_path / "p.json", found), model=TEXT).by_node(flop)
+    table = read_profile(write(tmp_path / "p.json", found), model=TEXT).by_node()
     assert table["gflop_per_s"].isna().all()
 
 
@@ -201,7 +207,6 @@ def test_without_a_model_nothing_is_invented(tmp_path):
 def test_the_default_cost_counts_a_product(tmp_path):
     profile = read_profile(write(tmp_path / "p.json", events()), model=TEXT)
     assert profile.by_node().set_index("name").loc["product", "flop"] == 48
-    assert profile.by_node(None)["flop"].isna().all()
 
 
 def test_inclusive_time_holds_the_body(recorded, models):
@@ -224,7 +229,7 @@ def test_origin_of_a_fused_node(tmp_path):
     assert profile.by_node()[["op", "origin"]].to_numpy().tolist() == [["Gemm", ("a", "b")]]
 
 
-def test_a_packed_weight_keeps_its_place(tmp_path):
+def test_a_packed_weight_keeps_its_place(tmp_path, monkeypatch):
     """ONNX Runtime does not record the weights that it packs for itself."""
     seen = {}
     kept = [e for e in events() if e["args"].get("op_name") != "Clip"]
@@ -236,7 +241,8 @@ def test_a_packed_weight_keeps_its_place(tmp_path):
     def spy(node, *tensors):
         seen[node.op_type] = tensors
 
-    read_profile(write(tmp_path / "p.json", kept), model=TEXT).by_node(spy)
+    monkeypatch.setattr(tables, "node_cost", spy)
+    read_profile(write(tmp_path / "p.json", kept), model=TEXT).by_node()
     inputs, _, input_types, _ = seen["MatMul"]
     assert inputs == ((3, 4), (4, 2))
     assert input_types == ("f32", "f32")

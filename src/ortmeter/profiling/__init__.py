@@ -7,10 +7,9 @@ nodes side by side. Times are in microseconds, the resolution of ONNX Runtime; s
 
 ``run`` records; ``read`` makes frames of a file, of which ``events`` makes arrays. ``record`` is
 the result and what it says; ``tables`` aggregates it, ``graph`` finds its nodes in the graph that
-ran and in the original model, ``export`` writes it. ``merge`` matches the nodes of two of them.
+ran and in the original model. ``merge`` matches the nodes of two of them.
 """
 
-from ortmeter.profiling.export import read_events
 from ortmeter.profiling.merge import merge_profiles
 from ortmeter.profiling.read import read_profile
 from ortmeter.profiling.record import Profile, ProfileCheck, find_headroom
@@ -23,6 +22,5 @@ __all__ = [
     "merge_profiles",
     "profile",
     "profile_together",
-    "read_events",
     "read_profile",
 ]

@@ -8,7 +8,6 @@ A file of a thousand runs repeats the same names, types and shapes a thousand ti
 description is kept once, and an event holds the row of its description.
 """
 
-import contextlib
 import itertools
 import json
 import os
@@ -17,17 +16,16 @@ import string
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, Self, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, NoReturn, Self, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from ortmeter.errors import InvalidArgumentError
 
-Event: TypeAlias = dict[str, Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 # The objects of a block stay in the cache of the core: blocks of megabytes take twice the time.
@@ -36,22 +34,27 @@ _START = b'{"cat"'
 _SEPARATORS = string.whitespace.encode() + b","
 _BETWEEN = re.compile(r"[\s,]*")
 
-#: What every event has: category, name, process, thread, start and duration in µs.
-_FIELDS = {"cat": str, "name": str, "pid": int, "tid": int, "ts": int, "dur": int, "args": dict}
+#: A size that was not recorded.
+ABSENT = -1 << 63
 
-#: Column of bytes -> its name in the file.
-SIZES = {
-    "parameter_size": "parameter_size",
-    "activation_size": "activation_size",
-    "output_size": "output_size",
-    "in_use": "mem_bytes_in_use",
-    "in_use_delta": "mem_in_use_delta",
-    "in_use_peak": "mem_in_use_peak",
-    "requested": "mem_bytes_requested_in_use",
-    "requested_delta": "mem_requested_in_use_delta",
-    "arena_held": "mem_arena_held",
-    "arena_held_delta": "mem_arena_held_delta",
-}
+
+class _Sizes(msgspec.Struct, gc=False):
+    """Bytes, which recent versions write as texts."""
+
+    parameter_size: int = ABSENT
+    activation_size: int = ABSENT
+    output_size: int = ABSENT
+    in_use: int = msgspec.field(default=ABSENT, name="mem_bytes_in_use")
+    in_use_delta: int = msgspec.field(default=ABSENT, name="mem_in_use_delta")
+    in_use_peak: int = msgspec.field(default=ABSENT, name="mem_in_use_peak")
+    requested: int = msgspec.field(default=ABSENT, name="mem_bytes_requested_in_use")
+    requested_delta: int = msgspec.field(default=ABSENT, name="mem_requested_in_use_delta")
+    arena_held: int = msgspec.field(default=ABSENT, name="mem_arena_held")
+    arena_held_delta: int = msgspec.field(default=ABSENT, name="mem_arena_held_delta")
+
+
+#: Columns of bytes.
+SIZES = _Sizes.__struct_fields__
 #: Columns of ``Profile.events`` and their dtypes.
 COLUMNS = {
     "iteration": "int64",
@@ -72,14 +75,37 @@ COLUMNS = {
     "signature": "category",
     **dict.fromkeys(SIZES, "Int64"),
 }
-_KERNEL = "_kernel_time"
+KERNEL = "_kernel_time"
 # Sums over the runs of such times do not overflow.
 _LONGEST_US = 1 << 44
-_DESCRIBED = ("op_name", "provider", "node_index", "input_type_shape", "output_type_shape")
-_identity = itemgetter("cat", "name")
-_times = itemgetter("tid", "ts", "dur")
-_described = itemgetter(*_DESCRIBED)
-_sized = itemgetter(*SIZES.values())
+
+
+class _Arguments(_Sizes, gc=False):
+    """What a kernel tells of its node."""
+
+    op_name: str | None = None
+    provider: str | None = None
+    node_index: int | None = None
+    graph_index: int | None = None  # its name in old versions
+    input_type_shape: msgspec.Raw = msgspec.Raw(b"null")
+    output_type_shape: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Event(msgspec.Struct, gc=False):
+    """Category, name, process, thread, start and duration in µs."""
+
+    cat: str
+    name: str
+    pid: int
+    tid: int
+    ts: int
+    dur: int
+    args: _Arguments
+
+
+_EVENT = msgspec.json.Decoder(Event, strict=False)
+_EVENTS = msgspec.json.Decoder(list[Event], strict=False)
+_integers = attrgetter("tid", "ts", "dur", *(f"args.{name}" for name in SIZES))
 
 
 class EventFile:
@@ -109,52 +135,57 @@ class EventFile:
             "InferenceSession.end_profiling returns"
         )
 
-    def refuse_content(self, cause: Exception) -> NoReturn:
-        """Raise the error that tells which event cannot be read."""
-        with contextlib.closing(self.blocks()) as blocks:
-            ranked = enumerate(itertools.chain.from_iterable(blocks))
-            rank = next((rank for rank, event in ranked if not _is_event(event)), None)
-        if rank is not None:
-            expected = ", ".join(f"{name} ({kind.__name__})" for name, kind in _FIELDS.items())
-            self.refuse(f"was not written by ONNX Runtime: event {rank} lacks one of {expected}")
-        self.refuse(f"holds a value that is not understood ({type(cause).__name__}: {cause})")
-
     def _parse(self, stream: BinaryIO) -> Iterator[list[Event]]:
         count = 0
         for offset, array in _split(stream):
             try:
-                events = orjson.loads(array)
-            except orjson.JSONDecodeError:
-                events = self._complete_events(array, offset, count)
-            if not isinstance(events, list):
-                self.refuse(f"holds one JSON value ({type(events).__name__}), not an array")
+                events = _EVENTS.decode(array)
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                events = self._decode_one_by_one(array, offset, count)
             if events:
                 yield events
             count += len(events)
             if self.truncated:
                 return
 
-    def _complete_events(self, array: bytes, offset: int, count: int) -> list[Event]:
-        """Return the events before the one that breaks, or say where that one is."""
+    def _decode_one_by_one(self, array: bytes, offset: int, count: int) -> list[Event]:
+        """Return the events before the one that breaks, or say what is wrong and where."""
         if not array.strip():
             self.refuse("is empty: the session that wrote it was not closed by end_profiling")
         if not array.lstrip().startswith(b"["):
-            self.refuse("is not JSON")
-        events, stop = _decode_one_by_one(array)
+            self._refuse_value(array)
+        decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+        text = array.decode(errors="surrogateescape")
+        events: list[Event] = []
+        position = text.index("[") + 1
+        while True:
+            separators = _BETWEEN.match(text, position)
+            position = separators.end() if separators else position
+            try:
+                _, end = decoder.raw_decode(text, position)
+                events.append(_EVENT.decode(_bytes(text[position:end])))
+            except msgspec.ValidationError as cause:
+                rank = count + len(events)
+                self.refuse(f"was not written by ONNX Runtime: event {rank}: {cause}")
+            except (ValueError, RecursionError, msgspec.DecodeError):
+                break
+            position = end
         if not self.recover:
+            rank, byte = count + len(events), offset + len(_bytes(text[:position]))
             raise InvalidArgumentError(
-                f"Profile {self.path.name!r} breaks at byte {offset + stop}, in event "
-                f"{count + len(events)}: the {count + len(events)} events before it are complete. "
-                "Accepted: a complete file, or recover=True, which keeps the complete events"
+                f"Profile {self.path.name!r} breaks at byte {byte}, in event {rank}: the {rank} "
+                "events before it are complete. Accepted: a complete file, or recover=True, which "
+                "keeps the complete events"
             )
         self.truncated = True
         return events
 
-
-def _is_event(event: Any) -> bool:
-    return isinstance(event, dict) and all(
-        isinstance(event.get(key), kind) for key, kind in _FIELDS.items()
-    )
+    def _refuse_value(self, content: bytes) -> NoReturn:
+        try:
+            kind = type(json.loads(content)).__name__
+        except (ValueError, RecursionError):
+            self.refuse("is not JSON")
+        self.refuse(f"holds one JSON value ({kind}), not an array")
 
 
 def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -170,45 +201,50 @@ def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     yield offset - len(bracket), bracket + buffer
 
 
-def _decode_one_by_one(array: bytes) -> tuple[list[Event], int]:
-    """Decode the items of an array up to the first that is incomplete, whose byte is returned."""
-    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
-    # An incomplete character can only be in the incomplete event.
-    text = array.decode(errors="replace")
-    events: list[Event] = []
-    position = text.index("[") + 1
-    while True:
-        separators = _BETWEEN.match(text, position)
-        position = separators.end() if separators else position
-        try:
-            event, position = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            return events, len(text[:position].encode())
-        events.append(event)
+def _bytes(text: str) -> bytes:
+    # What is not UTF-8 is as it was, for the decoder to refuse.
+    return text.encode(errors="surrogateescape")
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
+class Description(NamedTuple):
+    """What the runs do not change; types and shapes are as they are in the file."""
+
+    category: str
+    name: str
+    op: str | None
+    provider: str | None
+    node_index: int | None
+    inputs: bytes
+    outputs: bytes
+
+    @property
+    def is_kernel(self) -> bool:
+        if self.category != "Node" or not self.name.endswith(KERNEL):
+            return False
+        if self.op is None:
+            raise KeyError("op_name")
+        return True
+
+
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Events of the same sort, in the order of the file.
 
-    A description is ``[category, name]``, followed for a kernel by its operator, provider, index,
-    and types and shapes as they are in the file; ``row`` is that of each event, ``position`` its
-    rank in the file. Sizes are in the order of :data:`SIZES`, of shape (10, events), or (0, events)
-    for what is not a kernel; ``absent`` is where none was recorded.
+    ``row`` is the place of the description of each event, ``position`` its rank in the file. Sizes
+    are in the order of :data:`SIZES`, of shape (10, events).
     """
 
-    descriptions: list[list[Any]]
+    descriptions: list[Description]
     row: Ints
     position: Ints
     thread: Ints
     start: Ints
     duration: Ints
     sizes: Ints
-    absent: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.row)
@@ -216,7 +252,7 @@ class Columns:
     @property
     def names(self) -> list[str]:
         """Name in each description."""
-        return [description[1] for description in self.descriptions]
+        return [description.name for description in self.descriptions]
 
     def is_named(self, name: str) -> npt.NDArray[np.bool_]:
         return np.array([other == name for other in self.names], bool)[self.row]
@@ -229,83 +265,30 @@ class Columns:
 
 def collect(blocks: Iterable[Sequence[Event]]) -> tuple[Columns, Columns]:
     """Gather the executions of kernels, and everything else, fences of old versions included."""
-    kernels, others = _Accumulator(), _Accumulator()
-    count = 0
+    rows: dict[Description, int] = defaultdict(itertools.count().__next__)
+    found = []
     # Without any event, an empty block still tells the types and the shapes of the arrays.
     for events in itertools.chain([[]], blocks):
-        is_kernel = np.array(
-            [cat == "Node" and name.endswith(_KERNEL) for cat, name in map(_identity, events)],
-            bool,
-        )
-        positions = np.arange(count, count + len(events))
-        found = list(itertools.compress(events, is_kernel))
-        kernels.add(found, positions[is_kernel], _kernel_descriptions(found), *_kernel_sizes(found))
-        rest = list(itertools.compress(events, ~is_kernel))
-        none = np.empty((0, len(rest)), np.int64)
-        others.add(rest, positions[~is_kernel], map(_identity, rest), none, none.astype(bool))
-        count += len(events)
-    return kernels.columns(), others.columns()
+        row = np.fromiter((rows[_describe(event)] for event in events), np.int64)
+        values = itertools.chain.from_iterable(map(_integers, events))
+        found.append((row, np.fromiter(values, np.int64).reshape(-1, 3 + len(SIZES))))
+    row, integers = map(np.concatenate, zip(*found, strict=True))
+    (thread, start, duration), sizes = np.split(np.ascontiguousarray(integers.T), [3])
+    if np.any(duration < 0) or any(np.any(np.abs(t) > _LONGEST_US) for t in (start, duration)):
+        raise ValueError("a duration below zero, or a time above half a year")
+    every = Columns(list(rows), row, np.arange(len(row)), thread, start, duration, sizes)
+    is_kernel = np.array([description.is_kernel for description in rows], bool)[row]
+    return every.select(is_kernel), every.select(~is_kernel)
 
 
-class _Accumulator:
-    """Arrays of each block, put end to end when all have come."""
-
-    def __init__(self) -> None:
-        self._rows: dict[bytes, int] = defaultdict(itertools.count().__next__)
-        self._blocks: list[tuple[npt.NDArray[Any], ...]] = []
-
-    def add(
-        self,
-        events: Sequence[Event],
-        positions: Ints,
-        descriptions: Iterable[Sequence[Any]],
-        sizes: Ints,
-        absent: npt.NDArray[np.bool_],
-    ) -> None:
-        rows = map(self._rows.__getitem__, map(orjson.dumps, descriptions))
-        row = np.fromiter(rows, np.int64, len(events))
-        self._blocks.append((row, positions, *_matrix(map(_times, events), 3), sizes, absent))
-
-    def columns(self) -> Columns:
-        arrays = [np.concatenate(parts, axis=-1) for parts in zip(*self._blocks, strict=True)]
-        found = Columns([orjson.loads(key) for key in self._rows], *arrays)
-        if np.any(found.duration < 0) or any(
-            np.any(np.abs(times) > _LONGEST_US) for times in (found.start, found.duration)
-        ):
-            raise ValueError("a duration below zero, or a time above half a year")
-        return found
-
-
-def _kernel_descriptions(events: Sequence[Event]) -> Iterable[Sequence[Any]]:
-    """Category, name of the node, and what its arguments say that a run does not change."""
-    names = ((cat, name.removesuffix(_KERNEL)) for cat, name in map(_identity, events))
-    try:
-        described = list(map(_described, map(itemgetter("args"), events)))
-    except KeyError:
-        described = [_described_before(event["args"]) for event in events]
-    return map(tuple.__add__, names, described)
-
-
-def _described_before(args: dict[str, Any]) -> tuple[Any, ...]:
-    """Description in a format where the index has another name, or where fields are missing."""
-    found = {"node_index": args.get("graph_index"), **args}
-    return args["op_name"], *(found.get(key) for key in _DESCRIBED[1:])
-
-
-def _kernel_sizes(events: Sequence[Event]) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Sizes, which recent versions write as text, and where none is."""
-    try:
-        rows = map(_sized, map(itemgetter("args"), events))
-        sizes = _matrix((map(int, row) for row in rows), len(SIZES))
-    except KeyError:
-        found = [[event["args"].get(key) for key in SIZES.values()] for event in events]
-        absent = np.array([[value is None for value in row] for row in found], bool)
-        sizes = _matrix((map(int, (value or 0 for value in row)) for row in found), len(SIZES))
-        return sizes, absent.reshape(-1, len(SIZES)).T
-    return sizes, np.zeros(sizes.shape, bool)
-
-
-def _matrix(rows: Iterable[Iterable[int]], width: int) -> Ints:
-    """Make an array of shape (width, rows)."""
-    flat = np.fromiter(itertools.chain.from_iterable(rows), np.int64)
-    return np.ascontiguousarray(flat.reshape(-1, width).T)
+def _describe(event: Event) -> Description:
+    args = event.args
+    return Description(
+        event.cat,
+        event.name,
+        args.op_name,
+        args.provider,
+        args.graph_index if args.node_index is None else args.node_index,
+        bytes(args.input_type_shape),
+        bytes(args.output_type_shape),
+    )

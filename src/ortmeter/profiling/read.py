@@ -2,19 +2,28 @@
 
 import functools
 import os
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import closing
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
-import orjson
 import pandas as pd
 
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.profiling.events import COLUMNS, SIZES, Columns, EventFile, Ints, collect
+from ortmeter.profiling.events import (
+    ABSENT,
+    COLUMNS,
+    KERNEL,
+    SIZES,
+    Columns,
+    EventFile,
+    Ints,
+    collect,
+)
 from ortmeter.profiling.graph import find_domains, name_nodes
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.tables import first_rows, number
@@ -23,7 +32,7 @@ from ortmeter.timing.loop import collector_off
 
 _Types: TypeAlias = tuple[str | None, ...]
 _Shapes: TypeAlias = tuple[tuple[int, ...] | None, ...]
-_OP, _PROVIDER, _INDEX, _INPUTS, _OUTPUTS = range(2, 7)
+_TENSORS = msgspec.json.Decoder(list[dict[str, tuple[int, ...]]] | str | None)
 #: Iteration of what happens outside of the runs.
 NO_RUN = -1
 #: Operators that execute a graph of their own.
@@ -67,7 +76,7 @@ def read_profile(
     Returns
     -------
     Profile
-        The kernels, the runs and the start-up.
+        The kernels and the runs.
 
     Raises
     ------
@@ -107,20 +116,25 @@ def read_frames(
     graph: onnx.ModelProto | None = None,
     *,
     recover: bool = False,
-    has_runs: bool = True,
 ) -> tuple[pd.DataFrame, pd.DataFrame, bool]:
     """Return ``events``, ``session_events``, and whether the file is truncated."""
     file = EventFile(path, recover=recover)
-    with _refusing(file), closing(file.blocks()) as blocks:
-        kernels, others = collect(blocks)
-        runs = others.select(np.flatnonzero(others.is_named("model_run")))
-        if has_runs and not len(runs):
-            file.refuse(
-                f"holds no complete run (model_run) among its {len(kernels) + len(others)} events, "
-                f"{len(kernels)} of which are kernels"
-            )
-        runs = runs.select(np.lexsort((runs.position, runs.start)))
-        events, session_events = _events_frame(kernels, runs), _session_frame(others, runs)
+    try:
+        # Without collecting garbage, which takes half of the time.
+        with collector_off(), closing(file.blocks()) as blocks:
+            kernels, others = collect(blocks)
+            runs = others.select(np.flatnonzero(others.is_named("model_run")))
+            runs = runs.select(np.lexsort((runs.position, runs.start)))
+            events, session_events = _events_frame(kernels, runs), _session_frame(others, runs)
+    except OrtMeterError:
+        raise
+    except (ArithmeticError, KeyError, ValueError, msgspec.DecodeError) as cause:
+        file.refuse(f"holds a value that is not understood ({type(cause).__name__}: {cause})")
+    if not len(runs):
+        file.refuse(
+            f"holds no complete run (model_run) among its {len(kernels) + len(others)} events, "
+            f"{len(kernels)} of which are kernels"
+        )
     if graph is not None:  # which tells the domains, the file does not
         codes = number(events, ["name", "op", "parent"])
         domains = find_domains(first_rows(events, codes), graph)
@@ -138,18 +152,6 @@ def keep_runs(frame: pd.DataFrame, runs: Sequence[int]) -> pd.DataFrame:
     return found[found["iteration"] != NO_RUN].reset_index(drop=True)
 
 
-@contextmanager
-def _refusing(file: EventFile) -> Iterator[None]:
-    """Say what is wrong with a file; garbage is not collected, which takes half of the time."""
-    try:
-        with collector_off():
-            yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as cause:
-        if isinstance(cause, OrtMeterError):
-            raise
-        file.refuse_content(cause)
-
-
 def _events_frame(kernels: Columns, runs: Columns) -> pd.DataFrame:
     """Make one row per kernel, in the order of the start, a kernel before those of its body."""
     iteration = iterations(kernels, runs)
@@ -157,21 +159,22 @@ def _events_frame(kernels: Columns, runs: Columns) -> pd.DataFrame:
     inner = _inner_duration(kernels, parent)
     # A kernel of a coarse clock may start with its body.
     order = np.lexsort((kernels.position, _depth(parent), kernels.start))
+    names = [name.removesuffix(KERNEL) for name in kernels.names]
     # One more description, for no parent.
-    parent_row = np.where(parent < 0, len(kernels.names), kernels.row[parent])[order]
+    parent_row = np.where(parent < 0, len(names), kernels.row[parent])[order]
     ordered = kernels.select(order)
-    sizes = zip(ordered.sizes, ordered.absent, strict=True)
     columns = {
         "iteration": iteration[order],
-        "parent": _category([*kernels.names, None], parent_row).remove_unused_categories(),
+        "name": _category(names, ordered.row),
+        "parent": _category([*names, None], parent_row),
         "thread": ordered.thread,
         "start": ordered.start,
         "duration": ordered.duration,
         "self_duration": np.maximum(ordered.duration - inner[order], 0),
         **_described(ordered),
         **{
-            name: pd.arrays.IntegerArray(values, absent)
-            for name, (values, absent) in zip(SIZES, sizes, strict=True)
+            name: pd.arrays.IntegerArray(values, values == ABSENT)
+            for name, values in zip(SIZES, ordered.sizes, strict=True)
         },
     }
     return pd.DataFrame({name: columns[name] for name in COLUMNS}, copy=False)
@@ -185,7 +188,7 @@ def _session_frame(others: Columns, runs: Columns) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "name": _category(ordered.names, ordered.row),
-            "category": _category([d[0] for d in ordered.descriptions], ordered.row),
+            "category": _category([d.category for d in ordered.descriptions], ordered.row),
             "thread": ordered.thread,
             "start": ordered.start,
             "duration": ordered.duration,
@@ -239,8 +242,7 @@ def parents(kernels: Columns, iteration: Ints) -> Ints:
     it, in the same thread.
     """
     found = np.full(len(kernels), -1, np.int64)
-    operators = [str(description[_OP]) for description in kernels.descriptions]
-    encloses = np.array([op in _WITH_BODY for op in operators], bool)[kernels.row]
+    encloses = np.array([d.op in _WITH_BODY for d in kernels.descriptions], bool)[kernels.row]
     if not encloses.any():
         return found
     # Only kernels recorded before an enclosing one, in its thread and run, may be in its body.
@@ -275,21 +277,18 @@ def _depth(parent: Ints) -> Ints:
 
 def _described(kernels: Columns) -> dict[str, Any]:
     """Columns that depend on the description only."""
-    rows = kernels.row
-    values = list(zip(*kernels.descriptions, strict=True)) or [()] * (_OUTPUTS + 1)
-    indices = np.array([int(index or 0) for index in values[_INDEX]], np.int64)
-    no_index = np.array([index is None for index in values[_INDEX]], bool)
-    inputs, outputs = ([_decode(v) for v in values[side]] for side in (_INPUTS, _OUTPUTS))
+    rows, descriptions = kernels.row, kernels.descriptions
+    inputs = [_decode(description.inputs) for description in descriptions]
+    outputs = [_decode(description.outputs) for description in descriptions]
     texts = [
         None if None in {*i, *o} else f"({_tensors(*i)}) -> {_tensors(*o) or 'none'}"
         for i, o in zip(inputs, outputs, strict=True)
     ]
     return {
-        "name": _category(kernels.names, rows),
-        "op": _category(values[_OP], rows),
+        "op": _category([description.op for description in descriptions], rows),
         "domain": _category([None] * len(texts), rows),
-        "node_index": pd.arrays.IntegerArray(indices[rows], no_index[rows]),
-        "provider": _category(values[_PROVIDER], rows),
+        "node_index": pd.array([d.node_index for d in descriptions], "Int64")[rows],
+        "provider": _category([description.provider for description in descriptions], rows),
         "input_types": _objects([types for types, _ in inputs], rows),
         "input_shapes": _objects([shapes for _, shapes in inputs], rows),
         "output_types": _objects([types for types, _ in outputs], rows),
@@ -298,15 +297,16 @@ def _described(kernels: Columns) -> dict[str, Any]:
     }
 
 
-def _decode(tensors: Any) -> tuple[_Types, _Shapes] | tuple[None, None]:
+def _decode(content: bytes) -> tuple[_Types, _Shapes] | tuple[None, None]:
     """Read ``[{"float": [1, 3]}, {}]``, where an absent tensor has neither type nor shape."""
+    tensors = _TENSORS.decode(content)
     if isinstance(tensors, str):
-        tensors = orjson.loads(tensors)
-    if tensors is None:
+        tensors = _TENSORS.decode(tensors)
+    if tensors is None or isinstance(tensors, str):
         return None, None
     pairs = [next(iter(tensor.items()), (None, None)) for tensor in tensors]
     types = tuple(None if name is None else _type_name(name) for name, _ in pairs)
-    return types, tuple(None if shape is None else tuple(map(int, shape)) for _, shape in pairs)
+    return types, tuple(shape for _, shape in pairs)
 
 
 @functools.cache
@@ -330,7 +330,8 @@ def _tensors(types: _Types, shapes: _Shapes) -> str:
 def _category(values: Sequence[str | None], rows: Ints) -> pd.Categorical:
     """Make a column of categories from values, distinct or not, and the row of each event."""
     codes, found = pd.factorize(np.fromiter(values, object, len(values)))
-    return pd.Categorical.from_codes(codes[rows], pd.Index(found, dtype="str"))
+    column = pd.Categorical.from_codes(codes[rows], pd.Index(found, dtype="str"))
+    return column.remove_unused_categories()
 
 
 def _objects(values: Iterable[Hashable], rows: Ints) -> npt.NDArray[np.object_]:

@@ -1,20 +1,15 @@
 """What a profile holds, what it says, and how far that can be trusted."""
 
 import math
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.profiling import export, tables
-from ortmeter.profiling.tables import CostFunction
-from ortmeter.runtime.costs import node_cost
+from ortmeter.profiling import tables
 from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.claims import Claim, fact
 from ortmeter.timing.measurement import format_seconds
@@ -45,7 +40,7 @@ _LAUNCHES = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Profile:
-    """Kernels of a profile, one row each, with the runs and the start-up apart.
+    """Kernels of a profile, one row each, with the runs apart.
 
     Parameters
     ----------
@@ -92,9 +87,9 @@ class Profile:
         Sizes that were not recorded are missing: the seven memory columns in files written before
         they existed.
     session_events : pandas.DataFrame
-        Everything else that was recorded: runs (``model_run``), executors, start-up
-        (``model_loading...``, ``session_initialization``), kernels seen by a device. Columns
-        ``name``, ``category`` (category), ``thread``, ``start``, ``duration`` (int64, µs),
+        Everything else that was recorded: runs (``model_run``), executors, kernels seen by a
+        device, and in a file the start-up (``model_loading...``, ``session_initialization``).
+        Columns ``name``, ``category`` (category), ``thread``, ``start``, ``duration`` (int64, µs),
         ``iteration`` (int64, -1 outside of the runs).
     model : onnx.ModelProto, optional
         Graph that ran, optimized, when it is known.
@@ -103,9 +98,6 @@ class Profile:
     overhead : Claim, optional
         Latency without profiling (baseline) beside latency with it (candidate): a ratio of 0.8
         means that profiling makes a run 1.25 times longer. None for a file read back.
-    settings : dict
-        What :func:`~ortmeter.profiling.profile` was asked: provider, threads, optimization...
-        Empty for a file read back.
     warmup : int
         First runs that the statistics leave out: they allocate memory and warm caches.
     truncated : bool
@@ -137,7 +129,6 @@ class Profile:
     model: onnx.ModelProto | None = None
     original: onnx.ModelProto | None = None
     overhead: Claim | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
     warmup: int = 1
     truncated: bool = False
     name: str = ""
@@ -147,7 +138,7 @@ class Profile:
         runs = self.by_iteration()
         median = runs["duration"][runs["steady"]].median() / _US_PER_S
         return (
-            f"profile of {len(runs)} runs: {len(self.by_node(None))} nodes, median run "
+            f"profile of {len(runs)} runs: {self.by_operator()['nodes'].sum()} nodes, median run "
             f"{format_seconds(median)}, {self.unexplained:.0%} outside of any kernel"
         )
 
@@ -179,15 +170,8 @@ class Profile:
         """
         return tables.by_operator(*self._complete())
 
-    def by_node(self, cost: CostFunction | None = node_cost) -> pd.DataFrame:
+    def by_node(self) -> pd.DataFrame:
         """Sum the time of each node.
-
-        Parameters
-        ----------
-        cost : callable, optional
-            ``cost(node, input_shapes, output_shapes, input_types, output_types)`` gives
-            ``(flop, bytes)`` of one execution, or None when it does not know the operator. None
-            leaves these columns empty, as does a graph that is not known.
 
         Returns
         -------
@@ -197,10 +181,11 @@ class Profile:
             :meth:`by_operator` from ``calls`` to ``share``, ``inclusive`` (median µs per run, body
             included), ``initializer_size`` (bytes of the initializers of the node), ``origin``
             (tuple of the names of the original nodes, empty when nothing tells), ``flop``,
-            ``bytes`` (of one run), ``gflop_per_s``, ``gb_per_s`` (missing when not known).
+            ``bytes`` (of one run, see :func:`~ortmeter.runtime.costs.node_cost`),
+            ``gflop_per_s``, ``gb_per_s``. What the graph tells is missing when it is not known.
         """
         events, runs = self._complete()
-        return tables.by_node(events, runs, model=self.model, original=self.original, cost=cost)
+        return tables.by_node(events, runs, model=self.model, original=self.original)
 
     def by_iteration(self) -> pd.DataFrame:
         """Describe each complete run.
@@ -233,20 +218,6 @@ class Profile:
         once: the first run tells what each node needs.
         """
         return tables.memory(*self._complete())
-
-    def startup(self) -> pd.DataFrame:
-        """Describe what happened before the first run.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``name``, ``start``, ``duration`` (µs): loading, initialization.
-        """
-        others = self.session_events
-        before = others["start"] < self._runs["start"].min()
-        outside = others.loc[before & (others["iteration"] < 0), ["name", "start", "duration"]]
-        found: pd.DataFrame = outside.reset_index(drop=True)
-        return found
 
     @property
     def unexplained(self) -> float:
@@ -311,29 +282,6 @@ class Profile:
             (_kernel_times(self), _kernel_times(candidate)),
             (taken[self.name], taken[candidate.name]),
         )
-
-    def to_csv(self, path: str | os.PathLike[str]) -> Path:
-        """Write ``events`` as CSV; :func:`~ortmeter.profiling.read_events` reads it back."""
-        return export.write_csv(self.events, path)
-
-    def to_xlsx(self, path: str | os.PathLike[str]) -> Path:
-        """Write ``events`` and the summaries as an Excel file, one sheet each."""
-        sheets = {
-            "events": self.events,
-            "by_operator": self.by_operator(),
-            "by_node": self.by_node(),
-            "by_iteration": self.by_iteration(),
-            "memory": self.memory(),
-        }
-        return export.write_xlsx(sheets, path)
-
-    def to_parquet(self, path: str | os.PathLike[str]) -> Path:
-        """Write ``events`` as Parquet."""
-        return export.write_parquet(self.events, path)
-
-    def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
-        """Write a trace that Perfetto and ``chrome://tracing`` open."""
-        return export.write_trace(self.events, self.session_events, path)
 
     @property
     def _runs(self) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.profiling.graph import name_nodes
@@ -33,6 +32,7 @@ _ROUNDS = (10, 100)
 # A run below the first one (s) comes after a few others: the model before it left the caches cold.
 _SHORT_S = 1e-3
 _RUNS_BEFORE = 3
+_RECORDED, _OPTIMIZED = "profile", "optimized.onnx"
 
 
 def profile(
@@ -51,9 +51,9 @@ def profile(
     """Run a model and record which kernels run, when, on what, and their memory.
 
     Two sessions of the same settings are created. One records its runs, in a temporary folder, and
-    writes the graph that it optimized. The other one records its start-up only, which writes
-    nothing, then tells in turn with the first one how long a run takes without recording. To
-    compare two models, or two settings, take them by :func:`profile_together`.
+    writes the graph that it optimized. The other one tells, in turn with the first one, how long a
+    run takes without recording. To compare two models, or two settings, take them by
+    :func:`profile_together`.
 
     Parameters
     ----------
@@ -239,18 +239,16 @@ class _Pair:
 
     plain: _Runner
     recorded: _Runner
-    startup: pd.DataFrame
-    optimized: Path
+    folder: Path
     external_folder: Path | None
     original: onnx.ModelProto
-    settings: dict[str, Any]
-    file: str = ""
 
     def read(self, name: str, repeat: int, warmup: int, latencies: Comparison | None) -> Profile:
         """Read what was recorded, once the sessions are closed."""
         ranks = self.recorded.ranks[: warmup + repeat]
-        ran = load_model(self.optimized, external_folder=self.external_folder)
-        *frames, _ = read_frames(self.file, ran)
+        ran = load_model(self.folder / _OPTIMIZED, external_folder=self.external_folder)
+        (file,) = self.folder.glob(f"{_RECORDED}*")
+        *frames, _ = read_frames(file, ran)
         events, others = (keep_runs(frame, ranks) for frame in frames)
         overhead = None
         if latencies is not None:
@@ -258,14 +256,12 @@ class _Pair:
                 self.plain.measurement("an unprofiled run"),
                 self.recorded.measurement("a profiled run"),
             )
-        others = pd.concat([self.startup, others], ignore_index=True)
         return Profile(
             events,
-            others.astype({"name": "category", "category": "category"}),
+            others,
             model=ran,
             original=self.original,
             overhead=overhead,
-            settings={**self.settings, "repeat": repeat, "warmup": warmup},
             warmup=warmup,
             name=name,
             latencies=latencies,
@@ -287,13 +283,13 @@ def _open(
 ) -> Iterator[_Pair]:
     """Create the two sessions of a model; the file of the runs is complete on exit."""
     folder.mkdir()
-    settings: dict[str, Any] = {
+    options: dict[str, Any] = {
         "provider": resolve_provider(provider),
         "optimization": optimization,
         "threads": threads,
         "tf32": tf32,
+        "custom_ops": tuple(custom_ops),
     }
-    options = {**settings, "custom_ops": tuple(custom_ops)}
     path = None
     if isinstance(model, str | os.PathLike) and not is_onnx_text(model):
         path = Path(model)
@@ -302,32 +298,22 @@ def _open(
     # External data is beside the file: another file would not find it.
     keeps_file = original is loaded or (path and len(model_files(path)) > 1)
     source = model if keeps_file else original
-    plain = make_session(source, profile=folder / "startup", **options)
-    _, startup, _ = read_frames(plain.end_profiling(), has_runs=False)
-    optimized = folder / "optimized.onnx"
-    with BoundSession(plain, feeds) as bound:
+    with BoundSession(make_session(source, **options), feeds) as bound:
         # Names of inserted nodes may differ in another session: this one tells its own graph.
-        session = make_session(
-            source, profile=folder / "profile", optimized_path=optimized, **options
-        )
-        file = ""
+        options |= {"profile": folder / _RECORDED, "optimized_path": folder / _OPTIMIZED}
+        session = make_session(source, **options)
         try:
             with BoundSession(session, feeds) as recorded:
-                yield (
-                    pair := _Pair(
-                        _Runner(bound, f"{name}, without the profiler"),
-                        _Runner(recorded, f"{name}, with the profiler"),
-                        startup,
-                        optimized,
-                        path and path.parent,
-                        original,
-                        {**settings, "provider": str(settings["provider"])},
-                    )
+                yield _Pair(
+                    _Runner(bound, f"{name}, without the profiler"),
+                    _Runner(recorded, f"{name}, with the profiler"),
+                    folder,
+                    path and path.parent,
+                    original,
                 )
         finally:
             # This closes the file, which some systems cannot delete otherwise.
-            file = session.end_profiling()
-        pair.file = file
+            session.end_profiling()
 
 
 def _take_turns(pairs: Iterable[_Pair], repeat: int, warmup: int, *, overhead: bool) -> None:

@@ -3,7 +3,7 @@
 The columns are in the documentation of the methods of :class:`~ortmeter.profiling.Profile`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,10 +14,8 @@ import pandas as pd
 from ortmeter.dtypes import short_name
 from ortmeter.profiling.events import Ints
 from ortmeter.profiling.graph import GraphNode, find_nodes, find_origins
+from ortmeter.runtime.costs import node_cost
 
-#: ``cost(node, input_shapes, output_shapes, input_types, output_types)``, with None for an absent
-#: optional tensor, gives the operations and the bytes of one execution.
-CostFunction: TypeAlias = Callable[..., tuple[float, float] | None]
 _Shape: TypeAlias = tuple[int, ...]
 
 #: Columns that tell a node from another.
@@ -42,7 +40,6 @@ def by_node(
     *,
     model: onnx.ModelProto | None,
     original: onnx.ModelProto | None,
-    cost: CostFunction | None,
 ) -> pd.DataFrame:
     """Sum the time of each node, with what the graph tells about it."""
     codes = number(events, NODE)
@@ -54,7 +51,7 @@ def by_node(
     table["initializer_size"] = pd.array(sizes, dtype="Int64")
     known = find_origins(model, original) if model and original else {}
     table["origin"] = [known.get(node.node.name, ()) if node else () for node in found]
-    work = _work(events[steady], codes[steady], found, cost) / int(runs["steady"].sum())
+    work = _work(events[steady], codes[steady], found) / int(runs["steady"].sum())
     per_us = work / table["median"].where(table["median"] > 0).to_numpy()
     table["flop"], table["bytes"] = work
     table["gflop_per_s"], table["gb_per_s"] = per_us * _FLOP_PER_US_TO_GFLOP_PER_S
@@ -173,15 +170,10 @@ def _covered(events: pd.DataFrame, rank: Ints, count: int) -> Ints:
 
 
 def _work(
-    events: pd.DataFrame,
-    codes: Ints,
-    nodes: Sequence[GraphNode | None],
-    cost: CostFunction | None,
+    events: pd.DataFrame, codes: Ints, nodes: Sequence[GraphNode | None]
 ) -> npt.NDArray[np.float64]:
     """Operations and bytes of each node over all these events, of shape (2, nodes)."""
     total = np.full((2, len(nodes)), np.nan)
-    if cost is None:
-        return total
     # Executions of a node on the same types and shapes cost the same.
     events = events.assign(node=codes)
     kinds = number(events, ["node", "signature"])
@@ -190,12 +182,12 @@ def _work(
     rows = zip(first["node"], first.itertuples(), np.bincount(kinds), strict=True)
     for rank, row, count in rows:
         node = nodes[rank]
-        found = None if node is None else _cost_of_row(cost, node, row)
+        found = None if node is None else _cost_of_row(node, row)
         total[:, rank] += np.nan if found is None else np.multiply(found, count)
     return total
 
 
-def _cost_of_row(cost: CostFunction, found: GraphNode, row: Any) -> tuple[float, float] | None:
+def _cost_of_row(found: GraphNode, row: Any) -> tuple[float, float] | None:
     """Cost of one execution, None when the recorded tensors are not those of the node."""
     node = found.node
     inputs = _place(row.input_types, row.input_shapes, node.input, found.initializers)
@@ -203,7 +195,7 @@ def _cost_of_row(cost: CostFunction, found: GraphNode, row: Any) -> tuple[float,
     if inputs is None or outputs is None:
         return None
     (input_types, input_shapes), (output_types, output_shapes) = inputs, outputs
-    return cost(node, input_shapes, output_shapes, input_types, output_types)
+    return node_cost(node, input_shapes, output_shapes, input_types, output_types)
 
 
 def _place(
