@@ -15,8 +15,7 @@ from sweep_pages import NUMBERS, Server, cluster, files_of, is_alive
 import ortmeter
 from ortmeter.cli import main
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.sweep import LineWatcher, load_sweep, read_tls, run_sweep
-from ortmeter.sweep.cluster import serve_scheduler
+from ortmeter.sweep import load_sweep, read_tls, run_sweep
 
 
 @pytest.fixture(scope="module")
@@ -158,28 +157,16 @@ def test_a_worker_of_dask_takes_its_part(machines, make_page, tmp_path):
         process.wait()
 
 
-class Killer(LineWatcher):
-    """Kills a process when the first task ends."""
-
-    def __init__(self, victim):
-        super().__init__(lambda line: None)
-        self.victim = victim
-
-    def ended(self, outcome):
-        self.victim.kill()
-
-
 def test_a_scheduler_that_dies_loses_nothing_that_was_done(machines, make_page, tmp_path):
     page, output = make_page(DIES_OR_WAITS), tmp_path / "out"
     address, (scheduler, *_) = machines  # the last test with these machines
-    watcher = Killer(scheduler.process)
     with pytest.raises(OrtMeterError, match="the scheduler was lost .* --resume goes on"):
         run_sweep(
             page.path,
             {"number": ["0", "9"]},
             scheduler=address,
             output=output,
-            watcher=watcher,
+            tell=lambda line: scheduler.process.kill(),
         )
     assert [outcome.state for outcome in load_sweep(output).outcomes] == ["done", "missing"]
 
@@ -207,14 +194,3 @@ def test_tls_lets_in_those_who_have_the_files(make_page, tmp_path, monkeypatch):
         with pytest.raises(OrtMeterError, match="no scheduler answers"):
             run_sweep(page.path, grid, scheduler=plain, output=tmp_path / "plain")
     assert load_sweep(output).done
-
-
-@pytest.mark.parametrize("options", [{"port": 99999}, {"port": -1}, {"retries": -1}])
-def test_numbers_out_of_range_are_refused(options):
-    def listens(address):
-        raise AssertionError(f"it listens at {address}")
-
-    ((name, value),) = options.items()
-    settings = {"host": "127.0.0.1", "port": 0, "tls": None, "retries": 3, **options}
-    with pytest.raises(InvalidArgumentError, match=f"{name}={value}"):
-        serve_scheduler(**settings, announce=listens)

@@ -15,7 +15,15 @@ import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.pages import load_records, record
 from ortmeter.runtime.providers import Provider
-from ortmeter.sweep import BarWatcher, LineWatcher, Outcome, Task, load_sweep, run_sweep
+from ortmeter.sweep import (
+    Outcome,
+    Task,
+    cluster,  # noqa: F401 - it keeps what a test replaces in worker
+    load_sweep,
+    read_tls,
+    run_sweep,
+)
+from ortmeter.sweep.engine import _Progress, check_address
 from ortmeter.sweep.worker import describe_machine
 
 SEGFAULT = "if args.number == 5: print('about to'); os.kill(os.getpid(), signal.SIGSEGV)"
@@ -168,24 +176,15 @@ def test_no_scheduler_answers(make_page, tmp_path, monkeypatch):
         run_sweep(make_page().path, {"number": ["1"]}, scheduler="tcp://127.0.0.1:9")
 
 
-class Inspector(LineWatcher):
-    """Looks at this process while the sweep runs."""
-
-    def __init__(self):
-        super().__init__(lambda line: None)
-        self.listening, self.machines = [], []
-
-    def started(self, task, machine):
-        connections = psutil.Process().net_connections()
-        self.listening += [c for c in connections if c.status == psutil.CONN_LISTEN]
-        self.machines.append(machine)
-
-
 def test_one_process_opens_no_port(make_page, tmp_path):
-    watcher = Inspector()
-    run_sweep(make_page().path, {"number": ["1"]}, output=tmp_path / "out", watcher=watcher)
-    assert len(watcher.machines) == 1
-    assert watcher.listening == []
+    listening = []
+
+    def look(line):  # while the worker is there
+        connections = psutil.Process().net_connections()
+        listening.append([c for c in connections if c.status == psutil.CONN_LISTEN])
+
+    run_sweep(make_page().path, {"number": ["1"]}, output=tmp_path / "out", tell=look)
+    assert listening == [[]]
 
 
 def test_the_page_runs_where_nothing_changes_its_defaults(make_page, tmp_path, monkeypatch):
@@ -255,13 +254,15 @@ def test_a_record_with_a_bad_date_stops_no_other_task(make_page, tmp_path):
 
 
 def test_lines_tell_what_happens(make_page, tmp_path):
-    lines = []
-    page = make_page(SEGFAULT)
-    watcher = LineWatcher(lines.append)
-    run_sweep(page.path, {"number": ["5"]}, output=tmp_path / "out", watcher=watcher)
-    assert len(lines) == 1
-    assert lines[0].startswith("[1/1] failed plot_fast number=5, run 1 on ")
-    assert lines[0].endswith(": killed by SIGSEGV")
+    lines, page = [], make_page(SEGFAULT)
+    grids = {"number": ["4"]}, {"number": ["4", "5"]}
+    for grid in grids:
+        run_sweep(page.path, grid, output=tmp_path / "out", resume=True, tell=lines.append)
+    first, again, second = lines
+    assert first.startswith("[1/1] done plot_fast number=4, run 1 on ")
+    assert again == "1 of 2 done already"
+    assert second.startswith("[2/2] failed plot_fast number=5, run 1 on ")
+    assert second.endswith(": killed by SIGSEGV")
 
 
 def other_machine():
@@ -281,20 +282,68 @@ TASKS = [Task("plot_x", {"n": str(i)}) for i in range(4)]
 def test_a_bar_counts_by_machine():
     args = ortmeter.get_parsed_args("plot_x", args=[], n=0)
     done = record("plot_x", args, Provider.parse("cpu"), {})
-    bar = BarWatcher()
-    bar.begin(4, 0)
+    bar = _Progress(4, 0, None)
     bar.started(TASKS[0], "a")
     bar.started(TASKS[1], "b")
-    assert bar.text == "a: 1 running; b: 1 running"
+    assert str(bar) == "a: 1 running; b: 1 running"
     bar.ended(Outcome(TASKS[0], "a", record=done))
     bar.started(TASKS[2], "a")
-    assert bar.text == "a: 1 done, 1 running; b: 1 running"
+    assert str(bar) == "a: 1 done, 1 running; b: 1 running"
     bar.ended(Outcome(TASKS[2], "a", error="no"))
     bar.ended(Outcome(TASKS[1], "", error="its worker died"))
-    assert bar.text == "a: 1 done, 1 failed; b: 1 failed"
+    assert str(bar) == "a: 1 done, 1 failed; b: 1 failed"
     bar.started(TASKS[3], "a")
     bar.started(TASKS[3], "b")  # after its first worker died
-    assert bar.text == "a: 1 done, 1 failed; b: 1 failed, 1 running"
+    assert str(bar) == "a: 1 done, 1 failed; b: 1 failed, 1 running"
     bar.ended(Outcome(TASKS[3], "b", record=done))
-    assert bar.text == "a: 1 done, 1 failed; b: 1 done, 1 failed"
+    assert str(bar) == "a: 1 done, 1 failed; b: 1 done, 1 failed"
     bar.close()
+
+
+@pytest.fixture
+def files_of_tls(tmp_path):
+    files = [tmp_path / name for name in ("ca", "cert", "key")]
+    for file in files:
+        file.write_text("")
+    return files
+
+
+def test_tls_needs_all_three_files(files_of_tls):
+    with pytest.raises(InvalidArgumentError, match="--tls-ca, --tls-key is missing"):
+        read_tls(None, files_of_tls[1], "")
+    files_of_tls[2].unlink()
+    with pytest.raises(InvalidArgumentError, match="key cannot be read"):
+        read_tls(*files_of_tls)
+
+
+def test_dask_refuses_what_is_not_encrypted(files_of_tls):
+    security = read_tls(*files_of_tls)
+    assert security.require_encryption
+    for side in ("client", "scheduler", "worker"):
+        config = security.get_tls_config_for_role(side)
+        assert [config["ca_file"], config["cert"], config["key"]] == list(map(str, files_of_tls))
+
+
+@pytest.mark.parametrize("address", ["tcp://a:1", "tcp://192.168.0.1:8786", "tcp://[::1]:8786"])
+def test_addresses_without_tls(address):
+    check_address(address, None)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("a:1", "tcp://a", "tcp://:1", "tls://a:1", "tcp://a:b", ""),
+        *("tcp://a:99999", "tcp://a:0", "tcp://a:65536", "tcp://a:-1", "tcp://a:\uff18"),
+        "tcp://a:" + "9" * 5000,
+    ],
+)
+def test_other_addresses_are_refused(address):
+    with pytest.raises(InvalidArgumentError, match="expected tcp://host:port without TLS files"):
+        check_address(address, None)
+
+
+def test_tls_is_in_the_address(files_of_tls):
+    tls = read_tls(*files_of_tls)
+    check_address("tls://a:1", tls)
+    with pytest.raises(InvalidArgumentError, match="expected tls://host:port with --tls-ca"):
+        check_address("tcp://a:1", tls)

@@ -1,8 +1,26 @@
+"""The tasks of a sweep; a page is asked what it accepts, without running."""
+
+import os
+import time
+from pathlib import Path
+
 import pytest
+from sweep_pages import is_alive
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.sweep import Task
-from ortmeter.sweep.tasks import MAX_TASKS, configurations, read_grid, read_options
+from ortmeter.sweep import Task, tasks
+from ortmeter.sweep.tasks import (
+    MAX_TASKS,
+    check_page,
+    command_line,
+    configurations,
+    read_grid,
+    read_options,
+    read_script,
+)
+from ortmeter.sweep.worker import Script
+
+GALLERY = Path(__file__).parents[2] / "_doc" / "examples"
 
 
 @pytest.mark.parametrize(
@@ -23,7 +41,7 @@ def test_values_are_separated_by_commas_or_semicolons(text, values):
 
 def test_hyphens_are_for_the_command_line():
     assert read_grid(["--num-layers=1,2"]) == {"num_layers": ("1", "2")}
-    assert Task("plot_x", {"num_layers": "1"}).arguments == ["--num-layers=1"]
+    assert command_line({"num_layers": "1"}) == ["--num-layers=1"]
 
 
 @pytest.mark.parametrize("read", [read_grid, read_options])
@@ -66,3 +84,125 @@ def test_keys_tell_tasks_apart():
     ]
     assert len({task.key for task in tasks}) == 4
     assert Task("plot_x", {"b": "2", "a": "1"}).key == tasks[0].key
+
+
+def page_of(folder, text):
+    file = folder / "plot_x.py"
+    file.write_text(text, encoding="utf-8")
+    return read_script(file)
+
+
+def test_a_page_of_the_gallery_tells_its_name(tmp_path):
+    page = read_script(GALLERY / "numerics" / "plot_parallelized_reduction.py")
+    options = [{"config": "small", "itype": "1"}, {"config": "8,16", "itype": "10"}]
+    assert check_page(page, options) == "plot_parallelized_reduction"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", r"does not declare .* with get_parsed_args \(exit code 0: no output\)"),
+        ("raise ValueError('no')", r"get_parsed_args \(exit code 1: ValueError: no\)"),
+        ("import os; os.abort()", r"get_parsed_args \(killed by SIGABRT\)"),
+        (
+            "import ortmeter; ortmeter.get_parsed_args('plot_x', size=1)",
+            "plot_x.py declares no parameter 'record'",
+        ),
+        (
+            "import ortmeter; ortmeter.get_parsed_args('plot_x', expose='n', n=1, record=False)",
+            "plot_x.py declares no parameter 'record'",
+        ),
+        ("import time; time.sleep(60)", "did not declare its parameters in 0.5 s"),
+    ],
+)
+def test_a_page_without_parameters_is_refused(tmp_path, monkeypatch, text, message):
+    if "sleep" in text:
+        monkeypatch.setattr(tasks, "_CHECK_TIMEOUT_S", 0.5)
+    with pytest.raises(InvalidArgumentError, match=message):
+        check_page(page_of(tmp_path, text), [{"size": "1"}])
+
+
+def test_the_page_stops_where_it_declares_its_parameters(tmp_path):
+    text = (
+        "import ortmeter\nfrom pathlib import Path\n"
+        "ortmeter.get_parsed_args('plot_other', size=1, record=False)\n"
+        f"Path({str(tmp_path / 'went_on')!r}).touch()\n"
+    )
+    assert check_page(page_of(tmp_path, text), [{"size": "2"}]) == "plot_other"
+    assert not (tmp_path / "went_on").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../..", "..", "", "plot_", "/x", "plot_a/../..", "plot_x\n", "plot_" + "x" * 101, "p"],
+)
+def test_a_name_that_is_no_name_is_refused(monkeypatch, name):
+    answer = {"page": name, "parameters": ["size", "record"], "readings": []}
+    monkeypatch.setattr(tasks, "_ask", lambda script, lines: answer)
+    with pytest.raises(InvalidArgumentError, match="plot_x.py calls itself .* Accepted: plot_ and"):
+        check_page(Script("plot_x.py", ""), [{"size": "1"}])
+
+
+STARTS = """
+import subprocess, sys
+from pathlib import Path
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+Path({log!r}).write_text(str(child.pid))
+"""
+
+
+@pytest.mark.parametrize("end", ["declares", "hangs", "fails"])
+def test_what_a_page_starts_before_it_declares_its_parameters_ends_with_it(
+    tmp_path, monkeypatch, end
+):
+    if end == "hangs":
+        monkeypatch.setattr(tasks, "_CHECK_TIMEOUT_S", 3)
+    ends = {
+        "declares": "import ortmeter; ortmeter.get_parsed_args('plot_x', size=1, record=False)",
+        "hangs": "import time; time.sleep(60)",
+        "fails": "sys.exit('no')",
+    }
+    messages = {"hangs": "did not declare its parameters in 3 s", "fails": r"\(exit code 1: no\)"}
+    page = page_of(tmp_path, STARTS.format(log=str(tmp_path / "pid")) + ends[end])
+    began = time.monotonic()
+    if end == "declares":
+        assert check_page(page, [{"size": "2"}]) == "plot_x"
+    else:
+        with pytest.raises(InvalidArgumentError, match=messages[end]):
+            check_page(page, [{"size": "2"}])
+    assert time.monotonic() - began < 30  # the child sleeps for a minute
+    child = int((tmp_path / "pid").read_text())
+    while is_alive(child):
+        assert time.monotonic() - began < 30
+        time.sleep(0.01)
+
+
+def test_a_page_that_writes_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "_CHECK_TIMEOUT_S", 1)
+    with pytest.raises(InvalidArgumentError, match="did not declare its parameters in 1 s"):
+        check_page(page_of(tmp_path, "while True: print('x' * 10_000)"), [{"size": "1"}])
+
+
+def test_a_pipe_is_not_a_page(tmp_path):
+    os.mkfifo(tmp_path / "plot_x.py")
+    with pytest.raises(InvalidArgumentError, match="is not the script of a page"):
+        read_script(tmp_path / "plot_x.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.py", None, "cannot be read"),
+        ("page.txt", b"x = 1", "is not the script of a page"),
+        ("page.py", b"x = (", "cannot be read: '\\(' was never closed"),
+        ("page.py", b"\xff\xfe", "cannot be read: 'utf-8'"),
+        ("page.py", b"x = '\0'", "cannot be read: source code"),
+        ("page.py", b"#" * 2**20 + b"\n", "is not the script of a page"),
+        ("page.py", b"-" * 300_000 + b"1", "cannot be read"),
+    ],
+)
+def test_what_is_not_a_page_is_refused(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidArgumentError, match=message):
+        read_script(tmp_path / name)

@@ -18,8 +18,17 @@ import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.runtime.environment import Gpu, environment
 from ortmeter.sweep import worker
-from ortmeter.sweep.script import MAX_OUTPUT, Script, read_script
-from ortmeter.sweep.worker import Attempt, Job, code_version, machine_lock, read_cores
+from ortmeter.sweep.tasks import read_script
+from ortmeter.sweep.worker import (
+    MAX_OUTPUT,
+    Attempt,
+    Ended,
+    Job,
+    Script,
+    code_version,
+    machine_lock,
+    read_cores,
+)
 
 NEVER = threading.Event()
 GPUS = (Gpu("NVIDIA H200", 1, "1"), Gpu("NVIDIA H200", 1, "1"))
@@ -201,7 +210,7 @@ def test_the_page_dies_with_the_process_that_runs_it(make_page):
     code = (
         "import sys, threading\n"
         "from ortmeter.sweep import worker\n"
-        "from ortmeter.sweep.script import read_script\n"
+        "from ortmeter.sweep.tasks import read_script\n"
         "script = read_script(sys.argv[1])\n"
         "job = worker.Job('a-sweep', 'key', script, (), worker.code_version(), None, None)\n"
         "with worker.machine_lock(threading.Event()) as lock:\n"
@@ -286,3 +295,24 @@ def test_what_starts_while_it_is_stopped_is_stopped(monkeypatch):
         for thread in threads:
             thread.join()
     assert [event.is_set() for event in events] == [True] * 50
+
+
+@pytest.mark.parametrize("number", range(1, signal.NSIG))
+def test_any_signal_is_told(number):
+    # Those for real time have no name in Python, but for the first and the last one.
+    named = {member.value: member.name for member in signal.Signals}
+    told = named.get(number, f"signal {number}")
+    assert str(Ended(-number, "")).split(" (")[0] == f"killed by {told}"
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("", "no output"),
+        ("\n \n", "no output"),
+        ("first\nlast \n\n", "last"),
+        ("x" * 1000, "x" * 300),
+    ],
+)
+def test_an_exit_code_comes_with_the_last_line(output, told):
+    assert str(Ended(3, output)) == f"exit code 3: {told}"

@@ -4,7 +4,7 @@ import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.sessions import MAX_THREADS
 
-Feeds: TypeAlias = Mapping[Path, Mapping[str, np.ndarray]]
-"""Inputs of each model."""
+LOCALHOST = "127.0.0.1"
 
 
 def add_session(parser: ArgumentParser, *, several: bool) -> None:

@@ -2,10 +2,10 @@
 
 from argparse import ArgumentParser, Namespace
 
-from ortmeter.cli.options import add_tls, number
+from ortmeter.cli.options import LOCALHOST, add_tls, number
 from ortmeter.cli.terminal import tell
 from ortmeter.optional import import_optional
-from ortmeter.sweep.security import LOCALHOST, MAX_PORT, read_tls
+from ortmeter.sweep.engine import MAX_PORT, read_tls
 
 
 def register(parser: ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from ortmeter.cli.options import add_tls, number
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
-from ortmeter.sweep import BarWatcher, LineWatcher, SweepResult, load_sweep, read_tls, run_sweep
+from ortmeter.sweep import SweepResult, load_sweep, read_tls, run_sweep
 from ortmeter.sweep.tasks import read_grid, read_options
 
 
@@ -53,7 +53,6 @@ def register(parser: ArgumentParser) -> None:
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with what became of the tasks; 1 when one failed."""
     threads = [f"threads={options.threads}"] if options.threads else []
-    watched = sys.stderr.isatty()
     try:
         result = run_sweep(
             options.models[0],
@@ -66,7 +65,7 @@ def run(options: Namespace, report: Report) -> int:
             timeout=options.timeout,
             cores=options.cores,
             tls=read_tls(options.tls_ca, options.tls_cert, options.tls_key),
-            watcher=BarWatcher() if watched else LineWatcher(tell),
+            tell=None if sys.stderr.isatty() else tell,
         )
     except KeyboardInterrupt:
         _fill_interrupted(options, report)

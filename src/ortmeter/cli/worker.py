@@ -2,10 +2,10 @@
 
 from argparse import ArgumentParser, Namespace
 
-from ortmeter.cli.options import add_tls
+from ortmeter.cli.options import LOCALHOST, add_tls
 from ortmeter.cli.terminal import tell
 from ortmeter.optional import import_optional
-from ortmeter.sweep.security import LOCALHOST, read_tls
+from ortmeter.sweep.engine import check_address, read_tls
 
 
 def register(parser: ArgumentParser) -> None:
@@ -19,6 +19,8 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
+    tls = read_tls(options.tls_ca, options.tls_cert, options.tls_key)
+    check_address(options.scheduler, tls)
     import_optional("distributed", "sweep")
     from ortmeter.sweep.cluster import serve_worker
 
@@ -27,6 +29,6 @@ def run(options: Namespace) -> None:
         host=options.host,
         name=options.name,
         cores=options.cores,
-        tls=read_tls(options.tls_ca, options.tls_cert, options.tls_key),
+        tls=tls,
         announce=lambda address: tell(f"worker at {address}"),
     )

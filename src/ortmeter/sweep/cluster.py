@@ -12,8 +12,7 @@ from typing import Any
 import dask
 from distributed import Client, Nanny, Scheduler, Security, SpecCluster, Worker
 
-from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.sweep.security import MAX_PORT, check_address
+from ortmeter.errors import OrtMeterError
 from ortmeter.sweep.worker import Machine, describe_machine, fits, read_cores
 
 #: Seconds that a worker waits for its scheduler, before it gives up.
@@ -59,11 +58,6 @@ def serve_scheduler(
     *, host: str, port: int, tls: Security | None, retries: int, announce: Announce
 ) -> None:
     """Run a scheduler until it is interrupted; *announce* takes the address, once it listens."""
-    if not (0 <= port <= MAX_PORT and retries >= 0):
-        raise InvalidArgumentError(
-            f"got port={port}, retries={retries}. Accepted: a port from 0 to {MAX_PORT}, at least "
-            "0 retries"
-        )
     _serve(
         lambda: SweepScheduler(host=host, port=port, allowed_failures=retries, security=tls),
         announce,
@@ -80,7 +74,6 @@ def serve_worker(
     announce: Announce,
 ) -> None:
     """Run a worker until it is interrupted; a process that dies is replaced."""
-    check_address(scheduler, tls)
     if cores is not None:
         os.sched_setaffinity(0, read_cores(cores))
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
@@ -105,7 +98,7 @@ def _serve(make: Callable[[], Awaitable[Any]], announce: Announce) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
         server: Any = make()
         async with server:
-            announce(server.worker_address if hasattr(server, "worker_address") else server.address)
+            announce(getattr(server, "worker_address", server.address))
             await server.finished()
 
     try:
@@ -122,7 +115,6 @@ def connect(scheduler: str | None, tls: Security | None) -> Iterator[Client]:
         with _local_client() as client:
             yield client
         return
-    check_address(scheduler, tls)
     try:
         client = Client(scheduler, timeout=_CONNECT_S, security=tls)
     except OSError as error:

@@ -1,9 +1,10 @@
-"""Run a page over a grid: submit the tasks, keep what comes back, show what happens."""
+"""Run a page over a grid: reach the workers, submit the tasks, keep and show what comes back."""
 
 import hashlib
 import logging
 import os
 import queue
+import re
 import threading
 import uuid
 from collections import Counter, deque
@@ -16,9 +17,16 @@ from ortmeter.optional import import_optional
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.providers import Provider
 from ortmeter.sweep.report import SweepResult
-from ortmeter.sweep.script import read_script
 from ortmeter.sweep.store import Store
-from ortmeter.sweep.tasks import MAX_TASKS, Outcome, Task, configurations
+from ortmeter.sweep.tasks import (
+    MAX_TASKS,
+    Outcome,
+    Task,
+    check_page,
+    command_line,
+    configurations,
+    read_script,
+)
 from ortmeter.sweep.worker import (
     Attempt,
     Job,
@@ -36,67 +44,24 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+#: What a port is at most; libraries of the system take the remainder of a larger one.
+MAX_PORT = 65535
+
 #: How often workers that joined are looked for, when nothing ends.
 _LOOK_S = 2.0
 
 
-class Watcher:
-    """Is told what happens; this one does nothing of it."""
+class _Progress:
+    """A bar with what is done and runs on each machine, and a line for each task that ends."""
 
-    def begin(self, total: int, kept: int) -> None:
-        """Begin: *kept* of the *total* tasks are done already."""
-
-    def started(self, task: Task, machine: str) -> None:
-        """A task runs on a machine."""
-
-    def ended(self, outcome: Outcome) -> None:
-        """A task ended, well or not."""
-
-    def close(self) -> None:
-        """Finish, or stop."""
-
-
-class LineWatcher(Watcher):
-    """One line for each task that ends.
-
-    Parameters
-    ----------
-    write : callable
-        Takes a line.
-
-    Examples
-    --------
-    >>> watcher = LineWatcher(print)
-    >>> watcher.begin(total=2, kept=1)
-    1 of 2 done already
-    >>> watcher.ended(Outcome(Task("plot_x", {"config": "small"}), "a-cpu", 1.5, error="no"))
-    [2/2] failed plot_x config=small, run 1 on a-cpu in 1.5 s: no
-    """
-
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
-        self._total = self._ended = 0
-
-    def begin(self, total: int, kept: int) -> None:
-        self._total, self._ended = total, kept
-        if kept:
-            self._write(f"{kept} of {total} done already")
-
-    def ended(self, outcome: Outcome) -> None:
-        self._ended += 1
-        self._write(f"[{self._ended}/{self._total}] {outcome}")
-
-
-class BarWatcher(Watcher):
-    """A bar, with what is done, failed and running on each machine."""
-
-    def __init__(self) -> None:
+    def __init__(self, total: int, kept: int, tell: Callable[[str], object] | None) -> None:
+        self._total, self._ended, self._tell = total, kept, tell
         self._counts: dict[str, Counter[str]] = {}
         self._running: dict[str, str] = {}
-
-    def begin(self, total: int, kept: int) -> None:
         self._bar = progress_bar("sweep", total=total)
         self._bar.update(kept)
+        if tell and kept:
+            tell(f"{kept} of {total} done already")
 
     def started(self, task: Task, machine: str) -> None:
         self._leave(task)  # it starts again when its worker died
@@ -107,13 +72,14 @@ class BarWatcher(Watcher):
         last_seen = self._leave(outcome.task)
         self._count(outcome.machine or last_seen, outcome.state)
         self._bar.update()
+        self._ended += 1
+        if self._tell:
+            self._tell(f"[{self._ended}/{self._total}] {outcome}")
 
     def close(self) -> None:
         self._bar.close()
 
-    @property
-    def text(self) -> str:
-        """What the bar shows: the counts of each machine."""
+    def __str__(self) -> str:
         return "; ".join(
             f"{machine}: " + ", ".join(f"{n} {state}" for state, n in sorted(counts.items()) if n)
             for machine, counts in self._counts.items()
@@ -128,7 +94,7 @@ class BarWatcher(Watcher):
 
     def _count(self, machine: str, state: str) -> None:
         self._counts.setdefault(machine, Counter())[state] += 1
-        self._bar.set_postfix_str(self.text)
+        self._bar.set_postfix_str(str(self))
 
 
 def run_sweep(
@@ -143,7 +109,7 @@ def run_sweep(
     timeout: float | None = None,
     cores: str | None = None,
     tls: "Security | None" = None,
-    watcher: Watcher | None = None,
+    tell: Callable[[str], object] | None = None,
 ) -> SweepResult:
     """Run a page over a grid of configurations, each one in a process of its own.
 
@@ -174,8 +140,8 @@ def run_sweep(
         Cores of a run, such as ``0-3``, by default those of the worker.
     tls : distributed.Security, optional
         What :func:`~ortmeter.sweep.read_tls` returns.
-    watcher : Watcher, optional
-        Is told what happens; by default, a bar in a terminal or a notebook.
+    tell : callable, optional
+        Takes a line for each task that ends. A terminal or a notebook shows a bar anyway.
 
     Returns
     -------
@@ -196,7 +162,9 @@ def run_sweep(
     script = read_script(page)
     chosen = configurations(grid, options or {})
     _check_numbers(len(chosen), repeat_runs, timeout, cores)
-    name = script.check(chosen)
+    if scheduler is not None:
+        check_address(scheduler, tls)
+    name = check_page(script, chosen)
     # Run by run, so that an interruption leaves whole grids.
     tasks = [Task(name, o, run) for run in range(1, repeat_runs + 1) for o in chosen]
     text, code = hashlib.sha256(script.text.encode()).hexdigest(), code_version()
@@ -209,13 +177,12 @@ def run_sweep(
     with connect(scheduler, tls) as client:
         machines = describe_workers(client, code)
         _check_needs(tasks, machines)
-        kept = store.done(tasks, machines.values())
+        outcomes = store.done(tasks, machines.values())
         store.begin(tasks)
         shared = {"script": script, "code": code, "timeout": timeout, "cores": cores}
-        run = _Run(client, store, watcher or BarWatcher(), shared)
-        ended = run.drive([task for task in tasks if task.key not in kept], len(kept))
-    everything = {**kept, **ended}
-    return SweepResult(tuple(everything[task.key] for task in tasks), Path(output))
+        run = _Run(client, store, _Progress(len(tasks), len(outcomes), tell), shared)
+        outcomes |= run.drive([task for task in tasks if task.key not in outcomes])
+    return SweepResult(tuple(outcomes[task.key] for task in tasks), Path(output))
 
 
 def _check_numbers(count: int, repeat_runs: int, timeout: float | None, cores: str | None) -> None:
@@ -263,23 +230,21 @@ class _Run:
     """Tasks on their way to the workers and back."""
 
     def __init__(
-        self, client: "Client", store: Store, watcher: Watcher, shared: Mapping[str, Any]
+        self, client: "Client", store: Store, progress: _Progress, shared: Mapping[str, Any]
     ) -> None:
         self._client = client
         self._store = store
-        self._watcher = watcher
+        self._progress = progress
         self._shared = shared
         self._sweep = uuid.uuid4().hex
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._flying: dict[str, tuple[Task, Future[Attempt]]] = {}
 
-    def drive(self, tasks: Iterable[Task], kept: int) -> dict[str, Outcome]:
+    def drive(self, tasks: Iterable[Task]) -> dict[str, Outcome]:
         """Run the tasks, return what became of each one by its key."""
         waiting = deque(tasks)
-        total = kept + len(waiting)
         outcomes: dict[str, Outcome] = {}
         self._client.subscribe_topic(topic(self._sweep), lambda e: self._events.put(("start", e)))
-        self._watcher.begin(total, kept)
         try:
             while waiting or self._flying:
                 self._submit(waiting)
@@ -290,7 +255,7 @@ class _Run:
             self._cancel()
             raise
         finally:
-            self._watcher.close()
+            self._progress.close()
             self._client.unsubscribe_topic(topic(self._sweep))
         return outcomes
 
@@ -307,7 +272,8 @@ class _Run:
                 flying[_kind(task)] += 1
 
     def _send(self, task: Task) -> None:
-        job = Job(self._sweep, task.key, arguments=tuple(task.arguments), **self._shared)
+        arguments = tuple(command_line(task.options))
+        job = Job(self._sweep, task.key, arguments=arguments, **self._shared)
         key = f"{task.page}-{task.key}-{self._sweep}"
         future = self._client.submit(run_job, job, key=key, pure=False, resources=needs(task))
         self._flying[task.key] = (task, future)
@@ -321,18 +287,15 @@ class _Run:
             if self._client.status != "running":
                 raise _lost(self._client) from None
             return {}
-        if what == "end":
-            return {value: self._collect(value)}
-        _, event = value
-        if event["key"] in self._flying:
-            self._watcher.started(self._flying[event["key"]][0], event["machine"])
-        return {}
-
-    def _collect(self, key: str) -> Outcome:
-        task, future = self._flying.pop(key)
+        if what == "start":
+            _, event = value
+            if event["key"] in self._flying:
+                self._progress.started(self._flying[event["key"]][0], event["machine"])
+            return {}
+        task, future = self._flying.pop(value)
         outcome = self._store.keep(task, self._attempt(future))
-        self._watcher.ended(outcome)
-        return outcome
+        self._progress.ended(outcome)
+        return {value: outcome}
 
     def _attempt(self, future: "Future[Attempt]") -> Attempt:
         from distributed import KilledWorker
@@ -363,3 +326,61 @@ def _lost(client: "Client") -> OrtMeterError:
     return OrtMeterError(
         f"the scheduler was lost ({client.status}). What was done is kept: --resume goes on"
     )
+
+
+def read_tls(
+    ca: str | os.PathLike[str] | None,
+    cert: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+) -> "Security | None":
+    """Check the files of TLS; whoever has them may run code on the workers.
+
+    Parameters
+    ----------
+    ca, cert, key : path, optional
+        Certificate of the authority that signed the others, certificate of this side, its private
+        key, in PEM format; all three or none.
+
+    Returns
+    -------
+    distributed.Security or None
+        What dask takes, which then refuses what is not encrypted; None without files.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Some are missing.
+    MissingDependencyError
+        dask.distributed is missing.
+
+    Examples
+    --------
+    >>> read_tls(None, None, None) is None
+    True
+    """
+    files = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": key}
+    given = {option: Path(file) for option, file in files.items() if file}
+    if not given:
+        return None
+    if absent := [option for option in files if option not in given]:
+        raise InvalidArgumentError(f"{', '.join(absent)} is missing: TLS needs all three files")
+    if unread := [str(file) for file in given.values() if not os.access(file, os.R_OK)]:
+        raise InvalidArgumentError(f"{', '.join(unread)} cannot be read")
+    own = {"require_encryption": True, "tls_ca_file": str(ca)}
+    for side in ("client", "scheduler", "worker"):
+        own |= {f"tls_{side}_cert": str(cert), f"tls_{side}_key": str(key)}
+    security: Security = import_optional("distributed", "sweep").Security(**own)
+    return security
+
+
+def check_address(address: str, tls: "Security | None") -> None:
+    """Refuse what is no address of a scheduler: ``tls://`` with the files, ``tcp://`` without."""
+    scheme = "tls" if tls else "tcp"
+    host, colon, port = address.removeprefix(f"{scheme}://").rpartition(":")
+    known = re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) <= MAX_PORT
+    if not (address.startswith(f"{scheme}://") and host and colon and known):
+        files = "with --tls-ca, --tls-cert and --tls-key" if tls else "without TLS files"
+        raise InvalidArgumentError(
+            f"got scheduler {address!r}, expected {scheme}://host:port {files}, "
+            f"a port from 1 to {MAX_PORT}"
+        )

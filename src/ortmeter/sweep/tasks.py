@@ -1,23 +1,31 @@
-"""The tasks of a sweep: values of the options of a page, in every combination, and outcomes."""
+"""The tasks of a sweep: a page, the values of its options in every combination, and outcomes."""
 
 import hashlib
 import itertools
 import json
 import math
+import os
 import re
+import stat
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.pages import Record
+from ortmeter.page_check import CHECK_VARIABLE
+from ortmeter.pages.records import Record
+from ortmeter.sweep.worker import Script, run_script
 
 #: Tasks of a sweep, which takes at least a second for each one.
 MAX_TASKS = 100_000
+
+_CHECK_TIMEOUT_S = 120
+_MAX_BYTES = 2**20
 
 # What a command line, or a file of JSON, cannot hold.
 _UNWRITABLE = re.compile(r"[\x00\ud800-\udfff]")
@@ -54,11 +62,6 @@ class Task:
         """Letters and digits that no other task of the sweep has."""
         text = json.dumps([self.page, sorted(self.options.items()), self.run])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @property
-    def arguments(self) -> list[str]:
-        """Options as the command line of the page takes them."""
-        return command_line(self.options)
 
     def __str__(self) -> str:
         options = [f"{name}={text}" for name, text in self.options.items()]
@@ -109,6 +112,7 @@ class Outcome:
 
 
 def command_line(options: Mapping[str, str]) -> list[str]:
+    """Write options as the command line of a page takes them."""
     return [f"--{name.replace('_', '-')}={text}" for name, text in options.items()]
 
 
@@ -118,20 +122,36 @@ def read_grid(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
     >>> read_grid(["config=small,medium", "batch=1,32;64,128"])
     {'config': ('small', 'medium'), 'batch': ('1,32', '64,128')}
     """
-    pairs = _pairs(texts, "NAME=VALUE,VALUE...")
-    return {name: _values(text) for name, text in pairs.items()}
+    axes = {}
+    for name, text in read_options(texts, "NAME=VALUE,VALUE...").items():
+        parts = text.split(";" if ";" in text else ",")
+        axes[name] = tuple(part.strip() for part in parts if part.strip())
+    return axes
 
 
-def read_options(texts: Iterable[str]) -> dict[str, str]:
+def read_options(texts: Iterable[str], form: str = "NAME=VALUE") -> dict[str, str]:
     """Read the options that all configurations share; commas belong to the value."""
-    return _pairs(texts, "NAME=VALUE")
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equal, value = text.partition("=")
+        if not (equal and name.strip()):
+            raise InvalidArgumentError(f"got {text!r}, expected {form}")
+        if _name(name) in pairs:
+            raise InvalidArgumentError(f"{_name(name)} is given twice")
+        pairs[_name(name)] = value
+    return pairs
 
 
 def configurations(
     grid: Mapping[str, Sequence[str]], options: Mapping[str, str]
 ) -> list[dict[str, str]]:
     """Combine the values of a grid, the last axis varies first; add what all of them share."""
-    axes = {_name(name): [str(v) for v in _listed(name, grid[name])] for name in grid}
+    for name, values in grid.items():
+        if isinstance(values, str):
+            raise InvalidArgumentError(
+                f"{name}: got {values!r}, expected a list such as [{values!r}]"
+            )
+    axes = {_name(name): [str(value) for value in values] for name, values in grid.items()}
     shared = {_name(name): str(value) for name, value in options.items()}
     if not axes or not all(axes.values()):
         empty = ", ".join(name for name, values in axes.items() if not values) or "the grid"
@@ -155,31 +175,79 @@ def configurations(
     ]
 
 
-def _pairs(texts: Iterable[str], form: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, equal, value = text.partition("=")
-        if not (equal and name.strip()):
-            raise InvalidArgumentError(f"got {text!r}, expected {form}")
-        if _name(name) in pairs:
-            raise InvalidArgumentError(f"{_name(name)} is given twice")
-        pairs[_name(name)] = value
-    return pairs
-
-
-def _values(text: str) -> tuple[str, ...]:
-    separator = ";" if ";" in text else ","
-    return tuple(part.strip() for part in text.split(separator) if part.strip())
-
-
-def _listed(name: str, values: Sequence[str]) -> Sequence[str]:
-    if isinstance(values, str):
-        raise InvalidArgumentError(f"{name}: got {values!r}, expected a list such as [{values!r}]")
-    return values
-
-
 def _name(text: str) -> str:
     name = text.strip().lstrip("-").replace("-", "_")
     if name in _RESERVED:
         raise InvalidArgumentError(f"{name} is not for a grid: a sweep always records")
     return name
+
+
+def read_script(path: str | os.PathLike[str]) -> Script:
+    """Read the script of a page, refuse what is no Python."""
+    file = Path(path)
+    try:
+        found = file.stat()
+        if file.suffix != ".py" or not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
+            raise InvalidArgumentError(f"{file} is not the script of a page (plot_x.py)")
+        text = file.read_text(encoding="utf-8")
+        compile(text, file.name, "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise InvalidArgumentError(f"the page {file} cannot be read: {error}") from None
+    return Script(file.name, text)
+
+
+def check_page(script: Script, chosen: Sequence[Mapping[str, str]]) -> str:
+    """Ask a page whether it accepts every configuration, return its name."""
+    lines = [command_line(options) for options in chosen]
+    answer = _ask(script, lines)
+    name, parameters = answer["page"], answer["parameters"]
+    # What records refuse; a name is also that of a folder.
+    if not re.fullmatch(r"plot_\w{1,100}", name):
+        raise InvalidArgumentError(
+            f"{script.file_name} calls itself {name!r}. "
+            "Accepted: plot_ and at most 100 letters, digits and underscores"
+        )
+    if "record" not in parameters:
+        raise InvalidArgumentError(
+            f"{script.file_name} declares no parameter 'record': it keeps nothing to compare"
+        )
+    if unknown := sorted({name for options in chosen for name in options} - set(parameters)):
+        accepted = ", ".join(name for name in parameters if name != "record") or "no option"
+        raise InvalidArgumentError(
+            f"{script.file_name} has no option {', '.join(unknown)}. Accepted: {accepted}"
+        )
+    readings = answer["readings"]
+    if errors := dict.fromkeys(reading["error"] for reading in readings if "error" in reading):
+        raise InvalidArgumentError("; ".join(errors))
+    seen: dict[str, Sequence[str]] = {}
+    for reading, line in zip(readings, lines, strict=True):
+        other = seen.setdefault(json.dumps(reading["labels"], sort_keys=True), line)
+        if other is not line:
+            raise InvalidArgumentError(
+                f"{' '.join(other)} and {' '.join(line)} are the same configuration"
+            )
+    return str(name)
+
+
+def _ask(script: Script, lines: Sequence[Sequence[str]]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
+        folder = Path(temporary)
+        question, answer = folder / "question.json", folder / "answer.json"
+        asked = {"command_lines": lines, "answer": str(answer)}
+        question.write_text(json.dumps(asked), encoding="utf-8")
+        variables = {CHECK_VARIABLE: str(question)}
+        ended = run_script(
+            script.write(folder), [], variables, folder=folder, timeout=_CHECK_TIMEOUT_S
+        )
+        if ended.code is not None and answer.exists():
+            return dict(json.loads(answer.read_text(encoding="utf-8")))
+    if ended.code is None:
+        raise InvalidArgumentError(
+            f"{script.file_name} did not declare its parameters in {_CHECK_TIMEOUT_S} s: "
+            "a page starts with get_parsed_args"
+        )
+    raise InvalidArgumentError(
+        f"{script.file_name} does not declare its parameters with get_parsed_args ({ended})"
+    )

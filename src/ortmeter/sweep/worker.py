@@ -1,30 +1,37 @@
 """What a worker has, its machine, and what it does there: one page at a time in a process."""
 
 import hashlib
+import math
 import os
 import re
+import signal
+import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 import ortmeter
+from ortmeter.child import child_command
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.pages import machine_name
-from ortmeter.pages.records import FOLDER_VARIABLE
+from ortmeter.pages.records import FOLDER_VARIABLE, machine_name
 from ortmeter.runtime.environment import Environment, environment
-from ortmeter.sweep.script import Script, run_script
 
 #: File of the lock, one for each machine by default.
 LOCK_VARIABLE = "ORTMETER_MACHINE_LOCK"
 
+#: Bytes of output that are kept.
+MAX_OUTPUT = 16 * 1024
+
 #: Bytes of a record that goes back to the client.
 _MAX_RECORD = 2**28
 
+_JOIN_S = 5.0
 _POLL_S = 0.1
 
 
@@ -47,30 +54,36 @@ class Machine:
         return f"{self.name} ({', '.join(self.devices)}; {self.cores} cores)"
 
 
+def describe_machine() -> Machine:
+    found = _environment()
+    devices = ["cpu"]
+    if found.providers.get("cuda") == "usable":
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        count = len(found.gpus) if visible is None else len(visible.split(","))
+        devices += [f"cuda:{i}" for i in range(max(count, 1))]
+    return Machine(
+        machine_name(found), tuple(devices), found.cores, code_version(), dict(found.packages)
+    )
+
+
+@cache
+def _environment() -> Environment:
+    return environment()
+
+
 def fits(wanted: Mapping[str, float], resources: Mapping[str, float]) -> bool:
     """Return whether a worker has what a task takes."""
     return all(resources.get(name, 0) >= amount for name, amount in wanted.items())
-
-
-def describe_machine() -> Machine:
-    found = _environment()
-    return Machine(
-        name=machine_name(found),
-        devices=("cpu", *_cuda_devices(found)),
-        cores=found.cores,
-        code=code_version(),
-        packages=dict(found.packages),
-    )
 
 
 def code_version() -> str:
     """Return the version of the package and a hash of its source files, as they are now."""
     root = Path(ortmeter.__file__).parent
     digest = hashlib.sha256()
-    files = (f for f in root.rglob("*") if f.is_file() and f.suffix != ".pyc")
-    for file in sorted(files):
-        digest.update(f"{file.relative_to(root).as_posix()}\0".encode())
-        digest.update(file.read_bytes() + b"\0")
+    for file in sorted(root.rglob("*")):
+        if file.suffix != ".pyc" and file.is_file():
+            digest.update(f"{file.relative_to(root).as_posix()}\0".encode())
+            digest.update(file.read_bytes() + b"\0")
     return f"{ortmeter.__version__}+{digest.hexdigest()[:12]}"
 
 
@@ -103,7 +116,11 @@ def machine_lock(stopped: threading.Event) -> Iterator[int]:
         import fcntl
     except ImportError as error:
         raise OrtMeterError("a sweep needs a system with file locks: Linux or macOS") from error
-    descriptor = _open_lock()
+    path = os.environ.get(LOCK_VARIABLE) or Path(tempfile.gettempdir(), "ortmeter-machine.lock")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:  # it belongs to the first user who needs it
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         while True:
             try:
@@ -117,6 +134,19 @@ def machine_lock(stopped: threading.Event) -> Iterator[int]:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Script:
+    """The script of a page; it travels as text."""
+
+    file_name: str
+    text: str
+
+    def write(self, folder: Path) -> Path:
+        path = folder / self.file_name
+        path.write_text(self.text, encoding="utf-8")
+        return path
 
 
 @dataclass(frozen=True)
@@ -150,6 +180,16 @@ class Attempt:
 _stopped: dict[str, threading.Event] = {}
 
 
+def stop_jobs(sweep: str) -> None:
+    """Kill what this worker runs for a sweep, and refuse what would start."""
+    _stopped.setdefault(sweep, threading.Event()).set()
+
+
+def topic(sweep: str) -> str:
+    """Name the events that the workers send while a sweep runs."""
+    return f"ortmeter-sweep-{sweep}"
+
+
 def run_job(job: Job) -> Attempt:
     """Run a page when nothing else is timed on this machine."""
     machine = describe_machine()
@@ -163,14 +203,10 @@ def run_job(job: Job) -> Attempt:
         return _run_page(job, machine.name, lock, stopped)
 
 
-def stop_jobs(sweep: str) -> None:
-    """Kill what this worker runs for a sweep, and refuse what would start."""
-    _stopped.setdefault(sweep, threading.Event()).set()
+def _tell_started(job: Job, machine: str) -> None:
+    from distributed import get_worker
 
-
-def topic(sweep: str) -> str:
-    """Name the events that the workers send while a sweep runs."""
-    return f"ortmeter-sweep-{sweep}"
+    get_worker().log_event(topic(job.sweep), {"key": job.key, "machine": machine})
 
 
 def _run_page(job: Job, machine: str, lock: int, stopped: threading.Event) -> Attempt:
@@ -212,30 +248,107 @@ def _read_record(results: Path) -> tuple[bytes, str]:
     return files[0].read_bytes(), ""
 
 
-def _tell_started(job: Job, machine: str) -> None:
-    from distributed import get_worker
+@dataclass(frozen=True)
+class Ended:
+    """How the process of a page ended: its code, None when it was stopped, and what it wrote."""
 
-    get_worker().log_event(topic(job.sweep), {"key": job.key, "machine": machine})
+    code: int | None
+    output: str
+
+    def __str__(self) -> str:
+        if self.code is None:
+            return "stopped"
+        if self.code < 0:
+            # Signals for real time have no name.
+            names = {one.value: one.name for one in signal.Signals}
+            name = names.get(-self.code, f"signal {-self.code}")
+            memory = " (the system does this when memory runs out)" if name == "SIGKILL" else ""
+            return f"killed by {name}{memory}"
+        written = reversed(self.output.splitlines())
+        last = next((line for line in written if line.strip()), "no output")
+        return f"exit code {self.code}: {last.strip()[:300]}"
 
 
-@cache
-def _environment() -> Environment:
-    return environment()
+def run_script(
+    script: Path,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    folder: Path,
+    timeout: float | None = None,
+    stopped: threading.Event | None = None,
+    cores: frozenset[int] | None = None,
+    lock: int | None = None,
+) -> Ended:
+    """Run a script until it ends, its time is over or *stopped* is set, with all that it starts.
 
-
-def _open_lock() -> int:
-    """Open the file of the lock, which belongs to the first user who needed it."""
-    default = Path(tempfile.gettempdir(), "ortmeter-machine.lock")
-    path = os.environ.get(LOCK_VARIABLE) or default
+    It may crash, hang or be killed; *lock* is a file descriptor that it holds as long as it lives.
+    """
+    # What changes the defaults of a page stays here.
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("ORTMETER_")}
+    own_cores = ",".join(map(str, sorted(cores or ())))
+    process = subprocess.Popen(  # noqa: S603 - the page that is asked for
+        child_command("ortmeter.page_check", own_cores, script, *arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=folder,
+        env={**kept, "MPLBACKEND": "agg", **variables},
+        pass_fds=() if lock is None else (lock,),
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    tail = _Tail(process.stdout)
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    stopped = stopped or threading.Event()
     try:
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        with _guard(process.pid):
+            # Ten times a second: Popen.wait with a timeout wakes up more often.
+            while (code := process.poll()) is None and time.monotonic() < deadline:
+                if stopped.wait(_POLL_S):
+                    break
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # what the page started goes with it
+        process.wait()
+    return Ended(code, tail.read())
 
 
-def _cuda_devices(found: Environment) -> tuple[str, ...]:
-    if found.providers.get("cuda") != "usable":
-        return ()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(found.gpus) if visible is None else len(visible.split(","))
-    return tuple(f"cuda:{i}" for i in range(max(count, 1)))
+class _Tail(threading.Thread):
+    """Reads what a process writes and keeps the end of it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self._kept = b""
+        self.start()
+
+    def run(self) -> None:
+        with self._stream, suppress(ValueError, OSError):
+            while chunk := os.read(self._stream.fileno(), 2**16):
+                self._kept = (self._kept + chunk)[-MAX_OUTPUT:]
+
+    def read(self) -> str:
+        # A process that left its group may keep the stream open for ever.
+        self.join(_JOIN_S)
+        return self._kept.decode(errors="replace")
+
+
+@contextmanager
+def _guard(group: int) -> Iterator[None]:
+    """Kill a process group when this process dies, however it dies.
+
+    A shell waits for the end of a pipe, which the system closes with this process.
+    """
+    watch = subprocess.Popen(  # noqa: S603 - fixed command
+        ["/bin/sh", "-c", 'read -r _; kill -9 "-$1"', "sh", str(group)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        watch.kill()
+        watch.communicate()
