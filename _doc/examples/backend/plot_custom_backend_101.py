@@ -81,7 +81,7 @@ args = ortmeter.get_parsed_args(
     "plot_custom_backend_101",
     description="What does a torch.compile backend on ONNX Runtime bring?",
     batch=Param(
-        (1, 512), fast=(1, 4), full=(1, 32, 1024), minimum=1, help="rows of a call, several batches"
+        (1, 256), fast=(1, 4), full=(1, 32, 1024), minimum=1, help="rows of a call, several batches"
     ),
     features=Param(128, fast=16, minimum=2, help="length of a row"),
     hidden=Param(512, fast=32, minimum=1, help="length of a row inside a block"),

@@ -18,7 +18,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.feeds import feeds_of_each
 from ortmeter.runtime.iobinding import BoundSession
-from ortmeter.runtime.loading import ModelLike, is_onnx_text, load_model
+from ortmeter.runtime.loading import ModelLike, is_path, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing.comparison import Comparison
@@ -140,15 +140,11 @@ def _named(models: Any) -> dict[str, ModelLike]:
     if isinstance(models, Mapping):
         return dict(models)
     found = _several(models)
-    files = [isinstance(m, str | os.PathLike) and not is_onnx_text(m) for m in found]
-    short = [
-        Path(model).name if file else load_model(model).graph.name
-        for model, file in zip(found, files, strict=True)
-    ]
+    short = [Path(m).name if is_path(m) else load_model(m).graph.name for m in found]
     shared = Counter(short)
     names = [
-        name if shared[name] == 1 else str(model) if file else f"{name} {i}"
-        for i, (name, model, file) in enumerate(zip(short, found, files, strict=True))
+        name if shared[name] == 1 else str(model) if is_path(model) else f"{name} {i}"
+        for i, (name, model) in enumerate(zip(short, found, strict=True))
     ]
     return dict(zip(names, found, strict=True))
 
@@ -269,11 +265,9 @@ def candidate_from_files(
 def _write_recipe(
     model: ModelLike, feeds: Mapping[str, Any], options: Mapping[str, Any], folder: Path
 ) -> Recipe:
-    if isinstance(model, onnx.ModelProto | bytes) or is_onnx_text(model):
-        path = folder / "model.onnx"
+    path = Path(model).resolve() if is_path(model) else folder / "model.onnx"
+    if not is_path(model):
         path.write_bytes(load_model(model).SerializeToString())
-    else:
-        path = Path(model).resolve()
     files = {name: folder / f"feed-{i}.pb" for i, name in enumerate(feeds)}
     for name, file in files.items():
         onnx.save_tensor(onnx.numpy_helper.from_array(as_numpy(feeds[name])), str(file))

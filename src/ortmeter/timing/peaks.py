@@ -1,6 +1,10 @@
 """Measured peaks of the machine: what a kernel could reach at best."""
 
 import functools
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["Peaks", "add_shares", "measured_peaks"]
 
 _HEADER = '<ir_version: 10, opset_import: ["": 21]>'
-_GEMM_SIZES = (256, 512, 1024, 2048, 4096)
-_LONG_ENOUGH_S = 5e-3
-# Larger than the caches, and long enough on a GPU for the launch not to count.
+# A shorter work measures launches and synchronizations as well.
+_LONG_ENOUGH_S = {"cpu": 5e-3, "cuda": 20e-3}
+_GEMM_SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+# Larger than the caches; on CUDA, one copy does not last.
 _COPY_BYTES = {"cpu": 2**26, "cuda": 2**29}
+_COPIES = {"cpu": (1,), "cuda": (1, 4, 16, 64, 256)}
+_SHARE_OF_MEMORY = 0.25
 _SHARES = {
     "gflop_per_s": ("GFLOP/s", "share of peak GFLOP/s"),
     "gb_per_s": ("GB/s", "share of peak GB/s"),
@@ -104,10 +111,11 @@ def measured_peaks(
 
     Notes
     -----
-    The Gemm multiplies square matrices, one of them constant, of growing sizes until it lasts
-    a few milliseconds, in float32 without TF32. The copy changes the sign of what it
-    moves: ONNX Runtime uses every thread for that, and one for a plain copy. Data that stay in a
-    cache move faster: a share of this peak may exceed 1.
+    The Gemm multiplies square matrices, whose sizes grow until it lasts 5 ms on a CPU, 20 ms on
+    CUDA, or a quarter of the free memory is taken; float32 is without TF32. The copy changes the
+    sign of what it moves: ONNX Runtime uses every thread for that, and one for a plain copy. On
+    CUDA it is repeated until it lasts as long. Data that stay in a cache move faster: a share of
+    this peak may exceed 1.
 
     Examples
     --------
@@ -161,38 +169,83 @@ def add_shares(frame: "pd.DataFrame", peaks: Peaks) -> "pd.DataFrame":
     return frame.assign(**shares)
 
 
+# The work of a call, the bytes of its arrays, and what makes its model and its feeds.
+_Work = tuple[float, int, Callable[[], tuple[onnx.ModelProto, dict[str, np.ndarray]]]]
+
+
 @functools.cache
 def _gemm_gflop_per_s(provider: Provider, threads: int, itype: int) -> float:
-    best = 0.0
-    for size in _GEMM_SIZES:
-        flop = 2 * size**3
-        seconds = _best_seconds(*_gemm(size, itype), provider=provider, threads=threads)
-        best = max(best, flop / seconds / 1e9)
-        if seconds >= _LONG_ENOUGH_S:
-            break
-    return best
+    bytes_each = numpy_dtype(itype).itemsize
+    works: list[_Work] = [
+        (2 * n**3, 3 * n**2 * bytes_each, functools.partial(_gemm, n, itype, provider.name))
+        for n in _GEMM_SIZES
+    ]
+    return _best_throughput(works, provider, threads)
 
 
-def _gemm(size: int, itype: int) -> tuple[onnx.ModelProto, np.ndarray]:
+def _gemm(size: int, itype: int, provider: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     name = onnx.TensorProto.DataType.Name(itype).lower()
     matrix = f"{name}[{size}, {size}]"
     # The name of the node is in the message when the provider has no kernel for the type.
     model = onnx.parser.parse_model(
         f"{_HEADER} peak ({matrix} X, {matrix} W) => ({matrix} Y) {{ [{name}] Y = Gemm(X, W) }}"
     )
-    rng = np.random.default_rng(0)
-    x, w = rng.uniform(0.5, 1.5, (2, size, size)).astype(numpy_dtype(itype))
-    return freeze_inputs(model, {"W": w}), x
+    values = np.random.default_rng(0).uniform(0.5, 1.5, (2, 99991)).astype(numpy_dtype(itype))
+    x, w = (np.resize(row, (size, size)) for row in values)
+    # A CPU prepares a constant once. CUDA does not, and a model cannot hold 2 GiB.
+    return (
+        (freeze_inputs(model, {"W": w}), {"X": x})
+        if provider == "cpu"
+        else (model, {"X": x, "W": w})
+    )
 
 
 @functools.cache
 def _copy_gb_per_s(provider: Provider, threads: int) -> float:
-    array = np.ones(_COPY_BYTES[provider.name] // 4, np.float32)
-    model = onnx.parser.parse_model(f"{_HEADER} peak (float[n] X) => (float[n] Y) {{ Y = Neg(X) }}")
-    return 2 * array.nbytes / _best_seconds(model, array, provider=provider, threads=threads) / 1e9
+    moved = 2 * _COPY_BYTES[provider.name]
+    works: list[_Work] = [
+        (count * moved, moved, functools.partial(_copy, count, provider.name))
+        for count in _COPIES[provider.name]
+    ]
+    return _best_throughput(works, provider, threads)
 
 
-def _best_seconds(model: onnx.ModelProto, x: np.ndarray, **options: Any) -> float:
-    candidate = session_candidate(model, {"X": x}, **options)
+def _copy(count: int, provider: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    array = np.ones(_COPY_BYTES[provider] // 4, np.float32)
+    names = ["X", *(f"X{i}" for i in range(1, count)), "Y"]
+    nodes = " ".join(f"{after} = Neg({before})" for before, after in itertools.pairwise(names))
+    text = f"{_HEADER} peak (float[n] X) => (float[n] Y) {{ {nodes} }}"
+    return onnx.parser.parse_model(text), {"X": array}
+
+
+def _best_throughput(works: Iterable[_Work], provider: Provider, threads: int) -> float:
+    """Return the highest throughput of works that grow, until one lasts or does not fit."""
+    best = 0.0
+    for amount, bytes_needed, make in works:
+        if best and bytes_needed > _SHARE_OF_MEMORY * _free_bytes():
+            break
+        try:
+            seconds = _best_seconds(*make(), provider=provider, threads=threads)
+        except Exception:
+            # The first one fails for want of a kernel, the others when the GPU is full.
+            if not best:
+                raise
+            break
+        best = max(best, amount / seconds / 1e9)
+        if seconds >= _LONG_ENOUGH_S[provider.name]:
+            break
+    return best
+
+
+def _free_bytes() -> float:
+    """Memory of the host that is free: the arrays are made there, GPUs rarely have less."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return math.inf
+
+
+def _best_seconds(model: onnx.ModelProto, feeds: dict[str, np.ndarray], **options: Any) -> float:
+    candidate = session_candidate(model, feeds, **options)
     measured = measure({"peak": candidate}, repeat=10, warmup=2, precision=None)
     return float(measured["peak"].seconds.min())
