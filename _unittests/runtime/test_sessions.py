@@ -1,5 +1,3 @@
-import os
-
 import numpy as np
 import onnx
 import onnx.parser
@@ -7,7 +5,6 @@ import onnxruntime
 import pytest
 
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
-from ortmeter.runtime import sessions
 from ortmeter.runtime.placement import node_assignment
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session, optimized_model, session_provider
@@ -126,69 +123,20 @@ def test_missing_external_data_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(("level", "expected"), [("none", 2), ("basic", 1), ("all", 1)])
-def test_the_optimized_graph_is_the_one_of_the_level(tmp_path, level, expected):
-    got = optimized_model(TEXT, provider="cpu", optimization=level, cache=tmp_path)
+def test_the_optimized_graph_is_the_one_of_the_level(level, expected):
+    got = optimized_model(TEXT, provider="cpu", optimization=level)
     assert len(got.graph.node) == expected
 
 
-def test_the_cache_is_used_and_keyed(tmp_path, monkeypatch):
-    model = tmp_path / "model" / "m.onnx"
-    model.parent.mkdir()
-    onnx.save(onnx.parser.parse_model(TEXT), model)
-    cache = tmp_path / "cache"
-    first = optimized_model(model, provider="cpu", cache=cache)
-    assert len(list(cache.iterdir())) == 1
-    assert [file.name for file in model.parent.iterdir()] == ["m.onnx"]
-
-    for options in ({"optimization": "none"}, {"tf32": True}):
-        optimized_model(model, provider="cpu", cache=cache, **options)
-    assert len(list(cache.iterdir())) == 3
-    monkeypatch.setattr(sessions, "cpu_flags", lambda: ("avx1024",))
-    optimized_model(model, provider="cpu", cache=cache)
-    assert len(list(cache.iterdir())) == 4
-    monkeypatch.undo()
-
-    monkeypatch.setattr(sessions, "make_session", None)  # what is cached needs no session
-    assert optimized_model(model, provider="cpu", cache=cache) == first
-
-
-def test_other_external_data_is_another_model(tmp_path):
-    for value in (1, 2):
-        model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "MatMul(Z, W)"))
-        weights = np.full((9, 9), value, np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "W"))
-        path = tmp_path / "model.onnx"
-        (tmp_path / "w.bin").unlink(missing_ok=True)
-        onnx.save_model(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
-        got = optimized_model(path, provider="cpu", cache=tmp_path / "cache")
-        (tensor,) = got.graph.initializer
-        assert (onnx.numpy_helper.to_array(tensor) == value).all()
-
-
-BRANCH = """<ir_version: 10, opset_import: ["": 21]>
-g (float[n] X, bool C) => (float[n] Y) {
-  Y = If (C) <
-    then_branch = yes () => (float[n] A) { K = Exp(W)  A = Add(X, K) },
-    else_branch = no () => (float[n] B) { B = Neg(X) }
-  >
-}"""
-
-
-def test_other_external_data_of_a_body_is_another_model(tmp_path):
-    feeds = {"X": np.zeros(9, np.float32), "C": np.array(True)}
-    for value in (1, 2):
-        model = onnx.parser.parse_model(BRANCH)
-        weights = onnx.numpy_helper.from_array(np.full(9, value, np.float32), "W")
-        (body,) = (a.g for a in model.graph.node[0].attribute if a.name == "then_branch")
-        body.initializer.append(weights)
-        onnx.external_data_helper.set_external_data(body.initializer[0], "w.bin")
-        (tmp_path / "w.bin").write_bytes(weights.raw_data)
-        body.initializer[0].ClearField("raw_data")
-        path = tmp_path / "model.onnx"
-        path.write_bytes(model.SerializeToString())
-        got = optimized_model(path, provider="cpu", cache=tmp_path / "cache")
-        (result,) = make_session(got, provider="cpu").run(None, feeds)
-        np.testing.assert_allclose(result, np.exp(np.full(9, value)), rtol=1e-6)
+def test_the_optimized_graph_has_the_external_data_of_the_original(tmp_path):
+    model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "MatMul(Z, W)"))
+    weights = np.arange(81, dtype=np.float32).reshape(9, 9)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "W"))
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tensor,) = optimized_model(path, provider="cpu").graph.initializer
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), weights)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "w.bin"]
 
 
 def test_external_data_of_a_model_in_memory_is_that_of_the_current_folder(tmp_path, monkeypatch):
@@ -199,66 +147,10 @@ def test_external_data_of_a_model_in_memory_is_that_of_the_current_folder(tmp_pa
     for value in (1, 2):
         weights = np.full((9, 9), value, np.float32)
         (tmp_path / "w.bin").write_bytes(weights.tobytes())
-        got = optimized_model(model, provider="cpu", cache=tmp_path / "cache")
+        got = optimized_model(model, provider="cpu")
         feeds = {"X": np.zeros((9, 9), np.float32)}
         (result,) = make_session(got, provider="cpu").run(None, feeds)
         np.testing.assert_array_equal(result, weights)
-    assert len(list((tmp_path / "cache").iterdir())) == 2
-
-
-def test_another_build_of_onnxruntime_is_another_key(tmp_path, monkeypatch):
-    optimized_model(TEXT, provider="cpu", cache=tmp_path)
-    monkeypatch.setattr(onnxruntime, "get_build_info", lambda: "git-commit-id=123")
-    optimized_model(TEXT, provider="cpu", cache=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: b"",
-        lambda content: content[: len(content) // 2],
-        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
-        lambda content: b"\0" * len(content),
-    ],
-)
-def test_a_damaged_entry_of_the_cache_is_computed_again(tmp_path, damage):
-    first = optimized_model(TEXT, provider="cpu", cache=tmp_path)
-    (stored,) = tmp_path.iterdir()
-    content = stored.read_bytes()
-    stored.write_bytes(damage(content))
-    assert optimized_model(TEXT, provider="cpu", cache=tmp_path) == first
-    assert stored.read_bytes() == content
-
-
-@pytest.mark.parametrize("location", ["/dev/zero", "fifo", "missing.bin", "../w.bin"])
-def test_external_data_is_checked_before_it_is_read(tmp_path, location):
-    model = onnx.parser.parse_model(TEXT.replace("MatMul(Z, X)", "MatMul(Z, W)"))
-    tensor = model.graph.initializer.add(name="W", data_type=1, dims=[9, 9], data_location=1)
-    tensor.external_data.add(key="location", value=location)
-    folder = tmp_path / "model"
-    folder.mkdir()
-    os.mkfifo(folder / "fifo")
-    (tmp_path / "w.bin").write_bytes(bytes(4 * 81))
-    (folder / "m.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(ModelError, match=f"'m.onnx'.*'{location}'.*Accepted: regular files"):
-        optimized_model(folder / "m.onnx", provider="cpu", cache=tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
-
-
-def test_the_default_cache_follows_the_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "here"))
-    optimized_model(TEXT, provider="cpu")
-    assert len(list((tmp_path / "here").iterdir())) == 1
-    monkeypatch.delenv("ORTMETER_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert sessions.cache_folder() == tmp_path / "ortmeter"
-
-
-def test_a_failure_leaves_nothing_in_the_cache(tmp_path):
-    with pytest.raises(ModelError):
-        optimized_model(TEXT.replace("MatMul", "MatMull"), provider="cpu", cache=tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.cuda

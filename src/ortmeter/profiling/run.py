@@ -19,7 +19,7 @@ from ortmeter.profiling.graph import name_nodes
 from ortmeter.profiling.read import keep_runs, read_frames
 from ortmeter.profiling.record import Profile
 from ortmeter.runtime.iobinding import BoundSession
-from ortmeter.runtime.loading import ModelLike, is_onnx_text, load_model, model_files
+from ortmeter.runtime.loading import ModelLike, has_external_data, is_path, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Comparison, Measurement, speedup
@@ -290,13 +290,11 @@ def _open(
         "tf32": tf32,
         "custom_ops": tuple(custom_ops),
     }
-    path = None
-    if isinstance(model, str | os.PathLike) and not is_onnx_text(model):
-        path = Path(model)
+    path = Path(model) if is_path(model) else None
     loaded = load_model(model)
     original = name_nodes(loaded)
     # External data is beside the file: another file would not find it.
-    keeps_file = original is loaded or (path and len(model_files(path)) > 1)
+    keeps_file = original is loaded or (path and has_external_data(path))
     source = model if keeps_file else original
     with BoundSession(make_session(source, **options), feeds) as bound:
         # Names of inserted nodes may differ in another session: this one tells its own graph.

@@ -1,17 +1,16 @@
 """Read a model from a path, bytes, a ``ModelProto`` or ONNX text."""
 
 import os
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import google.protobuf.message
 import onnx
 import onnx.parser
-from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+from onnx.external_data_helper import uses_external_data
 
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.runtime.graphs import bodies
+from ortmeter.runtime.graphs import bodies, walk_nodes
 
 __all__ = ["ModelLike", "load_model"]
 
@@ -55,7 +54,7 @@ def load_model(
     """
     if isinstance(model, onnx.ModelProto):
         return model
-    if is_onnx_text(model):
+    if _is_text(model):
         return _parse_text(str(model))
     if isinstance(model, bytes):
         content, origin, folder = model, f"{len(model)} bytes", external_folder
@@ -74,8 +73,12 @@ def load_model(
     return loaded
 
 
-def is_onnx_text(model: object) -> bool:
-    """Distinguish the text of a model from the path of a file, which may have braces too."""
+def is_path(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether a model is given by its file, whose name may have braces as a text has."""
+    return isinstance(model, str | os.PathLike) and not _is_text(model)
+
+
+def _is_text(model: object) -> bool:
     return (
         isinstance(model, str)
         and {"{", "}"} <= set(model)
@@ -91,12 +94,6 @@ def _parse_text(text: str) -> onnx.ModelProto:
         raise ModelError(f"This text is not a model in ONNX syntax: {cause}") from cause
 
 
-def model_files(path: str | os.PathLike[str]) -> list[Path]:
-    """List the files of a model: its own, then those of its external data."""
-    file = Path(path)
-    return [file, *external_files(read_without_external_data(file), file)]
-
-
 def read_without_external_data(model: bytes | str | os.PathLike[str]) -> onnx.ModelProto:
     """Read a model for its graph."""
     if isinstance(model, bytes):
@@ -104,58 +101,21 @@ def read_without_external_data(model: bytes | str | os.PathLike[str]) -> onnx.Mo
     return _parse_bytes(_read_bytes(Path(model)), f"file {Path(model).name!r}")
 
 
-def external_files(model: onnx.ModelProto, file: Path) -> list[Path]:
-    """List the files of the external data of a model."""
-    external = {ExternalDataInfo(t).location for t in _tensors(model) if uses_external_data(t)}
-    return [_external_file(file, location) for location in sorted(external)]
-
-
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    yield from _tensors_of_graph(model.graph)
-    for function in model.functions:
-        yield from _tensors_of_nodes(function.node)
-
-
-def _tensors_of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _tensors_of_nodes(graph.node)
-
-
-def _tensors_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-        for _, body in bodies(node):
-            yield from _tensors_of_graph(body)
-
-
-def _external_file(model: Path, location: str) -> Path:
-    """Find a file of external data, where ONNX Runtime accepts it."""
-    file = model.parent / location
-    try:
-        problem = _problem(model, file)
-    except (OSError, RuntimeError, ValueError) as cause:  # a loop of links, a null in the name
-        problem = f"cannot be opened ({cause})"
-    if problem:
-        raise ModelError(
-            f"External data of the file {model.name!r} cannot be read: {location!r} {problem}. "
-            "Accepted: regular files in the folder of the model"
-        )
-    return file
-
-
-def _problem(model: Path, file: Path) -> str:
-    # The folder of what the model links to counts too: downloads are often kept so.
-    folders = [path.parent.resolve() for path in (model, model.resolve())]
-    if not any(file.resolve().is_relative_to(folder) for folder in folders):
-        return "leaves this folder"
-    if not file.exists():
-        return "is missing"
-    return "" if file.is_file() else "is not a regular file"
+def has_external_data(path: str | os.PathLike[str]) -> bool:
+    """Whether tensors of a model are in other files, those of bodies and functions included."""
+    model = read_without_external_data(path)
+    nodes = [*walk_nodes(model.graph.node)]
+    nodes += [node for function in model.functions for node in walk_nodes(function.node)]
+    graphs = [model.graph, *(body for node in nodes for _, body in bodies(node))]
+    attributes = [attribute for node in nodes for attribute in node.attribute]
+    sparse = [s for graph in graphs for s in graph.sparse_initializer]
+    sparse += [s for a in attributes for s in (a.sparse_tensor, *a.sparse_tensors)]
+    tensors = [
+        *(tensor for graph in graphs for tensor in graph.initializer),
+        *(tensor for a in attributes for tensor in (a.t, *a.tensors)),
+        *(tensor for s in sparse for tensor in (s.values, s.indices)),
+    ]
+    return any(map(uses_external_data, tensors))
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -1,6 +1,5 @@
 """Create inference sessions that run where they were asked to."""
 
-import hashlib
 import os
 import re
 import tempfile
@@ -12,15 +11,11 @@ import google.protobuf.message
 import onnx
 
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
-from ortmeter.files import write_atomically
 from ortmeter.optional import import_optional
-from ortmeter.runtime.environment import cpu_flags
 from ortmeter.runtime.loading import (
     ModelLike,
-    external_files,
-    is_onnx_text,
+    is_path,
     load_model,
-    model_files,
     read_without_external_data,
 )
 from ortmeter.runtime.placement import node_assignment, warn_of_cpu_nodes
@@ -168,7 +163,6 @@ def optimized_model(
     provider: str | Provider = "auto",
     optimization: str = "all",
     tf32: bool = False,
-    cache: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto:
     """Return the graph that ONNX Runtime executes after its optimizations.
 
@@ -176,11 +170,6 @@ def optimized_model(
     ----------
     model, provider, optimization, tf32
         As in :func:`make_session`.
-    cache : path, optional
-        Folder that keeps results under a key made of the model and its external data, the version
-        and build of ONNX Runtime, the level, the provider and the instruction sets of the CPU. By
-        default the environment variable ``ORTMETER_CACHE``, else the user's cache folder; never
-        the folder of the model. A result that is damaged there is computed again.
 
     Returns
     -------
@@ -201,49 +190,14 @@ def optimized_model(
     >>> [node.op_type for node in optimized_model(text, provider="cpu").graph.node]
     ['Abs']
     """
-    ort = import_optional("onnxruntime", "cpu", "gpu")
-    resolved = resolve_provider(provider)
-    build = (ort.__version__, ort.get_build_info())
-    settings = (*build, optimization, str(resolved), str(tf32), *cpu_flags())
-    folder = Path(cache) if cache is not None else cache_folder()
-    source = _source(model)
-    stored = folder / f"{_fingerprint(source, settings)}.optimized"
-    content = _read_entry(stored)
-    if content is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            fresh = Path(temporary) / "optimized.onnx"
-            make_session(
-                source,
-                provider=resolved,
-                optimization=optimization,
-                tf32=tf32,
-                optimized_path=fresh,
-            )
-            content = fresh.read_bytes()
-        write_atomically(stored, _digest(content) + content)
-    # ONNX Runtime refers to the external data of the original, where it looks for it.
-    return load_model(content, external_folder=_place(source).parent)
-
-
-def _read_entry(stored: Path) -> bytes | None:
-    """Return what a file of the cache holds after its digest, None when absent or damaged."""
-    if not stored.is_file():
-        return None
-    with stored.open("rb") as stream:
-        digest, content = stream.read(len(_digest(b""))), stream.read()
-    return content if digest == _digest(content) else None
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
-
-
-def cache_folder() -> Path:
-    """Return the folder of what is kept from a process to the next; it may not exist yet."""
-    if folder := os.environ.get("ORTMETER_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ortmeter"
+    # ONNX Runtime refers to the external data of the original, which is beside it, or in the
+    # current folder for a model in memory.
+    folder = Path(model).parent if is_path(model) else Path()
+    options: dict[str, Any] = {"provider": provider, "optimization": optimization, "tf32": tf32}
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary) / "optimized.onnx"
+        make_session(model, optimized_path=file, **options)
+        return load_model(file, external_folder=folder)
 
 
 def _session_options(threads: int, optimization: str) -> Any:
@@ -311,7 +265,7 @@ def _register(library: str | os.PathLike[str], options: Any) -> None:
 
 def _source(model: ModelLike) -> str | bytes:
     """Return what ONNX Runtime reads: a path when there is one, else bytes."""
-    if isinstance(model, str | os.PathLike) and not is_onnx_text(model):
+    if is_path(model):
         if not Path(model).is_file():
             raise ModelError(f"Model {os.fspath(model)!r} is not a file")
         return os.fspath(model)
@@ -330,21 +284,3 @@ def _reason(cause: Exception) -> str:
     """Message of ONNX Runtime without its codes and the location in its source."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(cause))
     return re.sub(r"^/\S+:\d+ .*?\) (?=[A-Z])", "", text)
-
-
-def _place(source: str | bytes) -> Path:
-    """Where a model is; ONNX Runtime takes one in memory for a file of the current folder."""
-    return Path("model.onnx") if isinstance(source, bytes) else Path(source)
-
-
-def _fingerprint(source: str | bytes, settings: tuple[str, ...]) -> str:
-    digest = hashlib.sha256("\n".join(settings).encode())
-    if isinstance(source, bytes):
-        digest.update(_digest(source))
-        files = external_files(load_model(source), _place(source))
-    else:
-        files = model_files(source)
-    for path in files:
-        with path.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()

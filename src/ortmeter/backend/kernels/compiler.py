@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from ortmeter.backend.errors import KernelError
 from ortmeter.runtime.environment import cpu_flags
-from ortmeter.runtime.sessions import cache_folder
 
 _NAMES = ("g++", "c++", "clang++")
 _TIMEOUT_S = 300
@@ -112,7 +113,8 @@ def keep(what: Sequence[str], suffix: str, build: Callable[[Path], None]) -> Pat
 
 def kernel_folder() -> Path:
     """Return the folder of the compiled kernels, which nobody else may write into."""
-    folder = cache_folder() / "kernels"
+    cache = os.environ.get("ORTMETER_CACHE") or platformdirs.user_cache_path("ortmeter")
+    folder = Path(cache, "kernels")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
