@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.discrepancy.summation import BLOCK, SUMMATIONS, exact_sum
+from ortmeter.discrepancy.summation import BLOCK, SUMMATIONS, check_terms, exact_sum
 from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, short_name, unit_roundoff
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
@@ -57,8 +57,7 @@ def matmul_error_bound(
     ------
     InvalidArgumentError
         The operands have different types, values that are not finite, or shapes that cannot be
-        multiplied; a type is not a real floating-point type; the accumulator is less precise than
-        the operands.
+        multiplied; a type is not a real floating-point one; the accumulator is less precise.
 
     Notes
     -----
@@ -97,44 +96,31 @@ def matmul_error_bound(
     (2, 3) 9.0000
     """
     a, b = as_numpy(a), as_numpy(b)
-    _check_operands(a, b, accumulate)
-    depth = a.shape[-1]
-    converted = tf32 and short_name(a.dtype) == "f32"
-    tensor_cores = converted or unit_roundoff(a.dtype) > unit_roundoff("float32")
-
-    u_in = 2 * _TF32_ROUNDOFF if converted else 0.0
-    u_acc, u_out = unit_roundoff(accumulate), unit_roundoff(dtype)
-    tiny_acc, tiny_out = (
-        float(float_info(kind).smallest_subnormal) for kind in (accumulate, dtype)
-    )
-    growth = depth * u_acc
-    if tensor_cores:  # the cap avoids an overflow, long after the bound stopped being useful
-        growth = math.expm1(min(depth * math.log1p(2 * u_acc), 100.0))
-    factor = u_in * (2 + u_in) + (1 + u_in) ** 2 * growth
-
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    error = factor * (np.abs(a) @ np.abs(b)) + depth * tiny_acc
-    error += u_out * (np.abs(a @ b) + error) + tiny_out / 2
-    return np.asarray(error)
-
-
-def _check_operands(a: np.ndarray, b: np.ndarray, accumulate: DTypeLike) -> None:
     if a.dtype != b.dtype:
         raise InvalidArgumentError(
             f"The operands have types {a.dtype} and {b.dtype}: one type is expected"
         )
     _check_accumulator(a.dtype, accumulate)
+    _check_finite(a, b)
+    converted = tf32 and short_name(a.dtype) == "f32"
+    tensor_cores = converted or unit_roundoff(a.dtype) > unit_roundoff("float32")
+    a, b = a.astype(np.float64), b.astype(np.float64)
     try:
-        np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        compatible = a.shape[-1] == b.shape[max(b.ndim - 2, 0)]
-    except (ValueError, IndexError):
-        compatible = False
-    if not compatible:
+        magnitude, product = np.matmul(np.abs(a), np.abs(b)), np.abs(np.matmul(a, b))
+    except ValueError as cause:
         raise InvalidArgumentError(
             f"Shapes {a.shape} and {b.shape} cannot be multiplied. Accepted: (..., M, K) and "
             "(..., K, N)"
-        )
-    _check_finite(a, b)
+        ) from cause
+
+    depth = a.shape[-1]
+    u_in = 2 * _TF32_ROUNDOFF if converted else 0.0
+    u_acc, u_out = unit_roundoff(accumulate), unit_roundoff(dtype)
+    growth = _roundings(depth, 2 * u_acc) if tensor_cores else depth * u_acc
+    factor = u_in * (2 + u_in) + (1 + u_in) ** 2 * growth
+    error = factor * magnitude + depth * _tiny(accumulate)
+    error += u_out * (product + error) + _tiny(dtype) / 2
+    return np.asarray(error)
 
 
 def sum_error_bound(
@@ -143,7 +129,6 @@ def sum_error_bound(
     dtype: DTypeLike,
     accumulate: DTypeLike = "float32",
     summation: str = "any",
-    block: int = BLOCK,
 ) -> np.ndarray:
     r"""Bound the error of a sum over the last axis.
 
@@ -159,8 +144,6 @@ def sum_error_bound(
         *any* holds for every order of the additions, parallel ones included. The others are those
         of :func:`~ortmeter.discrepancy.summation.simulated_sum`, *exact* is rounded to the
         accumulator.
-    block : int
-        Number of partial sums of *blocked*.
 
     Returns
     -------
@@ -182,8 +165,8 @@ def sum_error_bound(
 
     * *any*, *naive*: :math:`(n - 1) u`, without term of the second order [2]_;
     * *pairwise*, *blocked*: :math:`(1 + u)^h - 1`, where *h* is the largest number of additions
-      that a term goes through, :math:`\lceil \log_2 n \rceil` or
-      :math:`\lceil n / block \rceil - 1 + \lceil \log_2 block \rceil`;
+      that a term goes through, :math:`\lceil \log_2 n \rceil` or, with *b* partial sums,
+      :math:`\lceil n / b \rceil - 1 + \lceil \log_2 b \rceil`;
     * *kahan*: :math:`3u + n u^2` to first order in each term. The classical
       :math:`2u + O(n u^2)` [3]_ hides a constant and bounds the sum with its last correction,
       which the algorithm does not add. Nothing is guaranteed once :math:`n u^2` reaches 1;
@@ -212,19 +195,14 @@ def sum_error_bound(
     """
     values = _check_values(values, accumulate)
     total = exact_sum(values)
-    error = _error_of_sum(values, total, accumulate, summation, block)
+    error = _error_of_sum(values, total, accumulate, summation)
     return _round_result(total, error, dtype, accumulate)
 
 
 def mean_error_bound(
-    values: Any,
-    *,
-    dtype: DTypeLike,
-    accumulate: DTypeLike = "float32",
-    summation: str = "any",
-    block: int = BLOCK,
+    values: Any, *, dtype: DTypeLike, accumulate: DTypeLike = "float32"
 ) -> np.ndarray:
-    """Bound the error of a mean over the last axis: that of the sum, and a division.
+    """Bound the error of a mean over the last axis: that of the sum in any order, and a division.
 
     Parameters
     ----------
@@ -234,10 +212,6 @@ def mean_error_bound(
         Type of the result.
     accumulate : dtype
         Type of the accumulator, in which the division takes place as well.
-    summation : {"any", "naive", "blocked", "pairwise", "kahan", "exact"}
-        See :func:`sum_error_bound`.
-    block : int
-        Number of partial sums of *blocked*.
 
     Returns
     -------
@@ -261,9 +235,7 @@ def mean_error_bound(
     7.0000
     """
     values = _check_values(values, accumulate, least=1)
-    total = exact_sum(values)
-    error = _error_of_sum(values, total, accumulate, summation, block)
-    mean, error = _divide(total, error, values.shape[-1], accumulate)
+    mean, error = _mean(values, accumulate)
     return _round_result(mean, error, dtype, accumulate)
 
 
@@ -335,48 +307,30 @@ def layer_norm_error_bound(
     if epsilon < 0:
         raise InvalidArgumentError(f"epsilon={epsilon!r}. Accepted: zero or more")
     values = _check_values(values, accumulate, least=1)
-    x = values.astype(np.float64)
+    x, n = values.astype(np.float64), values.shape[-1]
     scale, bias = (as_numpy(operand).astype(np.float64) for operand in (scale, bias))
     _check_finite(scale, bias)
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    total = x.sum(-1)
-    error = _error_of_sum(values, total, accumulate, "any", BLOCK)
-    _, error = _divide(total, error, x.shape[-1], accumulate)
-    error = error[..., None]
-    sigma, loss = _deviation(x, mean, variance, error, epsilon=epsilon, accumulate=accumulate)
+    mean, moved = (array[..., None] for array in _mean(values, accumulate))  # the mean, its error
+    u, tiny = unit_roundoff(accumulate), _tiny(accumulate)
 
-    u = unit_roundoff(accumulate)
-    centered = np.abs(x - mean)
+    growth = (n - 1) * u
+    growth += _roundings(6, u) * (1 + growth)
+    of_square = moved * (2 * np.abs(mean) + moved)
+    squares = np.square(x).mean(-1, keepdims=True) + np.square(mean) + of_square
+    variance = x.var(-1, keepdims=True) + epsilon
+    error = growth * squares + of_square + 2 * tiny
+    error += 2 * u * (variance + error) + tiny
     with np.errstate(divide="ignore", invalid="ignore"):
-        spread = error * (1 + loss) + loss * centered
-        spread += _roundings(8, u) * (1 + loss) * (np.abs(x) + np.abs(mean) + error)
+        relative = np.where(error < variance, error / variance, 1.0)
+        sigma = np.sqrt(variance)
+        loss = np.expm1(-0.5 * np.log1p(-relative))  # the relative error of its inverse
+
+        spread = moved * (1 + loss) + loss * np.abs(x - mean)
+        spread += _roundings(8, u) * (1 + loss) * (np.abs(x) + np.abs(mean) + moved)
         spread = np.abs(scale) * np.where(np.isfinite(loss), spread / sigma, np.inf)
         spread += _roundings(8, u) * np.abs(bias)
         expected = np.where(sigma > 0, (x - mean) / sigma, 0) * scale + bias
     return _round_result(expected, spread, dtype, accumulate)
-
-
-def _deviation(
-    x: np.ndarray,
-    mean: np.ndarray,
-    variance: np.ndarray,
-    error_of_mean: np.ndarray,
-    *,
-    epsilon: float,
-    accumulate: DTypeLike,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the standard deviation, and the relative error of its inverse due to the variance."""
-    u, tiny = unit_roundoff(accumulate), float(float_info(accumulate).smallest_subnormal)
-    squares = np.square(x).mean(-1, keepdims=True)
-    growth = (x.shape[-1] - 1) * u
-    growth += _roundings(6, u) * (1 + growth)
-    excess = error_of_mean * (2 * np.abs(mean) + error_of_mean)  # of the square of the mean
-    error = growth * (squares + np.square(mean) + excess) + excess + 2 * tiny
-    total = variance + epsilon
-    error += 2 * u * (total + error) + tiny
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(error < total, error / total, 1.0)
-        return np.sqrt(total), np.expm1(-0.5 * np.log1p(-relative))
 
 
 def _check_accumulator(dtype: np.dtype[Any], accumulate: DTypeLike) -> None:
@@ -399,43 +353,38 @@ def _check_finite(*operands: np.ndarray) -> None:
 
 def _check_values(values: Any, accumulate: DTypeLike, *, least: int = 0) -> np.ndarray:
     """Read values whose last axis is reduced, *least* of them at least."""
-    array = as_numpy(values)
+    array = check_terms(values)
     _check_accumulator(array.dtype, accumulate)
-    if array.ndim == 0 or array.shape[-1] < least:
+    if array.shape[-1] < least:
         raise InvalidArgumentError(
             f"Values of shape {array.shape} cannot be reduced. Accepted: (..., n), n >= {least}"
         )
-    _check_finite(array)
     return array
 
 
 def _error_of_sum(
-    values: np.ndarray, total: np.ndarray, accumulate: DTypeLike, summation: str, block: int
+    values: np.ndarray, total: np.ndarray, accumulate: DTypeLike, summation: str
 ) -> np.ndarray:
     """Bound the error of a sum in its accumulator."""
     u = unit_roundoff(accumulate)
     if summation == "exact":
         return np.asarray(u * np.abs(total))
     magnitude = np.abs(values.astype(np.float64)).sum(-1)
-    growth = _growth(values.shape[-1], u, summation, block)
-    # The growth may be infinite: zeros keep an exact sum.
-    error = np.zeros(magnitude.shape)
-    np.multiply(growth, magnitude, out=error, where=magnitude > 0)
-    return error
+    with np.errstate(invalid="ignore"):  # the growth may be infinite: zeros keep an exact sum
+        return np.where(magnitude > 0, _growth(values.shape[-1], u, summation) * magnitude, 0.0)
 
 
-def _growth(n: int, u: float, summation: str, block: int) -> float:
+def _growth(n: int, u: float, summation: str) -> float:
     """Return the error of a sum divided by the sum of the absolute values of its terms."""
-    if summation not in {"any", *SUMMATIONS} or block < 1:
+    if summation not in {"any", *SUMMATIONS}:
         raise InvalidArgumentError(
-            f"summation={summation!r}, block={block!r}. Accepted: "
-            f"{', '.join(map(repr, ('any', *SUMMATIONS)))}, a block of 1 or more"
+            f"summation={summation!r}. Accepted: {', '.join(map(repr, ('any', *SUMMATIONS)))}"
         )
     if n < 2:  # noqa: PLR2004 - one term is its own sum
         return 0.0
     if summation == "kahan":
         return _growth_of_kahan(n, u)
-    threads = {"pairwise": n, "blocked": min(block, n)}.get(summation, 1)
+    threads = {"pairwise": n, "blocked": min(BLOCK, n)}.get(summation, 1)
     height = math.ceil(n / threads) - 1 + math.ceil(math.log2(threads))
     return min((n - 1) * u, _roundings(height, u))
 
@@ -458,13 +407,13 @@ def _growth_of_kahan(n: int, u: float) -> float:
     return (of_terms + of_sums * largest + u) / (1 - u)
 
 
-def _divide(
-    total: np.ndarray, error: np.ndarray, n: int, accumulate: DTypeLike
-) -> tuple[np.ndarray, np.ndarray]:
+def _mean(values: np.ndarray, accumulate: DTypeLike) -> tuple[np.ndarray, np.ndarray]:
     """Return a mean, and the bound of its error in the accumulator."""
+    total, n = exact_sum(values), values.shape[-1]
     rounding = _roundings(3, unit_roundoff(accumulate))
-    mean, tiny = total / n, float(float_info(accumulate).smallest_subnormal)
-    return mean, rounding * np.abs(mean) + (1 + rounding) * error / n + tiny
+    error = _error_of_sum(values, total, accumulate, "any")
+    error = rounding * np.abs(total / n) + (1 + rounding) * error / n
+    return total / n, error + _tiny(accumulate)
 
 
 def _round_result(
@@ -473,8 +422,12 @@ def _round_result(
     """Add the last rounding, from the accumulator to the type of the result."""
     if short_name(dtype) == short_name(accumulate):
         return np.asarray(error)
-    tiny = float(float_info(dtype).smallest_subnormal)
-    return np.asarray(error + unit_roundoff(dtype) * (np.abs(expected) + error) + tiny / 2)
+    rounding = unit_roundoff(dtype) * (np.abs(expected) + error)
+    return np.asarray(error + rounding + _tiny(dtype) / 2)
+
+
+def _tiny(dtype: DTypeLike) -> float:
+    return float(float_info(dtype).smallest_subnormal)
 
 
 def _roundings(count: int, u: float) -> float:

@@ -10,13 +10,15 @@ from ortmeter.dtypes import float_info
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
 
-__all__ = ["BLOCK", "SUMMATIONS", "exact_sum", "orders", "simulated_sum"]
+__all__ = ["SUMMATIONS", "exact_sum", "orders", "simulated_sum"]
 
-#: Partial sums of a blocked summation, as many as the threads of a usual block of a GPU.
-BLOCK = 256
+BLOCK = 256  # partial sums of a blocked summation: the threads of a usual block of a GPU
+
+#: Names of the summations, from the least to the most accurate.
+SUMMATIONS = ("naive", "blocked", "pairwise", "kahan", "exact")
 
 
-def simulated_sum(values: Any, summation: str, *, block: int = BLOCK) -> np.ndarray:
+def simulated_sum(values: Any, summation: str) -> np.ndarray:
     """Sum the last axis as an algorithm does it, every operation rounded to the type of the values.
 
     Parameters
@@ -24,13 +26,11 @@ def simulated_sum(values: Any, summation: str, *, block: int = BLOCK) -> np.ndar
     values : array of shape (..., n)
         Terms, finite numbers of a floating-point type.
     summation : {"naive", "blocked", "pairwise", "kahan", "exact"}
-        *naive* adds the terms one after the other. *blocked* is what a block of a GPU does: thread
-        *t* adds the terms *t*, *t* + *block*, ... one after the other, then a tree adds the partial
-        sums. *pairwise* adds the terms two by two, then these sums two by two [1]_. *kahan* adds
-        the rounding error of each addition to the next term [2]_. *exact* rounds the exact sum:
-        :func:`exact_sum`, then a rounding to the type.
-    block : int
-        Number of partial sums of *blocked*.
+        *naive* adds the terms one after the other. *blocked* is what a block of 256 threads of a
+        GPU does: thread *t* adds the terms *t*, *t* + 256, ... one after the other, then a tree
+        adds the partial sums. *pairwise* adds the terms two by two, then these sums two by two
+        [1]_. *kahan* adds the rounding error of each addition to the next term [2]_. *exact* rounds
+        the exact sum: :func:`exact_sum`, then a rounding to the type.
 
     Returns
     -------
@@ -41,8 +41,7 @@ def simulated_sum(values: Any, summation: str, *, block: int = BLOCK) -> np.ndar
     Raises
     ------
     InvalidArgumentError
-        Another summation, a block smaller than 1, values that are not finite numbers of a
-        floating-point type.
+        Another summation, values that are not finite numbers of a floating-point type.
 
     References
     ----------
@@ -60,9 +59,7 @@ def simulated_sum(values: Any, summation: str, *, block: int = BLOCK) -> np.ndar
         raise InvalidArgumentError(
             f"summation={summation!r}. Accepted: {', '.join(map(repr, SUMMATIONS))}"
         )
-    if block < 1:
-        raise InvalidArgumentError(f"block={block!r}. Accepted: 1 or more")
-    values = _check_terms(values)
+    values = check_terms(values)
     if summation == "exact":
         with np.errstate(over="ignore"):
             return exact_sum(values).astype(values.dtype)
@@ -70,13 +67,8 @@ def simulated_sum(values: Any, summation: str, *, block: int = BLOCK) -> np.ndar
     if len(terms) == 0:
         return np.zeros(terms.shape[1:], terms.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
-        if summation == "blocked":
-            return _blocked(terms, block)
-        return {"naive": _naive, "pairwise": _pairwise, "kahan": _kahan}[summation](terms)
-
-
-#: Names of the summations, from the least to the most accurate.
-SUMMATIONS = ("naive", "blocked", "pairwise", "kahan", "exact")
+        sums = {"naive": _naive, "blocked": _blocked, "pairwise": _pairwise, "kahan": _kahan}
+        return sums[summation](terms)
 
 
 def _naive(terms: np.ndarray) -> np.ndarray:
@@ -84,8 +76,8 @@ def _naive(terms: np.ndarray) -> np.ndarray:
     return np.asarray(np.add.accumulate(terms, axis=0)[-1])
 
 
-def _blocked(terms: np.ndarray, block: int) -> np.ndarray:
-    threads = min(block, len(terms))
+def _blocked(terms: np.ndarray) -> np.ndarray:
+    threads = min(BLOCK, len(terms))
     missing = -len(terms) % threads
     # Adding zero changes nothing: the last round of additions may be incomplete.
     padding = np.zeros((missing, *terms.shape[1:]), terms.dtype)
@@ -133,7 +125,7 @@ def exact_sum(values: Any) -> np.ndarray:
     >>> float(exact_sum([1e16, 1.0, -1e16])), float(np.sum([1e16, 1.0, -1e16]))
     (1.0, 0.0)
     """
-    values = _check_terms(values).astype(np.float64)
+    values = check_terms(values).astype(np.float64)
     rows = values.reshape(math.prod(values.shape[:-1]), values.shape[-1]).tolist()
     try:
         sums = [math.fsum(row) for row in rows]
@@ -172,7 +164,7 @@ def orders(values: Any, count: int, rng: np.random.Generator) -> np.ndarray:
     >>> values[orders(values, 2, np.random.default_rng(0))].tolist()
     [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]
     """
-    values = _check_terms(values)
+    values = check_terms(values)
     if values.ndim != 1 or count < 1:
         raise InvalidArgumentError(
             f"{count} orders of values of shape {values.shape}. Accepted: 1 or more, of a vector"
@@ -184,11 +176,12 @@ def orders(values: Any, count: int, rng: np.random.Generator) -> np.ndarray:
     return np.stack(list(itertools.islice(chosen, count)))
 
 
-def _check_terms(values: Any) -> np.ndarray:
+def check_terms(values: Any) -> np.ndarray:
+    """Read finite terms, with an axis to sum."""
     array = np.asarray(values, np.float64) if isinstance(values, list) else as_numpy(values)
     float_info(array.dtype)  # refuses what is not a floating-point type
     if array.ndim == 0:
-        raise InvalidArgumentError("A number has no axis to sum. Accepted: shape (..., n)")
+        raise InvalidArgumentError(f"{array} has no axis to sum. Accepted: shape (..., n)")
     if not np.isfinite(array.astype(np.float64)).all():
         raise InvalidArgumentError("The values hold NaN or infinities: finite ones are expected")
     return array
