@@ -5,7 +5,14 @@ import pandas as pd
 import pytest
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting import comparison_plot, draw_model, node_plot, operator_plot, profile_notes
+from ortmeter.plotting import (
+    axes,
+    comparison_plot,
+    draw_model,
+    node_plot,
+    operator_plot,
+    profile_notes,
+)
 from ortmeter.profiling import merge_profiles, profile
 from ortmeter.runtime.models import sample_cnn
 
@@ -81,11 +88,13 @@ def test_whiskers_are_at_the_quartiles():
     assert [exp[:, 0].tolist(), abs_[:, 0].tolist()] == [[800.0, 950.0], [90.0, 99.0]]
 
 
-def test_the_limit_of_the_group_is_a_choice():
-    assert rows(operator_plot(Ran(), title="t", minimum=0.2)) == ["Exp (2)", "other (3)"]
-    assert len(rows(operator_plot(Ran(), title="t", minimum=0))) == 4
-    # a group of one would hide a name for nothing
-    assert rows(operator_plot(Ran(), title="t", minimum=0.0025))[-1] == "Not (0.5)"
+def test_a_group_of_one_would_hide_a_name_for_nothing():
+    class Wide(Ran):
+        def by_operator(self):
+            medians = [900.0, 95.0, 30.0, 2.0]
+            return super().by_operator().assign(median=medians, q1=medians, q3=medians)
+
+    assert rows(operator_plot(Wide(), title="t"))[-1] == "Not (0.5)"
 
 
 def test_nodes_are_plotted_and_may_be_filtered():
@@ -115,13 +124,6 @@ def test_a_profile_without_run_cannot_be_plotted():
 
     with pytest.raises(InvalidArgumentError, match="No node ran"):
         operator_plot(Empty(), title="t")
-
-
-def test_a_plot_goes_where_it_is_asked():
-    _, axes = plt.subplots(1, 2)
-    assert operator_plot(Ran(), title="t", ax=axes[0]) is axes[0]
-    assert node_plot(Ran(), title="t", ax=axes[1]) is axes[1]
-    assert len(plt.get_fignums()) == 1
 
 
 MERGED = pd.DataFrame(
@@ -187,13 +189,14 @@ def recorded():
     ]
 
 
-def test_a_real_profile_is_plotted(recorded):
+def test_a_real_profile_is_plotted(recorded, monkeypatch):
     before, after = recorded
     operators = after.by_operator()
-    ax = operator_plot(after, title="t", minimum=0)
+    monkeypatch.setattr(axes, "_SMALL", 0)
+    ax = operator_plot(after, title="t")
     assert lengths(ax)[0] == pytest.approx(operators["median"].max())
-    assert len(rows(node_plot(before, title="t", minimum=0))) == 14
-    assert len(rows(comparison_plot(merge_profiles(before, after), title="t", minimum=0))) > 14
+    assert len(rows(node_plot(before, title="t"))) == 14
+    assert len(rows(comparison_plot(merge_profiles(before, after), title="t"))) > 14
 
 
 def test_every_node_of_a_real_profile_has_a_note(recorded):

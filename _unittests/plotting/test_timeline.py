@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting import timeline_figure, timeline_plot
+from ortmeter.plotting import timeline_figure
+from ortmeter.plotting.timeline import plot_run, read_run
 from ortmeter.profiling import profile
 from ortmeter.runtime.models import sample_cnn
 
@@ -47,6 +47,10 @@ def close_figures():
     plt.close("all")
 
 
+def plot(ran):
+    return plot_run(read_run(ran), "one run")
+
+
 def bars(ax):
     return {
         container.get_label(): [
@@ -58,7 +62,7 @@ def bars(ax):
 
 
 def test_each_kernel_is_where_it_ran():
-    ax = timeline_plot(Ran(), title="one run")
+    ax = plot(Ran())
     assert bars(ax) == {
         "Conv": [(0.01, 0.3, 0), (0.54, 0.05, 2)],
         "Add": [(0.32, 0.2, 1)],
@@ -67,13 +71,6 @@ def test_each_kernel_is_where_it_ran():
     # the steady run of median duration
     assert ax.get_xlabel() == "time since the start of run 1 (ms)"
     assert ax.get_xlim() == (0, 0.65)
-
-
-def test_another_run_may_be_asked():
-    ax = timeline_plot(Ran(), title="one run", iteration=0)
-    assert ax.get_xlabel() == "time since the start of run 0 (ms)"
-    with pytest.raises(InvalidArgumentError, match=r"iteration=7 is not.*4 complete runs"):
-        timeline_plot(Ran(), title="one run", iteration=7)
 
 
 def test_many_nodes_have_a_row_per_operator():
@@ -87,7 +84,7 @@ def test_many_nodes_have_a_row_per_operator():
             "self_duration": [100 if i % 9 < 3 else 1 for i in range(60)],
         }
     )
-    ax = timeline_plot(Ran(events), title="one run")
+    ax = plot(Ran(events))
     assert [label.get_text() for label in ax.get_yticklabels()] == [f"Op{i}" for i in range(9)]
     assert sum(len(container) for container in ax.containers) == 60
     # six operators have a colour, the others share one
@@ -98,7 +95,7 @@ def test_many_nodes_have_a_row_per_operator():
 def test_nodes_with_the_same_start_of_name_have_their_own_row():
     kernels = Ran().events
     long = "a_name_that_is_much_longer_than_what_fits_beside_a_bar_"
-    ax = timeline_plot(Ran(kernels.assign(name=long + kernels["name"])), title="one run")
+    ax = plot(Ran(kernels.assign(name=long + kernels["name"])))
     assert len(ax.get_yticklabels()) == 3
 
 
@@ -107,7 +104,7 @@ def test_a_figure_holds_the_bars_of_the_plot():
     assert {
         trace["name"]: list(zip(trace["base"], trace["x"], trace["y"], strict=True))
         for trace in figure["data"]
-    } == bars(timeline_plot(Ran(), title="one run"))
+    } == bars(plot(Ran()))
     layout = figure["layout"]
     assert layout["title"]["text"] == "&lt;i&gt;one&lt;/i&gt; run"
     assert layout["title"]["subtitle"]["text"] == "a &amp; b"

@@ -6,7 +6,7 @@ from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.interactive import InteractiveFigure
 from ortmeter.plotting.latency import candidates_figure, latency_plot, speedup_plot
 from ortmeter.plotting.profile import comparison_plot, node_plot, operator_plot, profile_notes
-from ortmeter.plotting.timeline import timeline_figure, timeline_plot
+from ortmeter.plotting.timeline import timeline_figure
 
 __all__ = [
     "Drawing",
@@ -23,5 +23,4 @@ __all__ = [
     "speedup_plot",
     "spread_plot",
     "timeline_figure",
-    "timeline_plot",
 ]

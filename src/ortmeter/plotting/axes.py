@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from ortmeter.timing.claims import Claim
+
 # Okabe and Ito's colours, told apart by colour-blind readers, without the two palest.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -19,6 +21,7 @@ _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 GREY = "#767676"
 OTHER = "other"
 US_PER_MS = 1e3
+_SMALL = 0.01  # share of a total
 _SHORT_NAME = 18  # letters: three of them fit side by side
 
 
@@ -49,17 +52,30 @@ def series_style(rank: int) -> dict[str, Any]:
     }
 
 
-def add_legend(ax: "Axes", names: list[str], *, own_figure: bool) -> None:
-    """Put the legend outside the axes: below in our own figure, beside in someone else's."""
-    labels = [wrap(name, 34) for name in names]
-    options: dict[str, Any] = {"frameon": False, "labelcolor": GREY}
+def add_legend(ax: "Axes", names: list[str]) -> None:
+    """Put the legend below the axes, which it does not cover."""
     handles: list[Any] = list(ax.containers)
-    if own_figure:
-        columns = 2 if max(map(len, names)) > _SHORT_NAME else 3
-        options |= {"loc": "outside lower center", "ncols": columns}
-        ax.figure.legend(handles, labels, **options)
-    else:
-        ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1), **options)
+    ax.figure.legend(
+        handles,
+        [wrap(name, 34) for name in names],
+        loc="outside lower center",
+        ncols=2 if max(map(len, names)) > _SHORT_NAME else 3,
+        frameon=False,
+        labelcolor=GREY,
+    )
+
+
+def mark_one(ax: "Axes", effect: float, *, vertical: bool = False) -> None:
+    """Mark a ratio of 1, and around it the band of what is not worth a claim."""
+    band, line = (ax.axvspan, ax.axvline) if vertical else (ax.axhspan, ax.axhline)
+    band(1 / (1 + effect), 1 + effect, color=GREY, alpha=0.2, linewidth=0)
+    line(1, color=GREY, linewidth=1)
+
+
+def whiskers(claim: "Claim") -> tuple[float, float]:
+    """Distances from a ratio to the ends of its interval, zero when there is none."""
+    ratio = claim.ratio or 1.0
+    return ratio - (claim.low or ratio), (claim.high or ratio) - ratio
 
 
 def add_titles(ax: "Axes", title: str, caption: str) -> None:
@@ -107,8 +123,8 @@ def finish_rows(ax: "Axes", labels: list[str], title: str, caption: str) -> "Axe
     return ax
 
 
-def group_small(frame: "pd.DataFrame", columns: list[str], minimum: float) -> "pd.DataFrame":
-    """Sort by the sum of the columns; rows below a share of the total become one, the last.
+def group_small(frame: "pd.DataFrame", columns: list[str]) -> "pd.DataFrame":
+    """Sort by the sum of the columns; rows below 1 % of the total become one, the last.
 
     The index is the label of the row. A single small row keeps its name.
     """
@@ -116,7 +132,7 @@ def group_small(frame: "pd.DataFrame", columns: list[str], minimum: float) -> "p
 
     totals = frame[columns].sum(axis=1).to_numpy()
     order = np.argsort(-totals, kind="stable")
-    small = totals[order] < minimum * totals.sum()
+    small = totals[order] < _SMALL * totals.sum()
     if np.count_nonzero(small) < 2:  # noqa: PLR2004 - a group
         return frame.iloc[order]
     other = frame.iloc[order[small]][columns].sum(min_count=1)

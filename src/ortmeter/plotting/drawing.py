@@ -1,39 +1,19 @@
-"""A drawing of a graph: laid out, shown by a page or a notebook, saved to a file.
-
-Its PNG is drawn by matplotlib, which brings its own font: Graphviz writes squares for letters on a
-machine that has none.
-"""
+"""A drawing of a graph: laid out, shown by a page or a notebook, saved to a file."""
 
 import dataclasses
 import html
 import importlib.resources
-import io
 import os
 import re
-import warnings
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.files import write_atomically
 from ortmeter.optional import import_optional
 
-if TYPE_CHECKING:
-    from matplotlib import path as mpath
-    from matplotlib.axes import Axes
-    from numpy.typing import NDArray
-
-MAX_PIXELS = 8000
 _KEPT_ON_TEXT = {"x", "y", "text-anchor", "font-size", "font-weight"}
-_SVG = "{http://www.w3.org/2000/svg}"
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-# DejaVu Sans, the font of matplotlib, is wider than the fonts that the layout reckons with.
-_TEXT_SCALE = 0.88
-_ANCHORS = {"start": 0.0, "middle": 0.5, "end": 1.0}
 
 # Colours are those of the page; grey lines and the tooltip are readable on any of them.
 _FRAME = """<div class="ortmeter-drawing" style="position:relative;margin:1em 0">
@@ -110,68 +90,14 @@ class Drawing:
             script=script.read_text(encoding="utf-8"),
         )
 
-    def plot(self, ax: "Axes | None" = None, *, color: str = "black") -> "Axes":
-        """Draw with matplotlib, for instance for the thumbnail of a page.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Where to draw, a new figure by default.
-        color : str
-            Colour of the texts and of the lines.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            The axes, in points of the drawing.
-        """
-        if ax is None:
-            from matplotlib import pyplot as plt
-
-            _, ax = plt.subplots(layout="constrained")
-        _draw_svg(self.svg, ax, color)
-        return ax
-
-    def png(self, *, dpi: float = 144) -> bytes:
-        """Draw on white, as a PNG image.
-
-        Parameters
-        ----------
-        dpi : float
-            Pixels per inch (72 points), lowered for a graph so large that a side of the image would
-            exceed 8000 pixels.
-
-        Returns
-        -------
-        bytes
-            The content of a PNG file.
-
-        Raises
-        ------
-        InvalidArgumentError
-            *dpi* is not positive.
-        """
-        from matplotlib.figure import Figure
-
-        if not dpi > 0:
-            raise InvalidArgumentError(f"dpi is a positive number, it cannot be {dpi!r}")
-        width, height = _svg_size(self.svg)
-        figure = Figure(figsize=(width / 72, height / 72), facecolor="white")
-        self.plot(figure.add_axes((0, 0, 1, 1)))
-        buffer = io.BytesIO()
-        dpi = min(dpi, MAX_PIXELS * 72 / max(width, height))
-        figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
-        return buffer.getvalue()
-
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a file: the suffix chooses the format.
 
         Parameters
         ----------
         path : path
-            File to write: ``.svg`` and ``.png`` are on white, ``.html`` is a page that can be
-            zoomed, ``.dot`` is the graph without its layout. An existing file is replaced once the
-            new one is complete.
+            File to write: ``.svg`` is on white, ``.html`` is a page that can be zoomed, ``.dot`` is
+            the graph without its layout. An existing file is replaced once the new one is complete.
 
         Returns
         -------
@@ -184,92 +110,18 @@ class Drawing:
             The suffix is another one.
         """
         path = Path(path)
-        writers = self._writers()
-        if path.suffix not in writers:
+        if path.suffix == ".svg":
+            content = self.svg.replace('style="', 'style="background:#fff;color:#000;', 1)
+        elif path.suffix == ".html":
+            content = _PAGE.format(title=html.escape(self.title), body=self._repr_html_())
+        elif path.suffix == ".dot":
+            content = self.dot
+        else:
             raise InvalidArgumentError(
-                f"A drawing is saved as {', '.join(writers)}, {path.name!r} is none of them"
+                f"A drawing is saved as .svg, .html, .dot, {path.name!r} is none of them"
             )
-        write_atomically(path, writers[path.suffix]())
+        write_atomically(path, content.encode())
         return path
-
-    def _writers(self) -> Mapping[str, Callable[[], bytes]]:
-        return {
-            ".svg": lambda: self.svg.replace(
-                'style="', 'style="background:#fff;color:#000;', 1
-            ).encode(),
-            ".png": self.png,
-            ".dot": self.dot.encode,
-            ".html": lambda: _PAGE.format(
-                title=html.escape(self.title), body=self._repr_html_()
-            ).encode(),
-        }
-
-
-def _svg_size(svg: str) -> tuple[float, float]:
-    """Width and height of a drawing, in points."""
-    _, _, width, height = _numbers(_parse(svg).attrib["viewBox"])
-    return float(width), float(height)
-
-
-def _draw_svg(svg: str, ax: "Axes", color: str) -> None:
-    """Draw the shapes and the texts of a drawing, *color* instead of ``currentColor``."""
-    from matplotlib.collections import PathCollection
-    from matplotlib.colors import to_rgba
-
-    root = _parse(svg)
-    x, y = _numbers(root[0].attrib["transform"])[-2:]
-
-    def colors(name: str) -> list[tuple[float, float, float, float]]:
-        values = [item.get(name, "none").replace("currentColor", color) for item in items]
-        alphas = [float(item.get(f"{name}-opacity", "1")) for item in items]
-        return [to_rgba(v, 0 if v == "none" else a) for v, a in zip(values, alphas, strict=True)]
-
-    items, paths = zip(*_paths(root), strict=True)
-    shapes = PathCollection(
-        paths, facecolors=colors("fill"), edgecolors=colors("stroke"), linewidths=0.7
-    )
-    ax.add_collection(shapes, autolim=False)
-    width, height = _svg_size(svg)
-    ax.set(xlim=(-x, width - x), ylim=(height - y, -y), aspect="equal")
-    ax.set_axis_off()
-
-
-def _parse(svg: str) -> ET.Element:
-    return ET.fromstring(svg)  # noqa: S314 - written by this package
-
-
-def _numbers(text: str) -> "NDArray[np.float64]":
-    return np.array([float(number) for number in _NUMBER.findall(text)])
-
-
-def _paths(root: ET.Element) -> Iterator[tuple[ET.Element, "mpath.Path"]]:
-    from matplotlib.path import Path
-
-    for item in root.iter():
-        tag = item.tag.removeprefix(_SVG)
-        if tag == "text":
-            yield item, _text_path(item)
-        elif tag in {"path", "polygon"}:
-            points = _numbers(item.get("d") or item.attrib["points"]).reshape(-1, 2)
-            step = Path.CURVE4 if tag == "path" else Path.LINETO
-            yield item, Path(points, [Path.MOVETO] + [step] * (len(points) - 1))
-
-
-def _text_path(item: ET.Element) -> "mpath.Path":
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.path import Path
-    from matplotlib.textpath import TextPath
-
-    text = (item.text or "").replace("$", r"\$")
-    font = FontProperties(family="DejaVu Sans", weight=item.get("font-weight", "normal"))
-    size = float(item.attrib["font-size"]) * _TEXT_SCALE
-    with warnings.catch_warnings():  # a letter that the font lacks is drawn as a square
-        warnings.simplefilter("ignore", UserWarning)
-        path = TextPath((0, 0), text, size=size, prop=font)
-    width = path.vertices[:, 0].max(initial=0)  # get_extents solves every curve, 4 ms a text
-    anchor = _ANCHORS[item.get("text-anchor", "start")]
-    origin = np.array([float(item.attrib["x"]) - anchor * width, float(item.attrib["y"])])
-    return Path(origin + path.vertices * (1, -1), path.codes)
 
 
 @dataclasses.dataclass(frozen=True)

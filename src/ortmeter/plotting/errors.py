@@ -34,7 +34,6 @@ def error_plot(
     what: str = "error",
     unit: str = "ulp",
     caption: str = "",
-    ax: "Axes | None" = None,
 ) -> "Axes":
     """Plot one row per case, one marker per candidate, and a bar at the bound of the case.
 
@@ -51,8 +50,6 @@ def error_plot(
         Title of the plot, and the line below it: the provider, the number of threads.
     what, unit : str
         What the errors are and their unit, for the axis.
-    ax : matplotlib.axes.Axes, optional
-        Where to plot, a new figure by default.
 
     Returns
     -------
@@ -83,10 +80,9 @@ def error_plot(
             "Errors and bounds are positive numbers or zero. The smallest ones are "
             f"{errors.min().to_dict()}"
         )
-    own_figure = ax is None
     cases = list(dict.fromkeys(frame["case"]))
     names = list(dict.fromkeys(frame["candidate"]))
-    ax = new_axes(1.9 + 0.42 * len(cases)) if ax is None else ax
+    ax = new_axes(1.9 + 0.42 * len(cases))
     place = {case: i for i, case in enumerate(cases)}
     for rank, name in enumerate(names):
         mine = frame[frame["candidate"] == name]
@@ -99,7 +95,7 @@ def error_plot(
         caption = f"{caption}{', ' if caption else ''}grey bars: bound"
     _scale(ax, errors.to_numpy(float))
     ax.set(xlabel=f"{plain(what)} ({plain(unit)}), lower is better", ylabel="case")
-    add_legend(ax, [str(name) for name in names], own_figure=own_figure)
+    add_legend(ax, [str(name) for name in names])
     return finish_rows(ax, [shorten(clean(str(case))) for case in cases], title, caption)
 
 
@@ -117,7 +113,6 @@ def spread_plot(
     x: str,
     title: str,
     caption: str = "",
-    ax: "Axes | None" = None,
 ) -> "Axes":
     """Plot the spread of the results of candidates, and its bound as a dashed line.
 
@@ -133,7 +128,7 @@ def spread_plot(
         is grey. Other columns are ignored.
     x : str
         Column of the sizes, positive numbers.
-    title, caption, ax
+    title, caption
         As in :func:`error_plot`.
 
     Returns
@@ -165,8 +160,7 @@ def spread_plot(
             f"Column {x} holds positive numbers, spread and bound hold positive numbers or zero. "
             f"Their smallest values are {frame[[x, 'spread', 'bound']].min().to_dict()}"
         )
-    own_figure = ax is None
-    ax = new_axes(4.8) if ax is None else ax
+    ax = new_axes(4.8)
     names = list(dict.fromkeys(frame["candidate"]))
     bounds = frame.groupby(x)["bound"]
     common = len(names) > 1 and bool((bounds.min() == bounds.max()).all())
@@ -181,7 +175,7 @@ def spread_plot(
     ax.set_xticks(ticks, [number(size) for size in ticks])
     ax.minorticks_off()
     ax.set(xlabel=plain(x), ylabel="max - min (ulp), lower is better")
-    add_legend(ax, [str(name) for name in names], own_figure=own_figure)
+    add_legend(ax, [str(name) for name in names])
     caption = f"{caption}{', ' if caption else ''}dashed: bound of the spread"
     overflow = "; crosses: a result overflows" if frame["spread"].isna().any() else ""
     return finish(ax, title, caption + overflow)

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting.axes import (
-    GREY,
     add_legend,
     finish,
+    mark_one,
     need_columns,
     new_axes,
     number,
     plain,
     series_style,
     shorten,
+    whiskers,
     wrap,
 )
 from ortmeter.plotting.interactive import InteractiveFigure, draw_picture, escape, layout
@@ -31,19 +32,12 @@ AXES_WIDTH = 390  # points, about, in our own figure
 _SPREAD = 0.6  # share of the place of an x value that its candidates occupy
 
 
-def latency_plot(
-    frame: "pd.DataFrame",
-    *,
-    x: str = "",
-    title: str,
-    unit: str = "auto",
-    caption: str = "",
-    ax: "Axes | None" = None,
-) -> "Axes":
+def latency_plot(frame: "pd.DataFrame", *, x: str = "", title: str, caption: str = "") -> "Axes":
     """Plot the median latency of candidates, with whiskers at the quartiles.
 
     One line per candidate and logarithmic axes, with the sizes themselves as ticks; when *x* has a
-    single value, one row per candidate and a linear axis that starts at zero.
+    single value, one row per candidate and a linear axis that starts at zero. The unit is the
+    largest one in which half of the medians are at least 1.
 
     Parameters
     ----------
@@ -54,11 +48,6 @@ def latency_plot(
         Column of the sizes, positive numbers; without it there is one row per candidate.
     title, caption : str
         Title of the plot, and the line below it: the machine, the provider, the number of threads.
-    unit : {"auto", "s", "ms", "µs"}
-        Unit of the plot; ``"auto"`` takes the largest one in which half of the medians are at
-        least 1.
-    ax : matplotlib.axes.Axes, optional
-        Where to plot, a new figure by default.
 
     Returns
     -------
@@ -70,8 +59,7 @@ def latency_plot(
     ------
     InvalidArgumentError
         A column is missing, the frame is empty, a candidate has the same size twice, a size or a
-        latency is not a positive number, the quartiles are not on both sides of the median, or the
-        unit is unknown.
+        latency is not a positive number, or the quartiles are not on both sides of the median.
 
     Examples
     --------
@@ -86,15 +74,16 @@ def latency_plot(
     'median latency (ms), lower is better'
     >>> plt.close(ax.figure)
     """
-    if not x:
-        frame = frame.assign(**{x: 1})
-    _check(frame, x)
-    unit = _choose_unit(frame, unit)
+    frame = _checked(frame, x)
+    typical = frame["median"].median()
+    unit = next((name for name, factor in UNITS.items() if typical * factor >= 1), "µs")
+    return _plot(frame, x, unit, title, caption)
+
+
+def _plot(frame: "pd.DataFrame", x: str, unit: str, title: str, caption: str) -> "Axes":
     names = list(frame["candidate"].unique())
     single = len(set(frame[x])) == 1
-    own_figure = ax is None
-    if ax is None:
-        ax = new_axes(1.8 + 0.4 * len(names) if single else 4.8)
+    ax = new_axes(1.8 + 0.4 * len(names) if single else 4.8)
     for rank, name in enumerate(names):
         rows = frame[frame["candidate"] == name].sort_values(x)
         q1, medians, q3 = (rows[column].to_numpy(float) * UNITS[unit] for column in STATISTICS)
@@ -113,12 +102,14 @@ def latency_plot(
     else:
         _scale(ax, sorted(frame[x].unique()))
         ax.set(xlabel=plain(x), ylabel=latency)
-        add_legend(ax, [str(name) for name in names], own_figure=own_figure)
+        add_legend(ax, [str(name) for name in names])
     return finish(ax, title, caption)
 
 
-def _check(frame: "pd.DataFrame", x: str) -> None:
+def _checked(frame: "pd.DataFrame", x: str) -> "pd.DataFrame":
+    """Check a frame; without a column of sizes, they are all 1."""
     need_columns(frame, "candidate", *([x] if x else []), *STATISTICS)
+    frame = frame if x else frame.assign(**{x: 1})
     if frame["candidate"].isna().any():
         raise InvalidArgumentError("Column 'candidate' has no missing name, this one has")
     for name in (x, *STATISTICS):
@@ -138,15 +129,7 @@ def _check(frame: "pd.DataFrame", x: str) -> None:
             f"A candidate has one row per {x}, {twice['candidate'].iloc[0]!r} has several for "
             f"{twice[x].iloc[0]}"
         )
-
-
-def _choose_unit(frame: "pd.DataFrame", unit: str) -> str:
-    if unit == "auto":
-        typical = frame["median"].median()
-        return next((name for name, factor in UNITS.items() if typical * factor >= 1), "µs")
-    if unit not in UNITS:
-        raise InvalidArgumentError(f"unit is one of {['auto', *UNITS]}, it cannot be {unit!r}")
-    return unit
+    return frame
 
 
 def _scale(ax: "Axes", sizes: list[float]) -> None:
@@ -206,8 +189,8 @@ def candidates_figure(
     [2.0]
     """
     need_columns(frame, "candidate", *STATISTICS, *details)
-    ordered = frame.sort_values("median", kind="stable")
-    axes = latency_plot(ordered, title=title, unit="ms", caption=caption)
+    ordered = _checked(frame.sort_values("median", kind="stable"), "")
+    axes = _plot(ordered, "", "ms", title, caption)
     q1, median, q3 = (ordered[name].to_numpy(float) * UNITS["ms"] for name in STATISTICS)
     bars = {
         "type": "bar",
@@ -238,13 +221,7 @@ def _hint(row: dict[Any, Any], details: Sequence[str]) -> str:
     return "<br>".join(map(escape, lines))
 
 
-def speedup_plot(
-    claims: Sequence[Claim],
-    *,
-    title: str,
-    caption: str = "",
-    ax: "Axes | None" = None,
-) -> "Axes":
+def speedup_plot(claims: Sequence[Claim], *, title: str, caption: str = "") -> "Axes":
     """Plot how many times faster candidates are than one baseline, with the intervals.
 
     The band around 1 is the minimum effect: a difference that lies in it is not worth a claim. A
@@ -254,7 +231,7 @@ def speedup_plot(
     ----------
     claims : sequence of Claim
         Speedups over one baseline; those of one place (a size, a type) are drawn side by side.
-    title, caption, ax
+    title, caption
         As in :func:`latency_plot`.
 
     Returns
@@ -281,36 +258,26 @@ def speedup_plot(
     axes = _only({", ".join(claim.where) for claim in claims}, "axes")
     places = list(dict.fromkeys(_place(claim) for claim in claims))
     points = [(places.index(_place(claim)), claim) for claim in claims]
-    own_figure = ax is None
-    ax = new_axes(4.2) if ax is None else ax
-    effect = points[0][1].min_effect
-    ax.axhspan(1 / (1 + effect), 1 + effect, color=GREY, alpha=0.2, linewidth=0)
-    ax.axhline(1, color=GREY, linewidth=1)
-
+    ax = new_axes(4.2)
+    mark_one(ax, claims[0].min_effect)
     names = list(dict.fromkeys(s.candidate for _, s in points))
     for rank, name in enumerate(names):
         mine = [(i, s) for i, s in points if s.candidate == name]
         offset = _SPREAD * ((rank + 0.5) / len(names) - 0.5)
         ratios = [s.ratio or math.nan for _, s in mine]
-        whiskers = list(zip(*(_whiskers(s) for _, s in mine), strict=True))
+        ends = list(zip(*(whiskers(s) for _, s in mine), strict=True))
         # The baseline keeps the first style: a candidate looks the same as in a plot of latencies.
         style = {**series_style(rank + 1), "linestyle": "none"}
-        ax.errorbar([i + offset for i, _ in mine], ratios, yerr=whiskers, capsize=4, **style)
+        ax.errorbar([i + offset for i, _ in mine], ratios, yerr=ends, capsize=4, **style)
     ax.set_xticks(range(len(places)), places)
     ax.set_xlim(-0.5, len(places) - 0.5)
     ax.set(xlabel=plain(axes), ylabel=f"speedup over {plain(baseline)}, higher is better")
-    add_legend(ax, names, own_figure=own_figure)
+    add_legend(ax, names)
     return finish(ax, title, caption)
 
 
 def _place(claim: Claim) -> str:
     return ", ".join(map(str, claim.where.values()))
-
-
-def _whiskers(claim: Claim) -> tuple[float, float]:
-    if claim.ratio is None or claim.low is None or claim.high is None:
-        return 0.0, 0.0
-    return claim.ratio - claim.low, claim.high - claim.ratio
 
 
 def _only(found: set[str], what: str) -> str:

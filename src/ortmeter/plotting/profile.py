@@ -71,8 +71,6 @@ def operator_plot(
     *,
     title: str,
     caption: str = "",
-    minimum: float = 0.01,
-    ax: "Axes | None" = None,
 ) -> "Axes":
     """Plot the time of each operator, with whiskers at the quartiles.
 
@@ -82,15 +80,12 @@ def operator_plot(
         What to plot.
     title, caption : str
         Title of the plot, and the line below it: the machine, the provider, the number of threads.
-    minimum : float
-        Operators below this share of the total are one bar, *other*.
-    ax : matplotlib.axes.Axes, optional
-        Where to plot, a new figure by default.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes, readable on a light and on a dark page.
+        The axes, readable on a light and on a dark page. Operators below 1 % of the total are one
+        bar, *other*.
 
     Raises
     ------
@@ -99,7 +94,7 @@ def operator_plot(
     """
     frame = profile.by_operator()
     labels = [f"{op} ({calls:g})" for op, calls in zip(frame["op"], frame["calls"], strict=True)]
-    ax, rows = _bars(frame.set_axis(labels), minimum, ax)
+    ax, rows = _bars(frame.set_axis(labels))
     ax.set_ylabel("operator (kernels per run)")
     return finish_rows(ax, rows, title, caption)
 
@@ -110,8 +105,6 @@ def node_plot(
     title: str,
     op: str | None = None,
     caption: str = "",
-    minimum: float = 0.01,
-    ax: "Axes | None" = None,
 ) -> "Axes":
     """Plot the time of each node, with whiskers at the quartiles.
 
@@ -121,13 +114,13 @@ def node_plot(
         What to plot.
     op : str, optional
         Keep the nodes of that operator.
-    title, caption, minimum, ax
+    title, caption
         As in :func:`operator_plot`.
 
     Returns
     -------
     matplotlib.axes.Axes
-        The axes, readable on a light and on a dark page.
+        The axes, with small nodes in one bar as in :func:`operator_plot`.
 
     Raises
     ------
@@ -141,7 +134,7 @@ def node_plot(
             raise InvalidArgumentError(f"op={op!r} did not run. Accepted: {', '.join(operators)}")
         frame = frame[frame["op"] == op]
     labels = [node_label(o, n) for o, n in zip(frame["op"], frame["name"], strict=True)]
-    ax, rows = _bars(frame.set_axis(labels), minimum, ax)
+    ax, rows = _bars(frame.set_axis(labels))
     ax.set_ylabel("node")
     return finish_rows(ax, rows, title, caption)
 
@@ -152,8 +145,6 @@ def comparison_plot(
     title: str,
     names: Sequence[str] = ("baseline", "candidate"),
     caption: str = "",
-    minimum: float = 0.01,
-    ax: "Axes | None" = None,
 ) -> "Axes":
     """Plot two profiles side by side.
 
@@ -163,15 +154,14 @@ def comparison_plot(
         What :func:`~ortmeter.profiling.merge_profiles` returned.
     names : sequence of str
         Names of the two profiles.
-    title, caption, ax
+    title, caption
         As in :func:`operator_plot`.
-    minimum : float
-        Rows whose two times together are below this share of all of them are one row, *other*.
 
     Returns
     -------
     matplotlib.axes.Axes
-        Two bars per node, one for a node that a side lacks.
+        Two bars per node, one for a node that a side lacks. Nodes whose two times together are
+        below 1 % of all of them are one row, *other*.
 
     Raises
     ------
@@ -185,16 +175,15 @@ def comparison_plot(
     columns = ["median_baseline", "median_candidate"]
     first = merged["name_baseline"].astype(object).fillna(merged["name_candidate"])
     labels = [node_label(op, name) for op, name in zip(merged["op"], first, strict=True)]
-    shown = group_small(merged[columns].astype(float).set_axis(labels), columns, minimum)
+    shown = group_small(merged[columns].astype(float).set_axis(labels), columns)
     scale, unit = choose_unit(shown[columns].to_numpy())
-    own_figure = ax is None
-    ax = new_axes(1.8 + 0.36 * len(shown)) if ax is None else ax
+    ax = new_axes(1.8 + 0.36 * len(shown))
     for rank, (column, name) in enumerate(zip(columns, names, strict=True)):
         places = np.arange(len(shown)) + 0.4 * (rank - 0.5)
         color = series_style(rank)["color"]
         ax.barh(places, shown[column] * scale, height=0.38, color=color, label=name)
     ax.set(xlabel=f"median time per run ({unit}), lower is better", ylabel="node of either side")
-    add_legend(ax, list(names), own_figure=own_figure)
+    add_legend(ax, list(names))
     return finish_rows(ax, list(shown.index), title, caption)
 
 
@@ -205,14 +194,14 @@ def _note(row: Any) -> NodeNote:
     return NodeNote("\n".join(lines), share=float(row.share))
 
 
-def _bars(frame: pd.DataFrame, minimum: float, ax: "Axes | None") -> tuple["Axes", list[str]]:
+def _bars(frame: pd.DataFrame) -> tuple["Axes", list[str]]:
     """Plot one bar per row of a frame with median, q1 and q3 (µs); return the labels too."""
     if frame.empty:
         raise InvalidArgumentError("No node ran in this profile: there is nothing to plot")
-    shown = group_small(frame[["median", "q1", "q3"]].astype(float), ["median"], minimum)
+    shown = group_small(frame[["median", "q1", "q3"]].astype(float), ["median"])
     scale, unit = choose_unit(shown["median"].to_numpy())
     medians, q1, q3 = (shown[name].to_numpy() * scale for name in ("median", "q1", "q3"))
-    ax = new_axes(1.4 + 0.3 * len(shown)) if ax is None else ax
+    ax = new_axes(1.4 + 0.3 * len(shown))
     places, whiskers = range(len(shown)), [medians - q1, q3 - medians]
     ax.barh(places, medians, color=series_style(0)["color"])
     ax.errorbar(medians, places, xerr=whiskers, fmt="none", ecolor=GREY, capsize=3)

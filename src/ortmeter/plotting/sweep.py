@@ -10,10 +10,12 @@ from ortmeter.plotting.axes import (
     GREY,
     add_legend,
     add_titles,
+    mark_one,
     new_axes,
     paint,
     plain,
     series_style,
+    whiskers,
     wrap,
 )
 from ortmeter.timing.claims import Claim
@@ -109,7 +111,7 @@ def sweep_plot(
     speedup = f"speedup over {plain(claims[0].baseline)}, higher is better"
     for ax, name in zip(panels, names, strict=True):
         own = [point for point in shown if point.panel == name]
-        _mark_one(ax, claims[0].min_effect, vertical=x is None)
+        mark_one(ax, claims[0].min_effect, vertical=x is None)
         if x:
             _draw_lines(ax, own, lines, sorted({point.x for point in shown}))
         else:
@@ -119,7 +121,7 @@ def sweep_plot(
     if x:
         panels[-1].set_xlabel(plain(x))
         figure.supylabel(speedup, color=GREY, fontsize="medium")
-        add_legend(panels[0], lines, own_figure=True)
+        add_legend(panels[0], lines)
     else:
         panels[-1].set_xlabel(speedup)
     add_titles(panels[0], title, caption)
@@ -137,16 +139,14 @@ def _points(
     for claim, ratios in zip(claims, runs or [()] * len(claims), strict=True):
         if x and not is_number(claim.where.get(x)):
             raise InvalidArgumentError(f"x is {x!r}, which is not a number everywhere")
-        ratio = claim.ratio or 1.0
-        low, high = claim.low or ratio, claim.high or ratio
         line = ", ".join(
             f"{name}={value}" if is_number(value) else str(value)
             for name in varying
             if (value := claim.where.get(name)) is not None
         )
-        whisker = (ratio - low, high - ratio)
         size = claim.where[x] if x else None
-        points.append(_Point(claim.subject, line, size, ratio, whisker, tuple(ratios)))
+        ratio = claim.ratio or 1.0
+        points.append(_Point(claim.subject, line, size, ratio, whiskers(claim), tuple(ratios)))
     if any(point.line for point in points):
         return points
     # Nothing but the size varies: the candidates are the lines of one panel.
@@ -167,12 +167,6 @@ def _new_figure(height: float) -> "Figure":
     figure = cast("Figure", new_axes(height).figure)
     figure.clear()
     return figure
-
-
-def _mark_one(ax: "Axes", effect: float, *, vertical: bool) -> None:
-    band, line = (ax.axvspan, ax.axvline) if vertical else (ax.axhspan, ax.axhline)
-    band(1 / (1 + effect), 1 + effect, color=GREY, alpha=0.2, linewidth=0)
-    line(1, color=GREY, linewidth=1)
 
 
 def _draw_lines(ax: "Axes", points: list[_Point], lines: list[str], sizes: list[float]) -> None:

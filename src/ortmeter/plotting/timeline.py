@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting.axes import (
     GREY,
     OTHER,
@@ -31,64 +30,27 @@ _COLORED = 6  # operators that have a colour of their own
 _MAX_ROWS = 40
 
 
-def timeline_plot(
-    profile: Profile,
-    *,
-    title: str,
-    iteration: int | None = None,
-    caption: str = "",
-    ax: "Axes | None" = None,
-) -> "Axes":
-    """Plot when each node ran, in one run.
+def timeline_figure(profile: Profile, *, title: str, caption: str = "") -> InteractiveFigure:
+    """Plot when each node ran, in the steady run of median duration.
 
     Parameters
     ----------
     profile : Profile
         What to plot.
-    iteration : int, optional
-        Run to plot, by default the steady run of median duration.
-    title, caption, ax
+    title, caption : str
         As in :func:`operator_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        One row per node in the order of execution, or one per operator above 40 nodes. What is
-        between the bars is not inside a kernel.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The profile has no such run.
-    """
-    return _plot(_read_run(profile, iteration), title, caption, ax)
-
-
-def timeline_figure(
-    profile: Profile, *, title: str, iteration: int | None = None, caption: str = ""
-) -> InteractiveFigure:
-    """Make the plot of :func:`timeline_plot` one that can be explored.
-
-    Parameters
-    ----------
-    profile, title, iteration, caption
-        As in :func:`timeline_plot`.
-
-    Returns
-    -------
     InteractiveFigure
-        It zooms, hides operators, and tells of each bar the node, its times, its provider, its
-        types and its shapes.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The profile has no such run.
+        One row per node in the order of execution, or one per operator above 40 nodes. What is
+        between the bars is not inside a kernel. It zooms, hides operators, and tells of each bar
+        the node, its times, its provider, its types and its shapes.
     """
-    run = _read_run(profile, iteration)
+    run = read_run(profile)
     alt = f"{title}: {len(run.kernels)} kernels in {len(run.labels)} rows, {run.duration:.3g} ms"
     figure = {"data": list(_traces(run)), "layout": _layout(run, title, caption)}
-    return InteractiveFigure(title, alt, figure, draw_picture(_plot(run, title, caption, None)))
+    return InteractiveFigure(title, alt, figure, draw_picture(plot_run(run, title, caption)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,16 +69,10 @@ class _Run:
             yield name, color, self.kernels[self.kernels["shown"] == name]
 
 
-def _read_run(profile: Profile, iteration: int | None) -> _Run:
+def read_run(profile: Profile) -> _Run:
     runs = profile.by_iteration().set_index("iteration")
-    wanted = iteration
-    if iteration is None:  # the steady run of median duration
-        durations = runs.loc[runs["steady"], "duration"].sort_values()
-        wanted = int(durations.index[len(durations) // 2]) if len(durations) else None
-    if wanted is None or wanted not in runs.index:
-        raise InvalidArgumentError(
-            f"iteration={iteration} is not in this profile, which has {len(runs)} complete runs"
-        )
+    durations = runs.loc[runs["steady"], "duration"].sort_values()
+    wanted = int(durations.index[len(durations) // 2])
     events = profile.events[profile.events["iteration"] == wanted]
     column = "name" if events["name"].nunique() <= _MAX_ROWS else "op"
     first = events.drop_duplicates(column)
@@ -136,14 +92,13 @@ def _read_run(profile: Profile, iteration: int | None) -> _Run:
     )
 
 
-def _plot(run: _Run, title: str, caption: str, ax: "Axes | None") -> "Axes":
-    own_figure = ax is None
-    ax = new_axes(1.6 + 0.22 * len(run.labels)) if ax is None else ax
+def plot_run(run: _Run, title: str, caption: str = "") -> "Axes":
+    ax = new_axes(1.6 + 0.22 * len(run.labels))
     for name, color, mine in run.by_operator():
         ax.barh(mine["row"], mine["length"], left=mine["begin"], color=color, label=name)
     ax.set_xlim(0, run.duration)
     ax.set(xlabel=run.xlabel, ylabel=_YLABEL)
-    add_legend(ax, list(run.kernels["shown"].unique()), own_figure=own_figure)
+    add_legend(ax, list(run.kernels["shown"].unique()))
     return finish_rows(ax, run.labels, title, caption)
 
 

@@ -158,15 +158,13 @@ class _Measured:
         unit = "round" if rounds == {1} else "rounds"
         return f"{several} {_range(rounds)} {unit}{why}"
 
-    def plot(self, *, title: str, caption: str = "", ax: "Axes | None" = None) -> "Axes":
+    def plot(self, *, title: str, caption: str = "") -> "Axes":
         """Plot the latencies, see :func:`~ortmeter.plotting.latency_plot`.
 
         Parameters
         ----------
         title, caption : str
             Title, and line below it.
-        ax : matplotlib.axes.Axes, optional
-            Where to plot, a new figure by default.
 
         Returns
         -------
@@ -181,8 +179,7 @@ class _Measured:
             for m in group.values()
         ]
         frame = pd.DataFrame(rows, columns=[self.axis, "candidate", "median", "q1", "q3"])
-        options = {"title": title, "caption": caption, "ax": ax}
-        return _draw("latency_plot", frame, x=self.axis, **options)
+        return _draw("latency_plot", frame, x=self.axis, title=title, caption=caption)
 
     def speedup_plot(
         self,
@@ -190,7 +187,6 @@ class _Measured:
         *,
         title: str,
         caption: str = "",
-        ax: "Axes | None" = None,
     ) -> "Axes":
         """Plot the speedups over a candidate, see :func:`~ortmeter.plotting.speedup_plot`.
 
@@ -198,7 +194,7 @@ class _Measured:
         ----------
         baseline : str, optional
             The first candidate by default.
-        title, caption, ax
+        title, caption
             As in :meth:`plot`.
 
         Returns
@@ -207,7 +203,7 @@ class _Measured:
             The axes.
         """
         claims = self.speedups(baseline)
-        return _draw("speedup_plot", claims, title=title, caption=caption, ax=ax)
+        return _draw("speedup_plot", claims, title=title, caption=caption)
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html())
