@@ -6,7 +6,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import ortmeter
-from ortmeter.discrepancy import ModelDiff, Tolerance
+from ortmeter.discrepancy import Tolerance
+from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import FeedError, InvalidArgumentError
 from ortmeter.runtime.feeds import shared_feeds
 
@@ -104,7 +105,7 @@ def test_without_a_tolerance_only_what_none_accepts_is_a_difference():
     expected = {"Y": np.float32([1, 2]), "Z": np.float32([1, 2])}
     large, nan, longer = np.float32([9, 2]), np.float32([np.nan, 2]), np.float32([1, 2, 3])
     for got, passed in ((large, True), (nan, False), (longer, False)):
-        found = ModelDiff.of_outputs(expected, {"Y": got, "Z": large})
+        found = compare_outputs(expected, {"Y": got, "Z": large})
         assert found.passed is passed
         assert passed or found.worst == "Y"  # before Z, whose error is larger
         assert [told.partition(":")[0] for told in found.conclusions()] == (
@@ -114,8 +115,8 @@ def test_without_a_tolerance_only_what_none_accepts_is_a_difference():
 
 def test_outputs_of_one_model_only():
     one, two = {"Y": np.ones(2)}, {"Y": np.ones(2), "B": np.ones(2)}
-    found = ModelDiff.of_outputs(one, two, Tolerance())
+    found = compare_outputs(one, two, Tolerance())
     assert not found.passed
     assert found.conclusions() == ["outputs of one model only: B"]
     with pytest.raises(InvalidArgumentError, match="the models have 1 and 2 outputs: A and Y, B"):
-        ModelDiff.of_outputs({"A": 1.0}, two)
+        compare_outputs({"A": 1.0}, two)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, thread_count
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
+from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator import Evaluator, SessionExplanation, explain_session, to_float64
 from ortmeter.plotting import NodeNote, draw_model
@@ -74,7 +75,7 @@ def run(options: Namespace, report: Report) -> int:
             expected = _evaluate(load_model(models[0]), arrays, against, provider)
         else:
             expected = run_session(make_session(models[0], provider=against, **session), arrays)
-        found = ModelDiff.of_outputs(expected, got, tolerance)
+        found = compare_outputs(expected, got, tolerance)
     title = f"{names[1]} against {names[0]}"
     report.add(title, readable(found.to_frame()))
     report.conclude(f"{title}, output {found.worst}: {found.outputs[found.worst]}.")

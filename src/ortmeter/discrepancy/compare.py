@@ -1,9 +1,7 @@
 """Measure how far results are from the expected ones, and fail when that is too far."""
 
 import functools
-import heapq
 import math
-import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -266,41 +264,38 @@ def assert_close(
     """
     diff = max_diff(expected, got, equal_nan=equal_nan, tolerance=tolerance, on_mismatch="report")
     verdict = tolerance.check(diff)
-    if not verdict:
-        found = (
-            row
-            for pair in pairs(expected, got)
-            if isinstance(pair, Pair)
-            for row in _worst_of_pair(pair, n_worst, equal_nan=equal_nan)
-        )
-        rows = [row for _, row in heapq.nlargest(n_worst, found, key=operator.itemgetter(0))]
-        raise AssertionError("\n".join([str(verdict), str(diff), *_table(rows)]))
-    return diff
+    if verdict:
+        return diff
+    found = (pair for pair in pairs(expected, got) if isinstance(pair, Pair))
+    rows = [row for pair in found for row in _worst_elements(pair, n_worst, equal_nan=equal_nan)]
+    raise AssertionError("\n".join([str(verdict), str(diff), *_table(rows, n_worst)]))
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def _table(rows: list[dict[str, Any]], length: int) -> list[str]:
+    import pandas as pd
+
     if not rows:
         return []
-    rows = [("where", "expected", "got", "error"), *rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    largest = pd.DataFrame(rows).nlargest(length, "error")
+    return largest.to_string(index=False, float_format="{:.3g}".format).splitlines()
 
 
-def _worst_of_pair(
-    pair: Pair, count: int, *, equal_nan: bool
-) -> Iterator[tuple[float, tuple[str, ...]]]:
-    """Find the largest errors of two arrays, infinite where they do not match, with their row."""
+def _worst_elements(pair: Pair, count: int, *, equal_nan: bool) -> Iterator[dict[str, Any]]:
+    """Find the largest errors of two arrays, infinite where they do not match."""
     expected, got = Side.of(pair.expected), Side.of(pair.got)
     if expected.shape != got.shape or (expected.dtype == "s") != (got.dtype == "s"):
         return
     for start, stop in pieces(math.prod(got.shape), expected.dtype, got.dtype):
         errors = _errors(expected, got, start, stop, equal_nan=equal_nan)
         for i in np.argsort(-errors, kind="stable")[:count]:
-            if (error := float(errors[i])) > 0:
+            if errors[i] > 0:
                 position = start + int(i)
-                where = f"{pair.path}{got.index(position) or ''}"
-                values = (repr(side.item(position)) for side in (expected, got))
-                yield error, (where, *values, f"{error:.3g}")
+                yield {
+                    "where": f"{pair.path}{got.index(position) or ''}",
+                    "expected": repr(expected.item(position)),
+                    "got": repr(got.item(position)),
+                    "error": float(errors[i]),
+                }
 
 
 def _errors(expected: Side, got: Side, start: int, stop: int, *, equal_nan: bool) -> np.ndarray:
@@ -310,9 +305,10 @@ def _errors(expected: Side, got: Side, start: int, stop: int, *, equal_nan: bool
     with np.errstate(all="ignore"):  # signalling NaN, overflows
         wide = wide_dtype(expected.dtype, got.dtype)
         e, g = e.astype(wide), g.astype(wide)
-        error: np.ndarray = distance(e, g).astype(np.float64)
+        errors: np.ndarray = distance(e, g).astype(np.float64)
         if wide.kind in "fc":
-            index, mismatched, _ = set_aside(e, g, equal_nan=equal_nan)
-            finite, error = error, np.zeros_like(error)
-            error[index], error[mismatched] = finite[index], math.inf
-    return error
+            finite, mismatched, _ = set_aside(e, g, equal_nan=equal_nan)
+            kept = errors[finite]
+            errors[:] = 0
+            errors[finite], errors[mismatched] = kept, math.inf
+    return errors

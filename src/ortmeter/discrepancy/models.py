@@ -6,7 +6,7 @@ from sys import float_info
 from typing import TYPE_CHECKING, Any
 
 from ortmeter.discrepancy.compare import max_diff
-from ortmeter.discrepancy.result import Discrepancy, Tolerance, Verdict
+from ortmeter.discrepancy.result import EXACT, Discrepancy, Tolerance, Verdict
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.feeds import feeds_of_each
 from ortmeter.runtime.iobinding import run_session
@@ -49,45 +49,6 @@ class ModelDiff:
     shared_inputs: tuple[str, ...]
     other_inputs: tuple[str, ...]
     tolerance: Tolerance | None = None
-
-    @classmethod
-    def of_outputs(
-        cls,
-        expected: Mapping[str, Any],
-        got: Mapping[str, Any],
-        tolerance: Tolerance | None = None,
-        feeds: Sequence[Mapping[str, Any]] = ({}, {}),
-    ) -> "ModelDiff":
-        """Compare outputs of the same name, then those that are left by rank, if they are as many.
-
-        Parameters
-        ----------
-        expected, got : mapping of str to array
-            Outputs of each model, the reference first.
-        tolerance : Tolerance, optional
-            What is accepted.
-        feeds : two mappings of str to array
-            Inputs of each model.
-
-        Returns
-        -------
-        ModelDiff
-            The outputs, the worst first.
-
-        Raises
-        ------
-        InvalidArgumentError
-            No output can be paired.
-        """
-        pairs, alone = _paired(expected, got)
-        diffs = {
-            label: max_diff(expected[one], got[two], tolerance=tolerance, on_mismatch="report")
-            for label, (one, two) in pairs.items()
-        }
-        worst_first = sorted(diffs.items(), key=lambda item: _severity(item[1]), reverse=True)
-        by_name = tuple(label for label, (one, two) in pairs.items() if one == two)
-        by_rank = tuple(label for label, (one, two) in pairs.items() if one != two)
-        return cls(dict(worst_first), by_name, by_rank, alone, *_shared(*feeds), tolerance)
 
     @property
     def worst(self) -> str:
@@ -216,7 +177,25 @@ def diff(
         )
         for model, inputs in zip((model_a, model_b), given, strict=True)
     )
-    return ModelDiff.of_outputs(expected, got, tolerance, given)
+    return compare_outputs(expected, got, tolerance, given)
+
+
+def compare_outputs(
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    tolerance: Tolerance | None = None,
+    feeds: Sequence[Mapping[str, Any]] = ({}, {}),
+) -> ModelDiff:
+    """Compare outputs of the same name, then those that are left by rank, if they are as many."""
+    pairs, alone = _paired(expected, got)
+    diffs = {
+        label: max_diff(expected[one], got[two], tolerance=tolerance, on_mismatch="report")
+        for label, (one, two) in pairs.items()
+    }
+    worst_first = sorted(diffs.items(), key=lambda item: _severity(item[1]), reverse=True)
+    by_name = tuple(label for label, (one, two) in pairs.items() if one == two)
+    by_rank = tuple(label for label, (one, two) in pairs.items() if one != two)
+    return ModelDiff(dict(worst_first), by_name, by_rank, alone, *_shared(*feeds), tolerance)
 
 
 def _severity(found: Discrepancy) -> tuple[float, ...]:
@@ -256,6 +235,5 @@ def _shared(
 
 
 def _same(first: Any, second: Any) -> bool:
-    equality = Tolerance()
-    found = max_diff(first, second, tolerance=equality, on_mismatch="report")
-    return bool(equality.check(found))
+    found = max_diff(first, second, tolerance=EXACT, on_mismatch="report")
+    return bool(EXACT.check(found))
