@@ -133,8 +133,8 @@ def environment() -> Environment:
         python=platform.python_version(),
         packages=_package_versions(),
         providers={
-            name: "usable" if status.usable else f"not usable ({status.reason})"
-            for name, status in probe_providers().items()
+            name: f"not usable ({reason})" if reason else "usable"
+            for name, reason in probe_providers().items()
         },
         gpus=_gpus(),
         precision=_precision_policy(),

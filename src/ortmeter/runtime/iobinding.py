@@ -1,8 +1,8 @@
 """Bind inputs and outputs once, run many times without copies."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from ortmeter.dtypes import short_name
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["BoundSession"]
 
 
-class BoundSession:
+class BoundSession(AbstractContextManager["BoundSession"]):
     """A session with its inputs and outputs bound on its device.
 
     Parameters
@@ -130,11 +130,7 @@ class BoundSession:
         }
 
     def update(self, name: str, value: Any) -> None:
-        """Replace an input.
-
-        On a device, the copy of a host array is overwritten in place (same address) when the shape
-        stays the same; in the other cases the input is bound again. When the new value is refused,
-        nothing changes.
+        """Replace an input, nothing when the new value is refused.
 
         Parameters
         ----------
@@ -150,11 +146,8 @@ class BoundSession:
         """
         if name not in self._values:
             raise FeedError(f"Input {name!r} is not bound. Bound: {', '.join(self._values)}")
-        new, old = self._convert(name, value), self._values[name]
-        same_shape = new.shape() == old.shape()
-        if same_shape and self._is_copy(value) and self._is_copy(self._sources[name]):
-            old.update_inplace(new)
-            return
+        new = self._convert(name, value)
+        same_shape = new.shape() == self._values[name].shape()
         self._values[name], self._sources[name] = new, value
         self._bind_input(name)
         if not same_shape:
@@ -169,15 +162,7 @@ class BoundSession:
         self._volatile = ()
         self._run_bound = _run_closed
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _check_names(self, feeds: Mapping[str, Any]) -> None:
@@ -197,10 +182,6 @@ class BoundSession:
             given = f"{short_name(got.data_type())}{list(got.shape())}"
             raise FeedError(f"Input {_describe(node)} was given {given}")
         return got
-
-    def _is_copy(self, source: Any) -> bool:
-        """Whether the bound value is our own copy of the array."""
-        return device_of(source) != str(self.provider)
 
     def _bind_input(self, name: str) -> None:
         self._binding.bind_ortvalue_input(name, self._values[name])

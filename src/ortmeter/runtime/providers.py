@@ -13,7 +13,7 @@ from pathlib import Path
 from ortmeter.child import run_child
 from ortmeter.errors import InvalidArgumentError, ProviderUnavailableError
 
-__all__ = ["Provider", "ProviderStatus", "probe_providers", "resolve_provider", "usable_providers"]
+__all__ = ["Provider", "probe_providers", "resolve_provider", "usable_providers"]
 
 _EXECUTION_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _PROBE_TIMEOUT_S = 120
@@ -71,47 +71,25 @@ class Provider:
         return f"{self.name}:{self.index}" if self.index else self.name
 
 
-@dataclass(frozen=True)
-class ProviderStatus:
-    """What the probe found for one provider.
-
-    Parameters
-    ----------
-    name : str
-        Short name of the provider.
-    usable : bool
-        A session ran on it.
-    reason : str
-        Why it is not usable, empty otherwise.
-    """
-
-    name: str
-    usable: bool
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name}: " + ("usable" if self.usable else f"not usable, {self.reason}")
-
-
 @functools.cache
-def probe_providers() -> dict[str, ProviderStatus]:
+def probe_providers() -> dict[str, str]:
     """Find out which providers work, by a session in a child process.
 
     Returns
     -------
-    dict of str to ProviderStatus
-        One entry per provider known to this package, usable or not, with the reason. The result
-        is computed once per process (about half a second).
+    dict of str to str
+        For each provider known to this package, why it does not work, nothing when it does. It is
+        computed once per process (about half a second).
 
     Examples
     --------
-    >>> probe_providers()["cpu"].usable
-    True
+    >>> probe_providers()["cpu"]
+    ''
     """
     if importlib.util.find_spec("onnxruntime") is None:
         reason = 'onnxruntime is not installed: pip install "ortmeter[cpu]" or "ortmeter[gpu]"'
-        return {name: ProviderStatus(name, False, reason) for name in _EXECUTION_PROVIDERS}
-    return {"cpu": ProviderStatus("cpu", usable=True), "cuda": _probe_cuda()}
+        return dict.fromkeys(_EXECUTION_PROVIDERS, reason)
+    return {"cpu": "", "cuda": _probe_cuda()}
 
 
 def usable_providers() -> tuple[str, ...]:
@@ -122,8 +100,8 @@ def usable_providers() -> tuple[str, ...]:
     >>> "cpu" in usable_providers()
     True
     """
-    statuses = probe_providers()
-    return tuple(name for name in ("cuda", "cpu") if statuses[name].usable)
+    reasons = probe_providers()
+    return tuple(name for name in ("cuda", "cpu") if not reasons[name])
 
 
 def resolve_provider(provider: str | Provider) -> Provider:
@@ -153,10 +131,10 @@ def resolve_provider(provider: str | Provider) -> Provider:
         provider = next(iter(usable_providers()), "cpu")
     asked = Provider.parse(provider)
     # The probe costs a child process: whoever asks for the CPU does not need it.
-    if asked.name != "cpu" and not probe_providers()[asked.name].usable:
+    if asked.name != "cpu" and (reason := probe_providers()[asked.name]):
         raise ProviderUnavailableError(
             f"provider={provider!r} was asked for and does not work on this machine: "
-            f"{probe_providers()[asked.name].reason}. To fix it: a GPU with its driver "
+            f"{reason}. To fix it: a GPU with its driver "
             '(nvidia-smi -L lists it) and pip install "ortmeter[gpu]" without the wheel '
             "onnxruntime beside it. Otherwise use provider='cpu' or 'auto'"
         )
@@ -197,23 +175,16 @@ def nvidia_folders() -> list[Path]:
     return sorted(path for root in roots for path in Path(root).glob("*/lib") if path.is_dir())
 
 
-def _probe_cuda() -> ProviderStatus:
+def _probe_cuda() -> str:
     try:
         child = run_child("ortmeter.runtime.probe", timeout=_PROBE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return ProviderStatus("cuda", usable=False, reason=f"the probe did not answer ({error})")
-    return _read_answer(child)
-
-
-def _read_answer(child: subprocess.CompletedProcess[str]) -> ProviderStatus:
+        return f"the probe did not answer ({error})"
     try:
         answer = json.loads(child.stdout.splitlines()[-1])
         missing, reason = str(answer["missing"]), str(answer["reason"])
     except (IndexError, KeyError, TypeError, ValueError):
         missing, reason = "", f"the probe died with exit code {child.returncode}"
-    if not reason:
-        return ProviderStatus("cuda", usable=True)
     # The cause is in what the libraries wrote, the exception only says that CUDA did not start.
     refused = re.search(r"Failed to load library .* with error: (.*)", child.stderr)
-    reason = missing or (refused[1].strip() if refused else reason)
-    return ProviderStatus("cuda", usable=False, reason=reason)
+    return reason and (missing or (refused[1].strip() if refused else reason))
