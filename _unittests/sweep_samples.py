@@ -51,11 +51,6 @@ def failure(options=None, *, run=1, page=PAGE, error="killed by signal 11", mach
     return Outcome(task, machine if error else "", 1.0, error=error, output="last <line>")
 
 
-def sweep(*outcomes):
-    """Result of a sweep."""
-    return SweepResult(tuple(outcomes), Path("results"))
-
-
-def report_of(*outcomes, baseline=None):
+def report_of(*outcomes):
     """What a sweep with these outcomes says."""
-    return sweep(*outcomes).report(baseline)
+    return SweepResult(outcomes, Path("results")).report()

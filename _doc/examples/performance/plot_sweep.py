@@ -214,7 +214,7 @@ def rebuild(record):
             record,
             page="plot_sums",
             data={"measured": task["measured"]},
-            answer=ortmeter.Answer.from_dict(task["answer"]),
+            answer=msgspec.convert(task["answer"], ortmeter.Answer),
             claims=(),
             run=task["run"],
         )
@@ -230,7 +230,7 @@ tasks = {
         "size": int(outcome.task.options["size"]),
         "run": outcome.task.run,
         "measured": outcome.record.data["measured"],
-        "answer": outcome.record.answer.to_dict(),
+        "answer": dataclasses.asdict(outcome.record.answer),
     }
     for outcome in result.done
 }
@@ -252,7 +252,7 @@ show(report_of_sweep.table)
 # difference is too small to be worth a claim.
 
 # sphinx_gallery_thumbnail_number = 1
-report_of_sweep.plot()
+report_of_sweep.plots()[0]
 
 # %%
 # From one process to the next
@@ -359,7 +359,7 @@ show(save_tables("plot_sweep", tables))
 def report(record):
     found = rebuild(record).report()
     yield found.table
-    yield found.plot()
+    yield from found.plots()
     yield found.spread
     yield conclusion(record, found)
 

@@ -86,6 +86,4 @@ def _fill(report: Report, result: SweepResult) -> None:
     compared = result.report()
     for title, items in compared.parts():
         report.add(title, *items)
-    for outcome in result.failed:
-        report.add(str(outcome.task), f"{outcome.error}\n{outcome.output}".strip())
     report.conclude(*compared.conclusion.sentences, f"records are in {result.output}.")

@@ -1,148 +1,41 @@
-"""What a sweep measured, on its grid: candidates compared in several runs of each configuration."""
+"""What a sweep measured on its grid: candidates compared in several runs, and what that says."""
 
 import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+import pandas as pd
 
 from ortmeter.dtypes import numpy_dtype
-from ortmeter.plotting.sweep import is_number
 from ortmeter.sweep.tasks import Outcome, Task
 from ortmeter.timing import Comparison, Measurement, speedup
-from ortmeter.timing.claims import Claim
+from ortmeter.timing.claims import Answer, Claim, enumerate_items, fact
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
+# A place of the grid with a run, in the order in which they are found.
+_Places: TypeAlias = dict[tuple[tuple[tuple[str, Any], ...], int], None]
+# Page, topic, subject, baseline: what claims with several verdicts are about.
+_Question: TypeAlias = tuple[str, str, str, str]
 
 MACHINE = "machine"
 # The option of the pages for the type of elements, by its number in ONNX, and what is shown.
 _ITYPE, _TYPE = "itype", "type"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A group of candidates at one place of the grid, what each run measured there.
-
-    The coordinates are the options that vary, the machine, the axis of the measurements.
-    """
-
-    page: str
-    group: str
-    coordinates: Mapping[str, Any]
-    runs: dict[int, Comparison] = field(default_factory=dict)
-
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        """Names of the candidates that every run has, in the order of the page."""
-        first, *others = self.runs.values()
-        return tuple(name for name in first if all(name in other for other in others))
-
-    def samples(self, candidate: str) -> Measurement:
-        """All the samples of a candidate, in one row."""
-        samples = [measured[candidate].seconds.ravel() for measured in self.runs.values()]
-        return Measurement(candidate, np.concatenate(samples)[None])
-
-
-def make_cells(outcomes: Sequence[Outcome]) -> list[Cell]:
-    """Gather the runs of each place of the grid, page by page and group by group."""
-    varying = varying_options(outcome.task for outcome in outcomes)
-    cells: dict[tuple[Any, ...], Cell] = {}
-    groups: dict[tuple[str, str], None] = {}
-    for outcome in outcomes:
-        if outcome.record is None:
-            continue
-        for group, where, found in outcome.record.comparisons():
-            page, place = outcome.task.page, make_coordinates(outcome, varying, where)
-            groups[page, group] = None
-            cell = cells.setdefault((page, group, *place.items()), Cell(page, group, place))
-            cell.runs[outcome.task.run] = found
-    ranks = list(groups)
-    return sorted(cells.values(), key=lambda cell: ranks.index((cell.page, cell.group)))
-
-
-def varying_options(tasks: Iterable[Task]) -> dict[str, tuple[Any, ...]]:
-    """Find the options that have several values, as numbers when all of them are.
-
-    >>> varying_options([Task("plot_x", {"size": n, "threads": "1"}) for n in ("8", "16")])
-    {'size': (8, 16)}
-    """
-    texts: dict[str, dict[str, None]] = {}
-    for task in tasks:
-        for name, text in task.options.items():
-            texts.setdefault(name, {})[text] = None
-    return {name: _as_numbers(tuple(found)) for name, found in texts.items() if len(found) > 1}
-
-
-def make_coordinates(
-    outcome: Outcome,
-    varying: Mapping[str, tuple[Any, ...]],
-    where: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Place a task, or *where* inside its page it measured or said something, on the grid.
-
-    Element types are named; an axis that has the name of an option and another value, one of those
-    that the option lists, is "measured".
-    """
-    options = dict(
-        _coordinate(name, outcome.task.options[name], is_numeric=all(map(is_number, values)))
-        for name, values in varying.items()
-        if name in outcome.task.options
-    )
-    options[MACHINE] = outcome.machine
-    inside = {
-        f"{name} measured" if options.get(name, value) != value else name: value
-        for name, value in (where or {}).items()
-    }
-    return {**options, **inside}
-
-
-def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
-    """Gather what has the same key, in the order of the items."""
-    groups: dict[_K, list[_T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
-
-
-def varying_names(places: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Find the coordinates that do not have one value everywhere."""
-    names = dict.fromkeys(name for place in places for name in place)
-    return [name for name in names if len({place.get(name) for place in places}) > 1]
-
-
-def _coordinate(name: str, text: str, *, is_numeric: bool) -> tuple[str, Any]:
-    if not is_numeric:
-        return name, text
-    (value,) = _as_numbers((text,))
-    return (_TYPE, str(numpy_dtype(value))) if name == _ITYPE else (name, value)
-
-
-def _as_numbers(texts: tuple[str, ...]) -> tuple[Any, ...]:
-    try:
-        values = [float(text) for text in texts]
-    except ValueError:
-        return texts
-    return tuple(int(v) if v.is_integer() else v for v in values)
+_EVERYWHERE = "everywhere"
+_MANY = 4  # places that a sentence names, before it counts them
 
 
 @dataclass(frozen=True)
 class RunComparison:
     """A candidate beside its baseline, in every run of one configuration on one machine.
 
-    Parameters
-    ----------
-    page, group : str
-        Page, and where its data hold the measurements.
-    runs : mapping of int to Claim
-        What each run finds by itself.
-    overall : Claim
-        What all the runs say together; its place is what distinguishes this comparison from the
-        others: options, machine, size.
+    *runs* has what each run finds by itself, *overall* what all of them say together; its place is
+    what distinguishes this comparison from the others: options, machine, size.
     """
 
     page: str
@@ -151,19 +44,12 @@ class RunComparison:
     overall: Claim
 
     @property
-    def baseline(self) -> str:
-        """Name of the baseline."""
-        return self.overall.baseline
-
-    @property
-    def candidate(self) -> str:
-        """Name of the candidate."""
-        return self.overall.candidate
-
-    @property
     def coordinates(self) -> Mapping[str, Any]:
-        """Place on the grid."""
         return self.overall.where
+
+    @property
+    def pair(self) -> tuple[str, str, str, str]:
+        return (self.page, self.group, self.overall.baseline, self.overall.candidate)
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -172,7 +58,6 @@ class RunComparison:
 
     @property
     def verdicts(self) -> tuple[str, ...]:
-        """Verdict of each run."""
         return tuple(claim.verdict for claim in self.runs.values())
 
     @property
@@ -229,36 +114,342 @@ class RunComparison:
         return found if len(found) == len(runs) else []
 
 
-def compare_cell(cell: Cell, baseline: str | None = None) -> list[RunComparison]:
-    """Compare the candidates of a place with the baseline, the first one where it is absent.
+@dataclass(frozen=True)
+class Cell:
+    """A group of candidates at one place of the grid, what each run measured there.
 
-    Over several runs, each one gives one number, its ratio, and the interval is Student's over
-    runs, from 3: what changes from a process to the next is in it. A run alone has the interval of
-    its own samples.
+    The coordinates are the options that vary, the machine, the axis of the measurements.
     """
-    reference = baseline if baseline in cell.candidates else next(iter(cell.candidates), None)
+
+    page: str
+    group: str
+    coordinates: Mapping[str, Any]
+    runs: dict[int, Comparison] = field(default_factory=dict)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Names of the candidates that every run has, in the order of the page."""
+        first, *others = self.runs.values()
+        return tuple(name for name in first if all(name in other for other in others))
+
+    def samples(self, candidate: str) -> Measurement:
+        """All the samples of a candidate, in one row."""
+        samples = [measured[candidate].seconds.ravel() for measured in self.runs.values()]
+        return Measurement(candidate, np.concatenate(samples)[None])
+
+    def compare(self) -> list[RunComparison]:
+        """Compare the candidates with the first one.
+
+        Over several runs, each one gives one number, its ratio, and the interval is Student's over
+        runs, from 3: what changes from a process to the next is in it. A run alone has the
+        interval of its own samples.
+        """
+        baseline, *others = self.candidates or ("",)
+        return [self._compare(baseline, name) for name in others if self._meet(baseline, name)]
+
+    def _meet(self, baseline: str, candidate: str) -> bool:
+        """Whether they were taken in the same rounds, by a clock that is fine enough."""
+        pairs = [(run[baseline].seconds, run[candidate].seconds) for run in self.runs.values()]
+        return all(one.shape == two.shape and min(one.min(), two.min()) > 0 for one, two in pairs)
+
+    def _compare(self, baseline: str, candidate: str) -> RunComparison:
+        runs = {
+            run: dataclasses.replace(measured.speedup(baseline, candidate), where=self.coordinates)
+            for run, measured in self.runs.items()
+        }
+        overall = next(iter(runs.values()))
+        if len(runs) > 1:
+            ratios = np.array([[claim.ratio] for claim in runs.values()], dtype=np.float64)
+            pair = Measurement(baseline, ratios), Measurement(candidate, np.ones_like(ratios))
+            how = f"{len(runs)} runs"
+            overall = dataclasses.replace(speedup(*pair), where=self.coordinates, how=how)
+        return RunComparison(self.page, self.group, runs, overall)
+
+
+def make_cells(outcomes: Sequence[Outcome]) -> list[Cell]:
+    """Gather the runs of each place of the grid, page by page and group by group."""
+    varying = varying_options(outcome.task for outcome in outcomes)
+    cells: dict[tuple[Any, ...], Cell] = {}
+    for outcome in outcomes:
+        for group, where, found in outcome.record.comparisons() if outcome.record else ():
+            page, place = outcome.task.page, make_coordinates(outcome, varying, where)
+            cell = cells.setdefault((page, group, *place.items()), Cell(page, group, place))
+            cell.runs[outcome.task.run] = found
+    by_group = group_by(cells.values(), lambda cell: (cell.page, cell.group))
+    return [cell for own in by_group.values() for cell in own]
+
+
+def varying_options(tasks: Iterable[Task]) -> dict[str, bool]:
+    """Find the options that have several values, and whether all of these are numbers.
+
+    >>> varying_options([Task("plot_x", {"size": n, "threads": "1"}) for n in ("8", "16")])
+    {'size': True}
+    """
+    texts: dict[str, set[str]] = {}
+    for task in tasks:
+        for name, text in task.options.items():
+            texts.setdefault(name, set()).add(text)
+    return {
+        name: all(_number(text) is not None for text in found)
+        for name, found in texts.items()
+        if len(found) > 1
+    }
+
+
+def make_coordinates(
+    outcome: Outcome, varying: Mapping[str, bool], where: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Place a task, or *where* inside its page it measured or said something, on the grid.
+
+    Element types are named; an axis that has the name of an option and another value, one of those
+    that the option lists, is "measured".
+    """
+    place: dict[str, Any] = {}
+    for name, is_numeric in varying.items():
+        if (text := outcome.task.options.get(name)) is None:
+            continue
+        value: Any = _number(text) if is_numeric else text
+        if name == _ITYPE and is_numeric:
+            place[_TYPE] = str(numpy_dtype(value))
+        else:
+            place[name] = value
+    place[MACHINE] = outcome.machine
+    inside = {
+        f"{name} measured" if place.get(name, value) != value else name: value
+        for name, value in (where or {}).items()
+    }
+    return {**place, **inside}
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() else value
+
+
+def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
+    """Gather what has the same key, in the order of the items."""
+    groups: dict[_K, list[_T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def conclude(
+    outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]
+) -> tuple[Answer, tuple[Claim, ...]]:
+    """Say whether verdicts hold, what was found over the grid, and what has no result.
+
+    The answer stands on the claims of all the runs together.
+    """
+    answer = _answer(outcomes, comparisons)
+    claims = (
+        *_judge_tasks(outcomes),
+        *_judge_candidates(comparisons),
+        *_judge_runs([c for c in comparisons if len(c.runs) > 1]),
+        *_judge_pages(outcomes),
+    )
+    return dataclasses.replace(answer, claims=tuple(c.overall for c in comparisons)), claims
+
+
+def _answer(outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]) -> Answer:
+    if not any(outcome.record for outcome in outcomes):
+        return Answer("No task has a result.")
+    if not comparisons:
+        return Answer("The pages measured nothing that can be compared.")
+    if not any(claim.has_interval for c in comparisons for claim in c.runs.values()):
+        return Answer("Too few samples: no run gives an interval.")
+    repeated = [c for c in comparisons if len(c.runs) > 1]
+    decided = [c for c in repeated or comparisons if c.is_decided]
+    if not decided:
+        return Answer("No run decides between two candidates.")
+    by_pair = group_by(comparisons, lambda c: c.pair)
+    pairs = [own for own in by_pair.values() if any(c.is_decided for c in own)]
+    values = {
+        "held": sum(c.holds for c in decided),
+        "total": len(decided),
+        "undecided": len(repeated or comparisons) - len(decided),
+        "steady": sum(len({v for c in own for v in c.verdicts}) == 1 for own in pairs),
+        "pairs": len(pairs),
+    }
+    found = []
+    if repeated:
+        found.append("{held} of {total} verdicts hold in all runs")
+    if len(comparisons) > len(by_pair):
+        verdicts = "" if found else " verdicts hold"
+        found.append(f"{{steady}} of {{pairs}}{verdicts} over the whole grid")
+    text = ", ".join(found) or "One run of one configuration decides {total} comparisons"
+    text += "; undecided: {undecided}" if values["undecided"] else ""
+    return Answer(f"{text}.", values=values)
+
+
+def _judge_tasks(outcomes: Iterable[Outcome]) -> Iterator[Claim]:
+    states = Counter(outcome.state for outcome in outcomes)
+    if lost := states.total() - states["done"]:
+        yield fact(
+            "{lost} of {total} tasks have no result: {failed} failed, {missing} did not run",
+            lost=lost,
+            total=states.total(),
+            failed=states["failed"],
+            missing=states["missing"],
+        ).about("tasks")
+
+
+def _judge_candidates(comparisons: Sequence[RunComparison]) -> Iterator[Claim]:
+    """Say, for each candidate, what all the runs together say, place by place or counted."""
+    for (*_, baseline, candidate), own in group_by(comparisons, lambda c: c.pair).items():
+        places = _places(comparisons, own)
+        if len(own) <= _MANY:
+            placed = zip(own, places, strict=True)
+            claims = [dataclasses.replace(c.overall, where=place) for c, place in placed]
+        else:
+            shared = _places(comparisons, own[:1])[0]
+            where = {**shared, "candidate": candidate, "baseline": baseline}
+            claims = [dataclasses.replace(_count_verdicts(own), where=where)]
+        yield from (claim.about("pair") for claim in claims)
+
+
+def _places(
+    comparisons: Sequence[RunComparison], own: Sequence[RunComparison]
+) -> list[dict[str, Any]]:
+    """Place comparisons by what varies: page and group among all, coordinates among their own."""
+    names = varying_names([c.coordinates for c in own])
+    group = [n for n in ("page", "group") if len({getattr(c, n) for c in comparisons}) > 1]
     return [
-        _compare(cell, reference, name)
-        for name in cell.candidates
-        if reference is not None and name != reference and _may_compare(cell, reference, name)
+        {name: getattr(c, name) for name in group}
+        | {name: c.coordinates[name] for name in names if name in c.coordinates}
+        for c in own
     ]
 
 
-def _may_compare(cell: Cell, baseline: str, candidate: str) -> bool:
-    """Whether they were taken in the same rounds, by a clock that is fine enough."""
-    pairs = [(run[baseline].seconds, run[candidate].seconds) for run in cell.runs.values()]
-    return all(one.shape == two.shape and min(one.min(), two.min()) > 0 for one, two in pairs)
+def varying_names(places: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Find the coordinates that do not have one value everywhere."""
+    names = dict.fromkeys(name for place in places for name in place)
+    return [name for name in names if len({place.get(name) for place in places}) > 1]
 
 
-def _compare(cell: Cell, baseline: str, candidate: str) -> RunComparison:
-    runs = {
-        run: dataclasses.replace(measured.speedup(baseline, candidate), where=cell.coordinates)
-        for run, measured in cell.runs.items()
-    }
-    overall = next(iter(runs.values()))
-    if len(runs) > 1:
-        ratios = np.array([[claim.ratio] for claim in runs.values()], dtype=np.float64)
-        pair = Measurement(baseline, ratios), Measurement(candidate, np.ones_like(ratios))
-        how = f"{len(runs)} runs"
-        overall = dataclasses.replace(speedup(*pair), where=cell.coordinates, how=how)
-    return RunComparison(cell.page, cell.group, runs, overall)
+def _count_verdicts(own: Sequence[RunComparison]) -> Claim:
+    values: dict[str, Any] = {"total": len(own)}
+    parts = []
+    for verdict, found in group_by(own, lambda c: c.overall.verdict).items():
+        low, high = f"{verdict}_low", f"{verdict}_high"
+        ratios = [c.overall.ratio or 1.0 for c in found]
+        values |= {verdict: len(found), low: min(ratios), high: max(ratios)}
+        parts.append(f"{verdict} in {{{verdict}}} ({{{low}:.2f}} to {{{high}:.2f}})")
+    return fact(f"of {{total}} cases, {', '.join(parts)}", **values)
+
+
+def _judge_runs(several: Sequence[RunComparison]) -> Iterator[Claim]:
+    """Say which verdicts change from run to run, reversals first, and how far ratios move."""
+    placed = zip(several, _places(several, several), strict=True)
+    changed = [(c, place) for c, place in placed if c.is_decided and not c.holds]
+    changed.sort(key=lambda found: not found[0].is_reversed)
+    for c, place in changed[:_MANY]:
+        counts = dict(Counter(c.verdicts))
+        text = ", ".join(f"{verdict} in {{{verdict}}}" for verdict in counts)
+        where = {"candidate": c.overall.candidate, **place}
+        yield fact(f"the runs are {text}", where, **counts).about("change")
+    if len(changed) > _MANY:
+        yield fact("{more} other verdicts change", more=len(changed) - _MANY).about("change")
+    if not several:
+        return
+    between = [float(np.expm1(c.between or 0.0)) for c in several]
+    known = [c.runs_differ for c in several if c.runs_differ is not None]
+    text = "from run to run a speedup moves by {median:.1%} in the median, {most:.1%} at most"
+    if known:
+        text += "; in {apart} of {known} cases, the intervals of two runs do not meet"
+    yield fact(
+        text,
+        median=statistics.median(between),
+        most=max(between),
+        apart=sum(known),
+        known=len(known),
+    ).about("spread")
+
+
+def _judge_pages(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
+    tasks = sum(outcome.record is not None for outcome in outcomes)
+    table = gather_claims(outcomes)
+    if tasks > 1 and len(table):
+        yield fact(
+            "the {tasks} tasks end on {total} different claims, {common} common to all",
+            tasks=tasks,
+            total=len(table),
+            common=int((table["where"] == _EVERYWHERE).sum()) or "none",
+        ).about("pages")
+
+
+def gather_claims(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """Gather what the pages claim by where they claim it: one row per claim, numbers apart.
+
+    Those that are not made everywhere come first; ``said`` is how often, of all the times that the
+    question is put.
+    """
+    varying = varying_options(outcome.task for outcome in outcomes)
+    done = [(outcome, _by_question(outcome)) for outcome in outcomes if outcome.record]
+    said: dict[tuple[Any, ...], tuple[Claim, _Places]] = {}
+    asked: dict[_Question, _Places] = {}
+    for outcome, by_question in done:
+        for question, claims in by_question.items():
+            for claim in claims:
+                place = tuple(make_coordinates(outcome, varying, claim.where).items())
+                _, own = said.setdefault((*question, claim.verdict), (claim, {}))
+                own[place, outcome.task.run] = None
+                asked.setdefault(question, {})[place, outcome.task.run] = None
+    for question, everyone in asked.items():
+        # A task of the page that says nothing on the question is a place too.
+        for outcome, by_question in done:
+            if outcome.task.page == question[0] and question not in by_question:
+                place = tuple(make_coordinates(outcome, varying).items())
+                everyone[place, outcome.task.run] = None
+    rows = []
+    for (page, topic, subject, baseline, _), (claim, own) in said.items():
+        everyone = asked[page, topic, subject, baseline]
+        about = f"{topic}: {claim.words}" if topic else claim.words
+        rows.append((page, about, f"{len(own)} of {len(everyone)}", _describe(own, everyone)))
+    rows.sort(key=lambda row: row[-1] == _EVERYWHERE)
+    table = pd.DataFrame(rows, columns=["page", "claim", "said", "where"])
+    return table.set_index(["page", "claim"])
+
+
+def _by_question(outcome: Outcome) -> dict[_Question, list[Claim]]:
+    """Gather the claims of a task, those of its answer among them, by what they are about."""
+    record, page = outcome.record, outcome.task.page
+    if record is None:
+        return {}
+    claims = (*(record.answer.claims if record.answer else ()), *record.claims)
+    return group_by(claims, lambda claim: (page, claim.topic, claim.subject, claim.baseline))
+
+
+def _describe(own: _Places, everyone: _Places) -> str:
+    """Say where that is: by one coordinate when it tells these places apart, or one by one."""
+    if len(own) == len(everyone):
+        return _EVERYWHERE
+    runs, all_runs = (Counter(place for place, _ in found) for found in (own, everyone))
+    names = varying_names([dict(place) for place in all_runs])
+    others = [dict(place) for place in all_runs if place not in runs]
+    if all(runs[place] == all_runs[place] for place in runs):
+        for name in names:
+            values = dict.fromkeys(dict(place).get(name) for place in runs)
+            if not any(place.get(name) in values for place in others):
+                return enumerate_items([_name({name: value}, [name]) for value in values])
+        if len(others) < len(runs):
+            return f"all but {_list([_name(place, names) for place in others])}"
+    listed = []
+    for place, count in runs.items():
+        part = f"{count} of {all_runs[place]} runs" if count < all_runs[place] else ""
+        listed.append(", ".join(filter(None, [_name(dict(place), names), part])))
+    return _list(listed)
+
+
+def _list(items: Sequence[str]) -> str:
+    more = [f"{len(items) - _MANY} others"] if len(items) > _MANY else []
+    return "; ".join([*items[:_MANY], *more])
+
+
+def _name(place: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Name a place of the grid: numbers need their name, texts do not."""
+    values = ((name, place[name]) for name in names if place.get(name) is not None)
+    return ", ".join(v if isinstance(v, str) else f"{name} {v}" for name, v in values)

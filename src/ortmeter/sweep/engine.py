@@ -56,7 +56,7 @@ class _Progress:
 
     def __init__(self, total: int, kept: int, tell: Callable[[str], object] | None) -> None:
         self._total, self._ended, self._tell = total, kept, tell
-        self._counts: dict[str, Counter[str]] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
         self._running: dict[str, str] = {}
         self._bar = progress_bar("sweep", total=total)
         self._bar.update(kept)
@@ -64,13 +64,13 @@ class _Progress:
             tell(f"{kept} of {total} done already")
 
     def started(self, task: Task, machine: str) -> None:
-        self._leave(task)  # it starts again when its worker died
-        self._running[task.key] = machine
-        self._count(machine, "running")
+        self._running[task.key] = machine  # again when its worker died
+        self._bar.set_postfix_str(str(self))
 
     def ended(self, outcome: Outcome) -> None:
-        last_seen = self._leave(outcome.task)
-        self._count(outcome.machine or last_seen, outcome.state)
+        last_seen = self._running.pop(outcome.task.key, "no machine")
+        self._counts[outcome.machine or last_seen, outcome.state] += 1
+        self._bar.set_postfix_str(str(self))
         self._bar.update()
         self._ended += 1
         if self._tell:
@@ -80,21 +80,11 @@ class _Progress:
         self._bar.close()
 
     def __str__(self) -> str:
-        return "; ".join(
-            f"{machine}: " + ", ".join(f"{n} {state}" for state, n in sorted(counts.items()) if n)
-            for machine, counts in self._counts.items()
-        )
-
-    def _leave(self, task: Task) -> str:
-        """Forget that a task runs, return where it did."""
-        machine = self._running.pop(task.key, "")
-        if machine:
-            self._counts[machine]["running"] -= 1
-        return machine or "no machine"
-
-    def _count(self, machine: str, state: str) -> None:
-        self._counts.setdefault(machine, Counter())[state] += 1
-        self._bar.set_postfix_str(str(self))
+        counts = self._counts + Counter((machine, "running") for machine in self._running.values())
+        told: dict[str, list[str]] = {}
+        for machine, state in sorted(counts):
+            told.setdefault(machine, []).append(f"{counts[machine, state]} {state}")
+        return "; ".join(f"{machine}: {', '.join(parts)}" for machine, parts in told.items())
 
 
 def run_sweep(

@@ -1,9 +1,8 @@
 """What a sweep says: tables over the grid, plots, a computed conclusion."""
 
 import functools
-import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,27 +10,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.pages.rendering import Conclusion, as_html, as_text, freeze
 from ortmeter.plotting.sweep import is_number, sweep_plot
-from ortmeter.sweep.claims import conclude, gather_claims
 from ortmeter.sweep.comparison import (
     MACHINE,
     Cell,
     RunComparison,
-    compare_cell,
+    conclude,
+    gather_claims,
     group_by,
     make_cells,
-    make_coordinates,
-    varying_options,
 )
 from ortmeter.sweep.tasks import Outcome
+from ortmeter.timing.claims import Claim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MS = 1e3
-_NO_RESULT = "(no result)"
 _CONSTANTS = ("page", "group", MACHINE)
 _BASELINE = {"speedup": 1.0, "low": 1.0, "high": 1.0, "verdict": "baseline"}
 _TIMES = ["median (ms)", "q1 (ms)", "q3 (ms)"]
@@ -45,38 +41,40 @@ class SweepReport:
     ----------
     outcomes : tuple of Outcome
         What became of every task.
-    cells : tuple of Cell
-        What was measured at every place of the grid.
-    comparisons : tuple of RunComparison
-        Every candidate beside its baseline, at every place of the grid.
     """
 
     outcomes: tuple[Outcome, ...]
-    cells: tuple[Cell, ...]
-    comparisons: tuple[RunComparison, ...]
+
+    @functools.cached_property
+    def _cells(self) -> list[tuple[Cell, list[RunComparison]]]:
+        return [(cell, cell.compare()) for cell in make_cells(self.outcomes)]
+
+    @property
+    def comparisons(self) -> list[RunComparison]:
+        """Every candidate beside the first of its group, at every place of the grid."""
+        return [comparison for _, found in self._cells for comparison in found]
 
     @functools.cached_property
     def table(self) -> pd.DataFrame:
-        """One row per place of the grid and candidate, and one per task that has no record.
+        """One row per place of the grid and candidate.
 
         Index: options that vary, machine, axis of the measurements, candidate. Columns: ``median
-        (ms)`` and quartiles of all the samples, ``speedup`` over the baseline and its interval,
-        ``verdict``. What all the rows share is the name of the columns.
+        (ms)`` and quartiles of all the samples, ``speedup`` over the first candidate and its
+        interval, ``verdict``. What all the rows share is the name of the columns.
         """
-        compared = {(*_key(c), c.candidate): _verdict(c) for c in self.comparisons}
-        compared |= {(*_key(c), c.baseline): _BASELINE for c in self.comparisons}
-        rows = [
-            {
-                **_place(cell),
-                "candidate": name,
-                **_latency(cell, name),
-                **compared.get((*_key(cell), name), {}),
-            }
-            for cell in self.cells
-            for name in cell.candidates
-        ]
-        varying = varying_options(outcome.task for outcome in self.outcomes)
-        rows += [_row_of_failure(o, varying) for o in self.outcomes if o.record is None]
+        rows = []
+        for cell, found in self._cells:
+            compared = {c.overall.candidate: _verdict(c.overall) for c in found}
+            compared |= {c.overall.baseline: _BASELINE for c in found}
+            rows += [
+                {
+                    **_place(cell),
+                    "candidate": name,
+                    **_latency(cell, name),
+                    **compared.get(name, {}),
+                }
+                for name in cell.candidates
+            ]
         return _readable(rows, [*_TIMES, *_BASELINE])
 
     @property
@@ -100,7 +98,7 @@ class SweepReport:
         rows = [
             {
                 **_place(c),
-                "candidate": c.candidate,
+                "candidate": c.overall.candidate,
                 **{f"run {run}": _digits(claim.ratio) for run, claim in c.runs.items()},
                 "between runs (%)": _percent(c.between),
                 "one run (± %)": _percent(c.within),
@@ -127,43 +125,19 @@ class SweepReport:
         answer, claims = conclude(self.outcomes, self.comparisons)
         return Conclusion(answer, claims, "; ".join(machines) or "nothing")
 
-    def plot(
-        self, page: str | None = None, group: str | None = None, x: str | None = None
-    ) -> "Figure":
+    def plots(self) -> "list[Figure]":
         """Plot speedups against a size, one line per type and machine, one panel per candidate.
-
-        Parameters
-        ----------
-        page, group : str, optional
-            Page, and group of its candidates; the first ones by default.
-        x : str, optional
-            Coordinate of the horizontal axis. By default the axis of the measurements when it is a
-            number, then the numeric option that has the most values; without any, there is one row
-            per place of the grid.
 
         Returns
         -------
-        matplotlib.figure.Figure
-            The plot, a point per place and candidate, with its interval.
-
-        Raises
-        ------
-        InvalidArgumentError
-            Nothing was compared there, or a coordinate is not a number everywhere.
+        list of matplotlib.figure.Figure
+            A plot for each group of candidates of each page, with a point per place and candidate
+            and its interval. The size is the axis of the measurements when it is a number, else
+            the numeric option that has the most values; without any, there is one row per place of
+            the grid.
         """
-        groups = _by_baseline(self.comparisons)
-        own = [c for key, c in groups.items() if page in {None, key[0]} and group in {None, key[1]}]
-        if not own:
-            known = dict.fromkeys(f"{page}, {group}" for page, group, _ in groups)
-            raise InvalidArgumentError(
-                f"Nothing was compared in page {page!r}, group {group!r}. "
-                f"Accepted: {'; '.join(known) or 'a sweep with measurements'}"
-            )
-        return _draw(own[0], x)
-
-    def plots(self) -> "list[Figure]":
-        """Plot every group of candidates of every page."""
-        return [_draw(own, None) for own in _by_baseline(self.comparisons).values()]
+        groups = group_by(self.comparisons, lambda c: c.pair[:3])
+        return [_draw(own) for own in groups.values()]
 
     def parts(self) -> list[tuple[str, list[Any]]]:
         """Return what a document shows: titles, each with tables and plots.
@@ -173,11 +147,12 @@ class SweepReport:
         list of (str, list)
             For :meth:`ortmeter.report.Report.add`; parts without content are left out.
         """
+        outputs = [f"{o.task}: {o.error}\n{o.output}".strip() for o in self.outcomes if o.error]
         parts: list[tuple[str, list[Any]]] = [
             ("Over the grid", [self.table, *map(freeze, self.plots())]),
             ("From run to run", [self.spread]),
             ("What the pages concluded", [self.claims]),
-            ("Tasks without a result", [self.failures]),
+            ("Tasks without a result", [self.failures, *outputs]),
         ]
         return [
             (title, items)
@@ -196,7 +171,7 @@ class SweepReport:
         blocks = [as_html(self.conclusion)]
         for title, items in self.parts():
             blocks += [f"<h4>{title}</h4>", *map(as_html, items)]
-        return "".join([*blocks, *_outputs(self.outcomes)])
+        return "".join(blocks)
 
 
 @dataclass(frozen=True)
@@ -251,31 +226,15 @@ class SweepResult:
         ]
         return pd.DataFrame(rows)
 
-    def report(self, baseline: str | None = None) -> SweepReport:
-        """Compare the configurations: tables, plots and conclusion.
-
-        Parameters
-        ----------
-        baseline : str, optional
-            Candidate that the others are compared with, where it is measured; elsewhere, and by
-            default, the first candidate of each group.
+    def report(self) -> SweepReport:
+        """Compare the configurations.
 
         Returns
         -------
         SweepReport
             Tables, plots and conclusion.
-
-        Raises
-        ------
-        InvalidArgumentError
-            No group of candidates has this baseline.
         """
-        cells = make_cells(self.outcomes)
-        known = dict.fromkeys(name for cell in cells for name in cell.candidates)
-        if baseline is not None and baseline not in known:
-            raise InvalidArgumentError(f"baseline is {baseline!r}. Accepted: {', '.join(known)}")
-        comparisons = tuple(c for cell in cells for c in compare_cell(cell, baseline))
-        return SweepReport(self.outcomes, tuple(cells), comparisons)
+        return SweepReport(self.outcomes)
 
     def _in_state(self, state: str) -> tuple[Outcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.state == state)
@@ -288,18 +247,13 @@ class SweepResult:
         return str(self.report()._repr_html_())
 
 
-def _by_baseline(comparisons: Iterable[RunComparison]) -> dict[Any, list[RunComparison]]:
-    """Gather what a plot shows: a page, a group, one baseline."""
-    return group_by(comparisons, lambda c: (c.page, c.group, c.baseline))
-
-
-def _draw(own: Sequence[RunComparison], x: str | None) -> "Figure":
+def _draw(own: Sequence[RunComparison]) -> "Figure":
     return sweep_plot(
         [c.overall for c in own],
-        x=x or _default_size(own),
+        x=_default_size(own),
         runs=[c.ratios if len(c.runs) > 1 else () for c in own],
         title="Does the speedup hold over the grid?",
-        caption=_legend(_shared([_place(c) for c in own])),
+        caption=_legend([_place(c) for c in own]),
     )
 
 
@@ -312,19 +266,8 @@ def _default_size(own: Sequence[RunComparison]) -> str | None:
     return max(inside or numeric, key=lambda name: len(values[name]), default=None)
 
 
-def _key(place: Cell | RunComparison) -> tuple[Any, ...]:
-    return (place.page, place.group, *place.coordinates.items())
-
-
 def _place(place: Cell | RunComparison) -> dict[str, Any]:
     return {"page": place.page, "group": place.group, **place.coordinates}
-
-
-def _row_of_failure(outcome: Outcome, varying: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    place = make_coordinates(outcome, varying)
-    why = f"{outcome.state}: {outcome.error}" if outcome.error else outcome.state
-    verdict = f"{why} (run {outcome.task.run})"
-    return {"page": outcome.task.page, **place, "candidate": _NO_RESULT, "verdict": verdict}
 
 
 def _latency(cell: Cell, candidate: str) -> dict[str, float]:
@@ -333,8 +276,7 @@ def _latency(cell: Cell, candidate: str) -> dict[str, float]:
     return dict(zip(_TIMES, (_digits(time * _MS) for time in times), strict=True))
 
 
-def _verdict(comparison: RunComparison) -> dict[str, Any]:
-    claim = comparison.overall
+def _verdict(claim: Claim) -> dict[str, Any]:
     numbers = {"speedup": claim.ratio, "low": claim.low, "high": claim.high}
     return {name: _digits(n) for name, n in numbers.items()} | {"verdict": claim.verdict}
 
@@ -345,21 +287,20 @@ def _shared(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {name: str(*found) for name, found in values.items() if len(found) <= 1}
 
 
-def _legend(shared: Mapping[str, str]) -> str:
-    return ", ".join(filter(None, shared.values()))
+def _legend(rows: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(filter(None, _shared(rows).values()))
 
 
 def _readable(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
     """Index rows by what distinguishes them; what all of them share becomes the legend."""
-    shared = _shared(rows)
     names = dict.fromkeys(name for row in rows for name in row)
-    index = [n for n in names if n not in {*columns, *shared, "candidate"}] + ["candidate"]
-    table = pd.DataFrame(rows, columns=list(columns))
-    for rank, name in enumerate(index):
-        # Objects: a row without a value must not turn sizes into floats.
-        values = pd.Series([row.get(name, "") for row in rows], dtype=object, name=name)
-        table.insert(rank, name, values)
-    return table.set_index(index).rename_axis(columns=_legend(shared) or None)
+    index = [n for n in names if n not in {*columns, *_shared(rows), "candidate"}] + ["candidate"]
+    # Objects: a row without a value must not turn sizes into floats.
+    keys = pd.DataFrame(
+        [[row.get(n, "") for n in index] for row in rows], columns=index, dtype=object
+    )
+    table = keys.join(pd.DataFrame(rows, columns=list(columns))).set_index(index)
+    return table.rename_axis(columns=_legend(rows) or None)
 
 
 def _digits(value: float | None, count: int = 4) -> float:
@@ -369,13 +310,3 @@ def _digits(value: float | None, count: int = 4) -> float:
 def _percent(deviation: float | None) -> float:
     """Write a deviation of a logarithm as a percentage."""
     return math.nan if deviation is None else _digits(100 * float(np.expm1(deviation)), 2)
-
-
-def _outputs(outcomes: Iterable[Outcome]) -> list[str]:
-    """Write the last lines of the tasks that failed, folded."""
-    return [
-        f"<details><summary>{html.escape(str(outcome.task))}: {html.escape(outcome.error)}"
-        f"</summary><pre>{html.escape(outcome.output)}</pre></details>"
-        for outcome in outcomes
-        if outcome.error
-    ]
