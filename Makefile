@@ -5,6 +5,11 @@ PROVIDER ?= auto
 PAGE ?= plot_op_gemm2_cuda
 WORKERS ?= 2
 SPHINXOPTS ?=
+# Where `make gpu-check` writes, and how long a slice of it lasts.
+OUT ?= build/gpu-check
+SECONDS ?= 1080
+# Wheels installed apart, for a machine whose Python has torch and no network.
+GPU_SITE ?= $(HOME)/.gpu-site
 ifeq ($(filter $(RUNTIME),cpu gpu),)
 $(error RUNTIME=$(RUNTIME) is not known. Accepted: cpu, gpu)
 endif
@@ -22,7 +27,7 @@ SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
 
-.PHONY: help install html html-noplot page record test test-slow test-all test-floor test-site test-browser publish-check lint bench notebooks serve clean
+.PHONY: help install html html-noplot page record gpu-check test test-slow test-all test-floor test-site test-browser publish-check lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,6 +40,8 @@ page: install ## run one page, PAGE=plot_x, and rebuild the site around it
 	ORTMETER_PAGE=$(PAGE) $(SPHINX) -d build/doctrees _doc dist/html
 record: install ## run the pages on PROVIDER, keep what they measured in _doc/results
 	for page in _doc/examples/*/plot_*.py; do ORTMETER_RECORD=1 ORTMETER_RESULTS=_doc/results MPLBACKEND=agg $(BIN)/python $$page || exit 1; done
+gpu-check: ## without .venv: compare the GPU with what is expected, record the pages; OUT, SECONDS
+	PYTHONPATH=$(if $(wildcard $(GPU_SITE)),$(GPU_SITE):)$(CURDIR)/src $(PYTHON) _benchmarks/gpu_check.py --out $(OUT) --seconds $(SECONDS)
 test: install ## run the tests that take seconds, every feature touched
 	$(PYTEST) -m "not slow and not site and not browser"
 test-slow: install ## run the tests that `make test` leaves out, and that need no site
@@ -76,7 +83,7 @@ $(FLOOR)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.version_info[:2] == (3, 11) or sys.exit("Python 3.11, the lowest, is needed, PYTHON=$(PYTHON) is " + sys.version)'
 	$(PYTHON) -m venv --clear $(FLOOR)
 	$(FLOOR)/bin/python -m pip install --quiet --constraint constraints.txt torch uv
-	$(FLOOR)/bin/uv pip install --quiet --python $(FLOOR)/bin/python --resolution lowest-direct --editable ".[cpu,pages,parquet,torch]" --group test "pyparsing<3.3"
+	$(FLOOR)/bin/uv pip install --quiet --python $(FLOOR)/bin/python --resolution lowest-direct --editable ".[cpu,pages,torch]" --group test "pyparsing<3.3"
 	touch $@
 
 # A browser of the system is taken first; without any, the tests are skipped and say why.

@@ -1,0 +1,258 @@
+"""Attention on CUDA: which kernel runs, whether it is right, how long it takes."""
+
+import contextlib
+import itertools
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+import onnxruntime
+import torch
+from gpu_rows import BF16, CPU, CUDA, F16, F32, NAMES, TORCH, Row, check, note, short
+
+import ortmeter
+
+#: Heads of the queries, of the keys, and their size: those of a Llama of 8 billions.
+HEADS = (32, 8, 128)
+WINDOW, CAP = 64, 20.0
+LONGEST_OF_FLOAT32 = 512
+
+
+def attention(*, quick: bool) -> Iterator[Row]:
+    """Which kernel runs, whether it is right, and its time beside torch's."""
+    lengths = (16, 18) if quick else (128, 130, 256, 512, 2048, 4096)
+    modes = ("plain", "mask", "window", "softcap")
+    for dtype, length, mode in itertools.product((F16, BF16, F32), lengths, modes):
+        if dtype == F32 and length > LONGEST_OF_FLOAT32:
+            continue  # scores are materialised
+        yield from _attention(dtype, length, mode, quick=quick)
+    for forced in (1, 2, 8, 16):
+        yield from _attention(F16, lengths[-1], "plain", quick=quick, sdpa_kernel=forced)
+
+
+def _attention(dtype: int, length: int, mode: str, *, quick: bool, **options: int) -> Iterator[Row]:
+    heads, kv_heads, size = (4, 2, 16) if quick else HEADS
+    case = f"{NAMES[dtype]} {length} {mode} {options or ''}".strip()
+    rng = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(1, n, length, size, generator=rng) for n in (heads, kv_heads, kv_heads)]
+    query, key, value = (tensor.to("cuda", TORCH[dtype]) for tensor in drawn)
+    mask = _mask(mode, length)
+    wanted = _attention_of_torch(query.double(), key.double(), value.double(), mask, mode)
+    feeds: dict[str, dict[str, torch.Tensor]] = {}
+    models: dict[str, onnx.ModelProto] = {}
+    models["Attention"] = _standard_attention(dtype, (heads, kv_heads, size), length, mode)
+    feeds["Attention"] = {"Q": query, "K": key, "V": value}
+    if mode in {"mask", "window"}:
+        feeds["Attention"]["M"] = mask
+    if dtype != F32 and mode != "mask":
+        models["GroupQueryAttention"] = _group_query(dtype, (heads, kv_heads, size), length, mode)
+        flat = [t.transpose(1, 2).flatten(2).contiguous() for t in (query, key, value)]
+        feeds["GroupQueryAttention"] = dict(zip("QKV", flat, strict=True))
+    candidates: dict[str, Any] = {}
+    for name, model in models.items():
+        found, log = _first_run(model, feeds[name], options)
+        if isinstance(found, Exception):
+            yield check(f"{name} {case}", "runs", short(found))
+            continue
+        if name == "GroupQueryAttention":
+            found = found.unflatten(2, (heads, size)).transpose(1, 2)
+        error = (found.double() - wanted).abs().max().item()
+        bound = 8 * torch.finfo(TORCH[dtype]).eps * wanted.abs().max().item()
+        yield check(
+            f"{name} {case}, error", f"<= {bound:.2g}", f"{error:.2g}", agrees=error <= bound
+        )
+        kernel = kernel_in(log)
+        if options:
+            yield note(f"{name} {case}, kernel", kernel)
+        else:
+            accepted = _kernels_expected(name, dtype, length, mode, causal=name != "Attention")
+            yield check(f"{name} {case}, kernel", accepted, kernel, agrees=kernel in accepted)
+        session = _plain_session(model, options)
+        candidates[name] = ortmeter.BoundSession(session, feeds[name]).run
+    if mode != "softcap":
+        candidates["torch"] = lambda: _attention_of_torch(query, key, value, mask, mode)
+    if candidates:
+        results = ortmeter.measure(
+            candidates, repeat=5, budget_s=0.1 if quick else 0.5, sync="cuda"
+        )
+        medians = {name: f"{found.median * 1e6:.1f} µs" for name, found in results.items()}
+        yield note(f"{case}, median of a call", medians)
+
+
+def _kernels_expected(
+    name: str, dtype: int, length: int, mode: str, *, causal: bool
+) -> tuple[str, ...]:
+    """Kernels that may run, on compute capability 8.0 and more."""
+    if name == "GroupQueryAttention":  # cuDNN takes neither a window nor a soft cap
+        return ("flash", "cudnn") if mode == "plain" and causal else ("flash",)
+    if mode in {"mask", "window"}:
+        fits = length % 4 == 0 and dtype != F32
+        return ("efficient",) if fits else ("unfused",)
+    return ("unfused",) if dtype == F32 else ("flash",)  # float32 with groups of heads
+
+
+def kernel_in(log: str) -> str:
+    """Read which kernel ran in what ONNX Runtime writes about it."""
+    told = re.findall(r"SdpaKernel=(\w+)|Attention: using ([^\n(]+)", log)
+    text = " ".join("".join(pair) for pair in told[-1:]).lower()
+    words = {"cudnn": "cudnn", "flash": "flash", "efficient": "efficient", "cutlass": "efficient"}
+    words |= {"unfused": "unfused", "math": "unfused", "xqa": "xqa"}
+    return next((kernel for word, kernel in words.items() if word in text), text or "not told")
+
+
+def _mask(mode: str, length: int) -> torch.Tensor:
+    """Whom each token looks at: all but a hidden end, or a window, itself included, of the past."""
+    rows, columns = torch.arange(length)[:, None], torch.arange(length)[None]
+    mask = columns <= rows
+    if mode == "mask":
+        mask = (columns < length - 3) | (columns == rows)
+    if mode == "window":
+        mask = mask & (columns > rows - WINDOW)
+    return mask.to("cuda")
+
+
+def _attention_of_torch(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, mode: str
+) -> torch.Tensor:
+    if mode == "softcap":
+        groups = query.shape[1] // key.shape[1]
+        key, value = (tensor.repeat_interleave(groups, 1) for tensor in (key, value))
+        scores = query @ key.transpose(2, 3) / query.shape[3] ** 0.5
+        scores = CAP * torch.tanh(scores / CAP)
+        return scores.masked_fill(~mask, -torch.inf).softmax(-1) @ value
+    rule = {"is_causal": True} if mode == "plain" else {"attn_mask": mask}
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, enable_gqa=True, **rule
+    )
+
+
+def _standard_attention(
+    dtype: int, sizes: tuple[int, int, int], length: int, mode: str
+) -> onnx.ModelProto:
+    heads, kv_heads, size = sizes
+    attributes: dict[str, Any] = {"softcap": CAP} if mode == "softcap" else {}
+    names, masks = ["Q", "K", "V"], []
+    if mode in {"mask", "window"}:
+        names.append("M")
+        masks = [oh.make_tensor_value_info("M", onnx.TensorProto.BOOL, [length, length])]
+    else:
+        attributes["is_causal"] = 1
+    shapes = {"Q": heads, "K": kv_heads, "V": kv_heads}
+    graph = oh.make_graph(
+        [oh.make_node("Attention", names, ["Y"], **attributes)],
+        "attention",
+        [oh.make_tensor_value_info(n, dtype, [1, h, length, size]) for n, h in shapes.items()]
+        + masks,
+        [oh.make_tensor_value_info("Y", dtype, [1, heads, length, size])],
+    )
+    return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 23)], ir_version=10)
+
+
+def _group_query(
+    dtype: int, sizes: tuple[int, int, int], length: int, mode: str
+) -> onnx.ModelProto:
+    heads, kv_heads, size = sizes
+    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": kv_heads}
+    if mode == "window":
+        attributes["local_window_size"] = WINDOW
+    if mode == "softcap":
+        attributes["softcap"] = CAP
+    names = ["Q", "K", "V", "", "", "S", "T"]
+    widths = {"Q": heads * size, "K": kv_heads * size, "V": kv_heads * size}
+    lengths = {"S": np.int32([length - 1]), "T": np.array(length, np.int32)}
+    cache = [1, kv_heads, length, size]
+    node = oh.make_node(
+        "GroupQueryAttention", names, ["Y", "PK", "PV"], domain="com.microsoft", **attributes
+    )
+    graph = oh.make_graph(
+        [node],
+        "attention",
+        [oh.make_tensor_value_info(n, dtype, [1, length, w]) for n, w in widths.items()],
+        [
+            oh.make_tensor_value_info("Y", dtype, [1, length, heads * size]),
+            *(oh.make_tensor_value_info(n, dtype, cache) for n in ("PK", "PV")),
+        ],
+        [onnx.numpy_helper.from_array(array, n) for n, array in lengths.items()],
+    )
+    opsets = [oh.make_opsetid("", 23), oh.make_opsetid("com.microsoft", 1)]
+    return oh.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _plain_session(
+    model: onnx.ModelProto, cuda_options: Mapping[str, int], severity: int = 3
+) -> onnxruntime.InferenceSession:
+    """Create a session with options of the provider that make_session does not have."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = severity
+    texts = {"device_id": "0", "use_tf32": "0"} | {k: str(v) for k, v in cuda_options.items()}
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=[(CUDA, texts), CPU], enable_fallback=0
+    )
+
+
+def _first_run(
+    model: onnx.ModelProto, feeds: Mapping[str, torch.Tensor], cuda_options: Mapping[str, int]
+) -> tuple[Any, str]:
+    """Run once; return the first output, or why there is none, and what ONNX Runtime writes."""
+    os.environ["ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO"] = "1"
+    onnxruntime.set_default_logger_severity(0)  # the standard operator tells its kernel there
+    with _written() as log:
+        try:
+            session = _plain_session(model, cuda_options, severity=0)
+            with ortmeter.BoundSession(session, feeds) as bound:
+                bound.run()
+                found: Any = next(iter(bound.outputs("torch").values())).clone()
+        except Exception as error:  # noqa: BLE001 - whatever ONNX Runtime refuses
+            found = error
+    onnxruntime.set_default_logger_severity(3)
+    del os.environ["ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO"]
+    return found, log()
+
+
+@contextlib.contextmanager
+def _written() -> Iterator[Callable[[], str]]:
+    """Keep what native code writes on the standard output and error."""
+    with tempfile.TemporaryFile() as file:
+        sys.stdout.flush()
+        kept = os.dup(1), os.dup(2)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        text = ""
+        try:
+            yield lambda: text
+        finally:
+            os.dup2(kept[0], 1)
+            os.dup2(kept[1], 2)
+            os.close(kept[0])
+            os.close(kept[1])
+            file.seek(0)
+            text = file.read().decode(errors="replace")
+
+
+def masks(*, quick: bool) -> Iterator[Row]:  # noqa: ARG001 - as the others
+    """A row of the lowest number of the type gives what a row without a mask gives, no NaN."""
+    text = """<ir_version: 10, opset_import: ["": 23]>
+    g ({t}[1, 4, 16, 64] Q, {t}[1, 4, 16, 64] K, {t}[1, 4, 16, 64] V, {t}[16, 16] M)
+    => ({t}[1, 4, 16, 64] Y) {{ Y = Attention(Q, K, V, M) }}"""
+    rng = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(1, 4, 16, 64, generator=rng) for _ in range(3)]
+    for dtype, number in itertools.product(NAMES, ("lowest", "-inf")):
+        tensors = [tensor.to("cuda", TORCH[dtype]) for tensor in drawn]
+        lowest = torch.finfo(TORCH[dtype]).min if number == "lowest" else -torch.inf
+        mask = torch.zeros(16, 16)
+        mask[5] = lowest
+        feeds = dict(zip("QKVM", [*tensors, mask.to("cuda", TORCH[dtype])], strict=True))
+        model = onnx.parser.parse_model(text.format(t=NAMES[dtype].replace("float32", "float")))
+        found, log = _first_run(model, feeds, {})
+        case = f"{NAMES[dtype]} {number}, {kernel_in(log)}"
+        if isinstance(found, Exception):
+            yield check(case, "runs", short(found))
+            continue
+        yield check(case, "no NaN", "NaN" if found.isnan().any().item() else "no NaN")
+        yield note(f"{case}, row 5", [round(v, 3) for v in found[0, 0, 5, :4].float().tolist()])

@@ -1,0 +1,233 @@
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import fake_cuda
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BENCHMARKS = ROOT / "_benchmarks"
+
+
+@pytest.fixture
+def gpu_check(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("gpu_check")
+
+
+@pytest.fixture
+def step(gpu_check):
+    """Make a step that runs this code, which finds its file of rows in the variable of the same
+    name."""
+
+    def make(name, code="pass", limit_s=60):
+        return gpu_check.Step(name, limit_s, "it runs", ("-c", code))
+
+    return make
+
+
+def row(**fields):
+    return {"case": "a", "expected": "1", "found": "1", "agrees": True, **fields}
+
+
+def write_rows(out, name, *rows, end=""):
+    """Code of a step that writes rows."""
+    text = "".join(json.dumps(r) + "\n" for r in rows) + end
+    return f"open({str(out / 'steps' / (name + '.rows'))!r}, 'w').write({text!r})"
+
+
+def statuses(gpu_check, out):
+    return {result["step"]: result["status"] for result in gpu_check.results(out)}
+
+
+def test_a_step_that_crashes_or_hangs_is_lost_alone(gpu_check, step, tmp_path):
+    child = "import subprocess, sys, time; code = 'import time; time.sleep(60)'; "
+    child += "p = subprocess.Popen([sys.executable, '-c', code]); print(p.pid, flush=True); "
+    steps = [
+        step("crash", f"{write_rows(tmp_path, 'crash', row(), end='{')}; import os; os.abort()"),
+        step("hang", f"{child}time.sleep(60)", limit_s=2),
+        step("last", "print('well')"),
+    ]
+    gpu_check.run_steps(steps, tmp_path, seconds=100)
+    found = statuses(gpu_check, tmp_path)
+    assert found == {"crash": "exit code -6", "hang": "stopped after 2 s", "last": "done"}
+    assert gpu_check.read(tmp_path, "crash")["rows"] == [row()]  # but for the line that is cut
+    assert gpu_check.read(tmp_path, "last")["last_lines"] == ["well"]
+    pid = int(gpu_check.read(tmp_path, "hang")["last_lines"][0])
+    assert not is_running(pid)
+
+
+def is_running(pid):
+    for _ in range(50):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+        except OSError:
+            return False
+        if state.split()[0] == "Z":  # nobody waits for it in a container
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_what_has_a_result_is_not_run_again(gpu_check, step, tmp_path):
+    count = tmp_path / "count"
+    steps = [step(name, f"open({str(count)!r}, 'a').write('{name} ')") for name in "ab"]
+    gpu_check.run_steps(steps[:1], tmp_path, seconds=100)
+    (tmp_path / "steps" / "b.rows").write_text(json.dumps(row()), encoding="utf-8")  # interrupted
+    for _ in range(2):
+        gpu_check.run_steps(steps, tmp_path, seconds=100)
+    assert count.read_text(encoding="utf-8") == "a b "
+    assert gpu_check.read(tmp_path, "b")["rows"] == []
+
+
+def test_a_slice_leaves_what_does_not_fit_to_the_next_one(gpu_check, step, tmp_path):
+    steps = [step("short", limit_s=5), step("long", limit_s=50), step("other", limit_s=5)]
+    gpu_check.run_steps(steps, tmp_path, seconds=20)
+    assert statuses(gpu_check, tmp_path).keys() == {"short", "other"}
+    gpu_check.run_steps(steps, tmp_path, seconds=60)
+    assert statuses(gpu_check, tmp_path).keys() == {"short", "other", "long"}
+
+
+def test_all_the_slices_have_a_budget(gpu_check, step, tmp_path, monkeypatch):
+    gpu_check.run_steps([step("first")], tmp_path, seconds=100)
+    spent = gpu_check.read(tmp_path, "first")["seconds"]
+    monkeypatch.setattr(gpu_check, "TOTAL_S", spent + 5)
+    gpu_check.run_steps([step("large"), step("small", limit_s=4)], tmp_path, seconds=100)
+    assert statuses(gpu_check, tmp_path).keys() == {"first", "small"}
+
+
+@pytest.mark.parametrize(
+    ("agreements", "expected"),
+    [
+        ((True, True), {"probe", "next"}),
+        ((False, True), {"probe", "probe_again", "next"}),
+        ((False, False), {"probe", "probe_again"}),
+    ],
+)
+def test_without_cuda_nothing_else_is_run(gpu_check, step, tmp_path, agreements, expected):
+    """The second probe, and what follows, look for the libraries of NVIDIA's wheels."""
+    probe, again = agreements
+    told = "; import os; print(os.environ.get('LD_LIBRARY_PATH', ''))"
+    steps = [
+        step("probe", write_rows(tmp_path, "probe", row(agrees=probe)) + told),
+        step("probe_again", write_rows(tmp_path, "probe_again", row(agrees=again)) + told),
+        step("next"),
+    ]
+    gpu_check.run_steps(steps, tmp_path, seconds=100)
+    assert statuses(gpu_check, tmp_path).keys() == expected
+    if not probe:
+        (path,) = gpu_check.read(tmp_path, "probe_again")["last_lines"]
+        assert any(folder.startswith(sys.prefix) for folder in path.split(os.pathsep))
+
+
+def test_the_report_tells_what_differs_and_what_was_not_run(gpu_check, step, tmp_path):
+    rows = [row(), row(case="b | c", found="2", agrees=False), row(case="d", agrees=None)]
+    steps = [step("one", write_rows(tmp_path, "one", *rows)), step("two", "1 / 0"), step("three")]
+    gpu_check.run_steps(steps[:2], tmp_path, seconds=100)
+    lines = gpu_check.report(steps, tmp_path).splitlines()
+    assert [line for line in lines if line.startswith("| one | it runs | **1 of 3 differ** |")]
+    assert [line for line in lines if line.startswith("| two | it runs | **exit code 1** |")]
+    assert "| three | it runs | **not run** | |" in lines
+    assert "| b / c | 1 | 2 | **differs** |" in lines
+    assert "ZeroDivisionError: division by zero" in lines
+
+
+def test_the_archive_stays_below_its_limit(gpu_check, step, tmp_path):
+    gpu_check.run_steps([step("one", write_rows(tmp_path, "one", row()))], tmp_path, seconds=100)
+    (tmp_path / "logs" / "large.log").write_bytes(os.urandom(60_000))
+    (tmp_path / "report.md").write_text("report", encoding="utf-8")
+    assert gpu_check.write_archive(tmp_path) == []
+    assert gpu_check.write_archive(tmp_path, limit=50_000) == ["logs/large.log"]
+    archive = tmp_path / "gpu-check.zip"
+    assert archive.stat().st_size < 50_000
+    names = zipfile.ZipFile(archive).namelist()
+    assert {"report.md", "steps/one.json", "logs/one.log"} <= set(names)
+
+
+def test_every_page_is_recorded(gpu_check):
+    pages = (ROOT / "_doc" / "examples").rglob("plot_*.py")
+    assert sorted(gpu_check.PAGES) == sorted(f"{p.parent.name}/{p.stem}" for p in pages)
+
+
+def test_the_kernel_that_ran_is_read_in_what_native_code_writes(gpu_check):
+    attention = importlib.import_module("gpu_attention")
+    with attention._written() as log:
+        os.write(1, b"Operator=GroupQueryAttention DataType=fp16 SdpaKernel=FLASH_ATTENTION\n")
+    assert attention.kernel_in(log()) == "flash"
+    with attention._written() as log:
+        os.write(2, b"ONNX Attention: using Memory Efficient Attention (batch=1, q_seq=4)\n")
+    assert attention.kernel_in(log()) == "efficient"
+    for text, kernel in [
+        ("SdpaKernel=CUDNN_FLASH_ATTENTION", "cudnn"),
+        ("SdpaKernel=MATH", "unfused"),
+        ("Attention: using unified unfused path (batch=1)", "unfused"),
+        ("nothing", "not told"),
+    ]:
+        assert attention.kernel_in(text) == kernel
+
+
+def run_with_cuda(folder, *command):
+    """Run Python in a process that has CUDA; return what it wrote and what the device was told."""
+    log = folder / "cuda.log"
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env=fake_cuda.environment(folder, log),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, fake_cuda.read_log(log)
+
+
+FOLLOW = """
+import torch
+from ortmeter.backend.session import call_on_tensors, follow_stream, session_stream
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.sessions import make_session
+
+text = '<ir_version: 10, opset_import: ["": 23]> g (float[n] X) => (float[n] Y) { Y = Abs(X) }'
+cuda = Provider("cuda")
+stream = session_stream(cuda)
+session = make_session(text, provider=cuda, stream=stream.cuda_stream)
+call = follow_stream(call_on_tensors(session, cuda, synchronize=False), stream)
+(y,) = call([torch.tensor([-1.0, 2.0])])
+print(y.tolist(), stream.cuda_stream)
+with torch.cuda.stream(stream):
+    call([y])
+"""
+
+
+def test_a_session_runs_between_the_waits_of_two_streams(tmp_path):
+    """Its stream waits for the current one of torch before, which waits for it after."""
+    written, told = run_with_cuda(tmp_path, "-c", FOLLOW)
+    assert written.splitlines()[-1] == "[1.0, 2.0] 1"
+    order = [event for event in told if event["what"] in {"session", "wait", "run"}]
+    assert order == [
+        {"what": "session", "device": "0", "stream": "1"},
+        {"what": "wait", "stream": 1, "other": 0},
+        {"what": "run", "stream": "1"},
+        {"what": "wait", "stream": 0, "other": 1},
+        {"what": "run", "stream": "1"},  # already in order
+    ]
+
+
+@pytest.mark.slow
+def test_the_whole_check_runs(gpu_check, tmp_path):
+    out = tmp_path / "out"
+    run_with_cuda(tmp_path, BENCHMARKS / "gpu_check.py", "--quick", "--out", out)
+    steps = gpu_check.all_steps(quick=True)
+    names = {step.name for step in steps} - {"probe_again"}
+    assert statuses(gpu_check, out) == dict.fromkeys(names, "done"), gpu_check.report(steps, out)
+    # What a CPU cannot do like a GPU differs; the rest is as expected.
+    for name in ("probe", "masks", "streams", "profiles", "placement"):
+        assert gpu_check.agrees(gpu_check.read(out, name)), name
+    errors = [r for r in gpu_check.read(out, "attention")["rows"] if r["case"].endswith("error")]
+    assert errors
+    assert all(r["agrees"] for r in errors)
+    assert (out / "gpu-check.zip").stat().st_size < gpu_check.ARCHIVE_BYTES
