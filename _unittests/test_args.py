@@ -280,34 +280,7 @@ def test_args_is_a_list():
     assert parse(0.5, "--p", 0.25) == 0.25
 
 
-# --- expose, environment, fast mode ---------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("expose", "accepted"),
-    [
-        (None, {"a", "b_c"}),
-        ("", set()),
-        ("a", {"a"}),
-        (" a , b-c", {"a", "b_c"}),
-        ("b_c,", {"b_c"}),
-    ],
-)
-@pytest.mark.parametrize("name", ["a", "b_c"])
-def test_expose(expose, accepted, name):
-    argv = [f"--{name}=2"]
-    if name in accepted:
-        args = get_parsed_args("plot_x", expose=expose, args=argv, a=1, b_c=1)
-        assert args.to_dict() == {"a": 1, "b_c": 1} | {name: 2}
-    else:
-        with pytest.raises(InvalidArgumentError, match="got unknown argument"):
-            get_parsed_args("plot_x", expose=expose, args=argv, a=1, b_c=1)
-    assert get_parsed_args("plot_x", expose=expose, args=[], a=1, b_c=1).b_c == 1
-
-
-def test_expose_refuses_unknown_names():
-    with pytest.raises(InvalidArgumentError, match="expose: got warmup, expected a or b"):
-        get_parsed_args("plot_x", expose="a,warmup", args=[], a=1, b=1)
+# --- environment, fast mode -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -362,12 +335,11 @@ def test_what_is_recorded_has_the_full_default(monkeypatch, fast, variable, args
     assert get_parsed_args("plot_x", args=args, **params).size == expected
 
 
-@pytest.mark.parametrize("expose", [None, ""])
-def test_bad_variable_is_named(monkeypatch, expose):
+def test_bad_variable_is_named(monkeypatch):
     monkeypatch.setenv("ORTMETER_THREADS", "many")
     message = r"variable ORTMETER_THREADS \(for --p\): got 'many', expected an integer"
     with pytest.raises(InvalidArgumentError, match=message):
-        get_parsed_args("plot_x", expose=expose, args=[], p=Param(1, env="ORTMETER_THREADS"))
+        get_parsed_args("plot_x", args=[], p=Param(1, env="ORTMETER_THREADS"))
 
 
 def test_bad_fast_mode_is_named(monkeypatch):

@@ -108,10 +108,6 @@ def test_a_page_of_the_gallery_tells_its_name(tmp_path):
             "import ortmeter; ortmeter.get_parsed_args('plot_x', size=1)",
             "plot_x.py declares no parameter 'record'",
         ),
-        (
-            "import ortmeter; ortmeter.get_parsed_args('plot_x', expose='n', n=1, record=False)",
-            "plot_x.py declares no parameter 'record'",
-        ),
         ("import time; time.sleep(60)", "did not declare its parameters in 0.5 s"),
     ],
 )

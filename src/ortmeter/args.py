@@ -143,7 +143,6 @@ _RESERVED = frozenset({"help", *(n for n in vars(Arguments) if not n.startswith(
 def get_parsed_args(
     name: str,
     description: str | None = None,
-    expose: str | None = None,
     args: Sequence[str] | None = None,
     **params: Any,
 ) -> Arguments:
@@ -159,9 +158,6 @@ def get_parsed_args(
         Name of the page, shown by ``--help`` and in errors.
     description : str, optional
         First paragraph of ``--help``.
-    expose : str, optional
-        Names of the parameters that the command line accepts, separated by commas. None exposes
-        all of them, an empty string none. The others keep their defaults and their variables.
     args : sequence of str, optional
         Arguments to read. By default, the command line of the program. The arguments of pytest,
         of sphinx-build or of a notebook are not for the page: there the defaults hold. With
@@ -198,17 +194,18 @@ def get_parsed_args(
     config=large (2048), with_mask=True
     """
     declarations = {key: _declare(key, declared) for key, declared in params.items()}
-    exposed = _exposed(expose, declarations)
-    parser = _make_parser(name, description, exposed)
+    parser = _make_parser(name, description, declarations)
 
     def read(argv: Sequence[str]) -> dict[str, Setting]:
-        given = _read_options(parser, argv, exposed)
+        given = _read_options(parser, argv, declarations)
         fast, asked = fast_mode(), declarations.get("record")
         full = asked is not None and bool(asked.setting(given.get("record"), fast=fast).value)
         return {k: d.setting(given.get(k), fast=fast, full=full) for k, d in declarations.items()}
 
     if args is None:
-        answer_if_asked(name, exposed, lambda argv: {k: s.label for k, s in read(argv).items()})
+        answer_if_asked(
+            name, declarations, lambda argv: {k: s.label for k, s in read(argv).items()}
+        )
     argv, is_program = command_line() if args is None else (_checked(args), False)
     try:
         settings, fast = read(argv), fast_mode()
@@ -237,26 +234,14 @@ def _declare(name: str, declared: Any) -> Declaration:
     return declare(name, declared)
 
 
-def _exposed(expose: str | None, declarations: Mapping[str, Declaration]) -> dict[str, Declaration]:
-    """Return by name what the command line accepts."""
-    if expose is None:
-        return dict(declarations)
-    names = [n.strip().replace("-", "_") for n in expose.split(",") if n.strip()]
-    if unknown := [n for n in names if n not in declarations]:
-        raise InvalidArgumentError(
-            f"expose: got {', '.join(unknown)}, expected {' or '.join(declarations)}"
-        )
-    return {n: d for n, d in declarations.items() if n in names}
-
-
 def _make_parser(
-    name: str, description: str | None, exposed: Mapping[str, Declaration]
+    name: str, description: str | None, declarations: Mapping[str, Declaration]
 ) -> argparse.ArgumentParser:
     # argparse expands % in a help always, in a description only when it finds "%(prog)".
     if description and "%(prog)" in description:
         description = description.replace("%", "%%")
     parser = _Parser(name, description=description, allow_abbrev=False)
-    for key, declaration in exposed.items():
+    for key, declaration in declarations.items():
         is_flag = declaration.reader.kind is bool
         parser.add_argument(
             declaration.flag,
@@ -271,10 +256,10 @@ def _make_parser(
 
 
 def _read_options(
-    parser: argparse.ArgumentParser, argv: Sequence[str], exposed: Mapping[str, Declaration]
+    parser: argparse.ArgumentParser, argv: Sequence[str], declarations: Mapping[str, Declaration]
 ) -> dict[str, str]:
     """Return the text given to each option."""
-    flags = [declaration.flag for declaration in exposed.values()]
+    flags = [declaration.flag for declaration in declarations.values()]
     given, unknown = parser.parse_known_args(_normalized(argv, flags))
     if unknown:
         close = difflib.get_close_matches(unknown[0], flags, n=1)

@@ -41,52 +41,25 @@ __all__ = [
     "DTypeLike",
     "float_info",
     "numpy_dtype",
-    "onnx_type",
-    "short_name",
     "torch_dtype",
     "unit_roundoff",
 ]
 
 _finfo: Any = ml_dtypes.finfo  # has no types
 
-# Name in onnx.TensorProto -> short name, the one that onnx_ir prints.
-_SHORT_NAMES = {
-    "FLOAT": "f32",
-    "DOUBLE": "f64",
-    "FLOAT16": "f16",
-    "BFLOAT16": "bf16",
-    "FLOAT8E4M3FN": "f8e4m3fn",
-    "FLOAT8E4M3FNUZ": "f8e4m3fnuz",
-    "FLOAT8E5M2": "f8e5m2",
-    "FLOAT8E5M2FNUZ": "f8e5m2fnuz",
-    "FLOAT8E8M0": "f8e8m0",
-    "FLOAT6E2M3": "f6e2m3",
-    "FLOAT6E3M2": "f6e3m2",
-    "FLOAT4E2M1": "f4e2m1",
-    "INT2": "i2",
-    "INT4": "i4",
-    "INT8": "i8",
-    "INT16": "i16",
-    "INT32": "i32",
-    "INT64": "i64",
-    "UINT2": "u2",
-    "UINT4": "u4",
-    "UINT8": "u8",
-    "UINT16": "u16",
-    "UINT32": "u32",
-    "UINT64": "u64",
-    "BOOL": "b8",
-    "STRING": "s",
-    "COMPLEX64": "c64",
-    "COMPLEX128": "c128",
-}
+# Short names are those that onnx_ir prints: a letter for the kind, then bits.
+_LETTERS = {"FLOAT": "f", "BFLOAT": "bf", "INT": "i", "UINT": "u", "COMPLEX": "c"}
+_WITHOUT_BITS = {"FLOAT": "f32", "DOUBLE": "f64", "BOOL": "b8", "STRING": "s"}
 
-# The installed onnx may be older than the table: the types it does not know are left out.
+
+def _shorten(name: str) -> str:
+    letters = re.split(r"\d", name)[0]
+    return _WITHOUT_BITS.get(name) or _LETTERS[letters] + name.removeprefix(letters).lower()
+
+
 _ENUM = onnx.TensorProto.DataType
 _SHORT_NAME_OF: dict[int, str] = {
-    _ENUM.Value(name): short
-    for name, short in _SHORT_NAMES.items()
-    if name in _ENUM.keys()  # noqa: SIM118 - not a dict
+    kind: _shorten(name) for name, kind in _ENUM.items() if name != "UNDEFINED"
 }
 _NUMPY_OF = {kind: onnx.helper.tensor_dtype_to_np_dtype(kind) for kind in _SHORT_NAME_OF}
 _TYPE_OF_NAME: dict[str, int] = {
@@ -97,28 +70,7 @@ _TYPE_OF_NAME: dict[str, int] = {
 
 
 def onnx_type(dtype: DTypeLike) -> int:
-    """Return the ONNX enum of an element type.
-
-    Parameters
-    ----------
-    dtype : int, str, numpy dtype or scalar type, torch dtype
-        Any description of an element type, see :mod:`ortmeter.dtypes`.
-
-    Returns
-    -------
-    int
-        A value of ``onnx.TensorProto.DataType``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Nothing in ONNX has this element type.
-
-    Examples
-    --------
-    >>> onnx_type("tensor(float16)") == onnx_type(np.float16) == onnx.TensorProto.FLOAT16
-    True
-    """
+    """Return the value of ``onnx.TensorProto.DataType`` of an element type."""
     if isinstance(dtype, int) and not isinstance(dtype, bool):
         found = dtype if dtype in _SHORT_NAME_OF else None
     elif isinstance(dtype, str) or str(type(dtype)) == "<class 'torch.dtype'>":
@@ -220,29 +172,7 @@ def torch_dtype(dtype: DTypeLike) -> "torch.dtype":
 
 
 def short_name(dtype: DTypeLike) -> str:
-    """Return the short name of an element type: a letter for the kind, then bits.
-
-    Parameters
-    ----------
-    dtype : int, str, numpy dtype or scalar type, torch dtype
-        Any description of an element type, see :mod:`ortmeter.dtypes`.
-
-    Returns
-    -------
-    str
-        ``f32``, ``bf16``, ``f8e4m3fn``, ``i64``, ``u8``, ``b8`` (bool), ``c64``, ``s`` (string):
-        the names that onnx_ir prints.
-
-    Raises
-    ------
-    InvalidArgumentError
-        Nothing in ONNX has this element type.
-
-    Examples
-    --------
-    >>> short_name(np.float32), short_name("tensor(bfloat16)"), short_name(bool)
-    ('f32', 'bf16', 'b8')
-    """
+    """Return the short name of an element type: ``f32``, ``bf16``, ``i64``, ``b8``, ``s``."""
     return _SHORT_NAME_OF[onnx_type(dtype)]
 
 

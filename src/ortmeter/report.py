@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import pandas as pd
@@ -16,7 +16,7 @@ from ortmeter.files import replaceable, write_atomically
 from ortmeter.pages.rendering import as_html, as_text, bullets, digits, flatten, freeze
 from ortmeter.runtime.environment import Environment, environment
 
-__all__ = ["Report", "Section"]
+__all__ = ["Report"]
 
 INTERRUPTED = "This report is partial: the work was interrupted."
 _WIDTH = 100
@@ -35,25 +35,11 @@ _UNITS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Section:
-    """A part of a report.
-
-    Parameters
-    ----------
-    title : str
-        Title.
-    items : tuple
-        Tables (DataFrame), texts, and what only a page shows: plots and drawings.
-    """
+class Section(NamedTuple):
+    """A part of a report: tables, texts, and what only a page shows, plots and drawings."""
 
     title: str
     items: tuple[Any, ...]
-
-    @property
-    def tables(self) -> list[pd.DataFrame]:
-        """The tables."""
-        return [item for item in self.items if isinstance(item, pd.DataFrame)]
 
 
 @dataclass
@@ -83,34 +69,20 @@ class Report:
     interrupted: bool = False
 
     def add(self, title: str, *items: Any) -> None:
-        """Add a section; figures are closed and kept as images.
-
-        Parameters
-        ----------
-        title : str
-            Title of the section.
-        *items : DataFrame, str, plot or drawing
-            What it shows, in this order.
-        """
+        """Add a section of tables, texts, plots and drawings; figures are kept as images."""
         self.sections.append(Section(title, tuple(map(freeze, items))))
 
     def conclude(self, *sentences: str) -> None:
-        """Add sentences to the conclusion.
-
-        Parameters
-        ----------
-        *sentences : str
-            Each one is computed from what the sections show.
-        """
+        """Add sentences to the conclusion, computed from what the sections show."""
         self.sentences.extend(sentences)
 
     def to_text(self) -> str:
         """Return the report for a terminal: tables and sentences, without plots."""
         blocks = [textwrap.fill(str(self.machine), _WIDTH)]
-        for section in self.sections:
-            shown = [as_text(i) for i in section.items if isinstance(i, (pd.DataFrame, str))]
+        for title, items in self.sections:
+            shown = [as_text(i) for i in items if isinstance(i, (pd.DataFrame, str))]
             if shown:
-                blocks.append("\n".join([section.title, "-" * len(section.title), *shown]))
+                blocks.append("\n".join([title, "-" * len(title), *shown]))
         if self.sentences:
             blocks.append("\n".join(["Conclusion", "----------", *bullets(self.sentences, _WIDTH)]))
         if self.interrupted:
@@ -123,8 +95,8 @@ class Report:
             "title": self.title,
             "environment": self.machine.to_dict(),
             "sections": [
-                {"title": section.title, "tables": [_rows(t) for t in section.tables]}
-                for section in self.sections
+                {"title": title, "tables": [_rows(i) for i in items if isinstance(i, pd.DataFrame)]}
+                for title, items in self.sections
             ],
             "conclusion": list(self.sentences),
             "interrupted": self.interrupted,
