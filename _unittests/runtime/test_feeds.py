@@ -86,7 +86,6 @@ def test_a_shape_gives_its_dimensions_to_the_other_inputs():
         ("float[b, b] X", {"shapes": {"X": (3, 4)}}, "4 where 3 is expected"),
         ("float[b] X", {"shapes": {"X": (3,)}, "dims": {"b": 2}}, "3 where 2 is expected"),
         ("float[b] X", {"dims": {"b": 2**60}}, "the largest is 'X'. Accepted"),
-        ("float[4] X", {"max_bytes": 15}, "the largest is 'X'. Accepted"),
         ("float X, seq(float) S", {}, "input 'S' is of type sequence. Accepted: a dense"),
     ],
 )

@@ -37,7 +37,6 @@ def random_feeds(
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
-    max_bytes: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Draw the inputs of a model at random.
 
@@ -55,8 +54,6 @@ def random_feeds(
         Whole shapes, by input.
     seed : int
         Seed of the random generator.
-    max_bytes : int, optional
-        Total size that is not exceeded, by default half of the memory of the machine.
 
     Returns
     -------
@@ -67,7 +64,7 @@ def random_feeds(
     ------
     FeedError
         A dimension has no size, a shape contradicts the model, an input is not a dense tensor, or
-        the arrays are too large.
+        the arrays take more than half of the memory.
 
     Examples
     --------
@@ -76,7 +73,7 @@ def random_feeds(
     >>> {name: array.shape for name, array in random_feeds(text, dims={"n": 2}).items()}
     {'X': (2, 4), 'I': (2,)}
     """
-    return shared_feeds([model], dims=dims, shapes=shapes, seed=seed, max_bytes=max_bytes)[0]
+    return shared_feeds([model], dims=dims, shapes=shapes, seed=seed)[0]
 
 
 def shared_feeds(
@@ -85,7 +82,6 @@ def shared_feeds(
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
-    max_bytes: int | None = None,
 ) -> list[dict[str, np.ndarray]]:
     """Draw the inputs of models that are compared: each array once, for all those that read it.
 
@@ -102,8 +98,6 @@ def shared_feeds(
         As in :func:`random_feeds`, for the models that have such a dimension or such an input.
     seed : int
         Seed of the random generator.
-    max_bytes : int, optional
-        Total size of the inputs of one model, by default half of the memory of the machine.
 
     Returns
     -------
@@ -137,7 +131,7 @@ def shared_feeds(
             _of_this(dims or {}, symbols, known_dims),
             _of_this(shapes or {}, own, known_shapes),
         )
-        _refuse_too_large(inputs, chosen, half_of_memory() if max_bytes is None else max_bytes)
+        _refuse_too_large(inputs, chosen)
         bounds = index_bounds(proto)
         _join(draws, [_Reader(rank, d, chosen[d.name], bounds.get(d.name)) for d in inputs])
     try:
@@ -211,15 +205,13 @@ def _kind(declared: Input) -> str:
     return {"i": "integer", "u": "integer", "c": "complex"}.get(name[0], "float")
 
 
-def _refuse_too_large(
-    inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]], max_bytes: int
-) -> None:
+def _refuse_too_large(inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]) -> None:
     sizes = {d.name: math.prod(shapes[d.name]) * d.dtype.itemsize for d in inputs}
-    if (total := sum(sizes.values())) > max_bytes:
+    if (total := sum(sizes.values())) > (most := half_of_memory()):
         largest = max(sizes, key=lambda name: sizes[name])
         raise FeedError(
             f"inputs of {total / 2**30:.3g} GiB are asked, the largest is {largest!r}. "
-            f"Accepted: {max_bytes / 2**30:.3g} GiB in all"
+            f"Accepted: {most / 2**30:.3g} GiB in all, half of the memory"
         )
 
 

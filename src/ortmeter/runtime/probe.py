@@ -17,21 +17,6 @@ MODEL = """<ir_version: 10, opset_import: ["": 21]>
 probe (float[n, n] X) => (float[n, n] Y) { Y = MatMul(X, X) }"""
 
 
-def probe_cuda() -> dict[str, str]:
-    """Run one node on CUDA."""
-    import onnxruntime
-
-    if EXECUTION_PROVIDER not in onnxruntime.get_available_providers():
-        reason = "the onnxruntime installed is the CPU wheel, which has no CUDA provider"
-        return {"missing": "", "reason": reason}
-    missing = load_cuda_libraries()
-    try:
-        reason = run_product()
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong, CUDA is not usable
-        reason = f"{type(error).__name__}: {error}"
-    return {"missing": missing, "reason": reason}
-
-
 def run_product() -> str:
     """Return why a session does not multiply two matrices on CUDA, nothing when it does."""
     import numpy as np
@@ -54,8 +39,15 @@ def run_product() -> str:
 
 def main() -> None:
     """Print the answer as the last line."""
+    missing = ""
     try:
-        answer = probe_cuda()
-    except Exception as error:  # noqa: BLE001 - a broken wheel
-        answer = {"missing": "", "reason": f"{type(error).__name__}: {error}"}
-    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+        import onnxruntime
+
+        if EXECUTION_PROVIDER in onnxruntime.get_available_providers():
+            missing = load_cuda_libraries()
+            reason = run_product()
+        else:
+            reason = "the onnxruntime installed is the CPU wheel, which has no CUDA provider"
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong, CUDA is not usable
+        reason = f"{type(error).__name__}: {error}"
+    sys.stdout.write("\n" + json.dumps({"missing": missing, "reason": reason}) + "\n")

@@ -24,11 +24,7 @@ from ortmeter.runtime.providers import Provider, load_cuda_libraries, resolve_pr
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = [
-    "make_session",
-    "optimized_model",
-    "session_provider",
-]
+__all__ = ["make_session", "optimized_model"]
 
 #: No machine has more, and a system may not survive them.
 MAX_THREADS = 1024
@@ -142,15 +138,7 @@ def make_session(
 
 
 def session_provider(session: "onnxruntime.InferenceSession") -> Provider:
-    """Provider and device index that a session runs on first.
-
-    Examples
-    --------
-    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
-    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
-    >>> str(session_provider(make_session(text, provider="cpu")))
-    'cpu'
-    """
+    """Return the provider and the device that a session runs on first."""
     first = session.get_providers()[0]
     name = first.removesuffix("ExecutionProvider").lower()
     options = session.get_provider_options().get(first, {})
