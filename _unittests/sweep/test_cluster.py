@@ -1,7 +1,10 @@
 """Sweeps over workers reached by tcp on the loopback, which stand for two machines."""
 
+import datetime as dt
 import os
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
 from collections import Counter
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import trustme
 from distributed import Client
 from sweep_pages import NUMBERS, Server, cluster, files_of, is_alive
 
@@ -171,26 +175,133 @@ def test_a_scheduler_that_dies_loses_nothing_that_was_done(machines, make_page, 
     assert [outcome.state for outcome in load_sweep(output).outcomes] == ["done", "missing"]
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_tls_lets_in_those_who_have_the_files(make_page, tmp_path, monkeypatch):
-    monkeypatch.setattr("ortmeter.sweep.cluster._CONNECT_S", 2)
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    request = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1")
-    names = ("-subj", "/CN=sweep", "-keyout", str(key), "-out", str(cert))
-    subprocess.run([*request, *names], check=True, capture_output=True)
-    files = ("--tls-ca", cert, "--tls-cert", cert, "--tls-key", key)
+def test_a_scheduler_without_worker_is_told(make_page, tmp_path):
     page, output = make_page(), tmp_path / "out"
-    with cluster(tmp_path, options=files) as (address, servers):
-        assert address.startswith("tls://")
-        grid = {"number": ["1"]}
-        tls = read_tls(cert, cert, key)
-        with pytest.raises(OrtMeterError, match="the scheduler has no worker. Start some"):
-            run_sweep(page.path, grid, scheduler=address, output=output, tls=tls)
-        assert not output.exists()
-        servers.append(Server("worker", address, *files))
-        result = run_sweep(page.path, grid, scheduler=address, output=output, tls=tls)
-        assert len(result.done) == 1
-        plain = address.replace("tls", "tcp")
-        with pytest.raises(OrtMeterError, match="no scheduler answers"):
-            run_sweep(page.path, grid, scheduler=plain, output=tmp_path / "plain")
-    assert load_sweep(output).done
+    with (
+        cluster(tmp_path) as (address, _),
+        pytest.raises(OrtMeterError, match="the scheduler has no worker. Start some"),
+    ):
+        run_sweep(page.path, {"number": ["1"]}, scheduler=address, output=output)
+    assert not output.exists()
+
+
+class Authority(trustme.CA):
+    """An authority, and the files of those whom it certifies: authority, certificate, key."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+        folder.mkdir()
+        self.cert_pem.write_to_path(folder / "ca.pem")
+
+    def files(self, key=None, **dates):
+        made = self.issue_cert("localhost", **dates)
+        made.cert_chain_pems[0].write_to_path(self.folder / "cert.pem")
+        (key or made.private_key_pem).write_to_path(self.folder / "key.pem")
+        return [self.folder / name for name in ("ca.pem", "cert.pem", "key.pem")]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """Authority, files and address of a scheduler, and address of its worker."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = Authority(folder / "ours")
+    files = authority.files()
+    options = [part for pair in zip(TLS_OPTIONS, files, strict=True) for part in pair]
+    with cluster(folder, "one", options=options) as (address, (_, worker)):
+        yield authority, files, address, worker.address
+
+
+TLS_OPTIONS = ("--tls-ca", "--tls-cert", "--tls-key")
+DAY = dt.timedelta(days=1)
+
+
+def wrong_files(case, ours, folder):
+    """Files of someone who must not be let in."""
+    now = dt.datetime.now(dt.UTC)
+    copy = Authority(folder / "copy")
+    copy._certificate, copy._private_key = ours._certificate, ours._private_key
+    ours.cert_pem.write_to_path(folder / "copy" / "ca.pem")
+    other = Authority(folder / "other")
+    if case == "signed by another authority":
+        return [copy.folder / "ca.pem", *other.files()[1:]]
+    if case == "signed by itself":
+        other.private_key_pem.write_to_path(folder / "own-key.pem")
+        return [copy.folder / "ca.pem", other.folder / "ca.pem", folder / "own-key.pem"]
+    if case == "another authority is trusted":
+        return [other.folder / "ca.pem", *copy.files()[1:]]
+    if case == "the authority is no certificate":
+        (copy.folder / "ca.pem").write_text("nothing")
+        return [copy.folder / "ca.pem", *copy.files()[1:]]
+    if case == "the certificate is no certificate":
+        ca, cert, key = copy.files()
+        cert.write_text("nothing")
+        return [ca, cert, key]
+    return copy.files(
+        **{
+            "expired": {"not_before": now - 9 * DAY, "not_after": now - DAY},
+            "not yet valid": {"not_before": now + DAY, "not_after": now + 9 * DAY},
+            "key of another": {"key": other.private_key_pem},
+        }[case]
+    )
+
+
+# What openssl says of it, whoever finds out: this side at once, or the other one.
+WRONG = {
+    "signed by another authority": "unknown ca",
+    "signed by itself": "unknown ca",
+    "expired": "certificate expired",
+    "not yet valid": "bad certificate",
+    "key of another": "KEY_VALUES_MISMATCH",
+    "another authority is trusted": "CERTIFICATE_VERIFY_FAILED",
+    "the authority is no certificate": "NO_CERTIFICATE_OR_CRL_FOUND",
+    "the certificate is no certificate": "PEM",
+}
+
+
+def shake_hands(address, context):
+    """Open a connection as openssl does it, wait for the first word of the server."""
+    host, port = address.removeprefix("tls://").rsplit(":", 1)
+    with (
+        socket.create_connection((host, int(port)), timeout=20) as plain,
+        context.wrap_socket(plain) as secure,
+    ):
+        return secure.recv(1)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_certificate_runs_nothing(guarded, make_page, tmp_path, monkeypatch, case):
+    monkeypatch.setattr("ortmeter.sweep.cluster._CONNECT_S", 1)
+    ours, _, scheduler, worker = guarded
+    files, page = wrong_files(case, ours, tmp_path), make_page()
+    tls, options = read_tls(*files), {"scheduler": scheduler, "output": tmp_path / "out"}
+    with pytest.raises(OrtMeterError, match=f"no scheduler answers at {scheduler}: "):
+        run_sweep(page.path, {"number": ["1"]}, tls=tls, **options)
+    for address in (scheduler, worker):
+        with pytest.raises(ssl.SSLError, match=WRONG[case]):
+            shake_hands(address, tls.get_connection_args("client")["ssl_context"])
+    assert page.runs == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_certificate_nothing_runs(guarded, make_page, tmp_path, monkeypatch):
+    monkeypatch.setattr("ortmeter.sweep.cluster._CONNECT_S", 1)
+    _, files, *addresses = guarded
+    page, context = make_page(), ssl.create_default_context(cafile=files[0])
+    context.check_hostname = False
+    for address in addresses:
+        with pytest.raises(ssl.SSLError, match="certificate required"):
+            shake_hands(address, context)
+    plain = addresses[0].replace("tls", "tcp")
+    with pytest.raises(OrtMeterError, match="no scheduler answers at tcp://"):
+        run_sweep(page.path, {"number": ["1"]}, scheduler=plain, output=tmp_path / "out")
+    assert page.runs == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_right_certificate_runs_the_page(guarded, make_page, tmp_path):
+    _, files, scheduler, _ = guarded
+    page, output = make_page(), tmp_path / "out"
+    tls, grid = read_tls(*files), {"number": ["1"]}
+    result = run_sweep(page.path, grid, scheduler=scheduler, output=output, tls=tls)
+    assert len(result.done) == len(page.runs) == 1
