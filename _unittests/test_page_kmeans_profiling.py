@@ -1,6 +1,7 @@
 """The page on KMeans, after it ran in fast mode."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import onnx.parser
@@ -61,7 +62,7 @@ def data(narrow=NARROW, wide=WIDE, labels=(2e-3, 1e-3), latencies=(4, 2), rounds
         "useless": ["Mu"],
         "measured": planted(**named, **samples),
         "floor": 2.5e-4,
-        "trust": [fact("{share:.1%} of a run is outside of any kernel", share=0.02).to_dict()],
+        "trust": [asdict(fact("{share:.1%} of a run is outside of any kernel", share=0.02))],
     }
 
 

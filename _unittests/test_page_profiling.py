@@ -1,5 +1,7 @@
 """The page on what onnxruntime optimizes, after it ran in fast mode."""
 
+from dataclasses import asdict
+
 import numpy as np
 import onnx
 import onnx.numpy_helper
@@ -113,7 +115,7 @@ def data(measured, kernels, latencies, rounds=100):
         "check": (both(kernels, rounds), both(latencies, rounds)),
         "block": 8,
         "flags": ["avx2"],
-        "trust": [fact("{share:.1%} of a run is outside of any kernel", share=0.02).to_dict()],
+        "trust": [asdict(fact("{share:.1%} of a run is outside of any kernel", share=0.02))],
     }
 
 

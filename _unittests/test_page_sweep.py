@@ -38,7 +38,7 @@ def planted(page, *rows, repeat=100):
                 "size": size,
                 "run": run,
                 "measured": found,
-                "answer": Answer("planted.", found.ranking().claims).to_dict(),
+                "answer": dataclasses.asdict(Answer("planted.", found.ranking().claims)),
             }
     return dataclasses.replace(page["here"], data={"tasks": tasks})
 

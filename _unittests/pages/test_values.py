@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 
@@ -31,6 +32,10 @@ def same(a, b):
     return repr(a) == repr(b)
 
 
+def fields(measured):
+    return {**dataclasses.asdict(measured), "seconds": measured.seconds.tolist()}
+
+
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(VALUES)
 def test_values_come_back_through_json(value):
@@ -45,12 +50,12 @@ def test_measurements_come_back_with_every_sample():
     times = np.random.default_rng(0).random((3, 40))
     before = Measurement("a", times, number=7, warmup=(0.5,), flop=2e9)
     after = through_json(before)
-    assert same(after.to_dict(), before.to_dict())
+    assert same(fields(after), fields(before))
 
 
 def test_no_sample_is_left_out_however_many():
     before = Measurement("a", np.arange(1, 30_001, dtype=float).reshape(1, -1))
-    assert same(through_json(before).to_dict(), before.to_dict())
+    assert same(fields(through_json(before)), fields(before))
 
 
 @pytest.mark.parametrize(

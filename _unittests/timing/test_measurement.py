@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 
@@ -37,13 +35,6 @@ def test_samples_cannot_be_changed():
     assert m.median == 3.5
     with pytest.raises(ValueError, match="read-only"):
         m.seconds[0, 0] = 1
-
-
-def test_json_round_trip():
-    m = Measurement("a", SECONDS, 7, (0.5, 0.25), 1e9, None)
-    again = Measurement.from_dict(json.loads(json.dumps(m.to_dict())))
-    np.testing.assert_array_equal(again.seconds, m.seconds)
-    assert again.to_dict() == m.to_dict()
 
 
 @pytest.mark.parametrize("seconds", [[], [[]], [1.0], [[[1.0]]]])

@@ -6,6 +6,7 @@ import pytest
 from fakes import FakeClock
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.runtime import placement
 from ortmeter.timing import Candidate, Comparison, Measurement, Recipe, measure, measure_each
 from ortmeter.timing.candidates import function_candidate
 from ortmeter.timing.loop import main
@@ -23,6 +24,10 @@ def build(seconds, folder):
     return Candidate(lambda: time.sleep(seconds), flop=5.0)
 def fail(): raise ValueError("cannot be built")
 def die(): os._exit(9)
+def warn():
+    from ortmeter.runtime import placement
+    placement.warned.append("MaxPool runs on the CPU")
+    return lambda: None
 """
     (tmp_path / "user_module.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -161,9 +166,18 @@ def test_the_child_writes_raw_times(module, tmp_path):
     question, answer = tmp_path / "task.json", tmp_path / "answer.json"
     question.write_text(json.dumps({**task, "budget_s": 10, "asked_at": 0}))
     main(str(question), str(answer))
-    ((row,),) = json.loads(answer.read_text())
-    assert row["name"] == "a"
+    found = json.loads(answer.read_text())
+    ((row,),) = found["groups"]
+    assert (row["name"], found["warned"]) == ("a", [])
     assert np.shape(row["seconds"])[0] == 1
+
+
+def test_what_a_process_runs_elsewhere_than_asked_is_told_once(module, monkeypatch):
+    monkeypatch.setattr(placement, "warned", [])
+    with pytest.warns(placement.PlacementWarning, match="MaxPool") as caught:
+        measure({"a": candidate(f"{module}:warn")}, processes=2, repeat=1, precision=None)
+    assert len(caught) == 1
+    assert placement.warned == ["MaxPool runs on the CPU"]
 
 
 def test_a_function_of_a_page_travels_as_source(tmp_path):

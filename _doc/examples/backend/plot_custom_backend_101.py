@@ -62,7 +62,6 @@ import ortmeter
 from ortmeter.backend import OrtBackend
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.pages import (
-    Conclusion,
     Param,
     fact,
     group_claims,
@@ -694,7 +693,7 @@ def conclude(data):
 def conclusion(record):
     data = record.data
     how = f"{data['results'].how}; graphs alone: {data['levels'].how}"
-    return Conclusion(*conclude(data), f"{record.environment}, {data['legend']}, {how}")
+    return record.conclude(*conclude(data), f"{data['legend']}, {how}")
 
 
 data = {"results": results, "levels": levels, "calls": calls, "compiling": compiling}

@@ -61,7 +61,6 @@ import ortmeter
 from ortmeter.backend import LEVELS, OrtBackend
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.pages import (
-    Conclusion,
     Param,
     fact,
     judge,
@@ -885,7 +884,7 @@ def conclude(data):
 def conclusion(record):
     data = record.data
     how = f"{data['results'].how}; graphs alone: {data['levels'].how}"
-    return Conclusion(*conclude(data), f"{record.environment}, {data['legend']}, {how}")
+    return record.conclude(*conclude(data), f"{data['legend']}, {how}")
 
 
 here = record("plot_custom_backend_llama_102", args, provider, data)

@@ -46,7 +46,6 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter.einsum import decompose_einsum, einsum_model, optimize_einsum
 from ortmeter.pages import (
-    Conclusion,
     Param,
     fact,
     judge,
@@ -506,9 +505,9 @@ def conclude(measured, compared, split, extremes, chosen):
 
 def conclusion(record):
     data = record.data
-    where = f"{record.environment}, {data['legend']}, {data['measured'].how}"
+    details = f"{data['legend']}, {data['measured'].how}"
     found = (data[name] for name in ("measured", "compared", "split", "extremes", "chosen"))
-    return Conclusion(*conclude(*found), where)
+    return record.conclude(*conclude(*found), details)
 
 
 data = {

@@ -57,7 +57,6 @@ from ortmeter.discrepancy.bounds import layer_norm_error_bound, matmul_error_bou
 from ortmeter.dtypes import numpy_dtype, unit_roundoff
 from ortmeter.evaluator import Evaluator, attribute
 from ortmeter.pages import (
-    Conclusion,
     Param,
     fact,
     judge,
@@ -705,9 +704,8 @@ def conclusion(record):
     errors, exchanges, nodes, runs = (
         data[name] for name in ("errors", "exchanges", "nodes", "runs")
     )
-    where = f"{record.environment}, {data['legend']} on {data['provider']}"
     claims = conclude(errors, exchanges, nodes, runs)
-    return Conclusion(answer(exchanges), claims, where)
+    return record.conclude(answer(exchanges), claims, f"{data['legend']} on {data['provider']}")
 
 
 show(conclusion(here))

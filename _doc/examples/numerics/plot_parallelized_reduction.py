@@ -57,7 +57,6 @@ from ortmeter.discrepancy.bounds import layer_norm_error_bound, mean_error_bound
 from ortmeter.discrepancy.summation import SUMMATIONS, exact_sum, orders, simulated_sum
 from ortmeter.dtypes import float_info, numpy_dtype, torch_dtype, unit_roundoff
 from ortmeter.pages import (
-    Conclusion,
     Param,
     fact,
     judge,
@@ -602,8 +601,7 @@ here = record("plot_parallelized_reduction", args, provider, data)
 
 def conclusion(record):
     sums, libraries = record.data["sums"], record.data["libraries"]
-    where = f"{record.environment}, {record.data['legend']}"
-    return Conclusion(answer(sums), conclude(sums, libraries), where)
+    return record.conclude(answer(sums), conclude(sums, libraries), record.data["legend"])
 
 
 show(conclusion(here))

@@ -56,7 +56,6 @@ from threadpoolctl import threadpool_limits
 import ortmeter
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.pages import (
-    Conclusion,
     Param,
     fact,
     judge,
@@ -509,7 +508,7 @@ data = {
     "useless": multiplied_by_zero(ran.model),
     "measured": measured,
     "floor": floor,
-    "trust": [claim.to_dict() for claim in ran.trust],
+    "trust": list(map(dataclasses.asdict, ran.trust)),
     "legend": legend,
 }
 here = record("plot_kmeans_profiling", args, provider, data)
@@ -531,15 +530,14 @@ def conclude(data):
         *check.claims,
         measured.speedup(PREDICT, LABELS),
         conclude_floor(measured, data["floor"]),
-        *map(ortmeter.Claim.from_dict, data["trust"]),
+        *(ortmeter.Claim(**fields) for fields in data["trust"]),
     )
     return answer(data, check.verdict), claims
 
 
 def conclusion(record):
     data = record.data
-    where = f"{record.environment}, {data['legend']}, {data['measured'].how}"
-    return Conclusion(*conclude(data), where)
+    return record.conclude(*conclude(data), f"{data['legend']}, {data['measured'].how}")
 
 
 show(conclusion(here))

@@ -50,7 +50,6 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.pages import (
-    Conclusion,
     Param,
     fact,
     group_claims,
@@ -342,8 +341,8 @@ def judge_prediction(constant):
 
 def conclusion(record):
     data = record.data
-    where = f"{record.environment}, {data['legend']}, {data['results'].how}"
-    return Conclusion(*conclude(data["results"]), where)
+    details = f"{data['legend']}, {data['results'].how}"
+    return record.conclude(*conclude(data["results"]), details)
 
 
 measured = {

@@ -47,7 +47,6 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.pages import (
-    Conclusion,
     Param,
     fact,
     judge,
@@ -458,7 +457,7 @@ data = {
     "check": (check.kernels, check.latencies),
     "block": find_block(after.events),
     "flags": list(cpu_flags()),
-    "trust": [claim.to_dict() for claim in after.trust],
+    "trust": list(map(dataclasses.asdict, after.trust)),
     "legend": legend,
 }
 here = record("plot_profiling", args, provider, data)
@@ -477,15 +476,14 @@ def conclude(data):
         *check.claims,
         *(() if check.verdict == "opposed" else about_nodes),
         conclude_block(data["block"], data["flags"]),
-        *map(ortmeter.Claim.from_dict, data["trust"]),
+        *(ortmeter.Claim(**fields) for fields in data["trust"]),
     )
     return answer(measured, count_kept(nodes, data["kept"]), check.verdict), claims
 
 
 def conclusion(record):
     data = record.data
-    where = f"{record.environment}, {data['legend']}, {data['measured'].how}"
-    return Conclusion(*conclude(data), where)
+    return record.conclude(*conclude(data), f"{data['legend']}, {data['measured'].how}")
 
 
 show(conclusion(here))

@@ -45,6 +45,7 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -20,13 +20,11 @@ from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.files import write_atomically
 from ortmeter.pages.rendering import Conclusion, as_html, as_text, freeze
 from ortmeter.pages.values import Count, Kind, MappingValue, encode
+from ortmeter.runtime import placement
 from ortmeter.runtime.environment import Environment, environment
 from ortmeter.runtime.providers import Provider
-from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.claims import Answer, Claim
-
-if TYPE_CHECKING:
-    import pandas as pd
+from ortmeter.timing import Comparison, Comparisons
+from ortmeter.timing.claims import Answer, Claim, fact
 
 #: Where the records are, unless a folder is given.
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
@@ -58,6 +56,8 @@ class Record:
         What else the page concluded on that day.
     run : int
         1 for the first run of this configuration, more when a sweep repeats it.
+    on_cpu : tuple of str
+        Nodes of sessions on CUDA that ran on the CPU, and why, in sentences.
     """
 
     page: str
@@ -68,6 +68,7 @@ class Record:
     answer: Answer | None = None
     claims: tuple[Claim, ...] = ()
     run: int = 1
+    on_cpu: tuple[str, ...] = ()
 
     @property
     def machine(self) -> str:
@@ -105,33 +106,14 @@ class Record:
         """
         yield from _find_comparisons(self.data, ())
 
-    def to_frame(self) -> "pd.DataFrame":
-        """Gather the samples.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per sample: ``group`` (where it is in the data), a column for each named axis,
-            ``candidate``, ``process``, ``round`` and ``seconds``.
-        """
-        import pandas as pd
-
-        rows = [
-            {"group": name, **where, "candidate": m.name, "process": p, "round": r, "seconds": s}
-            for name, where, found in self.comparisons()
-            for m in found.values()
-            for p, process in enumerate(m.seconds.tolist())
-            for r, s in enumerate(process)
-        ]
-        return pd.DataFrame(rows)
-
     def __str__(self) -> str:
         return f"{self.page} ({self.parameters}) on {self.machine}, {self.date:%Y-%m-%d}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
-        # Older readers accept the files that do not need this field.
-        repeated = {"run": self.run} if self.run > 1 else {}
+        # Older readers accept the files that do not need these fields.
+        rare: dict[str, Any] = {"run": self.run} if self.run > 1 else {}
+        rare |= {"on_cpu": list(self.on_cpu)} if self.on_cpu else {}
         return {
             "schema_version": _VERSION,
             "page": self.page,
@@ -141,7 +123,7 @@ class Record:
             "answer": msgspec.to_builtins(self.answer, enc_hook=_plain),
             "claims": msgspec.to_builtins(list(self.claims), enc_hook=_plain),
             "data": encode(self.data),
-            **repeated,
+            **rare,
         }
 
     def to_json(self) -> bytes:
@@ -157,17 +139,42 @@ class Record:
         RecordError
             The content does not follow the schema.
         """
-        version = fields.get("schema_version", 1) if isinstance(fields, Mapping) else 1
-        if version not in [1, _VERSION]:  # a list has no hash
-            raise RecordError(f"not a record: schema_version is {version!r}. Accepted: 1, 2")
+        version = fields.get("schema_version") if isinstance(fields, Mapping) else None
+        if version != _VERSION:
+            raise RecordError(f"not a record: schema_version is {version!r}. Accepted: {_VERSION}")
         try:
-            return _decode_record(cls, msgspec.convert(fields, _File | _OldFile))
+            found = msgspec.structs.asdict(msgspec.convert(fields, _File))
+            return cls(**{**found, "data": found["data"].read("data")})
         except RecordError as error:
             raise RecordError(f"not a record: {error}") from None
         except msgspec.ValidationError as error:
             raise RecordError(f"not a record: {str(error)[:_LONG]}") from error
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise RecordError(f"not a record: {type(error).__name__}: {error}") from error
+
+    def conclude(self, answer: Answer, claims: Iterable[Claim], details: str) -> Conclusion:
+        """Put together what the page concludes from the data.
+
+        Parameters
+        ----------
+        answer : Answer
+            What answers the title of the page. It says that nodes ran on the CPU when they did.
+        claims : iterable of Claim
+            What else was found.
+        details : str
+            Where it comes from, after the machine and the versions.
+
+        Returns
+        -------
+        Conclusion
+            For :func:`~ortmeter.pages.show`, :meth:`save` and :func:`~ortmeter.pages.replay`.
+        """
+        found = tuple(claims)
+        if self.on_cpu:
+            text = f"{answer.text} Not all of it ran on CUDA, see the nodes below."
+            answer = dataclasses.replace(answer, text=text)
+            found += tuple(fact("{nodes}", nodes=nodes) for nodes in self.on_cpu)
+        return Conclusion(answer, found, f"{self.environment}, {details}")
 
     def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write ``<folder>/<machine>/<page>--<provider>--<hash>.json``, all of it or nothing.
@@ -239,6 +246,8 @@ def record(
             "Accepted: --record without ORTMETER_FAST"
         )
     encode(data)  # what cannot be kept is refused now, not when it is written
+    on_cpu = tuple(placement.warned)
+    placement.warned.clear()  # a build runs other pages in this process
     labels = {name: args.label(name) for name, _ in args if name != "record"}
     return Record(
         page=page,
@@ -246,6 +255,7 @@ def record(
         environment=machine or environment(),
         date=dt.datetime.now(dt.UTC).replace(microsecond=0),
         data=data,
+        on_cpu=on_cpu,
     )
 
 
@@ -317,30 +327,20 @@ def load_records(
     return records if every_run else _newest(records)
 
 
-class _Common(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_version", kw_only=True):
-    """What every version of the files has."""
-
+class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_version", tag=_VERSION):
     page: Annotated[str, Meta(pattern=r"^plot_\w+$")]
     configuration: dict[str, str]
     date: Annotated[dt.datetime, Meta(tz=True)]
     environment: Environment
+    answer: Answer | None
+    claims: tuple[Claim, ...]
     data: MappingValue
     run: Count = 1
+    on_cpu: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if "provider" not in self.configuration:
             raise ValueError("the configuration has no 'provider'")
-
-
-class _File(_Common, tag=_VERSION, kw_only=True):
-    answer: Answer | None
-    claims: tuple[Claim, ...]
-
-
-class _OldFile(_Common, tag=1, kw_only=True):
-    """The first version holds sentences, without what they say."""
-
-    sentences: list[str]
 
 
 def _schema() -> dict[str, Any]:
@@ -354,45 +354,6 @@ def _schema() -> dict[str, Any]:
 
 #: Schema of the files (draft 2020-12).
 SCHEMA = _schema()
-
-
-def _decode_record(cls: type[Record], file: _File | _OldFile) -> Record:
-    """Build a record from fields that follow the schema; what they say may still be impossible."""
-    found = cls(
-        page=file.page,
-        configuration=file.configuration,
-        environment=file.environment,
-        date=file.date,
-        data=file.data.read("data"),
-        run=file.run,
-    )
-    if isinstance(file, _File):
-        return dataclasses.replace(found, answer=file.answer, claims=file.claims)
-    # Its sentences cannot be compared: what its samples say is computed again.
-    found = dataclasses.replace(found, data={k: _upgrade(v) for k, v in found.data.items()})
-    claims = tuple(
-        claim.at(**where)
-        for _, where, measured in found.comparisons()
-        for claim in _claims_of(measured)
-    )
-    return dataclasses.replace(found, claims=claims)
-
-
-def _claims_of(found: Comparison) -> tuple[Claim, ...]:
-    shapes = {measured.seconds.shape for measured in found.values()}
-    return found.speedups() if len(shapes) == 1 else ()
-
-
-def _upgrade(value: Any) -> Any:
-    """Turn mappings of measurements, as the first version kept them, into comparisons."""
-    if not isinstance(value, dict) or not value:
-        return value
-    if all(isinstance(item, Measurement) for item in value.values()):
-        return Comparison(value.values())
-    upgraded = {key: _upgrade(item) for key, item in value.items()}
-    if all(isinstance(item, Comparison) for item in upgraded.values()):
-        return Comparisons(upgraded, "at")
-    return upgraded
 
 
 def _find_comparisons(

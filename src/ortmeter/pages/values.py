@@ -81,7 +81,8 @@ def _encode_key(key: Any, path: str) -> Any:
 
 
 def _encode_measurement(measured: Measurement, _path: str) -> dict[str, Any]:
-    return {"$": "measurement", "unit": "s", "repeat": measured.repeat, **measured.to_dict()}
+    fields = msgspec.to_builtins(measured, enc_hook=np.ndarray.tolist)
+    return {"$": "measurement", "unit": "s", "repeat": measured.repeat, **fields}
 
 
 def _encode_comparison(found: Comparison, path: str) -> dict[str, Any]:

@@ -201,15 +201,6 @@ class Claim:
             return f"{pair} are within {self.min_effect:.0%} (ratio {ratio:.2f}, {interval})"
         return f"undecided between {pair} (ratio {ratio:.2f}, {interval})"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "Claim":
-        """Build a claim from what :meth:`to_dict` returned."""
-        return cls(**fields)
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -239,20 +230,6 @@ class Answer:
 
     def __str__(self) -> str:
         return render(self.text, self.values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
-        return {
-            "text": self.text,
-            "claims": [claim.to_dict() for claim in self.claims],
-            "values": dict(self.values),
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "Answer":
-        """Build an answer from what :meth:`to_dict` returned."""
-        claims = tuple(map(Claim.from_dict, fields["claims"]))
-        return cls(fields["text"], claims, fields["values"])
 
 
 def compare_ratio(

@@ -163,22 +163,6 @@ class Measurement:
             text += f" (noisy: the interquartile range is {self.relative_iqr:.0%} of the median)"
         return text
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
-        return {
-            "name": self.name,
-            "seconds": self.seconds.tolist(),
-            "number": self.number,
-            "warmup": list(self.warmup),
-            "flop": self.flop,
-            "bytes_moved": self.bytes_moved,
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "Measurement":
-        """Build a measurement from what :meth:`to_dict` returned."""
-        return cls(**{**fields, "warmup": tuple(fields["warmup"])})
-
 
 def rounded(value: float | None, digits: int = 4) -> float | None:
     """Return a number with so many significant digits, for a table."""

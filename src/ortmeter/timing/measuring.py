@@ -5,18 +5,20 @@ import json
 import math
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from ortmeter.child import run_child
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.progress import progress_bar
 from ortmeter.timing.comparison import Comparison, Comparisons
-from ortmeter.timing.loop import as_candidates, measure_here
+from ortmeter.timing.loop import Measured, as_candidates, measure_here
 from ortmeter.timing.measurement import Candidate, Measurement
 
 _ROUNDS_OF_A_PROCESS = 12
@@ -294,5 +296,13 @@ def _ask(task: Mapping[str, Any], folder: Path) -> list[dict[str, Measurement]]:
         raise OrtMeterError(
             f"A measuring process stopped with exit code {child.returncode}:\n{tail}"
         )
-    groups = json.loads(answer.read_text(encoding="utf-8"))
-    return [{row["name"]: Measurement.from_dict(row) for row in rows} for rows in groups]
+    found = msgspec.json.decode(
+        answer.read_bytes(), type=Measured, dec_hook=lambda _, samples: np.array(samples)
+    )
+    if found.warned:
+        from ortmeter.runtime import placement
+
+        for message in set(found.warned).difference(placement.warned):
+            placement.warned.append(message)
+            warnings.warn(message, placement.PlacementWarning, stacklevel=2)
+    return [{measured.name: measured for measured in group} for group in found.groups]
