@@ -74,8 +74,8 @@ def node_cost(
     >>> node_cost(node, [(8, 16, 32), (32, 4)], [(8, 16, 4)], ["f32", "f32"], ["f32"])
     Cost(flop=32768, bytes_moved=18944)
     """
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    count = _COUNTS.get((domain, node.op_type))
+    domain = node.domain.removeprefix("ai.onnx")
+    count = _COUNTS.get(domain, {}).get(node.op_type)
     named = zip(node.input, input_shapes, strict=False)
     unknown = any(name and shape is None for name, shape in named)
     if count is None or unknown or not output_shapes or output_shapes[0] is None:
@@ -116,23 +116,18 @@ class _Work:
 
     @property
     def out(self) -> int:
-        """Elements of the first output."""
         return math.prod(self.output)
 
     def has(self, index: int) -> bool:
-        """Whether an optional input is there."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def shape(self, index: int) -> tuple[int, ...]:
-        """Shape of an input that is there."""
         return tuple(self.inputs[index] or ())
 
     def size(self, index: int) -> int:
-        """Elements of an input that is there."""
         return math.prod(self.shape(index))
 
     def integer(self, name: str, default: int = 0) -> int:
-        """Value of an attribute."""
         return int(self.attributes.get(name, default))
 
 
@@ -213,7 +208,6 @@ def _pool(per_window: int) -> _Count:
 
 
 def _each(names: str, count: _Count) -> dict[str, _Count]:
-    """Return the same count to several operators."""
     return dict.fromkeys(names.split(), count)
 
 
@@ -272,19 +266,11 @@ _FUSED: dict[str, _Count] = {
     "SkipLayerNormalization": _normalization(6, skip=True),
     "SkipSimplifiedLayerNormalization": _normalization(4, skip=True),
 }
-_BLOCKED: dict[str, _Count] = {
-    **_each("ReorderInput ReorderOutput Upsample", _per_element(0)),
-    **{
-        name: _STANDARD[name]
-        for name in ("Conv", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
-    },
-}
 _COUNTS = {
-    (domain, name): count
-    for domain, table in (
-        ("", _STANDARD),
-        ("com.microsoft", _FUSED),
-        ("com.microsoft.nchwc", _BLOCKED),
-    )
-    for name, count in table.items()
+    "": _STANDARD,
+    "com.microsoft": _FUSED,
+    "com.microsoft.nchwc": {
+        **_STANDARD,
+        **_each("ReorderInput ReorderOutput Upsample", _per_element(0)),
+    },
 }
