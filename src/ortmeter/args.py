@@ -28,17 +28,6 @@ class Arguments:
 
     Iterating gives pairs (name, value). Nothing can be changed.
 
-    Parameters
-    ----------
-    name : str
-        Name of the page.
-    declarations : mapping of str to Declaration
-        Every parameter.
-    settings : mapping of str to Setting
-        What every parameter is set to.
-    fast : bool
-        Whether the fast mode is on.
-
     Examples
     --------
     >>> args = get_parsed_args("plot_x", args=["--size", "512"], size=256, provider="cpu")
@@ -68,28 +57,7 @@ class Arguments:
         return bool(self._fast)
 
     def label(self, name: str) -> str:
-        """Return the text that displays a parameter.
-
-        Parameters
-        ----------
-        name : str
-            Name of the parameter.
-
-        Returns
-        -------
-        str
-            The name of a choice, otherwise the value as the command line accepts it.
-
-        Raises
-        ------
-        InvalidArgumentError
-            No parameter has this name.
-
-        Examples
-        --------
-        >>> get_parsed_args("plot_x", args=[], sizes=(256, 512)).label("sizes")
-        '256,512'
-        """
+        """Return the text that displays a parameter: a choice by its name, else its value."""
         if name not in self._settings:
             raise InvalidArgumentError(f"got parameter {name!r}, expected {self._names()}")
         return str(self._settings[name].label)

@@ -7,16 +7,14 @@ compares their outputs.
 
 from ortmeter.discrepancy.compare import assert_close, max_diff
 from ortmeter.discrepancy.models import ModelDiff, diff
-from ortmeter.discrepancy.result import Difference, Discrepancy, Tolerance, Verdict, Violation
+from ortmeter.discrepancy.result import Discrepancy, Tolerance, Verdict
 from ortmeter.discrepancy.text import string_type
 
 __all__ = [
-    "Difference",
     "Discrepancy",
     "ModelDiff",
     "Tolerance",
     "Verdict",
-    "Violation",
     "assert_close",
     "diff",
     "max_diff",

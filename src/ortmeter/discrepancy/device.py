@@ -4,7 +4,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ortmeter.discrepancy.arrays import float_limits, is_integer, tensor_reader
-from ortmeter.discrepancy.measure import NON_FINITE, Figures, Options, add_up
+from ortmeter.discrepancy.measure import NON_FINITE, Figures, Options, add_up, non_finite
 from ortmeter.discrepancy.result import Tolerance
 
 if TYPE_CHECKING:
@@ -62,19 +62,17 @@ def _reduce_piece(
     """Return the maxima, sums and positions, then the counts, all of which float64 holds."""
     import torch
 
-    nan_e, nan_g, inf_e, inf_g = e.isnan(), g.isnan(), e.isinf(), g.isinf()
-    nan = nan_e ^ nan_g if options.equal_nan else nan_e | nan_g
-    inf = (inf_e | inf_g) & ~(nan_e | nan_g) & (e != g)
-    finite = ~(nan_e | nan_g | inf_e | inf_g)
+    finite, *others = non_finite(e, g, equal_nan=options.equal_nan, library=torch)
+    mismatched = others[0] | others[1]
     zero = torch.zeros((), dtype=torch.float64, device=e.device)
     error = torch.where(finite, (g - e).abs(), zero)
     e, g = (torch.where(finite, side.abs(), zero) for side in (e, g))
     relative = torch.where(error > 0, error / e, zero)
     ulp = _in_ulp(error, torch.maximum(e, g), got_type)
     over, share = _beyond(options.tolerance, error, e, ulp)
-    share = torch.where(nan | inf, torch.inf, share)
+    share = torch.where(mismatched, torch.inf, share)
     above = (error > threshold for threshold in options.thresholds)
-    masks = (finite, nan, inf, nan_e, nan_g, inf_e, inf_g, over | nan | inf, *above)
+    masks = (finite, *others, over | mismatched, *above)
     figures = (
         *(error.max(), relative.max(), ulp.max(), error.sum(), ulp.sum(), e.max()),
         *(error.argmax(), share.max(), share.argmax(), zero + e.numel()),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -261,15 +262,21 @@ def distance(expected: np.ndarray, got: np.ndarray, out: np.ndarray | None = Non
 def set_aside(
     expected: np.ndarray, got: np.ndarray, *, equal_nan: bool
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Find where both values are finite, where others do not match; count NaN and infinities.
+    """Find where both values are finite, where others do not match; count NaN and infinities."""
+    finite, *masks = non_finite(expected, got, equal_nan=equal_nan, library=np)
+    counts = {
+        name: int(np.count_nonzero(mask)) for name, mask in zip(NON_FINITE, masks, strict=True)
+    }
+    return np.flatnonzero(finite), np.flatnonzero(masks[0] | masks[1]), counts
+
+
+def non_finite(expected: Any, got: Any, *, equal_nan: bool, library: Any) -> tuple[Any, ...]:
+    """Mask what is finite on both sides, then each of `NON_FINITE`, with NumPy or with torch.
 
     The same infinities match, NaN match NaN if `equal_nan`. A complex number with a NaN is a NaN.
     """
-    nan_e, nan_g = np.isnan(expected), np.isnan(got)
-    inf_e, inf_g = np.isinf(expected) & ~nan_e, np.isinf(got) & ~nan_g
+    nan_e, nan_g = library.isnan(expected), library.isnan(got)
+    inf_e, inf_g = library.isinf(expected) & ~nan_e, library.isinf(got) & ~nan_g
     nan = nan_e ^ nan_g if equal_nan else nan_e | nan_g
     inf = (inf_e | inf_g) & ~(nan_e | nan_g) & (expected != got)
-    finite = ~(nan_e | nan_g | inf_e | inf_g)
-    masks = zip(NON_FINITE, (nan, inf, nan_e, nan_g, inf_e, inf_g), strict=True)
-    counts = {name: int(np.count_nonzero(mask)) for name, mask in masks}
-    return np.flatnonzero(finite), np.flatnonzero(nan | inf), counts
+    return ~(nan_e | nan_g | inf_e | inf_g), nan, inf, nan_e, nan_g, inf_e, inf_g

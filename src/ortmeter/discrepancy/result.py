@@ -180,21 +180,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that is not the same on the two sides, beside the values.
+    """Something that is not the same on the two sides, beside the values, and where.
 
-    Parameters
-    ----------
-    kind : str
-        ``dtype``, ``device``, ``shape`` (arrays that were not compared) or ``structure``.
-    path : str
-        Where, the Python expression that follows the name of the object: ``['past'].layers[0]``.
-    expected, got : str
-        What is on each side.
-
-    Examples
-    --------
-    >>> print(Difference("dtype", "['logits']", "f32", "f16"))
-    dtype of ['logits']: expected f32, got f16
+    The kind is ``dtype``, ``device``, ``shape`` (arrays that were not compared) or ``structure``.
     """
 
     kind: str
@@ -209,24 +197,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Violation:
-    """An element that is beyond a tolerance.
-
-    Parameters
-    ----------
-    path : str
-        Which array, see :class:`Discrepancy`.
-    index : tuple of int
-        Where in this array.
-    dtype : str
-        Element type of *got*, a short name such as ``f32``.
-    expected, got : bool, int, float, complex or str
-        The two values.
-
-    Examples
-    --------
-    >>> print(Violation("['logits']", (0, 2), "f32", 1.0, 1.5))
-    ['logits'](0, 2): expected 1.0, got 1.5
-    """
+    """An element that is beyond a tolerance; the element type is that of *got*."""
 
     path: str
     index: tuple[int, ...]
@@ -298,7 +269,8 @@ class Discrepancy:
     n_arrays : int
         Number of pairs of arrays that were compared.
     differences : tuple of Difference
-        Everything that is not the same beside the values, for every array.
+        Everything that is not the same beside the values, for every array: `kind` (``dtype``,
+        ``device``, ``shape`` or ``structure``), `path`, `expected` and `got`, which are texts.
     tolerance : Tolerance or None
         The one it was measured with.
     n_over : int or None
@@ -306,7 +278,8 @@ class Discrepancy:
         included; `ulp_at_max`, whose unit is known once the array was read, is left to
         :meth:`~ortmeter.discrepancy.Tolerance.check`. None without a tolerance.
     over : Violation or None
-        The one of these elements whose error is the largest beside its limit, the first of equals.
+        The one of these elements whose error is the largest beside its limit, the first of equals:
+        `path`, `index`, `dtype`, `expected` and `got`.
     """
 
     abs: int | float

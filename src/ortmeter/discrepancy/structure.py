@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ortmeter.discrepancy.result import Difference
 from ortmeter.errors import InvalidArgumentError
@@ -19,8 +19,7 @@ _CACHES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two arrays to compare."""
 
     path: str
@@ -28,15 +27,11 @@ class Pair:
     got: Any
 
 
-@dataclasses.dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """What a structure holds, by key, and the Python expression that gets it."""
 
     is_sequence: bool
-    items: dict[Hashable, tuple[str, Any]]
-
-    def describe(self, key: Hashable) -> str:
-        return _describe(self.items[key][1]) if key in self.items else "nothing"
+    held: dict[Hashable, tuple[str, Any]]
 
 
 def pairs(expected: Any, got: Any, path: str = "") -> Iterator[Pair | Difference]:
@@ -51,14 +46,16 @@ def pairs(expected: Any, got: Any, path: str = "") -> Iterator[Pair | Difference
         yield Pair(path, expected, got)
     elif one is None or two is None or one.is_sequence != two.is_sequence:
         yield Difference("structure", path, _describe(expected), _describe(got))
-    elif one.is_sequence and len(one.items) != len(two.items):
-        yield Difference("structure", path, *(f"{len(node.items)} items" for node in (one, two)))
+    elif one.is_sequence and len(one.held) != len(two.held):
+        yield Difference("structure", path, *(f"{len(node.held)} items" for node in (one, two)))
     else:
-        for key, (step, _) in (one.items | two.items | one.items).items():
-            if key in one.items and key in two.items:
-                yield from pairs(one.items[key][1], two.items[key][1], path + step)
+        for key, (step, _) in (one.held | two.held | one.held).items():
+            if key in one.held and key in two.held:
+                yield from pairs(one.held[key][1], two.held[key][1], path + step)
             else:
-                yield Difference("structure", path + step, one.describe(key), two.describe(key))
+                there = (node.held.get(key) for node in (one, two))
+                kinds = (_describe(found[1]) if found else "nothing" for found in there)
+                yield Difference("structure", path + step, *kinds)
 
 
 def children(value: Any, path: str = "") -> Node | None:

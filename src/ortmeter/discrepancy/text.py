@@ -50,10 +50,10 @@ def string_type(value: Any, *, values: bool = True, limit: int = 20) -> str:
         return _describe_array(value, values=values)
     items = [
         ("" if node.is_sequence else f"{key}: ") + string_type(item, values=values, limit=limit)
-        for key, (_, item) in list(node.items.items())[:limit]
+        for key, (_, item) in list(node.held.items())[:limit]
     ]
-    if len(node.items) > limit:
-        items.append(f"... {len(node.items) - limit} more")
+    if len(node.held) > limit:
+        items.append(f"... {len(node.held) - limit} more")
     opening, closing = _brackets(value, is_sequence=node.is_sequence)
     return opening + ", ".join(items) + closing
 
