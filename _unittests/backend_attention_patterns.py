@@ -93,28 +93,28 @@ WIDENED = Graph(
     {"scale": np.float64(0.3)},
 )
 GROUP_QUERY_WINDOW = Graph(
-    """g (real[2, 512, 64] Q, real[2, 512, 32] K, real[2, 512, 32] V) => (real[2, 512, 64] Y) {
+    """g (real[2, 16, 64] Q, real[2, 16, 32] K, real[2, 16, 32] V) => (real[2, 16, 64] Y) {
         A = RotaryEmbedding<num_heads=4>(Q, cos, sin, positions)
         B = RotaryEmbedding<num_heads=2>(K, cos, sin, positions)
         Y = Attention<q_num_heads=4, kv_num_heads=2, scale=0.3>(A, B, V, mask)
     }""",
     {
-        **half_angles(512, 8),
-        "positions": np.tile(np.arange(512), (2, 1)),
-        "mask": np.where(band(512, 100), 0.0, -np.inf)[None, None],
+        **half_angles(16, 8),
+        "positions": np.tile(np.arange(16), (2, 1)),
+        "mask": np.where(band(16, 5), 0.0, -np.inf)[None, None],
     },
 )
 GROUP_QUERY_CAPPED = GROUP_QUERY_WINDOW.replace(
     {"scale=0.3>(A, B, V, mask)": "softcap=1.5, is_causal=1>(A, B, V)"}, mask=None
 )
 GROUP_QUERY_ANY_BATCH = Graph(
-    """g (real[n, 512, 64] Q, real[n, 512, 32] K, real[n, 512, 32] V) => (real[n, 512, 64] Y) {
+    """g (real[n, 16, 64] Q, real[n, 16, 32] K, real[n, 16, 32] V) => (real[n, 16, 64] Y) {
         S = Shape<end=1>(Q)  T = Concat<axis=0>(S, one)  positions = Expand(row, T)
         A = RotaryEmbedding<num_heads=4>(Q, cos, sin, positions)
         B = RotaryEmbedding<num_heads=2>(K, cos, sin, positions)
         Y = Attention<q_num_heads=4, kv_num_heads=2, is_causal=1>(A, B, V)
     }""",
-    {**half_angles(512, 8), "row": np.arange(512)[None], "one": np.array([1])},
+    {**half_angles(16, 8), "row": np.arange(16)[None], "one": np.array([1])},
 )
 
 CAPPED_GROUP_QUERY = Graph(
@@ -214,6 +214,7 @@ ATTENTIONS = {
         "rule": "GroupQuery",
         "graph": GROUP_QUERY_WINDOW,
         "operators": ("GroupQueryAttention",),
+        "cpu": (),
         "cuda": _HALF,
     },
     "capped group query": {
@@ -227,12 +228,14 @@ ATTENTIONS = {
         "rule": "GroupQuery",
         "graph": GROUP_QUERY_CAPPED,
         "operators": ("GroupQueryAttention",),
+        "cpu": (),
         "cuda": _HALF,
     },
     "group query of any batch": {
         "rule": "GroupQuery",
         "graph": GROUP_QUERY_ANY_BATCH,
         "operators": ("Shape", "Expand", "GroupQueryAttention"),
+        "cpu": (),
         "cuda": _HALF,
         "shared": frozenset({"S", "T", "positions"}),
     },

@@ -37,8 +37,8 @@ class Pattern:
 
     @property
     def elements(self):
-        """Element types there, of those that the CPU has."""
-        return self.cpu or SINGLE
+        """Element types there, of those that numpy has as well."""
+        return self.cpu or tuple(e for e in self.cuda if e != "bfloat16")[:1]
 
 
 def angles(length, size):
@@ -224,15 +224,15 @@ BIAS_GELU = Graph(
     "g (real[2, 4, 8] X, real[8] B) => (real[2, 4, 8] Y) { A = Add(B, X)  Y = Gelu(A) }"
 )
 GROUP_QUERY = Graph(
-    """g (real[2, 512, 64] Q, real[2, 512, 32] K, real[2, 512, 32] V) => (real[2, 512, 64] Y) {
+    """g (real[2, 16, 64] Q, real[2, 16, 32] K, real[2, 16, 32] V) => (real[2, 16, 64] Y) {
         A = RotaryEmbedding<num_heads=4>(Q, cos, sin, positions)
         B = RotaryEmbedding<num_heads=2>(K, cos, sin, positions)
         Y = Attention<is_causal=1, q_num_heads=4, kv_num_heads=2, scale=0.3>(A, B, V)
     }""",
     {
-        "cos": angles(512, 16)["cos"][0, 0, :, :8],
-        "sin": angles(512, 16)["sin"][0, 0, :, :8],
-        "positions": np.tile(np.arange(512), (2, 1)),
+        "cos": angles(16, 16)["cos"][0, 0, :, :8],
+        "sin": angles(16, 16)["sin"][0, 0, :, :8],
+        "positions": np.tile(np.arange(16), (2, 1)),
     },
 )
 
@@ -243,14 +243,14 @@ _SUM, _SUMS = frozenset("T"), frozenset("AT")  # without the bias, the rule stil
 PATTERNS = {
     "rms": Pattern("RMSNorm", ROOT_MEAN_SQUARE, ("RMSNormalization",), SINGLE, SINGLE),
     "rms widened": Pattern("RMSNorm", WIDENED, ("RMSNormalization",), HALF[:1], HALF),
-    "skip rms": Pattern("SkipRMSNorm", SKIP_RMS, (SKIP_RMS_KERNEL,), shared=_SUM),
-    "skip rms bias": Pattern("SkipRMSNorm", SKIP_RMS_BIAS, (SKIP_RMS_KERNEL,), shared=_SUMS),
-    "skip layer": Pattern("SkipLayerNorm", SKIP_LAYER, (SKIP_LAYER_KERNEL,), shared=_SUM),
+    "skip rms": Pattern("SkipRMSNorm", SKIP_RMS, (SKIP_RMS_KERNEL,), (), shared=_SUM),
+    "skip rms bias": Pattern("SkipRMSNorm", SKIP_RMS_BIAS, (SKIP_RMS_KERNEL,), (), shared=_SUMS),
+    "skip layer": Pattern("SkipLayerNorm", SKIP_LAYER, (SKIP_LAYER_KERNEL,), (), shared=_SUM),
     "skip layer unshifted": Pattern(
-        "SkipLayerNorm", SKIP_LAYER_UNSHIFTED, (SKIP_LAYER_KERNEL,), shared=_SUMS
+        "SkipLayerNorm", SKIP_LAYER_UNSHIFTED, (SKIP_LAYER_KERNEL,), (), shared=_SUMS
     ),
     "skip layer bias": Pattern(
-        "SkipLayerNorm", SKIP_LAYER_BIAS, (SKIP_LAYER_KERNEL,), shared=_SUMS
+        "SkipLayerNorm", SKIP_LAYER_BIAS, (SKIP_LAYER_KERNEL,), (), shared=_SUMS
     ),
     "rotary": Pattern("Rotary", ROTARY, ("RotaryEmbedding",)),
     "rotary before split": Pattern(
@@ -262,9 +262,11 @@ PATTERNS = {
     "eager": Pattern("EagerAttention", EAGER, ("Attention",)),
     "eager merged": Pattern("EagerAttention", EAGER_MERGED, ("Transpose", "Attention")),
     "eager plain": Pattern("EagerAttention", EAGER_PLAIN, ("Attention",)),
-    "repeated": Pattern("RepeatedHeads", REPEATED, ("Attention",), shared=_REPEATED_RESULTS),
+    "repeated": Pattern(
+        "RepeatedHeads", REPEATED, ("Attention",), cuda=HALF, shared=_REPEATED_RESULTS
+    ),
     "repeated mask": Pattern(
-        "RepeatedHeads", REPEATED_MASK, ("Attention",), shared=_REPEATED_RESULTS
+        "RepeatedHeads", REPEATED_MASK, ("Attention",), cuda=HALF, shared=_REPEATED_RESULTS
     ),
     "split": Pattern(
         "AttentionBeforeSplit", ATTENTION_SPLIT, ("Attention",), shared=_SPLIT_RESULTS
@@ -274,11 +276,11 @@ PATTERNS = {
     ),
     "mask": Pattern("CausalMask", MASK, ("Attention",)),
     "mask of numbers": Pattern("CausalMask", MASK_REAL, ("Attention",)),
-    "same shape": Pattern("SameShape", SAME_SHAPE, ("Transpose",), EVERY, EVERY, frozenset("R")),
+    "same shape": Pattern("Flattening", SAME_SHAPE, ("Transpose",), EVERY, EVERY, frozenset("R")),
     "linear": Pattern("TransposedWeight", LINEAR, ("FusedMatMul",), WIDE, EVERY),
     "silu": Pattern("Silu", SILU, ("QuickGelu",), (), EVERY),
     "scaled silu": Pattern("Silu", SCALED_SILU, ("QuickGelu",), (), EVERY),
     "bias gelu": Pattern("BiasGelu", BIAS_GELU, ("BiasGelu",), (), EVERY),
-    "group query": Pattern("GroupQuery", GROUP_QUERY, ("GroupQueryAttention",), cuda=HALF),
+    "group query": Pattern("GroupQuery", GROUP_QUERY, ("GroupQueryAttention",), (), HALF),
 }
 PATTERNS |= {name: Pattern(**fields) for name, fields in (PRODUCTS | ATTENTIONS).items()}

@@ -1,9 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from ortmeter.backend import OrtBackend, UnsupportedGraphError, explain, explanation
-from ortmeter.backend.rules import RULES
+from ortmeter.backend import OrtBackend, UnsupportedGraphError, explain
 
 X = torch.arange(12.0).reshape(3, 4) / 12
 
@@ -43,12 +44,11 @@ def test_the_agreement_is_measured(monkeypatch):
     """A wrong kernel is seen: the session computes another function."""
     from ortmeter.backend import session
 
-    def wrong(session, provider, **options):
-        call = original(session, provider, **options)
-        return lambda tensors: [result * 1.5 for result in call(tensors)]
+    def wrong(program, arguments):
+        return [result * 1.5 for result in original(program, arguments)]
 
-    original = session.call_on_tensors
-    monkeypatch.setattr(session, "call_on_tensors", wrong)
+    original = session.Program.__call__
+    monkeypatch.setattr(session.Program, "__call__", wrong)
     explanation = explain(nn.ReLU(), X)
     assert explanation.graphs[0].discrepancy.abs == pytest.approx(X.max().item() / 2)
     assert explanation.discrepancy.abs == pytest.approx(X.max().item() / 2)
@@ -83,22 +83,22 @@ def test_a_function_that_torch_runs_alone_has_no_graph():
 def test_why_a_rule_does_not_apply_is_told():
     def attend(q, k, v):
         scores = torch.softmax(torch.tanh(q @ k.transpose(2, 3) / 50) * 50, -1)
-        return nn.functional.layer_norm(X.mean(0, keepdim=True) + X, (4,)).sum() + scores @ v
+        return nn.functional.linear(v.reshape(-1, 4), X, X[:, 0]).sum() + scores @ v
 
     q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
     explanation = explain(attend, q, k, v)
     frame = explanation.refusals()
     assert frame.reason.to_dict() == {
         (0, "EagerAttention"): "the scores are capped, which the kernel does slowly",
-        (0, "SkipLayerNorm"): "the residual is broadcast",
+        (0, "Flattening"): "the weight is transposed, as that of a Linear: Gemm is faster",
     }
     assert frame.times.tolist() == [1, 1]
-    assert f"SkipLayerNorm not applied 1 times, at {frame['at'].iloc[1]} first" in str(explanation)
+    assert f"Flattening not applied 1 times, at {frame['at'].iloc[0]} first" in str(explanation)
 
 
-def test_what_nobody_measured_is_told(monkeypatch):
-    """Rules of which only CUDA was judged, or no provider, are marked."""
-    backend = OrtBackend(fallback=False)
-    monkeypatch.setitem(RULES["Silu"].element_types, "cpu", RULES["Silu"].element_types["cuda"])
-    monkeypatch.setattr(explanation, "_UNMEASURED", {"Silu": frozenset({"cpu"})})
-    assert "never measured on cpu: Silu" in str(explain(nn.SiLU(), X, backend=backend))
+def test_what_nobody_measured_is_told():
+    """What the rules bring was measured on CPU only."""
+    (graph,) = explain(lambda x: x @ x.t(), X).graphs
+    assert "never measured" not in str(graph)
+    on_cuda = replace(graph, compiled=replace(graph.compiled, provider="cuda:1"))
+    assert "never measured on cuda:1: TransposedWeight" in str(on_cuda)

@@ -10,6 +10,7 @@ from backend_patterns import EVERY, PATTERNS
 
 from ortmeter.backend.rules import RULES
 from ortmeter.dtypes import unit_roundoff
+from ortmeter.runtime.cuda_kernels import cuda_kernel
 from ortmeter.runtime.placement import node_assignment
 from ortmeter.runtime.sessions import make_session
 
@@ -19,6 +20,14 @@ SWAPS = [(n, result) for n, p in PATTERNS.items() for result in p.graph.commutat
 INNER = [(n, result) for n, p in PATTERNS.items() for result in p.graph.inner_results()]
 KEPT = [(name, result) for name, result in INNER if result not in PATTERNS[name].shared]
 SHARED = [(name, result) for name, p in PATTERNS.items() for result in sorted(p.shared)]
+# Of the standard: since when, and the opsets where CUDA has no kernel.
+FIRST_OPSET = {"Attention": 23, "RMSNormalization": 23, "RotaryEmbedding": 23, "Gelu": 20}
+WITHOUT_KERNEL = {
+    22: {"Attention", "RMSNormalization", "RotaryEmbedding"},
+    23: set(),
+    24: set(),
+    25: {"Attention"},
+}
 # In test_rules_graphs.py: each node that they replace counts, or they follow another rule.
 # In test_rules_indices.py: the sizes must be named.
 ELSEWHERE = {"MergedProducts", "PackedGroupQuery", "SlicesToSplit", "WindowMask"}
@@ -72,10 +81,46 @@ def test_a_rule_needs_a_kernel_for_the_element_type(name, element):
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_rule_needs_the_operator_that_it_writes(name):
+    pattern, refusals = PATTERNS[name], []
+    opset = FIRST_OPSET.get(RULES[pattern.rule].kernel, 18) - 1
+    model = pattern.graph.model(pattern.elements[0], opset)
+    assert RULES[pattern.rule].apply(model, pattern.provider, refusals) == 0
+    assert all(f"from opset {opset + 1}, the model has {opset}" in r.reason for r in refusals)
+    # otherwise the pattern itself has an operator that is not there yet
+    told = {"rms", "rotary", "eager", "tanh gelu"}
+    assert len(refusals) == (name in told) or name not in told
+
+
+def exist(operators, opset):
+    """Whether the standard has these operators at an opset."""
+    return all(FIRST_OPSET.get(operator, 0) <= opset for operator in operators)
+
+
+@pytest.mark.parametrize(
+    ("name", "opset"),
+    [
+        (name, opset)
+        for opset in range(22, 26)
+        for name, pattern in PATTERNS.items()
+        if exist(operators(pattern.graph.model()), opset)
+    ],
+)
+def test_nothing_is_written_without_a_kernel_on_cuda(name, opset):
     pattern = PATTERNS[name]
-    opset = RULES[pattern.rule].opset
-    _, count = apply(pattern.rule, pattern.graph, pattern.elements[0], opset - 1, pattern.provider)
-    assert count == 0
+    element = "bfloat16" if "bfloat16" in pattern.cuda else pattern.cuda[0]
+    model, refusals = pattern.graph.model(element, opset), []
+    before, written = operators(model), RULES[pattern.rule].kernel
+    count = RULES[pattern.rule].apply(model, "cuda", refusals)
+    if written in WITHOUT_KERNEL[opset]:
+        assert count == 0
+        assert f" {opset}" in refusals[0].reason
+        return
+    assert count == 1
+    for node in model.graph:
+        if node.op_type not in {*before, "Constant"}:
+            version, kind = 1 if node.domain else opset, node.outputs[0].dtype
+            dtype = int(kind) if kind is not None and kind.is_floating_point() else None
+            assert cuda_kernel(node.op_type, node.domain, opset=version, dtype=dtype), node
 
 
 def used(pairs):
@@ -96,6 +141,9 @@ def test_a_rule_keeps_a_result_used_elsewhere(name, result, how):
 @pytest.mark.parametrize(("name", "result", "how"), used(SHARED))
 def test_a_rule_gives_or_leaves_the_results_that_others_read(name, result, how):
     pattern, more = PATTERNS[name], {how: [result]}
-    model, count = apply(pattern.rule, pattern.graph, provider=pattern.provider, **more)
+    element = pattern.elements[0]
+    model, count = apply(pattern.rule, pattern.graph, element, provider=pattern.provider, **more)
     assert count == 1
-    assert max(relative_errors(pattern.graph, model, **more)) <= 16 * unit_roundoff("float")
+    assert max(relative_errors(pattern.graph, model, element, **more)) <= 16 * unit_roundoff(
+        element
+    )

@@ -39,7 +39,7 @@ MERGED = Graph(
 )
 PACKED = GROUP_QUERY.replace(
     {
-        "real[2, 512, 64] Q, real[2, 512, 32] K, real[2, 512, 32] V": "real[2, 512, 128] X",
+        "real[2, 16, 64] Q, real[2, 16, 32] K, real[2, 16, 32] V": "real[2, 16, 128] X",
         "        A = Rotary": "        Q, K, V = Split<axis=-1>(X, parts)\n        A = Rotary",
     },
     parts=np.array([64, 32, 32]),
@@ -54,7 +54,7 @@ def merge(graph, element="float", provider="cuda", *, copies=True, refusals=None
     return model, RULES["MergedProducts"].apply(model, provider, refusals)
 
 
-def pack(graph, element="float", provider="cpu", refusals=None):
+def pack(graph, element="float16", provider="cuda", refusals=None):
     model, _ = apply("GroupQuery", graph, element, provider=provider)
     return model, RULES["PackedGroupQuery"].apply(model, provider, refusals)
 
@@ -65,7 +65,7 @@ def without_constants(model):
 
 @pytest.mark.parametrize("element", ["float", "double", "float16"])
 def test_slices_become_one_split(element):
-    model, count = apply("SlicesToSplit", SLICES, element)
+    model, count = apply("SlicesToSplit", SLICES, element, provider="cuda")
     assert count == 3
     assert without_constants(model) == ["Split"]
     assert max(relative_errors(SLICES, model, element)) == 0
@@ -94,7 +94,7 @@ def test_slices_become_one_split(element):
 )
 def test_slices_that_are_not_the_parts_of_a_whole_are_left(graph):
     model, refusals = graph.model(), []
-    assert RULES["SlicesToSplit"].apply(model, "cpu", refusals) == 0
+    assert RULES["SlicesToSplit"].apply(model, "cuda", refusals) == 0
     assert operators(model) == ["Slice"] * 3
     assert {refusal.reason for refusal in refusals} <= {
         "it has steps, several axes, or computed bounds",
@@ -110,7 +110,7 @@ def test_slices_of_two_axes_are_two_splits():
             "D = Slice(X, zero, one, one, one)  E = Slice(X, one, four, one, one)"
         }
     )
-    model, count = apply("SlicesToSplit", graph)
+    model, count = apply("SlicesToSplit", graph, provider="cuda")
     assert count == 5
     assert without_constants(model) == ["Split"] * 2
     assert max(relative_errors(graph, model)) == 0
@@ -191,21 +191,18 @@ def test_weights_that_may_not_be_copied_are_not_merged():
     assert operators(model) == ["FusedMatMul"] * 3
 
 
-@pytest.mark.parametrize("element", ["float", "float16"])
-def test_queries_keys_and_values_are_left_in_one_piece(element):
-    model, count = pack(PACKED, element)
+def test_queries_keys_and_values_are_left_in_one_piece():
+    model, count = pack(PACKED)
     assert count == 1
     assert without_constants(model) == ["GroupQueryAttention"]
-    # sums of up to 512 terms
-    assert max(relative_errors(PACKED, model, element)) <= 64 * unit_roundoff(element)
+    assert max(relative_errors(PACKED, model, "float16")) <= 16 * unit_roundoff("float16")
     session = make_session(ir.to_proto(model), provider="cpu", optimization="none")
     assert {node.op_type for node in node_assignment(session)} == {"GroupQueryAttention"}
 
 
 @pytest.mark.parametrize("element", EVERY)
 def test_packed_queries_have_the_types_of_the_kernel(element):
-    assert pack(PACKED, element)[1] == (element in {"float", "float16"})
-    assert pack(PACKED, element, "cuda")[1] == (element in HALF)
+    assert pack(PACKED, element)[1] == (element in HALF)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +210,7 @@ def test_packed_queries_have_the_types_of_the_kernel(element):
     [
         pytest.param({"Q, K, V = Split": "Q, V, K = Split"}, id="values before keys"),
         pytest.param(
-            {"real[2, 512, 128] X": "real[2, 512, 128] X, real[2, 512, 32] Z", "B, V)": "B, Z)"},
+            {"real[2, 16, 128] X": "real[2, 16, 128] X, real[2, 16, 32] Z", "B, V)": "B, Z)"},
             id="values from elsewhere",
         ),
     ],
@@ -282,13 +279,13 @@ def check(graph, model, element="float"):
 )
 def test_what_is_reused_comes_before_what_reads_it(rule, graph, expected):
     model = graph.model()
-    assert RULES[rule].apply(model) == expected
+    assert RULES[rule].apply(model, "cuda") == expected
     check(graph, model)
 
 
 def test_a_kernel_that_gives_the_sum_is_not_scaled_by_it():
     model = SCALE_OF_THE_SUM.model()
-    assert RULES["SkipRMSNorm"].apply(model) == 0
+    assert RULES["SkipRMSNorm"].apply(model, "cuda") == 0
     check(SCALE_OF_THE_SUM, model)
 
 
@@ -378,7 +375,7 @@ def inside(outer, inner, types, inputs="real[2, 8] X, bool C"):
 def test_what_is_inside_a_graph_is_not_reused_outside(outer, inner, types):
     graph = inside(outer, inner, types)
     model = graph.model()
-    RULES["SlicesToSplit"].apply(model)
+    RULES["SlicesToSplit"].apply(model, "cuda")
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto)
     x = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)

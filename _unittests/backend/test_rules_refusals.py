@@ -12,9 +12,9 @@ INFINITY = np.inf
 UNEQUAL = angles(5, 8)["cos"] * np.linspace(1, 2, 8)
 SEEN = np.ones((5, 5), dtype=bool)
 PAST = np.tri(5, dtype=bool)
-POSITIONS = np.tile(np.arange(512), (2, 1))
-LONGER = {name: table[0, 0, :, :8] for name, table in angles(513, 16).items()}
-BAND = np.where(band(512, 100), 0.0, -np.inf)
+POSITIONS = np.tile(np.arange(16), (2, 1))
+LONGER = {name: table[0, 0, :, :8] for name, table in angles(17, 16).items()}
+BAND = np.where(band(16, 5), 0.0, -np.inf)
 
 
 def near(name, reason, pieces=None, **constants):
@@ -240,15 +240,15 @@ NEAR_MISSES = [
         )
         for cap in (1.5, -1.5)
     ),
-    near("group query in a window", "a bias", mask=BAND - np.eye(512)),
-    near("group query in a window", "the future is seen", mask=np.zeros((512, 512))),
+    near("group query in a window", "a bias", mask=BAND - np.eye(16)),
+    near("group query in a window", "the future is seen", mask=np.zeros((16, 16))),
     near(
-        "group query in a window", "two windows", mask=np.stack([BAND] * 3 + [np.zeros((512, 512))])
+        "group query in a window", "two windows", mask=np.stack([BAND] * 3 + [np.zeros((16, 16))])
     ),
     near("group query in a window", "causal as well", {"scale=0.3": "is_causal=1, scale=0.3"}),
-    near("group query of any batch", "positions that go back", row=np.arange(512)[None, ::-1]),
-    near("group query of any batch", "the same position", row=np.zeros((1, 512), np.int64)),
-    # products, activations, scales
+    near("group query of any batch", "positions that go back", row=np.arange(16)[None, ::-1]),
+    near("group query of any batch", "the same position", row=np.zeros((1, 16), np.int64)),
+    # products, activations
     near("flat product", "half of it", {"Gemm(": "Gemm<alpha=0.5>("}),
     near("flat product", "half of the bias", {"Gemm(": "Gemm<beta=0.5>("}),
     near("flat product", "columns", {"Gemm(": "Gemm<transA=1>("}),
@@ -259,11 +259,7 @@ NEAR_MISSES = [
     near("flat product", "a batch of images", {"real[2, 4, 8] X": "real[8, 2, 4] X"}),
     near("flat product", "an unknown size", {"real[2, 4, 8] X": "real[2, 4, n] X"}),
     near("flat heads", "a batch of images", {"[2, 4, 2, 4] X": "[8, 2, 2, 2] X"}),
-    near("flat norm", "the matrix", {"axis=1": "axis=0", "[8] G": "[8,8] G", "[8] S": "[8,8] S"}),
-    near("flat norm", "no shift", {"(R, G, S)": "(R, G)"}),
-    near("flat relu", "rows are cut", {"real[2, 4, 8] X": "real[2, 8, 4] X"}),
-    near("flat sum", "other rows", {"real[2, 4, 8] Z": "real[4, 2, 8] Z"}),
-    near("flat sum", "a row", {"real[2, 4, 8] Z": "real[8] Z", "= Reshape(Z, rows)": "= Neg(Z)"}),
+    near("flat product", "a Linear", {"Gemm(": "Gemm<transB=1>(", "[8, 6] W": "[6, 8] W"}),
     near(
         "there and back",
         "another shape",
@@ -288,11 +284,6 @@ NEAR_MISSES = [
     near("tanh gelu factored", "a missing factor", {"Mul(C, X)": "Neg(C)"}),
     near("bias tanh gelu", "exact", {'approximate="tanh"': 'approximate="none"'}),
     near("bias tanh gelu", "one bias", {"real[8] B": "real[1] B"}),
-    near("scaled", "the default scale", {"scale=0.5, ": ""}),
-    near("scaled", "a negative scale", factor=np.float64(-0.3)),
-    near("scaled", "a factor for each feature", factor=np.linspace(1, 2, 8)),
-    near("scaled", "a factor that is an input", {"V) =>": "V, real factor) =>"}, factor=None),
-    near("scaled", "a sum", {"Mul(Q": "Add(Q"}),
     near(
         "partial rotary",
         "a hole",
@@ -314,20 +305,13 @@ OTHERS = [
         {"= Rotary": "= Rotary", "(F, cos": "<rotary_embedding_dim=2>(F, cos"},
     ),
     near("rms", "unknown sizes", {"real[2, 4, 8] X": "real[2, 4, n] X"}),
+    near("skip rms", "a scale of another type", {"real[8] G": "float16[8] G"}),
     near("skip rms", "64 bits for the mean", {"axis=-1": "axis=-1, stash_type=11"}),
-    near("group query", "a short sequence", {"512": "511"}, positions=POSITIONS[:, :511]),
     near(
         "group query",
         "heads of eight",
         {"heads=4": "heads=8", "heads=2": "heads=4"},
         **{name: table[:, :4] for name, table in LONGER.items()},
-    ),
-    near(
-        "group query in a window",
-        "a short sequence",
-        {"512": "511"},
-        positions=np.tile(np.arange(511), (2, 1)),
-        mask=BAND[1:, 1:],
     ),
 ]
 
@@ -360,7 +344,6 @@ REASONS = {
     "rotary before split: the batch is cut": "RotaryBeforeSplit at Y: the split into heads cuts",
     "repeated: values are not": "RepeatedHeads at Y: keys and values are not repeated in the same",
     "split: positions are merged": "AttentionBeforeSplit at Y: more than the heads is merged",
-    "scaled: the default scale": "ScaledQueries at Y: the scale is not written",
     "mask: all is seen": "CausalMask at Y: the mask is not known to hide the future",
     "tanh gelu: a square": "TanhGelu at Y: its coefficients are not those",
     "skip rms: a broadcast residual": "SkipRMSNorm at Y: the residual is broadcast",
@@ -369,13 +352,12 @@ REASONS = {
     "bias tanh gelu: one bias": "BiasFastGelu at Y: the bias is no vector over the last axis",
     "scaled silu: one more axis": "Silu at Y: the factor brings an axis",
     "linear: a vector": "TransposedWeight at Y: a vector is multiplied: the kernel takes matrices",
-    "group query: a short sequence": "GroupQuery at Y: 511 positions: below 512, Attention",
+    "group query: heads of eight": "GroupQuery at Y: the size of a head is no multiple of 16",
     "capped group query: a wide window": "CappedGroupQuery at Y: a window of 65 keys for 512",
     "eager widened: values of another type": "no kernel for double on cpu: float, float16",
 }
 CASES = {case.id: case.values for case in NEAR_MISSES + OTHERS}
-# SameShape compares two shapes: there is nothing to say when they differ.
-ELSEWHERE = {"SameShape", "WindowMask", "SlicesToSplit", "MergedProducts", "PackedGroupQuery"}
+ELSEWHERE = {"WindowMask", "SlicesToSplit", "MergedProducts", "PackedGroupQuery"}
 
 
 def test_every_rule_tells_why_it_does_not_apply():
@@ -400,7 +382,7 @@ SAME_NAMES = Graph(
 
 
 def test_a_shape_may_be_the_same_by_name():
-    model, count = apply("SameShape", SAME_NAMES)
+    model, count = apply("Flattening", SAME_NAMES)
     assert (count, operators(model)[-1], "Reshape" in operators(model)) == (1, "Transpose", False)
     feeds = SAME_NAMES.feeds()
     np.testing.assert_allclose(run(model, feeds)[0], SAME_NAMES.expected(feeds)[0], rtol=1e-6)
@@ -408,5 +390,5 @@ def test_a_shape_may_be_the_same_by_name():
 
 def test_a_shape_of_another_name_is_not_the_same():
     other = SAME_NAMES.replace({"<real[n, 3, l, 4] R>": "<real[m, 3, l, 4] R>"})
-    _, count = apply("SameShape", other)
+    _, count = apply("Flattening", other)
     assert count == 0

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ortmeter.backend import CompiledGraph, KernelWarning, OrtBackend, explain
 from ortmeter.backend.kernels.chains import find_chains
-from ortmeter.backend.levels import apply_level, optimize_model, parse_level
+from ortmeter.backend.levels import optimize_model, parse_level
 from ortmeter.runtime.sessions import make_session
 
 ONE = np.float32(1)
@@ -244,7 +244,7 @@ def test_a_chain_becomes_one_node():
 
 def test_a_rule_may_be_left_out():
     model = graph(GATED)
-    assert apply_level(model, parse_level(f"{LEVEL}-ElementWise")) == {}
+    assert optimize_model(model, parse_level(f"{LEVEL}-ElementWise")).fusions == {}
     assert [node.op_type for node in model.graph] == ["Add", "Sigmoid", "Mul", "Mul", "Add"]
 
 
@@ -264,7 +264,7 @@ def test_without_a_compiler_the_level_below_is_what_one_gets(without_compiler):
     with pytest.warns(KernelWarning, match=r"ElementWise: 1 chains.*g\+\+.*CXX") as told:
         done = optimize_model(model, parse_level(LEVEL))
     assert len(told) == 1
-    assert done.fusions == apply_level(below, parse_level(BELOW)) == {}
+    assert done.fusions == optimize_model(below, parse_level(BELOW)).fusions == {}
     assert done.kernels.library is None
     assert "no compiler of C++" in done.kernels.reason
     assert [n.op_type for n in model.graph] == [n.op_type for n in below.graph]
@@ -274,7 +274,7 @@ def test_without_chains_no_compiler_is_needed(without_compiler):
     model = graph("g (float[2, 8] X) => (float[2, 8] Y) { Y = Softmax(X) }")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert apply_level(model, parse_level(LEVEL)) == {}
+        assert optimize_model(model, parse_level(LEVEL)).fusions == {}
 
 
 def test_a_library_that_fails_its_trial_is_not_used(monkeypatch, tmp_path):
@@ -283,7 +283,7 @@ def test_a_library_that_fails_its_trial_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setattr("ortmeter.child.child_command", lambda *_: fails)
     model = graph(GATED)
     with pytest.warns(KernelWarning, match="the process died with exit code 3"):
-        assert apply_level(model, parse_level(LEVEL)) == {}
+        assert optimize_model(model, parse_level(LEVEL)).fusions == {}
 
 
 def compiled(model, backend, *inputs):

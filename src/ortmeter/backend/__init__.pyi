@@ -9,7 +9,6 @@ from .levels import (
     LEVELS,
     Level,
     Optimized,
-    apply_level,
     optimize_model,
     parse_level,
 )
@@ -28,7 +27,6 @@ __all__ = [
     "Optimized",
     "OrtBackend",
     "UnsupportedGraphError",
-    "apply_level",
     "compile_graph",
     "explain",
     "optimize_model",

@@ -10,14 +10,11 @@ from torch.fx import GraphModule
 
 from ortmeter.backend.ort_backend import OrtBackend
 from ortmeter.backend.record import CompiledGraph, Fallback
-from ortmeter.backend.rules import RULES, Refusal
+from ortmeter.backend.rules import Refusal
 from ortmeter.discrepancy import Discrepancy, max_diff
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# The chains of the level +experimental are no rule.
-_UNMEASURED = {name: rule.unmeasured for name, rule in RULES.items()}
 
 __all__ = ["ExplainedGraph", "Explanation", "explain"]
 
@@ -62,9 +59,10 @@ class ExplainedGraph:
             f"after: {_counts(self.compiled.operators)}",
             *_reasons(self.compiled.refusals),
         ]
-        unmeasured = _unmeasured(self.compiled)
-        if unmeasured:
-            lines.append(f"never measured on {self.compiled.provider}: {', '.join(unmeasured)}")
+        if self.compiled.provider != "cpu" and self.compiled.fusions:
+            # what the rules bring was measured on CPU only
+            unmeasured = ", ".join(self.compiled.fusions)
+            lines.append(f"never measured on {self.compiled.provider}: {unmeasured}")
         if self.discrepancy is not None:
             lines.append(f"against torch: {self.discrepancy.ulp_at_max:.3g} ulp of the largest")
         return "\n  ".join([str(self.compiled), *lines])
@@ -222,9 +220,3 @@ def _reasons(refusals: Sequence[Refusal]) -> list[str]:
         f"{rule} not applied {len(results)} times, at {results[0]} first: {reason}"
         for (rule, reason), results in _by_reason(refusals).items()
     ]
-
-
-def _unmeasured(compiled: CompiledGraph) -> list[str]:
-    """Rules that were applied on a provider where nobody measured what they bring."""
-    provider = compiled.provider.partition(":")[0]
-    return [rule for rule in compiled.fusions if provider in _UNMEASURED.get(rule, ())]

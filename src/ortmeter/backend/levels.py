@@ -24,7 +24,7 @@ from ortmeter.backend.rules import DEFAULT, ONNXRUNTIME, Refusal, Rule
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
 
-__all__ = ["LEVELS", "Level", "Optimized", "apply_level", "optimize_model", "parse_level"]
+__all__ = ["LEVELS", "Level", "Optimized", "optimize_model", "parse_level"]
 
 #: Levels, from the least to the most, with the rules that they go through, in this order.
 LEVELS: dict[str, tuple[Rule | ChainRule, ...]] = {
@@ -171,7 +171,8 @@ def optimize_model(model: ir.Model, level: Level, *, provider: str = "cpu") -> O
     ... g (float[2, 4] X, float[1, 4] R, float[4] G) => (float[2, 4] Y) {
     ...     T = Add(X, R)  Y = LayerNormalization(T, G) }'''
     >>> model = ir.from_proto(load_model(text))
-    >>> print(*optimize_model(model, parse_level("default+onnxruntime")).refusals)
+    >>> level = parse_level("default+onnxruntime")
+    >>> print(*optimize_model(model, level, provider="cuda").refusals)
     SkipLayerNorm at Y: the residual is broadcast
     """
     device = Provider.parse(provider)
@@ -188,22 +189,6 @@ def optimize_model(model: ir.Model, level: Level, *, provider: str = "cpu") -> O
     counts[ELEMENT_WISE.name] = kernels.count
     done = {name: count for name, count in counts.items() if count}
     return Optimized(done, tuple(refusals), kernels)
-
-
-def apply_level(model: ir.Model, level: Level, *, provider: str = "cpu") -> dict[str, int]:
-    """Optimise a model; count how many times each rule was applied.
-
-    Parameters
-    ----------
-    model, level, provider
-        As for :func:`optimize_model`, which returns more.
-
-    Returns
-    -------
-    dict of str to int
-        Rules that did not find their pattern are absent.
-    """
-    return optimize_model(model, level, provider=provider).fusions
 
 
 def _simplify(model: ir.Model) -> None:

@@ -1,12 +1,11 @@
 """Rewriting rules of the optimisation levels, in the order they are applied.
 
-Each rule may feed those that follow. It says where it holds: the element types that the kernel of
-the replacement has on each provider, and the first opset that has the operator it writes.
+Each rule may feed those that follow. It has the fusions that pay on each provider, and the operator
+of which it needs a kernel. `What each rule brings on a CPU` was measured by
+``_benchmarks/bench_rules.py``: what brings nothing there is for CUDA only, or is not here.
 """
 
 from types import MappingProxyType
-
-import onnx_ir as ir
 
 from ortmeter.backend.rules.attention import CausalMask, EagerAttention, WindowMask
 from ortmeter.backend.rules.group_query import CappedGroupQuery, GroupQuery, PackedGroupQuery
@@ -15,15 +14,8 @@ from ortmeter.backend.rules.heads import (
     NormalizedHeads,
     RepeatedHeads,
     RotaryBeforeSplit,
-    ScaledQueries,
 )
-from ortmeter.backend.rules.layout import (
-    FlatProduct,
-    FlatRows,
-    FlatSum,
-    SameShape,
-    SlicesToSplit,
-)
+from ortmeter.backend.rules.layout import FlatProduct, SameShape, SlicesToSplit
 from ortmeter.backend.rules.normalization import (
     BiasGelu,
     RootMeanSquare,
@@ -33,85 +25,87 @@ from ortmeter.backend.rules.normalization import (
 )
 from ortmeter.backend.rules.products import MergedProducts, TransposedWeight
 from ortmeter.backend.rules.rotary import HalfTable, PartialRotary, Rotary
-from ortmeter.backend.rules.rule import BF16, F16, F32, F64, Fusion, Refusal, Rule
+from ortmeter.backend.rules.rule import HALF, MICROSOFT, Fusion, Refusal, Rule
 
 __all__ = ["DEFAULT", "ONNXRUNTIME", "RULES", "Fusion", "Refusal", "Rule"]
 
-_ALL = frozenset({F32, F64, F16, BF16})
-#: Element types by provider: any; those of the kernels of attention and normalizations.
-_ANY = {"cpu": _ALL, "cuda": _ALL}
-_NOT_64 = {"cpu": frozenset({F32, F16}), "cuda": frozenset({F32, F16, BF16})}
-_TRUTH = frozenset({ir.DataType.BOOL})
-_GROUP_QUERY = {"cpu": frozenset({F32, F16}), "cuda": frozenset({F16, BF16})}
-# On CPU ONNX Runtime does as much when it creates the session.
-_CUDA = frozenset({"cuda"})
+
+def _everywhere(name: str, *fusions: Fusion, kernel: str = "") -> Rule:
+    return Rule(name, {"cpu": fusions, "cuda": fusions}, kernel)
+
+
+def _cuda(name: str, *fusions: Fusion, kernel: str = "") -> Rule:
+    """Make a rule for what brings nothing on CPU; ONNX Runtime may do it there by itself."""
+    return Rule(name, {"cuda": fusions}, kernel)
+
 
 #: Patterns that become operators of the ONNX standard.
 DEFAULT = (
-    Rule("SameShape", (SameShape(),), _ANY),
-    Rule(
-        "Flattening",
-        (
-            FlatProduct(),
-            *map(FlatRows, ("LayerNormalization", "Relu", "Gelu", "Tanh", "Sigmoid")),
-            FlatSum(),
-            SameShape(),
-        ),
-        _ANY,
+    _everywhere("Flattening", FlatProduct(), SameShape()),
+    _everywhere(
+        "RMSNorm",
+        RootMeanSquare(widened=False),
+        RootMeanSquare(widened=True),
+        kernel="RMSNormalization",
     ),
-    # not 64 bits: epsilon, an attribute, has 32 bits
-    Rule("RMSNorm", tuple(RootMeanSquare(widened=w) for w in (False, True)), _NOT_64, opset=23),
-    Rule("HalfTable", tuple(map(HalfTable, ("Cos", "Sin", "Mul", "Cast"))), _ANY),
-    Rule("Rotary", (Rotary(),), _NOT_64, opset=23),
-    Rule("PartialRotary", (PartialRotary(),), _NOT_64, opset=23),
-    Rule(
-        "EagerAttention", tuple(EagerAttention(widened=w) for w in (False, True)), _NOT_64, opset=23
+    _everywhere("HalfTable", *map(HalfTable, ("Cos", "Sin", "Mul", "Cast"))),
+    _everywhere("Rotary", Rotary(), kernel="RotaryEmbedding"),
+    _everywhere("PartialRotary", PartialRotary(), kernel="RotaryEmbedding"),
+    _everywhere(
+        "EagerAttention",
+        EagerAttention(widened=False),
+        EagerAttention(widened=True),
+        kernel="Attention",
     ),
-    Rule(
+    _everywhere(
         "NormalizedHeads",
-        (
-            NormalizedHeads("RMSNormalization", shifted=False),
-            NormalizedHeads("LayerNormalization", shifted=True),
-        ),
-        _NOT_64,
-        opset=23,
+        NormalizedHeads("RMSNormalization", shifted=False),
+        NormalizedHeads("LayerNormalization", shifted=True),
+        kernel="Attention",
     ),
-    Rule("RotaryBeforeSplit", (RotaryBeforeSplit(),), _NOT_64, opset=23),
-    Rule("RepeatedHeads", (RepeatedHeads(),), _NOT_64, opset=23),
-    Rule("AttentionBeforeSplit", (AttentionBeforeSplit(),), _NOT_64, opset=23),
-    Rule("ScaledQueries", (ScaledQueries(),), _NOT_64, opset=23),
-    Rule("CausalMask", (CausalMask(),), _NOT_64, opset=23),
+    _everywhere("RotaryBeforeSplit", RotaryBeforeSplit(), kernel="RotaryEmbedding"),
     Rule(
-        "WindowMask",
-        tuple(map(WindowMask, ("And", "Where"))),
-        {name: types | _TRUTH for name, types in _NOT_64.items()},
-        opset=23,
+        "RepeatedHeads",
+        {"cpu": (RepeatedHeads(),), "cuda": (RepeatedHeads(HALF),)},
+        kernel="Attention",
     ),
-    Rule("TanhGelu", (TanhGelu(),), {"cpu": frozenset({F32}), "cuda": _ALL - {BF16}}, opset=20),
-    Rule("SlicesToSplit", (SlicesToSplit(),), _ANY),
+    _everywhere("AttentionBeforeSplit", AttentionBeforeSplit(), kernel="Attention"),
+    _everywhere("CausalMask", CausalMask(), kernel="Attention"),
+    _everywhere("WindowMask", WindowMask("And"), WindowMask("Where"), kernel="Attention"),
+    _everywhere("TanhGelu", TanhGelu(), kernel="Gelu"),
+    _cuda("SlicesToSplit", SlicesToSplit()),
 )
 
 #: Patterns that become kernels of the domain ``com.microsoft``.
 ONNXRUNTIME = (
-    Rule(
+    _cuda(
         "SkipRMSNorm",
-        tuple(SkipNormalization("RMSNormalization", biased=b) for b in (True, False)),
-        _NOT_64,
+        SkipNormalization("RMSNormalization", biased=True),
+        SkipNormalization("RMSNormalization", biased=False),
+        kernel=f"{MICROSOFT}.SkipSimplifiedLayerNormalization",
+    ),
+    _cuda(
+        "SkipLayerNorm",
+        SkipNormalization("LayerNormalization", biased=True),
+        SkipNormalization("LayerNormalization", biased=False),
+        kernel=f"{MICROSOFT}.SkipLayerNormalization",
+    ),
+    _cuda("BiasGelu", BiasGelu("none"), kernel=f"{MICROSOFT}.BiasGelu"),
+    _cuda("BiasFastGelu", BiasGelu("tanh"), kernel=f"{MICROSOFT}.FastGelu"),
+    _cuda("Silu", Silu(scaled=True), Silu(scaled=False), kernel=f"{MICROSOFT}.QuickGelu"),
+    _everywhere("TransposedWeight", TransposedWeight(), kernel=f"{MICROSOFT}.FusedMatMul"),
+    _cuda("MergedProducts", MergedProducts(), kernel=f"{MICROSOFT}.FusedMatMul"),
+    Rule(
+        "GroupQuery",
+        {"cpu": (GroupQuery(shortest=2048),), "cuda": (GroupQuery(),)},
+        kernel=f"{MICROSOFT}.GroupQueryAttention",
     ),
     Rule(
-        "SkipLayerNorm",
-        tuple(SkipNormalization("LayerNormalization", biased=b) for b in (True, False)),
-        _NOT_64,
+        "CappedGroupQuery",
+        {"cpu": (CappedGroupQuery(shortest=512, windows=8),), "cuda": (CappedGroupQuery(),)},
+        kernel=f"{MICROSOFT}.GroupQueryAttention",
     ),
-    Rule("BiasGelu", (BiasGelu("none"),), {"cuda": _ALL}, unmeasured=_CUDA),
-    Rule("BiasFastGelu", (BiasGelu("tanh"),), {"cuda": _ALL - {F64}}, unmeasured=_CUDA),
-    Rule("Silu", tuple(Silu(scaled=s) for s in (True, False)), {"cuda": _ALL}, unmeasured=_CUDA),
-    Rule("TransposedWeight", (TransposedWeight(),), {"cpu": frozenset({F32, F64}), "cuda": _ALL}),
-    # Measured on CPU for 1 to 512 rows: one product takes as long as several.
-    Rule("MergedProducts", (MergedProducts(),), {"cuda": _ALL}),
-    Rule("GroupQuery", (GroupQuery(),), _GROUP_QUERY, opset=23),
-    Rule("CappedGroupQuery", (CappedGroupQuery(),), _GROUP_QUERY, opset=23),
-    Rule("PackedGroupQuery", (PackedGroupQuery(),), _GROUP_QUERY),
+    _cuda("PackedGroupQuery", PackedGroupQuery(), kernel=f"{MICROSOFT}.GroupQueryAttention"),
 )
 
 #: Every rule, by name.

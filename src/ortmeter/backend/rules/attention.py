@@ -28,7 +28,8 @@ _MERGED = (0, 2, 3, 1)
 class EagerAttention:
     """``softmax(q @ transpose(k) [* scale] [+ mask]) @ v`` -> Attention.
 
-    Scores that are capped stay: on CPU the kernel takes longer to cap than the nodes do. When
+    Scores that are capped stay, for CappedGroupQuery: on CPU the kernel of Attention takes longer
+    to cap than the nodes do, on CUDA it is no Flash kernel with the mask that they have. When
     *widened*, weights of 16 bits are computed in 32 bits, as the kernel does.
     """
 

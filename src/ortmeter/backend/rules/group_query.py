@@ -1,4 +1,7 @@
-"""Attention that rotates its queries and keys itself, for long sequences."""
+"""Attention that rotates its queries and keys itself: GroupQueryAttention of ONNX Runtime.
+
+On CUDA it has Flash kernels for windows and soft caps, where Attention has none.
+"""
 
 import math
 from typing import Any, cast
@@ -9,20 +12,11 @@ import onnx_ir as ir
 from ortmeter.backend.rules.attention import read_scores
 from ortmeter.backend.rules.heads import before_repeat, before_split
 from ortmeter.backend.rules.indices import Affine, affine, window
-from ortmeter.backend.rules.rule import MICROSOFT, known, optional, require
-from ortmeter.backend.rules.values import (
-    SWAP,
-    dimensions,
-    from_operator,
-    producer,
-)
+from ortmeter.backend.rules.rule import MICROSOFT, Refused, known, optional, require
+from ortmeter.backend.rules.values import SWAP, dimensions, from_operator, producer
 
-#: Shortest sequence that is worth it: below, Attention of the standard is faster on CPU.
-SHORTEST = 512
 # What the kernel asks of the size of a head that it rotates.
 _HEAD_MULTIPLE = 16
-# How many windows a sequence must hold for capped scores to be worth it.
-_NARROW = 8
 # The positions 0, 1, 2... of every sequence.
 _POSITIONS = Affine(0, {-1: 1})
 
@@ -30,8 +24,12 @@ _POSITIONS = Affine(0, {-1: 1})
 class GroupQuery:
     """Attention of rotated queries and keys, causal or in a window -> GroupQueryAttention.
 
-    Queries and keys share their tables of angles; their heads are not split yet.
+    Queries and keys share their tables of angles; their heads are not split yet. Sequences shorter
+    than the *shortest* are not worth it: Attention of the standard is as fast, or faster.
     """
+
+    def __init__(self, shortest: int = 1) -> None:
+        self.shortest = shortest
 
     def pattern(self, op: Any, q: Any, k: Any, v: Any) -> Any:
         rotated = [
@@ -52,15 +50,19 @@ class GroupQuery:
         **_: ir.Value,
     ) -> Any:
         options, seen = producer(y).attributes, _keys_seen(producer(y), mask)
-        kept = {name: options[name] for name in ("scale", "softcap") if name in options}
-        return _group_query(op, rotated_q, rotated_k, v, seen, **kept)
+        kept: dict[str, Any] = {n: options[n] for n in ("scale", "softcap") if n in options}
+        tensors = (rotated_q, rotated_k, v)
+        return _group_query(op, *tensors, seen=seen, shortest=self.shortest, **kept)
 
 
 class CappedGroupQuery:
-    """Capped scores of rotated queries and keys, in a window -> GroupQueryAttention.
+    """Capped scores of rotated queries and keys, causal or in a window -> GroupQueryAttention.
 
-    On CPU the kernel takes longer than the nodes when it sees all of the past.
+    A sequence that is shorter than the *shortest*, or than so many *windows*, is not worth it.
     """
+
+    def __init__(self, shortest: int = 1, windows: int = 0) -> None:
+        self.shortest, self.windows = shortest, windows
 
     def pattern(self, op: Any, scores: Any, v: Any, shape: Any) -> Any:
         heads = op.Transpose(op.MatMul(op.Softmax(scores, axis=-1), v), perm=SWAP)
@@ -81,13 +83,21 @@ class CappedGroupQuery:
         square = (dimensions(mask) or ())[-2:] == (length, length)
         require(square, "the mask is no square of the positions")
         seen = known(window(mask), "the mask is not known to show a window, and nothing else")
-        narrow = isinstance(length, int) and _NARROW * seen <= length
+        narrow = not self.windows or (isinstance(length, int) and self.windows * seen <= length)
         require(narrow, f"a window of {seen:g} keys for {length} positions is not narrow enough")
-        return _group_query(op, q, k, v, seen, scale=found.scale, softcap=found.softcap)
+        options = {"scale": found.scale, "softcap": found.softcap}
+        return _group_query(op, q, k, v, seen=seen, shortest=self.shortest, **options)
 
 
 def _group_query(
-    op: Any, rotated_q: ir.Value, rotated_k: ir.Value, v: ir.Value, seen: float, **options: Any
+    op: Any,
+    rotated_q: ir.Value,
+    rotated_k: ir.Value,
+    v: ir.Value,
+    *,
+    seen: float,
+    shortest: int,
+    **options: Any,
 ) -> ir.Value:
     """Write the kernel: without a cache, the last key of a sequence is its last query."""
     rotations = []
@@ -102,11 +112,10 @@ def _group_query(
     q, keys = known(q, why), known(dimensions(k, rank=3), why)
     batch, length, hidden = known(dimensions(q, rank=3), why)
     require(q_heads, why)
-    require(isinstance(length, int), "the length of the sequences is not known")
-    require(
-        int(length) >= SHORTEST,
-        f"{length} positions: below {SHORTEST}, Attention of the standard is faster",
-    )
+    if not isinstance(length, int):
+        raise Refused("the length of the sequences is not known")
+    why = f"{length} positions: below {shortest}, Attention of the standard is faster"
+    require(length >= shortest, why)
     same = dimensions(v) == keys and keys[:2] == (batch, length)
     require(same, "there are not as many queries as keys and values")
     require(
@@ -116,13 +125,13 @@ def _group_query(
     cos, sin, positions = tables
     require(affine(positions) == _POSITIONS, "the positions are not known to be 0, 1, 2...")
     result, _, _ = op.GroupQueryAttention(
-        *(q, k, v, None, None, _last(op, q, int(length))),
+        *(q, k, v, None, None, _last(op, q, length)),
         op.Constant(value=ir.tensor(np.array(length, np.int32))),
         *(cos, sin),
         num_heads=q_heads,
         kv_num_heads=kv_heads,
         do_rotary=1,
-        **({} if math.isinf(seen) else {"local_window_size": int(seen)}),
+        **({"local_window_size": int(seen)} if seen < length else {}),
         **options,
         _outputs=3,
         _domain=MICROSOFT,

@@ -1,21 +1,19 @@
-"""Heads of an attention: scaled, repeated, normalized, rotated, or not split at all.
+"""Heads of an attention: repeated, normalized, rotated, or not split at all.
 
-What splits, repeats or scales them may be used elsewhere: it is read, not removed.
+What splits or repeats them may be used elsewhere: it is read, not removed.
 """
 
 from typing import Any
 
 import onnx_ir as ir
 
-from ortmeter.backend.rules.rule import known, optional, require
+from ortmeter.backend.rules.rule import REALS, Types, known, optional, require
 from ortmeter.backend.rules.values import (
     SWAP,
     copy_type,
     dimensions,
-    from_operator,
     input_of,
     producer,
-    scalar,
 )
 
 
@@ -83,34 +81,17 @@ def before_split(op: Any, value: ir.Value) -> tuple[ir.Value, int]:
     return source, int(heads)
 
 
-class AttentionOfHeads:
-    """Attention without a cache: the pattern of several fusions."""
+class RepeatedHeads:
+    """Attention of keys and values repeated for groups of queries -> of those not repeated.
+
+    Some kernels share heads for some types only.
+    """
+
+    def __init__(self, types: Types = REALS) -> None:
+        self.types = types
 
     def pattern(self, op: Any, q: Any, k: Any, v: Any) -> Any:
         return op.Attention(q, k, v, optional("mask"), _outputs=["y"])
-
-
-class ScaledQueries(AttentionOfHeads):
-    """Attention of queries multiplied by a number -> of the queries, the scale being multiplied."""
-
-    def rewrite(self, op: Any, *, q: ir.Value, y: ir.Value, **_: ir.Value | None) -> Any:
-        product = from_operator(q, "Mul")
-        if product is None:
-            return None
-        left, right = product.inputs
-        queries, number = (left, right) if scalar(left) is None else (right, left)
-        factor = known(scalar(number), "the queries are not multiplied by one constant number")
-        shape = known(dimensions(q), "the shape of the queries is not known")
-        require(dimensions(queries) == shape, "the factor brings an axis")
-        require(factor > 0, f"the factor is {factor:g}: the kernel takes the root of the scale")
-        options = dict(producer(y).attributes)
-        given = known(options.get("scale"), "the scale is not written").as_float()
-        options["scale"] = ir.AttrFloat32("scale", given * factor)
-        return op.Attention(queries, *producer(y).inputs[1:], **options)
-
-
-class RepeatedHeads(AttentionOfHeads):
-    """Attention of keys and values repeated for groups of queries -> of those not repeated."""
 
     def rewrite(
         self, op: Any, *, q: ir.Value, k: ir.Value, v: ir.Value, y: ir.Value, **_: ir.Value | None
@@ -118,6 +99,8 @@ class RepeatedHeads(AttentionOfHeads):
         keys, values = before_repeat(k), before_repeat(v)
         if keys is None and values is None:
             return None
+        names = ", ".join(sorted(each.name.lower() for each in self.types))
+        require(y.dtype in self.types, f"the kernels that share heads are slower but for {names}")
         shapes = dimensions(keys, rank=4), dimensions(values)
         require(keys and shapes[0] == shapes[1], "keys and values are not repeated in the same way")
         return op.Attention(q, keys, values, *producer(y).inputs[3:], **producer(y).attributes)

@@ -1,9 +1,4 @@
-"""Shapes: a Reshape that changes nothing, rows that were merged, slices that are one Split.
-
-What torch computes on a matrix of all the rows of a batch is computed on the batch as it is: each
-fusion moves the Reshape that merged the rows after the operator, towards the one that splits them
-again. In between, the patterns of the other rules have their three axes.
-"""
+"""Shapes: a Reshape that changes nothing, rows that were merged, slices that are one Split."""
 
 from itertools import pairwise
 from typing import Any
@@ -43,7 +38,10 @@ class SameShape:
 
 
 class FlatProduct:
-    """Gemm of merged rows, ``torch.addmm`` -> MatMul of the rows where they are, then Add."""
+    """Gemm of merged rows, ``torch.addmm`` -> MatMul of the rows where they are, then Add.
+
+    The Reshape that merged the rows comes after, where the one that splits them again undoes it.
+    """
 
     def pattern(self, op: Any, rows: Any, weight: Any) -> Any:
         return op.Gemm(rows, weight, optional("bias"), _outputs=["y"])
@@ -57,74 +55,19 @@ class FlatProduct:
         factors = [options.get_float(name, 1.0) for name in ("alpha", "beta")]
         require(factors == [1.0, 1.0], f"Gemm multiplies by alpha and beta, {factors}")
         require(not options.get_int("transA", 0), "the rows are the columns of a matrix")
+        linear = options.get_int("transB", 0)
+        require(not linear, "the weight is transposed, as that of a Linear: Gemm is faster")
         columns = known(result, "the shape of the product is not known")[-1]
         require(isinstance(columns, int), "the number of columns is not known")
         require(bias is None or dimensions(bias) == (columns,), "the bias is no vector of columns")
         x = _before_merge(op, rows)
         shape = (*(dimensions(x) or ())[:-1], columns)
-        if options.get_int("transB", 0):
-            flipped = op.Transpose(weight, perm=(1, 0))
-            sizes = dimensions(weight, rank=2)
-            copy_type(flipped, weight, None if sizes is None else sizes[::-1])
-            weight = flipped
         product = op.MatMul(x, weight)
         copy_type(product, y, shape)
         if bias is not None:
             product = op.Add(product, bias)
             copy_type(product, y, shape)
-        return _merged(op, product)
-
-
-class FlatRows:
-    """A function of each merged row, or of each element -> of the rows where they are."""
-
-    def __init__(self, operator: str) -> None:
-        self.operator = operator
-
-    def pattern(self, op: Any, rows: Any, scale: Any, shift: Any) -> Any:
-        inputs = (rows, scale, shift) if self.operator == "LayerNormalization" else (rows,)
-        return getattr(op, self.operator)(*inputs, _outputs=["y"])
-
-    def rewrite(self, op: Any, *, rows: ir.Value, y: ir.Value, **_: ir.Value | None) -> Any:
-        x = _same_rows(rows)
-        if x is None:
-            return None
-        options = dict(producer(y).attributes)
-        if self.operator == "LayerNormalization":
-            axis = options.get("axis")
-            require(axis is None or axis.as_int() in {-1, 1}, "rows are normalized together")
-            options["axis"] = ir.AttrInt64("axis", -1)  # counted from the last one
-        result = getattr(op, self.operator)(x, *producer(y).inputs[1:], **options)
-        copy_type(result, x)
-        return _merged(op, result)
-
-
-class FlatSum:
-    """The sum of merged rows -> of the rows where they are: the end of a residual block."""
-
-    def pattern(self, op: Any, left: Any, right: Any) -> Any:
-        return op.Add(left, right)
-
-    def rewrite(self, op: Any, *, left: ir.Value, right: ir.Value) -> Any:
-        if None in {input_of(left, "Reshape"), input_of(right, "Reshape")}:
-            return None
-        x, y = _same_rows(left), _same_rows(right)
-        if x is None or y is None:
-            return None
-        require(dimensions(x) == dimensions(y), "the rows come from batches of other shapes")
-        total = op.Add(x, y)
-        copy_type(total, x)
-        return _merged(op, total)
-
-
-def _same_rows(value: ir.Value) -> ir.Value | None:
-    """Find what a matrix was before its rows were merged, if its columns were already."""
-    source = input_of(value, "Reshape")
-    before, after = dimensions(source), dimensions(value, rank=2)
-    if before is None or after is None or len(before) < _BATCHED:
-        return None
-    require(before[-1] == after[-1] and isinstance(after[-1], int), "the Reshape cuts the rows")
-    return source
+        return op.Reshape(product, vector(op, -1, columns))
 
 
 def _before_merge(op: Any, value: ir.Value) -> ir.Value:
@@ -153,12 +96,6 @@ def _rows_of(shape: Shape, columns: int | str) -> int:
         if size == columns:
             return axis
     return 0
-
-
-def _merged(op: Any, value: ir.Value) -> ir.Value:
-    """Merge the rows, as those of the value that is replaced."""
-    flat: ir.Value = op.Reshape(value, vector(op, -1, (dimensions(value) or ())[-1]))
-    return flat
 
 
 class SlicesToSplit:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.polynomial import Polynomial
 
-from ortmeter.backend.rules.rule import BF16, F16, F32, MICROSOFT, known, optional, require
+from ortmeter.backend.rules.rule import BF16, F16, F32, F64, MICROSOFT, known, optional, require
 from ortmeter.backend.rules.values import (
     constant,
     depends_on,
@@ -44,6 +44,7 @@ class RootMeanSquare:
         small = known(scalar(epsilon), "epsilon is not one constant number")
         require(dimensions(scale) == shape[-1:], "the scale is no vector over the last axis")
         require(scale.dtype == x.dtype, "the scale has another type")
+        require(x.dtype != F64, "64 bits: epsilon, an attribute, has 32")
         require((x.dtype == F32) is not self.widened, "16 bits are not normalized in 32 bits")
         return op.RMSNormalization(x, scale, axis=-1, epsilon=small, stash_type=int(F32))
 
@@ -71,6 +72,8 @@ class SkipNormalization:
             all(dimensions(v) == shape[-1:] for v in given),
             "scale, shift or bias is no vector over the last axis",
         )
+        same = all(v.dtype == x.dtype for v in given)
+        require(same, "scale, shift or bias has another type")
         last = options.get_int("axis", -1) in {-1, len(shape) - 1}
         require(last, "more than the last axis is normalized")
         require(options.get_int("stash_type", 1) == F32, "the mean is not computed in 32 bits")

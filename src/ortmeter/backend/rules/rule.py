@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import onnx.defs
 import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteRuleSet
 from onnxscript.rewriter.pattern import Var
+
+from ortmeter.runtime.cuda_kernels import KERNELS_OF, cuda_kernel, cuda_opsets
 
 T = TypeVar("T")
 Types = frozenset[ir.DataType]
@@ -19,6 +22,24 @@ F64 = ir.DataType.DOUBLE
 F32 = ir.DataType.FLOAT
 F16 = ir.DataType.FLOAT16
 BF16 = ir.DataType.BFLOAT16
+HALF = frozenset({F16, BF16})
+REALS = HALF | {F32, F64}
+# Element types of the kernels of the CPU; those of other operators have them all.
+_ON_CPU = {
+    **dict.fromkeys(
+        (
+            "Attention",
+            "RMSNormalization",
+            "RotaryEmbedding",
+            f"{MICROSOFT}.GroupQueryAttention",
+        ),
+        frozenset({F32, F16}),
+    ),
+    "Gelu": frozenset({F32}),
+    f"{MICROSOFT}.FusedMatMul": frozenset({F32, F64}),
+}
+# The patterns are written with the operators of this opset and the next ones.
+_OLDEST = 18
 
 
 class Refused(Exception):  # noqa: N818 - it says no, it is not an error
@@ -95,26 +116,24 @@ class Refusal:
 class Rule:
     """Fusions under the name that counts and levels know, tried in this order at every node.
 
-    They hold for the element types that the kernel of the replacement has on each provider, from
-    the first opset where it exists.
+    Each provider has those that pay there: as measured on CPU, as its kernels promise on CUDA,
+    where nobody measured. They hold where the provider has a *kernel* for the operator that they
+    write, or that they prepare for the rules that follow.
     """
 
     name: str
-    fusions: tuple[Fusion, ...]
-    element_types: Mapping[str, Types]
-    opset: int = 18
-    #: Providers where nothing was measured: ONNX Runtime may do as well by itself.
-    unmeasured: frozenset[str] = frozenset()
+    fusions: Mapping[str, tuple[Fusion, ...]]
+    kernel: str = ""
 
     def apply(
         self, model: ir.Model, provider: str = "cpu", refusals: list[Refusal] | None = None
     ) -> int:
         """Replace the patterns of a model and drop what is left unused; count them."""
-        accepted = self.element_types.get(provider, frozenset())
-        if not accepted or model.opset_imports.get("", 0) < self.opset:
+        fusions, opset = self.fusions.get(provider, ()), model.opset_imports.get("", 0)
+        if not fusions or opset < _OLDEST:
             return 0
         refused: dict[ir.Value, str] = {}
-        rules = [self._rewriter(fusion, accepted, provider, refused) for fusion in self.fusions]
+        rules = [self._rewriter(fusion, provider, opset, refused) for fusion in fusions]
         count = int(RewriteRuleSet(rules, commute=True).apply_to_model(model))
         if count:
             # What is written after its pattern may be read before, and what is reused may be later.
@@ -126,21 +145,20 @@ class Rule:
         return count
 
     def _rewriter(
-        self, fusion: Fusion, accepted: Types, provider: str, refused: dict[ir.Value, str]
+        self, fusion: Fusion, provider: str, opset: int, refused: dict[ir.Value, str]
     ) -> RewriteRule:
         """Make a rule of onnxscript that keeps the reasons of its failures."""
         place: list[ir.Value] = []
+        accepted = kernel_types(self.kernel, provider, opset)
 
         def check(context: MatchContext, **_: Any) -> MatchResult:
             place[:] = context.output_values[:1]
             found = place[0].dtype
-            if found in accepted:
+            # truth values are those of a mask
+            if found in accepted or (accepted and found is ir.DataType.BOOL):
                 return MatchResult()
             if found is not None and found.is_floating_point():
-                names = ", ".join(sorted(each.name.lower() for each in accepted))
-                refused.setdefault(
-                    place[0], f"no kernel for {found.name.lower()} on {provider}: {names}"
-                )
+                refused.setdefault(place[0], why_no_kernel(self.kernel, provider, opset, found))
             return MatchResult().fail("no kernel")
 
         def rewrite(op: Any, **values: Any) -> Any:
@@ -154,3 +172,31 @@ class Rule:
             return replacement
 
         return RewriteRule(fusion.pattern, rewrite, check, name=self.name)
+
+
+def kernel_types(operator: str, provider: str, opset: int) -> Types:
+    """List the real types for which a provider has a kernel of an operator, at an opset."""
+    domain, _, op_type = operator.rpartition(".")
+    if not domain and operator and not onnx.defs.has(operator, max_inclusive_version=opset):
+        return frozenset()
+    if not operator or provider != "cuda":
+        return _ON_CPU.get(operator, REALS)
+    version = 1 if domain else opset
+    return frozenset(t for t in REALS if cuda_kernel(op_type, domain, opset=version, dtype=int(t)))
+
+
+def why_no_kernel(operator: str, provider: str, opset: int, element: ir.DataType) -> str:
+    """Tell what a provider has when it has no kernel of an operator for a type, or at an opset."""
+    accepted = kernel_types(operator, provider, opset)
+    if accepted:
+        names = ", ".join(sorted(each.name.lower() for each in accepted))
+        return f"no kernel for {element.name.lower()} on {provider}: {names}"
+    newer = range(opset, onnx.defs.onnx_opset_version() + 1)
+    first = next(each for each in newer if onnx.defs.has(operator, max_inclusive_version=each))
+    if first > opset:
+        return f"{operator} is in the standard from opset {first}, the model has {opset}"
+    opsets = ", ".join(f"{each[0]} to {each[-1]}" for each in cuda_opsets(operator))
+    return (
+        f"no kernel of {operator} on {provider} at opset {opset}: onnxruntime {KERNELS_OF} has "
+        f"one at opsets {opsets}"
+    )
