@@ -28,8 +28,6 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         is contiguous and already on the device of the session is used where it is: writing into it
         changes the input of the next run (wait for your own device streams before that). Other
         host arrays are copied to the device, once.
-    outputs : sequence of str, optional
-        Names of the outputs to compute, all by default.
 
     Raises
     ------
@@ -55,19 +53,13 @@ class BoundSession(AbstractContextManager["BoundSession"]):
     [1.0, 2.0]
     """
 
-    def __init__(
-        self,
-        session: "onnxruntime.InferenceSession",
-        feeds: Mapping[str, Any],
-        *,
-        outputs: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, session: "onnxruntime.InferenceSession", feeds: Mapping[str, Any]) -> None:
         self.provider = session_provider(session)
         self._required = {node.name: node for node in session.get_inputs()}
         self._accepted = self._required | {
             node.name: node for node in session.get_overridable_initializers()
         }
-        self._outputs = _select_outputs(session, outputs)
+        self._outputs = {node.name: node for node in session.get_outputs()}
         self._check_names(feeds)
         # What ONNX Runtime reads in place must live as long as the binding: sources are kept.
         self._sources = dict(feeds)
@@ -230,15 +222,6 @@ def is_bindable(session: "onnxruntime.InferenceSession") -> bool:
     """Whether inputs and outputs can be bound: sequences, optionals and strings cannot."""
     kinds = [node.type for node in (*session.get_inputs(), *session.get_outputs())]
     return all(kind.startswith("tensor(") and "string" not in kind for kind in kinds)
-
-
-def _select_outputs(session: Any, names: Sequence[str] | None) -> dict[str, Any]:
-    known = {node.name: node for node in session.get_outputs()}
-    if names is None:
-        return known
-    if unknown := [name for name in names if name not in known]:
-        raise FeedError(f"Unknown outputs: {', '.join(unknown)}. Accepted: {', '.join(known)}")
-    return {name: known[name] for name in names}
 
 
 def _fits(shape: Sequence[int], expected: Sequence[int | str | None]) -> bool:
