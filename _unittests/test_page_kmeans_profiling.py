@@ -146,6 +146,14 @@ def test_nothing_is_said_of_nodes_when_profiles_and_latencies_are_opposed(page):
     assert not any(word in said for word in ("predicted", "headroom", "multiplied by zero"))
 
 
+def test_nothing_is_said_of_nodes_from_the_launches_of_their_kernels(page):
+    planted = data()
+    answer, claims = page["conclude"](planted | {"check": ((), planted["check"][1])})
+    assert str(answer).startswith("A profile has the launches of the kernels of a device, not")
+    said = " ".join(map(str, claims))
+    assert not any(word in said for word in ("predicted", "headroom", "kernels in total"))
+
+
 def test_too_few_samples_decide_nothing(page):
     few = {
         "narrow": operators(6, Gemm=20.0, Add=80.0),

@@ -31,6 +31,7 @@ class Ran:
         return pd.DataFrame(
             {
                 "op": pd.Categorical(["Exp", "Abs", "Neg", "Not"]),
+                "provider": "CPUExecutionProvider",
                 "calls": [2.0, 1.0, 1.0, 0.5],
                 "median": [900.0, 95.0, 3.0, 2.0],
                 "q1": [800.0, 90.0, 3.0, 1.0],
@@ -117,6 +118,17 @@ def test_long_times_are_in_milliseconds():
     assert lengths(ax)[0] == pytest.approx(90.0)
 
 
+def test_launches_are_times_of_the_host():
+    class Device(Ran):
+        def by_operator(self):
+            return super().by_operator().assign(provider=["CUDAExecutionProvider", *3 * ["CPU"]])
+
+    label = "median time per run on the host (µs), lower is better"
+    assert operator_plot(Device(), title="t").get_xlabel() == label
+    mixed = MERGED.assign(provider=["CPUExecutionProvider"] * 5 + ["CUDAExecutionProvider"])
+    assert comparison_plot(mixed, title="t").get_xlabel() == label
+
+
 def test_a_profile_without_run_cannot_be_plotted():
     class Empty(Ran):
         def by_operator(self):
@@ -129,6 +141,7 @@ def test_a_profile_without_run_cannot_be_plotted():
 MERGED = pd.DataFrame(
     {
         "op": ["Conv", "Conv", "Add", "Reorder", "Abs", "Neg"],
+        "provider": "CPUExecutionProvider",
         "name_baseline": ["stem", None, "sum", None, "a", "b"],
         "name_candidate": [None, "c0_nchwc", None, "Reorder_1", "a", "b"],
         "median_baseline": [700.0, np.nan, 200.0, np.nan, 4.0, 4.0],

@@ -14,7 +14,7 @@ from ortmeter.profiling import (
     read_profile,
 )
 from ortmeter.runtime.models import sample_cnn
-from ortmeter.timing import Measurement
+from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.claims import compare_ratio
 from ortmeter.timing.peaks import Peaks
 
@@ -148,6 +148,7 @@ def test_kernels_and_latencies_point_the_same_way_or_not(kernels, latencies, ver
         "opposed": "nothing can be concluded about nodes",
         "undecided": "is not confirmed",
     }
+    assert bool(check.obstacle) == (verdict == "opposed")
     assert str(check).endswith(said.pop(verdict))
     assert not any(text in str(check) for text in said.values())
     kernels_said, latency_said, _ = map(str, check.claims)
@@ -183,6 +184,53 @@ def test_a_check_is_about_the_steady_runs_of_profiles_taken_together():
     claim = check.latency_speedup
     assert (claim.baseline, claim.candidate) == ("written", "rewritten")
     assert check.verdict in {"agree", "opposed", "undecided"}
+
+
+CUDA = "CUDAExecutionProvider"
+
+
+def on_device(events, provider=CUDA):
+    return [
+        {**event, "args": {**event["args"], "provider": provider}}
+        if event["cat"] == "Node"
+        else event
+        for event in events
+    ]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_launches_are_not_compared_with_latencies(tmp_path, side):
+    measured = Comparison(planted(10.0, 5.0))
+    found = [
+        dataclasses.replace(
+            read_profile(write(tmp_path / f"{name}.json", events)), name=name, latencies=measured
+        )
+        for name, events in (("before", LONG), ("after", LONG))
+    ]
+    check = found[0].compare(found[1])
+    assert (len(check.kernels), check.obstacle) == (2, "")
+    launched = read_profile(write(tmp_path / "cuda.json", on_device(LONG)))
+    found[side] = dataclasses.replace(found[side], events=launched.events)
+    assert found[side].devices == (CUDA,)
+    check = found[0].compare(found[1])
+    assert (check.verdict, check.kernels, check.kernel_speedup) == ("launches", (), None)
+    assert "launches" in check.obstacle
+    assert "kernels in total" not in str(check)
+    assert str(check).endswith("nothing can be concluded about nodes")
+    assert check == ProfileCheck((), check.latencies)
+
+
+def test_a_launch_has_no_throughput(tmp_path):
+    model = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[2] X) => (float[2] Y) { [first] Z = Abs(X)  [second] Y = Abs(Z) }"""
+    first = kernel_event("first", 101, 400, op="Abs", provider=CUDA)
+    events = [first, kernel_event("second", 502, 300, op="Abs"), run_event(100, 800)]
+    table = read_profile(write(tmp_path / "p.json", events), model=model).by_node()
+    table = table.set_index("name")
+    assert table["flop"].tolist() == [2, 2]
+    assert table["gb_per_s"].isna().to_dict() == {"first": True, "second": False}
+    assert "second (Abs)" in str(find_headroom(table.reset_index(), PEAKS))
+    assert "not known" in str(find_headroom(table.reset_index().head(1), PEAKS))
 
 
 def test_profiles_that_were_not_taken_together_are_refused(tmp_path):

@@ -422,15 +422,15 @@ SAID = {
 }
 
 
-def answer(data, verdict):
+def answer(data, obstacle):
     narrow, wide = data["operator_times"].values()
     labels = data["measured"].speedup(PREDICT, LABELS)
     found = (weigh_product(narrow), weigh_product(wide), labels)
     if not all(claim.has_interval for claim in found):
         return ortmeter.Answer("Undecided: there are too few samples for an interval.", found)
     values = {"labels": labels.interval}
-    where = "The profiles and the latencies are opposed, which leaves the nodes out"
-    if verdict != "opposed":
+    where = f"{obstacle[:1].upper()}{obstacle[1:]}, which leaves the nodes out"
+    if not obstacle:
         longest = find_longest(narrow)
         where = f"In {enumerate_items(longest)}: {{longest:.0%}} of the kernel time"
         if not any(map(is_product, longest)):
@@ -515,7 +515,8 @@ here = record("plot_kmeans_profiling", args, provider, data)
 
 # %%
 # All of them, with what the profile leaves out and what it costs. Nothing is said of nodes when
-# profiles and latencies are opposed.
+# profiles and latencies are opposed, or when kernels run on a device, whose launches only are in a
+# profile.
 
 
 def conclude(data):
@@ -526,13 +527,13 @@ def conclude(data):
         conclude_zeros(data["useless"], nodes),
     )
     claims = (
-        *(() if check.verdict == "opposed" else about_nodes),
+        *(() if check.obstacle else about_nodes),
         *check.claims,
         measured.speedup(PREDICT, LABELS),
         conclude_floor(measured, data["floor"]),
         *(ortmeter.Claim(**fields) for fields in data["trust"]),
     )
-    return answer(data, check.verdict), claims
+    return answer(data, check.obstacle), claims
 
 
 def conclusion(record):

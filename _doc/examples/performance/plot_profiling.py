@@ -375,7 +375,7 @@ SAID = {
 }
 
 
-def answer(measured, kept, verdict):
+def answer(measured, kept, obstacle):
     steps = {name: measured.speedup(*pair) for name, pair in STEPS.items()}
     found = tuple(steps.values())
     if not all(claim.has_interval for claim in found):
@@ -385,8 +385,8 @@ def answer(measured, kept, verdict):
         for name in sorted(steps, key=lambda name: -steps[name].ratio)
     )
     values = {name: claim.interval for name, claim in steps.items()} | kept
-    if verdict == "opposed":
-        rest = "the profiles and the latencies are opposed, which leaves the nodes out"
+    if obstacle:
+        rest = f"{obstacle}, which leaves the nodes out"
     else:
         rest = "{kept} of {nodes} nodes, {share:.0%} of the kernel time, run as written"
     return ortmeter.Answer(f"{text[0].upper()}{text[1:]}; {rest}.", found, values)
@@ -464,7 +464,8 @@ here = record("plot_profiling", args, provider, data)
 
 # %%
 # All of them, with what the profile of the rewritten network leaves out and what it costs. Nothing
-# is said of nodes when profiles and latencies are opposed.
+# is said of nodes when profiles and latencies are opposed, or when kernels run on a device, whose
+# launches only are in a profile.
 
 
 def conclude(data):
@@ -474,11 +475,11 @@ def conclude(data):
         *judge_predictions(measured),
         measured.speedup(ON_NOISE, REWRITTEN),
         *check.claims,
-        *(() if check.verdict == "opposed" else about_nodes),
+        *(() if check.obstacle else about_nodes),
         conclude_block(data["block"], data["flags"]),
         *(ortmeter.Claim(**fields) for fields in data["trust"]),
     )
-    return answer(measured, count_kept(nodes, data["kept"]), check.verdict), claims
+    return answer(measured, count_kept(nodes, data["kept"]), check.obstacle), claims
 
 
 def conclusion(record):

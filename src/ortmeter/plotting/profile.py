@@ -182,7 +182,7 @@ def comparison_plot(
         places = np.arange(len(shown)) + 0.4 * (rank - 0.5)
         color = series_style(rank)["color"]
         ax.barh(places, shown[column] * scale, height=0.38, color=color, label=name)
-    ax.set(xlabel=f"median time per run ({unit}), lower is better", ylabel="node of either side")
+    ax.set(xlabel=_per_run(merged["provider"], unit), ylabel="node of either side")
     add_legend(ax, list(names))
     return finish_rows(ax, list(shown.index), title, caption)
 
@@ -205,5 +205,11 @@ def _bars(frame: pd.DataFrame) -> tuple["Axes", list[str]]:
     places, whiskers = range(len(shown)), [medians - q1, q3 - medians]
     ax.barh(places, medians, color=series_style(0)["color"])
     ax.errorbar(medians, places, xerr=whiskers, fmt="none", ecolor=GREY, capsize=3)
-    ax.set_xlabel(f"median time per run ({unit}), lower is better")
+    ax.set_xlabel(_per_run(frame["provider"], unit))
     return ax, list(shown.index)
+
+
+def _per_run(providers: "pd.Series[str]", unit: str) -> str:
+    """Label of an axis of times; that of a kernel of a device is the one of its launch."""
+    on_device = set(providers.dropna()) - {"CPUExecutionProvider"}
+    return f"median time per run{' on the host' if on_device else ''} ({unit}), lower is better"

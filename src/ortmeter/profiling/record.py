@@ -25,8 +25,14 @@ _ENDS = {
     "opposed": "the kernels and the latency are opposed, nothing can be concluded about nodes",
     "undecided": "the kernels and the latency do not decide together, a difference between nodes "
     "is not confirmed",
+    "launches": "the profile has the launches of the kernels, not their times on the device, "
+    "nothing can be concluded about nodes",
 }
-_CPU = "CPUExecutionProvider"
+#: Verdict -> why nodes are left out.
+_OBSTACLES = {
+    "opposed": "the profiles and the latencies are opposed",
+    "launches": "a profile has the launches of the kernels of a device, not their times",
+}
 _SHORT_US = 10
 _SHORT_SHARE = 0.1
 _PARALLEL = 1.05
@@ -113,6 +119,10 @@ class Profile:
     *Steady* runs are the complete ones after the first *warmup*, at least the last one. Statistics
     are about steady runs.
 
+    For a kernel of a device such as CUDA, ONNX Runtime records how long the host takes to launch it
+    and to wait when it blocks, as for a copy to the host: the durations of such kernels do not add
+    up to a time of the device, and have no throughput.
+
     Examples
     --------
     >>> import numpy as np
@@ -156,6 +166,11 @@ class Profile:
         ]
         return kept
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Providers whose kernels run on a device: their times are those of the launches."""
+        return tuple(sorted(set(self.steady["provider"].dropna().astype(str)) - {tables.CPU}))
+
     def by_operator(self) -> pd.DataFrame:
         """Sum the time of each operator.
 
@@ -182,7 +197,8 @@ class Profile:
             included), ``initializer_size`` (bytes of the initializers of the node), ``origin``
             (tuple of the names of the original nodes, empty when nothing tells), ``flop``,
             ``bytes`` (of one run, see :func:`~ortmeter.runtime.costs.node_cost`),
-            ``gflop_per_s``, ``gb_per_s``. What the graph tells is missing when it is not known.
+            ``gflop_per_s``, ``gb_per_s`` (on the CPU). What the graph tells is missing when it is
+            not known.
         """
         events, runs = self._complete()
         return tables.by_node(events, runs, model=self.model, original=self.original)
@@ -278,8 +294,9 @@ class Profile:
                 f"{self!r} and {candidate!r} were not taken together: the machine may have changed "
                 "in between. Accepted: two profiles of one call of profile_together"
             )
+        on_host = not (self.devices or candidate.devices)
         return ProfileCheck(
-            (_kernel_times(self), _kernel_times(candidate)),
+            (_kernel_times(self), _kernel_times(candidate)) if on_host else (),
             (taken[self.name], taken[candidate.name]),
         )
 
@@ -301,9 +318,8 @@ class Profile:
         steady, runs = self.steady, self.by_iteration()
         if self.truncated:
             yield fact("The file is truncated: the last run is incomplete and is left out")
-        devices = sorted(set(steady["provider"].dropna().astype(str)) - {_CPU})
-        if devices:
-            yield fact(_LAUNCHES, devices=", ".join(devices))
+        if self.devices:
+            yield fact(_LAUNCHES, devices=", ".join(self.devices))
         if len(runs) == 1:
             yield fact(
                 "There is only one run: it includes the allocations and the cold caches of the "
@@ -340,6 +356,7 @@ class ProfileCheck:
     ----------
     kernels : tuple of two Measurement
         Seconds that the kernels of the baseline and of the candidate take, a sample per round.
+        Empty when they run on a device.
     latencies : tuple of two Measurement
         Latencies of both without the profiler, taken in the same rounds.
 
@@ -353,13 +370,15 @@ class ProfileCheck:
     'opposed'
     """
 
-    kernels: tuple[Measurement, Measurement]
+    kernels: tuple[Measurement, ...]
     latencies: tuple[Measurement, Measurement]
 
     @property
     def kernel_speedup(self) -> Claim | None:
-        """How many times faster the kernels of the candidate are; None below a microsecond."""
-        return speedup(*self.kernels) if all(k.seconds.min() > 0 for k in self.kernels) else None
+        """How many times faster the kernels of the candidate are, None when this is not known."""
+        if not self.kernels or any(kernels.seconds.min() <= 0 for kernels in self.kernels):
+            return None
+        return speedup(*self.kernels)
 
     @property
     def latency_speedup(self) -> Claim:
@@ -368,12 +387,14 @@ class ProfileCheck:
 
     @property
     def verdict(self) -> str:
-        """``agree``, ``opposed`` or ``undecided``.
+        """``agree``, ``opposed``, ``undecided``, or ``launches`` when kernels run on a device.
 
         They are opposed when one says faster and the other one slower. They agree when both are
         decided and say the same, or have ratios as close as the smallest effect worth a claim.
         Fewer than 100 rounds decide nothing.
         """
+        if not self.kernels:
+            return "launches"
         claims = [c for c in (self.kernel_speedup, self.latency_speedup) if c is not None]
         match [_DIRECTIONS[c.verdict] for c in claims if c.verdict in _DIRECTIONS]:
             case (1, -1) | (-1, 1):
@@ -385,14 +406,18 @@ class ProfileCheck:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """What the kernels say, what the latency says, and what follows."""
-        kernels, latency = self.kernel_speedup, self.latency_speedup
-        return (
-            kernels.at(kernels="in total")
-            if kernels
-            else fact("kernels in total: less than a microsecond in a run"),
-            latency.at(latency="without the profiler"),
-            fact(_ENDS[self.verdict]),
-        )
+        said = fact(_ENDS[self.verdict])
+        latency = self.latency_speedup.at(latency="without the profiler")
+        if not self.kernels:
+            return latency, said
+        kernels = self.kernel_speedup
+        none = fact("kernels in total: less than a microsecond in a run")
+        return (kernels.at(kernels="in total") if kernels else none), latency, said
+
+    @property
+    def obstacle(self) -> str:
+        """Why nothing can be said about nodes, empty when something can."""
+        return _OBSTACLES.get(self.verdict, "")
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.claims))
@@ -416,7 +441,8 @@ def find_headroom(nodes: pd.DataFrame, peaks: Peaks) -> Claim:
     ----------
     nodes : pandas.DataFrame
         Columns ``name``, ``op``, ``median`` (µs), ``flop`` and ``bytes`` of
-        :meth:`~ortmeter.profiling.Profile.by_node`.
+        :meth:`~ortmeter.profiling.Profile.by_node`; with ``provider``, the nodes of a device are
+        left out.
     peaks : Peaks
         Peaks of the same provider, type and number of threads.
 
@@ -436,6 +462,8 @@ def find_headroom(nodes: pd.DataFrame, peaks: Peaks) -> Claim:
     most headroom: b (Add), 0.5 ms against 0.1 ms at the peak of copies
     """
     took = nodes["median"].astype(float) * _S_PER_US
+    if "provider" in nodes.columns:
+        took = took.where(nodes["provider"] == tables.CPU)
     least = peaks.least_seconds(nodes["flop"], nodes["bytes"]).astype(float)
     saved = (took - least).dropna()
     if saved.empty:

@@ -20,6 +20,7 @@ _Shape: TypeAlias = tuple[int, ...]
 
 #: Columns that tell a node from another.
 NODE = ["name", "op", "domain", "node_index", "provider", "parent"]
+CPU = "CPUExecutionProvider"
 _OPERATOR = ["op", "domain", "provider"]
 _MEASURES = {"median": 0.5, "q1": 0.25, "q3": 0.75}
 _FLOP_PER_US_TO_GFLOP_PER_S = 1e-3
@@ -52,7 +53,9 @@ def by_node(
     known = find_origins(model, original) if model and original else {}
     table["origin"] = [known.get(node.node.name, ()) if node else () for node in found]
     work = _work(events[steady], codes[steady], found) / int(runs["steady"].sum())
-    per_us = work / table["median"].where(table["median"] > 0).to_numpy()
+    # The time of a kernel of a device is that of its launch.
+    timed = (table["median"] > 0) & (table["provider"] == CPU)
+    per_us = work / table["median"].where(timed).to_numpy()
     table["flop"], table["bytes"] = work
     table["gflop_per_s"], table["gb_per_s"] = per_us * _FLOP_PER_US_TO_GFLOP_PER_S
     return table
