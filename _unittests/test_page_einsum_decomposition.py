@@ -152,6 +152,15 @@ def test_the_cause_follows_the_profiles(page, worst, gap, verdict):
     assert f"copies take {worst[0] - 10} µs more" in str(claim)
 
 
+def test_the_times_of_launches_tell_no_cause(page):
+    launched = split(page, *[(np.nan, np.nan, np.nan, 3, 0)] * 2)
+    claim = page["judge_cause"](launched, SURE)
+    assert claim.verdict == "undecided"
+    answer = str(page["answer"](Comparisons({1: latencies(page)}, "threads"), launched))
+    assert answer.endswith("profiles on a device have launches.")
+    assert "nan" not in f"{claim}{answer}"
+
+
 @pytest.mark.parametrize(
     ("fused", "gap", "verdict"),
     [((0, 0), SURE, "wrong"), ((1, 0), SURE, "undecided"), ((0, 0), UNSURE, "undecided")],

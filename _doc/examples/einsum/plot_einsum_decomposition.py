@@ -337,6 +337,8 @@ PRODUCTS = {"MatMul", "FusedMatMul", "Gemm"}
 
 def split_time(ran):
     medians = ran.by_operator().astype({"op": str}).groupby("op")["median"].sum()
+    if ran.devices:  # these are the times of launches
+        medians = medians * np.nan
     copies = medians[medians.index.isin(COPIES)].sum()
     products = medians[medians.index.isin(PRODUCTS)].sum()
     return {"copies": copies, "product": products, "others": medians.sum() - copies - products}
@@ -387,6 +389,8 @@ def count_lost(split):
 
 def tell_lost(split):
     lost = count_lost(split)
+    if np.isnan(lost["copies"]):
+        return "the kernels take a time that is not known, profiles on a device have launches", {}
     copies, rest = (f"{{{x}:.0f}} µs {'less' if v < 0 else 'more'}" for x, v in lost.items())
     lengths = {name: abs(value) for name, value in lost.items()}
     return f"copies take {copies}, the other nodes {rest}", lengths
@@ -422,7 +426,7 @@ def judge_cause(split, gap):
     return judge(
         "predicted that the transpositions decide; the worst order takes {times} times as long as "
         f"the best; in one profile of each, {lost}",
-        [copies > rest if gap.is_difference else None],
+        [copies > rest if gap.is_difference and lengths else None],
         times=f"{gap.ratio:.2f}",
         **lengths,
     )
