@@ -97,9 +97,11 @@ def warn_of_cpu_nodes(model: onnx.ModelProto, placed: Sequence[NodeAssignment]) 
     listed = "; ".join(f"{reason}: {_enumerate(names)}" for reason, names in reasons.items())
     message = (
         f"{count} of {len(placed)} nodes of {model.graph.name!r} run on the CPU in a session on "
-        f"CUDA, with copies to and from it: {listed}. The kernels are those of ONNX Runtime "
-        f"{KERNELS_OF}, {onnxruntime.__version__} runs"
+        f"CUDA, with copies to and from it: {listed}. "
+        f"Kernels are those of ONNX Runtime {KERNELS_OF}"
     )
+    if onnxruntime.__version__ != KERNELS_OF:
+        message += f", while {onnxruntime.__version__} runs"
     if message not in warned:
         warned.append(message)
     warnings.warn(message, PlacementWarning, stacklevel=3)
