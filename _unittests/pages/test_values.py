@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.pages import decode, encode
+from ortmeter.pages.values import decode, encode
 from ortmeter.timing import Measurement
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text()

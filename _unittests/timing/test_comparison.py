@@ -178,9 +178,3 @@ def test_a_level_is_between_0_and_1(confidence):
 def test_wrong_types_are_said(call):
     with pytest.raises(InvalidArgumentError, match="Accepted: "):
         call()
-
-
-def test_a_union_replaces_what_has_the_same_name():
-    found = planted(a=1.0, b=2.0) | planted(b=4.0, c=1.0)
-    assert list(found) == ["a", "b", "c"]
-    assert found["b"].median == pytest.approx(4, rel=0.02)

@@ -9,15 +9,12 @@ from ortmeter.args import Param
 from ortmeter.pages.records import (
     SCHEMA,
     Record,
-    Replay,
     load,
     load_records,
-    machine_name,
     record,
     replay,
 )
-from ortmeter.pages.rendering import Conclusion, SavedTables, save_tables, show
-from ortmeter.pages.values import decode, encode
+from ortmeter.pages.rendering import Conclusion, save_tables, show
 from ortmeter.timing.claims import fact, group_claims, judge
 
 __all__ = [
@@ -25,16 +22,11 @@ __all__ = [
     "Conclusion",
     "Param",
     "Record",
-    "Replay",
-    "SavedTables",
-    "decode",
-    "encode",
     "fact",
     "group_claims",
     "judge",
     "load",
     "load_records",
-    "machine_name",
     "record",
     "replay",
     "save_tables",

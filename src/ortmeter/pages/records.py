@@ -48,8 +48,7 @@ class Record:
     date : datetime
         When it was recorded, in UTC.
     data : mapping of str to object
-        What the conclusions of the page are computed from, see
-        :func:`~ortmeter.pages.encode` for the types.
+        What the conclusions of the page are computed from, see :func:`~ortmeter.pages.record`.
     answer : Answer, optional
         What answers the title of the page.
     claims : tuple of Claim
@@ -218,7 +217,9 @@ def record(
     provider : Provider
         Execution provider that ran: the parameter may say ``auto``.
     data : mapping of str to object
-        What the conclusions of the page are computed from.
+        What the conclusions of the page are computed from: None, bool, int, float, str, Comparison,
+        Comparisons, Measurement, DataFrame (with columns named by texts), and mappings, lists or
+        tuples of these.
     machine : Environment, optional
         Where it was measured, this machine by default.
 
@@ -290,10 +291,8 @@ def load(file: str | os.PathLike[str]) -> Record:
 def load_records(
     page: str | None = None,
     folder: str | os.PathLike[str] | None = None,
-    *,
-    every_run: bool = False,
 ) -> list[Record]:
-    """Read the records of a page.
+    """Read the newest record of a page for each machine and configuration.
 
     Parameters
     ----------
@@ -302,14 +301,12 @@ def load_records(
     folder : path, optional
         Folder of the records; by default the environment variable ``ORTMETER_RESULTS``, and
         nothing is read where it is not set.
-    every_run : bool
-        Whether to return all that a sweep kept of a configuration: its runs, and its versions. By
-        default, the newest record of each machine and configuration.
 
     Returns
     -------
     list of Record
-        By machine, then by parameters.
+        By machine, then by parameters. A sweep keeps several runs of a configuration: the last
+        one stands for them.
 
     Raises
     ------
@@ -324,7 +321,11 @@ def load_records(
     for file, found in zip(files, records, strict=True):
         if found.page != file.name.partition("--")[0]:
             raise RecordError(f"{file.name} is a record of {found.page!r}")
-    return records if every_run else _newest(records)
+    newest: dict[tuple[str, str], Record] = {}
+    for found in records:
+        key = (found.machine, found.file_name)
+        newest[key] = max(newest.get(key, found), found, key=lambda r: (r.date, r.run))
+    return list(newest.values())
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_version", tag=_VERSION):
@@ -369,27 +370,8 @@ def _find_comparisons(
             yield from _find_comparisons(item, (*path, str(key)))
 
 
-def _newest(records: Iterable[Record]) -> list[Record]:
-    newest: dict[tuple[str, str], Record] = {}
-    for found in records:
-        key = (found.machine, found.file_name)
-        newest[key] = max(newest.get(key, found), found, key=lambda r: (r.date, r.run))
-    return list(newest.values())
-
-
 def machine_name(machine: Environment) -> str:
-    """Name a machine by its processor and its GPUs.
-
-    Parameters
-    ----------
-    machine : Environment
-        The machine.
-
-    Returns
-    -------
-    str
-        Lower case letters, digits and hyphens.
-    """
+    """Name a machine by its processor and its GPUs, in small letters, digits and hyphens."""
     parts = [machine.cpu, f"{machine.cores} cores", *(gpu.name for gpu in machine.gpus)]
     return "-".join(map(_slug, parts))
 
@@ -407,13 +389,7 @@ def _slug(text: str) -> str:
 
 @dataclass(frozen=True)
 class Replay:
-    """What was recorded on other machines; :func:`replay` makes it.
-
-    Parameters
-    ----------
-    parts : sequence of (Record, sequence)
-        Each record with what the page shows for it.
-    """
+    """What was recorded on other machines: each record with what the page shows for it."""
 
     parts: Sequence[tuple[Record, Sequence[Any]]]
 

@@ -108,13 +108,7 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class SavedTables:
-    """Files written by :func:`save_tables`; a page or a notebook shows links to download them.
-
-    Parameters
-    ----------
-    files : tuple of Path
-        One CSV file per table, then one Excel file with a sheet per table.
-    """
+    """Files written by :func:`save_tables`; a page or a notebook shows links to download them."""
 
     files: tuple[Path, ...]
 
@@ -150,7 +144,8 @@ def save_tables(
     Returns
     -------
     SavedTables
-        The files: shown by a page or a notebook, it offers them for download.
+        The files, a CSV for each table, then an Excel file with a sheet for each: shown by a page
+        or a notebook, it offers them for download.
 
     Raises
     ------

@@ -20,32 +20,7 @@ from ortmeter.timing.claims import Scalar
 
 
 def encode(value: Any, path: str = "data") -> Any:
-    """Turn measurements, tables, mappings and sequences of them into plain values.
-
-    Parameters
-    ----------
-    value : None, bool, int, float, str, Comparison, Comparisons, Measurement, DataFrame, mapping, \
-list or tuple
-        What to encode. The keys of mappings are None, bool, int, float or str; a frame has columns
-        named by texts, its index is kept when it is named.
-    path : str
-        Where the value comes from, for errors.
-
-    Returns
-    -------
-    object
-        Plain value; :func:`decode` reads it back.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A part has another type.
-
-    Examples
-    --------
-    >>> encode({256: (1, math.inf)})
-    {'$': 'mapping', 'items': [[256, {'$': 'tuple', 'items': [1, {'$': 'float', 'text': 'inf'}]}]]}
-    """
+    """Turn what :func:`~ortmeter.pages.record` accepts into plain values; *path* is for errors."""
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, (bool, int, str)) or _is_finite(value):
         return value
@@ -130,30 +105,7 @@ _ENCODERS: Mapping[type, Callable[[Any, str], Any]] = {
 
 
 def decode(value: Any, path: str = "data") -> Any:
-    """Read back what :func:`encode` returned.
-
-    Parameters
-    ----------
-    value : object
-        Plain value, a kind of :data:`~ortmeter.pages.SCHEMA`.
-    path : str
-        Where the value comes from, for errors.
-
-    Returns
-    -------
-    object
-        What was encoded: numpy scalars came back as Python ones.
-
-    Raises
-    ------
-    RecordError
-        A part is not what :func:`encode` writes.
-
-    Examples
-    --------
-    >>> decode(encode({256: (1, 2.5)}))
-    {256: (1, 2.5)}
-    """
+    """Read back what :func:`encode` returned; numpy scalars came back as Python ones."""
     if isinstance(value, list):
         return [decode(item, f"{path}[{i}]") for i, item in enumerate(value)]
     if not isinstance(value, dict):

@@ -25,7 +25,7 @@ from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import SOURCE, Candidate, Recipe
 from ortmeter.timing.measuring import measure
 
-__all__ = ["bench", "function_candidate", "model_candidates", "session_candidate"]
+__all__ = ["bench", "function_candidate", "session_candidate"]
 
 _Feeds = Mapping[str, Any]
 
@@ -45,20 +45,28 @@ def bench(
 
     Parameters
     ----------
-    models, feeds, provider, optimization, threads
-        As in :func:`model_candidates`: several values of any of them are compared.
+    models : ModelProto, bytes, path or text, or several of them
+        See :func:`~ortmeter.runtime.loading.load_model`; the keys of a mapping are their names.
+    feeds : mapping of str to array, or one for each model, optional
+        Inputs; by default they are drawn at random, once for the models that share them, see
+        :func:`~ortmeter.runtime.feeds.shared_feeds`.
+    provider, optimization, threads : value or sequence of values
+        As in :func:`~ortmeter.runtime.sessions.make_session`.
     **options
         Options of :func:`~ortmeter.timing.measure`: ``repeat``, ``processes``, ``budget_s``...
 
     Returns
     -------
     Comparison
-        One measurement for each combination, named by what distinguishes it.
+        One measurement for each combination, named by what distinguishes it:
+        ``cnn.onnx, threads=1``.
 
     Raises
     ------
-    OrtMeterError
-        As in :func:`model_candidates` and :func:`~ortmeter.timing.measure`.
+    InvalidArgumentError
+        There is no model, or not as many feeds as models; or as :func:`~ortmeter.timing.measure`.
+    ModelError, ProviderUnavailableError, FeedError
+        As in :func:`session_candidate` and :func:`~ortmeter.runtime.feeds.shared_feeds`.
 
     Examples
     --------
@@ -84,30 +92,7 @@ def model_candidates(
     optimization: str | Sequence[str] = "all",
     threads: int | Sequence[int] = 1,
 ) -> dict[str, Candidate]:
-    """Make a candidate of every combination of what is given.
-
-    Parameters
-    ----------
-    models : ModelProto, bytes, path or text, or several of them
-        See :func:`~ortmeter.runtime.loading.load_model`; the keys of a mapping are their names.
-    feeds : mapping of str to array, or one for each model, optional
-        Inputs; by default they are drawn at random, once for the models that share them, see
-        :func:`~ortmeter.runtime.feeds.shared_feeds`.
-    provider, optimization, threads : value or sequence of values
-        As in :func:`~ortmeter.runtime.sessions.make_session`.
-
-    Returns
-    -------
-    dict of str to Candidate
-        By what distinguishes them: ``cnn.onnx, threads=1``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        There is no model, or not as many feeds as models.
-    ModelError, ProviderUnavailableError, FeedError
-        As in :func:`session_candidate` and :func:`~ortmeter.runtime.feeds.shared_feeds`.
-    """
+    """Make a candidate of every combination, named by what distinguishes it."""
     named = _named(models)
     if not named:
         raise InvalidArgumentError("there is no model. Accepted: one or several")

@@ -124,13 +124,8 @@ class Claim:
         return self.low is not None and self.high is not None
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """What makes two claims the same one, on two machines: all but numbers and place."""
-        return (self.subject, self.baseline, self.verdict)
-
-    @property
     def words(self) -> str:
-        """The sentence without its numbers: two claims of one :attr:`key` have the same words."""
+        """The sentence without its numbers: one claim has the same words on two machines."""
         if self.baseline:
             return f"{self.subject} over {self.baseline}: {self.verdict}"
         parts = string.Formatter().parse(self.subject)
@@ -166,15 +161,10 @@ class Claim:
         return f"{self.ratio:.2f}, {self.low:.2f} to {self.high:.2f}"
 
     def __str__(self) -> str:
-        return f"{self._place()}{self._said()}"
-
-    def _place(self) -> str:
-        return f"{', '.join(f'{k} {v}' for k, v in self.where.items())}: " if self.where else ""
-
-    def _said(self) -> str:
-        if self.baseline and self.ratio is not None:
-            return self._compared(self.ratio)
-        return self._judged(render(self.subject, self.values))
+        place = f"{', '.join(f'{k} {v}' for k, v in self.where.items())}: " if self.where else ""
+        if self.ratio is None:
+            return place + self._judged(render(self.subject, self.values))
+        return place + self._compared(self.ratio)
 
     def _judged(self, text: str) -> str:
         return text if self.verdict == _FACT else f"{self.verdict.capitalize()}: {text}"
@@ -327,7 +317,7 @@ def fact(text: str, /, where: Mapping[str, Any] | None = None, **values: Any) ->
     --------
     >>> fact("{n} of 4 differ", n=3) == fact("{n} of 4 differ", n=2)
     False
-    >>> fact("{n} of 4 differ", n=3).key == fact("{n} of 4 differ", n=2).key
+    >>> fact("{n} of 4 differ", n=3).words == fact("{n} of 4 differ", n=2).words
     True
     """
     return Claim(text, _FACT, where=dict(where or {}), values=values)

@@ -136,11 +136,36 @@ class _Measured:
 
     @abstractmethod
     def speedups(self, baseline: str | None = None) -> tuple[Claim, ...]:
-        """Compare every other candidate with one of them."""
+        """Compare every other candidate with one of them, at every value of the axis.
+
+        Parameters
+        ----------
+        baseline : str, optional
+            The first one by default.
+
+        Returns
+        -------
+        tuple of Claim
+            In the order of the candidates, each with its place on the axis.
+        """
 
     @abstractmethod
     def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
-        """Make a table."""
+        """Make one row per candidate, and per value of the axis.
+
+        Parameters
+        ----------
+        unit : {"s", "ms", "µs"}
+            Unit of the latencies.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Index ``candidate``, after the axis if there is one. Columns ``median (ms)``,
+            ``q1 (ms)``, ``q3 (ms)``, ``GFLOP/s``, ``GB/s`` (where the work is known),
+            ``processes``, ``rounds`` and ``calls`` (in a sample). Four significant digits, but in
+            seconds.
+        """
 
     @abstractmethod
     def _comparisons(self) -> "Mapping[Any, Comparison]":
@@ -249,56 +274,21 @@ class Comparison(_Measured, Mapping[str, Measurement]):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def __or__(self, other: Mapping[str, Measurement]) -> "Comparison":
-        """Return both, for measurements that are shown together."""
-        stops = {self.stopped, getattr(other, "stopped", self.stopped)}
-        return Comparison({**self, **other}.values(), min(stops))
-
-    def speedup(
-        self, baseline: str, candidate: str, *, confidence: float = 0.99, min_effect: float = 0.05
-    ) -> Claim:
-        """Compare two candidates, as :func:`speedup` does.
-
-        Parameters
-        ----------
-        baseline, candidate : str
-            Names.
-        confidence, min_effect : float
-            As in :func:`speedup`.
-
-        Returns
-        -------
-        Claim
-            The verdict.
-        """
-        pair = self[baseline], self[candidate]
-        return speedup(*pair, confidence=confidence, min_effect=min_effect)
+    def speedup(self, baseline: str, candidate: str, *, confidence: float = 0.99) -> Claim:
+        """Compare two candidates, given by their names, as :func:`speedup` does."""
+        return speedup(self[baseline], self[candidate], confidence=confidence)
 
     def speedups(self, baseline: str | None = None) -> tuple[Claim, ...]:
-        """Compare every other candidate with one of them.
-
-        Parameters
-        ----------
-        baseline : str, optional
-            The first one by default.
-
-        Returns
-        -------
-        tuple of Claim
-            In the order of the candidates.
-        """
         first = next(iter(self)) if baseline is None else baseline
         return tuple(self.speedup(first, name) for name in self if name != first)
 
-    def ranking(self, *, confidence: float = 0.99, min_effect: float = 0.05) -> Ranking:
-        """Compare every candidate with the one of lowest median.
+    def ranking(self, *, confidence: float = 0.99) -> Ranking:
+        """Compare every candidate with the one of lowest median; all the intervals hold together.
 
         Parameters
         ----------
         confidence : float
-            Level at which all the intervals hold together.
-        min_effect : float
-            As in :func:`speedup`.
+            Level at which they do.
 
         Returns
         -------
@@ -309,12 +299,8 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         # Any pair may be the one that is looked at: each has its share of the error (Bonferroni).
         pairs = max(math.comb(len(self), 2), 1)
         each = 1 - (1 - confidence) / pairs
-        claims = (
-            self.speedup(fastest, name, confidence=each, min_effect=min_effect)
-            for name in self
-            if name != fastest
-        )
-        return Ranking(fastest, tuple(claims))
+        others = [name for name in self if name != fastest]
+        return Ranking(fastest, tuple(self.speedup(fastest, n, confidence=each) for n in others))
 
     def half_width(self, confidence: float = 0.99) -> float | None:
         """Widest half-width of the intervals between two candidates, relative.
@@ -338,20 +324,6 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         return math.expm1(max(known)) if len(known) == len(halves) else None
 
     def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
-        """Make one row per candidate.
-
-        Parameters
-        ----------
-        unit : {"s", "ms", "µs"}
-            Unit of the latencies.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Index ``candidate``. Columns ``median (ms)``, ``q1 (ms)``, ``q3 (ms)``, ``GFLOP/s``,
-            ``GB/s`` (where the work is known), ``processes``, ``rounds`` and ``calls`` (in a
-            sample). Four significant digits, but in seconds.
-        """
         import pandas as pd
 
         if unit not in UNITS:
@@ -408,18 +380,7 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
         return len(self._groups)
 
     def speedup(self, baseline: str, candidate: str) -> tuple[Claim, ...]:
-        """Compare two candidates at every value of the axis where both were measured.
-
-        Parameters
-        ----------
-        baseline, candidate : str
-            Names.
-
-        Returns
-        -------
-        tuple of Claim
-            Each with its place.
-        """
+        """Compare two candidates, given by their names, wherever both were measured."""
         return tuple(
             group.speedup(baseline, candidate).at(**{self.axis: key})
             for key, group in self.items()
@@ -427,18 +388,6 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
         )
 
     def speedups(self, baseline: str | None = None) -> tuple[Claim, ...]:
-        """Compare every other candidate with one of them, at every value of the axis.
-
-        Parameters
-        ----------
-        baseline : str, optional
-            The first one by default.
-
-        Returns
-        -------
-        tuple of Claim
-            Each with its place.
-        """
         return tuple(
             claim.at(**{self.axis: key})
             for key, group in self.items()
@@ -446,18 +395,6 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
         )
 
     def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
-        """Make one row per value of the axis and candidate.
-
-        Parameters
-        ----------
-        unit : {"s", "ms", "µs"}
-            Unit of the latencies.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Index: the axis and ``candidate``. Columns as in :meth:`Comparison.to_frame`.
-        """
         import pandas as pd
 
         frames = {key: group.to_frame(unit) for key, group in self.items()}
