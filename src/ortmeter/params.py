@@ -95,27 +95,26 @@ class _Reader:
             return Setting(self.choices[text], text)
         try:
             value = self._parse(text)
+            for label, choice in self.choices.items():
+                if type(value) is type(choice) and value == choice:
+                    return Setting(choice, label)
+            if self.closed and value is not None:
+                raise ValueError(text)
         except ValueError:
             raise InvalidArgumentError(
                 f"{origin}: got {text!r}, expected {self.accepted}"
             ) from None
-        for label, choice in self.choices.items():
-            if _same(value, choice):
-                return Setting(choice, label)
         return Setting(value, as_text(value))
 
     def _parse(self, text: str) -> Any:
         if self.optional and text.lower() == "none":
             return None
-        value: Any = tuple(map(self._item, text.split(","))) if self.many else self._scalar(text)
-        if self.closed and not any(_same(value, choice) for choice in self.choices.values()):
+        if not self.many:
+            return self._scalar(text)
+        items = [item.strip() for item in text.split(",")]
+        if "" in items:
             raise ValueError(text)
-        return value
-
-    def _item(self, text: str) -> Any:
-        if not text.strip():
-            raise ValueError(text)
-        return self._scalar(text.strip())
+        return tuple(map(self._scalar, items))
 
     def _scalar(self, text: str) -> Any:
         if self.kind is bool:
@@ -288,10 +287,6 @@ def _read_default(reader: _Reader, default: Any, origin: str) -> Setting:
     if isinstance(default, (list, tuple)) and setting.value != tuple(default):
         raise InvalidArgumentError(f"{origin}: no command line can give {default!r}")
     return setting
-
-
-def _same(value: Any, choice: Any) -> bool:
-    return type(value) is type(choice) and bool(value == choice)
 
 
 def _visible(label: str) -> str:

@@ -1,7 +1,15 @@
 """How far a computation in finite precision may be from the exact result, known before it runs.
 
 Matrix products, sums and means, layer normalizations; then the growth of rounding errors in a sum,
-which they share.
+which they share. They are cited by the names of their authors:
+
+* Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM, 2002;
+* Jeannerod and Rump, *Improved error bounds for inner products in floating-point arithmetic*, SIAM
+  Journal on Matrix Analysis and Applications 34(2), 2013;
+* Fasi, Higham, Mikaitis and Pranesh, *Numerical behavior of NVIDIA tensor cores*, PeerJ Computer
+  Science 7:e330, 2021;
+* Chan, Golub and LeVeque, *Algorithms for computing the sample variance: analysis and
+  recommendations*, The American Statistician 37(3), 1983.
 """
 
 import math
@@ -67,26 +75,17 @@ def matmul_error_bound(
 
     where :math:`u_{out}` and :math:`u_{acc}` are the unit roundoffs of `dtype` and `accumulate`,
     and :math:`u_{in}` is zero, or that of TF32, :math:`2^{-11}`. It holds for any order of the
-    additions [1]_, and includes the products of these terms and gradual underflow.
+    additions (Higham, section 3.1), and includes the products of these terms and gradual underflow.
 
     * Round to nearest (float64, float32 without TF32): the factor :math:`K u_{acc}` holds for any
-      *K* [2]_, while the classical :math:`K u / (1 - K u)` needs :math:`K u < 1`.
-    * Operands for tensor cores (TF32, 16 bits and less): these truncate where others round [3]_,
+      *K* (Jeannerod and Rump), while the classical :math:`K u / (1 - K u)` needs :math:`K u < 1`.
+    * Operands for tensor cores (TF32, 16 bits and less): these truncate where others round (Fasi),
       so :math:`u_{acc}` and :math:`u_{in}` are doubled, and the factor becomes
       :math:`(1 + 2 u_{acc})^K - 1`, which holds for any *K* too.
 
     A factor above 1 says that no digit is guaranteed, as it happens with a float16 accumulator
     from *K* about 700. The bound covers neither overflow, nor partial sums stored in a type
     narrower than `accumulate`, nor the float8 kernels that keep fewer bits than they declare.
-
-    References
-    ----------
-    .. [1] Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM, 2002,
-       section 3.1.
-    .. [2] Jeannerod and Rump, *Improved error bounds for inner products in floating-point
-       arithmetic*, SIAM Journal on Matrix Analysis and Applications 34(2), 2013.
-    .. [3] Fasi, Higham, Mikaitis and Pranesh, *Numerical behavior of NVIDIA tensor cores*, PeerJ
-       Computer Science 7:e330, 2021.
 
     Examples
     --------
@@ -161,27 +160,20 @@ def sum_error_bound(
     Notes
     -----
     With *u* the unit roundoff of the accumulator, the bound is a factor times :math:`\sum |x_i|`,
-    and additions do not underflow [1]_:
+    and additions do not underflow (Higham, sections 2.8 and 4.2):
 
-    * *any*, *naive*: :math:`(n - 1) u`, without term of the second order [2]_;
+    * *any*, *naive*: :math:`(n - 1) u`, without term of the second order (Jeannerod and Rump);
     * *pairwise*, *blocked*: :math:`(1 + u)^h - 1`, where *h* is the largest number of additions
       that a term goes through, :math:`\lceil \log_2 n \rceil` or, with *b* partial sums,
       :math:`\lceil n / b \rceil - 1 + \lceil \log_2 b \rceil`;
     * *kahan*: :math:`3u + n u^2` to first order in each term. The classical
-      :math:`2u + O(n u^2)` [3]_ hides a constant and bounds the sum with its last correction,
-      which the algorithm does not add. Nothing is guaranteed once :math:`n u^2` reaches 1;
+      :math:`2u + O(n u^2)` (Higham, section 4.3) hides a constant and bounds the sum with its last
+      correction, which the algorithm does not add. Nothing is guaranteed once :math:`n u^2`
+      reaches 1;
     * *exact*: *u* times the sum, instead of the sum of absolute values.
 
     The result is rounded once more when its type is not the accumulator. Rounding is to nearest.
     The bound does not cover overflow.
-
-    References
-    ----------
-    .. [1] Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM, 2002,
-       sections 4.2 and 2.8.
-    .. [2] Jeannerod and Rump, *Improved error bounds for inner products in floating-point
-       arithmetic*, SIAM Journal on Matrix Analysis and Applications 34(2), 2013.
-    .. [3] Higham, the same, section 4.3.
 
     Examples
     --------
@@ -288,13 +280,8 @@ def layer_norm_error_bound(
     where :math:`\sigma^2 = v + \epsilon`, :math:`\Delta_\mu = (n + 2) u \overline{|x|}` and
     :math:`\Delta_v = (n + 7) u (\overline{x^2} + \mu^2) + 2 |\mu| \Delta_\mu`, computed with the
     products of these terms. A large mean beside the standard deviation is what loses digits.
-    The error of Welford's update has the same form [1]_ and is checked by tests, not derived. The
+    The error of Welford's update has the same form (Chan) and is checked by tests, not derived. The
     bound does not cover overflow.
-
-    References
-    ----------
-    .. [1] Chan, Golub and LeVeque, *Algorithms for computing the sample variance: analysis and
-       recommendations*, The American Statistician 37(3), 1983.
 
     Examples
     --------

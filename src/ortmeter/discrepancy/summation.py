@@ -1,4 +1,8 @@
-"""Sums whose additions happen in a known order, each one rounded to the type of the terms."""
+"""Sums whose additions happen in a known order, each one rounded to the type of the terms.
+
+Pairwise and Kahan's are those of Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd
+edition, SIAM, 2002, section 4.1 and algorithm 4.2.
+"""
 
 import itertools
 import math
@@ -28,9 +32,9 @@ def simulated_sum(values: Any, summation: str) -> np.ndarray:
     summation : {"naive", "blocked", "pairwise", "kahan", "exact"}
         *naive* adds the terms one after the other. *blocked* is what a block of 256 threads of a
         GPU does: thread *t* adds the terms *t*, *t* + 256, ... one after the other, then a tree
-        adds the partial sums. *pairwise* adds the terms two by two, then these sums two by two
-        [1]_. *kahan* adds the rounding error of each addition to the next term [2]_. *exact* rounds
-        the exact sum: :func:`exact_sum`, then a rounding to the type.
+        adds the partial sums. *pairwise* adds the terms two by two, then these sums two by two.
+        *kahan* adds the rounding error of each addition to the next term. *exact* rounds the exact
+        sum: :func:`exact_sum`, then a rounding to the type.
 
     Returns
     -------
@@ -42,12 +46,6 @@ def simulated_sum(values: Any, summation: str) -> np.ndarray:
     ------
     InvalidArgumentError
         Another summation, values that are not finite numbers of a floating-point type.
-
-    References
-    ----------
-    .. [1] Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM, 2002,
-       section 4.1.
-    .. [2] The same, algorithm 4.2.
 
     Examples
     --------
