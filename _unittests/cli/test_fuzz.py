@@ -31,6 +31,8 @@ QUICK = {
     "profile": ["--repeat", "2"],
     "diff": ["--against", "reference", "--max-nodes", "0"],
 }
+# What is read before anything runs is read by the same functions: cases go from one to the next.
+COMMANDS = itertools.cycle(QUICK)
 # A process runs many commands; it dies with the first one that crashes, and says which.
 PROGRAM = """
 import contextlib, io, json, sys
@@ -95,8 +97,7 @@ def broken(content, rng):
         yield content[:last] + content[first:]
 
 
-@pytest.mark.parametrize("command", QUICK)
-def test_broken_models(tmp_path, command):
+def test_broken_models(tmp_path):
     rng = np.random.default_rng(0)
     models = {"loop": onnx.parser.parse_model(LOOP), "norm": layer_norm_matmul(4)}
     lines = []
@@ -104,8 +105,10 @@ def test_broken_models(tmp_path, command):
         for i, content in enumerate(broken(model.SerializeToString(), rng)):
             (tmp_path / f"{name}-{i:02}.onnx").write_bytes(content)
             sizes = ["--dim", "a=2", "--dim", "b=2"] if name == "norm" else []
-            lines.append([command, f"{name}-{i:02}.onnx", "--provider", "cpu", *sizes])
-    codes = run([line + QUICK[command] for line in lines], tmp_path)
+            command = next(COMMANDS)
+            line = [command, f"{name}-{i:02}.onnx", "--provider", "cpu", *sizes]
+            lines.append(line + QUICK[command])
+    codes = run(lines, tmp_path)
     assert codes.count(2) > len(codes) / 2
 
 
@@ -137,15 +140,16 @@ def odd_models():
     yield "untyped", model
 
 
-@pytest.mark.parametrize("command", QUICK)
-def test_odd_types_and_shapes(tmp_path, command):
+def test_odd_types_and_shapes(tmp_path):
     lines = []
+    given = itertools.cycle((["--dim", "n=3"], ["--shape", "X=3"]))
     for name, model in odd_models():
         (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
-        line = [command, f"{name}.onnx", "--provider", "cpu"]
-        lines += [line, [*line, "--dim", "n=3"], [*line, "--shape", "X=3"]]
-    codes = run([line + QUICK[command] for line in lines], tmp_path)
-    assert codes.count(0) > 10
+        for sizes in ([], next(given)):
+            command = next(COMMANDS)
+            lines.append([command, f"{name}.onnx", "--provider", "cpu", *sizes, *QUICK[command]])
+    codes = run(lines, tmp_path)
+    assert codes.count(0) > 20
 
 
 def test_broken_feeds(tmp_path):
@@ -168,12 +172,12 @@ def test_broken_feeds(tmp_path):
             ("pb", tensor),
             ("pb", text),
         )
-        for content in (start, *broken(start, rng), *broken(start, rng))
+        for content in (start, *broken(start, rng))
     ]
     for i, (kind, content) in enumerate(contents):
         (tmp_path / f"{i}.{kind}").write_bytes(content)
     lines = [
-        ["profile", "m.onnx", "--provider", "cpu", "--repeat", "2", "--feeds", f"{i}.{kind}"]
+        ["diff", "m.onnx", "--provider", "cpu", *QUICK["diff"], "--feeds", f"{i}.{kind}"]
         for i, (kind, _) in enumerate(contents)
     ]
     codes = run(lines, tmp_path)
@@ -183,12 +187,14 @@ def test_broken_feeds(tmp_path):
 
 ARABIC = "\N{ARABIC-INDIC DIGIT ONE}"
 VALUES = ["", " ", "-1", "nan", "inf", "1e400", "9" * 30, "1.5", ARABIC, "\x1b[2J", "\u202e"]
-NUMBERS = {
-    "bench": ["--seed", "--threads", "--repeat", "--processes", "--budget", "--dim", "--shape"],
-    "profile": ["--seed", "--threads", "--repeat", "--top", "--baseline"],
-    "diff": ["--seed", "--threads", "--atol", "--rtol", "--top", "--max-nodes", "--against"],
+OPTIONS = {
+    "bench profile diff": "--seed --threads --provider --optimization --feeds --no-such-option",
+    "bench profile": "--repeat",
+    "profile diff": "--top",
+    "bench": "--processes --budget --dim --shape",
+    "profile": "--baseline",
+    "diff": "--atol --rtol --max-nodes --against",
 }
-TEXTS = ["--provider", "--optimization", "--feeds", "--no-such-option"]
 RIGHT = {  # slow or useless, not wrong
     ("--seed", "9" * 30), ("--seed", ARABIC), ("--repeat", "9" * 30), ("--repeat", ARABIC),
     ("--processes", "9" * 30), ("--processes", ARABIC), ("--budget", "9" * 30), ("--budget", "1.5"),
@@ -199,16 +205,16 @@ RIGHT = {  # slow or useless, not wrong
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("command", QUICK)
-def test_wrong_values_of_options(tmp_path, command):
+def test_wrong_values_of_options(tmp_path):
     onnx.save(onnx.parser.parse_model(ABS), tmp_path / "m.onnx")
     lines = [
         [command, "m.onnx", "--provider", "cpu", "--dim", "n=2", f"{option}={value}"]
-        for option in NUMBERS[command] + TEXTS
-        for value in VALUES
+        for commands, options in OPTIONS.items()
+        for option in options.split()
+        for value, command in zip(VALUES, itertools.cycle(commands.split()), strict=False)
         if (option, value) not in RIGHT
     ]
-    lines.append([command, "m.onnx", "--provider", "cpu", "--dim", "n=2", "--html="])
+    lines += [[c, "m.onnx", "--provider", "cpu", "--dim", "n=2", "--html="] for c in QUICK]
     for line, code in zip(lines, run(lines, tmp_path), strict=True):
         assert code == 2, line
 
@@ -228,11 +234,8 @@ def test_names_that_act_on_the_terminal(tmp_path):
         model.graph.node[0].name = "\x1b]0;title\x07" + name
         model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "\x1b[31mn"
         onnx.save(model, tmp_path / name)
-        lines += [
-            [command, name, "--provider", "cpu", *sizes, *QUICK[command], *form]
-            for command in QUICK
-            for sizes in ([], ["--shape", "X=2"])
-            for form in ([], ["--json"])
-        ]
+        for sizes, form in itertools.product(([], ["--shape", "X=2"]), ([], ["--json"])):
+            command = next(COMMANDS)
+            lines.append([command, name, "--provider", "cpu", *sizes, *QUICK[command], *form])
     codes = run(lines, tmp_path)
     assert codes.count(0) == codes.count(2) == len(codes) / 2

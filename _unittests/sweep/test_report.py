@@ -117,8 +117,8 @@ def test_tasks_without_a_result_have_the_reason_and_the_output(report):
     assert title == "Tasks without a result"
     assert table.index.tolist() == ["plot_planted itype=10, run 1", "plot_planted itype=16, run 1"]
     assert output == "plot_planted itype=10, run 1: killed by signal 11\nlast <line>"
-    assert report.failures["reason"].tolist() == ["killed by signal 11", ""]
-    assert report.failures["state"].tolist() == ["failed", "missing"]
+    assert table["reason"].tolist() == ["killed by signal 11", ""]
+    assert table["state"].tolist() == ["failed", "missing"]
 
 
 def test_the_plot_has_one_line_per_type_and_machine(report):

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,16 +79,6 @@ class SweepReport:
         return _readable(rows, [*_TIMES, *_BASELINE])
 
     @property
-    def failures(self) -> pd.DataFrame:
-        """Tasks that failed or did not run: machine, state, reason."""
-        rows = [
-            {"task": str(o.task), "machine": o.machine, "state": o.state, "reason": o.error}
-            for o in self.outcomes
-            if o.record is None
-        ]
-        return pd.DataFrame(rows, columns=["task", "machine", "state", "reason"]).set_index("task")
-
-    @property
     def spread(self) -> pd.DataFrame:
         """What changes from run to run, one row per comparison; empty when there is one run.
 
@@ -147,12 +138,17 @@ class SweepReport:
         list of (str, list)
             For :meth:`ortmeter.report.Report.add`; parts without content are left out.
         """
-        outputs = [f"{o.task}: {o.error}\n{o.output}".strip() for o in self.outcomes if o.error]
+        lost = [outcome for outcome in self.outcomes if outcome.record is None]
+        reasons = pd.DataFrame(
+            [(str(o.task), o.machine, o.state, o.error) for o in lost],
+            columns=["task", "machine", "state", "reason"],
+        )
+        outputs = [f"{o.task}: {o.error}\n{o.output}".strip() for o in lost if o.error]
         parts: list[tuple[str, list[Any]]] = [
             ("Over the grid", [self.table, *map(freeze, self.plots())]),
             ("From run to run", [self.spread]),
             ("What the pages concluded", [self.claims]),
-            ("Tasks without a result", [self.failures, *outputs]),
+            ("Tasks without a result", [reasons.set_index("task"), *outputs]),
         ]
         return [
             (title, items)
@@ -192,17 +188,12 @@ class SweepResult:
     @property
     def done(self) -> tuple[Outcome, ...]:
         """Those with a record."""
-        return self._in_state("done")
+        return tuple(outcome for outcome in self.outcomes if outcome.state == "done")
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
         """Those that ran and have no record."""
-        return self._in_state("failed")
-
-    @property
-    def missing(self) -> tuple[Outcome, ...]:
-        """Those that did not run."""
-        return self._in_state("missing")
+        return tuple(outcome for outcome in self.outcomes if outcome.state == "failed")
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with one row for each task.
@@ -236,12 +227,10 @@ class SweepResult:
         """
         return SweepReport(self.outcomes)
 
-    def _in_state(self, state: str) -> tuple[Outcome, ...]:
-        return tuple(outcome for outcome in self.outcomes if outcome.state == state)
-
     def __str__(self) -> str:
-        counts = f"{len(self.done)} of {len(self.outcomes)} done, {len(self.failed)} failed"
-        return f"{counts}, {len(self.missing)} missing"
+        states = Counter(outcome.state for outcome in self.outcomes)
+        counts = f"{states['done']} of {states.total()} done, {states['failed']} failed"
+        return f"{counts}, {states['missing']} missing"
 
     def _repr_html_(self) -> str:
         return str(self.report()._repr_html_())
