@@ -134,6 +134,21 @@ CASES = [
     Case("views of a result", views_of_a_result, ((X,), (draw(5, 4),)), graphs=2),
     Case("parts of a result", lambda x: torch.chunk(x + 1, 2, 1), ((X,),)),
     Case("views only", lambda x: torch.chunk(x, 2, 1), ((X,),), graphs=0),
+    # inputs that are views
+    Case(
+        "views of one tensor",
+        lambda q, k, v: (q @ k.transpose(-1, -2)) @ v,
+        (draw(2, 5, 18).chunk(3, -1), draw(3, 4, 21).chunk(3, -1)),
+        options={"dynamic": True},
+    ),
+    Case("overlapping views", lambda x, y: x @ y.t(), ((X[:2], X[1:]),)),
+    Case(
+        "update of what another input shows",
+        update,
+        (X.chunk(2, 1),),
+        graphs=0,
+        left="writes into an input that shares its memory",
+    ),
     # inputs written in place
     Case("update", update, ((X, draw(3, 4)), (X, torch.ones(3, 4)))),
     Case("update only", update_only, ((X, draw(3, 4)),)),

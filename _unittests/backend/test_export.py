@@ -5,9 +5,11 @@ import logging
 import warnings
 
 import numpy as np
+import onnx_ir
 import pytest
 import torch
 from torch import nn
+from torch.onnx._internal.exporter import _registration
 
 from ortmeter.backend import FallbackWarning, OrtBackend, UnsupportedGraphError, export
 from ortmeter.backend.errors import quiet
@@ -81,6 +83,25 @@ def test_the_model_has_no_path_of_this_machine():
     texts = [text for node in got.model.graph for text in node.metadata_props.values()]
     assert texts
     assert not any(".py" in text for text in texts)
+
+
+def test_the_tables_of_the_exporter_are_written_once(monkeypatch):
+    registry = _registration.ONNXRegistry
+    made, write = [], registry.from_torchlib
+
+    def count(**options):
+        made.append(options)
+        return write(**options)
+
+    counted = staticmethod(count)
+    monkeypatch.setattr(registry, "from_torchlib", counted)
+    first, second = exported(nn.Linear(4, 2), (X,)), exported(nn.Linear(4, 2), (X,))
+    assert made == [{"opset_version": 23}]
+    assert onnx_ir.to_proto(first.model) == onnx_ir.to_proto(second.model)
+    assert vars(registry)["from_torchlib"] is counted  # torch is left as it was
+    torch.library.define("ortmeter_tests::added", "(Tensor x) -> Tensor")
+    exported(nn.Linear(4, 2), (X,))
+    assert made == [{"opset_version": 23}] * 2
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,47 @@ def test_large_weights_are_not_seen_by_the_optimizer(monkeypatch):
 # Programs, threads, memory.
 
 
+def test_weights_are_bound_once(monkeypatch):
+    made = []
+
+    def watched(*arguments, **options):
+        hold, call = original(*arguments, **options)
+
+        def count(tensor):
+            made.append(tuple(tensor.shape))
+            return hold(tensor)
+
+        return count, call
+
+    original = session.call_on_tensors
+    monkeypatch.setattr(session, "call_on_tensors", watched)
+    model = nn.Sequential(nn.Linear(200, 200, bias=False), nn.Linear(200, 300, bias=False))
+    # a weight that is not contiguous is copied at each call
+    model[0].weight = nn.Parameter(model[0].weight.detach().t())
+    x, backend = torch.ones(3, 200), OrtBackend(prepack=False, fallback=False)
+    run = torch.compile(model, backend=backend)
+
+    def check():
+        for _ in range(2):
+            torch.testing.assert_close(run(x), model(x))
+
+    with torch.no_grad():
+        check()
+        assert made == [(300, 200)]
+        for layer in model:
+            layer.weight.mul_(2)  # seen where it is
+        check()
+        assert made == [(300, 200)]
+        model.load_state_dict({k: v + 1 for k, v in model.state_dict().items()}, assign=True)
+        check()
+        model[1].weight.data = model[1].weight * 3
+        check()
+    assert made[0] == (300, 200)
+    assert set(made[1:]) <= {(200, 200), (300, 200)}
+    assert len(made) == 3
+    assert [graph.builds for graph in backend.graphs] == [1]
+
+
 def compile_graph_alone(function, backend, *arguments):
     """Compile a function, return what the backend gave to dynamo."""
     found = []
@@ -169,10 +210,10 @@ def test_a_failure_during_a_run_leaves_the_graph_to_torch():
 
 def test_a_failure_during_a_run_writes_nothing_into_the_inputs(monkeypatch):
     def failing(*arguments, **options):
-        def call(tensors):
+        def call(held, tensors):
             raise RuntimeError("no more memory")
 
-        return call
+        return None, call
 
     monkeypatch.setattr(session, "call_on_tensors", failing)
 
@@ -226,10 +267,12 @@ class _PlainTorch:
 
 
 def check_call():
-    call = call_on_tensors(make_session(MODEL, provider="cpu"), CPU, synchronize=True)
+    _, call = call_on_tensors(
+        make_session(MODEL, provider="cpu"), CPU, ["X", "B"], synchronize=True
+    )
     x = torch.arange(6.0).reshape(3, 2)[:, 1].requires_grad_()  # a view that needs its gradient
     b = torch.tensor([True, False, True])
-    y, c = call([x, b])
+    y, c = call([], [x, b])
     np.testing.assert_array_equal(y.numpy(), [1, 3, 5])
     assert c.dtype == torch.bool
     assert c.tolist() == [False, True, False]
@@ -245,10 +288,12 @@ def test_a_call_goes_through_a_binding_without_vectors(without_vectors):
 
 
 def test_outputs_are_those_of_each_call():
-    call = call_on_tensors(make_session(MODEL, provider="cpu"), CPU, synchronize=True)
+    _, call = call_on_tensors(
+        make_session(MODEL, provider="cpu"), CPU, ["X", "B"], synchronize=True
+    )
     b = torch.ones(2, dtype=torch.bool)
-    first = call([torch.zeros(2), b])[0]
-    call([torch.ones(2), b])
+    first = call([], [torch.zeros(2), b])[0]
+    call([], [torch.ones(2), b])
     assert first.tolist() == [0, 0]
 
 
@@ -261,9 +306,9 @@ def test_asynchronous_calls_are_asked_of_onnxruntime(monkeypatch):
 
     monkeypatch.setattr(onnxruntime, "RunOptions", Options)
     made = make_session(MODEL, provider="cpu")
-    call_on_tensors(made, CPU, synchronize=True)
+    call_on_tensors(made, CPU, ["X", "B"], synchronize=True)
     assert entries == []
-    call_on_tensors(made, CPU, synchronize=False)
+    call_on_tensors(made, CPU, ["X", "B"], synchronize=False)
     assert entries == [("disable_synchronize_execution_providers", "1")]
 
 
@@ -304,21 +349,33 @@ class FakeStream:
 
 
 class FakeTensor:
-    def __init__(self, events, *, is_cuda):
-        self.events, self.is_cuda = events, is_cuda
+    def __init__(self, name, events, *, is_cuda=True):
+        self.name, self.events, self.is_cuda = name, events, is_cuda
 
     def record_stream(self, stream):
-        self.events.append(f"kept for {stream.name}")
+        self.events.append(f"{self.name} kept for {stream.name}")
+
+    def clone(self):
+        self.events.append(f"{self.name} copied")
+        return FakeTensor(f"copy of {self.name}", self.events)
 
 
 @pytest.fixture
 def cuda(monkeypatch):
     """A module torch.cuda whose current stream is chosen by the test."""
     events = []
+
+    @contextlib.contextmanager
+    def enter(stream):
+        events.append(f"on {stream.name}")
+        yield
+        events.append(f"back from {stream.name}")
+
     module = SimpleNamespace(
         events=events,
         current=FakeStream("current", 7, events),
         current_stream=lambda device: module.current,
+        stream=enter,
         Stream=lambda device: FakeStream(f"own stream of {device}", 9, events),
     )
     monkeypatch.setattr(session, "torch", SimpleNamespace(cuda=module, Tensor=torch.Tensor))
@@ -338,27 +395,49 @@ def test_a_session_has_its_own_stream_beside_the_default_one(cuda):
     assert session_stream(Provider("cuda", 1)).name == "own stream of 1"
 
 
-def test_nothing_waits_on_the_stream_of_the_session(cuda):
-    call = follow_stream(lambda tensors: tensors, cuda.current)
-    assert call(["x"]) == ["x"]
-    assert cuda.events == []
+def ordered(cuda, stream):
+    """Call on a weight, an input of the device and another of the host; what happened after."""
+
+    def hold(tensor):
+        return f"value of {tensor.name}"
+
+    def call(held, tensors):
+        cuda.events.append(f"run on {', '.join([*held, *tensors])}")
+        return [FakeTensor("y", cuda.events)]
+
+    hold, call = follow_stream(hold, call, stream)
+    weight = hold(FakeTensor("w", cuda.events))
+    assert cuda.events == [f"w kept for {stream.name}"]
+    cuda.events.clear()
+    for _ in range(2):
+        inputs = [FakeTensor("x", cuda.events), FakeTensor("n", cuda.events, is_cuda=False)]
+        (result,) = call([weight], inputs)
+        assert result.name == "copy of y"
+    half = len(cuda.events) // 2
+    assert cuda.events[:half] == cuda.events[half:]
+    return cuda.events[:half]
 
 
 def test_a_call_on_another_stream_is_ordered(cuda):
-    own = FakeStream("session", 3, cuda.events)
-
-    def run(tensors):
-        cuda.events.append("run")
-        return tensors
-
-    call = follow_stream(run, own)
-    tensors = [FakeTensor(cuda.events, is_cuda=True), FakeTensor(cuda.events, is_cuda=False)]
-    assert call(tensors) is tensors
-    assert cuda.events == [
+    assert ordered(cuda, FakeStream("session", 3, cuda.events)) == [
         "session waits for current",
-        "kept for session",
-        "run",
+        "x kept for session",
+        "run on value of w, value of x, value of n",
+        # in memory of torch, before the next run of the session writes over y
+        "on session",
+        "y copied",
+        "back from session",
+        "copy of y kept for current",
         "current waits for session",
+    ]
+
+
+def test_nothing_waits_on_the_stream_of_the_session(cuda):
+    assert ordered(cuda, cuda.current) == [
+        "run on value of w, value of x, value of n",
+        "on current",
+        "y copied",
+        "back from current",
     ]
 
 

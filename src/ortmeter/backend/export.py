@@ -6,6 +6,8 @@ size, is made again by torch, after the run, from what the run computed.
 
 import contextlib
 import copy
+import functools
+import pkgutil
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,6 +46,12 @@ _IN_PLACE = frozenset({
     "iadd", "iand", "ifloordiv", "imul", "ior", "ipow", "isub", "itruediv", "ixor",
 })
 # fmt: on
+
+_TABLES = (
+    ("torch.onnx._internal.exporter._registration:ONNXRegistry", "from_torchlib"),
+    ("torch.export.exported_program", "_collect_all_valid_cia_ops"),
+    ("torch.export.decomp_utils", "_collect_all_valid_cia_ops"),
+)
 
 #: Makes the outputs of a graph: ``make(*arguments, *computed)``.
 _Make = Callable[..., Sequence[Any]]
@@ -86,13 +94,20 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
     """
     computed, make_outputs = plan_outputs(module)
     nodes = _placeholders(module)
-    updated = [i for i, node in enumerate(nodes) if is_updated_in_place(node)]
+    # Dynamo writes into what stands for these, whatever the graph does: the export will tell.
+    shared = _shared_memory(arguments)
+    updated = [i for i, node in enumerate(nodes) if is_updated_in_place(node) and i not in shared]
     if not computed and not updated:
         return None
-    with _outside_tracing(), quiet():
+    with _outside_tracing(), quiet(), _tables_kept():
         model, kept, written = _convert(module, computed, updated, arguments, opset)
         if not written <= set(updated):
             updated = sorted(written)
+            if shared & written:
+                raise UnsupportedGraphError(
+                    "the graph writes into an input that shares its memory with another one",
+                    "Give it a copy of this input",
+                )
             model, kept, _ = _convert(module, computed, updated, arguments, opset)
     for node in _onnx_nodes(model):
         _refuse_random(node)
@@ -137,6 +152,14 @@ def _convert(
         raise UnsupportedGraphError(f"{constants}: the graph writes into a constant")
     written = {names.index(name) for name in signature.user_inputs_to_mutate.values()}
     return program.model, kept, written
+
+
+def _shared_memory(arguments: Sequence[Any]) -> set[int]:
+    """Ranks of the tensors whose memory another one shows too."""
+    tensors = {i: a for i, a in enumerate(arguments) if isinstance(a, torch.Tensor) and a.numel()}
+    memory = {i: tensor.untyped_storage().data_ptr() for i, tensor in tensors.items()}
+    counts = Counter(memory.values())
+    return {i for i, address in memory.items() if counts[address] > 1}
 
 
 def _placeholders(module: GraphModule) -> list[Node]:
@@ -185,14 +208,22 @@ def _run_exporter(
     module: GraphModule, arguments: Sequence[Any], opset: int
 ) -> torch.onnx.ONNXProgram:
     shapes = tuple(_dynamic_axes(example_value(node)) for node in _placeholders(module))
-    values = tuple(_hint(a) if isinstance(a, torch.SymInt) else a for a in arguments)
     exported = torch.export.export(
-        module, values, dynamic_shapes=shapes if any(s is not None for s in shapes) else None
+        module,
+        tuple(_example(argument) for argument in arguments),
+        dynamic_shapes=shapes if any(s is not None for s in shapes) else None,
     )
     program = torch.onnx.export(
         exported, dynamo=True, optimize=False, opset_version=opset, verbose=False
     )
     return cast("torch.onnx.ONNXProgram", program)
+
+
+def _example(argument: Any) -> Any:
+    """What to trace with: torch.export fails on views whose strides vary; ONNX has no strides."""
+    if isinstance(argument, torch.SymInt):
+        return _hint(argument)
+    return argument.contiguous() if isinstance(argument, torch.Tensor) else argument
 
 
 def _dynamic_axes(value: Any) -> Any:
@@ -360,6 +391,28 @@ def _outside_tracing() -> AbstractContextManager[Any]:
     """Keep an export from adding guards to the graph that dynamo is compiling."""
     tracing = getattr(getattr(torch, "_guards", None), "tracing", None)
     return tracing(None) if tracing is not None else contextlib.nullcontext()
+
+
+@functools.cache
+def _table(make: Callable[..., Any], operators: int, **options: Any) -> Any:  # noqa: ARG001 - a key
+    return make(**options)
+
+
+@contextlib.contextmanager
+def _tables_kept() -> Iterator[None]:
+    """Keep the tables of operators that torch writes again at each export, most of its time.
+
+    ``quiet`` lets one thread in. A table is written again when operators were added since.
+    """
+    names = getattr(getattr(torch, "_C", None), "_dispatch_get_all_op_names", list)()
+    with contextlib.ExitStack() as stack:
+        for place, name in _TABLES:
+            with contextlib.suppress(ImportError, AttributeError, KeyError):
+                owner = pkgutil.resolve_name(place)
+                make, written = getattr(owner, name), vars(owner)[name]
+                setattr(owner, name, staticmethod(functools.partial(_table, make, len(names))))
+                stack.callback(setattr, owner, name, written)
+        yield
 
 
 def example_value(node: Node) -> Any:

@@ -3,8 +3,9 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
     from torch.cuda import Stream
 
 _CPU = Provider("cpu")
-#: Runs a session on one tensor per input, returns one per output.
-Call: TypeAlias = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+#: Makes a value of ONNX Runtime of a tensor, on the same memory.
+Hold: TypeAlias = Callable[[torch.Tensor], Any]
+#: Runs a session on values of some inputs then on tensors, returns one tensor per output.
+Call: TypeAlias = Callable[[Sequence[Any], Sequence[torch.Tensor]], list[torch.Tensor]]
 _Forward: TypeAlias = Callable[..., Any]
 
 
@@ -162,24 +165,29 @@ def _needs_gradients(arguments: Sequence[Any]) -> bool:
 class Program:
     """A session fed with the arguments of a graph.
 
-    It takes those of ranks *feeds* among the arguments then *more*, tensors which are no argument;
-    *kept* is what the session reads and must outlive it.
+    It takes tensors which are no argument, *more*, then the arguments of ranks *weights*, bound
+    until they are others or elsewhere, then those of ranks *feeds*; *kept* is what the session
+    reads and must outlive it.
     """
 
     def __init__(
         self,
+        hold: Hold,
         call: Call,
         *,
         kept: object,
-        feeds: Sequence[int],
         more: Sequence[torch.Tensor],
+        weights: Sequence[int],
+        feeds: Sequence[int],
         exported: ExportedGraph,
         watch: WeightWatch,
         record: CompiledGraph,
     ) -> None:
-        self._call, self._kept = call, kept
-        self._feeds, self._more = tuple(feeds), tuple(more)
-        self._numbers = tuple(rank for rank, i in enumerate(feeds) if i in exported.numbers)
+        self._hold, self._call, self._kept = hold, call, kept
+        self._more = [hold(tensor) for tensor in more]
+        self._weights, self._feeds = weights, feeds
+        self._bound: tuple[WeightWatch, list[Any]] | None = None
+        self._numbers = [rank for rank, i in enumerate(feeds) if i in exported.numbers]
         self._count, self._updated = len(exported.computed), exported.updated
         self._make_outputs = exported.make_outputs
         self.recognizes, self.is_outdated = watch.recognizes, watch.is_outdated
@@ -187,12 +195,14 @@ class Program:
 
     def __call__(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Run on the arguments of the graph and return its outputs."""
-        given = (*arguments, *self._more) if self._more else arguments
-        feeds = [given[i] for i in self._feeds]
+        bound = self._bound
+        if bound is None or not bound[0].recognizes(arguments):
+            bound = self._bound = self._bind(arguments)
+        feeds = [arguments[i] for i in self._feeds]
         for i in self._numbers:
             feeds[i] = torch.tensor(feeds[i])
         try:
-            computed = self._call(feeds)
+            computed = self._call(bound[1], feeds)
         except Exception as cause:
             raise ModelError(f"ONNX Runtime failed: {str(cause).strip()}") from cause
         if self._updated:
@@ -200,6 +210,12 @@ class Program:
                 arguments[i].copy_(value)
             del computed[self._count :]
         return computed if self._make_outputs is None else self._make_outputs(*arguments, *computed)
+
+    def _bind(self, arguments: Sequence[Any]) -> tuple[WeightWatch, list[Any]]:
+        """Make values of the weights once: it costs more than a small product does."""
+        values = [self._hold(arguments[i].detach()) for i in self._weights]
+        watch = WeightWatch(arguments, self._weights, written=False)
+        return watch, [*self._more, *values]
 
 
 def build_program(
@@ -231,10 +247,19 @@ def build_program(
     memory = resident_bytes()
     held = still_read(model, large) if settings.prepack and provider.name == "cpu" else {}
     share_initializers(model, held, arguments)
+    library = optimized.kernels.library
     # Other tensor objects on the same memory: the session must not keep the parameters alive.
     tensors = {name: arguments[i].detach() for name, i in held.items()}
-    call, kept, placement = _create_session(
-        model, tensors, optimized.kernels.library, provider, settings
+    values = {name: to_ortvalue(tensor, _CPU) for name, tensor in tensors.items()}
+    stream = session_stream(provider)
+    session = make_session(
+        onnx_ir.to_proto(model),
+        provider=provider,
+        threads=torch.get_num_threads() if settings.threads is None else settings.threads,
+        tf32=settings.tf32,
+        initializers=values,
+        stream=None if stream is None else stream.cuda_stream,
+        custom_ops=[] if library is None else [library],
     )
     record = CompiledGraph(
         model=light,
@@ -247,29 +272,34 @@ def build_program(
         session_s=time.perf_counter() - optimized_at,
         weight_bytes=sum(arguments[i].nbytes for i in large.values()),
         memory_bytes=None if memory is None else (resident_bytes() or memory) - memory,
-        placement=placement,
+        placement=dict(Counter(node.provider for node in node_assignment(session))),
         builds=builds,
         file=None if settings.dump is None else dump_model(light, settings.dump),
-        kernels=optimized.kernels.library,
+        kernels=library,
         without_kernels=optimized.kernels.reason,
         refusals=optimized.refusals,
     )
+    ranks = {given.name: given.position for given in exported.inputs}
+    read = [str(value.name) for value in model.graph.inputs if value.name in ranks]
+    # One that is not contiguous is copied at each call: a copy does not see what is written.
+    bound = [name for name in read if name in large and arguments[ranks[name]].is_contiguous()]
+    fed = [name for name in read if name not in bound]
+    hold, call = call_on_tensors(
+        session, provider, [*merged, *bound, *fed], synchronize=stream is None
+    )
+    if stream is not None:
+        hold, call = follow_stream(hold, call, stream)
     return Program(
+        hold,
         call,
-        kept=kept,
-        feeds=_ranks_of_inputs(exported, [*merged], len(arguments)),
+        kept=(tensors, values),
         more=tuple(merged.values()),
+        weights=[ranks[name] for name in bound],
+        feeds=[ranks[name] for name in fed],
         exported=exported,
         watch=WeightWatch(arguments, {*small.values(), *held.values(), *copied}),
         record=record,
     )
-
-
-def _ranks_of_inputs(exported: ExportedGraph, more: Sequence[str], count: int) -> list[int]:
-    """Ranks of what a model takes, among *count* arguments then *more*."""
-    ranks = {given.name: given.position for given in exported.inputs}
-    ranks |= {name: count + i for i, name in enumerate(more)}
-    return [ranks[str(value.name)] for value in exported.model.graph.inputs]
 
 
 def _provider(exported: ExportedGraph, arguments: Sequence[Any], settings: Settings) -> Provider:
@@ -296,34 +326,6 @@ def _provider(exported: ExportedGraph, arguments: Sequence[Any], settings: Setti
     return provider
 
 
-def _create_session(
-    model: onnx_ir.Model,
-    tensors: Mapping[str, torch.Tensor],
-    library: Path | None,
-    provider: Provider,
-    settings: Settings,
-) -> tuple[Call, object, dict[str, int]]:
-    """Create the session on the memory of tensors.
-
-    Returns what runs it, what must outlive it, and its number of nodes by provider.
-    """
-    values = {name: to_ortvalue(tensor, _CPU) for name, tensor in tensors.items()}
-    stream = session_stream(provider)
-    session = make_session(
-        onnx_ir.to_proto(model),
-        provider=provider,
-        threads=torch.get_num_threads() if settings.threads is None else settings.threads,
-        tf32=settings.tf32,
-        initializers=values,
-        stream=None if stream is None else stream.cuda_stream,
-        custom_ops=[] if library is None else [library],
-    )
-    call = call_on_tensors(session, provider, synchronize=stream is None)
-    placement = Counter(node.provider for node in node_assignment(session))
-    ordered = call if stream is None else follow_stream(call, stream)
-    return ordered, (tensors, values), dict(placement)
-
-
 def session_stream(provider: Provider) -> "Stream | None":
     """Choose the stream of a session on CUDA: the current one of torch on its device.
 
@@ -336,48 +338,69 @@ def session_stream(provider: Provider) -> "Stream | None":
     return current if current.cuda_stream else torch.cuda.Stream(provider.index)  # type: ignore[no-untyped-call]
 
 
-def follow_stream(call: Call, stream: "Stream") -> Call:
+def follow_stream(hold: Hold, call: Call, stream: "Stream") -> tuple[Hold, Call]:
     """Make what a session does on its stream happen in the order of the current one of torch.
 
-    The host does not wait: *call* leaves its outputs pending.
+    The host does not wait: *call* leaves its outputs pending. They are copied into memory of torch,
+    which knows what reads it (``record_stream``): the next run writes over that of ONNX Runtime as
+    soon as the tensors are gone, whatever other streams still have to read.
     """
+    one_at_a_time = threading.Lock()  # the launches of two threads would mix
 
-    def ordered(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def kept(tensor: torch.Tensor) -> Any:
+        if tensor.is_cuda:  # its memory must not be given away while the session reads it
+            tensor.record_stream(stream)
+        return hold(tensor)
+
+    def ordered(held: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         current = torch.cuda.current_stream(stream.device)
-        if current == stream:
-            return call(tensors)
-        stream.wait_stream(current)
-        for tensor in tensors:
-            if tensor.is_cuda:  # its memory must not be given away while the session reads it
-                tensor.record_stream(stream)
-        results = call(tensors)
-        current.wait_stream(stream)
+        same = current == stream
+        with one_at_a_time:
+            if not same:
+                stream.wait_stream(current)
+            computed = call([*held, *map(hold if same else kept, tensors)], ())
+            with torch.cuda.stream(stream):
+                results = [tensor.clone() for tensor in computed]
+        if not same:
+            for result in results:
+                result.record_stream(current)
+            current.wait_stream(stream)
         return results
 
-    return ordered
+    return kept, ordered
 
 
 def call_on_tensors(
-    session: onnxruntime.InferenceSession, provider: Provider, *, synchronize: bool
-) -> Call:
-    """Make a function that runs a session on the memory of tensors of its device.
+    session: onnxruntime.InferenceSession,
+    provider: Provider,
+    names: Sequence[str],
+    *,
+    synchronize: bool,
+) -> tuple[Hold, Call]:
+    """Make what runs a session on the memory of tensors of its device.
 
-    Without *synchronize* the outputs are left pending on the stream of the session.
+    The first function makes the value of an input, the second one runs on values then on tensors,
+    in the order of *names*. Without *synchronize* the outputs are left pending on the stream of the
+    session.
     """
     extension = import_optional("onnxruntime.capi._pybind_state", "cpu", "gpu")
     if hasattr(extension, "OrtValueVector") and hasattr(extension.OrtValue, "from_dlpack"):
-        return _direct_call(session, provider, extension, synchronize=synchronize)
-    return _bound_call(session, provider)
+        return _direct_call(session, provider, names, extension, synchronize=synchronize)
+    return _bound_call(session, provider, names)
 
 
 def _direct_call(
-    session: onnxruntime.InferenceSession, provider: Provider, ort: Any, *, synchronize: bool
-) -> Call:
+    session: onnxruntime.InferenceSession,
+    provider: Provider,
+    names: Sequence[str],
+    ort: Any,
+    *,
+    synchronize: bool,
+) -> tuple[Hold, Call]:
     """Go through vectors of OrtValue, which are not documented: a call costs less."""
     to_value, new_vector = ort.OrtValue.from_dlpack, ort.OrtValueVector
     to_capsule = getattr(torch.utils.dlpack, "to_dlpack", torch.Tensor.__dlpack__)
     from_capsule = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)  # noqa: SLF001
-    names = [node.name for node in session.get_inputs()]
     outputs = session.get_outputs()
     output_names = [node.name for node in outputs]
     booleans = [i for i, node in enumerate(outputs) if node.type == "tensor(bool)"]
@@ -389,38 +412,42 @@ def _direct_call(
         options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     run, boolean = session.run_with_ortvaluevector, torch.bool
 
-    def call(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def hold(tensor: torch.Tensor) -> Any:
+        if not tensor.is_contiguous() or tensor.requires_grad:
+            tensor = tensor.detach().contiguous()  # what DLPack takes
+        if tensor.dtype is boolean:
+            return to_value(to_capsule(tensor.view(torch.uint8)), True)
+        return to_value(to_capsule(tensor))
+
+    def call(held: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         feeds, fetches = new_vector(), new_vector()
+        for value in held:
+            feeds.push_back(value)
         for tensor in tensors:
-            if not tensor.is_contiguous() or tensor.requires_grad:
-                tensor = tensor.detach().contiguous()  # noqa: PLW2901 - what DLPack takes
-            if tensor.dtype is boolean:
-                feeds.push_back(to_value(to_capsule(tensor.view(torch.uint8)), True))
-            else:
-                feeds.push_back(to_value(to_capsule(tensor)))
+            feeds.push_back(hold(tensor))
         run(options, names, feeds, output_names, fetches, devices)
         results: list[torch.Tensor] = fetches.to_dlpacks(from_capsule)
         for i in booleans:
             results[i] = results[i].view(boolean)
         return results
 
-    return call
+    return hold, call
 
 
-def _bound_call(session: onnxruntime.InferenceSession, provider: Provider) -> Call:
+def _bound_call(
+    session: onnxruntime.InferenceSession, provider: Provider, names: Sequence[str]
+) -> tuple[Hold, Call]:
     """Go through a binding, the documented way, where the other one is gone."""
-    names = [node.name for node in session.get_inputs()]
-    output_names = [node.name for node in session.get_outputs()]
+    hold = partial(to_ortvalue, provider=provider)
 
-    def call(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def call(held: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         binding = session.io_binding()
-        values = [to_ortvalue(tensor, provider) for tensor in tensors]
-        for name, value in zip(names, values, strict=True):
+        for name, value in zip(names, [*held, *map(hold, tensors)], strict=True):
             binding.bind_ortvalue_input(name, value)
-        for name in output_names:
-            binding.bind_output(name, provider.name, provider.index)
+        for output in session.get_outputs():
+            binding.bind_output(output.name, provider.name, provider.index)
         session.run_with_iobinding(binding)
         binding.synchronize_outputs()
         return [EXPORTS["torch"](value) for value in binding.get_outputs()]
 
-    return call
+    return hold, call

@@ -6,7 +6,7 @@ weights  ``prepack``             in the session                       a write in
 small    either                  constants, folded with others        detected: session rebuilt
 large    True, on CPU            initializers: ONNX Runtime keeps     detected: session rebuilt
                                  its own packed copy
-large    False, or on CUDA       inputs, in the memory of torch       seen
+large    False, or on CUDA       inputs bound to the memory of torch  seen
 merged   True, on CUDA           inputs, a copy made once             detected: session rebuilt
 ======== ======================= ==================================== =======================
 
@@ -33,11 +33,17 @@ class WeightWatch:
 
     A weight is the same when it is the same object, at the same address, with the same version,
     which torch counts at each write in place. Torch does not count the writes through ``.data``,
-    nor those into tensors made under ``torch.inference_mode``.
+    nor those into tensors made under ``torch.inference_mode``. With *written* false, a session sees
+    what is written.
     """
 
-    def __init__(self, arguments: Sequence[Any], positions: Iterable[int]) -> None:
-        self._marks = [_mark(i, arguments[i]) for i in positions]
+    def __init__(
+        self, arguments: Sequence[Any], positions: Iterable[int], *, written: bool = True
+    ) -> None:
+        self._marks = [
+            (i, weakref.ref(tensor), version_of(tensor) if written else None, tensor.data_ptr())
+            for i, tensor in ((i, arguments[i]) for i in positions)
+        ]
 
     def recognizes(self, arguments: Sequence[Any] | Mapping[int, Any]) -> bool:
         """Return whether these are the same weights, unchanged."""
@@ -56,12 +62,6 @@ class WeightWatch:
     def is_outdated(self) -> bool:
         """Return whether a weight changed or is gone: the session will not be used again."""
         return not self.recognizes({position: refer() for position, refer, _, _ in self._marks})
-
-
-def _mark(
-    position: int, tensor: torch.Tensor
-) -> tuple[int, weakref.ref[torch.Tensor], int | None, int]:
-    return position, weakref.ref(tensor), version_of(tensor), tensor.data_ptr()
 
 
 def split_weights(
