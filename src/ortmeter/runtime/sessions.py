@@ -83,7 +83,7 @@ def make_session(
     custom_ops : iterable of path
         Libraries of custom operators. They are native code, which this process runs.
     quiet : bool
-        Log and warn of nothing: for whoever tries what may be refused.
+        Log nothing: for whoever tries what may be refused.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def make_session(
         raise ProviderUnavailableError(
             f"provider={str(resolved)!r} was asked for but the session runs on {got}"
         )
-    if resolved.name != "cpu" and not quiet:
+    if resolved.name != "cpu":
         placed = node_assignment(session)
         if any(node.provider != got for node in placed):
             warn_of_cpu_nodes(read_without_external_data(source), placed)
