@@ -83,11 +83,12 @@ def test_one_thread_is_the_default():
         ({"optimization": ["all"]}, "is not known. Accepted: none"),
         ({"provider": None}, "provider=None is not known. Accepted: auto"),
         ({"provider": "gpu"}, "provider='gpu'.*Accepted: auto, cpu"),
+        ({"model": None}, "model is of type NoneType. Accepted: a ModelProto"),
     ],
 )
 def test_a_bad_option_is_refused(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
-        make_session(TEXT, **{"provider": "cpu", **options})
+        make_session(**{"model": TEXT, "provider": "cpu", **options})
 
 
 def test_an_unknown_option_is_refused():

@@ -257,11 +257,10 @@ def _source(model: ModelLike) -> str | bytes:
         if not Path(model).is_file():
             raise ModelError(f"Model {os.fspath(model)!r} is not a file")
         return os.fspath(model)
+    loaded = load_model(model)
     try:
-        return load_model(model).SerializeToString()
+        return loaded.SerializeToString()
     except (ValueError, google.protobuf.message.EncodeError) as cause:
-        if isinstance(cause, ModelError):
-            raise
         raise ModelError(
             "This model is larger than the 2 GiB of a protobuf message: save it with external "
             "data (onnx.save_model(..., save_as_external_data=True)) and give the path"
