@@ -213,13 +213,6 @@ SAME_SHAPE = Graph(
     "g (real[2, 3, 4] X) => (real[4, 3, 2] Y) { R = Reshape(X, shape)  Y = Transpose(R) }",
     {"shape": np.array([2, -1, 4])},
 )
-SILU = Graph("g (real[2, 4] X) => (real[2, 4] Y) { S = Sigmoid(X)  Y = Mul(S, X) }")
-SCALED_SILU = Graph(
-    """g (real[2, 4] X) => (real[2, 4] Y) {
-        F = Mul(X, factor)  S = Sigmoid(F)  Y = Mul(S, X)
-    }""",
-    {"factor": np.array(1.75)},
-)
 BIAS_GELU = Graph(
     "g (real[2, 4, 8] X, real[8] B) => (real[2, 4, 8] Y) { A = Add(B, X)  Y = Gelu(A) }"
 )
@@ -278,8 +271,6 @@ PATTERNS = {
     "mask of numbers": Pattern("CausalMask", MASK_REAL, ("Attention",)),
     "same shape": Pattern("Flattening", SAME_SHAPE, ("Transpose",), EVERY, EVERY, frozenset("R")),
     "linear": Pattern("TransposedWeight", LINEAR, ("FusedMatMul",), WIDE, EVERY),
-    "silu": Pattern("Silu", SILU, ("QuickGelu",), (), EVERY),
-    "scaled silu": Pattern("Silu", SCALED_SILU, ("QuickGelu",), (), EVERY),
     "bias gelu": Pattern("BiasGelu", BIAS_GELU, ("BiasGelu",), (), EVERY),
     "group query": Pattern("GroupQuery", GROUP_QUERY, ("GroupQueryAttention",), (), HALF),
 }

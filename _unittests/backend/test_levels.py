@@ -11,7 +11,8 @@ from ortmeter.backend.rules import DEFAULT, RULES
 from ortmeter.errors import InvalidArgumentError
 
 STANDARD = {"", "ai.onnx"}
-EXPERIMENTAL = "default+onnxruntime+experimental"
+ORT = "default+onnxruntime"
+EXPERIMENTAL = f"{ORT}+experimental"
 
 
 def fuse(model, level, provider="cpu"):
@@ -26,8 +27,16 @@ def fuse(model, level, provider="cpu"):
         ("default", "default", set()),
         ("default+onnxruntime", "default+onnxruntime", set()),
         ("default-CausalMask", "default", {"CausalMask"}),
-        ("default+onnxruntime-Silu-CausalMask", "default+onnxruntime", {"CausalMask", "Silu"}),
-        ("default-CausalMask+onnxruntime-Silu", "default+onnxruntime", {"CausalMask", "Silu"}),
+        (
+            "default+onnxruntime-BiasGelu-CausalMask",
+            "default+onnxruntime",
+            {"CausalMask", "BiasGelu"},
+        ),
+        (
+            "default-CausalMask+onnxruntime-BiasGelu",
+            "default+onnxruntime",
+            {"CausalMask", "BiasGelu"},
+        ),
         ("default-Rotary-Rotary", "default", {"Rotary"}),
         (f"{EXPERIMENTAL}-ElementWise", EXPERIMENTAL, {"ElementWise"}),
     ],
@@ -61,7 +70,7 @@ def test_the_text_of_a_level_is_canonical():
             "default-Mask",
             "leaves out Mask, which 'default' does not have. Its rules: Flattening, RMSNorm, ",
         ),
-        ("default-Silu", "leaves out Silu, which 'default' does not have"),
+        ("default-BiasGelu", "leaves out BiasGelu, which 'default' does not have"),
         ("none-Rotary", "leaves out Rotary, which 'none' does not have. Its rules: none"),
     ],
 )
@@ -170,8 +179,8 @@ def test_a_rule_that_is_left_out_is_not_applied():
 
 def test_the_provider_decides_of_the_kernels():
     model = BLOCK.model()
-    added = {"SkipRMSNorm": 1, "Silu": 1}
-    assert fuse(model, "default+onnxruntime", "cuda:1") == DEFAULT_COUNTS | ORT_COUNTS | added
+    counts = DEFAULT_COUNTS | ORT_COUNTS | {"SkipRMSNorm": 1}
+    assert fuse(model, "default+onnxruntime", "cuda:1") == counts
     half = fuse(BLOCK.model("float16"), "default+onnxruntime", "cuda")
     assert half["GroupQuery"] == 1
 

@@ -53,22 +53,6 @@ INTEGERS = {
         Affine(1),
     ),
     "shifted": (integers("Y = Concat<axis=1>(back, row)", shape="1, m"), Affine(-1, ROW)),
-    "squeeze": (
-        integers(
-            "Z = Unsqueeze(row, pair)  Y = Squeeze(Z, first)",
-            "int64[1, l, 1, 1] Z",
-            shape="l, 1, 1",
-        ),
-        Affine(0, {-3: 1}),
-    ),
-    "squeeze of one index": (
-        integers(
-            "E = Div(L, L)  N = Add(E, three)  Z = Range(three, N, one)  Y = Squeeze(Z, first)",
-            "int64[1] Z",
-            shape="",
-        ),
-        Affine(3),
-    ),
     "sum of ones": (
         integers(
             "D = Sub(P, P)  O = Add(D, one)  Y = CumSum(O, zero)",
@@ -97,7 +81,7 @@ INTEGERS = {
     ),
     "constant": (
         Graph(
-            "g (float[l] X) => (int64[2, 3] Y) { Y = Identity(grid) }",
+            "g (float[l] X) => (int64[2, 3] Y) { Y = Cast<to=7>(grid) }",
             {"grid": np.arange(6).reshape(2, 3)},
         ),
         Affine(0, {-2: 3, -1: 1}),
@@ -121,7 +105,7 @@ UNKNOWN = {
     "product": integers("Y = Mul(row, column)"),
     "some are equal": integers("E = Equal(row, column)  Y = Cast<to=7>(E)", "bool[l, l] E"),
     "squares": Graph(
-        "g (float[l] X) => (int64[4] Y) { Y = Identity(grid) }", {"grid": np.arange(4) ** 2}
+        "g (float[l] X) => (int64[4] Y) { Y = Cast<to=7>(grid) }", {"grid": np.arange(4) ** 2}
     ),
     "numbers that overflow": integers(
         "Z = Cast<to=3>(row)  Y = Cast<to=7>(Z)", "int8[1, l] Z", shape="1, l"

@@ -152,10 +152,6 @@ NEAR_MISSES = [
     near(
         "linear", "no transposition", {"perm=[1,0]": "perm=[0,1]", "real[6, 8] W": "real[8, 6] W"}
     ),
-    near("silu", "another argument", {" X) =>": " X, real[2, 4] Z) =>", "Mul(S, X)": "Mul(S, Z)"}),
-    near("scaled silu", "a factor for each column", factor=np.arange(4.0)),
-    near("scaled silu", "one more axis", {"[2, 4] Y": "[1, 2, 4] Y"}, factor=np.ones((1, 1, 1))),
-    near("scaled silu", "a factor that is fed", {" X) =>": " X, real factor) =>"}),
     near("bias gelu", "an approximation", {"= Gelu(": '= Gelu<approximate="tanh">('}),
     near("bias gelu", "one bias", {"real[8] B": "real[1] B"}),
     near("bias gelu", "a bias of each row", {"real[8] B": "real[4, 1] B"}),
@@ -350,7 +346,6 @@ REASONS = {
     "skip layer: two axes": "SkipLayerNorm at Y: more than the last axis is normalized",
     "bias gelu: one bias": "BiasGelu at Y: the bias is no vector over the last axis",
     "bias tanh gelu: one bias": "BiasFastGelu at Y: the bias is no vector over the last axis",
-    "scaled silu: one more axis": "Silu at Y: the factor brings an axis",
     "linear: a vector": "TransposedWeight at Y: a vector is multiplied: the kernel takes matrices",
     "group query: heads of eight": "GroupQuery at Y: the size of a head is no multiple of 16",
     "capped group query: a wide window": "CappedGroupQuery at Y: a window of 65 keys for 512",

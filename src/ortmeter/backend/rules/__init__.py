@@ -19,7 +19,6 @@ from ortmeter.backend.rules.layout import FlatProduct, SameShape, SlicesToSplit
 from ortmeter.backend.rules.normalization import (
     BiasGelu,
     RootMeanSquare,
-    Silu,
     SkipNormalization,
     TanhGelu,
 )
@@ -92,7 +91,6 @@ ONNXRUNTIME = (
     ),
     _cuda("BiasGelu", BiasGelu("none"), kernel=f"{MICROSOFT}.BiasGelu"),
     _cuda("BiasFastGelu", BiasGelu("tanh"), kernel=f"{MICROSOFT}.FastGelu"),
-    _cuda("Silu", Silu(scaled=True), Silu(scaled=False), kernel=f"{MICROSOFT}.QuickGelu"),
     _everywhere("TransposedWeight", TransposedWeight(), kernel=f"{MICROSOFT}.FusedMatMul"),
     _cuda("MergedProducts", MergedProducts(), kernel=f"{MICROSOFT}.FusedMatMul"),
     Rule(

@@ -139,29 +139,16 @@ def _rank(value: ir.Value | None) -> int | None:
 
 
 def _unsqueeze(node: ir.Node) -> Affine | None:
-    return _with_axes(node, new=node.outputs[0], kept_in=node.inputs[0])
-
-
-def _squeeze(node: ir.Node) -> Affine | None:
-    return _with_axes(node, new=node.inputs[0], kept_in=node.outputs[0])
-
-
-def _with_axes(node: ir.Node, *, new: ir.Value | None, kept_in: ir.Value | None) -> Affine | None:
-    """Renumber axes when some of size one are added or removed, which the longer value has."""
-    found, axes = _input(node), integers(node.inputs[1]) if len(node.inputs) > 1 else None
-    long, short = _rank(new), _rank(kept_in)
-    if found is None or axes is None or long is None or short is None:
+    """Renumber the axes: some of size one are added."""
+    found, axes = _input(node), integers(node.inputs[1])
+    before, after = _rank(node.inputs[0]), _rank(node.outputs[0])
+    if found is None or axes is None or before is None or after is None:
         return None
-    ones = {axis % long for axis in axes}
-    kept = [axis - long for axis in range(long) if axis not in ones]
-    if len(kept) != short:
+    ones = {axis % after for axis in axes}
+    kept = [axis - after for axis in range(after) if axis not in ones]
+    if len(kept) != before:
         return None
-    pairs = dict(zip(range(-short, 0), kept, strict=True))
-    if new is node.inputs[0]:
-        pairs = {after: before for before, after in pairs.items()}
-        for axis in ones:  # its only index is 0
-            found = found.at(axis - long, 0)
-    return found.moved(pairs)
+    return found.moved(dict(zip(range(-before, 0), kept, strict=True)))
 
 
 def _slice(node: ir.Node) -> Affine | None:
@@ -245,11 +232,9 @@ _OPERATORS: Mapping[str, Callable[[ir.Node], Affine | None]] = {
     "Equal": _equal,
     "Expand": _expand,
     "GatherND": _gather_nd,
-    "Identity": _input,
     "Not": _not,
     "Range": _range,
     "Slice": _slice,
-    "Squeeze": _squeeze,
     "Sub": difference,
     "Unsqueeze": _unsqueeze,
 }

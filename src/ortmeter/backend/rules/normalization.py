@@ -96,25 +96,6 @@ class SkipNormalization:
         return self.operator == "RMSNormalization"
 
 
-class Silu:
-    """``x * sigmoid([factor *] x)`` -> QuickGelu, which is ``x * sigmoid(alpha * x)``."""
-
-    def __init__(self, *, scaled: bool) -> None:
-        self.scaled = scaled
-
-    def pattern(self, op: Any, x: Any, factor: Any) -> Any:
-        return op.Mul(x, op.Sigmoid(op.Mul(x, factor) if self.scaled else x))
-
-    def rewrite(self, op: Any, *, x: ir.Value, factor: ir.Value | None) -> Any:
-        if factor is None:
-            return op.QuickGelu(x, alpha=1.0, _domain=MICROSOFT)
-        shape, axes = dimensions(x), dimensions(factor)
-        alpha = known(scalar(factor), "the factor is not one constant number")
-        require(shape is not None and axes is not None, "the shape is not known")
-        require(len(axes or ()) <= len(shape or ()), "the factor brings an axis")
-        return op.QuickGelu(x, alpha=alpha, _domain=MICROSOFT)
-
-
 class BiasGelu:
     """``gelu(x + bias)``, the exact one or its approximation by tanh -> one kernel."""
 

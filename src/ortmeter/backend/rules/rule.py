@@ -10,7 +10,7 @@ from onnx_ir.passes import common
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteRuleSet
 from onnxscript.rewriter.pattern import Var
 
-from ortmeter.runtime.cuda_kernels import KERNELS_OF, cuda_kernel, cuda_opsets
+from ortmeter.runtime.cuda_kernels import cuda_kernel
 
 T = TypeVar("T")
 Types = frozenset[ir.DataType]
@@ -191,12 +191,9 @@ def why_no_kernel(operator: str, provider: str, opset: int, element: ir.DataType
     if accepted:
         names = ", ".join(sorted(each.name.lower() for each in accepted))
         return f"no kernel for {element.name.lower()} on {provider}: {names}"
-    newer = range(opset, onnx.defs.onnx_opset_version() + 1)
-    first = next(each for each in newer if onnx.defs.has(operator, max_inclusive_version=each))
-    if first > opset:
-        return f"{operator} is in the standard from opset {first}, the model has {opset}"
-    opsets = ", ".join(f"{each[0]} to {each[-1]}" for each in cuda_opsets(operator))
+    known = range(onnx.defs.onnx_opset_version() + 1)
+    opsets = [each for each in known if kernel_types(operator, provider, each)]
     return (
-        f"no kernel of {operator} on {provider} at opset {opset}: onnxruntime {KERNELS_OF} has "
-        f"one at opsets {opsets}"
+        f"no kernel of {operator} on {provider} at opset {opset}: "
+        f"there is one from {opsets[0]} to {opsets[-1]}"
     )
