@@ -7,7 +7,7 @@ in any order.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -145,11 +145,8 @@ class _Comparer:
             return start + (rank if index is None else int(index[rank]))
 
         figures.worst = (int if self._exact else float)(error[worst]), -position(worst)
-        found = self._add_errors(figures, error, e, _magnitude(g))
-        if found is not None:
-            count, share, rank = found
-            figures.counts["n_over"] += count
-            figures.over = max(figures.over, (share, -position(rank)))
+        figures.sum = _exact_sum(error) if self._exact else float(np.add.reduce(error))
+        self._add_errors(figures, error.astype(np.float64, copy=False), e, _magnitude(g), position)
         return figures
 
     def _widen(
@@ -163,20 +160,29 @@ class _Comparer:
         return wide_e, wide_g, out
 
     def _add_errors(
-        self, figures: Figures, exact: np.ndarray, e: np.ndarray, g: np.ndarray
-    ) -> tuple[int, float, int] | None:
-        """Read errors that are not all zero, writing over the magnitudes; find those beyond."""
-        error = exact.astype(np.float64, copy=False)
+        self,
+        figures: Figures,
+        error: np.ndarray,
+        e: np.ndarray,
+        g: np.ndarray,
+        position: Callable[[int], int],
+    ) -> None:
+        """Read errors that are not all zero, writing over the magnitudes."""
         for threshold in self._options.thresholds:  # from the smallest
             figures.counts[threshold] = int(np.count_nonzero(error > threshold))
             if figures.counts[threshold] == 0:
                 break
-        figures.sum = _exact_sum(exact) if self._exact else float(np.add.reduce(error))
         in_ulp, unit = self._add_ulp(figures, error, np.maximum(e, g, out=g))
-        over = self._find_over(error, e, in_ulp, unit)
+        if (tolerance := self._options.tolerance) is not None:
+            limits = []
+            if (terms := tolerance.absolute_and_relative) is not None:
+                limit = np.multiply(e, terms[1], out=self._bits[: error.size].view(np.float64))
+                limits.append((error, np.add(limit, terms[0], out=limit)))
+            if tolerance.ulp is not None:
+                limits.append((in_ulp, np.broadcast_to(tolerance.ulp / unit, error.size)))
+            _add_over(figures, limits, position)
         np.divide(error, e, out=e)
         figures.rel = _or_infinity(np.fmax.reduce(e))  # without 0/0
-        return over
 
     def _add_ulp(
         self, figures: Figures, error: np.ndarray, larger: np.ndarray
@@ -201,28 +207,21 @@ class _Comparer:
         figures.sum_ulp = _or_infinity(np.add.reduce(halves)) * unit
         return halves, unit
 
-    def _find_over(
-        self, error: np.ndarray, expected: np.ndarray, in_ulp: np.ndarray, unit: float
-    ) -> tuple[int, float, int] | None:
-        """Find the errors beyond the limits: their number, the largest share of a limit, where."""
-        tolerance = self._options.tolerance
-        if tolerance is None:
-            return None
-        over, shares = np.zeros(error.size, np.bool_), []
-        if (terms := tolerance.absolute_and_relative) is not None:
-            atol, rtol = terms
-            limit = np.multiply(expected, rtol, out=self._bits[: error.size].view(np.float64))
-            np.greater(error, np.add(limit, atol, out=limit), out=over)
-            shares.append((error, limit))
-        if tolerance.ulp is not None:
-            over |= in_ulp > tolerance.ulp / unit
-            shares.append((in_ulp, np.broadcast_to(tolerance.ulp / unit, error.size)))
-        index = np.flatnonzero(over)
-        if index.size == 0:
-            return None
-        share = np.fmax.reduce([found[index] / limit[index] for found, limit in shares])
+
+def _add_over(
+    figures: Figures,
+    limits: Sequence[tuple[np.ndarray, np.ndarray]],
+    position: Callable[[int], int],
+) -> None:
+    """Count the errors beyond one of their limits; find the largest share of a limit."""
+    if not limits:
+        return
+    index = np.flatnonzero(np.any([error > limit for error, limit in limits], axis=0))
+    if index.size:
+        share = np.fmax.reduce([error[index] / limit[index] for error, limit in limits])
         worst = int(share.argmax())
-        return index.size, float(share[worst]), int(index[worst])
+        figures.counts["n_over"] += index.size
+        figures.over = max(figures.over, (float(share[worst]), -position(int(index[worst]))))
 
 
 def _magnitude(values: np.ndarray) -> np.ndarray:
