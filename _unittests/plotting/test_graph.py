@@ -14,7 +14,7 @@ import onnx.shape_inference
 import pytest
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError, ModelError
-from ortmeter.plotting import Drawing, NodeNote, draw_model
+from ortmeter.plotting import Drawing, NodeNote, draw_model, graph
 
 pytest.importorskip("pygraphviz")
 
@@ -277,10 +277,12 @@ def test_deterministic():
     assert drawing != draw_model(IF.replace("Abs", "Sin"))
 
 
-def test_too_many_nodes():
-    with pytest.raises(InvalidArgumentError, match="5 nodes, more than max_nodes=4"):
-        draw_model(MLP, max_nodes=4)
-    assert isinstance(draw_model(MLP, max_nodes=5), Drawing)
+def test_too_many_nodes(monkeypatch):
+    monkeypatch.setattr(graph, "MAX_NODES", 5)
+    assert isinstance(draw_model(MLP), Drawing)
+    monkeypatch.setattr(graph, "MAX_NODES", 4)
+    with pytest.raises(InvalidArgumentError, match="of 5 nodes is not drawn. Accepted: up to 4"):
+        draw_model(MLP)
 
 
 def test_not_a_model():

@@ -8,7 +8,8 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting import candidates_figure, latency_plot, speedup_plot
+from ortmeter.plotting import candidates_figure
+from ortmeter.plotting.latency import latency_plot, speedup_plot
 from ortmeter.timing.claims import compare_ratio
 
 SIZES = [256, 512, 1024]

@@ -26,8 +26,6 @@ from .evaluator import (
 )
 from .plotting import (
     draw_model,
-    latency_plot,
-    speedup_plot,
     spread_plot,
 )
 from .profiling import (
@@ -110,7 +108,6 @@ __all__ = [
     "freeze_inputs",
     "function_candidate",
     "get_parsed_args",
-    "latency_plot",
     "load_model",
     "load_sweep",
     "make_session",
@@ -132,7 +129,6 @@ __all__ = [
     "sample_cnn",
     "session_candidate",
     "speedup",
-    "speedup_plot",
     "spread_plot",
     "string_type",
     "to_float64",

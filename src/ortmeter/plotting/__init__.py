@@ -4,7 +4,7 @@ from ortmeter.plotting.drawing import Drawing
 from ortmeter.plotting.errors import error_plot, spread_plot
 from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.interactive import InteractiveFigure
-from ortmeter.plotting.latency import candidates_figure, latency_plot, speedup_plot
+from ortmeter.plotting.latency import candidates_figure
 from ortmeter.plotting.profile import comparison_plot, node_plot, operator_plot, profile_notes
 from ortmeter.plotting.timeline import timeline_figure
 
@@ -16,11 +16,9 @@ __all__ = [
     "comparison_plot",
     "draw_model",
     "error_plot",
-    "latency_plot",
     "node_plot",
     "operator_plot",
     "profile_notes",
-    "speedup_plot",
     "spread_plot",
     "timeline_figure",
 ]

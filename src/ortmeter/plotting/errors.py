@@ -107,13 +107,7 @@ def _scale(ax: "Axes", values: np.ndarray) -> None:
     ax.set_xlim(-0.1 * smallest, 2 * max(positive.max(initial=0), smallest))
 
 
-def spread_plot(
-    frame: "pd.DataFrame",
-    *,
-    x: str,
-    title: str,
-    caption: str = "",
-) -> "Axes":
+def spread_plot(frame: "pd.DataFrame", *, x: str, title: str, caption: str = "") -> "Axes":
     """Plot the spread of the results of candidates, and its bound as a dashed line.
 
     Both axes are logarithmic, but for the part of the spreads from 0 to 1 ulp, which is linear: a

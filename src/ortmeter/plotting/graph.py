@@ -30,6 +30,8 @@ _FILLS = {
 }
 _HOT = "#e4572e"
 _STANDARD_DOMAINS = {"", "ai.onnx"}
+# The layout of a graph takes more than a proportional time.
+MAX_NODES = 1000
 MAX_LINES = 5
 MAX_VALUES = 6
 MAX_LINE = 30
@@ -76,7 +78,6 @@ def draw_model(
     *,
     title: str | None = None,
     notes: Mapping[str | int, NodeNote] | None = None,
-    max_nodes: int = 1000,
 ) -> Drawing:
     """Draw a model.
 
@@ -93,9 +94,6 @@ def draw_model(
     notes : dict of NodeNote, optional
         What to add to the nodes, by name of node, or by index in the main graph. The name comes
         first; a name that several nodes share adds the note to each of them.
-    max_nodes : int
-        The layout of a graph takes more than a proportional time: a model with more nodes is an
-        error.
 
     Returns
     -------
@@ -105,7 +103,7 @@ def draw_model(
     Raises
     ------
     InvalidArgumentError
-        A note has a key that is not a node, or the model has more than *max_nodes* nodes.
+        A note has a key that is not a node, or the model has more than 1000 nodes.
     MissingDependencyError
         pygraphviz is not installed.
     ModelError
@@ -120,9 +118,9 @@ def draw_model(
     """
     graph = _infer_shapes(load_model(model)).graph
     operators = Counter(clean(node.op_type) for node in walk_nodes(graph.node))
-    if operators.total() > max_nodes:
+    if operators.total() > MAX_NODES:
         raise InvalidArgumentError(
-            f"The model has {operators.total()} nodes, more than max_nodes={max_nodes}"
+            f"A model of {operators.total()} nodes is not drawn. Accepted: up to {MAX_NODES} nodes"
         )
     dot, elements = _write_dot(graph, notes or {})
     title = clean(title or graph.name or "model")

@@ -33,46 +33,9 @@ _SPREAD = 0.6  # share of the place of an x value that its candidates occupy
 
 
 def latency_plot(frame: "pd.DataFrame", *, x: str = "", title: str, caption: str = "") -> "Axes":
-    """Plot the median latency of candidates, with whiskers at the quartiles.
+    """Plot medians and quartiles (s) against the sizes *x*, or one row per candidate.
 
-    One line per candidate and logarithmic axes, with the sizes themselves as ticks; when *x* has a
-    single value, one row per candidate and a linear axis that starts at zero. The unit is the
-    largest one in which half of the medians are at least 1.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row per candidate and size: columns *candidate*, *x*, *median*, *q1* and *q3*
-        (quartiles), the last three in seconds. Other columns are ignored.
-    x : str
-        Column of the sizes, positive numbers; without it there is one row per candidate.
-    title, caption : str
-        Title of the plot, and the line below it: the machine, the provider, the number of threads.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes. The background is transparent and the texts are grey: an image is readable on a
-        light and on a dark page.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A column is missing, the frame is empty, a candidate has the same size twice, a size or a
-        latency is not a positive number, or the quartiles are not on both sides of the median.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from matplotlib import pyplot as plt
-    >>> frame = pd.DataFrame(
-    ...     {"candidate": ["one Gemm", "two Gemms"] * 2, "size": [64, 64, 256, 256],
-    ...      "median": [0.001, 0.002, 0.04, 0.05], "q1": [0.001, 0.002, 0.03, 0.05],
-    ...      "q3": [0.002, 0.003, 0.05, 0.06]})
-    >>> ax = latency_plot(frame, x="size", title="One big Gemm or two smaller?")
-    >>> ax.get_ylabel()
-    'median latency (ms), lower is better'
-    >>> plt.close(ax.figure)
+    The unit is the largest one in which half of the medians are at least 1.
     """
     frame = _checked(frame, x)
     typical = frame["median"].median()
@@ -167,19 +130,19 @@ def candidates_figure(
         One row per candidate: *candidate*, *median*, *q1* and *q3* (seconds).
     details : sequence of str
         Other columns, told when a row is pointed at.
-    title, caption
-        As in :func:`latency_plot`.
+    title, caption : str
+        Title of the plot, and the line below it: the machine, the provider, the number of threads.
 
     Returns
     -------
     InteractiveFigure
-        Bars at the medians, fastest first, with whiskers at the quartiles. Its picture is that of
-        :func:`latency_plot`.
+        Bars at the medians, fastest first, with whiskers at the quartiles.
 
     Raises
     ------
     InvalidArgumentError
-        A column is missing, or there is no row.
+        A column is missing, there is no row, a candidate has two, or a latency is not a positive
+        number.
 
     Examples
     --------
@@ -222,38 +185,7 @@ def _hint(row: dict[Any, Any], details: Sequence[str]) -> str:
 
 
 def speedup_plot(claims: Sequence[Claim], *, title: str, caption: str = "") -> "Axes":
-    """Plot how many times faster candidates are than one baseline, with the intervals.
-
-    The band around 1 is the minimum effect: a difference that lies in it is not worth a claim. A
-    point without whiskers has too few samples for an interval.
-
-    Parameters
-    ----------
-    claims : sequence of Claim
-        Speedups over one baseline; those of one place (a size, a type) are drawn side by side.
-    title, caption
-        As in :func:`latency_plot`.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes, readable on a light and on a dark page.
-
-    Raises
-    ------
-    InvalidArgumentError
-        There is no speedup, or they have different baselines or axes.
-
-    Examples
-    --------
-    >>> from matplotlib import pyplot as plt
-    >>> from ortmeter.timing.claims import compare_ratio
-    >>> one = compare_ratio("one Gemm", "two Gemms", 1.2, (1.1, 1.3), where={"size": 256})
-    >>> ax = speedup_plot([one], title="One big Gemm or two smaller?")
-    >>> ax.get_ylabel(), ax.get_xlabel()
-    ('speedup over two Gemms, higher is better', 'size')
-    >>> plt.close(ax.figure)
-    """
+    """Plot speedups over one baseline; those of one place are side by side."""
     baseline = _only({claim.baseline for claim in claims}, "baselines")
     axes = _only({", ".join(claim.where) for claim in claims}, "axes")
     places = list(dict.fromkeys(_place(claim) for claim in claims))

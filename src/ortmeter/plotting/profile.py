@@ -66,12 +66,7 @@ def profile_notes(profile: Profile) -> dict[str | int, NodeNote]:
     return {name: _note(row) for name, row in ran.items() if name in known}
 
 
-def operator_plot(
-    profile: Profile,
-    *,
-    title: str,
-    caption: str = "",
-) -> "Axes":
+def operator_plot(profile: Profile, *, title: str, caption: str = "") -> "Axes":
     """Plot the time of each operator, with whiskers at the quartiles.
 
     Parameters
@@ -99,13 +94,7 @@ def operator_plot(
     return finish_rows(ax, rows, title, caption)
 
 
-def node_plot(
-    profile: Profile,
-    *,
-    title: str,
-    op: str | None = None,
-    caption: str = "",
-) -> "Axes":
+def node_plot(profile: Profile, *, title: str, op: str | None = None, caption: str = "") -> "Axes":
     """Plot the time of each node, with whiskers at the quartiles.
 
     Parameters

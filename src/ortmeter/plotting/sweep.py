@@ -52,47 +52,10 @@ def sweep_plot(
     title: str,
     caption: str = "",
 ) -> "Figure":
-    """Plot speedups against a size, with their intervals.
+    """Plot speedups over one baseline, with a panel per candidate, against the sizes *x*.
 
-    The line at 1 is the baseline, the band around it the minimum effect. A point without whiskers
-    has too few samples for an interval. Small dots are the runs that an interval was computed from.
-
-    Parameters
-    ----------
-    claims : sequence of Claim
-        Speedups over one baseline. There is a panel for each candidate, and a line for each
-        combination of what varies in their places, but for *x*.
-    x : str, optional
-        Name of the sizes in the places, evenly spaced in the plot. None draws one row per line
-        instead.
-    runs : sequence of sequences of float
-        For each claim, the ratios of the runs.
-    title : str
-        Title of the plot.
-    caption : str
-        Line below the title.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure, readable on a light and on a dark page. Candidates beyond the fourth and lines
-        beyond the seventh are left out, and the caption says so.
-
-    Raises
-    ------
-    InvalidArgumentError
-        There is no claim, they have several baselines, or a size is not a number.
-
-    Examples
-    --------
-    >>> from matplotlib import pyplot as plt
-    >>> from ortmeter.timing.claims import compare_ratio
-    >>> won = compare_ratio("one Gemm", "two Gemms", 1.2, (1.1, 1.3))
-    >>> claims = [won.at(size=size) for size in (256, 512)]
-    >>> figure = sweep_plot(claims, x="size", title="One Gemm or two?")
-    >>> [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
-    ['256', '512']
-    >>> plt.close(figure)
+    There is a line for each combination of what else varies in their places; without *x* there is a
+    row. Small dots are the runs that an interval was computed from, *runs* has those of each claim.
     """
     baselines = {claim.baseline for claim in claims}
     if len(baselines) != 1:
@@ -112,10 +75,7 @@ def sweep_plot(
     for ax, name in zip(panels, names, strict=True):
         own = [point for point in shown if point.panel == name]
         mark_one(ax, claims[0].min_effect, vertical=x is None)
-        if x:
-            _draw_lines(ax, own, lines, sorted({point.x for point in shown}))
-        else:
-            _draw_rows(ax, own, lines)
+        _draw(ax, own, lines, sorted({point.x for point in shown}) if x else [])
         paint(ax)
         ax.set_ylabel(wrap(name, 26), color=GREY)
     if x:
@@ -169,32 +129,31 @@ def _new_figure(height: float) -> "Figure":
     return figure
 
 
-def _draw_lines(ax: "Axes", points: list[_Point], lines: list[str], sizes: list[float]) -> None:
-    for rank, line in enumerate(lines):
-        own = sorted((point for point in points if point.line == line), key=lambda p: p.x)
-        offset = _SPREAD * ((rank + 0.5) / len(lines) - 0.5)
-        places = [sizes.index(point.x) + offset for point in own]
-        style = series_style(rank)
-        ratios = [point.ratio for point in own]
-        ax.errorbar(places, ratios, yerr=_whiskers(own), capsize=3, **style)
-        for place, point in zip(places, own, strict=True):
-            dots = [place] * len(point.runs)
-            ax.plot(dots, point.runs, ".", color=style["color"], alpha=0.5)
-    ax.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
-    ax.set_xlim(-0.5, len(sizes) - 0.5)
-
-
-def _draw_rows(ax: "Axes", points: list[_Point], lines: list[str]) -> None:
+def _draw(ax: "Axes", points: list[_Point], lines: list[str], sizes: list[float]) -> None:
+    """Draw lines against sizes, or rows without any."""
     for rank, line in enumerate(lines):
         own = [point for point in points if point.line == line]
-        style = {**series_style(rank), "linestyle": "none"}
+        style = series_style(rank)
+        if sizes:
+            own.sort(key=lambda point: point.x)
+            offset = _SPREAD * ((rank + 0.5) / len(lines) - 0.5)
+            places = [sizes.index(point.x) + offset for point in own]
+        else:
+            places = [float(rank)] * len(own)
+            style["linestyle"] = "none"
         ratios = [point.ratio for point in own]
-        ax.errorbar(ratios, [rank] * len(own), xerr=_whiskers(own), capsize=3, **style)
-        for point in own:
-            ax.plot(point.runs, [rank] * len(point.runs), ".", color=style["color"], alpha=0.5)
-    ax.set_yticks(range(len(lines)), [wrap(line, 24) for line in lines])
-    ax.set_ylim(len(lines) - 0.5, -0.5)
-
-
-def _whiskers(points: list[_Point]) -> list[list[float]]:
-    return [[point.whisker[side] for point in points] for side in (0, 1)]
+        ends = [[point.whisker[side] for point in own] for side in (0, 1)]
+        if sizes:
+            ax.errorbar(places, ratios, yerr=ends, capsize=3, **style)
+        else:
+            ax.errorbar(ratios, places, xerr=ends, capsize=3, **style)
+        for place, point in zip(places, own, strict=True):
+            dots = [place] * len(point.runs)
+            across, up = (dots, point.runs) if sizes else (point.runs, dots)
+            ax.plot(across, up, ".", color=style["color"], alpha=0.5)
+    if sizes:
+        ax.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
+        ax.set_xlim(-0.5, len(sizes) - 0.5)
+    else:
+        ax.set_yticks(range(len(lines)), [wrap(line, 24) for line in lines])
+        ax.set_ylim(len(lines) - 0.5, -0.5)

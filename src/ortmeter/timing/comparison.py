@@ -184,18 +184,7 @@ class _Measured:
         return f"{several} {_range(rounds)} {unit}{why}"
 
     def plot(self, *, title: str, caption: str = "") -> "Axes":
-        """Plot the latencies, see :func:`~ortmeter.plotting.latency_plot`.
-
-        Parameters
-        ----------
-        title, caption : str
-            Title, and line below it.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            The axes.
-        """
+        """Plot medians and quartiles, with a line per candidate along an axis of sizes."""
         import pandas as pd
 
         rows = [
@@ -206,26 +195,10 @@ class _Measured:
         frame = pd.DataFrame(rows, columns=[self.axis, "candidate", "median", "q1", "q3"])
         return _draw("latency_plot", frame, x=self.axis, title=title, caption=caption)
 
-    def speedup_plot(
-        self,
-        baseline: str | None = None,
-        *,
-        title: str,
-        caption: str = "",
-    ) -> "Axes":
-        """Plot the speedups over a candidate, see :func:`~ortmeter.plotting.speedup_plot`.
+    def speedup_plot(self, baseline: str | None = None, *, title: str, caption: str = "") -> "Axes":
+        """Plot the speedups over a candidate, the first one unless another is named.
 
-        Parameters
-        ----------
-        baseline : str, optional
-            The first candidate by default.
-        title, caption
-            As in :meth:`plot`.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            The axes.
+        The band around 1 is the minimum effect; a point without whiskers has too few samples.
         """
         claims = self.speedups(baseline)
         return _draw("speedup_plot", claims, title=title, caption=caption)
@@ -303,18 +276,9 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         return Ranking(fastest, tuple(self.speedup(fastest, n, confidence=each) for n in others))
 
     def half_width(self, confidence: float = 0.99) -> float | None:
-        """Widest half-width of the intervals between two candidates, relative.
+        """Return the widest half-width of the intervals between two candidates: 0.02 for 2 %.
 
-        Parameters
-        ----------
-        confidence : float
-            Level of the intervals.
-
-        Returns
-        -------
-        float or None
-            0.02 for 2 %; None when there are too few samples for an interval. A candidate alone is
-            compared with itself: 0 when an interval could be given.
+        None when there are too few samples for one. A candidate alone is compared with itself.
         """
         pairs = (
             itertools.combinations(self.values(), 2) if len(self) > 1 else [[*self.values()] * 2]
@@ -436,5 +400,6 @@ def _row(measured: Measurement, unit: str) -> dict[str, Any]:
 
 def _draw(function: str, what: Any, **options: Any) -> "Axes":
     """Call the module that draws; it stands above this one and is loaded for a plot only."""
-    axes: Axes = getattr(importlib.import_module("ortmeter.plotting"), function)(what, **options)
+    latency = importlib.import_module("ortmeter.plotting.latency")
+    axes: Axes = getattr(latency, function)(what, **options)
     return axes
