@@ -98,20 +98,24 @@ def measure(
     >>> results["sum"].repeat, results.stopped
     (3, 'repeat')
     """
-    options: dict[str, Any] = {"repeat": repeat, "warmup": warmup, "precision": precision}
-    _check({"": candidates}, processes=processes, budget_s=budget_s, **options)
-    prepared, options = as_candidates(candidates), {**options, "budget_s": budget_s, "seed": seed}
-    if processes > 1:
-        return _measure_in_processes({"": prepared}, processes, **options)[""]
-    return measure_here(prepared, sync=sync, timer=timer, **options)
+    (found,) = _measure_groups(
+        {"": candidates},
+        repeat=repeat,
+        warmup=warmup,
+        precision=precision,
+        budget_s=budget_s,
+        processes=processes,
+        sync=sync,
+        seed=seed,
+        timer=timer,
+    ).values()
+    return found
 
 
 def measure_each(
     groups: Mapping[Any, Mapping[str, Candidate | _Function]],
     *,
     axis: str,
-    budget_s: float = 10.0,
-    processes: int = 1,
     **options: Any,
 ) -> Comparisons:
     """Time groups of candidates, one group after the other: a group per size, per type.
@@ -122,12 +126,9 @@ def measure_each(
         For each value of the axis, candidates as in :func:`measure`.
     axis : str
         Name of the axis: ``size``.
-    budget_s : float
-        Seconds for everything, shared by the groups.
-    processes : int
-        Fresh processes; each one measures all the groups, so that it starts once.
     **options
-        Other options of :func:`measure`.
+        As in :func:`measure`. The groups share the budget; a fresh process measures all of them,
+        so that it starts once.
 
     Returns
     -------
@@ -146,19 +147,34 @@ def measure_each(
     >>> found[100]["sum"].repeat
     3
     """
-    numbers = {name: options.get(name) for name in ("repeat", "warmup", "precision")}
-    _check(groups, processes=processes, budget_s=budget_s, **numbers)
+    return Comparisons(_measure_groups(groups, **options), axis)
+
+
+def _measure_groups(
+    groups: Mapping[_Key, Mapping[str, Candidate | _Function]],
+    *,
+    repeat: int | None = None,
+    warmup: int | None = None,
+    precision: float | None = 0.02,
+    budget_s: float = 10.0,
+    processes: int = 1,
+    sync: _Function | str | None = None,
+    seed: int = 0,
+    timer: _Timer = time.perf_counter,
+) -> dict[_Key, Comparison]:
+    options: dict[str, Any] = {"repeat": repeat, "warmup": warmup, "precision": precision}
+    _check(groups, processes=processes, budget_s=budget_s, **options)
+    prepared = {key: as_candidates(group) for key, group in groups.items()}
     if processes > 1:
-        prepared = {key: as_candidates(group) for key, group in groups.items()}
-        found = _measure_in_processes(prepared, processes, budget_s=budget_s, **options)
-        return Comparisons(found, axis)
-    timer = options.get("timer", time.perf_counter)
+        return _measure_in_processes(prepared, processes, budget_s=budget_s, seed=seed, **options)
     deadline = timer() + budget_s
-    results: dict[Any, Comparison] = {}
-    for key, group in groups.items():
+    results: dict[_Key, Comparison] = {}
+    for key, group in prepared.items():
         share = max(deadline - timer(), 0.0) / (len(groups) - len(results))
-        results[key] = measure(group, budget_s=share, **options)
-    return Comparisons(results, axis)
+        results[key] = measure_here(
+            group, budget_s=share, sync=sync, seed=seed, timer=timer, **options
+        )
+    return results
 
 
 def _check(groups: Mapping[Any, Mapping[str, object]], **numbers: Any) -> None:
@@ -188,11 +204,11 @@ def _measure_in_processes(
     groups: Mapping[_Key, Mapping[str, Candidate]],
     processes: int,
     *,
-    repeat: int | None = None,
-    warmup: int | None = None,
-    precision: float | None = 0.02,
+    repeat: int | None,
+    warmup: int | None,
+    precision: float | None,
     budget_s: float,
-    seed: int = 0,
+    seed: int,
 ) -> dict[_Key, Comparison]:
     """Measure groups of candidates in processes that build them again from their recipes."""
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
