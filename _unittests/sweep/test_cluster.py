@@ -299,6 +299,21 @@ def test_without_certificate_nothing_runs(guarded, make_page, tmp_path, monkeypa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_worker_with_a_wrong_certificate_does_not_start(guarded, tmp_path):
+    ours, _, scheduler, _ = guarded
+    files = wrong_files("signed by another authority", ours, tmp_path)
+    options = [str(part) for pair in zip(TLS_OPTIONS, files, strict=True) for part in pair]
+    done = subprocess.run(
+        [sys.executable, "-m", "ortmeter", "worker", scheduler, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("ortmeter worker: it cannot start: ")
+
+
 def test_a_right_certificate_runs_the_page(guarded, make_page, tmp_path):
     _, files, scheduler, _ = guarded
     page, output = make_page(), tmp_path / "out"
