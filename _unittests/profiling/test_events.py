@@ -1,21 +1,22 @@
 import json
+import re
 
 import numpy as np
 import pytest
 from profile_writer import MEMORY, as_old_format, kernel_event, run_event, two_runs, write
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.profiling import events
-from ortmeter.profiling.events import ABSENT, SIZES, EventFile, collect
+from ortmeter.profiling import events, read_profile
+from ortmeter.profiling.events import ABSENT, SIZES, collect, read_blocks
 
 FIELDS = ("cat", "name", "pid", "tid", "ts", "dur")
 
 
-def parse(path, **options):
+def parse(path):
     """Fields of the events of a file, but for the arguments."""
-    file = EventFile(path, **options)
-    found = [event for block in file.blocks() for event in block]
-    return [{name: getattr(event, name) for name in FIELDS} for event in found], file
+    with path.open("rb") as stream:
+        found = [event for block in read_blocks(stream) for event in block]
+    return [{name: getattr(event, name) for name in FIELDS} for event in found]
 
 
 def fields(planted):
@@ -23,7 +24,8 @@ def fields(planted):
 
 
 def columns(folder, planted):
-    return collect(EventFile(write(folder / "p.json", planted)).blocks())
+    with write(folder / "p.json", planted).open("rb") as stream:
+        return collect(read_blocks(stream))
 
 
 MANY = [kernel_event(f"n{i}", 10 * i, 5) for i in range(50)] + [run_event(0, 600)]
@@ -44,34 +46,30 @@ def test_every_layout_gives_the_same_events(tmp_path, monkeypatch, block, text):
     monkeypatch.setattr(events, "_BLOCK", block)
     path = tmp_path / "p.json"
     path.write_text(text, encoding="utf-8", newline="")
-    found, file = parse(path)
-    assert found == fields(MANY)
-    assert not file.truncated
+    assert parse(path) == fields(MANY)
 
 
 def test_names_are_unescaped(tmp_path):
     name = 'a "quoted" \\ name, {"cat" é'
-    events, _ = parse(write(tmp_path / "p.json", [kernel_event(name, 1, 1), run_event(0, 3)]))
+    events = parse(write(tmp_path / "p.json", [kernel_event(name, 1, 1), run_event(0, 3)]))
     assert events[0]["name"] == f"{name}_kernel_time"
 
 
 @pytest.mark.parametrize("block", [64, 1 << 17])
-def test_a_truncation_is_recovered_and_located(tmp_path, monkeypatch, block):
+def test_a_truncation_is_located(tmp_path, monkeypatch, block):
     monkeypatch.setattr(events, "_BLOCK", block)
     whole = write(tmp_path / "p.json", two_runs()).read_bytes()
     starts = [i for i in range(len(whole)) if whole.startswith(b'{"cat"', i)]
     for length in range(1, len(whole) - 2, 9):
         (tmp_path / "cut.json").write_bytes(whole[:length])
-        found, file = parse(tmp_path / "cut.json", recover=True)
-        assert file.truncated
-        complete = [s for s in starts if whole.find(b"\n", s) - 1 <= length - 1]
-        assert len(found) in {len(complete), len(complete) + 1}, length
-        assert found == fields(two_runs()[: len(found)])
-        with pytest.raises(InvalidArgumentError, match=f"in event {len(found)}") as caught:
+        with pytest.raises(InvalidArgumentError, match="events before it are complete") as caught:
             parse(tmp_path / "cut.json")
-        byte = int(str(caught.value).split("at byte ")[1].split(",")[0])
+        byte, event = map(int, re.findall(r"at byte (\d+), in event (\d+)", str(caught.value))[0])
         assert byte <= length
-        assert whole[:byte].count(b'{"cat"') == len(found)
+        assert whole[:byte].count(b'{"cat"') == event
+        # The last one may be complete, but for what follows it.
+        complete = sum(whole.find(b"\n", start) - 1 <= length - 1 for start in starts)
+        assert event in {complete, complete + 1}, length
 
 
 @pytest.mark.parametrize(
@@ -101,7 +99,7 @@ def test_what_is_not_an_array_is_refused(tmp_path, content, message):
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="cannot be read: No such file"):
-        parse(tmp_path / "none.json")
+        read_profile(tmp_path / "none.json")
 
 
 def test_kernels_and_other_events_are_separated(tmp_path):

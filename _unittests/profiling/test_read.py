@@ -97,20 +97,6 @@ def test_the_order_of_the_file_does_not_matter(tmp_path):
     assert read_profile(write(tmp_path / "b.json", swapped)).events.equals(straight.events)
 
 
-@pytest.mark.parametrize("dropped", [1, 30, 300])
-def test_a_truncated_file_is_recovered_on_request(tmp_path, dropped):
-    third_run = [kernel_event("first", 90, 2), kernel_event("second", 95, 2)]
-    path = write(tmp_path / "p.json", [*two_runs(), *third_run])
-    path.write_bytes(path.read_bytes()[: -dropped - 3])
-    with pytest.raises(InvalidArgumentError, match="breaks at byte .* recover=True"):
-        read_profile(path)
-    profile = read_profile(path, recover=True)
-    assert profile.truncated
-    assert profile.iterations == 2
-    assert profile.by_iteration()["kernels"].tolist() == [2, 2]
-    assert any("truncated" in str(caveat) for caveat in profile.caveats)
-
-
 def _without(key):
     return [{k: v for k, v in event.items() if k != key} for event in two_runs()]
 
@@ -174,7 +160,7 @@ FIELDS = [*two_runs()[2], *(("args", key) for key in two_runs()[2]["args"])]
 def try_to_use(path):
     """Read a file that may be anything: the only error is ours."""
     try:
-        profile = read_profile(path, recover=True)
+        profile = read_profile(path)
         merge_profiles(profile, profile)
         return str(profile)
     except InvalidArgumentError as error:

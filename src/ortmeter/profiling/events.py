@@ -14,7 +14,7 @@ import os
 import re
 import string
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
@@ -108,84 +108,55 @@ _EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 _integers = attrgetter("tid", "ts", "dur", *(f"args.{name}" for name in SIZES))
 
 
-class EventFile:
-    """A file written by ONNX Runtime, which may be truncated.
-
-    With *recover*, it stops at the first incomplete event; ``truncated`` is then True.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, recover: bool = False) -> None:
-        self.path = Path(path)
-        self.recover = recover
-        self.truncated = False
-
-    def blocks(self) -> Generator[list[Event]]:
-        """Iterate over the events, many at a time."""
+def read_blocks(stream: BinaryIO) -> Iterator[list[Event]]:
+    """Iterate over the events of a file, many at a time."""
+    count = 0
+    for offset, array in _split(stream):
         try:
-            with self.path.open("rb") as stream:
-                yield from self._parse(stream)
-        except OSError as cause:
-            raise InvalidArgumentError(
-                f"Profile {str(self.path)!r} cannot be read: {cause.strerror}"
-            ) from cause
+            events = _EVENTS.decode(array)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            _explain(stream.name, array, offset, count)
+        yield events
+        count += len(events)
 
-    def refuse(self, problem: str) -> NoReturn:
-        raise InvalidArgumentError(
-            f"Profile {self.path.name!r} {problem}. Accepted: the JSON file that "
-            "InferenceSession.end_profiling returns"
-        )
 
-    def _parse(self, stream: BinaryIO) -> Iterator[list[Event]]:
-        count = 0
-        for offset, array in _split(stream):
-            try:
-                events = _EVENTS.decode(array)
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                events = self._decode_one_by_one(array, offset, count)
-            if events:
-                yield events
-            count += len(events)
-            if self.truncated:
-                return
+def refuse(path: str | os.PathLike[str], problem: str) -> NoReturn:
+    raise InvalidArgumentError(
+        f"Profile {Path(path).name!r} {problem}. Accepted: the JSON file that "
+        "InferenceSession.end_profiling returns"
+    )
 
-    def _decode_one_by_one(self, array: bytes, offset: int, count: int) -> list[Event]:
-        """Return the events before the one that breaks, or say what is wrong and where."""
-        if not array.strip():
-            self.refuse("is empty: the session that wrote it was not closed by end_profiling")
-        if not array.lstrip().startswith(b"["):
-            self._refuse_value(array)
-        decoder = json.JSONDecoder(parse_constant=_refuse_constant)
-        text = array.decode(errors="surrogateescape")
-        events: list[Event] = []
-        position = text.index("[") + 1
-        while True:
-            separators = _BETWEEN.match(text, position)
-            position = separators.end() if separators else position
-            try:
-                _, end = decoder.raw_decode(text, position)
-                events.append(_EVENT.decode(_bytes(text[position:end])))
-            except msgspec.ValidationError as cause:
-                rank = count + len(events)
-                self.refuse(f"was not written by ONNX Runtime: event {rank}: {cause}")
-            except (ValueError, RecursionError, msgspec.DecodeError):
-                break
-            position = end
-        if not self.recover:
-            rank, byte = count + len(events), offset + len(_bytes(text[:position]))
-            raise InvalidArgumentError(
-                f"Profile {self.path.name!r} breaks at byte {byte}, in event {rank}: the {rank} "
-                "events before it are complete. Accepted: a complete file, or recover=True, which "
-                "keeps the complete events"
-            )
-        self.truncated = True
-        return events
 
-    def _refuse_value(self, content: bytes) -> NoReturn:
+def _explain(path: str, array: bytes, offset: int, count: int) -> NoReturn:
+    """Say what is wrong with an array, and in which event."""
+    if not array.strip():
+        refuse(path, "is empty: the session that wrote it was not closed by end_profiling")
+    if not array.lstrip().startswith(b"["):
+        _refuse_value(path, array)
+    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+    text = array.decode(errors="surrogateescape")
+    position = text.index("[") + 1
+    while True:
+        separators = _BETWEEN.match(text, position)
+        position = separators.end() if separators else position
         try:
-            kind = type(json.loads(content)).__name__
-        except (ValueError, RecursionError):
-            self.refuse("is not JSON")
-        self.refuse(f"holds one JSON value ({kind}), not an array")
+            _, end = decoder.raw_decode(text, position)
+            _EVENT.decode(_bytes(text[position:end]))
+        except msgspec.ValidationError as cause:
+            refuse(path, f"was not written by ONNX Runtime: event {count}: {cause}")
+        except (ValueError, RecursionError, msgspec.DecodeError):
+            byte = offset + len(_bytes(text[:position]))
+            before = f"the {count} events before it are complete"
+            refuse(path, f"breaks at byte {byte}, in event {count}: {before}")
+        position, count = end, count + 1
+
+
+def _refuse_value(path: str, content: bytes) -> NoReturn:
+    try:
+        kind = type(json.loads(content)).__name__
+    except (ValueError, RecursionError):
+        refuse(path, "is not JSON")
+    refuse(path, f"holds one JSON value ({kind}), not an array")
 
 
 def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -3,7 +3,6 @@
 import functools
 import os
 from collections.abc import Hashable, Iterable, Sequence
-from contextlib import closing
 from typing import Any, TypeAlias
 
 import msgspec
@@ -20,9 +19,10 @@ from ortmeter.profiling.events import (
     KERNEL,
     SIZES,
     Columns,
-    EventFile,
     Ints,
     collect,
+    read_blocks,
+    refuse,
 )
 from ortmeter.profiling.graph import find_domains, name_nodes
 from ortmeter.profiling.record import Profile
@@ -53,7 +53,6 @@ def read_profile(
     model: ModelLike | None = None,
     original: ModelLike | None = None,
     warmup: int = 1,
-    recover: bool = False,
 ) -> Profile:
     """Read a profile written by ONNX Runtime.
 
@@ -70,8 +69,6 @@ def read_profile(
         Model before optimization, to tell where a fused node comes from.
     warmup : int
         First runs that the statistics leave out.
-    recover : bool
-        Read the complete events of a file truncated by a crash, instead of failing.
 
     Returns
     -------
@@ -100,46 +97,46 @@ def read_profile(
     [[0, 'Abs', 'ai.onnx', '(f32 1) -> f32 1']]
     """
     graph = None if model is None else load_model(model)
-    events, session_events, truncated = read_frames(path, graph, recover=recover)
+    events, session_events = read_frames(path, graph)
     return Profile(
         events,
         session_events,
         model=graph,
         original=None if original is None else name_nodes(load_model(original)),
         warmup=warmup,
-        truncated=truncated,
     )
 
 
 def read_frames(
-    path: str | os.PathLike[str],
-    graph: onnx.ModelProto | None = None,
-    *,
-    recover: bool = False,
-) -> tuple[pd.DataFrame, pd.DataFrame, bool]:
-    """Return ``events``, ``session_events``, and whether the file is truncated."""
-    file = EventFile(path, recover=recover)
+    path: str | os.PathLike[str], graph: onnx.ModelProto | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return ``events`` and ``session_events``."""
     try:
         # Without collecting garbage, which takes half of the time.
-        with collector_off(), closing(file.blocks()) as blocks:
-            kernels, others = collect(blocks)
-            runs = others.select(np.flatnonzero(others.is_named("model_run")))
-            runs = runs.select(np.lexsort((runs.position, runs.start)))
-            events, session_events = _events_frame(kernels, runs), _session_frame(others, runs)
+        with collector_off(), open(path, "rb") as stream:  # noqa: PTH123 - has the name of the file
+            kernels, others = collect(read_blocks(stream))
+        runs = others.select(np.flatnonzero(others.is_named("model_run")))
+        runs = runs.select(np.lexsort((runs.position, runs.start)))
+        events, session_events = _events_frame(kernels, runs), _session_frame(others, runs)
+    except OSError as cause:
+        raise InvalidArgumentError(
+            f"Profile {str(path)!r} cannot be read: {cause.strerror}"
+        ) from cause
     except OrtMeterError:
         raise
     except (ArithmeticError, KeyError, ValueError, msgspec.DecodeError) as cause:
-        file.refuse(f"holds a value that is not understood ({type(cause).__name__}: {cause})")
+        refuse(path, f"holds a value that is not understood ({type(cause).__name__}: {cause})")
     if not len(runs):
-        file.refuse(
+        refuse(
+            path,
             f"holds no complete run (model_run) among its {len(kernels) + len(others)} events, "
-            f"{len(kernels)} of which are kernels"
+            f"{len(kernels)} of which are kernels",
         )
     if graph is not None:  # which tells the domains, the file does not
         codes = number(events, ["name", "op", "parent"])
         domains = find_domains(first_rows(events, codes), graph)
         events = events.assign(domain=_category(domains, codes))
-    return events, session_events, file.truncated
+    return events, session_events
 
 
 def keep_runs(frame: pd.DataFrame, runs: Sequence[int]) -> pd.DataFrame:

@@ -57,8 +57,7 @@ class Profile:
         ==================== ========= =========================================================
         column               dtype     meaning
         ==================== ========= =========================================================
-        ``iteration``        int64     run that executed it, from 0; -1 outside of any run (the
-                                       last run of a truncated file)
+        ``iteration``        int64     run that executed it, from 0; -1 outside of any run
         ``name``             category  name of the node, or operator and index when it has none
         ``op``               category  operator
         ``domain``           category  domain of the operator, ``ai.onnx`` for the standard one;
@@ -106,8 +105,6 @@ class Profile:
         means that profiling makes a run 1.25 times longer. None for a file read back.
     warmup : int
         First runs that the statistics leave out: they allocate memory and warm caches.
-    truncated : bool
-        The file ends before its last event; what was complete is here.
     name : str
         Name among the profiles that were taken in turn with this one.
     latencies : Comparison, optional
@@ -140,7 +137,6 @@ class Profile:
     original: onnx.ModelProto | None = None
     overhead: Claim | None = None
     warmup: int = 1
-    truncated: bool = False
     name: str = ""
     latencies: Comparison | None = None
 
@@ -316,8 +312,6 @@ class Profile:
 
     def _find_caveats(self) -> Iterator[Claim]:
         steady, runs = self.steady, self.by_iteration()
-        if self.truncated:
-            yield fact("The file is truncated: the last run is incomplete and is left out")
         if self.devices:
             yield fact(_LAUNCHES, devices=", ".join(self.devices))
         if len(runs) == 1:

@@ -248,8 +248,7 @@ class _Pair:
         ranks = self.recorded.ranks[: warmup + repeat]
         ran = load_model(self.folder / _OPTIMIZED, external_folder=self.external_folder)
         (file,) = self.folder.glob(f"{_RECORDED}*")
-        *frames, _ = read_frames(file, ran)
-        events, others = (keep_runs(frame, ranks) for frame in frames)
+        events, others = (keep_runs(frame, ranks) for frame in read_frames(file, ran))
         overhead = None
         if latencies is not None:
             overhead = speedup(
