@@ -9,8 +9,6 @@ import sys
 import threading
 from pathlib import Path
 
-import msgspec
-
 import ortmeter
 from ortmeter.pages import record
 from ortmeter.runtime.providers import Provider
@@ -48,7 +46,7 @@ class FastPage:
         args = ortmeter.get_parsed_args("plot_fast", args=[], number=0)
         template = folder / "template.json"
         planted = record("plot_fast", args, Provider.parse("cpu"), {"x": 1})
-        template.write_bytes(msgspec.json.encode(planted.to_dict()))
+        template.write_bytes(planted.to_json())
         self.folder, self.log = folder, folder / "log.txt"
         self.path = folder / "plot_fast.py"
         self.path.write_text(
