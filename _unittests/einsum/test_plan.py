@@ -247,12 +247,6 @@ def test_a_diagonal_reads_what_it_writes_and_a_view_nothing():
     assert product.bytes_moved == 4 * (2 + 3 + 6)
 
 
-def test_the_largest_intermediate_has_its_number_of_elements():
-    assert decompose_einsum("i,j,k->", (2,), (3,), (4,)).largest_intermediate == 1
-    assert decompose_einsum("i,j,k->ijk", (2,), (3,), (4,)).largest_intermediate == 24
-    assert decompose_einsum("i->i", (2,)).largest_intermediate == 0
-
-
 def test_the_same_equation_has_the_same_plan():
     shapes = (2, 3, 4, 5), (2, 6, 4, 5)
     first, second = (decompose_einsum("bsnh,btnh->bnts", *shapes) for _ in range(2))
@@ -308,7 +302,7 @@ def test_the_frame_has_one_row_per_step(plan):
 
 def test_sizes_that_are_not_known_have_no_cost():
     plan = decompose_einsum(ATTENTION, ("batch", 3, 4, 5), (None, 6, 4, 5))
-    assert (plan.flop, plan.bytes_moved, plan.largest_intermediate) == (None, None, None)
+    assert (plan.flop, plan.bytes_moved) == (None, None)
     assert plan.steps[-1].shape == ("batch", 4, 6, 3)
     assert str(plan).splitlines()[-1].split() == ["total", ATTENTION, "?", "?"]
     assert "batchx4x6x3" in str(plan)

@@ -78,13 +78,6 @@ class EinsumPlan:
         """Bytes read and written by all the steps, None when a size is not known."""
         return _total([step.bytes_moved for step in self.steps])
 
-    @property
-    def largest_intermediate(self) -> int | None:
-        """Elements of the largest result of a step, None when a size is not known."""
-        counts = [self.sizes.count("".join(step.axes)) for step in self.steps]
-        known = [count for count in counts if count is not None]
-        return max(known, default=0) if len(known) == len(counts) else None
-
     def to_onnx(
         self,
         dtype: DTypeLike | None = None,

@@ -5,7 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -116,8 +116,6 @@ class EinsumSearch:
         The times, None for a search by cost.
     seconds : float
         What the search took.
-    settings : dict
-        Provider, threads, budget and seed.
 
     Examples
     --------
@@ -133,7 +131,6 @@ class EinsumSearch:
     best: EinsumCandidate
     race: Race | None
     seconds: float
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -273,9 +270,8 @@ def optimize_einsum(
             seed=seed,
         )
         best = next(c for c in candidates if c.name == found.winner)
-    settings = {"provider": str(provider), "threads": threads, "budget": budget, "seed": seed}
     seconds = time.perf_counter() - begin
-    return EinsumSearch(equation, tuple(candidates), best, found, seconds, settings)
+    return EinsumSearch(equation, tuple(candidates), best, found, seconds)
 
 
 def _arrays(operands: tuple[Any, ...], dtype: np.dtype[Any], seed: int) -> list[Any]:
