@@ -55,22 +55,41 @@ def load_model(
     if isinstance(model, onnx.ModelProto):
         return model
     if _is_text(model):
-        return _parse_text(str(model))
-    if isinstance(model, bytes):
-        content, origin, folder = model, f"{len(model)} bytes", external_folder
-    elif not isinstance(model, str | os.PathLike):
+        try:
+            return onnx.parser.parse_model(str(model))
+        except onnx.parser.ParseError as cause:
+            raise ModelError(f"This text is not a model in ONNX syntax: {cause}") from cause
+    loaded = read_without_external_data(model)
+    folder = external_folder or (Path(model).parent if is_path(model) else None)
+    if folder is not None:
+        try:
+            onnx.load_external_data_for_model(loaded, os.fspath(folder))
+        except (OSError, ValueError, onnx.checker.ValidationError) as cause:
+            raise ModelError(
+                f"External data of the {_origin(model)} cannot be read: {cause}"
+            ) from cause
+    return loaded
+
+
+def read_without_external_data(model: bytes | str | os.PathLike[str]) -> onnx.ModelProto:
+    """Read a model for its graph."""
+    if not isinstance(model, bytes | str | os.PathLike):
         raise InvalidArgumentError(
             f"model is of type {type(model).__name__}. Accepted: a ModelProto, bytes, the path of "
             "a file, ONNX text"
         )
-    else:
-        path = Path(model)
-        content, origin = _read_bytes(path), f"file {path.name!r}"
-        folder = external_folder or path.parent
-    loaded = _parse_bytes(content, origin)
-    if folder is not None:
-        _load_external_data(loaded, origin, folder)
+    content = model if isinstance(model, bytes) else _read_bytes(Path(model))
+    try:
+        loaded = onnx.load_model_from_string(content)
+    except google.protobuf.message.DecodeError as cause:
+        raise ModelError(f"The {_origin(model)} given are not an ONNX model: {cause}") from cause
+    if not loaded.graph.node and not loaded.graph.output:
+        raise ModelError(f"The {_origin(model)} given hold no graph: no node and no output")
     return loaded
+
+
+def _origin(model: bytes | str | os.PathLike[str]) -> str:
+    return f"{len(model)} bytes" if isinstance(model, bytes) else f"file {Path(model).name!r}"
 
 
 def is_path(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:
@@ -85,20 +104,6 @@ def _is_text(model: object) -> bool:
         and ("=>" in model or "\n" in model)
         and not os.path.isfile(model)  # noqa: PTH113 - a text is too long a path for pathlib
     )
-
-
-def _parse_text(text: str) -> onnx.ModelProto:
-    try:
-        return onnx.parser.parse_model(text)
-    except onnx.parser.ParseError as cause:
-        raise ModelError(f"This text is not a model in ONNX syntax: {cause}") from cause
-
-
-def read_without_external_data(model: bytes | str | os.PathLike[str]) -> onnx.ModelProto:
-    """Read a model for its graph."""
-    if isinstance(model, bytes):
-        return _parse_bytes(model, f"{len(model)} bytes")
-    return _parse_bytes(_read_bytes(Path(model)), f"file {Path(model).name!r}")
 
 
 def has_external_data(path: str | os.PathLike[str]) -> bool:
@@ -120,31 +125,11 @@ def has_external_data(path: str | os.PathLike[str]) -> bool:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        if path.exists() and not path.is_file():  # a pipe or a device may have no end
-            raise ModelError(f"Model {str(path)!r} is not a regular file")
-        return path.read_bytes()
-    except OSError as cause:
-        raise ModelError(f"Model {str(path)!r} cannot be read: {cause.strerror}") from cause
-    except ValueError as cause:  # a null in the name
-        if isinstance(cause, ModelError):
-            raise
-        raise ModelError(f"Model {str(path)!r} cannot be read: {cause}") from cause
-
-
-def _load_external_data(
-    model: onnx.ModelProto, origin: str, folder: str | os.PathLike[str]
-) -> None:
-    try:
-        onnx.load_external_data_for_model(model, os.fspath(folder))
-    except (OSError, ValueError, onnx.checker.ValidationError) as cause:
-        raise ModelError(f"External data of the {origin} cannot be read: {cause}") from cause
-
-
-def _parse_bytes(content: bytes, origin: str) -> onnx.ModelProto:
-    try:
-        model = onnx.load_model_from_string(content)
-    except google.protobuf.message.DecodeError as cause:
-        raise ModelError(f"The {origin} given are not an ONNX model: {cause}") from cause
-    if not model.graph.node and not model.graph.output:
-        raise ModelError(f"The {origin} given hold no graph: no node and no output")
-    return model
+        regular = path.is_file() or not path.exists()  # a pipe or a device may have no end
+        content = path.read_bytes() if regular else None
+    except (OSError, ValueError) as cause:  # a name that is too long, or with a null
+        reason = getattr(cause, "strerror", cause)
+        raise ModelError(f"Model {str(path)!r} cannot be read: {reason}") from cause
+    if content is None:
+        raise ModelError(f"Model {str(path)!r} is not a regular file")
+    return content
