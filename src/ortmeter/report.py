@@ -113,19 +113,7 @@ class Report:
         )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the page, all of it or nothing.
-
-        Parameters
-        ----------
-        path : path
-            File to write.
-        overwrite : bool
-            Replace an existing file.
-
-        Returns
-        -------
-        pathlib.Path
-            The file.
+        """Write the page, all of it or nothing; replace an existing file only to *overwrite* it.
 
         Raises
         ------

@@ -3,7 +3,7 @@
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,12 +71,6 @@ class Side:
         return tuple(int(i) for i in np.unravel_index(position, self.shape))
 
 
-def pieces(size: int, *types: str) -> Iterator[tuple[int, int]]:
-    """Cut arrays of these element types into what is read at once: first position, and end."""
-    length = _LENGTH if wide_dtype(*types) == np.float64 else _LENGTH_WITHOUT_BUFFERS
-    return ((start, min(start + length, size)) for start in range(0, size, length))
-
-
 def _array_reader(array: np.ndarray) -> Reader:
     """Read an array by pieces, without a copy when it is contiguous."""
     if array.flags.c_contiguous:
@@ -138,41 +132,50 @@ def tensor_reader(tensor: "torch.Tensor") -> Callable[[int, int], "torch.Tensor"
     return gather
 
 
-@functools.cache
-def float_limits(name: str) -> tuple[int, float]:
-    """Return the bits after the point of a significand, and the smallest normal number."""
-    info = float_info(_COMPLEX.get(name, name))
-    return int(info.nmant), 2.0 ** int(info.minexp)
-
-
 def is_integer(name: str) -> bool:
     """Return whether a short name is one of integers or booleans."""
     return name == "b8" or name[0] in "iu"
 
 
-def spacing(magnitude: float, name: str) -> float:
-    """Distance between consecutive numbers of a type, as if its exponent had no upper limit."""
-    if is_integer(name):
-        return 1.0
-    n_bits, smallest_normal = float_limits(name)
-    _, exponent = math.frexp(max(magnitude, smallest_normal))
-    return math.ldexp(1.0, exponent - 1 - n_bits)
+@dataclass(frozen=True)
+class Arithmetic:
+    """How arrays of two element types are compared."""
+
+    wide: np.dtype[Any]  # where they are subtracted without losing a digit
+    is_exact: bool  # both are integers, or strings: so are the figures
+    n_bits: int | None = None  # after the point of a significand of *got*, None for an integer
+    smallest_normal: float = 0.0  # of the type of *got*
+
+    def spacing(self, magnitude: float) -> float:
+        """Distance between consecutive numbers of *got*, as if exponents had no upper limit."""
+        if self.n_bits is None:
+            return 1.0
+        _, exponent = math.frexp(max(magnitude, self.smallest_normal))
+        return math.ldexp(1.0, exponent - 1 - self.n_bits)
+
+    def pieces(self, size: int) -> list[tuple[int, int]]:
+        """Cut arrays of this size into what is read at once: first position, and end."""
+        length = _LENGTH if self.wide == np.float64 else _LENGTH_WITHOUT_BUFFERS
+        return [(start, min(start + length, size)) for start in range(0, size, length)]
 
 
 @functools.cache
-def wide_dtype(expected: str, got: str) -> np.dtype[Any]:
-    """Choose the type in which two element types are subtracted without losing a digit.
+def arithmetic(expected: str, got: str) -> Arithmetic:
+    """Choose how two element types are compared.
 
     Integers below 64 bits are exact in float64. Python integers are the only ones that hold the
     difference of a signed and of an unsigned integer of 64 bits.
     """
     types = {expected, got}
-    if is_integer(expected) and is_integer(got):
-        if not types & _LONG:
-            return np.dtype(np.float64)
-        if "u64" not in types:
-            return np.dtype(np.int64)
-        signed = any(name[0] == "i" for name in types)
-        return np.dtype(object if signed else np.uint64)
-    wide = np.dtype(np.longdouble if types & _LONG else np.float64)
-    return np.result_type(wide, np.complex64) if types & _COMPLEX.keys() else wide
+    if all(name == "s" or is_integer(name) for name in types):
+        wide: Any = np.float64
+        if types & _LONG:
+            signed = any(name[0] == "i" for name in types)
+            wide = np.int64 if "u64" not in types else object if signed else np.uint64
+        return Arithmetic(np.dtype(wide), is_exact=True)
+    wide = np.longdouble if types & _LONG else np.float64
+    wide = np.result_type(wide, np.complex64) if types & _COMPLEX.keys() else np.dtype(wide)
+    if is_integer(got):
+        return Arithmetic(wide, is_exact=False)
+    info = float_info(_COMPLEX.get(got, got))
+    return Arithmetic(wide, False, int(info.nmant), 2.0 ** int(info.minexp))

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ortmeter.discrepancy.arrays import Side, is_on_device, pieces, spacing, wide_dtype
+from ortmeter.discrepancy.arrays import Side, arithmetic, is_on_device
 from ortmeter.discrepancy.device import compare_on_device
 from ortmeter.discrepancy.measure import (
     NON_FINITE,
@@ -154,7 +154,16 @@ def _compare(pair: Pair, options: Options) -> _Compared | Difference:
             return Difference("shape", pair.path, str(expected.shape), str(got.shape))
         if (expected.dtype == "s") != (got.dtype == "s"):
             return Difference("structure", pair.path, _kind(expected), _kind(got))
-        figures = _measure(expected, got, options)
+        kind = arithmetic(expected.dtype, got.dtype)
+        arrays = expected.array, got.array
+        if (
+            kind.wide == np.float64
+            and all(map(is_on_device, arrays))
+            and expected.device == got.device
+        ):
+            figures = compare_on_device(*arrays, kind, options)
+        else:
+            figures = measure_arrays(expected, got, kind, options)
     except InvalidArgumentError as cause:
         if not pair.path:
             raise
@@ -164,36 +173,27 @@ def _compare(pair: Pair, options: Options) -> _Compared | Difference:
         return expected.item(-position), got.item(-position)
 
     (error, position), (share, over_position) = figures.worst, figures.over
-    unit = 1 if isinstance(error, int) else spacing(figures.largest, got.dtype)
+    unit = 1 if isinstance(error, int) else kind.spacing(figures.largest)
     over = None
     if share > 0 and options.tolerance:
         over = Violation(pair.path, got.index(-over_position), got.dtype, *values(over_position))
-    sides = {kind: (getattr(expected, kind), getattr(got, kind)) for kind in ("dtype", "device")}
+    sides = {name: (getattr(expected, name), getattr(got, name)) for name in ("dtype", "device")}
     where = {
         "path": pair.path,
         "argmax": got.index(-position) if error else None,
         "worst": values(position) if error else None,
         "shape": got.shape,
-        **{f"{kind}_expected": both[0] for kind, both in sides.items()},
-        **{f"{kind}_got": both[1] for kind, both in sides.items()},
+        **{f"{name}_expected": both[0] for name, both in sides.items()},
+        **{f"{name}_got": both[1] for name, both in sides.items()},
     }
     differences = [
-        Difference(kind, pair.path, *both) for kind, both in sides.items() if both[0] != both[1]
+        Difference(name, pair.path, *both) for name, both in sides.items() if both[0] != both[1]
     ]
     return _Compared(figures, error if unit == 1 else error / unit, where, over, differences)
 
 
 def _kind(side: Side) -> str:
     return "strings" if side.dtype == "s" else f"numbers ({side.dtype})"
-
-
-def _measure(expected: Side, got: Side, options: Options) -> Figures:
-    """Measure where the arrays are: on their device when both are on it, else on the host."""
-    types, arrays = (expected.dtype, got.dtype), (expected.array, got.array)
-    on_device = all(map(is_on_device, arrays)) and arrays[0].device == arrays[1].device
-    if on_device and wide_dtype(*types) == np.float64:
-        return compare_on_device(*arrays, types, options)
-    return measure_arrays(expected, got, options)
 
 
 def _put_together(
@@ -285,7 +285,7 @@ def _worst_elements(pair: Pair, count: int, *, equal_nan: bool) -> Iterator[dict
     expected, got = Side.of(pair.expected), Side.of(pair.got)
     if expected.shape != got.shape or (expected.dtype == "s") != (got.dtype == "s"):
         return
-    for start, stop in pieces(math.prod(got.shape), expected.dtype, got.dtype):
+    for start, stop in arithmetic(expected.dtype, got.dtype).pieces(math.prod(got.shape)):
         errors = _errors(expected, got, start, stop, equal_nan=equal_nan)
         for i in np.argsort(-errors, kind="stable")[:count]:
             if errors[i] > 0:
@@ -303,7 +303,7 @@ def _errors(expected: Side, got: Side, start: int, stop: int, *, equal_nan: bool
     if got.dtype == "s":
         return np.not_equal(e, g).astype(np.float64)
     with np.errstate(all="ignore"):  # signalling NaN, overflows
-        wide = wide_dtype(expected.dtype, got.dtype)
+        wide = arithmetic(expected.dtype, got.dtype).wide
         e, g = e.astype(wide), g.astype(wide)
         errors: np.ndarray = distance(e, g).astype(np.float64)
         if wide.kind in "fc":

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ortmeter.discrepancy.arrays import float_limits, is_integer, tensor_reader
+from ortmeter.discrepancy.arrays import Arithmetic, tensor_reader
 from ortmeter.discrepancy.measure import NON_FINITE, Figures, Options, add_up, non_finite
 from ortmeter.discrepancy.result import Tolerance
 
@@ -15,7 +15,7 @@ _EXPONENT = 0x7FF << 52
 
 
 def compare_on_device(
-    expected: "torch.Tensor", got: "torch.Tensor", types: tuple[str, str], options: Options
+    expected: "torch.Tensor", got: "torch.Tensor", kind: Arithmetic, options: Options
 ) -> Figures:
     """Measure how far a tensor is from another one, on the device that holds both.
 
@@ -24,19 +24,18 @@ def compare_on_device(
     """
     import torch
 
-    exact = all(map(is_integer, types))
     readers = tensor_reader(expected), tensor_reader(got)
     starts = range(0, got.numel(), _LENGTH)
     if not starts:
-        return Figures.of_nothing(exact=exact)
+        return Figures.of_nothing(exact=kind.is_exact)
     with torch.no_grad():
         rows = []
         for start in starts:
             stop = min(start + _LENGTH, got.numel())
             e, g = (read(start, stop).to(torch.float64) for read in readers)
-            rows.append(_reduce_piece(e, g, types[1], options))
+            rows.append(_reduce_piece(e, g, kind, options))
         found = torch.stack(rows).cpu().tolist()
-    number = int if exact else float
+    number = int if kind.is_exact else float
     names: tuple[str | float, ...] = ("n", "n_finite", *NON_FINITE, "n_over", *options.thresholds)
     parts = []
     for start, row in zip(starts, found, strict=True):
@@ -57,7 +56,7 @@ def compare_on_device(
 
 
 def _reduce_piece(
-    e: "torch.Tensor", g: "torch.Tensor", got_type: str, options: Options
+    e: "torch.Tensor", g: "torch.Tensor", kind: Arithmetic, options: Options
 ) -> "torch.Tensor":
     """Return the maxima, sums and positions, then the counts, all of which float64 holds."""
     import torch
@@ -68,7 +67,7 @@ def _reduce_piece(
     error = torch.where(finite, (g - e).abs(), zero)
     e, g = (torch.where(finite, side.abs(), zero) for side in (e, g))
     relative = torch.where(error > 0, error / e, zero)
-    ulp = _in_ulp(error, torch.maximum(e, g), got_type)
+    ulp = _in_ulp(error, torch.maximum(e, g), kind)
     over, share = _beyond(options.tolerance, error, e, ulp)
     share = torch.where(mismatched, torch.inf, share)
     above = (error > threshold for threshold in options.thresholds)
@@ -101,12 +100,11 @@ def _beyond(
     return over, share
 
 
-def _in_ulp(error: "torch.Tensor", larger: "torch.Tensor", got_type: str) -> "torch.Tensor":
+def _in_ulp(error: "torch.Tensor", larger: "torch.Tensor", kind: Arithmetic) -> "torch.Tensor":
     import torch
 
-    if is_integer(got_type):
+    if kind.n_bits is None:
         return error
-    n_bits, smallest_normal = float_limits(got_type)
-    exponent = larger.clamp(min=smallest_normal).view(torch.int64) & _EXPONENT
+    exponent = larger.clamp(min=kind.smallest_normal).view(torch.int64) & _EXPONENT
     scale = (_EXPONENT - exponent).view(torch.float64)  # see _Comparer._add_ulp
-    return error.mul(scale).mul(2.0 ** (n_bits - 1))
+    return error.mul(scale).mul(2.0 ** (kind.n_bits - 1))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.discrepancy.arrays import Side, float_limits, is_integer, pieces, wide_dtype
+from ortmeter.discrepancy.arrays import Arithmetic, Side
 from ortmeter.discrepancy.result import Tolerance
 from ortmeter.runtime.environment import usable_cores
 
@@ -74,22 +74,21 @@ def _exact_total(sums: list[float]) -> float:
     return sum(sums) if all(isinstance(value, int) for value in sums) else math.fsum(sums)
 
 
-def measure_arrays(expected: Side, got: Side, options: Options) -> Figures:
+def measure_arrays(expected: Side, got: Side, kind: Arithmetic, options: Options) -> Figures:
     """Compare two arrays of one shape, both of numbers or both of strings, on the host.
 
     The figures are the same whatever the number of threads.
     """
-    types, readers = (expected.dtype, got.dtype), (expected.read, got.read)
+    readers = expected.read, got.read
     if got.dtype == "s":  # the error of a string that differs is 1: true was expected
-        types = ("b8", "b8")
         readers = (
             lambda start, stop: np.ones(stop - start, np.bool_),
             lambda *piece: np.equal(expected.read(*piece), got.read(*piece), dtype=object),
         )
-    todo = list(pieces(math.prod(got.shape), *types))
+    todo = kind.pieces(math.prod(got.shape))
 
     def measure_some(first: int, threads: int) -> list[Figures]:
-        comparer = _Comparer(types, todo[0][1], options)
+        comparer = _Comparer(kind, todo[0][1], options)
         with np.errstate(all="ignore"):  # signalling NaN, overflows, divisions by zero
             return [
                 comparer.compare(piece[0], *(read(*piece) for read in readers))
@@ -97,7 +96,7 @@ def measure_arrays(expected: Side, got: Side, options: Options) -> Figures:
             ]
 
     if not todo:
-        return Figures.of_nothing(exact=all(map(is_integer, types)))
+        return Figures.of_nothing(exact=kind.is_exact)
     if len(todo) == 1:
         return measure_some(0, 1)[0]
     threads = min(len(todo), usable_cores(), _MAX_THREADS)
@@ -109,17 +108,15 @@ def measure_arrays(expected: Side, got: Side, options: Options) -> Figures:
 class _Comparer:
     """Compare pieces of two arrays, one after the other. One per thread."""
 
-    def __init__(self, types: tuple[str, str], length: int, options: Options) -> None:
+    def __init__(self, kind: Arithmetic, length: int, options: Options) -> None:
+        self._kind = kind
         self._options = options
-        self._got = types[1]
-        self._dtype = wide_dtype(*types)
-        self._exact = all(map(is_integer, types))
-        self._wide = np.empty((3 if self._dtype == np.float64 else 0, length))
+        self._wide = np.empty((3 if kind.wide == np.float64 else 0, length))
         self._bits = np.empty(length, np.int64)
 
     def compare(self, start: int, e: np.ndarray, g: np.ndarray) -> Figures:
         """Return the figures of the piece that starts at a flat position."""
-        figures = Figures.of_nothing(exact=self._exact)
+        figures = Figures.of_nothing(exact=self._kind.is_exact)
         figures.counts["n"] = e.size
         e, g, out = self._widen(e, g)
         error, index = distance(e, g, out), None
@@ -144,16 +141,16 @@ class _Comparer:
         def position(rank: int) -> int:
             return start + (rank if index is None else int(index[rank]))
 
-        figures.worst = (int if self._exact else float)(error[worst]), -position(worst)
-        figures.sum = _exact_sum(error) if self._exact else float(np.add.reduce(error))
+        number, add = (int, _exact_sum) if self._kind.is_exact else (float, np.add.reduce)
+        figures.worst, figures.sum = (number(error[worst]), -position(worst)), number(add(error))
         self._add_errors(figures, error.astype(np.float64, copy=False), e, _magnitude(g), position)
         return figures
 
     def _widen(
         self, e: np.ndarray, g: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        if self._dtype != np.float64:
-            return e.astype(self._dtype), g.astype(self._dtype), None
+        if self._kind.wide != np.float64:
+            return e.astype(self._kind.wide), g.astype(self._kind.wide), None
         wide_e, wide_g, out = self._wide[:, : e.size]
         np.copyto(wide_e, e, casting="unsafe")
         np.copyto(wide_g, g, casting="unsafe")
@@ -193,16 +190,15 @@ class _Comparer:
         significand. Its opposite is made in the bits, plus one to stay in the range of float64.
         The product of the array and of the number that are returned is the errors in ulp.
         """
-        if is_integer(self._got):
+        if self._kind.n_bits is None:
             figures.ulp, figures.sum_ulp = figures.worst[0], figures.sum
             return error, 1.0
-        n_bits, smallest_normal = float_limits(self._got)
-        np.maximum(larger, smallest_normal, out=larger)
+        np.maximum(larger, self._kind.smallest_normal, out=larger)
         bits = self._bits[: error.size]
         np.bitwise_and(larger.view(np.int64), _EXPONENT, out=bits)
         np.subtract(_EXPONENT, bits, out=bits)
         halves = np.multiply(error, bits.view(np.float64), out=larger)
-        unit = 2.0 ** (n_bits - 1)
+        unit = 2.0 ** (self._kind.n_bits - 1)
         figures.ulp = _or_infinity(np.maximum.reduce(halves)) * unit
         figures.sum_ulp = _or_infinity(np.add.reduce(halves)) * unit
         return halves, unit

@@ -67,13 +67,7 @@ class ModelDiff:
         return not self.alone and all(self.verdicts.values())
 
     def conclusions(self) -> list[str]:
-        """Say which outputs are in one model only, and which are beyond the tolerance.
-
-        Returns
-        -------
-        list of str
-            Sentences; none when there is nothing to say, without a tolerance.
-        """
+        """Say which outputs are in one model only, and which are beyond the tolerance, if any."""
         told = [f"outputs of one model only: {', '.join(self.alone)}"] if self.alone else []
         failed = [f"{k} ({'; '.join(v.failures)})" for k, v in self.verdicts.items() if not v]
         if failed:
@@ -90,13 +84,7 @@ class ModelDiff:
         return "; ".join(told)
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return the figures of the outputs.
-
-        Returns
-        -------
-        DataFrame
-            One row per output, the worst first.
-        """
+        """Return a table of the figures, one row per output, the worst first."""
         import pandas as pd
 
         return pd.DataFrame(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.discrepancy.arrays import Side, is_integer, pieces, wide_dtype
+from ortmeter.discrepancy.arrays import Side, arithmetic
 from ortmeter.discrepancy.structure import children
 
 
@@ -77,11 +77,11 @@ def _describe_array(value: Any, *, values: bool) -> str:
 
 def _summarize(side: Side) -> str:
     """Describe the values of an array, read by pieces."""
-    types = side.dtype, side.dtype
+    kind = arithmetic(side.dtype, side.dtype)
     lows, highs, sums, n_nan, n_inf, n_finite = [], [], [], 0, 0, 0
-    for start, stop in pieces(math.prod(side.shape), *types):
+    for start, stop in kind.pieces(math.prod(side.shape)):
         with np.errstate(all="ignore"):  # signalling NaN, a modulus that overflows
-            wide = side.read(start, stop).astype(wide_dtype(*types))
+            wide = side.read(start, stop).astype(kind.wide)
             if wide.dtype.kind in "fc":
                 n_nan += int(np.count_nonzero(np.isnan(wide)))
                 finite = wide[np.isfinite(wide)]
@@ -94,7 +94,7 @@ def _summarize(side: Side) -> str:
                 sums.append(float(wide.sum(dtype=np.float64)))
                 n_finite += wide.size
     n_inf -= n_nan
-    number = int if is_integer(side.dtype) else float
+    number = int if kind.is_exact else float
     parts = []
     if n_finite:
         extrema = (_format(number(value)) for value in (min(lows), max(highs)))

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from ortmeter.discrepancy import Discrepancy
-from ortmeter.discrepancy.arrays import is_integer, spacing
+from ortmeter.discrepancy.arrays import arithmetic, is_integer
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator.attribution_result import (
@@ -258,7 +258,7 @@ def _effect(expected: list[Any], moved: list[Any], types: Sequence[str | None]) 
     whole = compare(expected, moved)
     each = [compare(*pair) for pair in zip(expected, moved, strict=True)]
     units = [
-        spacing(1.0, diff.dtype_got) / spacing(1.0, wanted) if wanted and diff.dtype_got else 1.0
+        _spacing(diff.dtype_got) / _spacing(wanted) if wanted and diff.dtype_got else 1.0
         for diff, wanted in zip(each, types, strict=True)
     ]
     pairs = list(zip(each, units, strict=True))
@@ -268,6 +268,10 @@ def _effect(expected: list[Any], moved: list[Any], types: Sequence[str | None]) 
         ulp_at_max=max(diff.ulp_at_max * unit for diff, unit in pairs),
         sum_ulp=sum(diff.sum_ulp * unit for diff, unit in pairs),
     )
+
+
+def _spacing(name: str) -> float:
+    return arithmetic(name, name).spacing(1.0)
 
 
 def _type(value: Any) -> str | None:
