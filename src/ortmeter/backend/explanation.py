@@ -37,20 +37,6 @@ class ExplainedGraph:
     fallback: Fallback | None
     discrepancy: Discrepancy | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Figures for a table, one column each."""
-        done = self.compiled
-        return {
-            "runs_on": "torch" if done is None else f"onnxruntime {done.provider}",
-            "exported_nodes": done and sum(done.exported_operators.values()),
-            "nodes": done and done.node_count,
-            "custom_nodes": done and done.custom_count,
-            "fusions": "" if done is None else _counts(done.fusions),
-            "max_ulp": self.discrepancy and self.discrepancy.ulp,
-            "ulp_at_max": self.discrepancy and self.discrepancy.ulp_at_max,
-            "reason": self.fallback.reason if self.fallback else "",
-        }
-
     def __str__(self) -> str:
         if self.compiled is None:
             return str(self.fallback or "left to torch: nothing to compute")
@@ -87,7 +73,22 @@ class Explanation:
         """One row per graph: where it runs, nodes before and after, fusions, error in ulp."""
         import pandas as pd
 
-        rows = [{"graph": i, **graph.to_dict()} for i, graph in enumerate(self.graphs)]
+        rows = []
+        for i, graph in enumerate(self.graphs):
+            done, error = graph.compiled, graph.discrepancy
+            rows.append(
+                {
+                    "graph": i,
+                    "runs_on": "torch" if done is None else f"onnxruntime {done.provider}",
+                    "exported_nodes": done and sum(done.exported_operators.values()),
+                    "nodes": done and done.node_count,
+                    "custom_nodes": done and done.custom_count,
+                    "fusions": "" if done is None else _counts(done.fusions),
+                    "max_ulp": error and error.ulp,
+                    "ulp_at_max": error and error.ulp_at_max,
+                    "reason": graph.fallback.reason if graph.fallback else "",
+                }
+            )
         return pd.DataFrame(rows).set_index("graph")
 
     def operators(self) -> "pd.DataFrame":

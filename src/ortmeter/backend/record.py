@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -93,23 +92,6 @@ class CompiledGraph:
     def compile_s(self) -> float:
         """Seconds from the graph of torch to the session."""
         return self.export_s + self.optimization_s + self.session_s
-
-    def to_dict(self) -> dict[str, Any]:
-        """Figures for a table: one column each, no model."""
-        return {
-            "level": self.level,
-            "provider": self.provider,
-            "exported_nodes": sum(self.exported_operators.values()),
-            "nodes": self.node_count,
-            "custom_nodes": self.custom_count,
-            "fusions": sum(self.fusions.values()),
-            "export_s": self.export_s,
-            "optimization_s": self.optimization_s,
-            "session_s": self.session_s,
-            "weight_bytes": self.weight_bytes,
-            "memory_bytes": self.memory_bytes,
-            "builds": self.builds,
-        }
 
     def __str__(self) -> str:
         fused = ", ".join(f"{name} {count}" for name, count in self.fusions.items()) or "none"
