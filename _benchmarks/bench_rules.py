@@ -25,7 +25,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "_unittests"))
 
-from backend_models import ARCHITECTURES, VOCABULARY  # noqa: E402
+from backend_models import ARCHITECTURES, BATCH, LENGTH, VOCABULARY  # noqa: E402
 
 import ortmeter  # noqa: E402
 from ortmeter.backend import OrtBackend, session, weights  # noqa: E402
@@ -38,23 +38,32 @@ WHOLE = "every rule"
 #: The same, compiled last: how far from 1 a ratio is when nothing differs but the place in memory.
 CONTROL = "none: a control"
 RECORD = ROOT / "_doc" / "backend_rules.rst"
-LONG = {"max_position_embeddings": 512, "use_cache": False}
-#: Architecture of the tests, attention, options, whether the length may vary: each rule for CPU
-#: finds its pattern in one of them.
-MODELS: dict[str, tuple[str, str, dict[str, Any], bool]] = {
-    "llama-gqa": ("llama-gqa", "eager", {}, False),
-    "llama, 512 tokens": ("llama-gqa", "eager", LONG, False),
-    "llama, any length": ("llama-gqa", "eager", {}, True),
-    "mistral, any length": ("mistral", "sdpa", {}, True),
-    "qwen3": ("qwen3", "sdpa", {}, False),
-    "phi3": ("phi3", "sdpa", {}, False),
-    "phi3, 512 tokens": ("phi3", "sdpa", LONG, False),
-    "gemma2, 512 tokens": ("gemma2", "eager", LONG, False),
-    "gpt-neox": ("gpt-neox", "eager", {}, False),
-    "gpt2": ("gpt2", "sdpa", {}, False),
-    "opt": ("opt", "sdpa", {}, False),
-    "bert": ("bert", "eager", {}, False),
-    "t5": ("t5", "sdpa", {}, False),
+#: Architecture of the tests, attention, options, how many axes of the tokens may vary, the last
+#: ones: each rule for CPU finds its pattern in one of them.
+MODELS: dict[str, tuple[str, str, dict[str, Any], int]] = {
+    "llama-gqa": ("llama-gqa", "eager", {}, 0),
+    "llama, 2048 tokens": (
+        "llama-gqa",
+        "eager",
+        {"max_position_embeddings": 2048, "use_cache": False},
+        0,
+    ),
+    "llama, any length": ("llama-gqa", "eager", {}, 1),
+    "mistral, any size": ("mistral", "sdpa", {"use_cache": False}, 2),
+    "qwen3": ("qwen3", "sdpa", {}, 0),
+    "phi3": ("phi3", "sdpa", {}, 0),
+    "gemma2, 512 tokens": (
+        "gemma2",
+        "eager",
+        {"max_position_embeddings": 512, "use_cache": False},
+        0,
+    ),
+    "gemma3": ("gemma3", "sdpa", {}, 0),
+    "gpt-neox": ("gpt-neox", "eager", {}, 0),
+    "gpt2": ("gpt2", "sdpa", {}, 0),
+    "opt": ("opt", "sdpa", {}, 0),
+    "bert": ("bert", "eager", {}, 0),
+    "t5": ("t5", "sdpa", {}, 0),
 }
 COLUMNS = ("rule", "model", "times", "nodes with", "nodes without", "without / with", "verdict")
 
@@ -91,13 +100,13 @@ class Variants:
         return run
 
 
-def candidate(graph: Any, length: int) -> Any:
+def candidate(graph: Any) -> Any:
     """Make a candidate of a graph, its weights constants as in the backend, drawn at random."""
     symbols = {
-        size.dim_param: length
+        dim.dim_param: size
         for value in graph.model.graph.input
-        for size in value.type.tensor_type.shape.dim
-        if size.dim_param
+        for dim, size in zip(value.type.tensor_type.shape.dim, (BATCH, LENGTH), strict=False)
+        if dim.dim_param
     }
     feeds = ortmeter.random_feeds(graph.model, dims=symbols)
     # Ranks of a table of two rows as well as tokens.
@@ -116,17 +125,17 @@ def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
     architecture, attention, options, dynamic = MODELS[name]
     model, inputs = ARCHITECTURES[architecture].build(attention, **options)
     if "max_position_embeddings" in options:
-        inputs = {"input_ids": torch.randint(2, VOCABULARY, (1, 512))}
-    if dynamic:
-        torch._dynamo.mark_dynamic(inputs["input_ids"], 1)  # noqa: SLF001 - torch documents it
+        size = (1, options["max_position_embeddings"])
+        inputs = {"input_ids": torch.randint(2, VOCABULARY, size)}
+    for axis in (1, 0)[:dynamic]:
+        torch._dynamo.mark_dynamic(inputs["input_ids"], axis)  # noqa: SLF001 - torch documents it
     torch._dynamo.reset()  # noqa: SLF001 - the same
     variants = Variants()
     with torch.no_grad():
         torch.compile(model, backend=variants, fullgraph=True, dynamic=None if dynamic else False)(
             **inputs
         )
-    length = next(iter(inputs.values())).shape[-1]
-    candidates = {key: candidate(graph, length) for key, graph in variants.graphs.items()}
+    candidates = {key: candidate(graph) for key, graph in variants.graphs.items()}
     budget_s *= len(candidates)
     results = ortmeter.measure(candidates, processes=processes, budget_s=budget_s)
     nodes = {key: count_nodes(graph) for key, graph in variants.graphs.items()}
@@ -159,7 +168,7 @@ def write_record(rows: list[dict[str, Any]], path: Path = RECORD) -> None:
     writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
     order = [*RULES, CONTROL]
     writer.writerows(sorted(rows, key=lambda row: order.index(row["rule"])))
-    absent = [name for name in RULES if name not in {row["rule"] for row in rows}]
+    on_cuda = [name for name, rule in RULES.items() if "cpu" not in rule.fusions]
     today = dt.datetime.now(dt.UTC).date()
     title = "What each rule of the backend brings on a CPU"
     machine = textwrap.fill(str(environment()), 100)
@@ -181,8 +190,7 @@ meets that of the control.
 
 The models are small, two layers of the sizes of the tests, measured in fresh processes: a node
 costs as much as what is in it. What does not show here: TransposedWeight spares a copy of the
-weights when the session is created; CausalMask feeds GroupQuery and lets the kernel skip the
-future.
+weights when the session is created.
 
 Measured by ``_benchmarks/bench_rules.py --record``, one thread, float32, {today}, on
 {machine}.
@@ -192,7 +200,8 @@ Measured by ``_benchmarks/bench_rules.py --record``, one thread, float32, {today
 
 {body}
 
-Not measured here, for another provider or absent from these models: {", ".join(absent) or "none"}.
+For CUDA only, where no rule was ever measured: {", ".join(on_cuda)}. On CPU they bring nothing, or
+ONNX Runtime does as much.
 """,
         encoding="utf-8",
     )
