@@ -98,7 +98,6 @@ def _machine_row(own: Sequence[Record]) -> tuple[str, ...]:
 
 def _headline_row(record: Record) -> tuple[str, ...]:
     provider = record.configuration["provider"]
-    # Records of the first schema have claims only.
     answer = next(iter(record.sentences), "none")
     cells = (record.machine, provider, f"{record.date:%Y-%m-%d}", answer)
     return tuple(map(plain, cells))

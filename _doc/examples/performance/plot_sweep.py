@@ -50,7 +50,7 @@ import numpy as np
 from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 
 import ortmeter
-from ortmeter.pages import Conclusion, Param, judge, load_records, record, replay, save_tables, show
+from ortmeter.pages import Param, judge, load_records, record, replay, save_tables, show
 from ortmeter.runtime.environment import environment
 from ortmeter.sweep import Outcome, SweepResult, Task, run_sweep
 
@@ -123,7 +123,7 @@ ortmeter.draw_model(shown["Concat then ReduceSum"], title="Concat then ReduceSum
 SCRIPT = """
 import numpy as np
 import ortmeter
-from ortmeter.pages import Conclusion, record
+from ortmeter.pages import record
 
 args = ortmeter.get_parsed_args(
     "plot_sums", size=64, type="float", repeat=100, provider="auto", record=False)
@@ -150,7 +150,7 @@ ranking = measured.ranking()
 here = record("plot_sums", args, provider, {"measured": measured})
 if args.record:
     answer = ortmeter.Answer(f"{ranking.fastest} has the lowest median.", ranking.claims)
-    here.save(Conclusion(answer, (), str(here.environment)))
+    here.save(here.conclude(answer, (), here.parameters))
 """
 
 # %%
@@ -333,8 +333,8 @@ def conclude(found):
 
 
 def conclusion(record, found=None):
-    where = f"{record.environment}, {record.parameters}, threads=1"
-    return Conclusion(*conclude(found or rebuild(record).report()), where)
+    said = conclude(found or rebuild(record).report())
+    return record.conclude(*said, f"{record.parameters}, threads=1")
 
 
 show(conclusion(here, report_of_sweep))
