@@ -74,6 +74,48 @@ def test_large_weights_are_not_seen_by_the_optimizer(monkeypatch):
     assert [(inputs, len(names)) for inputs, names in seen] == [(2, 1), (1, 2)]
 
 
+@pytest.mark.parametrize(
+    ("function", "shape", "opset", "operator"),
+    [
+        # what the release has kernels for, as read in it: none for these from 22 on
+        (lambda x: torch.max_pool2d(x, 2), (1, 2, 8, 8), 21, "MaxPool"),
+        (nn.functional.elu, (2, 3), 21, "Elu"),
+        (nn.InstanceNorm2d(2), (1, 2, 4, 4), 21, "InstanceNormalization"),
+        # Attention starts at 23: below, it is written as products
+        (
+            lambda x: nn.functional.scaled_dot_product_attention(*[torch.max_pool2d(x, 2)] * 3),
+            (1, 2, 8, 8),
+            21,
+            "MaxPool",
+        ),
+        (lambda x: x.softmax(1) @ x.t(), (3, 3), 23, ""),
+        # no kernel at any opset
+        (torch.linalg.det, (2, 3, 3), 23, ""),
+        # a kernel for the type at 23 only
+        (lambda x: nn.functional.elu(x.bfloat16()).cos(), (2, 3), 23, ""),
+    ],
+)
+def test_on_cuda_the_opset_has_the_kernels(function, shape, opset, operator):
+    found = []
+
+    def keep(module, arguments):
+        exported = export.export_graph(module, arguments, 23)
+        found.append(session.with_cuda_kernels(exported, module, arguments))
+        return module.forward
+
+    with torch.no_grad():
+        torch.compile(function, backend=keep)(torch.randn(shape))
+    ((exported, refusals),) = found
+    assert exported.model.opset_imports[""] == opset
+    assert operator in {"", *(node.op_type for node in exported.model.graph)}
+    assert [(refusal.rule, refusal.reason) for refusal in refusals] == [
+        (
+            "Opset 23",
+            f"{operator} has no CUDA kernel there, the graph is exported at opset {opset}",
+        )
+    ] * bool(operator)
+
+
 # Programs, threads, memory.
 
 

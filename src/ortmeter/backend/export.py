@@ -404,7 +404,7 @@ def _tables_kept() -> Iterator[None]:
 
     ``quiet`` lets one thread in. A table is written again when operators were added since.
     """
-    names = getattr(getattr(torch, "_C", None), "_dispatch_get_all_op_names", list)()
+    names: list[str] = getattr(getattr(torch, "_C", None), "_dispatch_get_all_op_names", list)()
     with contextlib.ExitStack() as stack:
         for place, name in _TABLES:
             with contextlib.suppress(ImportError, AttributeError, KeyError):

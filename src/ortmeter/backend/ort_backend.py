@@ -38,8 +38,11 @@ class OrtBackend:
         faster for a few rows at a time. On CUDA, let it multiply a few rows by several weights at
         once, put together in a copy. False reads large weights in the memory of torch: no copy,
         and writes into them are seen at once.
-    opset : int
-        Version of the standard operators of ONNX.
+    opset : int, optional
+        Version of the standard operators of ONNX. By default 23; on CUDA, a lower one when more of
+        the operators of the graph have a kernel there, as MaxPool, which has none from 22 on:
+        ``refusals`` say so. At the opset that is asked for, nodes without a kernel run on the CPU,
+        with a :class:`~ortmeter.PlacementWarning` that names the opsets that have one.
     provider : str, optional
         ``cpu``, ``cuda`` or ``cuda:1``: where the tensors are expected to be. By default, wherever
         they are.
@@ -74,7 +77,9 @@ class OrtBackend:
     ``.data``, and into tensors made under ``torch.inference_mode``, are not counted by torch
     hence not seen in what a session holds.
 
-    Outputs are contiguous. Outputs which are views of inputs or of other outputs stay views.
+    Outputs are contiguous. Outputs which are views of inputs or of other outputs stay views. On
+    CUDA they are ready in the order of the current stream, in memory of torch: a tensor that
+    another stream reads is given ``record_stream``, as any of torch.
 
     Examples
     --------
@@ -94,7 +99,7 @@ class OrtBackend:
         *,
         fallback: bool = True,
         prepack: bool = True,
-        opset: int = 23,
+        opset: int | None = None,
         provider: str | None = None,
         threads: int | None = None,
         tf32: bool = False,

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import onnx
 import onnx_ir
 import onnxruntime
 import torch
@@ -19,6 +20,7 @@ from ortmeter.backend.export import ExportedGraph, example_value, export_graph
 from ortmeter.backend.levels import Level, optimize_model
 from ortmeter.backend.record import CompiledGraph, count_operators, dump_model, resident_bytes
 from ortmeter.backend.rules.products import allow_copies
+from ortmeter.backend.rules.rule import Refusal
 from ortmeter.backend.weights import (
     WeightWatch,
     merge_weights,
@@ -29,6 +31,7 @@ from ortmeter.backend.weights import (
 )
 from ortmeter.errors import ModelError
 from ortmeter.optional import import_optional
+from ortmeter.runtime.cuda_kernels import cuda_kernel, cuda_opsets
 from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
 from ortmeter.runtime.placement import node_assignment
 from ortmeter.runtime.providers import Provider
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from torch.cuda import Stream
 
 _CPU = Provider("cpu")
+#: Opset of the graphs, unless asked otherwise or without the kernels; torch writes those from 18.
+OPSET, _LOWEST_OPSET = 23, 18
 #: Makes a value of ONNX Runtime of a tensor, on the same memory.
 Hold: TypeAlias = Callable[[torch.Tensor], Any]
 #: Runs a session on values of some inputs then on tensors, returns one tensor per output.
@@ -51,7 +56,7 @@ class Settings:
 
     level: Level
     prepack: bool
-    opset: int
+    opset: int | None
     provider: Provider | None
     threads: int | None
     tf32: bool
@@ -227,10 +232,13 @@ def build_program(
     ModelError when ONNX Runtime has no kernel for one of its nodes.
     """
     start = time.perf_counter()
-    exported = export_graph(module, arguments, settings.opset)
+    exported = export_graph(module, arguments, settings.opset or OPSET)
     if exported is None:
         return None
     provider = _provider(exported, arguments, settings)
+    lowered: tuple[Refusal, ...] = ()
+    if provider.name == "cuda" and settings.opset is None:
+        exported, lowered = with_cuda_kernels(exported, module, arguments)
     model, before = exported.model, count_operators(onnx_ir.to_proto(exported.model))
     exported_at = time.perf_counter()
 
@@ -277,7 +285,7 @@ def build_program(
         file=None if settings.dump is None else dump_model(light, settings.dump),
         kernels=library,
         without_kernels=optimized.kernels.reason,
-        refusals=optimized.refusals,
+        refusals=(*lowered, *optimized.refusals),
     )
     ranks = {given.name: given.position for given in exported.inputs}
     read = [str(value.name) for value in model.graph.inputs if value.name in ranks]
@@ -300,6 +308,45 @@ def build_program(
         watch=WeightWatch(arguments, {*small.values(), *held.values(), *copied}),
         record=record,
     )
+
+
+def with_cuda_kernels(
+    exported: ExportedGraph, module: GraphModule, arguments: Sequence[Any]
+) -> tuple[ExportedGraph, tuple[Refusal, ...]]:
+    """Export a graph again at the highest opset where most of its operators have a CUDA kernel."""
+    missing = _without_kernel(exported.model, OPSET)
+    opsets = range(OPSET, _LOWEST_OPSET - 1, -1)
+    opset = min(opsets, key=lambda opset: len(_without_kernel(exported.model, opset)))
+    lower = None if opset == OPSET else export_graph(module, arguments, opset)
+    if lower is None or len(_without_kernel(lower.model, opset)) >= len(missing):
+        return exported, ()
+    return lower, tuple(
+        Refusal(
+            f"Opset {OPSET}",
+            result,
+            f"{op_type} has no CUDA kernel there, the graph is exported at opset {opset}",
+        )
+        for (op_type, _), result in missing.items()
+    )
+
+
+def _without_kernel(model: onnx_ir.Model, opset: int) -> dict[tuple[str, int | None], str]:
+    """Operators and types that have a CUDA kernel at some opset, not at this one; a result each.
+
+    The others are those that another opset writes in another way, or that are expanded.
+    """
+    nodes = [node for node in model.graph.all_nodes() if node.domain == ""]
+    found = {
+        (node.op_type, next((int(v.dtype) for v in node.inputs if v and v.dtype), None)): node
+        for node in reversed(nodes)
+    }
+    return {
+        (name, dtype): str(node.outputs[0].name)
+        for (name, dtype), node in found.items()
+        if onnx.defs.has(name, opset, "")
+        and not cuda_kernel(name, opset=opset, dtype=dtype)
+        and cuda_opsets(name, dtype=dtype)
+    }
 
 
 def _provider(exported: ExportedGraph, arguments: Sequence[Any], settings: Settings) -> Provider:
