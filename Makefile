@@ -5,9 +5,9 @@ PROVIDER ?= auto
 PAGE ?= plot_op_gemm2_cuda
 WORKERS ?= 2
 SPHINXOPTS ?=
-# Where `make gpu-check` writes, and how long a slice of it lasts.
+# Where `make gpu-check` writes, and the seconds of a slice of it.
 OUT ?= build/gpu-check
-SECONDS ?= 1080
+SLICE ?= 1080
 # Wheels installed apart, for a machine whose Python has torch and no network.
 GPU_SITE ?= $(HOME)/.gpu-site
 ifeq ($(filter $(RUNTIME),cpu gpu),)
@@ -40,8 +40,8 @@ page: install ## run one page, PAGE=plot_x, and rebuild the site around it
 	ORTMETER_PAGE=$(PAGE) $(SPHINX) -d build/doctrees _doc dist/html
 record: install ## run the pages on PROVIDER, keep what they measured in _doc/results
 	for page in _doc/examples/*/plot_*.py; do ORTMETER_RECORD=1 ORTMETER_RESULTS=_doc/results MPLBACKEND=agg $(BIN)/python $$page || exit 1; done
-gpu-check: ## without .venv: compare the GPU with what is expected, record the pages; OUT, SECONDS
-	PYTHONPATH=$(if $(wildcard $(GPU_SITE)),$(GPU_SITE):)$(CURDIR)/src $(PYTHON) _benchmarks/gpu_check.py --out $(OUT) --seconds $(SECONDS)
+gpu-check: ## without .venv: compare the GPU with what is expected, record the pages; OUT, SLICE
+	PYTHONPATH=$(if $(wildcard $(GPU_SITE)),$(GPU_SITE):)$(CURDIR)/src $(PYTHON) _benchmarks/gpu_check.py --out $(OUT) --seconds $(SLICE)
 test: install ## run the tests that take seconds, every feature touched
 	$(PYTEST) -m "not slow and not site and not browser"
 test-slow: install ## run the tests that `make test` leaves out, and that need no site

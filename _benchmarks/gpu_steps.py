@@ -21,10 +21,9 @@ from gpu_attention import attention, masks
 from gpu_rows import BF16, CPU, CUDA, F32, NAMES, TORCH, Row, check, note, short
 
 import ortmeter
-from ortmeter.backend import OrtBackend
 from ortmeter.runtime.cuda_kernels import cuda_kernel, cuda_opsets
 from ortmeter.runtime.environment import environment
-from ortmeter.runtime.providers import probe_providers
+from ortmeter.runtime.providers import load_cuda_libraries, probe_providers
 
 # The probe
 
@@ -141,10 +140,19 @@ def _placement(model: onnx.ModelProto) -> dict[str, str]:
 # The backend
 
 
+def compiled(function: Callable[..., Any], **options: Any) -> tuple[Callable[..., Any], Any]:
+    """Return what runs a function on the backend, compiled anew, and the backend."""
+    from ortmeter.backend import OrtBackend
+
+    torch._dynamo.reset()  # noqa: SLF001 - the same function is compiled several times
+    backend = OrtBackend(fallback=False, **options)
+    return torch.compile(function, backend=backend), backend
+
+
 def streams(*, quick: bool) -> Iterator[Row]:
     """Outputs are right on three streams, and for a consumer on another one."""
     n = 64 if quick else 2048
-    run = torch.compile(lambda x: (x @ x).relu(), backend=OrtBackend(fallback=False))
+    run, _ = compiled(lambda x: (x @ x).relu())
     x = torch.randn(n, n, generator=torch.Generator().manual_seed(0)).to("cuda")
     used = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
     consumer = torch.cuda.Stream()
@@ -175,16 +183,14 @@ def host_time(*, quick: bool) -> Iterator[Row]:
     medians = {}
     with torch.no_grad():
         for prepack in (False, True):
-            torch._dynamo.reset()  # noqa: SLF001 - one graph for each backend
-            backend = OrtBackend(prepack=prepack, fallback=False)
-            run = torch.compile(model, backend=backend)
+            run, _ = compiled(model, prepack=prepack)
             error = (run(x) - model(x)).abs().max().item()
             bound = 1e-4
             case = f"prepack={prepack}, error"
             yield check(case, f"<= {bound}", f"{error:.2g}", agrees=error <= bound)
             found = ortmeter.measure(
                 {"eager": lambda: model(x), "backend": lambda run=run: run(x)},
-                budget_s=1 if quick else 8,
+                budget_s=1 if quick else 5,
                 sync="cuda",
             )
             medians[prepack] = found["backend"].median / found["eager"].median
@@ -200,11 +206,10 @@ def compiled_kernels(*, quick: bool) -> Iterator[Row]:
         return torch.clamp(1 / x, -2, 2) * torch.sigmoid(x)
 
     for dtype in (BF16,) if quick else NAMES:
-        torch._dynamo.reset()  # noqa: SLF001 - one graph for each type
-        backend = OrtBackend("default+onnxruntime+experimental", fallback=False)
+        run, backend = compiled(function, optimize="default+onnxruntime+experimental")
         x = (torch.arange(1, 2049).reshape(64, 32) / 100).to("cuda", TORCH[dtype])
         with torch.no_grad():
-            got = torch.compile(function, backend=backend)(x)
+            got = run(x)
         graph = backend.graphs[0]
         error = (got.double() - function(x.double())).abs().max().item()
         bound = 8 * torch.finfo(TORCH[dtype]).eps
@@ -332,11 +337,10 @@ def placement(*, quick: bool) -> Iterator[Row]:
 
 def _on_cpu(model: Callable[..., Any], given: torch.Tensor, opset: int) -> dict[str, int] | str:
     """Count the operators on the CPU in what the backend compiles."""
-    torch._dynamo.reset()  # noqa: SLF001 - a graph for each opset
-    backend = OrtBackend(opset=opset, fallback=False)
+    run, backend = compiled(model, opset=opset)
     try:
         with torch.no_grad():
-            torch.compile(model, backend=backend)(given)
+            run(given)
     except Exception as error:  # noqa: BLE001 - a model that is refused is a result
         return short(error)
     counts: dict[str, int] = {}
@@ -408,6 +412,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     names = {step.__name__: step for step in STEPS} | {"probe_again": probe}
+    load_cuda_libraries()
     if args.quick:
         torch.set_num_threads(1)
     count = 0

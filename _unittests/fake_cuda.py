@@ -409,6 +409,9 @@ def patch_torch(torch):
     for name in (*names.split(), "ones_like", "zeros_like", "randn_like", "empty_like"):
         setattr(torch, name, on_cpu(getattr(torch, name)))
     torch.Tensor.to = on_cpu(torch.Tensor.to)
+    torch.Tensor.record_stream = lambda tensor, stream: tell(
+        "record", tensor=list(tensor.shape), stream=stream.cuda_stream
+    )
     torch.Tensor.cuda = lambda tensor, *args, **kwargs: tensor.clone()
 
 

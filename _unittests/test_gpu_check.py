@@ -195,11 +195,12 @@ text = '<ir_version: 10, opset_import: ["": 23]> g (float[n] X) => (float[n] Y) 
 cuda = Provider("cuda")
 stream = session_stream(cuda)
 session = make_session(text, provider=cuda, stream=stream.cuda_stream)
-call = follow_stream(call_on_tensors(session, cuda, synchronize=False), stream)
-(y,) = call([torch.tensor([-1.0, 2.0])])
+direct = call_on_tensors(session, cuda, ["X"], synchronize=False)
+hold, call = follow_stream(*direct, stream)
+(y,) = call([], [torch.tensor([-1.0, 2.0])])
 print(y.tolist(), stream.cuda_stream)
 with torch.cuda.stream(stream):
-    call([y])
+    call([hold(y)], [])
 """
 
 
@@ -207,11 +208,12 @@ def test_a_session_runs_between_the_waits_of_two_streams(tmp_path):
     """Its stream waits for the current one of torch before, which waits for it after."""
     written, told = run_with_cuda(tmp_path, "-c", FOLLOW)
     assert written.splitlines()[-1] == "[1.0, 2.0] 1"
-    order = [event for event in told if event["what"] in {"session", "wait", "run"}]
-    assert order == [
+    events = {"session", "wait", "run", "record"}
+    assert [event for event in told if event["what"] in events] == [
         {"what": "session", "device": "0", "stream": "1"},
         {"what": "wait", "stream": 1, "other": 0},
         {"what": "run", "stream": "1"},
+        {"what": "record", "tensor": [2], "stream": 0},  # an output, which the caller reads
         {"what": "wait", "stream": 0, "other": 1},
         {"what": "run", "stream": "1"},  # already in order
     ]
