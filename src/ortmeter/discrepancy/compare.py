@@ -156,11 +156,8 @@ def _compare(pair: Pair, options: Options) -> _Compared | Difference:
             return Difference("structure", pair.path, _kind(expected), _kind(got))
         kind = arithmetic(expected.dtype, got.dtype)
         arrays = expected.array, got.array
-        if (
-            kind.wide == np.float64
-            and all(map(is_on_device, arrays))
-            and expected.device == got.device
-        ):
+        same_device = expected.device == got.device and all(map(is_on_device, arrays))
+        if same_device and kind.wide == np.float64:
             figures = compare_on_device(*arrays, kind, options)
         else:
             figures = measure_arrays(expected, got, kind, options)
@@ -170,25 +167,26 @@ def _compare(pair: Pair, options: Options) -> _Compared | Difference:
         raise InvalidArgumentError(f"{pair.path}: {cause}") from cause
 
     def values(position: int) -> tuple[Any, Any]:
-        return expected.item(-position), got.item(-position)
+        return expected.item(position), got.item(position)
 
-    (error, position), (share, over_position) = figures.worst, figures.over
+    error, at = figures.worst[0], -figures.worst[1]
+    share, over_at = figures.over[0], -figures.over[1]
     unit = 1 if isinstance(error, int) else kind.spacing(figures.largest)
     over = None
     if share > 0 and options.tolerance:
-        over = Violation(pair.path, got.index(-over_position), got.dtype, *values(over_position))
-    sides = {name: (getattr(expected, name), getattr(got, name)) for name in ("dtype", "device")}
+        over = Violation(pair.path, got.index(over_at), got.dtype, *values(over_at))
     where = {
         "path": pair.path,
-        "argmax": got.index(-position) if error else None,
-        "worst": values(position) if error else None,
+        "argmax": got.index(at) if error else None,
+        "worst": values(at) if error else None,
+        "dtype_expected": expected.dtype,
+        "dtype_got": got.dtype,
         "shape": got.shape,
-        **{f"{name}_expected": both[0] for name, both in sides.items()},
-        **{f"{name}_got": both[1] for name, both in sides.items()},
+        "device_expected": expected.device,
+        "device_got": got.device,
     }
-    differences = [
-        Difference(name, pair.path, *both) for name, both in sides.items() if both[0] != both[1]
-    ]
+    sides = ("dtype", expected.dtype, got.dtype), ("device", expected.device, got.device)
+    differences = [Difference(name, pair.path, e, g) for name, e, g in sides if e != g]
     return _Compared(figures, error if unit == 1 else error / unit, where, over, differences)
 
 

@@ -70,12 +70,11 @@ def _reduce_piece(
     ulp = _in_ulp(error, torch.maximum(e, g), kind)
     over, share = _beyond(options.tolerance, error, e, ulp)
     share = torch.where(mismatched, torch.inf, share)
-    above = (error > threshold for threshold in options.thresholds)
-    masks = (finite, *others, over | mismatched, *above)
     figures = (
         *(error.max(), relative.max(), ulp.max(), error.sum(), ulp.sum(), e.max()),
         *(error.argmax(), share.max(), share.argmax(), zero + e.numel()),
-        *(mask.sum() for mask in masks),
+        *(mask.sum() for mask in (finite, *others, over | mismatched)),
+        *((error > threshold).sum() for threshold in options.thresholds),
     )
     return torch.stack([figure.to(torch.float64) for figure in figures])
 
