@@ -31,7 +31,7 @@ def empty(tmp_path, monkeypatch):
 
 def test_runs_are_counted_and_nothing_is_left(empty):
     found = profile(TEXT, FEEDS, provider="cpu", repeat=4, warmup=2)
-    assert found.iterations == 6
+    assert len(found.by_iteration()) == 6
     assert found.by_iteration()["steady"].tolist() == [False, False, True, True, True, True]
     assert found.by_iteration()["kernels"].tolist() == [2] * 6
     assert found.by_node()["name"].tolist() == ["Abs_0", "pick"]
@@ -96,6 +96,11 @@ def test_feeds_that_do_not_match_are_refused(empty, feeds, message):
 def test_settings_out_of_range_are_refused(options):
     with pytest.raises(InvalidArgumentError, match="Accepted"):
         profile(TEXT, FEEDS, provider="cpu", **options)
+
+
+def test_a_setting_that_does_not_exist_is_refused():
+    with pytest.raises(InvalidArgumentError, match=r"is given thread\. Accepted: .* threads"):
+        profile(TEXT, FEEDS, thread=1)
 
 
 def test_what_is_not_a_model_is_refused(empty):

@@ -149,11 +149,6 @@ class Profile:
         )
 
     @property
-    def iterations(self) -> int:
-        """Number of complete runs."""
-        return len(self._runs)
-
-    @property
     def steady(self) -> pd.DataFrame:
         """Rows of ``events`` that belong to steady runs."""
         runs = self.by_iteration()

@@ -5,11 +5,11 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import onnx
@@ -20,12 +20,11 @@ from ortmeter.profiling.read import keep_runs, read_frames
 from ortmeter.profiling.record import Profile
 from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.loading import ModelLike, has_external_data, is_path, load_model
-from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.loop import collector_off
 
-_ARGUMENTS = ("model", "feeds", "provider", "optimization", "threads", "tf32", "custom_ops")
 # Rounds without and with recording: what fits in a second, within these bounds.
 _ROUNDS_S = 1.0
 _ROUNDS = (10, 100)
@@ -35,18 +34,28 @@ _RUNS_BEFORE = 3
 _RECORDED, _OPTIMIZED = "profile", "optimized.onnx"
 
 
+class Settings(TypedDict, total=False):
+    """Settings of a session, those of :func:`~ortmeter.runtime.sessions.make_session`."""
+
+    provider: str | Provider
+    optimization: str
+    threads: int
+    tf32: bool
+    custom_ops: Sequence[str | os.PathLike[str]]
+
+
+_REQUIRED = ("model", "feeds")
+_ARGUMENTS = (*_REQUIRED, *Settings.__annotations__)
+
+
 def profile(
     model: ModelLike,
     feeds: Mapping[str, Any],
     *,
-    provider: str | Provider = "auto",
-    optimization: str = "all",
-    threads: int = 1,
     repeat: int = 10,
     warmup: int = 1,
-    tf32: bool = False,
-    custom_ops: Iterable[str | os.PathLike[str]] = (),
     overhead: bool = True,
+    **settings: Unpack[Settings],
 ) -> Profile:
     """Run a model and record which kernels run, when, on what, and their memory.
 
@@ -62,8 +71,6 @@ def profile(
         and rank, unless the model has external data.
     feeds : mapping of str to array
         Inputs, bound once on the device, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
-    provider, optimization, threads, tf32, custom_ops
-        Settings of the session, see :func:`~ortmeter.runtime.sessions.make_session`.
     repeat : int
         Runs that the statistics are about.
     warmup : int
@@ -71,6 +78,9 @@ def profile(
     overhead : bool
         Measure the latency with and without recording, in the same rounds. There are more rounds
         than *repeat* when they fit in a second, up to 100, which a verdict needs, and ten at least.
+    **settings
+        ``provider``, ``optimization``, ``threads``, ``tf32``, ``custom_ops`` of the session, see
+        :func:`~ortmeter.runtime.sessions.make_session`.
 
     Returns
     -------
@@ -94,18 +104,10 @@ def profile(
     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
     ... g (float[n] X) => (float[n] Y) { Z = Abs(X)  Y = Exp(Z) }'''
     >>> found = profile(text, {"X": np.float32([1, 2])}, provider="cpu", repeat=3)
-    >>> found.by_node()["name"].tolist(), found.iterations
+    >>> found.by_node()["name"].tolist(), len(found.by_iteration())
     (['Abs_0', 'Exp_1'], 4)
     """
-    variant = {
-        "model": model,
-        "feeds": feeds,
-        "provider": provider,
-        "optimization": optimization,
-        "threads": threads,
-        "tf32": tf32,
-        "custom_ops": custom_ops,
-    }
+    variant = {"model": model, "feeds": feeds, **settings}
     return _profile({"the model": variant}, repeat, warmup, overhead=overhead)["the model"]
 
 
@@ -166,20 +168,20 @@ def profile_together(
     {'as written': 2, 'optimized': 1}
     """
     asked = {name: {**common, **own} for name, own in variants.items()}
-    accepted = f"Accepted: {', '.join(_ARGUMENTS)}"
     if not asked:
         raise InvalidArgumentError("variants is empty. Accepted: a mapping of names to arguments")
-    for name, arguments in asked.items():
-        if unknown := [key for key in arguments if key not in _ARGUMENTS]:
-            raise InvalidArgumentError(f"{name!r} is given {', '.join(unknown)}. {accepted}")
-        if missing := [key for key in _ARGUMENTS[:2] if key not in arguments]:
-            raise InvalidArgumentError(f"{name!r} has no {' and no '.join(missing)}. {accepted}")
     return _profile(asked, repeat, warmup, overhead=True)
 
 
 def _profile(
     variants: Mapping[str, Mapping[str, Any]], repeat: int, warmup: int, *, overhead: bool
 ) -> dict[str, Profile]:
+    accepted = f"Accepted: {', '.join(_ARGUMENTS)}"
+    for name, arguments in variants.items():
+        if unknown := [key for key in arguments if key not in _ARGUMENTS]:
+            raise InvalidArgumentError(f"{name!r} is given {', '.join(unknown)}. {accepted}")
+        if missing := [key for key in _REQUIRED if key not in arguments]:
+            raise InvalidArgumentError(f"{name!r} has no {' and no '.join(missing)}. {accepted}")
     if repeat < 1 or warmup < 0:
         raise InvalidArgumentError(
             f"repeat={repeat}, warmup={warmup}. Accepted: repeat from 1, warmup from 0"
@@ -269,36 +271,20 @@ class _Pair:
 
 @contextmanager
 def _open(
-    name: str,
-    folder: Path,
-    *,
-    model: ModelLike,
-    feeds: Mapping[str, Any],
-    provider: str | Provider = "auto",
-    optimization: str = "all",
-    threads: int = 1,
-    tf32: bool = False,
-    custom_ops: Iterable[str | os.PathLike[str]] = (),
+    name: str, folder: Path, *, model: ModelLike, feeds: Mapping[str, Any], **settings: Any
 ) -> Iterator[_Pair]:
     """Create the two sessions of a model; the file of the runs is complete on exit."""
     folder.mkdir()
-    options: dict[str, Any] = {
-        "provider": resolve_provider(provider),
-        "optimization": optimization,
-        "threads": threads,
-        "tf32": tf32,
-        "custom_ops": tuple(custom_ops),
-    }
     path = Path(model) if is_path(model) else None
     loaded = load_model(model)
     original = name_nodes(loaded)
     # External data is beside the file: another file would not find it.
     keeps_file = original is loaded or (path and has_external_data(path))
     source = model if keeps_file else original
-    with BoundSession(make_session(source, **options), feeds) as bound:
+    with BoundSession(make_session(source, **settings), feeds) as bound:
         # Names of inserted nodes may differ in another session: this one tells its own graph.
-        options |= {"profile": folder / _RECORDED, "optimized_path": folder / _OPTIMIZED}
-        session = make_session(source, **options)
+        settings |= {"profile": folder / _RECORDED, "optimized_path": folder / _OPTIMIZED}
+        session = make_session(source, **settings)
         try:
             with BoundSession(session, feeds) as recorded:
                 yield _Pair(
