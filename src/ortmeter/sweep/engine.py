@@ -7,10 +7,10 @@ import queue
 import re
 import threading
 import uuid
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.optional import import_optional
@@ -41,6 +41,9 @@ from ortmeter.sweep.worker import (
 
 if TYPE_CHECKING:
     from distributed import Client, Future, Security
+
+# Resources of dask that a task takes.
+_Needs: TypeAlias = tuple[tuple[str, float], ...]
 
 _logger = logging.getLogger(__name__)
 
@@ -232,14 +235,17 @@ class _Run:
 
     def drive(self, tasks: Iterable[Task]) -> dict[str, Outcome]:
         """Run the tasks, return what became of each one by its key."""
-        waiting = deque(tasks)
+        # By what they take of a worker.
+        waiting: defaultdict[_Needs, deque[Task]] = defaultdict(deque)
+        for task in tasks:
+            waiting[tuple(needs(task).items())].append(task)
         outcomes: dict[str, Outcome] = {}
         self._client.subscribe_topic(topic(self._sweep), lambda e: self._events.put(("start", e)))
         try:
-            while waiting or self._flying:
+            while (left := sum(map(len, waiting.values()))) or self._flying:
                 self._submit(waiting)
                 if not self._flying:
-                    _logger.warning("no worker is left for %d tasks, one may join", len(waiting))
+                    _logger.warning("no worker is left for %d tasks, one may join", left)
                 outcomes |= self._next_event()
         except BaseException:
             self._cancel()
@@ -249,23 +255,20 @@ class _Run:
             self._client.unsubscribe_topic(topic(self._sweep))
         return outcomes
 
-    def _submit(self, waiting: deque[Task]) -> None:
+    def _submit(self, waiting: Mapping[_Needs, deque[Task]]) -> None:
         """Send each worker one task at a time: when it dies, no other task is suspected."""
-        listed = self._client.scheduler_info(n_workers=-1)["workers"].values()
-        resources = [worker["resources"] for worker in listed]
-        flying = Counter(_kind(task) for task, _ in self._flying.values())
-        for task in list(waiting):
-            able = sum(fits(needs(task), has) for has in resources)
-            if flying[_kind(task)] < able:
-                waiting.remove(task)
-                self._send(task)
-                flying[_kind(task)] += 1
+        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        flying = Counter(tuple(needs(task).items()) for task, _ in self._flying.values())
+        for taken, tasks in waiting.items():
+            able = sum(fits(dict(taken), worker["resources"]) for worker in workers)
+            for _ in range(min(able - flying[taken], len(tasks))):
+                self._send(tasks.popleft(), dict(taken))
 
-    def _send(self, task: Task) -> None:
+    def _send(self, task: Task, resources: Mapping[str, float]) -> None:
         arguments = tuple(command_line(task.options))
         job = Job(self._sweep, task.key, arguments=arguments, **self._shared)
         key = f"{task.page}-{task.key}-{self._sweep}"
-        future = self._client.submit(run_job, job, key=key, pure=False, resources=needs(task))
+        future = self._client.submit(run_job, job, key=key, pure=False, resources=resources)
         self._flying[task.key] = (task, future)
         future.add_done_callback(lambda _: self._events.put(("end", task.key)))
 
@@ -306,10 +309,6 @@ class _Run:
             return
         self._client.cancel([future for _, future in self._flying.values()])
         self._client.run(stop_jobs, self._sweep, on_error="ignore")
-
-
-def _kind(task: Task) -> tuple[tuple[str, float], ...]:
-    return tuple(needs(task).items())
 
 
 def _lost(client: "Client") -> OrtMeterError:

@@ -235,8 +235,7 @@ def _ask(script: Script, lines: Sequence[Sequence[str]]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
         folder = Path(temporary)
         question, answer = folder / "question.json", folder / "answer.json"
-        # With the option that a task adds: values that are not given may depend on it.
-        asked = {"command_lines": [[*line, "--record"] for line in lines], "answer": str(answer)}
+        asked = {"command_lines": lines, "answer": str(answer)}
         question.write_text(json.dumps(asked), encoding="utf-8")
         variables = {CHECK_VARIABLE: str(question)}
         ended = run_script(
