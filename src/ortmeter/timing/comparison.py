@@ -323,15 +323,14 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
     [{'size': 8}, {'size': 16}]
     """
 
-    def __init__(self, groups: Mapping[Any, Mapping[str, Measurement]], axis: str) -> None:
-        if not isinstance(groups, Mapping) or not groups:
+    def __init__(self, groups: Mapping[Any, Comparison], axis: str) -> None:
+        found = dict(groups) if isinstance(groups, Mapping) else {"": groups}
+        if not found or not all(isinstance(group, Comparison) for group in found.values()):
+            kinds = ", ".join(sorted({type(group).__name__ for group in found.values()}))
             raise InvalidArgumentError(
-                f"got {type(groups).__name__}. Accepted: a mapping with at least one comparison"
+                f"got {kinds or 'nothing'}. Accepted: a mapping with at least one Comparison"
             )
-        self._groups = {
-            key: group if isinstance(group, Comparison) else Comparison(_values(group))
-            for key, group in groups.items()
-        }
+        self._groups = found
         self.axis = axis
 
     def __getitem__(self, key: Any) -> Comparison:
@@ -373,10 +372,6 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
 
     def __repr__(self) -> str:
         return f"Comparisons({self.axis}: {', '.join(map(str, self))})"
-
-
-def _values(group: Any) -> Any:
-    return group.values() if isinstance(group, Mapping) else group
 
 
 def _range(numbers: set[int]) -> str:
