@@ -88,7 +88,7 @@ def all_steps(*, quick: bool) -> list[Step]:
     """List the checks, then the pages; a quick run has one page, in fast mode, and no record."""
     kept = ["--provider", "cuda", *([] if quick else ["--record"])]
     pages = [
-        Step(Path(page).name, 150, "it runs on CUDA", (f"_doc/examples/{page}.py", *kept))
+        Step(Path(page).name, 200, "it runs on CUDA", (f"_doc/examples/{page}.py", *kept))
         for page in (PAGES[:1] if quick else PAGES)
     ]
     return [*CHECKS, *pages]
@@ -170,6 +170,7 @@ def run_step(step: Step, out: Path, limit: float, *, quick: bool) -> dict[str, A
     temporary = out / "steps" / f"{step.name}.tmp"
     temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
     temporary.replace(out / "steps" / f"{step.name}.json")
+    _rows(out, step.name).unlink(missing_ok=True)
     return result
 
 

@@ -176,6 +176,7 @@ def run_with_cuda(folder, *command):
     log = folder / "cuda.log"
     done = subprocess.run(
         [sys.executable, *map(str, command)],
+        cwd=ROOT,
         env=fake_cuda.environment(folder, log),
         capture_output=True,
         text=True,
@@ -217,6 +218,30 @@ def test_a_session_runs_between_the_waits_of_two_streams(tmp_path):
         {"what": "wait", "stream": 0, "other": 1},
         {"what": "run", "stream": "1"},  # already in order
     ]
+
+
+# What no number of a GPU is needed for, nor the device of a tensor, which is the CPU.
+SAME_TESTS = {
+    "backend/test_ort_backend.py": ["test_cuda_runs_on_cuda", "test_cuda_follows_the_stream"],
+    "runtime/test_iobinding.py": ["test_cuda_outputs_are_ready_when_run_returns"],
+    "runtime/test_ortvalues.py": ["test_arrays_go_to_cuda_and_back"],
+    "runtime/test_placement.py": ["test_cuda_places_nodes_as_the_table_says"],
+    "runtime/test_providers.py": ["test_cuda_is_usable"],
+    "runtime/test_sessions.py": ["test_cuda_runs_on_cuda"],
+}
+
+
+@pytest.mark.slow
+def test_tests_marked_cuda_pass_on_the_stand_in(tmp_path):
+    names = sorted({name for listed in SAME_TESTS.values() for name in listed})
+    files = [ROOT / "_unittests" / file for file in SAME_TESTS]
+    options = ["-q", "-rA", "-m", "cuda", "-k", " or ".join(names), "-p", "no:cacheprovider"]
+    written, told = run_with_cuda(tmp_path, "-m", "pytest", *options, *files)
+    passed = [line for line in written.splitlines() if line.startswith("PASSED")]
+    for file, listed in SAME_TESTS.items():
+        for name in listed:
+            assert any(f"{file}::{name}" in line for line in passed), name
+    assert {"session", "run", "wait", "bind input", "bind output"} <= {t["what"] for t in told}
 
 
 @pytest.mark.slow
