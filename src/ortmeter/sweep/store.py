@@ -91,29 +91,18 @@ class Store:
 
     def keep(self, task: Task, attempt: Attempt) -> Outcome:
         """Check what a worker sent and write it: a record that is not valid is a failure."""
-        record, error = _checked(attempt, task)
-        file = None
-        if record is not None:
-            try:
-                file = self._write_record(record)
-            except OSError as cause:
-                if cause.errno != errno.ENAMETOOLONG:
-                    raise
-                record, error = None, f"the page wrote a record whose names are too long: {cause}"
-        outcome = Outcome(
-            task=task,
-            machine=record.machine if record is not None else attempt.machine,
-            seconds=attempt.seconds,
-            record=record,
-            file=file,
-            error=error,
-            output=attempt.output,
-        )
+        record, file, machine, error = None, None, attempt.machine, attempt.error
+        try:
+            if not error:
+                record = _read_record(attempt.record, task)
+                file, machine = self._write_record(record), record.machine
+        except RecordError as cause:
+            record, error = None, str(cause)
         place = file.relative_to(self._output).as_posix() if file else None
-        found = outcome.machine, outcome.seconds, place, error, outcome.output
+        found = machine, attempt.seconds, place, error, attempt.output
         kept = _Kept(self._script, self._code, task, *found)
         _write(self._folder / f"{task.key}.json", kept)
-        return outcome
+        return Outcome(task, machine, attempt.seconds, record, file, error, attempt.output)
 
     def _write_record(self, record: Record) -> Path:
         packages = sorted(record.environment.packages.items())
@@ -121,8 +110,15 @@ class Store:
         digest = hashlib.sha256(msgspec.json.encode(versions)).hexdigest()[:8]
         name = f"{Path(record.file_name).stem}--{digest}--{record.run}.json"
         file = self._output / record.machine / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, record.to_json())
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, record.to_json())
+        except OSError as cause:
+            if cause.errno != errno.ENAMETOOLONG:
+                raise
+            raise RecordError(
+                f"the page wrote a record whose names are too long: {cause}"
+            ) from None
         return file
 
     def read(self, task: Task) -> Outcome | None:
@@ -130,25 +126,22 @@ class Store:
 
         What was damaged is a failure, which runs again.
         """
+        record = file = None
         try:
             kept = _read(self._folder / f"{task.key}.json", _Kept)
             if kept is None or (kept.script, kept.code) != (self._script, self._code):
                 return None
-            return self._outcome(task, kept)
+            if kept.file is not None:
+                if not _FILE.fullmatch(kept.file):
+                    raise RecordError(f"{task.key}.json has its record elsewhere, in {kept.file!r}")
+                file = self._output / kept.file
+                if not file.exists():
+                    return None
+                record = load(file)
+                if record.page != task.page:
+                    raise RecordError(f"{kept.file} is a record of {record.page!r}")
         except (OSError, RecordError) as error:
             return Outcome(task, error=str(error))
-
-    def _outcome(self, task: Task, kept: _Kept) -> Outcome | None:
-        file = record = None
-        if kept.file is not None:
-            if not _FILE.fullmatch(kept.file):
-                raise RecordError(f"{task.key}.json has its record elsewhere, in {kept.file!r}")
-            file = self._output / kept.file
-            if not file.exists():
-                return None
-            record = load(file)
-            if record.page != task.page:
-                raise RecordError(f"{kept.file} is a record of {record.page!r}")
         return Outcome(task, kept.machine, kept.seconds, record, file, kept.error, kept.output)
 
 
@@ -184,17 +177,14 @@ def load_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     return SweepResult(tuple(outcomes), output)
 
 
-def _checked(attempt: Attempt, task: Task) -> tuple[Record | None, str]:
-    """Validate the record of a task, or say why it failed."""
-    if attempt.error:
-        return None, attempt.error
+def _read_record(content: bytes, task: Task) -> Record:
     try:
-        record = Record.from_dict(msgspec.json.decode(attempt.record))
+        record = Record.from_dict(msgspec.json.decode(content))
     except (ValueError, RecursionError, msgspec.DecodeError, OrtMeterError) as error:
-        return None, f"the page wrote something else than a record: {error}"
+        raise RecordError(f"the page wrote something else than a record: {error}") from None
     if record.page != task.page:
-        return None, f"the page wrote a record of {record.page!r}, expected {task.page!r}"
-    return dataclasses.replace(record, run=task.run), ""
+        raise RecordError(f"the page wrote a record of {record.page!r}, expected {task.page!r}")
+    return dataclasses.replace(record, run=task.run)
 
 
 def _write(file: Path, content: _Written) -> None:
