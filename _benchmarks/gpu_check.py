@@ -18,7 +18,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,25 +40,18 @@ class Step:
     limit_s: float
     expected: str
     command: tuple[str, ...] = ()
-    quick: tuple[str, ...] = ()
 
     def arguments(self, out: Path, *, quick: bool) -> list[str]:
         """Write the command of the child; by default a function of gpu_steps."""
-        if not self.command:
-            own = ["_benchmarks/gpu_steps.py", self.name, str(_rows(out, self.name))]
-            return [sys.executable, *own, *(["--quick"] if quick else [])]
-        return [sys.executable, *self.command, *(self.quick if quick else ())]
+        own = ["_benchmarks/gpu_steps.py", self.name, str(_rows(out, self.name))]
+        return [sys.executable, *(self.command or [*own, *(["--quick"] if quick else [])])]
 
-
-# The pages are run below, in full.
-TESTS = ("-m", "pytest", "-q", "-m", "cuda", "--ignore=_unittests/test_pages.py", "--maxfail=50")
-TESTS_QUICK = ("_unittests/runtime/test_providers.py",)
 
 #: By value: what does not fit in the time left is listed at the end.
 CHECKS = (
     Step("probe", 60, "CUDA works, without LD_LIBRARY_PATH"),
     Step("probe_again", 60, "CUDA works, with LD_LIBRARY_PATH on the libraries of torch"),
-    Step("tests", 240, "every test marked cuda passes", TESTS, TESTS_QUICK),
+    Step("tests", 240, "every test marked cuda passes"),
     Step("kernels", 60, "nodes run where the table of CUDA kernels says"),
     Step("attention", 150, "the kernel that runs, and its time beside torch's"),
     Step("masks", 30, "rows masked by the lowest number of the type give no NaN"),
@@ -85,13 +78,24 @@ PAGES = (
 
 
 def all_steps(*, quick: bool) -> list[Step]:
-    """List the checks, then the pages; a quick run has one page, in fast mode, and no record."""
+    """List the checks, then the pages; a quick run has few tests, and a page without a record."""
+    files = ["_unittests/runtime/test_providers.py"] if quick else tests_on_cuda()
+    tests = ("-m", "pytest", "-q", "-m", "cuda", "--maxfail=50", *files)
+    checks = [replace(step, command=tests) if step.name == "tests" else step for step in CHECKS]
     kept = ["--provider", "cuda", *([] if quick else ["--record"])]
     pages = [
         Step(Path(page).name, 200, "it runs on CUDA", (f"_doc/examples/{page}.py", *kept))
         for page in (PAGES[:1] if quick else PAGES)
     ]
-    return [*CHECKS, *pages]
+    return [*checks, *pages]
+
+
+def tests_on_cuda() -> list[str]:
+    """List the files with tests marked cuda: others may need what is not installed."""
+    files = sorted((ROOT / "_unittests").rglob("test_*.py"))
+    marked = [file for file in files if "@pytest.mark.cuda" in file.read_text(encoding="utf-8")]
+    # The pages are steps.
+    return [str(file.relative_to(ROOT)) for file in marked if file.name != "test_pages.py"]
 
 
 def main() -> None:
