@@ -137,7 +137,8 @@ def test_a_level_has_no_more_nodes_than_the_one_before(case):
     assert counts == sorted(counts, reverse=True)
     custom = [compiled.graphs[level][0].custom_count for level in ("none", "default", FUSED)]
     assert custom[:2] == [0, 0]
-    assert (custom[2] > 0) is (name != "cnn")  # nothing there but what ONNX Runtime fuses itself
+    # nothing there but what ONNX Runtime fuses itself
+    assert (custom[2] > 0) is (name not in {"cnn", "gpt2"})
 
 
 def assert_kernels(compiled, expected):
@@ -192,23 +193,22 @@ def test_one_graph_serves_sequences_of_any_length(name):
 
 
 def test_a_layer_of_llama_becomes_a_few_nodes():
-    sizes = {"max_position_embeddings": 512, "use_cache": False}
-    model, _ = ARCHITECTURES["llama"].build("eager", layers=1, **sizes)
-    inputs = {"input_ids": torch.randint(100, (1, 512))}
+    model, inputs = ARCHITECTURES["llama"].build("eager", layers=1, use_cache=False)
     (compiled,) = compile_and_run(model, inputs)
     assert_agreement(compiled)
     nodes = [graph.node_count for (graph,) in compiled.graphs.values()]
     assert nodes[0] > 200
-    assert nodes[1:3] == [26, 15]
+    assert nodes[1:3] == [26, 19]
     (graph,) = compiled.graphs[FUSED]
     assert graph.operators == {
         "com.microsoft.FusedMatMul": 7,
-        "com.microsoft.GroupQueryAttention": 1,
-        "com.microsoft.SkipSimplifiedLayerNormalization": 2,
-        "Gather": 1,
+        "RMSNormalization": 3,
+        "RotaryEmbedding": 2,
+        "Add": 2,
         "Mul": 2,
+        "Gather": 1,
+        "Attention": 1,
         "Sigmoid": 1,
-        "RMSNormalization": 1,
     }
 
 

@@ -30,7 +30,7 @@ WITHOUT_KERNEL = {
 }
 # In test_rules_graphs.py: each node that they replace counts, or they follow another rule.
 # In test_rules_indices.py: the sizes must be named.
-ELSEWHERE = {"MergedProducts", "PackedGroupQuery", "SlicesToSplit", "WindowMask"}
+ELSEWHERE = {"MergedProducts", "PackedGroupQuery", "WindowMask"}
 
 
 def test_every_rule_has_a_pattern():

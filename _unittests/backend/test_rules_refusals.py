@@ -352,7 +352,7 @@ REASONS = {
     "eager widened: values of another type": "no kernel for double on cpu: float, float16",
 }
 CASES = {case.id: case.values for case in NEAR_MISSES + OTHERS}
-ELSEWHERE = {"WindowMask", "SlicesToSplit", "MergedProducts", "PackedGroupQuery"}
+ELSEWHERE = {"WindowMask", "MergedProducts", "PackedGroupQuery"}
 
 
 def test_every_rule_tells_why_it_does_not_apply():

@@ -5,13 +5,7 @@ from .errors import (
     UnsupportedGraphError,
 )
 from .explanation import Explanation, explain
-from .levels import (
-    LEVELS,
-    Level,
-    Optimized,
-    optimize_model,
-    parse_level,
-)
+from .levels import LEVELS
 from .ort_backend import OrtBackend, compile_graph
 from .record import CompiledGraph, Fallback
 
@@ -23,12 +17,8 @@ __all__ = [
     "FallbackWarning",
     "KernelError",
     "KernelWarning",
-    "Level",
-    "Optimized",
     "OrtBackend",
     "UnsupportedGraphError",
     "compile_graph",
     "explain",
-    "optimize_model",
-    "parse_level",
 ]

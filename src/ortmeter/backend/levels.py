@@ -24,7 +24,7 @@ from ortmeter.backend.rules import DEFAULT, ONNXRUNTIME, Refusal, Rule
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
 
-__all__ = ["LEVELS", "Level", "Optimized", "optimize_model", "parse_level"]
+__all__ = ["LEVELS"]
 
 #: Levels, from the least to the most, with the rules that they go through, in this order.
 LEVELS: dict[str, tuple[Rule | ChainRule, ...]] = {
@@ -39,26 +39,7 @@ _FOLDING_LIMIT = 2**22
 
 @dataclass(frozen=True)
 class Level:
-    """An optimisation level.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`~ortmeter.backend.LEVELS`.
-    without : frozenset of str
-        Names of the rules that are left out.
-
-    Raises
-    ------
-    InvalidArgumentError
-        There is no such level, or it has no such rule.
-
-    Examples
-    --------
-    >>> level = Level("default", frozenset({"Rotary", "CausalMask"}))
-    >>> str(level), "RMSNorm" in [rule.name for rule in level.rules]
-    ('default-CausalMask-Rotary', True)
-    """
+    """An optimisation level, without some of its rules."""
 
     name: str
     without: frozenset[str] = frozenset()
@@ -87,29 +68,7 @@ class Level:
 
 
 def parse_level(text: str) -> Level:
-    """Read an optimisation level.
-
-    Parameters
-    ----------
-    text : str
-        ``none``, ``default``, ``default+onnxruntime`` or ``default+onnxruntime+experimental``,
-        followed by ``-Rule`` for each rule to leave out.
-
-    Returns
-    -------
-    Level
-        Its text is canonical: rules that are left out come at the end, in alphabetical order.
-
-    Raises
-    ------
-    InvalidArgumentError
-        There is no such level, or it has no such rule.
-
-    Examples
-    --------
-    >>> str(parse_level("default-CausalMask+onnxruntime"))
-    'default+onnxruntime-CausalMask'
-    """
+    """Read a level and, after it, ``-Rule`` for each rule to leave out."""
     name, *rest = re.split(r"(?=[+-])", text)
     stages = [part for part in rest if part.startswith("+")]
     without = frozenset(part[1:] for part in rest if part.startswith("-"))
@@ -118,18 +77,7 @@ def parse_level(text: str) -> Level:
 
 @dataclass(frozen=True)
 class Optimized:
-    """What was done to a model.
-
-    Parameters
-    ----------
-    fusions : dict of str to int
-        How many times each rule was applied. Those that did not find their pattern are absent.
-    refusals : tuple of Refusal
-        Where the pattern of a rule is and the rule does not apply, and why.
-    kernels : FusedChains
-        What became of the chains of element-wise operators: ``kernels.library`` is what a session
-        takes as ``custom_ops``.
-    """
+    """What was done to a model: ``kernels.library`` is what a session takes as ``custom_ops``."""
 
     fusions: dict[str, int] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
@@ -137,43 +85,9 @@ class Optimized:
 
 
 def optimize_model(model: ir.Model, level: Level, *, provider: str = "cpu") -> Optimized:
-    """Optimise a model.
+    """Apply the rules of a level to a model, in place, for the kernels of a provider.
 
-    Parameters
-    ----------
-    model : onnx_ir.Model
-        Modified in place. What must not be folded nor compared, the big weights, must be inputs
-        without a value.
-    level : Level
-        Which rules to apply; ``none`` changes nothing.
-    provider : str
-        Where it will run, ``cpu``, ``cuda`` or ``cuda:1``: kernels do not have the same types.
-
-    Returns
-    -------
-    Optimized
-        Counts of the rules, why they did not apply elsewhere, the library of compiled kernels.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The provider is not known.
-
-    Warns
-    -----
-    KernelWarning
-        Kernels cannot be compiled here.
-
-    Examples
-    --------
-    >>> from ortmeter.runtime.loading import load_model
-    >>> text = '''<ir_version: 10, opset_import: ["": 23]>
-    ... g (float[2, 4] X, float[1, 4] R, float[4] G) => (float[2, 4] Y) {
-    ...     T = Add(X, R)  Y = LayerNormalization(T, G) }'''
-    >>> model = ir.from_proto(load_model(text))
-    >>> level = parse_level("default+onnxruntime")
-    >>> print(*optimize_model(model, level, provider="cuda").refusals)
-    SkipLayerNorm at Y: the residual is broadcast
+    What must not be folded nor compared, the big weights, must be inputs without a value.
     """
     device = Provider.parse(provider)
     if not LEVELS[level.name]:

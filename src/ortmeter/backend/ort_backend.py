@@ -25,9 +25,9 @@ class OrtBackend:
     Parameters
     ----------
     optimize : str
-        Optimisation level, see :func:`~ortmeter.backend.parse_level`: ``none``,
-        ``default``, ``default+onnxruntime``, ``default+onnxruntime+experimental``, and ``-Rule``
-        to leave a rule out. The last one compiles kernels with the compiler of C++ of this machine,
+        Optimisation level: ``none``, ``default``, ``default+onnxruntime``,
+        ``default+onnxruntime+experimental``, followed by ``-Rule`` for each rule to leave out,
+        as in ``default+onnxruntime-GroupQuery``. The last level compiles kernels with the compiler of C++ of this machine,
         once: they stay in the user's cache folder. Where there is none, it warns and gives what
         ``default+onnxruntime`` gives.
     fallback : bool

@@ -15,7 +15,7 @@ from ortmeter.backend.rules.heads import (
     RepeatedHeads,
     RotaryBeforeSplit,
 )
-from ortmeter.backend.rules.layout import FlatProduct, SameShape, SlicesToSplit
+from ortmeter.backend.rules.layout import FlatProduct, SameShape
 from ortmeter.backend.rules.normalization import (
     BiasGelu,
     RootMeanSquare,
@@ -72,7 +72,6 @@ DEFAULT = (
     _everywhere("CausalMask", CausalMask(), kernel="Attention"),
     _everywhere("WindowMask", WindowMask("And"), WindowMask("Where"), kernel="Attention"),
     _everywhere("TanhGelu", TanhGelu(), kernel="Gelu"),
-    _cuda("SlicesToSplit", SlicesToSplit()),
 )
 
 #: Patterns that become kernels of the domain ``com.microsoft``.

@@ -1,21 +1,17 @@
-"""Shapes: a Reshape that changes nothing, rows that were merged, slices that are one Split."""
+"""Shapes: a Reshape that changes nothing, rows that were merged."""
 
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ortmeter.backend.rules.rule import known, optional, require
 from ortmeter.backend.rules.values import (
     Shape,
-    constant,
     copy_type,
     dimensions,
     from_operator,
     input_of,
     producer,
-    readers_beside,
     vector,
 )
 
@@ -96,66 +92,3 @@ def _rows_of(shape: Shape, columns: int | str) -> int:
         if size == columns:
             return axis
     return 0
-
-
-class SlicesToSplit:
-    """Slices that cut a result into consecutive parts -> one Split.
-
-    The first of them writes the Split, the others find it.
-    """
-
-    def pattern(self, op: Any, x: Any, begin: Any, end: Any, axes: Any, steps: Any) -> Any:  # noqa: PLR0917
-        return op.Slice(x, begin, end, axes, steps, _outputs=["y"])
-
-    def rewrite(self, op: Any, *, x: ir.Value, y: ir.Value, **_: ir.Value) -> Any:
-        axis, bounds = known(_part(producer(y)), "it has steps, several axes, or computed bounds")
-        readers = readers_beside(x, producer(y))
-        made = _split_parts(x, axis, readers)
-        if bounds in made:
-            return op.Identity(made[bounds])
-        cuts = _cuts(x, axis, readers)
-        require(bounds in cuts, "the slices along this axis leave a hole, or overlap")
-        parts = vector(op, *(end - begin for begin, end in cuts))
-        results = op.Split(x, parts, axis=axis, _outputs=len(cuts))
-        shape = dimensions(x) or ()
-        for result, (begin, end) in zip(results, cuts, strict=True):
-            copy_type(result, x, (*shape[:axis], end - begin, *shape[axis + 1 :]))
-        return results[cuts.index(bounds)]
-
-
-def _part(node: ir.Node) -> tuple[int, tuple[int, int]] | None:
-    """Read the axis of a slice without steps, and what it keeps: the begin and the end."""
-    shape, arrays = dimensions(node.inputs[0]), [constant(value) for value in node.inputs[1:]]
-    numbers = [int(a.item()) for a in arrays if a is not None and a.size == 1]
-    if shape is None or len(numbers) != len(arrays) or len(arrays) != len(("b", "e", "a", "s")):
-        return None
-    begin, end, axis, step = numbers
-    size = shape[axis] if -len(shape) <= axis < len(shape) else None
-    if not isinstance(size, int) or step != 1:
-        return None
-    first, last, _ = slice(begin, end).indices(size)
-    return axis % len(shape), (first, last)
-
-
-def _cuts(x: ir.Value, axis: int, readers: list[ir.Node]) -> list[tuple[int, int]]:
-    """List the parts that the slices of a value keep, when each begins where another ends."""
-    slices = [node for node in readers if node.op_identifier() == ("", "Slice", "")]
-    parts = [_part(node) for node in slices if node.inputs[0] is x]
-    cuts = sorted({part[1] for part in parts if part is not None and part[0] == axis})
-    size = (dimensions(x) or ())[axis]
-    edges = [(0, 0), *cuts, (size, size)]
-    follow = all(left[1] == right[0] for left, right in pairwise(edges))
-    return cuts if follow and all(begin < end for begin, end in cuts) else []
-
-
-def _split_parts(x: ir.Value, axis: int, readers: list[ir.Node]) -> dict[tuple[int, int], ir.Value]:
-    """Find the results of the Split of a value along an axis, by what they keep."""
-    found: dict[tuple[int, int], ir.Value] = {}
-    for node in readers:
-        if node.op_identifier() != ("", "Split", "") or node.inputs[0] is not x:
-            continue
-        cuts = constant(node.inputs[1]) if len(node.inputs) > 1 else None
-        if cuts is not None and node.attributes.get_int("axis", 0) == axis:
-            ends = [int(end) for end in np.cumsum(cuts)]
-            found |= dict(zip(zip([0, *ends], ends, strict=False), node.outputs, strict=True))
-    return found
