@@ -1,11 +1,14 @@
 """Rules on several nodes at once, and what they reuse or write in several places."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from backend_attention_patterns import band
 from backend_graphs import Graph, apply, operators, relative_errors
-from backend_patterns import EVERY, GROUP_QUERY, HALF
+from backend_patterns import EVERY, GROUP_QUERY, HALF, PATTERNS, angles
 
 from ortmeter.backend.rules import RULES
 from ortmeter.backend.rules.products import MOST_ROWS, allow_copies
@@ -130,6 +133,47 @@ def test_queries_keys_and_values_are_left_in_one_piece():
     assert max(relative_errors(PACKED, model, "float16")) <= 16 * unit_roundoff("float16")
     session = make_session(ir.to_proto(model), provider="cpu", optimization="none")
     assert {node.op_type for node in node_assignment(session)} == {"GroupQueryAttention"}
+
+
+@pytest.mark.parametrize(("length", "count"), [(2047, 0), (2048, 1)])
+def test_long_sequences_have_their_own_kernel_on_cpu(length, count):
+    tables = angles(length, 16)
+    graph = GROUP_QUERY.replace(
+        {"2, 16,": f"1, {length},"},
+        **{name: table[0, 0, :, :8] for name, table in tables.items()},
+        positions=np.arange(length)[None],
+    )
+    refusals = []
+    assert RULES["GroupQuery"].apply(graph.model(), "cpu", refusals) == count
+    why = f"GroupQuery at Y: {length} positions: below 2048, Attention of the standard is faster"
+    assert [str(refusal) for refusal in refusals] == [why] * (1 - count)
+
+
+@pytest.mark.parametrize("name", [n for n, p in PATTERNS.items() if p.rule == "GroupQuery"])
+def test_the_kernel_for_long_sequences_is_right_in_32_bits(name):
+    """CUDA has no such kernel: what is written there is run here."""
+    rule = RULES["GroupQuery"]
+    model = PATTERNS[name].graph.model()
+    assert replace(rule, fusions={"cpu": rule.fusions["cuda"]}).apply(model) == 1
+    assert max(relative_errors(PATTERNS[name].graph, model)) <= 16 * unit_roundoff("float")
+
+
+@pytest.mark.parametrize("wide", [65, 512])
+def test_capped_scores_of_any_window_become_one_kernel_on_cuda(wide):
+    pattern = PATTERNS["capped group query"]
+    graph = pattern.graph.replace({}, mask=np.where(band(512, wide), 0.0, -np.inf))
+    model, count = apply(pattern.rule, graph, "float16", provider="cuda")
+    assert count == 1
+    (node,) = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
+    assert node.attributes.get_int("local_window_size", -1) == (wide if wide < 512 else -1)
+    assert max(relative_errors(graph, model, "float16")) <= 16 * unit_roundoff("float16")
+
+
+def test_heads_are_not_shared_in_32_bits_on_cuda():
+    refusals = []
+    model = PATTERNS["repeated"].graph.model()
+    assert RULES["RepeatedHeads"].apply(model, "cuda", refusals) == 0
+    assert "slower but for bfloat16, float16" in refusals[0].reason
 
 
 @pytest.mark.parametrize("element", EVERY)
