@@ -220,6 +220,13 @@ def test_launches_are_not_compared_with_latencies(tmp_path, side):
     assert check == ProfileCheck((), check.latencies)
 
 
+def test_trust_counts_launches_and_no_time_of_the_device(tmp_path):
+    found = read_profile(write(tmp_path / "p.json", on_device(two_runs())))
+    known, launches = map(str, found.trust)
+    assert known == "30.0% of a run is outside of any launch"
+    assert launches.startswith(f"The times of {CUDA} are those of the launch")
+
+
 def test_a_launch_has_no_throughput(tmp_path):
     model = """<ir_version: 10, opset_import: ["": 21]>
     g (float[2] X) => (float[2] Y) { [first] Z = Abs(X)  [second] Y = Abs(Z) }"""

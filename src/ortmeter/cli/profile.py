@@ -75,7 +75,8 @@ def _describe(report: Report, found: Profile, top: int) -> None:
     slowest = operators.iloc[0]
     report.conclude(
         f"{found!r}.",
-        f"{slowest['op']} takes the most time, {slowest['share']:.0%} of that of the kernels.",
+        f"{slowest['op']} takes the most time, {slowest['share']:.0%} of that of the "
+        f"{'launches' if found.devices else 'kernels'}.",
         *(f"{caveat}." for caveat in found.caveats),
     )
 

@@ -213,18 +213,11 @@ class Profile:
         Returns
         -------
         pandas.DataFrame
-            One row per node, in the order of the first execution: ``name``, ``op``, ``parent``,
-            ``parameter_size``, ``activation_size``, ``output_size``, ``in_use`` (largest, bytes),
-            ``in_use_peak`` (largest), ``arena_held`` (largest), ``in_use_delta`` (median),
-            ``first_in_use_delta`` and ``first_arena_held_delta`` (sum over the first run). Missing
-            when the file does not tell.
-
-        Notes
-        -----
-        From the second run on the same shapes, ONNX Runtime allocates all intermediate results at
-        once: the first run tells what each node needs.
+            One row per node, in the order of the first execution: ``name``, ``op``, ``parent``, and
+            the largest (bytes) ``parameter_size``, ``activation_size``, ``output_size``,
+            ``in_use``, ``in_use_peak``, ``arena_held``. Missing when the file does not tell.
         """
-        return tables.memory(*self._complete())
+        return tables.memory(self._kernels)
 
     @property
     def unexplained(self) -> float:
@@ -241,7 +234,8 @@ class Profile:
     @property
     def trust(self) -> tuple[Claim, ...]:
         """How far it can be trusted: what no kernel explains, what profiling costs, caveats."""
-        known = fact("{share:.1%} of a run is outside of any kernel", share=self.unexplained)
+        what = "launch" if self.devices else "kernel"
+        known = fact(f"{{share:.1%}} of a run is outside of any {what}", share=self.unexplained)
         cost = () if self.overhead is None else (self.overhead,)
         return (known, *cost, *(caveat for caveat in self.caveats if caveat not in cost))
 
@@ -327,7 +321,7 @@ class Profile:
             )
         total = steady["self_duration"].sum()
         short = steady["self_duration"][steady["duration"] < _SHORT_US].sum()
-        if short > _SHORT_SHARE * total:
+        if short > _SHORT_SHARE * total and not self.devices:
             yield fact(
                 f"Kernels below {_SHORT_US} µs take {{share:.0%}} of the time of all kernels, and "
                 "each of their times is rounded down to a microsecond",

@@ -80,34 +80,18 @@ def by_iteration(events: pd.DataFrame, runs: pd.DataFrame, warmup: int) -> pd.Da
     )
 
 
-def memory(events: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def memory(events: pd.DataFrame) -> pd.DataFrame:
     """Describe the memory of each node."""
     codes = number(events, NODE)
-    table = first_rows(events, codes)[["name", "op", "parent"]]
-    largest = ["parameter_size", "activation_size", "output_size", "in_use", "in_use_peak"]
-    table = table.join(events.groupby(codes)[[*largest, "arena_held"]].max())
-    steady, first = _is_steady(events, runs), _is_first(events, runs)
-    table["in_use_delta"] = events[steady].groupby(codes[steady])["in_use_delta"].median()
-    growth = events[first].groupby(codes[first])[["in_use_delta", "arena_held_delta"]]
-    return table.join(growth.sum(min_count=1).add_prefix("first_"))
+    sizes = ["parameter_size", "activation_size", "output_size", "in_use", "in_use_peak"]
+    largest = events.groupby(codes)[[*sizes, "arena_held"]].max()
+    return first_rows(events, codes)[["name", "op", "parent"]].join(largest)
 
 
 def number(events: pd.DataFrame, columns: Sequence[str]) -> Ints:
-    """Number the distinct rows of some columns in the order in which they come.
-
-    These are columns of categories or of integers; missing values are equal.
-    """
-    total = np.zeros(len(events), np.int64)
-    for name in columns:
-        column = events[name]
-        codes = (
-            column.cat.codes.to_numpy()
-            if isinstance(column.dtype, pd.CategoricalDtype)
-            else pd.factorize(column)[0]
-        ).astype(np.int64) + 1
-        # Renumbered at each step: the product of the counts would overflow.
-        total, _ = pd.factorize(total * (codes.max(initial=0) + 1) + codes)
-    return total.astype(np.int64)
+    """Number the distinct rows of some columns in the order in which they come."""
+    groups = events.groupby(list(columns), observed=True, dropna=False, sort=False)
+    return groups.ngroup().to_numpy().astype(np.int64)
 
 
 def first_rows(events: pd.DataFrame, codes: Ints) -> pd.DataFrame:
