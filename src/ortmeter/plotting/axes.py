@@ -10,6 +10,7 @@ from ortmeter.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from ortmeter.timing.claims import Claim
 
@@ -25,13 +26,17 @@ _SMALL = 0.01  # share of a total
 _SHORT_NAME = 18  # letters: three of them fit side by side
 
 
-def new_axes(height: float) -> "Axes":
+def new_figure(height: float) -> "Figure":
     """Create a figure with a transparent background, *height* in inches."""
     from matplotlib import pyplot as plt
 
-    figure, ax = plt.subplots(figsize=(6.4, height), layout="constrained")
+    figure = plt.figure(figsize=(6.4, height), layout="constrained")
     figure.patch.set_alpha(0)
-    return ax
+    return figure
+
+
+def new_axes(height: float) -> "Axes":
+    return new_figure(height).subplots()
 
 
 def need_columns(frame: "pd.DataFrame", *names: str) -> None:

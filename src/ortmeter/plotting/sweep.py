@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting.axes import (
@@ -11,7 +11,7 @@ from ortmeter.plotting.axes import (
     add_legend,
     add_titles,
     mark_one,
-    new_axes,
+    new_figure,
     paint,
     plain,
     series_style,
@@ -69,7 +69,7 @@ def sweep_plot(
     names = list(dict.fromkeys(point.panel for point in shown))
     lines = list(dict.fromkeys(point.line for point in shown))
     height = _PANEL_HEIGHT if x else 0.8 + _ROW_HEIGHT * len(lines)
-    figure = _new_figure(1.4 + height * len(names))
+    figure = new_figure(1.4 + height * len(names))
     panels = list(figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0])
     speedup = f"speedup over {plain(claims[0].baseline)}, higher is better"
     for ax, name in zip(panels, names, strict=True):
@@ -120,13 +120,6 @@ def is_number(value: Any) -> bool:
 def _first(points: list[_Point], name: str, count: int) -> list[_Point]:
     kept = list(dict.fromkeys(getattr(point, name) for point in points))[:count]
     return [point for point in points if getattr(point, name) in kept]
-
-
-def _new_figure(height: float) -> "Figure":
-    """Create a figure of *height* inches in the style of the other plots."""
-    figure = cast("Figure", new_axes(height).figure)
-    figure.clear()
-    return figure
 
 
 def _draw(ax: "Axes", points: list[_Point], lines: list[str], sizes: list[float]) -> None:
