@@ -82,10 +82,15 @@ def conclude(page, results, left_out="it was not asked for", **others):
         "compiling": COMPILING,
         "calls": CALLS,
         "left_out": left_out,
+        "nodes": dict(zip(LEVELS, (30, 10, 9), strict=True)),
         **others,
     }
     answer, claims = page["conclude"](data)
     return [str(answer), *sentences(claims)]
+
+
+def with_one_more(measured, another):
+    return Comparison({**measured, another.name: another}.values())
 
 
 def only(found, start):
@@ -132,9 +137,8 @@ def test_weights_of_eleven_bits_are_out_of_tolerance(ran, name):
 
 @pytest.mark.slow
 def test_the_levels_leave_fewer_and_fewer_nodes(ran):
-    nodes = [ran["graphs"][level].node_count for level in LEVELS]
-    assert nodes == sorted(nodes, reverse=True)
-    assert len(set(nodes)) == len(nodes)
+    none, default, ours = (ran["graphs"][level].node_count for level in LEVELS)
+    assert none > default == ours  # what joins an addition to a normalization is for CUDA
 
 
 @pytest.mark.slow
@@ -202,6 +206,10 @@ def test_the_prediction_on_nodes_follows_the_smallest_batch(page, medians, verdi
     levels = batches(b32=graphs(1.0, 2.0, 4.0), b1=graphs(*medians))
     found = conclude(page, batches(b1=same_latency()), levels=levels)
     assert f"{verdict}: predicted that with few rows (batch 1) fewer nodes are faster" in found
+    # levels that have the same nodes are no case of it
+    alike = dict(zip(LEVELS, (30, 10, 10), strict=True))
+    found = conclude(page, batches(b1=same_latency()), levels=levels, nodes=alike)
+    assert "Right: predicted that with few rows (batch 1) fewer nodes are faster" in found
 
 
 @pytest.mark.parametrize(
@@ -255,7 +263,7 @@ def test_the_interval_of_the_calls_is_that_of_the_gain(page):
 
 def test_inductor_is_compared_when_it_was_measured(page):
     results = batches(b1=planted(eager=4.0, inductor=2.0, none=1.0, default=1.0, ort=1.0))
-    compiling = COMPILING | {"inductor": Measurement("inductor", [[8.0, 8.0, 8.0]])}
+    compiling = with_one_more(COMPILING, Measurement("inductor", [[8.0, 8.0, 8.0]]))
     found = conclude(page, results, compiling=compiling, left_out="")
     assert only(found, "batch 1: default+onnxruntime is 2.0")
     assert "times faster than eager" in only(found, "batch 1: inductor is ")
@@ -273,7 +281,7 @@ def test_the_cost_of_a_call_follows_the_samples(page):
     found = only(conclude(page, batches(b1=same_latency())), start)
     assert found == f"{start}14 µs (eager), 14 µs (OrtBackend); a session alone takes 5 µs"
     same = Measurement("eager behind guards", CALLS["eager"].seconds)
-    free = conclude(page, batches(b1=same_latency()), calls=CALLS | {same.name: same})
+    free = conclude(page, batches(b1=same_latency()), calls=with_one_more(CALLS, same))
     assert only(free, f"{start}undecided (eager), 14 µs (OrtBackend)")
 
 
