@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ortmeter.backend import CompiledGraph, KernelWarning, OrtBackend, explain
 from ortmeter.backend.kernels.chains import find_chains
+from ortmeter.backend.kernels.library import build_library
 from ortmeter.backend.levels import optimize_model, parse_level
 from ortmeter.runtime.sessions import make_session
 
@@ -284,6 +285,33 @@ def test_a_library_that_fails_its_trial_is_not_used(monkeypatch, tmp_path):
     model = graph(GATED)
     with pytest.warns(KernelWarning, match="the process died with exit code 3"):
         assert optimize_model(model, parse_level(LEVEL)).fusions == {}
+
+
+def test_a_chain_whose_kernel_is_wrong_is_left_alone(monkeypatch):
+    def build_one_wrong(expressions, provider):
+        library, wrong = build_library(expressions, provider)
+        assert wrong == {}
+        return library, {e.name: "1 expected, 2 got" for e in expressions if "Exp" in e.name}
+
+    monkeypatch.setattr("ortmeter.backend.kernels.chains.build_library", build_one_wrong)
+    text = body("A = Exp(X)  D = Neg(A)  E = Softmax(D)  F = Abs(E)  Y = Neg(F)")
+    model, before = graph(text), graph(text)
+    left = r"1 chains .*, Exp_Neg_\w+ fails its trial: 1 expected, 2 got$"
+    with pytest.warns(KernelWarning, match=left) as told:
+        done = optimize_model(model, parse_level("default+onnxruntime+experimental"))
+    assert len(told) == 1
+    assert done.fusions == {"ElementWise": 1}
+    assert done.kernels.reason == ""
+    operators = [node.op_type for node in model.graph]
+    assert operators[:3] == ["Exp", "Neg", "Softmax"]
+    feeds = {"X": np.linspace(-2, 2, 16, dtype=np.float32).reshape(2, 8)}
+    session = make_session(ir.to_proto(model), provider="cpu", custom_ops=[done.kernels.library])
+    names = {value.name for value in session.get_inputs()}
+    zeros = {"U": np.zeros((2, 8), np.float32), "B": np.zeros(8, np.float32)}
+    given = {**feeds, **zeros, "C": np.zeros((2, 8), bool)}
+    (got,) = session.run(None, {name: given[name] for name in names})
+    (expected,) = ReferenceEvaluator(ir.to_proto(before)).run(None, given)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
 def compiled(model, backend, *inputs):

@@ -61,7 +61,7 @@ class FusedChains:
     library : Path or None
         Where their kernels are; None when there is no chain, or no kernel for them.
     reason : str
-        Why chains were left to ONNX Runtime, empty otherwise.
+        Why all of them were left to ONNX Runtime, empty otherwise.
     """
 
     count: int = 0
@@ -80,26 +80,34 @@ class ChainRule:
     stage: str
 
     def apply(self, model: ir.Model, provider: Provider) -> FusedChains:
-        """Replace the chains of a model, or none of them, with a KernelWarning."""
+        """Replace the chains of a model; a KernelWarning tells which are left, and why."""
         found = [(graph, find_chains(graph, provider.name)) for graph in model.graphs()]
         expressions = [chain.expression for _, chains in found for chain in chains]
         if not expressions:
             return FusedChains()
         try:
-            library = build_library(expressions, provider)
+            library, wrong = build_library(expressions, provider)
         except KernelError as error:
-            warnings.warn(
-                f"{self.name}: {len(expressions)} chains of operators are left to ONNX Runtime, "
-                f"{error}",
-                KernelWarning,
-                stacklevel=2,
-            )
-            return FusedChains(reason=str(error))
-        for graph, chains in found:
-            for chain in chains:
-                _replace(chain, graph)
+            return FusedChains(reason=self._warn(len(expressions), str(error)))
+        done = [(g, c) for g, chains in found for c in chains if c.expression.name not in wrong]
+        reason = ""
+        if wrong:
+            told = "; ".join(f"{name} fails its trial: {text}" for name, text in wrong.items())
+            reason = self._warn(len(expressions) - len(done), told)
+        if not done:
+            return FusedChains(reason=reason)
+        for graph, chain in done:
+            _replace(chain, graph)
         model.opset_imports[DOMAIN] = 1
-        return FusedChains(len(expressions), library)
+        return FusedChains(len(done), library)
+
+    def _warn(self, count: int, reason: str) -> str:
+        warnings.warn(
+            f"{self.name}: {count} chains of operators are left to ONNX Runtime, {reason}",
+            KernelWarning,
+            stacklevel=3,
+        )
+        return reason
 
 
 ELEMENT_WISE = ChainRule("ElementWise", "experimental")

@@ -7,7 +7,6 @@ nvcc.
 import ctypes
 import functools
 import hashlib
-import importlib.util
 import os
 import platform
 import shlex
@@ -24,6 +23,7 @@ import platformdirs
 
 from ortmeter.backend.errors import KernelError
 from ortmeter.runtime.environment import cpu_flags
+from ortmeter.runtime.providers import nvidia_folders
 
 _NAMES = ("g++", "c++", "clang++")
 _TIMEOUT_S = 300
@@ -144,13 +144,8 @@ def run_compiler(command: Sequence[str]) -> str:
 
 def find_nvrtc() -> ctypes.CDLL | None:
     """Open the latest library of NVRTC that came with torch or from a package of NVIDIA."""
-    spec = importlib.util.find_spec("nvidia")
-    roots = [] if spec is None else list(spec.submodule_search_locations or [])
-    found = sorted(
-        (path for root in roots for path in Path(root).glob("*/lib/libnvrtc.so.*")),
-        key=lambda path: path.suffix,
-        reverse=True,
-    )
+    found = [path for folder in nvidia_folders() for path in folder.glob("libnvrtc.so.*")]
+    found.sort(key=lambda path: path.suffix, reverse=True)
     for name in [*map(os.fspath, found), "libnvrtc.so.13", "libnvrtc.so.12"]:
         try:
             return ctypes.CDLL(name)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -14,7 +15,7 @@ import torch
 from ortmeter.backend.errors import KernelError
 from ortmeter.backend.kernels import trial
 from ortmeter.backend.kernels.compiler import compile_device, compile_library
-from ortmeter.backend.kernels.expression import MICROSOFT, Expression
+from ortmeter.backend.kernels.expression import MICROSOFT, Expression, Literal, Step
 from ortmeter.backend.kernels.sources import (
     DOMAIN,
     cpu_source,
@@ -36,11 +37,14 @@ _OPSET = 23
 _REALS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def build_library(expressions: Sequence[Expression], provider: Provider) -> Path:
+def build_library(
+    expressions: Sequence[Expression], provider: Provider
+) -> tuple[Path, dict[str, str]]:
     """Build a library that has a kernel for each expression, in any order.
 
-    It is what :func:`~ortmeter.make_session` takes as ``custom_ops``. A KernelError says that there
-    is no compiler, that it refuses the source, or that the library fails its trial.
+    It is what :func:`~ortmeter.make_session` takes as ``custom_ops``. Beside it comes what is wrong
+    with some of its kernels, by name: they are not to be used. A KernelError says that there is no
+    compiler, that it refuses the source, or that the library cannot be tried.
     """
     once = sorted(set(expressions), key=lambda expression: expression.name)
     if provider.name == "cuda":
@@ -48,8 +52,7 @@ def build_library(expressions: Sequence[Expression], provider: Provider) -> Path
         library = compile_library(cuda_host_source(once, image), libraries=["dl"])
     else:
         library = compile_library(cpu_source(once))
-    check_library(library, once, provider)
-    return library
+    return library, check_library(library, once, provider)
 
 
 def _architecture(provider: Provider) -> str:
@@ -57,55 +60,76 @@ def _architecture(provider: Provider) -> str:
     return f"sm_{major}{minor}"
 
 
-def check_library(library: Path, expressions: Sequence[Expression], provider: Provider) -> None:
-    """Run each kernel of a library in a child process and compare it with ONNX Runtime.
+def check_library(
+    library: Path, expressions: Sequence[Expression], provider: Provider
+) -> dict[str, str]:
+    """Run each kernel of a library in a child process; return what is wrong, by name.
 
-    The answer is kept beside the library, for this version of ONNX Runtime, unless the child was
-    stopped: that says nothing of the kernels.
+    The answer is kept beside the library, for this version of ONNX Runtime. It is not when the
+    child was stopped, had no memory or no device: that says nothing of the kernels.
     """
     version = import_optional("onnxruntime", "cpu", "gpu").__version__
-    model = ir.to_proto(trial_model(expressions)).SerializeToString(deterministic=True)
+    model = _trial_content(expressions)
     key = hashlib.sha256(model + _PROGRAM.read_bytes() + version.encode()).hexdigest()[:8]
     answer = library.with_name(f"{library.stem}-{key}.json")
-    reason = _read_reason(answer)
-    if reason is None:
-        reason = _run_trial(library, model, provider)
-        write_atomically(answer, json.dumps({"reason": reason}).encode())
-    if reason:
-        raise KernelError(f"the compiled kernels fail their trial: {reason}")
+    wrong = _read_answer(answer)
+    if wrong is None:
+        wrong = _run_trial(library, expressions, provider)
+        write_atomically(answer, json.dumps(wrong).encode())
+    return wrong
 
 
-def _read_reason(answer: Path) -> str | None:
+def _read_answer(answer: Path) -> dict[str, str] | None:
     """Return what a trial that came to its end found, None when there is none."""
     try:
-        return str(json.loads(answer.read_text(encoding="utf-8"))["reason"])
-    except (OSError, KeyError, TypeError, ValueError):
+        return {str(k): str(v) for k, v in json.loads(answer.read_text(encoding="utf-8")).items()}
+    except (OSError, AttributeError, ValueError):
         return None
 
 
-def _run_trial(library: Path, content: bytes, provider: Provider) -> str:
-    """Return what is wrong, nothing when the kernels are right."""
+def _run_trial(
+    library: Path, expressions: Sequence[Expression], provider: Provider
+) -> dict[str, str]:
+    """Return what is wrong, by name; when no kernel can be named, try half of them at a time."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "trial.onnx"
-        model.write_bytes(content)
-        provided = provider.execution_provider
+        model.write_bytes(_trial_content(expressions))
+        given = (provider.execution_provider, str(provider.index))
         try:
-            child = run_child(trial.__name__, library, model, provided, timeout=_TIMEOUT_S)
+            child = run_child(trial.__name__, library, model, *given, timeout=_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise KernelError(f"the trial of the compiled kernels was stopped: {error}") from error
     if stopped := _STOPPED.get(child.returncode):
         raise KernelError(f"the trial of the compiled kernels was stopped by {stopped}")
     try:
-        return str(json.loads(child.stdout.splitlines()[-1])["reason"])
+        answer = json.loads(child.stdout.splitlines()[-1])
+        failed, refused, wrong = answer["failed"], answer["refused"], dict(answer["wrong"])
+        stopped = answer["stopped"]
     except (IndexError, KeyError, TypeError, ValueError):
-        return f"the process died with exit code {child.returncode}"
+        failed, refused, wrong = f"the process died with exit code {child.returncode}", "", {}
+    if stopped:
+        raise KernelError(f"the compiled kernels cannot be tried: {stopped}")
+    if not failed and not refused:
+        return wrong
+    if refused or len(expressions) == 1:
+        return {expression.name: refused or failed for expression in expressions}
+    half = len(expressions) // 2
+    parts = (expressions[:half], expressions[half:])
+    first, second = (_run_trial(library, part, provider) for part in parts)
+    return first | second
+
+
+def _trial_content(expressions: Sequence[Expression]) -> bytes:
+    return ir.to_proto(trial_model(expressions)).SerializeToString(deterministic=True)
 
 
 def trial_model(expressions: Sequence[Expression]) -> ir.Model:
     """Write a model that computes each expression twice: operator by operator, by its kernel.
 
-    Inputs are in float32, for the values that a test can draw, and outputs in float64. The name of
-    an output ends with the least precise of its types.
+    Inputs are in float32, for the values that a test can draw, and outputs in float64. Operators
+    compute in float32 what kernels hold in float32, and are rounded where kernels round: ONNX
+    Runtime lacks many of them in bfloat16. The name of an output ends with the least precise of its
+    types.
     """
     inputs: list[ir.Value] = []
     outputs: list[ir.Value] = []
@@ -117,13 +141,18 @@ def trial_model(expressions: Sequence[Expression]) -> ir.Model:
         ]
         read = [_cast(value, dtype) for value, dtype in zip(given, expression.inputs, strict=True)]
         values = [node.outputs[0] for node in read]
-        apart = expression.nodes(values)
+        held = [
+            _cast(value, _held(dtype))
+            for value, dtype in zip(values, expression.inputs, strict=True)
+        ]
+        apart = in_float32(expression).nodes([node.outputs[0] for node in held])
+        rounded = _cast(apart[-1].outputs[0], expression.dtype)
         kernel = ir.Node(DOMAIN, expression.name, values)
-        results = [_cast(node.outputs[0], ir.DataType.DOUBLE) for node in (apart[-1], kernel)]
+        results = [_cast(node.outputs[0], ir.DataType.DOUBLE) for node in (rounded, kernel)]
         for node, way in zip(results, ("expected", "got"), strict=True):
             node.outputs[0].name = f"{expression.name}_{way}:{_least_precise(expression)}"
         inputs += given
-        nodes += [*read, *apart, kernel, *results]
+        nodes += [*read, *held, *apart, rounded, kernel, *results]
         outputs += [node.outputs[0] for node in results]
     graph = ir.Graph(
         inputs,
@@ -133,6 +162,28 @@ def trial_model(expressions: Sequence[Expression]) -> ir.Model:
         opset_imports={"": _OPSET, MICROSOFT: 1, DOMAIN: 1},
     )
     return ir.Model(graph, ir_version=10)
+
+
+def in_float32(expression: Expression) -> Expression:
+    """Write an expression in float32 where it has half types, whose casts still round."""
+    steps: list[Step] = []
+    names: dict[str | Literal | None, str] = {}
+    for i, step in enumerate(expression.steps):
+        arguments = tuple(
+            Literal(a.value, _held(a.dtype)) if isinstance(a, Literal) else names.get(a, a)
+            for a in step.arguments
+        )
+        if step.op_type == "Cast" and step.dtype != _held(step.dtype):
+            steps.append(replace(step, arguments=arguments))
+            arguments = (f"t{len(steps) - 1}",)
+            step = replace(step, attributes=(("to", int(ir.DataType.FLOAT)),))  # noqa: PLW2901
+        steps.append(replace(step, arguments=arguments, dtype=_held(step.dtype)))
+        names[f"t{i}"] = f"t{len(steps) - 1}"
+    return Expression(tuple(map(_held, expression.inputs)), tuple(steps))
+
+
+def _held(dtype: ir.DataType) -> ir.DataType:
+    return ir.DataType.FLOAT if dtype in _REALS[:2] else dtype
 
 
 def _cast(value: ir.Value, dtype: ir.DataType) -> ir.Node:

@@ -2,41 +2,66 @@
 
 The process may crash, and starts without torch. The model has pairs of outputs, expected then got,
 that are computed from inputs of 32-bit real numbers. The last line of the standard output is a
-JSON object: the ``reason`` of a failure, empty when there is none.
+JSON object: what is ``wrong`` by kernel, why the run ``failed``, why the library is ``refused``,
+and what ``stopped`` the trial, which says nothing of the kernels.
 """
 
 import json
+import re
 import sys
+from typing import Any
 
 import numpy as np
 import onnxruntime
+
+from ortmeter.runtime.providers import load_cuda_libraries
 
 SHAPES = ((2, 5, 67), (67,), (5, 1), ())
 TOLERANCES = {"bfloat16": 1e-1, "float16": 2e-2, "float32": 1e-4, "float64": 1e-9}
 # A comparison of two numbers that are equal but for their rounding may go either way.
 SHARE = 0.98
+#: What ONNX Runtime and CUDA say when there is no memory left.
+NO_MEMORY = re.compile(r"(?i)out of memory|allocate memory|bad_alloc|ALLOC_FAILED")
 
 
-def run_trial(library: str, model: str, provider: str) -> str:
-    """Return what is wrong, nothing when the results agree."""
+class StoppedError(Exception):
+    """The kernels cannot be tried here."""
+
+
+class LibraryError(Exception):
+    """ONNX Runtime does not load the library: none of its kernels can be used."""
+
+
+def run_trial(library: str, model: str, provider: str, device: str) -> dict[str, str]:
+    """Return what is wrong, by kernel; nothing when the results agree."""
     options = onnxruntime.SessionOptions()
-    options.register_custom_ops_library(library)
+    try:
+        options.register_custom_ops_library(library)
+    except Exception as error:
+        raise LibraryError(str(error)) from error
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 2
+    on_device: list[Any] = []
     if provider.startswith("CUDA"):
-        onnxruntime.preload_dlls()
-    session = onnxruntime.InferenceSession(model, options, providers=[provider])
+        load_cuda_libraries()
+        on_device = [(provider, {"device_id": device})]
+    providers = [*on_device, "CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=0)
     if session.get_providers()[0] != provider:
-        return f"the session runs on {session.get_providers()[0]}"
+        raise StoppedError(f"the session runs on {session.get_providers()[0]}")
     names = [value.name for value in session.get_inputs()]
+    outputs = [value.name for value in session.get_outputs()]
+    wrong: dict[str, str] = {}
     for positive in (False, True):
         feeds = {name: draw(i, positive=positive) for i, name in enumerate(names)}
         results = session.run(None, feeds)
-        outputs = [value.name for value in session.get_outputs()]
         for name, expected, got in zip(outputs[1::2], results[::2], results[1::2], strict=True):
-            if not agree(expected, got, TOLERANCES[name.rpartition(":")[2]]):
-                return f"{name} is wrong: {expected.ravel()[:4]} expected, {got.ravel()[:4]} got"
-    return ""
+            kernel, _, precision = name.rpartition(":")
+            if not agree(expected, got, TOLERANCES[precision]):
+                wrong[kernel.removesuffix("_got")] = (
+                    f"{expected.ravel()[:4]} expected, {got.ravel()[:4]} got"
+                )
+    return wrong
 
 
 def draw(index: int, *, positive: bool) -> np.ndarray:
@@ -58,10 +83,13 @@ def agree(expected: np.ndarray, got: np.ndarray, tolerance: float) -> bool:
     return bool(np.mean(close | same) >= SHARE)
 
 
-def main(library: str, model: str, provider: str) -> None:
+def main(library: str, model: str, provider: str, device: str) -> None:
     """Print the answer as the last line."""
+    answer: dict[str, Any] = {"wrong": {}, "failed": "", "refused": "", "stopped": ""}
     try:
-        reason = run_trial(library, model, provider)
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong, the library is not used
-        reason = f"{type(error).__name__}: {error}"
-    sys.stdout.write("\n" + json.dumps({"reason": reason}) + "\n")
+        answer["wrong"] = run_trial(library, model, provider, device)
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong, the kernels are not used
+        stopped = isinstance(error, StoppedError | MemoryError) or NO_MEMORY.search(str(error))
+        refused = "refused" if isinstance(error, LibraryError) else "failed"
+        answer["stopped" if stopped else refused] = f"{type(error).__name__}: {error}"
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
