@@ -104,7 +104,10 @@ class Report:
 
     def to_html(self) -> str:
         """Return one HTML page that asks nothing of the network."""
-        return _page_template().render(
+        writer = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        writer.filters["shown"] = _shown
+        page = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+        return writer.from_string(page).render(
             title=self.title,
             notice=INTERRUPTED if self.interrupted else "",
             sentences=self.sentences,
@@ -138,13 +141,6 @@ def check_writable(file: Path, *, overwrite: bool) -> None:
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads(flatten(table).to_json(orient="records"))
     return rows
-
-
-def _page_template() -> jinja2.Template:
-    page = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
-    writer = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    writer.filters["shown"] = _shown
-    return writer.from_string(page)
 
 
 def _shown(item: Any) -> str:
