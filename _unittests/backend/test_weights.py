@@ -156,8 +156,8 @@ def test_versions_are_not_counted_in_inference_mode():
 @pytest.fixture
 def merged_on_cpu(monkeypatch):
     """The rule is declared for CUDA only; the kernels are the same on CPU."""
-    types = RULES[MERGED].element_types
-    monkeypatch.setitem(types, "cpu", types["cuda"])
+    fusions = RULES[MERGED].fusions
+    monkeypatch.setitem(fusions, "cpu", fusions["cuda"])
 
 
 class Gated(nn.Module):
