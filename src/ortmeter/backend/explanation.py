@@ -16,21 +16,14 @@ from ortmeter.discrepancy import Discrepancy, max_diff
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ExplainedGraph", "Explanation", "explain"]
+__all__ = ["Explanation", "explain"]
 
 
 @dataclass(frozen=True)
 class ExplainedGraph:
-    """A graph of a model.
+    """A graph of a model: torch runs it when it is not compiled, or has nothing to compute.
 
-    Parameters
-    ----------
-    compiled : CompiledGraph or None
-        What was done; None when torch runs the graph.
-    fallback : Fallback or None
-        Why torch runs the graph, unless it has nothing to compute.
-    discrepancy : Discrepancy or None
-        How far the outputs of the graph are from those of torch, in its first call.
+    Its outputs are compared with those of torch in its first call.
     """
 
     compiled: CompiledGraph | None

@@ -87,22 +87,7 @@ class Fusion(Protocol):
 
 @dataclass(frozen=True)
 class Refusal:
-    """A place where the pattern of a rule is and the rule does not apply.
-
-    Parameters
-    ----------
-    rule : str
-        Name of the rule.
-    result : str
-        The result that it would have computed in another way.
-    reason : str
-        Why it does not.
-
-    Examples
-    --------
-    >>> print(Refusal("GroupQuery", "attention", "32 positions: it takes 512 to be worth it"))
-    GroupQuery at attention: 32 positions: it takes 512 to be worth it
-    """
+    """A *result* that a rule would have computed in another way, and why it does not."""
 
     rule: str
     result: str
