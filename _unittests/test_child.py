@@ -124,7 +124,7 @@ def test_no_child_executes_what_is_around_it(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}")
     monkeypatch.syspath_prepend("")
-    assert not providers._probe_cuda().reason.startswith("the probe died")
+    assert not providers._probe_cuda().startswith("the probe died")
     page = Script("plot_x.py", "import ortmeter\nortmeter.get_parsed_args('plot_x', record=False)")
     assert check_page(page, [{}]) == "plot_x"
     assert executed(folder) == []
