@@ -71,7 +71,7 @@ def _attention(dtype: int, length: int, mode: str, *, quick: bool, **options: in
         if options:
             yield note(f"{name} {case}, kernel", kernel)
         else:
-            accepted = _kernels_expected(name, dtype, length, mode, causal=name != "Attention")
+            accepted = _kernels_expected(name, dtype, length, mode)
             yield check(f"{name} {case}, kernel", accepted, kernel, agrees=kernel in accepted)
         session = _plain_session(model, options)
         candidates[name] = ortmeter.BoundSession(session, feeds[name]).run
@@ -85,12 +85,10 @@ def _attention(dtype: int, length: int, mode: str, *, quick: bool, **options: in
         yield note(f"{case}, median of a call", medians)
 
 
-def _kernels_expected(
-    name: str, dtype: int, length: int, mode: str, *, causal: bool
-) -> tuple[str, ...]:
+def _kernels_expected(name: str, dtype: int, length: int, mode: str) -> tuple[str, ...]:
     """Kernels that may run, on compute capability 8.0 and more."""
     if name == "GroupQueryAttention":  # cuDNN takes neither a window nor a soft cap
-        return ("flash", "cudnn") if mode == "plain" and causal else ("flash",)
+        return ("flash", "cudnn") if mode == "plain" else ("flash",)
     if mode in {"mask", "window"}:
         fits = length % 4 == 0 and dtype != F32
         return ("efficient",) if fits else ("unfused",)

@@ -108,6 +108,7 @@ def main() -> None:
     out = args.out.resolve()
     steps = all_steps(quick=args.quick)
     run_steps(steps, out, seconds=args.seconds, quick=args.quick)
+    steps = [step for step in steps if is_needed(step, out)]
     (out / "report.md").write_text(report(steps, out), encoding="utf-8")
     left_out = write_archive(out)
     missing = [step.name for step in steps if read(out, step.name) is None]
@@ -124,9 +125,7 @@ def run_steps(steps: list[Step], out: Path, *, seconds: float, quick: bool = Fal
         (out / folder).mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
     for step in steps:
-        if read(out, step.name) is not None:
-            continue
-        if step.name == "probe_again" and agrees(read(out, "probe")):
+        if read(out, step.name) is not None or not is_needed(step, out):
             continue
         if cuda_is_missing(out):
             print("the probe failed, see the report: nothing else is run")
@@ -196,6 +195,11 @@ def _environment(out: Path, *, quick: bool) -> dict[str, str]:
         known = [found["LD_LIBRARY_PATH"]] if found.get("LD_LIBRARY_PATH") else []
         found["LD_LIBRARY_PATH"] = ":".join([folders.stdout.strip(), *known])
     return found
+
+
+def is_needed(step: Step, out: Path) -> bool:
+    """Whether a step tells something: the second probe does when the first one failed."""
+    return step.name != "probe_again" or not agrees(read(out, "probe"))
 
 
 def cuda_is_missing(out: Path) -> bool:
