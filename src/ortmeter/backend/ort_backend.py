@@ -27,9 +27,9 @@ class OrtBackend:
     optimize : str
         Optimisation level: ``none``, ``default``, ``default+onnxruntime``,
         ``default+onnxruntime+experimental``, followed by ``-Rule`` for each rule to leave out,
-        as in ``default+onnxruntime-GroupQuery``. The last level compiles kernels with the compiler of C++ of this machine,
-        once: they stay in the user's cache folder. Where there is none, it warns and gives what
-        ``default+onnxruntime`` gives.
+        as in ``default+onnxruntime-GroupQuery``. The last level compiles kernels with the compiler
+        of C++ of this machine, once: they stay in the user's cache folder. Where there is none, it
+        warns and gives what ``default+onnxruntime`` gives.
     fallback : bool
         What to do with a graph that cannot run on ONNX Runtime: True leaves it to torch, with a
         warning that names the operator; False raises.
