@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,9 +29,8 @@ from ortmeter.backend.weights import (
     take_constants,
 )
 from ortmeter.errors import ModelError
-from ortmeter.optional import import_optional
 from ortmeter.runtime.cuda_kernels import cuda_kernel, cuda_opsets
-from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
+from ortmeter.runtime.ortvalues import to_ortvalue
 from ortmeter.runtime.placement import node_assignment
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
@@ -430,29 +428,14 @@ def call_on_tensors(
     in the order of *names*. Without *synchronize* the outputs are left pending on the stream of the
     session.
     """
-    extension = import_optional("onnxruntime.capi._pybind_state", "cpu", "gpu")
-    if hasattr(extension, "OrtValueVector") and hasattr(extension.OrtValue, "from_dlpack"):
-        return _direct_call(session, provider, names, extension, synchronize=synchronize)
-    return _bound_call(session, provider, names)
-
-
-def _direct_call(
-    session: onnxruntime.InferenceSession,
-    provider: Provider,
-    names: Sequence[str],
-    ort: Any,
-    *,
-    synchronize: bool,
-) -> tuple[Hold, Call]:
-    """Go through vectors of OrtValue, which are not documented: a call costs less."""
+    # Vectors of OrtValue are not documented: a call costs less than through a binding.
+    ort: Any = onnxruntime.capi.onnxruntime_pybind11_state
     to_value, new_vector = ort.OrtValue.from_dlpack, ort.OrtValueVector
-    to_capsule = getattr(torch.utils.dlpack, "to_dlpack", torch.Tensor.__dlpack__)
-    from_capsule = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)  # noqa: SLF001
+    to_capsule = torch.utils.dlpack.to_dlpack  # type: ignore[attr-defined]
     outputs = session.get_outputs()
     output_names = [node.name for node in outputs]
     booleans = [i for i, node in enumerate(outputs) if node.type == "tensor(bool)"]
-    kind = ort.OrtDevice.cuda() if provider.name == "cuda" else ort.OrtDevice.cpu()
-    device = ort.OrtDevice(kind, ort.OrtDevice.default_memory(), provider.index)
+    device = onnxruntime.OrtDevice.make(provider.name, provider.index)._get_c_device()  # noqa: SLF001
     devices = [device] * len(outputs)
     options = onnxruntime.RunOptions()
     if not synchronize:
@@ -473,28 +456,9 @@ def _direct_call(
         for tensor in tensors:
             feeds.push_back(hold(tensor))
         run(options, names, feeds, output_names, fetches, devices)
-        results: list[torch.Tensor] = fetches.to_dlpacks(from_capsule)
+        results: list[torch.Tensor] = fetches.to_dlpacks(torch.utils.dlpack.from_dlpack)
         for i in booleans:
             results[i] = results[i].view(boolean)
         return results
-
-    return hold, call
-
-
-def _bound_call(
-    session: onnxruntime.InferenceSession, provider: Provider, names: Sequence[str]
-) -> tuple[Hold, Call]:
-    """Go through a binding, the documented way, where the other one is gone."""
-    hold = partial(to_ortvalue, provider=provider)
-
-    def call(held: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        binding = session.io_binding()
-        for name, value in zip(names, [*held, *map(hold, tensors)], strict=True):
-            binding.bind_ortvalue_input(name, value)
-        for output in session.get_outputs():
-            binding.bind_output(output.name, provider.name, provider.index)
-        session.run_with_iobinding(binding)
-        binding.synchronize_outputs()
-        return [EXPORTS["torch"](value) for value in binding.get_outputs()]
 
     return hold, call
