@@ -1,138 +1,49 @@
-from .args import (
-    get_parsed_args,
-)
-from .discrepancy import (
-    Tolerance,
-    assert_close,
-    diff,
-    max_diff,
-    string_type,
-)
-from .discrepancy.bounds import (
-    matmul_error_bound,
-)
-from .einsum import (
-    decompose_einsum,
-    einsum_model,
-    optimize_einsum,
-)
-from .errors import (
-    OrtMeterError,
-)
-from .evaluator import (
-    Evaluator,
-    attribute,
-    to_float64,
-)
-from .plotting import (
-    draw_model,
-    spread_plot,
-)
-from .profiling import (
-    Profile,
-    merge_profiles,
-    profile,
-    profile_together,
-    read_profile,
-)
-from .runtime.feeds import (
-    random_feeds,
-    read_feeds,
-)
-from .runtime.iobinding import (
-    BoundSession,
-)
-from .runtime.loading import (
-    load_model,
-)
-from .runtime.models import (
-    freeze_inputs,
-    sample_cnn,
-)
-from .runtime.placement import (
-    PlacementWarning,
-    node_assignment,
-)
-from .runtime.providers import (
-    resolve_provider,
-    usable_providers,
-)
-from .runtime.sessions import (
-    make_session,
-    optimized_model,
-)
-from .sweep import (
-    SweepResult,
-    load_sweep,
-    run_sweep,
-)
-from .timing import (
-    Candidate,
-    Comparison,
-    Comparisons,
-    measure,
-    measure_each,
-    speedup,
-)
-from .timing.candidates import (
-    bench,
-    function_candidate,
-    session_candidate,
-)
-from .timing.claims import (
-    Answer,
-    Claim,
-)
-
-__all__ = [
-    "Answer",
-    "BoundSession",
-    "Candidate",
-    "Claim",
-    "Comparison",
-    "Comparisons",
-    "Evaluator",
-    "OrtMeterError",
-    "PlacementWarning",
-    "Profile",
-    "SweepResult",
-    "Tolerance",
-    "__version__",
-    "assert_close",
-    "attribute",
-    "bench",
-    "decompose_einsum",
-    "diff",
-    "draw_model",
-    "einsum_model",
-    "freeze_inputs",
-    "function_candidate",
-    "get_parsed_args",
-    "load_model",
-    "load_sweep",
-    "make_session",
-    "matmul_error_bound",
-    "max_diff",
-    "measure",
-    "measure_each",
-    "merge_profiles",
-    "node_assignment",
-    "optimize_einsum",
-    "optimized_model",
-    "profile",
-    "profile_together",
-    "random_feeds",
-    "read_feeds",
-    "read_profile",
-    "resolve_provider",
-    "run_sweep",
-    "sample_cnn",
-    "session_candidate",
-    "speedup",
-    "spread_plot",
-    "string_type",
-    "to_float64",
-    "usable_providers",
-]
+from .args import get_parsed_args as get_parsed_args
+from .discrepancy import Tolerance as Tolerance
+from .discrepancy import assert_close as assert_close
+from .discrepancy import diff as diff
+from .discrepancy import max_diff as max_diff
+from .discrepancy import string_type as string_type
+from .discrepancy.bounds import matmul_error_bound as matmul_error_bound
+from .einsum import decompose_einsum as decompose_einsum
+from .einsum import einsum_model as einsum_model
+from .einsum import optimize_einsum as optimize_einsum
+from .errors import OrtMeterError as OrtMeterError
+from .evaluator import Evaluator as Evaluator
+from .evaluator import attribute as attribute
+from .evaluator import to_float64 as to_float64
+from .plotting import draw_model as draw_model
+from .plotting import spread_plot as spread_plot
+from .profiling import Profile as Profile
+from .profiling import merge_profiles as merge_profiles
+from .profiling import profile as profile
+from .profiling import profile_together as profile_together
+from .profiling import read_profile as read_profile
+from .runtime.feeds import random_feeds as random_feeds
+from .runtime.feeds import read_feeds as read_feeds
+from .runtime.iobinding import BoundSession as BoundSession
+from .runtime.loading import load_model as load_model
+from .runtime.models import freeze_inputs as freeze_inputs
+from .runtime.models import sample_cnn as sample_cnn
+from .runtime.placement import PlacementWarning as PlacementWarning
+from .runtime.placement import node_assignment as node_assignment
+from .runtime.providers import resolve_provider as resolve_provider
+from .runtime.providers import usable_providers as usable_providers
+from .runtime.sessions import make_session as make_session
+from .runtime.sessions import optimized_model as optimized_model
+from .sweep import SweepResult as SweepResult
+from .sweep import load_sweep as load_sweep
+from .sweep import run_sweep as run_sweep
+from .timing import Candidate as Candidate
+from .timing import Comparison as Comparison
+from .timing import Comparisons as Comparisons
+from .timing import measure as measure
+from .timing import measure_each as measure_each
+from .timing import speedup as speedup
+from .timing.candidates import bench as bench
+from .timing.candidates import function_candidate as function_candidate
+from .timing.candidates import session_candidate as session_candidate
+from .timing.claims import Answer as Answer
+from .timing.claims import Claim as Claim
 
 __version__: str
