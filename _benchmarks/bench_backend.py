@@ -93,7 +93,7 @@ def latency_table(
 def compare_to_goal(found: Claim, goal: float) -> str:
     """Say whether a goal is reached, beyond noise or not."""
     verdict = {True: "reached", False: "missed", None: "undecided"}[found.exceeds(goal)]
-    pair = f"{found.candidate} over {found.baseline}"
+    pair = f"{found.subject} over {found.baseline}"
     return f"{pair}: {found.interval}; at least {goal:.2f} asked: {verdict}"
 
 

@@ -384,7 +384,7 @@ def test_the_steps_before_the_rules_multiply_to_the_first_level(page):
     assert [claim.how for claim in rules] == ["5 processes"] * 2
     chain = [library, rest, *rules]
     for before, after in itertools.pairwise(chain):
-        assert before.candidate == after.baseline
+        assert before.subject == after.baseline
     table = page["tabulate_steps"](planted())
     assert table.index.tolist() == page["name_steps"](planted())
     assert table["verdict"].tolist() == ["faster"] * 4

@@ -100,7 +100,7 @@ def test_the_answer_compares_the_labels(page, labels, said, verdict):
     answer, claims = page["conclude"](data(labels=labels))
     assert said in str(answer)
     (compared,) = [claim for claim in claims if claim.baseline == PREDICT]
-    assert (compared.candidate, compared.verdict) == (LABELS, verdict)
+    assert (compared.subject, compared.verdict) == (LABELS, verdict)
     assert compared.how == "5 processes"
 
 

@@ -59,7 +59,7 @@ def test_the_answer_follows_the_samples(page, medians, first, second):
     assert start.startswith(first)
     assert end.startswith(second)
     assert end.endswith("; 3 of 9 nodes, 25% of the kernel time, run as written.")
-    assert {claim.candidate for claim in found.claims} == {"fused", "blocked"}
+    assert {claim.subject for claim in found.claims} == {"fused", "blocked"}
 
 
 def test_noise_leaves_the_steps_undecided(page):

@@ -182,7 +182,7 @@ def test_a_check_is_about_the_steady_runs_of_profiles_taken_together():
         np.testing.assert_allclose(measured.seconds[0], 1e-6 * expected)
     assert check.latencies == (before.latencies["written"], before.latencies["rewritten"])
     claim = check.latency_speedup
-    assert (claim.baseline, claim.candidate) == ("written", "rewritten")
+    assert (claim.baseline, claim.subject) == ("written", "rewritten")
     assert check.verdict in {"agree", "opposed", "undecided"}
 
 

@@ -183,7 +183,7 @@ def test_what_cannot_be_compared_has_no_verdict(seconds):
     """Candidates that were not timed together, samples below the resolution of the clock."""
     data = {"m": Comparison([*group(old=1.0, new=0.5).values(), Measurement("apart", seconds)])}
     found = report_of(outcome(data))
-    assert [c.overall.candidate for c in found.comparisons] == ["new"]
+    assert [c.overall.subject for c in found.comparisons] == ["new"]
     assert found.table.loc["apart"].isna().tolist() == [False] * 3 + [True] * 4
 
 

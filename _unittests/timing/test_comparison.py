@@ -28,7 +28,7 @@ def test_a_speedup_is_that_of_the_measurements():
     claim = found.speedup("a", "b")
     assert claim == speedup(found["a"], found["b"])
     assert claim.ratio == pytest.approx(2, rel=0.02)
-    assert (claim.baseline, claim.candidate, claim.verdict) == ("a", "b", "faster")
+    assert (claim.baseline, claim.subject, claim.verdict) == ("a", "b", "faster")
     assert claim.how == "5 processes"
     assert found.speedups() == (claim,)
 

@@ -192,9 +192,9 @@ def speedup_plot(claims: Sequence[Claim], *, title: str, caption: str = "") -> "
     points = [(places.index(_place(claim)), claim) for claim in claims]
     ax = new_axes(4.2)
     mark_one(ax, claims[0].min_effect)
-    names = list(dict.fromkeys(s.candidate for _, s in points))
+    names = list(dict.fromkeys(s.subject for _, s in points))
     for rank, name in enumerate(names):
-        mine = [(i, s) for i, s in points if s.candidate == name]
+        mine = [(i, s) for i, s in points if s.subject == name]
         offset = _SPREAD * ((rank + 0.5) / len(names) - 0.5)
         ratios = [s.ratio or math.nan for _, s in mine]
         ends = list(zip(*(whiskers(s) for _, s in mine), strict=True))

@@ -270,7 +270,7 @@ class Profile:
         >>> found = profile_together(
         ...     {level: {"optimization": level} for level in ("none", "all")},
         ...     model=text, feeds={"X": np.float32([1, 2])}, provider="cpu", repeat=3)
-        >>> found["none"].compare(found["all"]).latency_speedup.candidate
+        >>> found["none"].compare(found["all"]).latency_speedup.subject
         'all'
         """
         taken = self.latencies

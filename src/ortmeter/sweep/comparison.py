@@ -49,7 +49,7 @@ class RunComparison:
 
     @property
     def pair(self) -> tuple[str, str, str, str]:
-        return (self.page, self.group, self.overall.baseline, self.overall.candidate)
+        return (self.page, self.group, self.overall.baseline, self.overall.subject)
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -349,7 +349,7 @@ def _judge_runs(several: Sequence[RunComparison]) -> Iterator[Claim]:
     for c, place in changed[:_MANY]:
         counts = dict(Counter(c.verdicts))
         text = ", ".join(f"{verdict} in {{{verdict}}}" for verdict in counts)
-        where = {"candidate": c.overall.candidate, **place}
+        where = {"candidate": c.overall.subject, **place}
         yield fact(f"the runs are {text}", where, **counts).about("change")
     if len(changed) > _MANY:
         yield fact("{more} other verdicts change", more=len(changed) - _MANY).about("change")

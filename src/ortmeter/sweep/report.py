@@ -24,6 +24,7 @@ from ortmeter.sweep.comparison import (
 )
 from ortmeter.sweep.tasks import Outcome
 from ortmeter.timing.claims import Claim
+from ortmeter.timing.measurement import rounded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +66,7 @@ class SweepReport:
         """
         rows = []
         for cell, found in self._cells:
-            compared = {c.overall.candidate: _verdict(c.overall) for c in found}
+            compared = {c.overall.subject: _verdict(c.overall) for c in found}
             compared |= {c.overall.baseline: _BASELINE for c in found}
             rows += [
                 {
@@ -89,8 +90,8 @@ class SweepReport:
         rows = [
             {
                 **_place(c),
-                "candidate": c.overall.candidate,
-                **{f"run {run}": _digits(claim.ratio) for run, claim in c.runs.items()},
+                "candidate": c.overall.subject,
+                **{f"run {run}": rounded(claim.ratio) for run, claim in c.runs.items()},
                 "between runs (%)": _percent(c.between),
                 "one run (± %)": _percent(c.within),
                 "runs differ": {True: "yes", False: "no", None: ""}[c.runs_differ],
@@ -262,12 +263,12 @@ def _place(place: Cell | RunComparison) -> dict[str, Any]:
 def _latency(cell: Cell, candidate: str) -> dict[str, float]:
     measured = cell.samples(candidate)
     times = (measured.median, *measured.quartiles)
-    return dict(zip(_TIMES, (_digits(time * _MS) for time in times), strict=True))
+    return dict(zip(_TIMES, (rounded(time * _MS) for time in times), strict=True))
 
 
 def _verdict(claim: Claim) -> dict[str, Any]:
     numbers = {"speedup": claim.ratio, "low": claim.low, "high": claim.high}
-    return {name: _digits(n) for name, n in numbers.items()} | {"verdict": claim.verdict}
+    return {name: rounded(n) for name, n in numbers.items()} | {"verdict": claim.verdict}
 
 
 def _shared(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -292,10 +293,6 @@ def _readable(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.D
     return table.rename_axis(columns=_legend(rows) or None)
 
 
-def _digits(value: float | None, count: int = 4) -> float:
-    return math.nan if value is None else float(f"{value:.{count}g}")
-
-
 def _percent(deviation: float | None) -> float:
     """Write a deviation of a logarithm as a percentage."""
-    return math.nan if deviation is None else _digits(100 * float(np.expm1(deviation)), 2)
+    return math.nan if deviation is None else rounded(100 * float(np.expm1(deviation)), 2)

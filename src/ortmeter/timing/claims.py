@@ -109,11 +109,6 @@ class Claim:
             )
 
     @property
-    def candidate(self) -> str:
-        """The subject of a comparison."""
-        return self.subject
-
-    @property
     def is_difference(self) -> bool:
         """Whether the subject is said to be faster or slower."""
         return self.verdict in {"faster", "slower"}

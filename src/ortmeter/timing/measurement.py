@@ -164,9 +164,9 @@ class Measurement:
         return text
 
 
-def rounded(value: float | None, digits: int = 4) -> float | None:
-    """Return a number with so many significant digits, for a table."""
-    return None if value is None else float(f"{value:.{digits}g}")
+def rounded(value: float | None, digits: int = 4) -> float:
+    """Return a number with so many significant digits, for a table; NaN for none."""
+    return math.nan if value is None else float(f"{value:.{digits}g}")
 
 
 def format_seconds(seconds: float) -> str:
