@@ -50,7 +50,6 @@ def oracle(expected, got, spacing):
         "rel": to_float(max(rels, default=0)),
         "ulp": to_float(max(ulps, default=0)),
         "ulp_at_max": to_float(worst / spacing(largest)),
-        "sum_ulp": to_float(sum(ulps)),
         "largest": to_float(largest),
         "sum": to_float(sum(errors)),
         "n_finite": len(pairs),
@@ -226,7 +225,7 @@ def test_signalling_nan():
 
 
 def without_sums(diff):
-    return dataclasses.replace(diff, sum=0, sum_ulp=0)
+    return dataclasses.replace(diff, sum=0)
 
 
 @pytest.mark.parametrize("view", [lambda a: a, lambda a: a.T, lambda a: a[::2, ::-1]])
@@ -248,7 +247,6 @@ def test_pieces_do_not_change_the_figures(monkeypatch, view, dtype):
     monkeypatch.setattr(arrays, "_LENGTH_WITHOUT_BUFFERS", 7)
     pieces = max_diff(expected, got)
     assert pieces.sum == pytest.approx(whole.sum, rel=1e-12)
-    assert pieces.sum_ulp == pytest.approx(whole.sum_ulp, rel=1e-12)
     assert without_sums(pieces) == without_sums(whole)
     monkeypatch.setattr(measure, "usable_cores", lambda: 1)
     assert max_diff(expected, got) == pieces  # sums included
@@ -283,8 +281,7 @@ def test_the_first_of_equal_errors_is_told_whoever_finds_it(monkeypatch):
     assert max_diff(np.zeros(40), got).argmax == (5,)
 
 
-ERRORS = {"abs", "rel", "ulp", "ulp_at_max", "sum", "sum_ulp", "histogram"}
-ERRORS |= {"argmax", "worst"}
+ERRORS = {"abs", "rel", "ulp", "ulp_at_max", "sum", "histogram", "argmax", "worst"}
 BASE = (np.array([1.0, 2.0, -4.0, 0.5]), np.array([1.0, 2.0, -4.0, 0.5]))
 
 
@@ -293,8 +290,8 @@ BASE = (np.array([1.0, 2.0, -4.0, 0.5]), np.array([1.0, 2.0, -4.0, 0.5]))
     [
         (0, 1.0 + 2**-40, ERRORS),
         (0, 3.0, ERRORS),
-        (1, math.nan, {"n_nan", "n_nan_got", "n_finite"}),
-        (3, -math.inf, {"n_inf", "n_inf_got", "n_finite"}),
+        (1, math.nan, {"n_nan", "n_finite"}),
+        (3, -math.inf, {"n_inf", "n_finite"}),
     ],
 )
 def test_every_figure_sees_a_perturbation(index, value, changed):
@@ -309,10 +306,10 @@ def test_every_figure_sees_a_perturbation(index, value, changed):
 @pytest.mark.parametrize(
     ("expected", "got", "changed"),
     [
-        ([math.nan, 1.0], [math.nan, 1.0], {"n_nan_expected", "n_nan_got"}),
-        ([1.0, -math.inf], [1.0, -math.inf], {"n_inf_expected", "n_inf_got"}),
-        ([math.nan, 1.0], [1.0, 1.0], {"n_nan", "n_nan_expected"}),
-        ([1.0, math.inf], [1.0, 1.0], {"n_inf", "n_inf_expected"}),
+        ([math.nan, 1.0], [math.nan, 1.0], set()),
+        ([1.0, -math.inf], [1.0, -math.inf], set()),
+        ([math.nan, 1.0], [1.0, 1.0], {"n_nan"}),
+        ([1.0, math.inf], [1.0, 1.0], {"n_inf"}),
         ([4.0, 1.0], [4.0, 1.0], {"largest"}),
         ([1.0, 1.0], np.float32([1, 1]), {"dtype_got", "differences"}),
         (np.float16([1, 1]), [1.0, 1.0], {"dtype_expected", "differences"}),
@@ -329,23 +326,22 @@ def test_every_other_figure_sees_a_perturbation(expected, got, changed):
 def test_histogram():
     error = np.exp(np.random.default_rng(0).normal(-3, 4, 10_000))
     error[::7] = 0
-    diff = max_diff(np.zeros_like(error), -error, thresholds=[1, 0, 0.5])
-    assert diff.histogram == {t: np.count_nonzero(error > t) for t in (0.0, 0.5, 1.0)}
-    assert list(diff.histogram) == [0, 0.5, 1]
+    diff = max_diff(np.zeros_like(error), -error)
+    assert diff.histogram == {t: np.count_nonzero(error > t) for t in measure.THRESHOLDS}
+    assert list(diff.histogram) == sorted(measure.THRESHOLDS)
 
 
 @pytest.mark.parametrize("size", [3, 999, 1001, 200_000])
 def test_thresholds_are_strict_at_every_size(size):
     got = np.zeros(size)
-    got[1], got[2] = 0.25, 0.5
-    diff = max_diff(np.zeros(size), got, thresholds=(0, 0.25, 0.5))
-    assert diff.histogram == {0: 2, 0.25: 1, 0.5: 0}
+    got[1], got[2] = 1, 10
+    histogram = max_diff(np.zeros(size), got).histogram
+    assert [histogram[t] for t in (0, 0.1, 1, 10, 100)] == [2, 2, 1, 0, 0]
 
 
 def test_means_are_over_finite_positions():
     diff = max_diff(np.float32([1, 2, np.nan, 4]), np.float32([1, 3, 1, 4]))
-    assert (diff.mean_abs, diff.mean_ulp) == (1 / 3, 2**22 / 3)
-    assert max_diff(np.zeros(0), np.zeros(0)).mean_ulp == 0
+    assert diff.mean_abs == 1 / 3
 
 
 def test_figures_of_a_perturbation():

@@ -1,6 +1,5 @@
 """Measure how far results are from the expected ones, and fail when that is too far."""
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
@@ -10,27 +9,23 @@ import numpy as np
 from ortmeter.discrepancy.arrays import Side, arithmetic, is_on_device
 from ortmeter.discrepancy.device import compare_on_device
 from ortmeter.discrepancy.measure import (
-    NON_FINITE,
+    THRESHOLDS,
     Figures,
     Options,
     add_up,
     distance,
     measure_arrays,
-    set_aside,
+    non_finite,
 )
 from ortmeter.discrepancy.result import EXACT, Difference, Discrepancy, Tolerance, Violation
 from ortmeter.discrepancy.structure import Pair, pairs
 from ortmeter.errors import InvalidArgumentError, ShapeMismatchError
-
-THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
-"""Absolute errors above which elements are counted."""
 
 
 def max_diff(
     expected: Any,
     got: Any,
     *,
-    thresholds: Sequence[float] = THRESHOLDS,
     equal_nan: bool = True,
     tolerance: Tolerance | None = None,
     on_mismatch: Literal["raise", "report"] = "raise",
@@ -46,8 +41,6 @@ def max_diff(
     got : array of shape (...), number, string, or nested mapping, list, tuple, dataclass
         Tested output, of the same structure: a list and a tuple match. The element type of each
         array defines its ulp.
-    thresholds : sequence of float
-        Absolute errors above which the elements are counted.
     equal_nan : bool
         Whether a NaN matches a NaN.
     tolerance : Tolerance, optional
@@ -102,7 +95,11 @@ def max_diff(
     >>> max_diff({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]}).path
     "['a'][1]"
     """
-    options = _checked(tuple(thresholds), equal_nan, tolerance, on_mismatch)
+    if on_mismatch not in {"raise", "report"}:
+        raise InvalidArgumentError(f"on_mismatch={on_mismatch!r}. Accepted: 'raise', 'report'")
+    if not isinstance(tolerance, Tolerance | None):
+        raise InvalidArgumentError(f"tolerance={tolerance!r}. Accepted: a Tolerance, or None")
+    options = Options(equal_nan, tolerance)
     compared: list[_Compared] = []
     differences: list[Difference] = []
     for place in pairs(expected, got):
@@ -115,20 +112,6 @@ def max_diff(
         else:
             differences.append(found)
     return _put_together(compared, differences, options)
-
-
-@functools.lru_cache
-def _checked(
-    thresholds: tuple[float, ...], equal_nan: bool, tolerance: Tolerance | None, on_mismatch: str
-) -> Options:
-    if on_mismatch not in {"raise", "report"}:
-        raise InvalidArgumentError(f"on_mismatch={on_mismatch!r}. Accepted: 'raise', 'report'")
-    if not isinstance(tolerance, Tolerance | None):
-        raise InvalidArgumentError(f"tolerance={tolerance!r}. Accepted: a Tolerance, or None")
-    ordered = tuple(sorted({float(threshold) for threshold in thresholds}))
-    if not all(0 <= threshold < math.inf for threshold in ordered):
-        raise InvalidArgumentError(f"thresholds={thresholds!r}. Accepted: finite numbers >= 0")
-    return Options(ordered, equal_nan, tolerance)
 
 
 class _Compared(NamedTuple):
@@ -174,7 +157,7 @@ def _compare(pair: Pair, options: Options) -> _Compared | Difference:
     unit = 1 if isinstance(error, int) else kind.spacing(figures.largest)
     over = None
     if share > 0 and options.tolerance:
-        over = Violation(pair.path, got.index(over_at), got.dtype, *values(over_at))
+        over = Violation(pair.path, got.index(over_at), *values(over_at))
     where = {
         "path": pair.path,
         "argmax": got.index(at) if error else None,
@@ -182,8 +165,6 @@ def _compare(pair: Pair, options: Options) -> _Compared | Difference:
         "dtype_expected": expected.dtype,
         "dtype_got": got.dtype,
         "shape": got.shape,
-        "device_expected": expected.device,
-        "device_got": got.device,
     }
     sides = ("dtype", expected.dtype, got.dtype), ("device", expected.device, got.device)
     differences = [Difference(name, pair.path, e, g) for name, e, g in sides if e != g]
@@ -199,7 +180,6 @@ def _put_together(
 ) -> Discrepancy:
     parts = [one.figures for one in compared] or [Figures.of_nothing(exact=True)]
     figures = parts[0] if len(parts) == 1 else add_up(parts)
-    counts: dict[str, Any] = {name: figures.counts[name] for name in ("n", "n_finite", *NON_FINITE)}
     worst = max(compared, key=_Compared.severity, default=None)
     over = max(compared, key=lambda one: one.figures.over[0], default=None)
     return Discrepancy(
@@ -208,10 +188,12 @@ def _put_together(
         ulp=figures.ulp,
         ulp_at_max=max((one.ulp_at_max for one in compared), default=0),
         sum=figures.sum,
-        sum_ulp=figures.sum_ulp,
         largest=figures.largest,
-        **counts,
-        histogram={threshold: figures.counts[threshold] for threshold in options.thresholds},
+        n=figures.counts["n"],
+        n_finite=figures.counts["n_finite"],
+        n_nan=figures.counts["n_nan"],
+        n_inf=figures.counts["n_inf"],
+        histogram={threshold: figures.counts[threshold] for threshold in THRESHOLDS},
         **(worst.where if worst else {}),
         n_arrays=len(compared),
         differences=tuple(differences),
@@ -305,8 +287,6 @@ def _errors(expected: Side, got: Side, start: int, stop: int, *, equal_nan: bool
         e, g = e.astype(wide), g.astype(wide)
         errors: np.ndarray = distance(e, g).astype(np.float64)
         if wide.kind in "fc":
-            finite, mismatched, _ = set_aside(e, g, equal_nan=equal_nan)
-            kept = errors[finite]
-            errors[:] = 0
-            errors[finite], errors[mismatched] = kept, math.inf
+            finite, nan, inf = non_finite(e, g, equal_nan=equal_nan, library=np)
+            errors = np.where(nan | inf, math.inf, np.where(finite, errors, 0))
     return errors

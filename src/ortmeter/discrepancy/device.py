@@ -4,7 +4,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ortmeter.discrepancy.arrays import Arithmetic, tensor_reader
-from ortmeter.discrepancy.measure import NON_FINITE, Figures, Options, add_up, non_finite
+from ortmeter.discrepancy.measure import THRESHOLDS, Figures, Options, add_up, non_finite
 from ortmeter.discrepancy.result import Tolerance
 
 if TYPE_CHECKING:
@@ -36,15 +36,14 @@ def compare_on_device(
             rows.append(_reduce_piece(e, g, kind, options))
         found = torch.stack(rows).cpu().tolist()
     number = int if kind.is_exact else float
-    names: tuple[str | float, ...] = ("n", "n_finite", *NON_FINITE, "n_over", *options.thresholds)
+    names: tuple[str | float, ...] = ("n", "n_finite", "n_nan", "n_inf", "n_over", *THRESHOLDS)
     parts = []
     for start, row in zip(starts, found, strict=True):
-        worst, rel, ulp, total, total_ulp, largest, at, share, over_at, *counts = row
+        worst, rel, ulp, total, largest, at, share, over_at, *counts = row
         parts.append(
             Figures(
                 ulp=number(ulp),
                 sum=number(total),
-                sum_ulp=number(total_ulp),
                 worst=(number(worst), -start - int(at)),
                 over=(share, -start - int(over_at)),
                 rel=rel,
@@ -61,8 +60,8 @@ def _reduce_piece(
     """Return the maxima, sums and positions, then the counts, all of which float64 holds."""
     import torch
 
-    finite, *others = non_finite(e, g, equal_nan=options.equal_nan, library=torch)
-    mismatched = others[0] | others[1]
+    finite, nan, inf = non_finite(e, g, equal_nan=options.equal_nan, library=torch)
+    mismatched = nan | inf
     zero = torch.zeros((), dtype=torch.float64, device=e.device)
     error = torch.where(finite, (g - e).abs(), zero)
     e, g = (torch.where(finite, side.abs(), zero) for side in (e, g))
@@ -71,10 +70,10 @@ def _reduce_piece(
     over, share = _beyond(options.tolerance, error, e, ulp)
     share = torch.where(mismatched, torch.inf, share)
     figures = (
-        *(error.max(), relative.max(), ulp.max(), error.sum(), ulp.sum(), e.max()),
+        *(error.max(), relative.max(), ulp.max(), error.sum(), e.max()),
         *(error.argmax(), share.max(), share.argmax(), zero + e.numel()),
-        *(mask.sum() for mask in (finite, *others, over | mismatched)),
-        *((error > threshold).sum() for threshold in options.thresholds),
+        *(mask.sum() for mask in (finite, nan, inf, over | mismatched)),
+        *((error > threshold).sum() for threshold in THRESHOLDS),
     )
     return torch.stack([figure.to(torch.float64) for figure in figures])
 

@@ -18,7 +18,8 @@ from ortmeter.discrepancy.arrays import Arithmetic, Side
 from ortmeter.discrepancy.result import Tolerance
 from ortmeter.runtime.environment import usable_cores
 
-NON_FINITE = ("n_nan", "n_inf", "n_nan_expected", "n_nan_got", "n_inf_expected", "n_inf_got")
+#: Absolute errors above which elements are counted.
+THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 
 _EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its bias, plus one
 _MAX_THREADS = 8  # of 5 MiB
@@ -28,7 +29,6 @@ _MAX_THREADS = 8  # of 5 MiB
 class Options:
     """What the caller chose."""
 
-    thresholds: tuple[float, ...]
     equal_nan: bool
     tolerance: Tolerance | None = None
 
@@ -39,7 +39,6 @@ class Figures:
 
     ulp: float
     sum: float
-    sum_ulp: float
     worst: tuple[float, int]  # largest error, and the opposite of its position: the first wins
     over: tuple[float, int] = (0.0, 0)  # the same, of errors beside their limit, if beyond it
     rel: float = 0.0
@@ -50,28 +49,21 @@ class Figures:
     def of_nothing(cls, *, exact: bool) -> "Figures":
         """Return the figures of no element, integers if those of the elements would be."""
         zero = 0 if exact else 0.0
-        return cls(zero, zero, zero, (zero, 0))
+        return cls(zero, zero, (zero, 0))
 
 
 def add_up(parts: Sequence[Figures]) -> Figures:
     """Put together figures of pieces or of arrays, one at least; the sums are rounded once."""
-    counts: Counter[str | float] = Counter()
-    for part in parts:
-        counts.update(part.counts)
+    sums = [part.sum for part in parts]
     return Figures(
         ulp=max(part.ulp for part in parts),
-        sum=_exact_total([part.sum for part in parts]),
-        sum_ulp=_exact_total([part.sum_ulp for part in parts]),
+        sum=sum(sums) if all(isinstance(value, int) for value in sums) else math.fsum(sums),
         worst=max(part.worst for part in parts),
         over=max(part.over for part in parts),
         rel=max(part.rel for part in parts),
         largest=max(part.largest for part in parts),
-        counts=counts,
+        counts=sum((part.counts for part in parts), Counter()),
     )
-
-
-def _exact_total(sums: list[float]) -> float:
-    return sum(sums) if all(isinstance(value, int) for value in sums) else math.fsum(sums)
 
 
 def measure_arrays(expected: Side, got: Side, kind: Arithmetic, options: Options) -> Figures:
@@ -122,8 +114,9 @@ class _Comparer:
         error, index = distance(e, g, out), None
         worst = int(error.argmax())  # a NaN if there is one
         if error.dtype.kind == "f" and not math.isfinite(error[worst]):
-            index, mismatched, counts = set_aside(e, g, equal_nan=self._options.equal_nan)
-            figures.counts.update(counts)
+            finite, nan, inf = non_finite(e, g, equal_nan=self._options.equal_nan, library=np)
+            index, mismatched = np.flatnonzero(finite), np.flatnonzero(nan | inf)
+            figures.counts.update(n_nan=int(nan.sum()), n_inf=int(inf.sum()))
             if self._options.tolerance is not None and mismatched.size:  # no tolerance accepts them
                 figures.counts["n_over"] = mismatched.size
                 figures.over = math.inf, -start - int(mismatched[0])
@@ -165,7 +158,7 @@ class _Comparer:
         position: Callable[[int], int],
     ) -> None:
         """Read errors that are not all zero, writing over the magnitudes."""
-        for threshold in self._options.thresholds:  # from the smallest
+        for threshold in THRESHOLDS:  # from the smallest
             figures.counts[threshold] = int(np.count_nonzero(error > threshold))
             if figures.counts[threshold] == 0:
                 break
@@ -191,7 +184,7 @@ class _Comparer:
         The product of the array and of the number that are returned is the errors in ulp.
         """
         if self._kind.n_bits is None:
-            figures.ulp, figures.sum_ulp = figures.worst[0], figures.sum
+            figures.ulp = figures.worst[0]
             return error, 1.0
         np.maximum(larger, self._kind.smallest_normal, out=larger)
         bits = self._bits[: error.size]
@@ -200,7 +193,6 @@ class _Comparer:
         halves = np.multiply(error, bits.view(np.float64), out=larger)
         unit = 2.0 ** (self._kind.n_bits - 1)
         figures.ulp = _or_infinity(np.maximum.reduce(halves)) * unit
-        figures.sum_ulp = _or_infinity(np.add.reduce(halves)) * unit
         return halves, unit
 
 
@@ -254,19 +246,8 @@ def distance(expected: np.ndarray, got: np.ndarray, out: np.ndarray | None = Non
     return error
 
 
-def set_aside(
-    expected: np.ndarray, got: np.ndarray, *, equal_nan: bool
-) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Find where both values are finite, where others do not match; count NaN and infinities."""
-    finite, *masks = non_finite(expected, got, equal_nan=equal_nan, library=np)
-    counts = {
-        name: int(np.count_nonzero(mask)) for name, mask in zip(NON_FINITE, masks, strict=True)
-    }
-    return np.flatnonzero(finite), np.flatnonzero(masks[0] | masks[1]), counts
-
-
 def non_finite(expected: Any, got: Any, *, equal_nan: bool, library: Any) -> tuple[Any, ...]:
-    """Mask what is finite on both sides, then each of `NON_FINITE`, with NumPy or with torch.
+    """Mask what is finite on both sides, NaN and infinities that do not match; NumPy or torch.
 
     The same infinities match, NaN match NaN if `equal_nan`. A complex number with a NaN is a NaN.
     """
@@ -274,4 +255,4 @@ def non_finite(expected: Any, got: Any, *, equal_nan: bool, library: Any) -> tup
     inf_e, inf_g = library.isinf(expected) & ~nan_e, library.isinf(got) & ~nan_g
     nan = nan_e ^ nan_g if equal_nan else nan_e | nan_g
     inf = (inf_e | inf_g) & ~(nan_e | nan_g) & (expected != got)
-    return ~(nan_e | nan_g | inf_e | inf_g), nan, inf, nan_e, nan_g, inf_e, inf_g
+    return ~(nan_e | nan_g | inf_e | inf_g), nan, inf

@@ -2,15 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from ortmeter.errors import InvalidArgumentError
-
-_DERIVED = ("mean_abs", "mean_ulp", "same_dtype", "same_device", "same_structure")
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class Tolerance:
         return float(self.atol or 0), float(self.rtol or 0)
 
     def check(self, diff: "Discrepancy") -> "Verdict":
-        """Judge a discrepancy, fresh or read from a file.
+        """Judge a discrepancy.
 
         Parameters
         ----------
@@ -115,7 +110,7 @@ class Tolerance:
             failures.append(f"{count} of {diff.n} elements beyond {self}, the worst {diff.over}")
         if self.ulp_at_max is not None and diff.ulp_at_max > self.ulp_at_max:
             failures.append(f"ulp_at_max {diff.ulp_at_max:.6g} > {self.ulp_at_max:g}")
-        return Verdict(tuple(failures), self)
+        return Verdict(tuple(failures))
 
     def _check_largest(self, diff: "Discrepancy", *, is_known: bool) -> list[str]:
         """Judge the largest errors, unless the answer is known and they cannot tell."""
@@ -153,8 +148,6 @@ class Verdict:
     ----------
     failures : tuple of str
         Why not, one reason each; empty when it is.
-    tolerance : Tolerance
-        What was accepted.
 
     Examples
     --------
@@ -164,7 +157,6 @@ class Verdict:
     """
 
     failures: tuple[str, ...]
-    tolerance: Tolerance
 
     @property
     def passed(self) -> bool:
@@ -197,11 +189,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Violation:
-    """An element that is beyond a tolerance; the element type is that of *got*."""
+    """An element that is beyond a tolerance."""
 
     path: str
     index: tuple[int, ...]
-    dtype: str
     expected: Any
     got: Any
 
@@ -237,8 +228,8 @@ class Discrepancy:
         `abs` in units in the last place of `largest`, taken array by array: what to
         read after a reduction, whose rounding errors follow the largest terms while a result that
         cancels has a huge `rel` and `ulp`.
-    sum, sum_ulp : float
-        Sums of the absolute errors and of the errors in ulp; exact ``int`` for integers.
+    sum : float
+        Sum of the absolute errors; an exact ``int`` for integers.
     largest : float
         Largest ``|expected|`` where both values are finite.
     n : int
@@ -249,8 +240,6 @@ class Discrepancy:
         Mismatches with a NaN: one of the values is NaN (either of them if not `equal_nan`).
     n_inf : int
         Mismatches with an infinity: no NaN, one of the values is infinite, and they differ.
-    n_nan_expected, n_nan_got, n_inf_expected, n_inf_got : int
-        NaN and infinities of each side, those that match included.
     histogram : dict of float to int
         Number of absolute errors above each threshold.
     path : str
@@ -264,8 +253,6 @@ class Discrepancy:
         Element types of this array, short names such as ``f32``. None without any array.
     shape : tuple of int or None
         Shape of this array.
-    device_expected, device_got : str or None
-        ``cpu``, ``cuda``, ``cuda:1``.
     n_arrays : int
         Number of pairs of arrays that were compared.
     differences : tuple of Difference
@@ -287,16 +274,11 @@ class Discrepancy:
     ulp: int | float
     ulp_at_max: int | float
     sum: int | float
-    sum_ulp: int | float
     largest: float
     n: int
     n_finite: int
     n_nan: int
     n_inf: int
-    n_nan_expected: int
-    n_nan_got: int
-    n_inf_expected: int
-    n_inf_got: int
     histogram: dict[float, int]
     path: str = ""
     argmax: tuple[int, ...] | None = None
@@ -304,8 +286,6 @@ class Discrepancy:
     dtype_expected: str | None = None
     dtype_got: str | None = None
     shape: tuple[int, ...] | None = None
-    device_expected: str | None = None
-    device_got: str | None = None
     n_arrays: int = 0
     differences: tuple[Difference, ...] = ()
     tolerance: Tolerance | None = None
@@ -318,27 +298,9 @@ class Discrepancy:
         return self.sum / self.n_finite if self.n_finite else 0.0
 
     @property
-    def mean_ulp(self) -> float:
-        """Mean error in units in the last place, over the same positions."""
-        return self.sum_ulp / self.n_finite if self.n_finite else 0.0
-
-    @property
-    def same_dtype(self) -> bool:
-        """Whether every array has the expected element type."""
-        return not self._differs("dtype")
-
-    @property
-    def same_device(self) -> bool:
-        """Whether every array is on the same device on both sides."""
-        return not self._differs("device")
-
-    @property
     def same_structure(self) -> bool:
         """Whether everything was compared: same keys, lengths and shapes."""
-        return not self._differs("shape", "structure")
-
-    def _differs(self, *kinds: str) -> bool:
-        return any(difference.kind in kinds for difference in self.differences)
+        return not any(d.kind in {"shape", "structure"} for d in self.differences)
 
     def __str__(self) -> str:
         parts = [
@@ -360,76 +322,13 @@ class Discrepancy:
             parts.append(f"{self.n_over} beyond {self.tolerance}")
         return ", ".join([*parts, *map(str, self.differences)])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures for JSON or a row of a table.
-
-        Returns
-        -------
-        dict
-            Every attribute and property. Tuples become lists, keys strings, and what JSON does not
-            hold a string that Python reads: ``inf``, ``nan``, ``(1+2j)``.
-        """
-        derived = {name: getattr(self, name) for name in _DERIVED}
-        plain: dict[str, Any] = _plain(dataclasses.asdict(self) | derived)
-        return plain
-
-    @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> "Discrepancy":
-        """Read what :meth:`to_dict` wrote.
-
-        Parameters
-        ----------
-        row : mapping
-            With all the figures.
-
-        Returns
-        -------
-        Discrepancy
-            Equal to the one that was written, but for a NaN in `worst`, which no NaN equals.
-
-        Raises
-        ------
-        InvalidArgumentError
-            An attribute is missing, or has another type.
-        """
-        try:
-            read = msgspec.convert(dict(row), cls, strict=False, str_keys=True)
-        except msgspec.ValidationError as cause:
-            raise InvalidArgumentError(
-                f"{cause} in {sorted(row)}. Expected: what to_dict returns"
-            ) from cause
-        if read.worst:
-            worst = tuple(_number(value, read.dtype_got) for value in read.worst)
-            read = dataclasses.replace(read, worst=worst)
-        if over := read.over:
-            pair = {name: _number(getattr(over, name), over.dtype) for name in ("expected", "got")}
-            read = dataclasses.replace(read, over=dataclasses.replace(over, **pair))
-        return read
-
     def _repr_html_(self) -> str:
         import pandas as pd
 
-        shown = {name: _digits(value) for name, value in self.to_dict().items()}
+        shown = {name: _digits(value) for name, value in vars(self).items()}
         shown["differences"] = ", ".join(map(str, self.differences))
         return str(pd.Series(shown).to_frame().to_html(header=False))
 
 
 def _digits(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _plain(value: Any) -> Any:
-    """Keep what JSON holds, write the rest as text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    is_text = isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value))
-    return str(value) if is_text else value
-
-
-def _number(value: Any, dtype: str | None) -> Any:
-    """Read an element that JSON may have held as a text."""
-    if not isinstance(value, str) or dtype == "s":
-        return value
-    return complex(value) if "j" in value else float(value)

@@ -266,7 +266,6 @@ def _effect(expected: list[Any], moved: list[Any], types: Sequence[str | None]) 
         whole,
         ulp=max(diff.ulp * unit for diff, unit in pairs),
         ulp_at_max=max(diff.ulp_at_max * unit for diff, unit in pairs),
-        sum_ulp=sum(diff.sum_ulp * unit for diff, unit in pairs),
     )
 
 
