@@ -1,6 +1,6 @@
 """Walk an ONNX graph, each node on a kernel that can be swapped."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -157,20 +157,20 @@ class Evaluator:
             No kernel runs a node, or its kernel fails; the message names it.
         """
         names = self._plan.outputs if output_names is None else tuple(output_names)
-        known = self._plan.slots.keys() - {""}
-        if not known.issuperset(names):
-            unknown = ", ".join(name for name in names if name not in known)
+        known = self._plan.slots
+        if unknown := [name for name in names if not name or name not in known]:
             raise InvalidArgumentError(
-                f"Unknown results: {unknown}. Accepted: {', '.join(sorted(known))}"
+                f"Unknown results: {', '.join(unknown)}. "
+                f"Accepted: {', '.join(sorted(filter(None, known)))}"
             )
         given = self._feeds.take(feeds)
         self._context.library = fed_library(feeds.values())
-        taken = self._weights.union(addresses(given))
+        fed = set(addresses(given))
         values = self._plan.start(given)
         del given  # only the slots keep the inputs, until their last use
         with self._memory.policy(tf32=self._tf32):
             results = self._plan.compute(names, values, self._context.watcher)
-            results = copy_shared(results, taken)
+            results = copy_shared(results, self._weights, fed)
         return [self._context.show(result) for result in results]
 
     @property
@@ -219,69 +219,73 @@ class FeedChecker:
     """Checks the feeds of a graph; inputs that have an initializer are optional."""
 
     def __init__(self, graph: onnx.GraphProto, memory: Memory) -> None:
-        defaults = {name for name, _ in initializers(graph)}
-        self._inputs = [
-            (value.name, value.name not in defaults, value.type) for value in graph.input
-        ]
-        self._known = {value.name for value in graph.input}
+        self._types = {value.name: value.type for value in graph.input}
+        self._checks = {name: _compiled(kind) for name, kind in self._types.items()}
+        self._defaults = {name for name, _ in initializers(graph)}
         self._memory = memory
 
     def take(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the values in the order of the graph; ``None`` for a default."""
         values = []
-        for name, is_required, kind in self._inputs:
+        for name, fits in self._checks.items():
             if name in feeds:
-                value = self._convert(name, feeds[name], kind)
-                if not _fits(kind, value):
-                    raise FeedError(f"{_wanted(name, kind)} was given {describe([value])}")
+                value = self._convert(name, feeds[name])
+                if not fits(value):
+                    raise FeedError(f"{self._wanted(name)} was given {describe([value])}")
                 values.append(value)
-            elif is_required:
-                raise FeedError(f"Missing input: {name!r}. {self._expected()}")
-            else:
+            elif name in self._defaults:
                 values.append(None)
-        if not feeds.keys() <= self._known:
-            unknown = ", ".join(repr(name) for name in feeds if name not in self._known)
+            else:
+                raise FeedError(f"Missing input: {name!r}. {self._expected()}")
+        if not feeds.keys() <= self._types.keys():
+            unknown = ", ".join(repr(name) for name in feeds if name not in self._types)
             raise FeedError(f"Unknown inputs: {unknown}. {self._expected()}")
         return values
 
-    def _convert(self, name: str, value: Any, kind: onnx.TypeProto) -> Any:
+    def _convert(self, name: str, value: Any) -> Any:
         try:
             return self._memory.receive(value)
         except InvalidArgumentError as cause:
-            raise FeedError(f"{_wanted(name, kind)} cannot be read: {cause}") from cause
+            raise FeedError(f"{self._wanted(name)} cannot be read: {cause}") from cause
+
+    def _wanted(self, name: str) -> str:
+        return f"Input {name!r} {describe_type(self._types[name])}"
 
     def _expected(self) -> str:
         return "Expected: " + ", ".join(
-            f"{name!r} {describe_type(kind)}" for name, _, kind in self._inputs
+            f"{name!r} {describe_type(kind)}" for name, kind in self._types.items()
         )
 
 
-def _wanted(name: str, kind: onnx.TypeProto) -> str:
-    return f"Input {name!r} {describe_type(kind)}"
-
-
-def _fits(kind: onnx.TypeProto, value: Any) -> bool:
+def _compiled(kind: onnx.TypeProto) -> Callable[[Any], bool]:
+    """Make the check of a type: to read its protos takes longer than a small run."""
     match kind.WhichOneof("value"):
         case "tensor_type":
-            return _fits_tensor(kind.tensor_type, value)
+            return _compiled_tensor(kind.tensor_type)
         case "sequence_type":
-            inner = kind.sequence_type.elem_type
-            return isinstance(value, list) and all(_fits(inner, item) for item in value)
+            fits = _compiled(kind.sequence_type.elem_type)
+            return lambda value: isinstance(value, list) and all(map(fits, value))
         case "optional_type":
-            return value is None or _fits(kind.optional_type.elem_type, value)
-    return True
+            fits = _compiled(kind.optional_type.elem_type)
+            return lambda value: value is None or fits(value)
+    return lambda _value: True
 
 
-def _fits_tensor(declared: onnx.TypeProto.Tensor, value: Any) -> bool:
-    if value is None or isinstance(value, list):
-        return False
-    if declared.elem_type and element_type(value.dtype) != declared.elem_type:
-        return False
-    dims = declared.shape.dim
-    return not declared.HasField("shape") or (
-        len(dims) == len(value.shape)
-        and all(
-            not dim.HasField("dim_value") or dim.dim_value == size
-            for dim, size in zip(dims, value.shape, strict=True)
+def _compiled_tensor(declared: onnx.TypeProto.Tensor) -> Callable[[Any], bool]:
+    wanted, sizes = declared.elem_type, None
+    if declared.HasField("shape"):
+        dims = declared.shape.dim
+        sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+
+    def fits(value: Any) -> bool:
+        if value is None or isinstance(value, list):
+            return False
+        if wanted and element_type(value.dtype) != wanted:
+            return False
+        shape = value.shape
+        return sizes is None or (
+            len(sizes) == len(shape)
+            and all(size in {None, n} for size, n in zip(sizes, shape, strict=True))
         )
-    )
+
+    return fits

@@ -5,6 +5,7 @@ A value is a tensor, a list of values (an ONNX sequence) or ``None`` (an absent 
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -129,7 +130,8 @@ def _native(array: np.ndarray) -> np.ndarray:
 
 def is_torch(value: Any) -> bool:
     """Recognise a torch tensor, without importing torch."""
-    return type(value).__module__.partition(".")[0] == "torch"
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def fed_library(feeds: Iterable[Any]) -> str:
@@ -138,35 +140,28 @@ def fed_library(feeds: Iterable[Any]) -> str:
     return "torch" if any(map(is_torch, flat)) else "numpy"
 
 
-def copy_shared(values: Sequence[Any], taken: Collection[Address]) -> list[Any]:
-    """Copy the values that share their memory: with inputs or weights, between them, with itself.
+def copy_shared(
+    values: Sequence[Any], weights: Collection[Address], fed: set[Address]
+) -> list[Any]:
+    """Copy the values that share their memory: with weights or inputs, between them, with itself.
 
     Without this, whoever writes into a result changes another one, or the weights of the next run.
+    The memory of the results is added to that of the inputs.
     """
-    owned = set(taken)
-    return [_owned(value, owned) for value in values]
+    return [_owned(value, weights, fed) for value in values]
 
 
-def _owned(value: Any, taken: set[Address]) -> Any:
+def _owned(value: Any, weights: Collection[Address], taken: set[Address]) -> Any:
     if value is None or isinstance(value, list):
-        return None if value is None else [_owned(item, taken) for item in value]
-    if not taken.isdisjoint(addresses([value])) or _overlaps(value):
+        return None if value is None else [_owned(item, weights, taken) for item in value]
+    address = _address(value)
+    # A broadcast repeats its elements: it is not contiguous.
+    is_contiguous = value.is_contiguous() if is_torch(value) else value.flags.c_contiguous
+    if address in taken or address in weights or not is_contiguous:
         value = value.clone() if is_torch(value) else value.copy()
-    taken.update(addresses([value]))
+        address = _address(value)
+    taken.add(address)
     return value
-
-
-def _overlaps(value: Any) -> bool:
-    """Check whether elements may share their memory, as those that a broadcast repeats."""
-    strides = value.stride() if is_torch(value) else value.strides
-    reach = 0
-    for stride, size in sorted(
-        (abs(n), size) for n, size in zip(strides, value.shape, strict=True)
-    ):
-        if size > 1 and stride <= reach:
-            return True
-        reach += stride * (size - 1)
-    return False
 
 
 def addresses(values: Iterable[Any]) -> Iterator[Address]:
@@ -174,13 +169,16 @@ def addresses(values: Iterable[Any]) -> Iterator[Address]:
     for value in values:
         if isinstance(value, list):
             yield from addresses(value)
-        elif is_torch(value):
-            yield value.device.index, value.untyped_storage().data_ptr()
-        elif isinstance(value, np.ndarray) and value.size:
-            owner = value
-            while isinstance(owner.base, np.ndarray):
-                owner = owner.base
-            yield None, owner.ctypes.data
+        elif value is not None:
+            yield _address(value)
+
+
+def _address(value: Any) -> Address:
+    if is_torch(value):
+        return value.device.index, value.untyped_storage().data_ptr()
+    while isinstance(value.base, np.ndarray):
+        value = value.base
+    return None, value.ctypes.data
 
 
 def stack(values: Sequence[Any], axis: int) -> Any:
