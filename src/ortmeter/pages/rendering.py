@@ -11,15 +11,17 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from ortmeter.args import in_ipython
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
 from ortmeter.timing.claims import Answer, Claim, sentences
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Outside of these, a number is written with an exponent.
 _SMALL, _LARGE = 1e-4, 1e7
@@ -127,7 +129,7 @@ class SavedTables:
 
 def save_tables(
     name: str,
-    tables: Mapping[str, pd.DataFrame],
+    tables: Mapping[str, "pd.DataFrame"],
     folder: str | os.PathLike[str] | None = None,
 ) -> SavedTables:
     """Write tables as CSV and Excel files.
@@ -156,6 +158,7 @@ def save_tables(
 
     Examples
     --------
+    >>> import pandas as pd
     >>> with tempfile.TemporaryDirectory() as temporary:
     ...     saved = save_tables("page", {"times": pd.DataFrame({"n": [1]})}, temporary)
     >>> print(saved)
@@ -167,6 +170,8 @@ def save_tables(
         if part in {"", ".", ".."} or Path(part).name != part:
             raise InvalidArgumentError(f"{part!r} is not a plain name for a file")
     import_optional("openpyxl", "excel")
+    import pandas as pd
+
     target = Path(folder or tempfile.mkdtemp(prefix="ortmeter-"))
     csv_files = []
     with pd.ExcelWriter(target / f"{name}.xlsx", engine="openpyxl") as workbook:
@@ -228,7 +233,7 @@ def as_text(item: Any) -> str:
     return str(item.to_string(float_format=digits, formatters=texts))
 
 
-def flatten(table: pd.DataFrame) -> pd.DataFrame:
+def flatten(table: "pd.DataFrame") -> "pd.DataFrame":
     """Make columns of the levels of an index that have a name; another index says nothing."""
     named = any(name is not None for name in table.index.names)
     return table.reset_index() if named else table

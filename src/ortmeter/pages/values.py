@@ -5,18 +5,21 @@ whose key ``$`` says what it is.
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-import pandas as pd
 from msgspec import Meta, Struct
 
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.pages.rendering import flatten
 from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.timing.claims import Scalar
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def encode(value: Any, path: str = "data") -> Any:
@@ -27,6 +30,9 @@ def encode(value: Any, path: str = "data") -> Any:
     for kind, encoder in _ENCODERS.items():
         if isinstance(value, kind):
             return encoder(value, path)
+    pandas = sys.modules.get("pandas")  # what is not imported made no table
+    if pandas and isinstance(value, pandas.DataFrame):
+        return _encode_table(value, path)
     raise InvalidArgumentError(
         f"{path} is of type {type(value).__name__}. Accepted: None, bool, int, float, str, "
         "Comparison, Comparisons, Measurement, DataFrame, and mappings, lists or tuples of these"
@@ -70,7 +76,9 @@ def _encode_comparisons(found: Comparisons, path: str) -> dict[str, Any]:
     return {"$": "comparisons", "axis": found.axis, "groups": groups}
 
 
-def _encode_table(table: pd.DataFrame, path: str) -> dict[str, Any]:
+def _encode_table(table: "pd.DataFrame", path: str) -> dict[str, Any]:
+    import pandas as pd
+
     named = [name for name in table.index.names if name is not None]
     flat = flatten(table)
     if wrong := [name for name in flat.columns if not isinstance(name, str)]:
@@ -81,15 +89,14 @@ def _encode_table(table: pd.DataFrame, path: str) -> dict[str, Any]:
         {
             "name": name,
             "dtype": str(flat[name].dtype) if flat[name].dtype.kind in "biuf" else None,
-            "values": _encode_cells(flat[name], f"{path}[{name!r}]"),
+            "values": _encode_list(
+                [None if item is pd.NA else item for item in flat[name].tolist()],
+                f"{path}[{name!r}]",
+            ),
         }
         for name in flat.columns
     ]
     return {"$": "table", "index": named, "columns": columns}
-
-
-def _encode_cells(column: "pd.Series[Any]", path: str) -> list[Any]:
-    return _encode_list([None if item is pd.NA else item for item in column.tolist()], path)
 
 
 _ENCODERS: Mapping[type, Callable[[Any, str], Any]] = {
@@ -97,7 +104,6 @@ _ENCODERS: Mapping[type, Callable[[Any, str], Any]] = {
     Comparison: _encode_comparison,
     Comparisons: _encode_comparisons,
     Measurement: _encode_measurement,
-    pd.DataFrame: _encode_table,
     Mapping: _encode_mapping,
     list: _encode_list,
     tuple: lambda value, path: {"$": "tuple", "items": _encode_list(value, path)},
@@ -154,7 +160,9 @@ class _Table(_Tagged):
     index: list[str]
     columns: list[_Column]
 
-    def read(self, path: str, /) -> pd.DataFrame:
+    def read(self, path: str, /) -> "pd.DataFrame":
+        import pandas as pd
+
         # Without a dtype, pandas chooses the one that it has for such values.
         columns = {
             column.name: pd.Series(decode(column.values, path), dtype=column.dtype)
