@@ -28,7 +28,7 @@ def machine(monkeypatch):
         return found.gemm[x.shape[0]]
 
     monkeypatch.setattr(peaks, "_best_seconds", best_seconds)
-    monkeypatch.setattr(peaks, "_free_bytes", lambda: 2**40)
+    monkeypatch.setattr(peaks, "half_of_memory", lambda: 2**40)
     for cached in (peaks._gemm_gflop_per_s, peaks._copy_gb_per_s):
         cached.cache_clear()
     yield found
@@ -79,15 +79,15 @@ def fake_gemm(size, itype, provider):
 REAL_GEMM = peaks._gemm
 
 
-@pytest.mark.parametrize("free", [4 * 3 * 2 * 1024**2, 2**40])
-def test_sizes_stop_growing_where_memory_ends(machine, monkeypatch, free):
+@pytest.mark.parametrize("memory", [4 * 3 * 2 * 1024**2, 2**40])
+def test_sizes_stop_growing_where_memory_ends(machine, monkeypatch, memory):
     # either a quarter of it is taken, or the GPU refuses
     monkeypatch.setattr(peaks, "_gemm", fake_gemm)
-    monkeypatch.setattr(peaks, "_free_bytes", lambda: free)
-    last = 1024 if free < 2**40 else 2048
+    monkeypatch.setattr(peaks, "half_of_memory", lambda: memory // 2)
+    last = 1024 if memory < 2**40 else 2048
     flops, _ = on_gpu(machine, monkeypatch, {n: s for n, s in GPU.items() if n <= last})
     assert flops == pytest.approx(2 * last**3 / GPU[last] / 1e9)
-    assert max(sizes(machine)) == (1024 if free < 2**40 else 4096)
+    assert max(sizes(machine)) == (1024 if memory < 2**40 else 4096)
 
 
 def test_several_copies_change_the_sign_as_often():

@@ -98,8 +98,9 @@ def measure(
     >>> results["sum"].repeat, results.stopped
     (3, 'repeat')
     """
-    (found,) = _measure_groups(
+    found = measure_each(
         {"": candidates},
+        axis="",
         repeat=repeat,
         warmup=warmup,
         precision=precision,
@@ -108,15 +109,22 @@ def measure(
         sync=sync,
         seed=seed,
         timer=timer,
-    ).values()
-    return found
+    )
+    return found[""]
 
 
 def measure_each(
     groups: Mapping[Any, Mapping[str, Candidate | _Function]],
     *,
     axis: str,
-    **options: Any,
+    repeat: int | None = None,
+    warmup: int | None = None,
+    precision: float | None = 0.02,
+    budget_s: float = 10.0,
+    processes: int = 1,
+    sync: _Function | str | None = None,
+    seed: int = 0,
+    timer: _Timer = time.perf_counter,
 ) -> Comparisons:
     """Time groups of candidates, one group after the other: a group per size, per type.
 
@@ -126,7 +134,7 @@ def measure_each(
         For each value of the axis, candidates as in :func:`measure`.
     axis : str
         Name of the axis: ``size``.
-    **options
+    repeat, warmup, precision, budget_s, processes, sync, seed, timer
         As in :func:`measure`. The groups share the budget; a fresh process measures all of them,
         so that it starts once.
 
@@ -147,34 +155,20 @@ def measure_each(
     >>> found[100]["sum"].repeat
     3
     """
-    return Comparisons(_measure_groups(groups, **options), axis)
-
-
-def _measure_groups(
-    groups: Mapping[_Key, Mapping[str, Candidate | _Function]],
-    *,
-    repeat: int | None = None,
-    warmup: int | None = None,
-    precision: float | None = 0.02,
-    budget_s: float = 10.0,
-    processes: int = 1,
-    sync: _Function | str | None = None,
-    seed: int = 0,
-    timer: _Timer = time.perf_counter,
-) -> dict[_Key, Comparison]:
     options: dict[str, Any] = {"repeat": repeat, "warmup": warmup, "precision": precision}
     _check(groups, processes=processes, budget_s=budget_s, **options)
     prepared = {key: as_candidates(group) for key, group in groups.items()}
     if processes > 1:
-        return _measure_in_processes(prepared, processes, budget_s=budget_s, seed=seed, **options)
+        found = _measure_in_processes(prepared, processes, budget_s=budget_s, seed=seed, **options)
+        return Comparisons(found, axis)
     deadline = timer() + budget_s
-    results: dict[_Key, Comparison] = {}
+    results: dict[Any, Comparison] = {}
     for key, group in prepared.items():
         share = max(deadline - timer(), 0.0) / (len(groups) - len(results))
         results[key] = measure_here(
             group, budget_s=share, sync=sync, seed=seed, timer=timer, **options
         )
-    return results
+    return Comparisons(results, axis)
 
 
 def _check(groups: Mapping[Any, Mapping[str, object]], **numbers: Any) -> None:
@@ -206,9 +200,8 @@ def _measure_in_processes(
     *,
     repeat: int | None,
     warmup: int | None,
-    precision: float | None,
-    budget_s: float,
     seed: int,
+    **limits: Any,
 ) -> dict[_Key, Comparison]:
     """Measure groups of candidates in processes that build them again from their recipes."""
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
@@ -226,9 +219,7 @@ def _measure_in_processes(
             asked = {"groups": [tasks[key] for key in keys], "budget_s": budget, "seed": seed + i}
             return dict(zip(keys, _ask({**asked, **rounds}, folder), strict=True))
 
-        return collect(
-            list(groups), run, processes=processes, precision=precision, budget_s=budget_s
-        )
+        return collect(list(groups), run, processes=processes, **limits)
 
 
 def collect(
@@ -238,7 +229,7 @@ def collect(
     processes: int,
     precision: float | None,
     budget_s: float,
-    timer: Callable[[], float] = time.perf_counter,
+    timer: _Timer = time.perf_counter,
 ) -> dict[_Key, Comparison]:
     """Run processes until every interval is narrow enough, or the budget is spent.
 
@@ -298,8 +289,7 @@ def _recipe(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]:
             "ortmeter.session_candidate(model, feeds) or ortmeter.function_candidate(build)"
         )
     folder.mkdir()
-    recipe = candidate.recipe(folder)
-    return {"target": recipe.target, "arguments": dict(recipe.arguments)}
+    return dataclasses.asdict(candidate.recipe(folder))
 
 
 def _ask(task: Mapping[str, Any], folder: Path) -> list[dict[str, Measurement]]:

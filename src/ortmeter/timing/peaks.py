@@ -2,8 +2,6 @@
 
 import functools
 import itertools
-import math
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ import onnx
 
 from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.models import freeze_inputs
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing import measure
@@ -31,7 +30,6 @@ _GEMM_SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 # Larger than the caches; on CUDA, one copy does not last.
 _COPY_BYTES = {"cpu": 2**26, "cuda": 2**29}
 _COPIES = {"cpu": (1,), "cuda": (1, 4, 16, 64, 256)}
-_SHARE_OF_MEMORY = 0.25
 _SHARES = {
     "gflop_per_s": ("GFLOP/s", "share of peak GFLOP/s"),
     "gb_per_s": ("GB/s", "share of peak GB/s"),
@@ -112,7 +110,7 @@ def measured_peaks(
     Notes
     -----
     The Gemm multiplies square matrices, whose sizes grow until it lasts 5 ms on a CPU, 20 ms on
-    CUDA, or a quarter of the free memory is taken; float32 is without TF32. The copy changes the
+    CUDA, or a quarter of the memory is taken; float32 is without TF32. The copy changes the
     sign of what it moves: ONNX Runtime uses every thread for that, and one for a plain copy. On
     CUDA it is repeated until it lasts as long. Data that stay in a cache move faster: a share of
     this peak may exceed 1.
@@ -122,7 +120,7 @@ def measured_peaks(
     >>> measured_peaks(provider="cpu").gflop_per_s > 0
     True
     """
-    resolved = resolve_provider(provider) if isinstance(provider, str) else provider
+    resolved = resolve_provider(provider)
     return Peaks(
         _gemm_gflop_per_s(resolved, threads, onnx_type(itype)), _copy_gb_per_s(resolved, threads)
     )
@@ -222,7 +220,8 @@ def _best_throughput(works: Iterable[_Work], provider: Provider, threads: int) -
     """Return the highest throughput of works that grow, until one lasts or does not fit."""
     best = 0.0
     for amount, bytes_needed, make in works:
-        if best and bytes_needed > _SHARE_OF_MEMORY * _free_bytes():
+        # The arrays are made in the memory of the host, of which GPUs rarely have less.
+        if best and bytes_needed > half_of_memory() / 2:
             break
         try:
             seconds = _best_seconds(*make(), provider=provider, threads=threads)
@@ -235,14 +234,6 @@ def _best_throughput(works: Iterable[_Work], provider: Provider, threads: int) -
         if seconds >= _LONG_ENOUGH_S[provider.name]:
             break
     return best
-
-
-def _free_bytes() -> float:
-    """Memory of the host that is free: the arrays are made there, GPUs rarely have less."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not on every system
-        return math.inf
 
 
 def _best_seconds(model: onnx.ModelProto, feeds: dict[str, np.ndarray], **options: Any) -> float:

@@ -25,27 +25,15 @@ _Array = npt.NDArray[np.float64]
 
 
 def log_ratio(baseline: _Array, candidate: _Array, confidence: float) -> tuple[float, float | None]:
-    """Estimate the logarithm of the ratio of two latencies.
+    """Estimate the logarithm of the ratio of two latencies, and the half-width of its interval.
 
-    Notes
-    -----
-    With several processes, each one gives one number, the logarithm of the ratio of its medians,
-    and the interval is Student's over processes [1]_: what a process settles once and for all
-    (addresses, pages of memory) counts as what it is, an error that more rounds do not reduce.
-
-    In one process, consecutive rounds are gathered in batches, each of which gives the logarithm
-    of the ratio of its medians. Batches are correlated when they are short: Student's interval is
-    widened by their first autocorrelation, corrected for its bias [2]_, both in the error and in
-    the degrees of freedom. Batches of 3, 6, 12... rounds are tried, as long as there are 10, and
-    the widest interval is kept. It says nothing about another process.
-
-    Sampling that stops once an interval is narrow stops on some that are narrow by chance: the
-    quantile is that of 99.4 % for an interval of 99 %.
-
-    References
-    ----------
-    .. [1] Kalibera and Jones, *Rigorous benchmarking in reasonable time*, ISMM 2013.
-    .. [2] Kendall, *Note on bias in the estimation of autocorrelation*, Biometrika 41, 1954.
+    With several processes, each one gives the logarithm of the ratio of its medians, and the
+    interval is Student's over processes (Kalibera and Jones, *Rigorous benchmarking in reasonable
+    time*, 2013). In one process, batches of consecutive rounds give these numbers: Student's
+    interval is widened by their first autocorrelation, corrected for its bias (Kendall, *Note on
+    bias in the estimation of autocorrelation*, 1954), both in the error and in the degrees of
+    freedom. Batches of 3, 6, 12... rounds are tried, as long as there are 10; the widest interval
+    is kept.
     """
     processes, rounds = baseline.shape
     if processes >= MIN_PROCESSES:
