@@ -3,15 +3,11 @@
 import base64
 import dataclasses
 import html
-import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortmeter.plotting.axes import GREY
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _PLOTLY = "application/vnd.plotly.v1+json"
 # Nothing in the JSON can end the element that holds it.
@@ -99,15 +95,3 @@ def layout(
             "automargin": True,
         },
     }
-
-
-def draw_picture(ax: "Axes") -> bytes:
-    """Return a plot as a PNG image, at two pixels per unit of length of a page, and close it."""
-    from matplotlib import pyplot as plt
-
-    figure = ax.get_figure(root=True)
-    assert figure is not None  # it was just made
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
-    plt.close(figure)
-    return buffer.getvalue()

@@ -6,6 +6,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.pages.rendering import freeze
 from ortmeter.plotting.axes import (
     add_legend,
     finish,
@@ -19,7 +20,7 @@ from ortmeter.plotting.axes import (
     whiskers,
     wrap,
 )
-from ortmeter.plotting.interactive import InteractiveFigure, draw_picture, escape, layout
+from ortmeter.plotting.interactive import InteractiveFigure, escape, layout
 from ortmeter.timing.claims import Claim
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def candidates_figure(
     where = {"xlabel": "median latency (ms), lower is better", "ylabel": "candidate"}
     figure = {"data": [bars], "layout": layout(title, caption, rows=rows, **where)}
     alt = f"{title}: median latency of {len(ordered)} candidates, lower is better"
-    return InteractiveFigure(title, alt, figure, draw_picture(axes))
+    return InteractiveFigure(title, alt, figure, freeze(axes).png)
 
 
 def _hint(row: dict[Any, Any], details: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ortmeter.pages.rendering import freeze
 from ortmeter.plotting.axes import (
     GREY,
     OTHER,
@@ -19,7 +20,7 @@ from ortmeter.plotting.axes import (
     series_style,
     shorten,
 )
-from ortmeter.plotting.interactive import InteractiveFigure, draw_picture, escape, layout
+from ortmeter.plotting.interactive import InteractiveFigure, escape, layout
 from ortmeter.profiling import Profile
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def timeline_figure(profile: Profile, *, title: str, caption: str = "") -> Inter
     run = read_run(profile)
     alt = f"{title}: {len(run.kernels)} kernels in {len(run.labels)} rows, {run.duration:.3g} ms"
     figure = {"data": list(_traces(run)), "layout": _layout(run, title, caption)}
-    return InteractiveFigure(title, alt, figure, draw_picture(plot_run(run, title, caption)))
+    return InteractiveFigure(title, alt, figure, freeze(plot_run(run, title, caption)).png)
 
 
 @dataclasses.dataclass(frozen=True)
