@@ -66,12 +66,12 @@ def test_transpositions_are_told_apart():
 def test_estimates_follow_the_work():
     small, large = (decompose_einsum("ij,jk->ik", (n, n), (n, n)) for n in (64, 256))
     times = [
-        estimate_steps(p.steps, dict(zip(p.input_names, p.shapes, strict=True)), 4).whole
+        estimate_steps(p.steps, dict(zip(p.input_names, p.operands.shapes, strict=True)), 4).whole
         for p in (small, large)
     ]
     assert 16 < times[1] / times[0] < 64
     plan = decompose_einsum("bij,bjk->bik", (16, 64, 64), (16, 64, 64))
-    shapes = dict(zip(plan.input_names, plan.shapes, strict=True))
+    shapes = dict(zip(plan.input_names, plan.operands.shapes, strict=True))
     one, two = (estimate_steps(plan.steps, shapes, 4, threads=n).whole for n in (1, 2))
     assert 1.5 < one / two <= 2
 

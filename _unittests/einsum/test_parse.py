@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from einsum_cases import EQUATIONS
 
-from ortmeter.einsum import EinsumError, decompose_einsum, parse_equation
+from ortmeter.einsum import EinsumError, decompose_einsum
+from ortmeter.einsum.parse import parse_equation
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 
 

@@ -2,7 +2,7 @@
 
 from ortmeter.einsum.contract import einsum
 from ortmeter.einsum.emit import einsum_model
-from ortmeter.einsum.parse import EinsumError, Equation, parse_equation
+from ortmeter.einsum.parse import EinsumError
 from ortmeter.einsum.plan import EinsumPlan, decompose_einsum
 from ortmeter.einsum.search import EinsumCandidate, EinsumSearch, optimize_einsum
 from ortmeter.einsum.steps import Step
@@ -12,11 +12,9 @@ __all__ = [
     "EinsumError",
     "EinsumPlan",
     "EinsumSearch",
-    "Equation",
     "Step",
     "decompose_einsum",
     "einsum",
     "einsum_model",
     "optimize_einsum",
-    "parse_equation",
 ]

@@ -112,7 +112,7 @@ def transpose_seconds(shape: Sequence[int], order: Sequence[int], itemsize: int)
     count = math.prod(shape)
     sizes, moved = merge_axes(shape, order)
     in_order = 2 * count * itemsize * _BYTE
-    if moved == tuple(range(len(moved))):
+    if count == 0 or moved == tuple(range(len(moved))):
         return in_order
     last = len(sizes) - 1
     if moved[-1] == last:
@@ -125,11 +125,7 @@ def transpose_seconds(shape: Sequence[int], order: Sequence[int], itemsize: int)
 def merge_axes(
     shape: Sequence[int], order: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Merge the axes that a transposition keeps side by side, drop those of size 1.
-
-    >>> merge_axes((2, 3, 4, 5), (2, 3, 0, 1))
-    ((6, 20), (1, 0))
-    """
+    """Merge the axes that a transposition keeps side by side, drop those of size 1."""
     groups: list[list[int]] = []
     kept = [axis for axis in range(len(shape)) if shape[axis] != 1]
     rank = {axis: i for i, axis in enumerate(kept)}
@@ -164,10 +160,6 @@ def split_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int) -
 
     One of the two keeps the last axis, which copies runs of elements, the other one exchanges the
     last two, which goes by tiles.
-
-    >>> split_transpose((20, 20, 20, 20), (0, 3, 2, 1), 4)
-    Split(shape=(20, 20, 20, 20), first=(0, 2, 3, 1), second=(0, 2, 1, 3))
-    >>> split_transpose((20, 20, 20, 20), (0, 2, 1, 3), 4)
     """
     merged, moved = merge_axes(shape, order)
     if math.prod(merged) == 0 or len(moved) < 3:  # noqa: PLR2004 - two axes are a matrix

@@ -91,19 +91,14 @@ def emit_model(
     operands: Operands,
     steps: Sequence[Step],
     *,
-    dtype: DTypeLike | None = None,
     opset: int = 18,
     contrib: bool = False,
-    compute: DTypeLike | None = None,
     split: bool = False,
 ) -> onnx.ModelProto:
-    """Write steps as a model, see :meth:`~ortmeter.einsum.EinsumPlan.to_onnx`.
-
-    *split* writes slow transpositions of known shapes as two fast ones.
-    """
-    kind = inner = onnx_type(operands.dtype if dtype is None else dtype)
+    """Write steps as a model; *split* makes two fast transpositions of one that is slow."""
+    kind = inner = onnx_type(operands.dtype)
     if any(step.kind in _SUMS for step in steps):  # moves take every type
-        inner = _compute_type(kind, compute, operands.equation.text)
+        inner = _compute_type(kind, operands.equation.text)
     flags: dict[str, dict[str, int]] = {}
     if contrib and inner in FUSED:
         steps, flags = absorb_transposes(steps)
@@ -127,7 +122,7 @@ def emit_model(
     return writer.model(kind, opset, operands.sizes.shape(tuple(operands.equation.output)))
 
 
-def _compute_type(kind: int, compute: DTypeLike | None, equation: str) -> int:
+def _compute_type(kind: int, equation: str) -> int:
     if kind not in _COMPUTE:
         raise EinsumError(
             f"Einsum of {short_name(kind)} is not possible: no ONNX operator multiplies matrices "
@@ -136,7 +131,7 @@ def _compute_type(kind: int, compute: DTypeLike | None, equation: str) -> int:
             0,
             len(equation),
         )
-    return _COMPUTE[kind] if compute is None else onnx_type(compute)
+    return _COMPUTE[kind]
 
 
 class _Writer:

@@ -58,23 +58,13 @@ class EinsumError(InvalidArgumentError):
 class Equation:
     """An equation whose ellipsis and implicit result are spelled out.
 
-    Parameters
-    ----------
-    text : str
-        The equation as it was given.
-    inputs : tuple of str
-        Letters of each operand, one per dimension. The dimensions of an ellipsis are ``0``, ``1``,
-        ... from left to right; those of an operand that has fewer are the last ones.
-    output : str
-        Letters of the result.
-    places : tuple of tuple of int
-        Position in *text* of each letter of *inputs*, for the messages.
+    The dimensions of an ellipsis are ``0``, ``1``, ... and the last of them for a lower rank.
     """
 
-    text: str
-    inputs: tuple[str, ...]
+    text: str  # as it was given
+    inputs: tuple[str, ...]  # letters of each operand, one per dimension
     output: str
-    places: tuple[tuple[int, ...], ...]
+    places: tuple[tuple[int, ...], ...]  # in the text, of each letter of the inputs
 
     def __str__(self) -> str:
         return f"{','.join(self.inputs)}->{self.output}"
@@ -91,30 +81,7 @@ class Equation:
 
 
 def parse_equation(equation: str, ranks: Sequence[int | None]) -> Equation:
-    """Read an equation.
-
-    Parameters
-    ----------
-    equation : str
-        What :func:`numpy.einsum` accepts: letters, ``...``, spaces, with ``->`` or without.
-    ranks : sequence of int or None
-        Number of dimensions of each operand; None when it is not known, which an ellipsis needs.
-
-    Returns
-    -------
-    Equation
-        The same equation, explicit.
-
-    Raises
-    ------
-    EinsumError
-        The equation is not valid, or has not the right number of operands or of letters.
-
-    Examples
-    --------
-    >>> print(parse_equation("...ij, ...jk", [3, 2]))
-    0ij,jk->0ik
-    """
+    """Read what :func:`numpy.einsum` accepts; a rank is None where no ellipsis needs it."""
     terms, result = _split(equation)
     if len(terms) != len(ranks):
         raise EinsumError(
@@ -281,12 +248,6 @@ class Operands:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"X{i}" for i in range(len(self.shapes)))
-
-    def check_count(self, count: int) -> None:
-        if count != len(self.shapes):
-            raise FeedError(
-                f"{self.equation.text!r} has {len(self.shapes)} operands, {count} were given"
-            )
 
     def actual_sizes(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
         """Find the size of every letter for arrays, whose shapes must be these ones."""

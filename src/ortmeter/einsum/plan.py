@@ -1,6 +1,5 @@
 """Turn an equation into steps, and hold them."""
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,10 +9,10 @@ import onnx
 
 from ortmeter.dtypes import DTypeLike
 from ortmeter.einsum.emit import emit_model
-from ortmeter.einsum.parse import EinsumError, Equation, Operands, Shape, Sizes, read_operands
+from ortmeter.einsum.parse import EinsumError, Equation, Operands, Sizes, read_operands
 from ortmeter.einsum.products import Target, multiply
 from ortmeter.einsum.steps import Step, StepBuilder, Tensor, run_step
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import FeedError, InvalidArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,27 +40,7 @@ class EinsumPlan:
     @property
     def equation(self) -> str:
         """The equation as it was given."""
-        return self.parsed.text
-
-    @property
-    def parsed(self) -> Equation:
-        """The equation, explicit."""
-        return self.operands.equation
-
-    @property
-    def sizes(self) -> Sizes:
-        """Size of every letter."""
-        return self.operands.sizes
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """Shape of each operand."""
-        return self.operands.shapes
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the elements."""
-        return self.operands.dtype
+        return self.operands.equation.text
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -78,29 +57,16 @@ class EinsumPlan:
         """Bytes read and written by all the steps, None when a size is not known."""
         return _total([step.bytes_moved for step in self.steps])
 
-    def to_onnx(
-        self,
-        dtype: DTypeLike | None = None,
-        opset: int = 18,
-        *,
-        contrib: bool = False,
-        compute: DTypeLike | None = None,
-    ) -> onnx.ModelProto:
+    def to_onnx(self, opset: int = 18, *, contrib: bool = False) -> onnx.ModelProto:
         """Make the model that executes the steps.
 
         Parameters
         ----------
-        dtype : dtype, optional
-            Type of the inputs and of the output, that of the plan by default.
         opset : int
             Version of the ONNX operators, from 15.
         contrib : bool
             Let products absorb transposes by ``com.microsoft.FusedMatMul``, which only ONNX Runtime
             knows.
-        compute : dtype, optional
-            Type that sums and products use, when it is not *dtype*. By default, the one that the
-            CPU provider of ONNX Runtime needs: int32 for integers of 8 and 16 bits, int64 for
-            unsigned integers of 32 and 64 bits, float32 for bool and bfloat16.
 
         Returns
         -------
@@ -118,6 +84,10 @@ class EinsumPlan:
 
         Notes
         -----
+        Sums and products have the type that the CPU provider of ONNX Runtime needs: int32 for
+        integers of 8 and 16 bits, int64 for unsigned integers of 32 and 64 bits, float32 for bool
+        and bfloat16.
+
         A size of 0 must be known when the model is made: with operands that turn out to be empty,
         ONNX Runtime may refuse a reshape, or a product that absorbs a transpose.
 
@@ -128,9 +98,7 @@ class EinsumPlan:
         >>> [node.op_type for node in model.graph.node]
         ['Transpose', 'MatMul']
         """
-        return emit_model(
-            self.operands, self.steps, dtype=dtype, opset=opset, contrib=contrib, compute=compute
-        )
+        return emit_model(self.operands, self.steps, opset=opset, contrib=contrib)
 
     def feeds(self, *operands: Any) -> dict[str, Any]:
         """Name the operands as the inputs of the model.
@@ -145,8 +113,12 @@ class EinsumPlan:
         FeedError
             There are more or fewer.
         """
-        self.operands.check_count(len(operands))
-        return dict(zip(self.input_names, operands, strict=True))
+        names = self.input_names
+        if len(operands) != len(names):
+            raise FeedError(
+                f"{self.equation!r} has {len(names)} operands, {len(operands)} were given"
+            )
+        return dict(zip(names, operands, strict=True))
 
     def run(self, *operands: Any) -> _Array:
         """Execute the steps with NumPy.
@@ -169,18 +141,7 @@ class EinsumPlan:
         return self.results(*operands)[self.steps[-1].output if self.steps else "X0"]
 
     def results(self, *operands: Any) -> dict[str, _Array]:
-        """Execute the steps with NumPy and keep every result.
-
-        Parameters
-        ----------
-        *operands : array
-            As for :meth:`run`.
-
-        Returns
-        -------
-        dict of str to array
-            The operands, then the result of each step, by name.
-        """
+        """Execute the steps with NumPy; return the operands, then the result of each, by name."""
         found = {name: np.asarray(x) for name, x in self.feeds(*operands).items()}
         sizes = self.operands.actual_sizes([x.shape for x in found.values()])
         for step in self.steps:
@@ -214,15 +175,10 @@ class EinsumPlan:
             )
             for step in self.steps
         ]
-        total = ("total", str(self.parsed), "", "", _count(self.flop), _count(self.bytes_moved))
+        parsed = self.operands.equation
+        total = ("total", str(parsed), "", "", _count(self.flop), _count(self.bytes_moved))
         header = ("step", "subscripts", "results", "shape", "FLOP", "bytes")
         return _align([header, *rows, total])
-
-    def _repr_html_(self) -> str:
-        # Drawings are above this layer: they are only reached when a notebook shows a plan.
-        plotting = importlib.import_module("ortmeter.plotting")
-        drawing = plotting.draw_model(self.to_onnx(), title=self.equation)
-        return str(drawing._repr_html_())
 
 
 def decompose_einsum(

@@ -28,7 +28,6 @@ from ortmeter.timing.measurement import format_seconds
 if TYPE_CHECKING:
     import pandas as pd
 
-_Path: TypeAlias = tuple[tuple[int, ...], ...]
 _Run: TypeAlias = Callable[[], None]
 
 _MOST_ORDERS = 120
@@ -54,8 +53,6 @@ class EinsumCandidate:
         Estimated seconds of a run.
     order : str, optional
         Order of the letters, None when it was chosen product by product.
-    path : tuple of tuple of int, optional
-        Operands multiplied at each step, None for that of opt_einsum.
     decomposed : bool
         False for the plain ``Einsum``.
     contrib : bool
@@ -68,7 +65,6 @@ class EinsumCandidate:
     plan: EinsumPlan
     cost: float
     order: str | None = None
-    path: _Path | None = None
     decomposed: bool = True
     contrib: bool = False
     split: bool = False
@@ -76,10 +72,10 @@ class EinsumCandidate:
     @functools.cached_property
     def model(self) -> onnx.ModelProto:
         """The model, whose inputs are the operands in their order."""
-        plan = self.plan
+        operands, steps = self.plan.operands, self.plan.steps
         if not self.decomposed:
-            return einsum_model(plan.equation, *plan.shapes, dtype=plan.dtype)
-        return emit_model(plan.operands, plan.steps, contrib=self.contrib, split=self.split)
+            return einsum_model(self.plan.equation, *operands.shapes, dtype=operands.dtype)
+        return emit_model(operands, steps, contrib=self.contrib, split=self.split)
 
 
 @dataclass(frozen=True)
@@ -145,9 +141,9 @@ class EinsumSearch:
         pandas.DataFrame
             One row per candidate, those compared until the end first by median, then the others
             by their time, then those that did not run by their cost: ``candidate``, ``order``,
-            ``path``, ``contrib``, ``split``, ``steps`` (their number), ``flop``, ``bytes_moved``
-            (of the steps), ``cost`` (estimated seconds), ``median``, ``q1``, ``q3`` (seconds,
-            missing for those that did not run), ``rounds``, ``finalist``.
+            ``contrib``, ``split``, ``steps`` (their number), ``flop``, ``bytes_moved`` (of the
+            steps), ``cost`` (estimated seconds), ``median``, ``q1``, ``q3`` (seconds, missing for
+            those that did not run), ``rounds``, ``finalist``.
         """
         import pandas as pd
 
@@ -174,7 +170,6 @@ class EinsumSearch:
         return {
             "candidate": candidate.name,
             "order": candidate.order,
-            "path": candidate.path,
             "contrib": candidate.contrib,
             "split": candidate.split,
             "steps": len(candidate.plan.steps) if candidate.decomposed else 1,
@@ -287,15 +282,14 @@ def list_candidates(
 ) -> list[EinsumCandidate]:
     """Write the models that differ, the most promising first; one of them is the plain Einsum.
 
-    *every_order* False leaves the order of the letters to the plan, which is a hundred times
-    shorter.
+    Without *every_order*, only the plan chooses the order, which is a hundred times shorter.
     """
     plain = make_plan(operands)
     found: dict[object, EinsumCandidate] = {}
     orders = distinct_orders(operands, np.random.default_rng(seed)) if every_order else []
-    for name, plan, choice in _plans(plain, orders, paths=every_order):
-        for candidate in _variants(EinsumCandidate(name, plan, 0.0, **choice), threads):
-            key = (plan.steps, candidate.contrib, candidate.split)
+    for planned in _plans(plain, orders, paths=every_order):
+        for candidate in _variants(planned, threads):
+            key = (candidate.plan.steps, candidate.contrib, candidate.split)
             found.setdefault(key, candidate)
     equation, sizes = operands.equation, cast("Mapping[str, int]", operands.sizes.of)
     cost = estimate_einsum(equation.inputs, equation.output, sizes, operands.dtype.itemsize)
@@ -347,23 +341,21 @@ def _groups(operands: Operands) -> tuple[str, ...]:
     return (*named, rest)
 
 
-def _plans(
-    plain: EinsumPlan, orders: Sequence[str], *, paths: bool
-) -> Iterator[tuple[str, EinsumPlan, dict[str, Any]]]:
-    """Plans of each order and path, with their names."""
+def _plans(plain: EinsumPlan, orders: Sequence[str], *, paths: bool) -> Iterator[EinsumCandidate]:
+    """Plans of each order and path; their cost is not known yet."""
     operands = plain.operands
     count = len(operands.shapes)
     for order in orders:
-        yield f"order {order}", make_plan(operands, order=order), {"order": order}
-    yield "decomposed", plain, {}
+        yield EinsumCandidate(f"order {order}", make_plan(operands, order=order), 0.0, order)
+    yield EinsumCandidate("decomposed", plain, 0.0)
     if paths and count > 2:  # noqa: PLR2004 - two operands have one path
         # A product goes to the end of the list.
         forward = ((0, 1), *((0, left) for left in range(count - 2, 0, -1)))
         backward = tuple((i - 1, i) for i in range(count - 1, 0, -1))
         for name, path in (("from left to right", forward), ("from right to left", backward)):
-            yield f"path {name}", make_plan(operands, path=path), {"path": path}
+            yield EinsumCandidate(f"path {name}", make_plan(operands, path=path), 0.0)
     if _suits_elements(operands):
-        yield "product, then sum", make_plan(operands, elementwise=True), {}
+        yield EinsumCandidate("product, then sum", make_plan(operands, elementwise=True), 0.0)
 
 
 def _suits_elements(operands: Operands) -> bool:
@@ -379,14 +371,15 @@ def _suits_elements(operands: Operands) -> bool:
 
 def _variants(candidate: EinsumCandidate, threads: int) -> Iterator[EinsumCandidate]:
     """The ways to write the same plan, each with its cost."""
-    plan = candidate.plan
-    shapes = dict(zip(plan.input_names, cast("Sequence[Sequence[int]]", plan.shapes), strict=True))
+    operands, plan = candidate.plan.operands, candidate.plan
+    known = cast("Sequence[Sequence[int]]", operands.shapes)
+    shapes = dict(zip(operands.names, known, strict=True))
     absorbed, flags = absorb_transposes(plan.steps)
     for contrib, steps in ((False, plan.steps), (True, absorbed)):
-        if contrib and not (flags and onnx_type(plan.dtype) in FUSED):
+        if contrib and not (flags and onnx_type(operands.dtype) in FUSED):
             break
         name = f"{candidate.name}{', FusedMatMul' if contrib else ''}"
-        cost = estimate_steps(steps, shapes, plan.dtype.itemsize, threads=threads)
+        cost = estimate_steps(steps, shapes, operands.dtype.itemsize, threads=threads)
         yield replace(candidate, name=name, cost=cost.whole, contrib=contrib)
         if cost.split < cost.whole:
             name += ", split transposes"
