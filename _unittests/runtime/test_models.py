@@ -91,7 +91,6 @@ def test_every_weight_of_the_sample_network_counts():
 
 def test_the_sample_network_is_the_same_each_time():
     assert sample_cnn().SerializeToString() == sample_cnn().SerializeToString()
-    assert sample_cnn(seed=1) != sample_cnn()
 
 
 @pytest.mark.parametrize("size", [0, -2, 7])
@@ -145,7 +144,6 @@ def test_the_weights_are_the_same_in_every_type(dtype):
 
 def test_the_layer_normalization_is_the_same_each_time():
     assert layer_norm_matmul(8) == layer_norm_matmul(8)
-    assert layer_norm_matmul(8) != layer_norm_matmul(8, seed=1)
 
 
 @pytest.mark.parametrize(

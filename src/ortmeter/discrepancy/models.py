@@ -128,7 +128,7 @@ def diff(
         :func:`~ortmeter.runtime.loading.load_model`.
     feeds : mapping of str to array, or one for each model, optional
         Inputs. By default they are drawn once for both models: see
-        :func:`~ortmeter.runtime.feeds.shared_feeds`, which takes sizes of symbolic dimensions.
+        :func:`~ortmeter.runtime.feeds.random_feeds`, which takes sizes of symbolic dimensions.
     tolerance : Tolerance, optional
         What is accepted.
     provider, optimization, threads : str or Provider, str, int

@@ -15,7 +15,7 @@ from typing import Any
 
 from ortmeter.runtime.providers import probe_providers
 
-__all__ = ["Environment", "environment"]
+__all__ = ["environment"]
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch", "ortmeter")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -37,47 +37,19 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a measurement depends on beside the model.
-
-    Parameters
-    ----------
-    system : str
-        Operating system and architecture.
-    cpu : str
-        CPU model.
-    cores : int
-        Logical cores that this process may use.
-    threads : mapping
-        Thread settings found: environment variables, and torch when it is loaded.
-    python : str
-        Version of Python.
-    packages : mapping of str to str
-        Version, and build where it is known, of each installed package that matters.
-    providers : mapping of str to str
-        ``usable``, or the reason why not, for each provider.
-    gpus : tuple of Gpu
-        GPUs that the driver lists.
-    precision : mapping of str to str
-        Precision policy of float32 products on each side.
-    commit : str or None
-        git commit of the source tree, with ``+changes`` when it has uncommitted ones; None when
-        the package is not run from its own checkout.
-    variables : mapping of str to str
-        Environment variables, among those of ONNX Runtime and CUDA that choose kernels or
-        precisions, that are set.
-    """
+    """What a measurement depends on beside the model."""
 
     system: str
     cpu: str
     cores: int
-    threads: Mapping[str, int]
+    threads: Mapping[str, int]  # limits that were found, by their origin
     python: str
     packages: Mapping[str, str]
     providers: Mapping[str, str]
     gpus: tuple[Gpu, ...]
-    precision: Mapping[str, str]
-    commit: str | None
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    precision: Mapping[str, str]  # of float32 products
+    commit: str | None  # None when the package is not run from its own checkout
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)  # that choose kernels
 
     def __str__(self) -> str:
         versions = (f"{name} {version}" for name, version in self.packages.items())
@@ -117,8 +89,10 @@ def environment() -> Environment:
     Returns
     -------
     Environment
-        Machine, versions, threads, providers, precision policy and commit. torch is described
-        when it is already loaded; it is never imported for that.
+        Attributes ``system``, ``cpu``, ``cores``, ``threads``, ``python``, ``packages``,
+        ``providers``, ``gpus``, ``precision`` of float32 products, ``commit`` and environment
+        ``variables`` that choose kernels. torch is described when it is already loaded; it is
+        never imported for that.
 
     Examples
     --------

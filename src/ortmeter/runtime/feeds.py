@@ -25,7 +25,7 @@ from ortmeter.runtime.inputs import (
 )
 from ortmeter.runtime.loading import ModelLike, load_model
 
-__all__ = ["random_feeds", "read_feeds", "shared_feeds"]
+__all__ = ["random_feeds", "read_feeds"]
 
 # Integers that index nothing: small, so that a shape or a count made of them is small.
 _DEFAULT_BOUND = 10
@@ -88,35 +88,8 @@ def shared_feeds(
     Inputs of the same name, shape and kind (floating point numbers, integers...) have the same
     values, whatever the order in which they are declared; then those that are left have, by rank,
     the values of those that the first model declares. Values fit in every element type that they
-    are read in, and indices are valid in every model.
-
-    Parameters
-    ----------
-    models : sequence of ModelProto, bytes, path or text
-        See :func:`~ortmeter.runtime.loading.load_model`.
-    dims, shapes : mapping, optional
-        As in :func:`random_feeds`, for the models that have such a dimension or such an input.
-    seed : int
-        Seed of the random generator.
-
-    Returns
-    -------
-    list of dict of str to array
-        Inputs of each model. Those that nothing is shared with are drawn on their own.
-
-    Raises
-    ------
-    FeedError
-        See :func:`random_feeds`.
-
-    Examples
-    --------
-    >>> header = '<ir_version: 10, opset_import: ["": 21]>'
-    >>> one = f"{header} g (float[2] A, float[2] B) => (float[2] C) {{ C = Sub(A, B) }}"
-    >>> two = f"{header} g (float[2] B, float[2] A) => (float[2] C) {{ C = Sub(A, B) }}"
-    >>> first, second = shared_feeds([one, two])
-    >>> list(second), bool((first["A"] == second["A"]).all())
-    (['B', 'A'], True)
+    are read in, and indices are valid in every model. Sizes and shapes are for the models that have
+    such a dimension or such an input.
     """
     protos = [load_model(model) for model in models]
     declared = [declared_inputs(proto) for proto in protos]

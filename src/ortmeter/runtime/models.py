@@ -112,7 +112,6 @@ def layer_norm_matmul(
     *,
     weights: str = "positive",
     dtype: DTypeLike = "float32",
-    seed: int = 0,
 ) -> onnx.ModelProto:
     """Build a layer normalization, a product with a matrix, the addition of a bias.
 
@@ -127,8 +126,6 @@ def layer_norm_matmul(
     dtype : dtype
         Floating-point type of the inputs, weights and outputs. Each type has the same weights,
         rounded.
-    seed : int
-        Seed of the weights.
 
     Returns
     -------
@@ -152,7 +149,7 @@ def layer_norm_matmul(
             f"weights among {', '.join(map(repr, _LOWEST))}"
         )
     float_info(dtype)  # refuses what is not a floating-point type
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     kind = onnx.TensorProto.DataType.Name(onnx_type(dtype)).lower()
     model = onnx.parser.parse_model(_LAYER_NORM.format(kind=kind, n=features))
     lowest_scale, lowest = _LOWEST[weights]
@@ -165,7 +162,7 @@ def layer_norm_matmul(
     return model
 
 
-def sample_cnn(*, size: int = 112, seed: int = 0) -> onnx.ModelProto:
+def sample_cnn(*, size: int = 112) -> onnx.ModelProto:
     """Build a small convolutional network: an attention over the pixels, then a residual block.
 
     It has what a graph optimizer looks for: activations to fuse, a chain of convolutions whose
@@ -175,8 +172,6 @@ def sample_cnn(*, size: int = 112, seed: int = 0) -> onnx.ModelProto:
     ----------
     size : int
         Height and width of the image, even.
-    seed : int
-        Seed of the weights.
 
     Returns
     -------
@@ -197,7 +192,7 @@ def sample_cnn(*, size: int = 112, seed: int = 0) -> onnx.ModelProto:
     """
     if size <= 0 or size % 2:
         raise InvalidArgumentError(f"size={size}. Accepted: a positive even number")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     model = onnx.parser.parse_model(_CNN.format(size=size, half=size // 2))
     model.graph.initializer.extend(
         onnx.numpy_helper.from_array(_draw(rng, name, shape), name)

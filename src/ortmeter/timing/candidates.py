@@ -48,8 +48,9 @@ def bench(
     models : ModelProto, bytes, path or text, or several of them
         See :func:`~ortmeter.runtime.loading.load_model`; the keys of a mapping are their names.
     feeds : mapping of str to array, or one for each model, optional
-        Inputs; by default they are drawn at random, once for the models that share them, see
-        :func:`~ortmeter.runtime.feeds.shared_feeds`.
+        Inputs; by default they are drawn at random, as in
+        :func:`~ortmeter.runtime.feeds.random_feeds`. Models share those of the same name, shape
+        and kind, then the others by rank.
     provider, optimization, threads : value or sequence of values
         As in :func:`~ortmeter.runtime.sessions.make_session`.
     **options
@@ -66,7 +67,7 @@ def bench(
     InvalidArgumentError
         There is no model, or not as many feeds as models; or as :func:`~ortmeter.timing.measure`.
     ModelError, ProviderUnavailableError, FeedError
-        As in :func:`session_candidate` and :func:`~ortmeter.runtime.feeds.shared_feeds`.
+        As in :func:`session_candidate` and :func:`~ortmeter.runtime.feeds.random_feeds`.
 
     Examples
     --------

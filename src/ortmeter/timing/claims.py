@@ -16,7 +16,6 @@ __all__ = [
     "JUDGED",
     "Answer",
     "Claim",
-    "compare_ratio",
     "fact",
     "group_claims",
     "judge",
@@ -37,7 +36,7 @@ _SPEC = re.compile(r",?(\.\d)?[a-z%]?")
 class Claim:
     """One thing that a page, a command or a report says; its text is a sentence.
 
-    :func:`compare_ratio` makes claims on speed, :func:`fact` claims on anything else,
+    :func:`~ortmeter.timing.speedup` makes claims on speed, :func:`fact` claims on anything else,
     :func:`judge` those on a prediction.
 
     Parameters
@@ -230,35 +229,9 @@ def compare_ratio(
 ) -> Claim:
     """Judge how many times faster a subject is than its baseline.
 
-    Parameters
-    ----------
-    subject, baseline : str
-        Names of what is compared.
-    ratio : float
-        Latency of the baseline divided by the subject's.
-    interval : tuple of float, or None
-        Bounds of the ratio; without them nothing is decided.
-    confidence, min_effect, how, where
-        As in :class:`Claim`.
-
-    Returns
-    -------
-    Claim
-        ``faster`` or ``slower`` when the interval leaves 1 out and the ratio differs from 1 by the
-        minimum effect; ``different`` when it leaves 1 out and the ratio differs by less;
-        ``equivalent`` when it holds 1 and lies within the minimum effect; ``undecided`` otherwise.
-
-    Raises
-    ------
-    InvalidArgumentError
-        The minimum effect is not a number from 0.
-
-    Examples
-    --------
-    >>> compare_ratio("b", "a", 1.02, (1.01, 1.03)).verdict
-    'different'
-    >>> compare_ratio("b", "a", 1.02, (0.8, 1.3)).verdict
-    'undecided'
+    It is ``faster`` or ``slower`` when the interval leaves 1 out and the ratio differs from 1 by
+    the minimum effect; ``different`` when it leaves 1 out and the ratio differs by less;
+    ``equivalent`` when it holds 1 and lies within the minimum effect; ``undecided`` otherwise.
     """
     if not 0 <= min_effect < math.inf:
         raise InvalidArgumentError(f"min_effect={min_effect!r}. Accepted: a finite number from 0")
