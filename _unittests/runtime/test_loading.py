@@ -7,7 +7,7 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.loading import has_external_data, is_path, load_model
-from ortmeter.runtime.sessions import optimized_model
+from ortmeter.runtime.sessions import make_session, optimized_model
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[n] Y) { Y = Abs(X) }'
 
@@ -28,8 +28,12 @@ def test_every_form_of_a_model_gives_the_same_graph(tmp_path):
     expected = onnx.parser.parse_model(TEXT)
     path = tmp_path / "model.onnx"
     onnx.save(expected, path)
-    for form in (expected, expected.SerializeToString(), TEXT, path, str(path)):
+    text = tmp_path / "model.txt"
+    text.write_text(f"\n{TEXT}")
+    for form in (expected, expected.SerializeToString(), TEXT, path, str(path), text):
         assert load_model(form) == expected
+    (got,) = make_session(text, provider="cpu").run(None, {"X": np.float32([-1, 2])})
+    assert got.tolist() == [1, 2]
 
 
 def test_external_data_is_loaded(external):

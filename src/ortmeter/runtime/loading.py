@@ -1,16 +1,16 @@
 """Read a model from a path, bytes, a ``ModelProto`` or ONNX text."""
 
 import os
+from collections.abc import Iterator, MutableSequence
 from pathlib import Path
 from typing import TypeAlias, TypeGuard
 
-import google.protobuf.message
 import onnx
 import onnx.parser
+from google.protobuf.message import DecodeError, Message
 from onnx.external_data_helper import uses_external_data
 
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.runtime.graphs import bodies, walk_nodes
 
 __all__ = ["ModelLike", "load_model"]
 
@@ -26,7 +26,8 @@ def load_model(
     ----------
     model : ModelProto, bytes, path or text
         A model already in memory, its serialized bytes, the path of a file, or the text of a
-        model in ONNX syntax (recognised by its braces; an existing file wins).
+        model in ONNX syntax (recognised by its braces; an existing file wins). A file may hold
+        such a text too.
     external_folder : path, optional
         Where the external data is, by default the folder of the file; that of bytes is loaded
         when this is given.
@@ -55,10 +56,7 @@ def load_model(
     if isinstance(model, onnx.ModelProto):
         return model
     if _is_text(model):
-        try:
-            return onnx.parser.parse_model(str(model))
-        except onnx.parser.ParseError as cause:
-            raise ModelError(f"This text is not a model in ONNX syntax: {cause}") from cause
+        return _parse(str(model))
     loaded = read_without_external_data(model)
     folder = external_folder or (Path(model).parent if is_path(model) else None)
     if folder is not None:
@@ -79,13 +77,33 @@ def read_without_external_data(model: bytes | str | os.PathLike[str]) -> onnx.Mo
             "a file, ONNX text"
         )
     content = model if isinstance(model, bytes) else _read_bytes(Path(model))
+    if _starts_as_text(content):
+        return _parse(content.decode(errors="replace"))
     try:
         loaded = onnx.load_model_from_string(content)
-    except google.protobuf.message.DecodeError as cause:
+    except DecodeError as cause:
         raise ModelError(f"The {_origin(model)} given are not an ONNX model: {cause}") from cause
     if not loaded.graph.node and not loaded.graph.output:
         raise ModelError(f"The {_origin(model)} given hold no graph: no node and no output")
     return loaded
+
+
+def _parse(text: str) -> onnx.ModelProto:
+    try:
+        return onnx.parser.parse_model(text)
+    except onnx.parser.ParseError as cause:
+        raise ModelError(f"This text is not a model in ONNX syntax: {cause}") from cause
+
+
+def _starts_as_text(content: bytes) -> bool:
+    """Whether bytes start as a text in ONNX syntax does, and no serialized model."""
+    return content[:64].lstrip().startswith(b"<")
+
+
+def holds_text(path: str | os.PathLike[str]) -> bool:
+    """Whether a file has a text in ONNX syntax, which ONNX Runtime does not read."""
+    with Path(path).open("rb") as file:
+        return _starts_as_text(file.read(64))
 
 
 def _origin(model: bytes | str | os.PathLike[str]) -> str:
@@ -108,19 +126,17 @@ def _is_text(model: object) -> bool:
 
 def has_external_data(path: str | os.PathLike[str]) -> bool:
     """Whether tensors of a model are in other files, those of bodies and functions included."""
-    model = read_without_external_data(path)
-    nodes = [*walk_nodes(model.graph.node)]
-    nodes += [node for function in model.functions for node in walk_nodes(function.node)]
-    graphs = [model.graph, *(body for node in nodes for _, body in bodies(node))]
-    attributes = [attribute for node in nodes for attribute in node.attribute]
-    sparse = [s for graph in graphs for s in graph.sparse_initializer]
-    sparse += [s for a in attributes for s in (a.sparse_tensor, *a.sparse_tensors)]
-    tensors = [
-        *(tensor for graph in graphs for tensor in graph.initializer),
-        *(tensor for a in attributes for tensor in (a.t, *a.tensors)),
-        *(tensor for s in sparse for tensor in (s.values, s.indices)),
-    ]
-    return any(map(uses_external_data, tensors))
+    return any(map(uses_external_data, _tensors(read_without_external_data(path))))
+
+
+def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
+    """List the tensors of a message and of the messages that it holds."""
+    for _, value in message.ListFields():
+        for one in value if isinstance(value, MutableSequence) else (value,):
+            if isinstance(one, onnx.TensorProto):
+                yield one
+            elif isinstance(one, Message):
+                yield from _tensors(one)
 
 
 def _read_bytes(path: Path) -> bytes:

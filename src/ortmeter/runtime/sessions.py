@@ -14,6 +14,7 @@ from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailabl
 from ortmeter.optional import import_optional
 from ortmeter.runtime.loading import (
     ModelLike,
+    holds_text,
     is_path,
     load_model,
     read_without_external_data,
@@ -58,8 +59,8 @@ def make_session(
     Parameters
     ----------
     model : ModelProto, bytes, path or text
-        See :func:`~ortmeter.runtime.loading.load_model`. A path is read by ONNX Runtime itself, so
-        that external data is found beside it.
+        See :func:`~ortmeter.runtime.loading.load_model`. ONNX Runtime reads the file of a path
+        itself, so that external data is found beside it.
     provider : str or Provider
         ``auto``, ``cpu``, ``cuda`` or ``cuda:1``. On CUDA, nodes without a CUDA kernel run on CPU:
         a :class:`~ortmeter.runtime.placement.PlacementWarning` names them.
@@ -256,7 +257,8 @@ def _source(model: ModelLike) -> str | bytes:
     if is_path(model):
         if not Path(model).is_file():
             raise ModelError(f"Model {os.fspath(model)!r} is not a file")
-        return os.fspath(model)
+        if not holds_text(model):
+            return os.fspath(model)
     loaded = load_model(model)
     try:
         return loaded.SerializeToString()
