@@ -15,7 +15,35 @@ _FIGURES = {"ulp": "ulp_at_max", "abs": "abs", "mean": "mean_abs"}
 
 
 @dataclass(frozen=True)
-class NodeAttribution:
+class _Node:
+    """A node and its discrepancies."""
+
+    name: str
+    op: str
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the figures for a table.
+
+        Returns
+        -------
+        dict
+            *node*, *op* and the other texts, then three columns for each discrepancy: ``_ulp``
+            (largest error in ulp of the largest value), ``_abs`` (largest absolute error) and
+            ``_mean`` (mean absolute error).
+        """
+        row: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Discrepancy):
+                row |= _figures(value, f"{field.name}_")
+            else:
+                text = ", ".join(value) if isinstance(value, tuple) else value
+                row["node" if field.name == "name" else field.name] = text
+        return row
+
+
+@dataclass(frozen=True)
+class NodeAttribution(_Node):
     """What the two kernels of one node do, to its own outputs and to those of the model.
 
     An *error* is a distance to the evaluation in float64, a *change* is a distance to what the
@@ -42,8 +70,6 @@ class NodeAttribution:
         Outputs of the model when every node is swapped but this one.
     """
 
-    name: str
-    op: str
     baseline: str
     candidate: str
     local_change: Discrepancy
@@ -54,21 +80,9 @@ class NodeAttribution:
     all_but_change: Discrepancy
     all_but_error: Discrepancy
 
-    def to_row(self) -> dict[str, Any]:
-        """Return the figures for a table.
-
-        Returns
-        -------
-        dict
-            *node*, *op*, *baseline*, *candidate*, then three columns for each discrepancy: ``_ulp``
-            (largest error in ulp of the largest value), ``_abs`` (largest absolute error) and
-            ``_mean`` (mean absolute error).
-        """
-        return _row(self)
-
 
 @dataclass(frozen=True)
-class SessionNode:
+class SessionNode(_Node):
     """What a node of a session adds to the discrepancy of the outputs.
 
     Parameters
@@ -88,23 +102,10 @@ class SessionNode:
         the expected outputs, in ulp of the types that they have in the session.
     """
 
-    name: str
-    op: str
     fused: tuple[str, ...]
     own: Discrepancy
     total: Discrepancy
     effect: Discrepancy
-
-    def to_row(self) -> dict[str, Any]:
-        """Return the figures for a table.
-
-        Returns
-        -------
-        dict
-            *node*, *op*, *fused*, then three columns for each discrepancy, see
-            :meth:`NodeAttribution.to_row`.
-        """
-        return _row(self) | {"fused": ", ".join(self.fused)}
 
 
 AnyNode = TypeVar("AnyNode", NodeAttribution, SessionNode)
@@ -275,18 +276,6 @@ class SessionExplanation(_Ranked[SessionNode]):
         fused = f", fused with {', '.join(first.fused)}" if first.fused else ""
         effect = f"alone {first.effect.ulp_at_max:.3g} ulp"
         return f"{asked}; {what}; first: {first.name} ({first.op}{fused}), {effect}"
-
-
-def _row(node: NodeAttribution | SessionNode) -> dict[str, Any]:
-    """Write a node as columns: three for each discrepancy."""
-    row: dict[str, Any] = {}
-    for field in fields(node):
-        value = getattr(node, field.name)
-        if isinstance(value, Discrepancy):
-            row |= _figures(value, f"{field.name}_")
-        else:
-            row["node" if field.name == "name" else field.name] = value
-    return row
 
 
 def _figures(diff: Discrepancy, prefix: str = "") -> dict[str, float]:

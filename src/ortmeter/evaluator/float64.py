@@ -258,11 +258,7 @@ def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
             yield from _declared(subgraph)
 
 
-def _add_casts(
-    graph: onnx.GraphProto,
-    kept: Collection[str],
-    rules: _Rules,
-) -> None:
+def _add_casts(graph: onnx.GraphProto, kept: Collection[str], rules: _Rules) -> None:
     """Put casts around the operators without float64, in place; subgraphs are left."""
 
     def moved(node: onnx.NodeProto, side: str, names: Sequence[str]) -> list[tuple[int, str]]:
@@ -280,7 +276,7 @@ def _add_casts(
         before = moved(node, "inputs", node.input)
         after = moved(node, "outputs", node.output)
         for position, name in before:
-            node.input[position] = _narrowed(name, node, position)
+            node.input[position] = f"{name}_float32_{node.output[0]}_{position}"
             nodes.append(_cast(name, node.input[position], _SINGLE))
         nodes.append(node)
         for position, name in after:
@@ -290,10 +286,6 @@ def _add_casts(
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del graph.node[:]
         graph.node.extend(copies)
-
-
-def _narrowed(name: str, node: onnx.NodeProto, position: int) -> str:
-    return f"{name}_float32_{node.output[0]}_{position}"
 
 
 def _cast(source: str, target: str, to: int) -> onnx.NodeProto:

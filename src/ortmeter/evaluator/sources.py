@@ -104,9 +104,7 @@ class OrtSource:
             if key not in models:
                 _refuse_packed(_element_types(inputs))
                 models[key] = _one_node_model(node, inputs)
-            session = self._session(models[key])
-            names = iter([output.name for output in session.get_outputs()])
-            found = dict(zip(names, self._run(session, inputs), strict=True))
+            found = self._run(self._session(models[key]), inputs)
             return tuple(found.get(f"y{i}") for i in range(node.n_outputs))
 
         return run
@@ -119,28 +117,24 @@ class OrtSource:
         _refuse_packed(o.type for o in session.get_outputs() if o.type.startswith("tensor("))
         return session
 
-    def _run(self, session: "onnxruntime.InferenceSession", inputs: Sequence[Any]) -> list[Any]:
-        feeds = {f"x{i}": value for i, value in enumerate(inputs) if value is not None}
-        run = self._run_bound if is_bindable(session) else self._run_host
+    def _run(
+        self, session: "onnxruntime.InferenceSession", inputs: Sequence[Any]
+    ) -> dict[str, Any]:
+        memory, feeds = self._memory, {f"x{i}": v for i, v in enumerate(inputs) if v is not None}
+        names = [output.name for output in session.get_outputs()]
         try:
-            return [self._memory.hold(value) for value in run(session, feeds)]
+            if is_bindable(session):
+                with BoundSession(session, feeds) as bound:
+                    bound.run()
+                    found = bound.outputs(memory.library)
+            else:
+                arrays = {name: memory.export(value, "numpy") for name, value in feeds.items()}
+                found = dict(zip(names, session.run(names, arrays), strict=True))
         except Exception as cause:
             if "NOT_IMPLEMENTED" in str(cause):
                 raise RefusedError(str(cause)) from cause
             raise
-
-    def _run_bound(
-        self, session: "onnxruntime.InferenceSession", feeds: dict[str, Any]
-    ) -> Iterable[Any]:
-        with BoundSession(session, feeds) as bound:
-            bound.run()
-            return bound.outputs(self._memory.library).values()
-
-    def _run_host(
-        self, session: "onnxruntime.InferenceSession", feeds: dict[str, Any]
-    ) -> Iterable[Any]:
-        arrays = {name: self._memory.export(value, "numpy") for name, value in feeds.items()}
-        return session.run(None, arrays)  # type: ignore[no-any-return]
+        return {name: memory.hold(value) for name, value in found.items()}
 
 
 def _one_node_model(node: Node, inputs: Sequence[Any]) -> bytes:
@@ -212,7 +206,7 @@ class ReferenceSource:
 
     def kernel(self, node: Node) -> Kernel:
         """Load the implementation of an operator, not the body of its schema."""
-        operator = _load_operator(node)(node.proto, _settings(node))
+        operator = _load_operator(node)
         memory = self._memory
         expected: dict[Signature, list[int]] = {}
 
@@ -228,28 +222,23 @@ class ReferenceSource:
 
 
 def _load_operator(node: Node) -> Any:
-    from onnx.reference.op_run import RuntimeContextError
-    from onnx.reference.ops import aionnx_preview, aionnx_preview_training, aionnxml
-    from onnx.reference.ops._op_list import load_op
+    from onnx.reference import ReferenceEvaluator
+    from onnx.reference.op_run import OpFunction, RuntimeContextError
 
-    loaders = {
-        "": load_op,
-        "ai.onnx.ml": aionnxml.load_op,
-        "ai.onnx.preview": aionnx_preview.load_op,
-        "ai.onnx.preview.training": aionnx_preview_training.load_op,
-    }
-    loader = loaders.get(node.domain)
-    if loader is None:
-        raise RefusedError(f"no operator of domain {node.domain!r}")
+    proto = onnx.NodeProto()
+    proto.CopyFrom(node.proto)
+    proto.domain = node.domain
+    graph = onnx.helper.make_graph([proto], "node", [], [])
     try:
-        found = loader(node.domain, node.op_type, node.opset)
-    except (NotImplementedError, AssertionError, RuntimeContextError):
-        found = None
-    if not isinstance(found, type):  # nothing, or the body of the schema, which we run ourselves
-        raise RefusedError(f"no implementation of {node.op_type}")
-    if found.__name__ == node.op_type:  # not one of those written for an older opset
+        opsets = {**node.imports, node.domain: node.opset}
+        (operator,) = ReferenceEvaluator(graph, opsets=opsets).rt_nodes_
+    except (NotImplementedError, RuntimeContextError):
+        operator = None
+    if operator is None or isinstance(operator, OpFunction):  # we run the bodies of schemas
+        raise RefusedError(f"no implementation of {node.operator}")
+    if type(operator).__name__ == node.op_type:  # not one of those written for an older opset
         _refuse_old_attributes(node)
-    return found
+    return operator
 
 
 def _refuse_old_attributes(node: Node) -> None:
@@ -257,19 +246,6 @@ def _refuse_old_attributes(node: Node) -> None:
     newest = onnx.defs.get_schema(node.op_type, domain=node.domain)
     if old := node.attributes.keys() - newest.attributes.keys():
         raise RefusedError(f"attributes {', '.join(sorted(old))} of opset {node.opset}")
-
-
-def _settings(node: Node) -> dict[str, Any]:
-    from onnx.reference import ReferenceEvaluator
-
-    return {
-        "log": lambda *_: None,
-        "opsets": dict(node.imports),
-        "verbose": 0,
-        "new_ops": None,
-        "existing_functions": {},
-        "evaluator_cls": ReferenceEvaluator,
-    }
 
 
 def _output_types(node: Node, inputs: Sequence[Any]) -> list[int]:

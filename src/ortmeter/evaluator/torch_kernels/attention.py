@@ -8,12 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import (
-    by_heads,
-    describe,
-    dtype_of,
-    kernel,
-)
+from ortmeter.evaluator.torch_kernels.registry import by_heads, describe, dtype_of, kernel
 
 _PACKED = 3  # rank of (batch, sequence, heads * size)
 _RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)  # values of qk_matmul_output_mode

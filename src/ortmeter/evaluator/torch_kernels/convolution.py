@@ -11,12 +11,7 @@ from torch.nn import functional
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import (
-    TensorFunction,
-    describe,
-    kernel,
-    kernels,
-)
+from ortmeter.evaluator.torch_kernels.registry import TensorFunction, describe, kernel, kernels
 
 _RANKS = (1, 2, 3)
 

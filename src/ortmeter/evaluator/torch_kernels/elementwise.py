@@ -213,12 +213,7 @@ def _clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002 
 # Largest value that rounds to a finite one, for the type that overflows to what is not a number.
 _OVERFLOW_E4M3FN = 464.0
 _E8M0 = torch.float8_e8m0fnu
-_FLOAT8 = (
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
-)
+_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
 _NARROW = (torch.float16, torch.bfloat16, *_FLOAT8)
 
 

@@ -4,12 +4,7 @@ import torch
 from torch import Tensor
 
 from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import (
-    describe,
-    direct,
-    kernel,
-    same_bits,
-)
+from ortmeter.evaluator.torch_kernels.registry import describe, direct, kernel, same_bits
 
 direct("MatMul", torch.matmul, since=1)
 direct("Det", torch.linalg.det, since=11)

@@ -12,10 +12,7 @@ from torch import Tensor
 from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels import elementwise  # noqa: F401 - registers the activations
 from ortmeter.evaluator.torch_kernels.movement import reverse_sequence
-from ortmeter.evaluator.torch_kernels.registry import (
-    find_kernel,
-    kernel,
-)
+from ortmeter.evaluator.torch_kernels.registry import find_kernel, kernel
 
 Activation = Callable[[Tensor], Tensor]
 
