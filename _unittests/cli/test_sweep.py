@@ -144,7 +144,7 @@ def test_a_terminal_shows_a_bar(tmp_path):
     os.close(master)
     assert child.wait() == 0
     assert b"sweep:" in shown
-    assert b"1 done, 1 running" in shown
+    assert b"done=2" in shown
 
 
 def test_without_dask_the_message_says_what_to_install(tmp_path):

@@ -37,7 +37,6 @@ def test_the_verdicts_of_the_runs(ratios, verdicts, stability):
     assert comparison.verdicts == verdicts
     assert comparison.stability == (stability or "faster in 1, different in 1, slower in 1")
     assert comparison.holds == (len(set(verdicts)) == 1)
-    assert comparison.is_reversed == ({"faster", "slower"} <= set(verdicts))
 
 
 def test_runs_without_an_interval_decide_nothing():

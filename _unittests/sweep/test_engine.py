@@ -11,19 +11,15 @@ import psutil
 import pytest
 from sweep_pages import NUMBERS, files_of, is_alive
 
-import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.pages import load_records, record
-from ortmeter.runtime.providers import Provider
+from ortmeter.pages import load_records
 from ortmeter.sweep import (
-    Outcome,
-    Task,
     cluster,  # noqa: F401 - it keeps what a test replaces in worker
     load_sweep,
     read_tls,
     run_sweep,
 )
-from ortmeter.sweep.engine import _Progress, check_address
+from ortmeter.sweep.engine import check_address
 from ortmeter.sweep.worker import describe_machine
 
 SEGFAULT = "if args.number == 5: print('about to'); os.kill(os.getpid(), signal.SIGSEGV)"
@@ -274,30 +270,6 @@ def test_a_worker_that_joined_with_other_code_fails_its_task_only(make_page, tmp
     result = run_sweep(make_page().path, {"number": ["1"]}, output=tmp_path / "out")
     assert result.failed[0].error.startswith("the worker has ortmeter 0+other, expected ")
     assert files_of(tmp_path / "out") == []
-
-
-TASKS = [Task("plot_x", {"n": str(i)}) for i in range(4)]
-
-
-def test_a_bar_counts_by_machine():
-    args = ortmeter.get_parsed_args("plot_x", args=[], n=0)
-    done = record("plot_x", args, Provider.parse("cpu"), {})
-    bar = _Progress(4, 0, None)
-    bar.started(TASKS[0], "a")
-    bar.started(TASKS[1], "b")
-    assert str(bar) == "a: 1 running; b: 1 running"
-    bar.ended(Outcome(TASKS[0], "a", record=done))
-    bar.started(TASKS[2], "a")
-    assert str(bar) == "a: 1 done, 1 running; b: 1 running"
-    bar.ended(Outcome(TASKS[2], "a", error="no"))
-    bar.ended(Outcome(TASKS[1], "", error="its worker died"))
-    assert str(bar) == "a: 1 done, 1 failed; b: 1 failed"
-    bar.started(TASKS[3], "a")
-    bar.started(TASKS[3], "b")  # after its first worker died
-    assert str(bar) == "a: 1 done, 1 failed; b: 1 failed, 1 running"
-    bar.ended(Outcome(TASKS[3], "b", record=done))
-    assert str(bar) == "a: 1 done, 1 failed; b: 1 done, 1 failed"
-    bar.close()
 
 
 @pytest.fixture

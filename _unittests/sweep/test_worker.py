@@ -35,7 +35,7 @@ GPUS = (Gpu("NVIDIA H200", 1, "1"), Gpu("NVIDIA H200", 1, "1"))
 
 
 def run(page, timeout=30, cores=None, stopped=NEVER):
-    job = Job("a-sweep", "key", read_script(page.path), (), code_version(), timeout, cores)
+    job = Job("a-sweep", read_script(page.path), (), code_version(), timeout, cores)
     with machine_lock(NEVER) as lock:
         return worker._run_page(job, "here", lock, stopped)
 
@@ -212,7 +212,7 @@ def test_the_page_dies_with_the_process_that_runs_it(make_page):
         "from ortmeter.sweep import worker\n"
         "from ortmeter.sweep.tasks import read_script\n"
         "script = read_script(sys.argv[1])\n"
-        "job = worker.Job('a-sweep', 'key', script, (), worker.code_version(), None, None)\n"
+        "job = worker.Job('a-sweep', script, (), worker.code_version(), None, None)\n"
         "with worker.machine_lock(threading.Event()) as lock:\n"
         "    worker._run_page(job, 'here', lock, threading.Event())\n"
     )
@@ -276,10 +276,9 @@ def test_what_starts_while_it_is_stopped_is_stopped(monkeypatch):
         return Attempt("here")
 
     monkeypatch.setattr(worker, "describe_machine", lambda: machine)
-    monkeypatch.setattr(worker, "_tell_started", lambda job, machine: None)
     monkeypatch.setattr(worker, "_run_page", page)
     for rank in range(50):
-        job = Job(f"sweep-{rank}", "key", Script("plot_x.py", ""), (), machine.code, None, None)
+        job = Job(f"sweep-{rank}", Script("plot_x.py", ""), (), machine.code, None, None)
 
         def run_one(job=job):
             together.wait()

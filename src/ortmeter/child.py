@@ -26,11 +26,7 @@ _PACKAGE = Path(__file__).resolve().with_name("__init__.py")
 
 
 def child_command(module: str, *arguments: str | os.PathLike[str]) -> list[str]:
-    """Write the command of a child process that runs the function ``main`` of a module.
-
-    The child imports what its parent can import from absolute folders; its own standard library
-    and packages come first.
-    """
+    """Write the command of a child process that runs the function ``main`` of a module."""
     paths = [path for path in sys.path if Path(path).is_absolute()]
     texts = [os.fspath(argument) for argument in arguments]
     boot = [_BOOT, str(_PACKAGE), module, str(len(paths)), *paths]
@@ -40,10 +36,7 @@ def child_command(module: str, *arguments: str | os.PathLike[str]) -> list[str]:
 def run_child(
     module: str, *arguments: str | os.PathLike[str], timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the function ``main`` of a module in a child process, keep its code and what it writes.
-
-    Raises what `subprocess.run` raises when it cannot start or takes more than *timeout* seconds.
-    """
+    """Run the function ``main`` of a module in a child process, keep its code and its output."""
     return subprocess.run(  # noqa: S603 - our own modules
         child_command(module, *arguments),
         capture_output=True,

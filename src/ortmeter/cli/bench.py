@@ -7,14 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from ortmeter.cli.memory import memory_of_candidate
-from ortmeter.cli.options import (
-    add_feeds,
-    add_session,
-    make_feeds,
-    number,
-    split,
-    thread_count,
-)
+from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, split, thread_count
 from ortmeter.report import Report
 from ortmeter.timing import Candidate, Comparison, measure
 from ortmeter.timing.candidates import model_candidates

@@ -50,10 +50,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, report: Report) -> int:
-    """Fill the report with the discrepancies; 1 when they are beyond the tolerance.
-
-    NaN and infinities that do not match, and shapes that differ, are beyond any tolerance.
-    """
+    """Fill the report with the discrepancies; 1 when they are beyond the tolerance."""
     limits = options.atol, options.rtol
     tolerance = None if limits == (None, None) else Tolerance(*limits)
     models, against = _sides(options)

@@ -15,10 +15,7 @@ _KIB_PER_MIB = 1024
 
 
 def memory_of_candidate(candidate: Candidate) -> float | None:
-    """Measure by how many MiB the peak memory of a fresh process grows when it builds and runs it.
-
-    None where the system does not tell.
-    """
+    """Measure by how many MiB the peak of a fresh process grows, None where nothing tells it."""
     if candidate.recipe is None or not _STATUS.exists():
         return None
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:

@@ -6,14 +6,7 @@ sentences again from it.
 """
 
 from ortmeter.args import Param
-from ortmeter.pages.records import (
-    SCHEMA,
-    Record,
-    load,
-    load_records,
-    record,
-    replay,
-)
+from ortmeter.pages.records import SCHEMA, Record, load, load_records, record, replay
 from ortmeter.pages.rendering import Conclusion, save_tables, show
 from ortmeter.timing.claims import fact, group_claims, judge
 

@@ -4,6 +4,7 @@ A model is untrusted input: every text taken from it goes through :func:`clean`.
 """
 
 import dataclasses
+import html
 import itertools
 import math
 from collections import ChainMap, Counter
@@ -317,12 +318,9 @@ def _edge_label(lines: list[str]) -> str:
     return f"<{''.join(rows)}>"
 
 
-_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\\": "\\\\"})
-
-
 def _escape(text: str) -> str:
     """Escape a text for an HTML-like label; Graphviz reads backslashes there too."""
-    return text.translate(_ESCAPES)
+    return html.escape(text, quote=False).replace("\\", "\\\\")
 
 
 def _at_most(limit: int, lines: Iterable[str]) -> list[str]:

@@ -4,10 +4,6 @@
 both give a :class:`Profile`. Profiles that are compared are taken in turn by ``profile_together``;
 :meth:`Profile.compare` tells whether they say what the latencies say, ``merge_profiles`` puts their
 nodes side by side. Times are in microseconds, the resolution of ONNX Runtime; sizes are in bytes.
-
-``run`` records; ``read`` makes frames of a file, of which ``events`` makes arrays. ``record`` is
-the result and what it says; ``tables`` aggregates it, ``graph`` finds its nodes in the graph that
-ran and in the original model. ``merge`` matches the nodes of two of them.
 """
 
 from ortmeter.profiling.merge import merge_profiles

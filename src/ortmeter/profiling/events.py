@@ -203,11 +203,7 @@ class Description(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Events of the same sort, in the order of the file.
-
-    ``row`` is the place of the description of each event, ``position`` its rank in the file. Sizes
-    are in the order of :data:`SIZES`, of shape (10, events).
-    """
+    """Events by the row of their description and their position in the file; sizes are (10, n)."""
 
     descriptions: list[Description]
     row: Ints

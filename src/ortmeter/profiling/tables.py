@@ -1,7 +1,4 @@
-"""Aggregate the kernels of the complete runs: by operator, by node, by run.
-
-The columns are in the documentation of the methods of :class:`~ortmeter.profiling.Profile`.
-"""
+"""Aggregate the kernels of the complete runs: by operator, by node, by run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias

@@ -28,14 +28,12 @@ Announce = Callable[[str], object]
 
 
 class _Quiet:
-    """A server of dask without its HTTP port, which is on all interfaces even without dashboard.
-
-    It does not sample its threads on the cores of what is timed.
-    """
+    """A server of dask without HTTP port, on all interfaces even without dashboard."""
 
     http_server: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Sampling its threads would take time from what is measured.
         with dask.config.set({"distributed.worker.profile.enabled": False}):
             super().__init__(*args, **kwargs)
 

@@ -32,11 +32,7 @@ _MANY = 4  # places that a sentence names, before it counts them
 
 @dataclass(frozen=True)
 class RunComparison:
-    """A candidate beside its baseline, in every run of one configuration on one machine.
-
-    *runs* has what each run finds by itself, *overall* what all of them say together; its place is
-    what distinguishes this comparison from the others: options, machine, size.
-    """
+    """A candidate beside its baseline at one place of the grid: in each run, in all together."""
 
     page: str
     group: str
@@ -72,11 +68,6 @@ class RunComparison:
         return len(set(self.verdicts)) == 1
 
     @property
-    def is_reversed(self) -> bool:
-        """Whether a run says faster and another one slower."""
-        return {"faster", "slower"} <= set(self.verdicts)
-
-    @property
     def stability(self) -> str:
         """What becomes of the verdict from run to run, ``faster in 2, undecided in 1``."""
         counts = Counter(self.verdicts).items()
@@ -89,20 +80,13 @@ class RunComparison:
 
     @property
     def within(self) -> float | None:
-        """Half-width of the interval that a run promises, in logarithm; the mean of the runs.
-
-        None when a run has too few samples for an interval.
-        """
+        """Half-width of the interval of a run, in logarithm, None when one has no interval."""
         found = self._intervals
         return statistics.mean(math.log(high / low) / 2 for low, high in found) if found else None
 
     @property
     def runs_differ(self) -> bool | None:
-        """Whether the intervals of two runs have no common point, None without intervals.
-
-        Each one misses what it estimates in less than 1 % of the cases. That two of them do not
-        meet is rarer still when the runs have one ratio: the test is conservative.
-        """
+        """Whether the intervals of two runs do not meet (rare for one ratio), None without any."""
         lows, highs = zip(*self._intervals, strict=True) if self._intervals else ((), ())
         return max(lows) > min(highs) if lows else None
 
@@ -116,10 +100,7 @@ class RunComparison:
 
 @dataclass(frozen=True)
 class Cell:
-    """A group of candidates at one place of the grid, what each run measured there.
-
-    The coordinates are the options that vary, the machine, the axis of the measurements.
-    """
+    """A group of candidates at one place (options, machine, axis), what each run measured there."""
 
     page: str
     group: str
@@ -240,10 +221,7 @@ def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]
 def conclude(
     outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]
 ) -> tuple[Answer, tuple[Claim, ...]]:
-    """Say whether verdicts hold, what was found over the grid, and what has no result.
-
-    The answer stands on the claims of all the runs together.
-    """
+    """Say whether verdicts hold, what was found over the grid, and what has no result."""
     answer = _answer(outcomes, comparisons)
     claims = (
         *_judge_tasks(outcomes),
@@ -345,7 +323,7 @@ def _judge_runs(several: Sequence[RunComparison]) -> Iterator[Claim]:
     """Say which verdicts change from run to run, reversals first, and how far ratios move."""
     placed = zip(several, _places(several, several), strict=True)
     changed = [(c, place) for c, place in placed if c.is_decided and not c.holds]
-    changed.sort(key=lambda found: not found[0].is_reversed)
+    changed.sort(key=lambda found: not {"faster", "slower"} <= set(found[0].verdicts))
     for c, place in changed[:_MANY]:
         counts = dict(Counter(c.verdicts))
         text = ", ".join(f"{verdict} in {{{verdict}}}" for verdict in counts)

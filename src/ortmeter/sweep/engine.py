@@ -36,7 +36,6 @@ from ortmeter.sweep.worker import (
     read_cores,
     run_job,
     stop_jobs,
-    topic,
 )
 
 if TYPE_CHECKING:
@@ -52,42 +51,6 @@ MAX_PORT = 65535
 
 #: How often workers that joined are looked for, when nothing ends.
 _LOOK_S = 2.0
-
-
-class _Progress:
-    """A bar with what is done and runs on each machine, and a line for each task that ends."""
-
-    def __init__(self, total: int, kept: int, tell: Callable[[str], object] | None) -> None:
-        self._total, self._ended, self._tell = total, kept, tell
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._running: dict[str, str] = {}
-        self._bar = progress_bar("sweep", total=total)
-        self._bar.update(kept)
-        if tell and kept:
-            tell(f"{kept} of {total} done already")
-
-    def started(self, task: Task, machine: str) -> None:
-        self._running[task.key] = machine  # again when its worker died
-        self._bar.set_postfix_str(str(self))
-
-    def ended(self, outcome: Outcome) -> None:
-        last_seen = self._running.pop(outcome.task.key, "no machine")
-        self._counts[outcome.machine or last_seen, outcome.state] += 1
-        self._bar.set_postfix_str(str(self))
-        self._bar.update()
-        self._ended += 1
-        if self._tell:
-            self._tell(f"[{self._ended}/{self._total}] {outcome}")
-
-    def close(self) -> None:
-        self._bar.close()
-
-    def __str__(self) -> str:
-        counts = self._counts + Counter((machine, "running") for machine in self._running.values())
-        told: dict[str, list[str]] = {}
-        for machine, state in sorted(counts):
-            told.setdefault(machine, []).append(f"{counts[machine, state]} {state}")
-        return "; ".join(f"{machine}: {', '.join(parts)}" for machine, parts in told.items())
 
 
 def run_sweep(
@@ -173,8 +136,7 @@ def run_sweep(
         outcomes = store.done(tasks, machines.values())
         store.begin(tasks)
         shared = {"script": script, "code": code, "timeout": timeout, "cores": cores}
-        run = _Run(client, store, _Progress(len(tasks), len(outcomes), tell), shared)
-        outcomes |= run.drive([task for task in tasks if task.key not in outcomes])
+        _Run(client, store, shared, tell).drive(tasks, outcomes)
     return SweepResult(tuple(outcomes[task.key] for task in tasks), Path(output))
 
 
@@ -223,37 +185,44 @@ class _Run:
     """Tasks on their way to the workers and back."""
 
     def __init__(
-        self, client: "Client", store: Store, progress: _Progress, shared: Mapping[str, Any]
+        self,
+        client: "Client",
+        store: Store,
+        shared: Mapping[str, Any],
+        tell: Callable[[str], object] | None,
     ) -> None:
         self._client = client
         self._store = store
-        self._progress = progress
         self._shared = shared
+        self._tell = tell or (lambda _: None)
         self._sweep = uuid.uuid4().hex
-        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._flying: dict[str, tuple[Task, Future[Attempt]]] = {}
 
-    def drive(self, tasks: Iterable[Task]) -> dict[str, Outcome]:
-        """Run the tasks, return what became of each one by its key."""
+    def drive(self, tasks: Sequence[Task], outcomes: dict[str, Outcome]) -> None:
+        """Run the tasks that have no outcome, add what becomes of each one by its key."""
         # By what they take of a worker.
         waiting: defaultdict[_Needs, deque[Task]] = defaultdict(deque)
         for task in tasks:
-            waiting[tuple(needs(task).items())].append(task)
-        outcomes: dict[str, Outcome] = {}
-        self._client.subscribe_topic(topic(self._sweep), lambda e: self._events.put(("start", e)))
+            if task.key not in outcomes:
+                waiting[tuple(needs(task).items())].append(task)
+        if outcomes:
+            self._tell(f"{len(outcomes)} of {len(tasks)} done already")
         try:
-            while (left := sum(map(len, waiting.values()))) or self._flying:
-                self._submit(waiting)
-                if not self._flying:
-                    _logger.warning("no worker is left for %d tasks, one may join", left)
-                outcomes |= self._next_event()
+            with progress_bar("sweep", total=len(tasks)) as bar:
+                bar.update(len(outcomes))
+                while (left := sum(map(len, waiting.values()))) or self._flying:
+                    self._submit(waiting)
+                    if not self._flying:
+                        _logger.warning("no worker is left for %d tasks, one may join", left)
+                    if outcome := self._next_outcome():
+                        outcomes[outcome.task.key] = outcome
+                        bar.set_postfix(Counter(one.state for one in outcomes.values()))
+                        bar.update()
+                        self._tell(f"[{len(outcomes)}/{len(tasks)}] {outcome}")
         except BaseException:
             self._cancel()
             raise
-        finally:
-            self._progress.close()
-            self._client.unsubscribe_topic(topic(self._sweep))
-        return outcomes
 
     def _submit(self, waiting: Mapping[_Needs, deque[Task]]) -> None:
         """Send each worker one task at a time: when it dies, no other task is suspected."""
@@ -266,29 +235,21 @@ class _Run:
 
     def _send(self, task: Task, resources: Mapping[str, float]) -> None:
         arguments = tuple(command_line(task.options))
-        job = Job(self._sweep, task.key, arguments=arguments, **self._shared)
+        job = Job(self._sweep, arguments=arguments, **self._shared)
         key = f"{task.page}-{task.key}-{self._sweep}"
         future = self._client.submit(run_job, job, key=key, pure=False, resources=resources)
         self._flying[task.key] = (task, future)
-        future.add_done_callback(lambda _: self._events.put(("end", task.key)))
+        future.add_done_callback(lambda _: self._ended.put(task.key))
 
-    def _next_event(self) -> dict[str, Outcome]:
-        """Wait for something to happen, return what ended."""
+    def _next_outcome(self) -> Outcome | None:
+        """Wait for a task to end; None when it is time to look for workers that joined."""
         try:
-            what, value = self._events.get(timeout=_LOOK_S)
+            task, future = self._flying.pop(self._ended.get(timeout=_LOOK_S))
         except queue.Empty:
             if self._client.status != "running":
                 raise _lost(self._client) from None
-            return {}
-        if what == "start":
-            _, event = value
-            if event["key"] in self._flying:
-                self._progress.started(self._flying[event["key"]][0], event["machine"])
-            return {}
-        task, future = self._flying.pop(value)
-        outcome = self._store.keep(task, self._attempt(future))
-        self._progress.ended(outcome)
-        return {value: outcome}
+            return None
+        return self._store.keep(task, self._attempt(future))
 
     def _attempt(self, future: "Future[Attempt]") -> Attempt:
         from distributed import KilledWorker

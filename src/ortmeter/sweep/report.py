@@ -118,27 +118,16 @@ class SweepReport:
         return Conclusion(answer, claims, "; ".join(machines) or "nothing")
 
     def plots(self) -> "list[Figure]":
-        """Plot speedups against a size, one line per type and machine, one panel per candidate.
+        """Plot speedups against a size, a figure for each group of candidates of each page.
 
-        Returns
-        -------
-        list of matplotlib.figure.Figure
-            A plot for each group of candidates of each page, with a point per place and candidate
-            and its interval. The size is the axis of the measurements when it is a number, else
-            the numeric option that has the most values; without any, there is one row per place of
-            the grid.
+        The size is the axis of the measurements when it is a number, else the numeric option that
+        has the most values; without any, there is one row per place of the grid.
         """
         groups = group_by(self.comparisons, lambda c: c.pair[:3])
         return [_draw(own) for own in groups.values()]
 
     def parts(self) -> list[tuple[str, list[Any]]]:
-        """Return what a document shows: titles, each with tables and plots.
-
-        Returns
-        -------
-        list of (str, list)
-            For :meth:`ortmeter.report.Report.add`; parts without content are left out.
-        """
+        """Return titles, each with its tables and plots, for :meth:`ortmeter.report.Report.add`."""
         lost = [outcome for outcome in self.outcomes if outcome.record is None]
         reasons = pd.DataFrame(
             [(str(o.task), o.machine, o.state, o.error) for o in lost],
@@ -197,14 +186,7 @@ class SweepResult:
         return tuple(outcome for outcome in self.outcomes if outcome.state == "failed")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row for each task.
-
-        Returns
-        -------
-        DataFrame
-            Columns: one for each option, then ``run``, ``machine``, ``state``, ``time (s)`` and
-            ``error``.
-        """
+        """Return a table of the tasks: their options, run, machine, state, time (s) and error."""
         rows = [
             {
                 **outcome.task.options,
@@ -219,13 +201,7 @@ class SweepResult:
         return pd.DataFrame(rows)
 
     def report(self) -> SweepReport:
-        """Compare the configurations.
-
-        Returns
-        -------
-        SweepReport
-            Tables, plots and conclusion.
-        """
+        """Compare the configurations: tables, plots and conclusion."""
         return SweepReport(self.outcomes)
 
     def __str__(self) -> str:

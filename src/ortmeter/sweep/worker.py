@@ -151,13 +151,9 @@ class Script:
 
 @dataclass(frozen=True)
 class Job:
-    """A page to run once, for the sweep of that identifier.
-
-    *code* is the version of the package that the client has, *cores* what `read_cores` takes.
-    """
+    """A page to run once; *code* is the version of the package that the client has."""
 
     sweep: str
-    key: str
     script: Script
     arguments: tuple[str, ...]
     code: str
@@ -185,11 +181,6 @@ def stop_jobs(sweep: str) -> None:
     _stopped.setdefault(sweep, threading.Event()).set()
 
 
-def topic(sweep: str) -> str:
-    """Name the events that the workers send while a sweep runs."""
-    return f"ortmeter-sweep-{sweep}"
-
-
 def run_job(job: Job) -> Attempt:
     """Run a page when nothing else is timed on this machine."""
     machine = describe_machine()
@@ -199,14 +190,7 @@ def run_job(job: Job) -> Attempt:
         return Attempt(machine.name, error=error)
     stopped = _stopped.setdefault(job.sweep, threading.Event())
     with machine_lock(stopped) as lock:
-        _tell_started(job, machine.name)
         return _run_page(job, machine.name, lock, stopped)
-
-
-def _tell_started(job: Job, machine: str) -> None:
-    from distributed import get_worker
-
-    get_worker().log_event(topic(job.sweep), {"key": job.key, "machine": machine})
 
 
 def _run_page(job: Job, machine: str, lock: int, stopped: threading.Event) -> Attempt:
@@ -336,10 +320,7 @@ class _Tail(threading.Thread):
 
 @contextmanager
 def _guard(group: int) -> Iterator[None]:
-    """Kill a process group when this process dies, however it dies.
-
-    A shell waits for the end of a pipe, which the system closes with this process.
-    """
+    """Kill a process group when this process dies: the system closes a pipe that a shell reads."""
     watch = subprocess.Popen(  # noqa: S603 - fixed command
         ["/bin/sh", "-c", 'read -r _; kill -9 "-$1"', "sh", str(group)],
         stdin=subprocess.PIPE,
