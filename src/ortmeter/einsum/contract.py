@@ -1,6 +1,5 @@
 """Evaluate an equation on ONNX Runtime, numpy in and numpy out."""
 
-import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -8,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ortmeter.einsum.emit import einsum_model
 from ortmeter.einsum.plan import decompose_einsum
 from ortmeter.einsum.search import optimize_einsum
 from ortmeter.errors import InvalidArgumentError
@@ -31,11 +29,7 @@ _building = threading.Lock()
 
 
 def einsum(
-    equation: str,
-    *operands: Any,
-    optimize: bool = False,
-    decompose: bool = True,
-    threads: int | None = None,
+    equation: str, *operands: Any, optimize: bool = False, threads: int | None = None
 ) -> _Array:
     """Evaluate an equation on ONNX Runtime, on CPU.
 
@@ -51,10 +45,8 @@ def einsum(
         :func:`numpy.result_type`.
     optimize : bool
         Search for the fastest model, see :func:`~ortmeter.einsum.optimize_einsum`: the first call
-        on operands of these types and shapes takes up to two seconds.
-    decompose : bool
-        Replace ``Einsum`` by the steps of :func:`~ortmeter.einsum.decompose_einsum`. Without effect
-        when *optimize* is True: both are candidates.
+        on operands of these types and shapes takes up to two seconds. By default, the model is that
+        of :func:`~ortmeter.einsum.decompose_einsum`.
     threads : int, optional
         Threads inside an operator; by default, ONNX Runtime chooses.
 
@@ -70,7 +62,7 @@ def einsum(
     InvalidArgumentError
         There is no operand, or the common type is not one that ONNX multiplies.
     ModelError
-        ONNX Runtime has no kernel for the common type, as for the ``Einsum`` of int8.
+        ONNX Runtime has no kernel for the common type.
 
     Examples
     --------
@@ -80,16 +72,13 @@ def einsum(
            [12., 12.]])
     """
     arrays = [x if type(x) is np.ndarray else np.asarray(x) for x in operands]
-    fixed = optimize or decompose
-    # The plain Einsum does not depend on the dimensions.
-    sizes = [x.shape for x in arrays] if fixed else [x.ndim for x in arrays]
-    key = (equation, optimize, decompose, threads, *[x.dtype for x in arrays], *sizes)
+    key = (equation, optimize, threads, *[x.dtype for x in arrays], *[x.shape for x in arrays])
     run = einsum_cache.get(key)
     if run is None:
         with _building:  # one at a time: two searches would disturb each other
             run = einsum_cache.get(key)
             if run is None:
-                run = _build(equation, arrays, optimize, decompose, threads or 0)
+                run = _build(equation, arrays, optimize, threads or 0)
                 while len(einsum_cache) >= _SESSIONS:
                     einsum_cache.popitem(last=False)
                 einsum_cache[key] = run
@@ -100,29 +89,23 @@ def einsum(
     return run(arrays)
 
 
-def _build(
-    equation: str, arrays: Sequence[_Array], optimize: bool, decompose: bool, threads: int
-) -> _Run:
-    """Make what evaluates an equation on operands of these types, and shapes when they matter."""
+def _build(equation: str, arrays: Sequence[_Array], optimize: bool, threads: int) -> _Run:
+    """Make what evaluates an equation on operands of these types and shapes."""
     if not arrays:
         raise InvalidArgumentError(f"{equation!r} was given no operand. Accepted: one at least")
     common = np.result_type(*arrays)
     if any(x.dtype != common for x in arrays):
-        convert = functools.partial(_convert, common)
-        run = _build(equation, convert(arrays), optimize, decompose, threads)
+
+        def convert(operands: Sequence[_Array]) -> list[_Array]:
+            return [x.astype(common, copy=False) for x in operands]
+
+        run = _build(equation, convert(arrays), optimize, threads)
         return lambda operands: run(convert(operands))
     if optimize:
         model = optimize_einsum(equation, *arrays, provider="cpu", threads=threads).model
-    elif decompose:
-        model = decompose_einsum(equation, *arrays).to_onnx()
     else:
-        model = einsum_model(equation, *((None,) * x.ndim for x in arrays), dtype=common)
-    session = make_session(model, provider="cpu", threads=threads)
-    return _small_runner(session, arrays) if optimize or decompose else _named_runner(session)
-
-
-def _convert(dtype: Any, arrays: Sequence[_Array]) -> list[_Array]:
-    return [x.astype(dtype, copy=False) for x in arrays]
+        model = decompose_einsum(equation, *arrays).to_onnx()
+    return _runner(make_session(model, provider="cpu", threads=threads), arrays)
 
 
 def _named_runner(session: "onnxruntime.InferenceSession") -> _Run:
@@ -137,7 +120,7 @@ def _named_runner(session: "onnxruntime.InferenceSession") -> _Run:
     return call
 
 
-def _small_runner(session: "onnxruntime.InferenceSession", operands: Sequence[_Array]) -> _Run:
+def _runner(session: "onnxruntime.InferenceSession", operands: Sequence[_Array]) -> _Run:
     """Return what runs a session on arrays of the types and shapes of these operands.
 
     Arrays that are small are copied to memory that was bound once, the result from there; a thread

@@ -19,7 +19,7 @@ Shape: TypeAlias = tuple[Dim, ...]
 #: Each axis of a tensor is the letters that were merged into it; none has size 1.
 Axes: TypeAlias = tuple[str, ...]
 
-_ITEM = re.compile(r"\.\.\.|->|[A-Za-z,]")
+_ITEM = re.compile(r" +|\.\.\.|->|[A-Za-z,]|(?P<wrong>.)", re.DOTALL)
 _ELLIPSIS = "..."
 # What stands for an unknown size where orders of magnitude are compared.
 _TYPICAL = 16
@@ -128,31 +128,29 @@ def _split(equation: str) -> tuple[list[_Term], _Term | None]:
     """Cut an equation into its operands and its result, None when it is implicit."""
     terms: list[_Term] = []
     items: list[tuple[str, int]] = []
-    position = start = 0
-    arrow = None
-    while position < len(equation):
-        if equation[position] == " ":
-            position += 1
-            continue
-        match = _ITEM.match(equation, position)
-        item = match[0] if match else equation[position]
-        if match is None or (arrow is not None and item in {",", "->"}):
-            raise EinsumError(_refusal(item, arrow), equation, position)
+    start, arrow = 0, False
+    for match in _ITEM.finditer(equation):
+        item, position = match[0], match.start()
+        if match["wrong"]:
+            raise EinsumError(
+                f"{item!r} is not accepted. Accepted: letters a to z and A to Z, ',', '->' and "
+                "'...'",
+                equation,
+                position,
+            )
         if item in {",", "->"}:
+            if arrow:
+                raise EinsumError(
+                    f"{item!r} comes after '->', where only the letters of the result are accepted",
+                    equation,
+                    position,
+                )
             terms.append(_Term(start, position, tuple(items)))
-            items, start = [], position + len(item)
-            arrow = position if item == "->" else arrow
-        else:
+            items, start, arrow = [], match.end(), item == "->"
+        elif item.strip():
             items.append((item, position))
-        position += len(item)
-    last = _Term(start, position, tuple(items))
-    return ([*terms, last], None) if arrow is None else (terms, last)
-
-
-def _refusal(item: str, arrow: int | None) -> str:
-    if arrow is not None and item in {",", "->"}:
-        return f"{item!r} comes after '->', where only the letters of the result are accepted"
-    return f"{item!r} is not accepted. Accepted: letters a to z and A to Z, ',', '->' and '...'"
+    last = _Term(start, len(equation), tuple(items))
+    return (terms, last) if arrow else ([*terms, last], None)
 
 
 def _check_one_ellipsis(equation: str, term: _Term) -> None:

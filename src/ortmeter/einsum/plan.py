@@ -365,12 +365,6 @@ def _count(value: int | None) -> str:
 def _align(rows: Sequence[tuple[str, ...]]) -> str:
     """Align a table: texts on the left, the last two columns on the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    numeric = len(widths) - 2
-    lines = (
-        "  ".join(
-            cell.ljust(width) if i < numeric else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
+    cells = zip("<" * (len(widths) - 2) + ">>", widths, strict=True)
+    line = "  ".join(f"{{:{side}{width}}}" for side, width in cells)
+    return "\n".join(line.format(*row).rstrip() for row in rows)

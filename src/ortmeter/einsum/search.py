@@ -101,8 +101,6 @@ class EinsumSearch:
 
     Parameters
     ----------
-    equation : str
-        The equation as it was given.
     candidates : tuple of EinsumCandidate
         All of them, the lowest estimated cost first.
     best : EinsumCandidate
@@ -122,7 +120,6 @@ class EinsumSearch:
     ['FusedMatMul']
     """
 
-    equation: str
     candidates: tuple[EinsumCandidate, ...]
     best: EinsumCandidate
     race: Race | None
@@ -155,7 +152,7 @@ class EinsumSearch:
 
     def __str__(self) -> str:
         count = len(self.candidates)
-        text = f"{self.equation}: {self.best.name} among {count} candidates"
+        text = f"{self.best.plan.equation}: {self.best.name} among {count} candidates"
         if self.race is None:
             return f"{text}, estimated {format_seconds(self.best.cost)}"
         measured = self.race.measured
@@ -266,7 +263,7 @@ def optimize_einsum(
         )
         best = next(c for c in candidates if c.name == found.winner)
     seconds = time.perf_counter() - begin
-    return EinsumSearch(equation, tuple(candidates), best, found, seconds)
+    return EinsumSearch(tuple(candidates), best, found, seconds)
 
 
 def _arrays(operands: tuple[Any, ...], dtype: np.dtype[Any], seed: int) -> list[Any]:
