@@ -116,13 +116,7 @@ class Report:
         )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the page, all of it or nothing; replace an existing file only to *overwrite* it.
-
-        Raises
-        ------
-        InvalidArgumentError
-            The file exists, is not a regular one, or cannot be written.
-        """
+        """Write the page, all of it or nothing; replace an existing file only to *overwrite* it."""
         file = Path(path)
         check_writable(file, overwrite=overwrite)
         write_atomically(file, self.to_html().encode())

@@ -92,17 +92,7 @@ class Record:
         return Conclusion(self.answer, self.claims, self.machine).sentences
 
     def comparisons(self) -> Iterator[tuple[str, Mapping[str, Any], Comparison]]:
-        """Find what was measured in the data.
-
-        Yields
-        ------
-        str
-            Where it is in the data, keys joined by points.
-        mapping of str to object
-            Its place, by the name of the axis: ``{"size": 256}``.
-        Comparison
-            The measurements.
-        """
+        """Find what was measured: keys joined by points, place ``{"size": 256}``, measurements."""
         yield from _find_comparisons(self.data, ())
 
     def __str__(self) -> str:
@@ -131,13 +121,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Record":
-        """Build a record from what :meth:`to_dict` returned.
-
-        Raises
-        ------
-        RecordError
-            The content does not follow the schema.
-        """
+        """Build a record from what :meth:`to_dict` returned; `RecordError` without its schema."""
         version = fields.get("schema_version") if isinstance(fields, Mapping) else None
         if version != _VERSION:
             raise RecordError(f"not a record: schema_version is {version!r}. Accepted: {_VERSION}")
@@ -154,19 +138,8 @@ class Record:
     def conclude(self, answer: Answer, claims: Iterable[Claim], details: str) -> Conclusion:
         """Put together what the page concludes from the data.
 
-        Parameters
-        ----------
-        answer : Answer
-            What answers the title of the page. It says that nodes ran on the CPU when they did.
-        claims : iterable of Claim
-            What else was found.
-        details : str
-            Where it comes from, after the machine and the versions.
-
-        Returns
-        -------
-        Conclusion
-            For :func:`~ortmeter.pages.show`, :meth:`save` and :func:`~ortmeter.pages.replay`.
+        The answer says that nodes ran on the CPU when they did; *details* tell where the data come
+        from, after the machine and the versions.
         """
         found = tuple(claims)
         if self.on_cpu:
@@ -178,18 +151,8 @@ class Record:
     def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write ``<folder>/<machine>/<page>--<provider>--<hash>.json``, all of it or nothing.
 
-        Parameters
-        ----------
-        conclusion : Conclusion
-            What the page concludes from the data, kept beside them.
-        folder : path, optional
-            Folder of the records, made when it does not exist; by default the environment
-            variable ``ORTMETER_RESULTS``, or ``results``.
-
-        Returns
-        -------
-        pathlib.Path
-            The file.
+        The conclusion is kept beside the data. The folder of the records, made when it does not
+        exist, is by default the environment variable ``ORTMETER_RESULTS``, or ``results``.
         """
         root = folder or os.environ.get(FOLDER_VARIABLE) or "results"
         file = Path(root, self.machine, self.file_name)
@@ -199,13 +162,7 @@ class Record:
         return file
 
 
-def record(
-    page: str,
-    args: Arguments,
-    provider: Provider,
-    data: Mapping[str, Any],
-    machine: Environment | None = None,
-) -> Record:
+def record(page: str, args: Arguments, provider: Provider, data: Mapping[str, Any]) -> Record:
     """Put together what a page measured.
 
     Parameters
@@ -220,8 +177,6 @@ def record(
         What the conclusions of the page are computed from: None, bool, int, float, str, Comparison,
         Comparisons, Measurement, DataFrame (with columns named by texts), and mappings, lists or
         tuples of these.
-    machine : Environment, optional
-        Where it was measured, this machine by default.
 
     Returns
     -------
@@ -253,7 +208,7 @@ def record(
     return Record(
         page=page,
         configuration={**labels, "provider": str(provider)},
-        environment=machine or environment(),
+        environment=environment(),
         date=dt.datetime.now(dt.UTC).replace(microsecond=0),
         data=data,
         on_cpu=on_cpu,

@@ -91,23 +91,9 @@ class Drawing:
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a file: the suffix chooses the format.
+        """Write and return a file: ``.svg`` on white, ``.html`` to zoom, ``.dot`` without layout.
 
-        Parameters
-        ----------
-        path : path
-            File to write: ``.svg`` is on white, ``.html`` is a page that can be zoomed, ``.dot`` is
-            the graph without its layout. An existing file is replaced once the new one is complete.
-
-        Returns
-        -------
-        pathlib.Path
-            The file.
-
-        Raises
-        ------
-        InvalidArgumentError
-            The suffix is another one.
+        An existing file is replaced once the new one is complete.
         """
         path = Path(path)
         if path.suffix == ".svg":

@@ -244,22 +244,9 @@ class Profile:
 
         A profile adds up kernels that run with the profiler on. When its total says that the
         candidate is slower, and the latency that it is faster, the times of its nodes explain
-        nothing. :func:`~ortmeter.profiling.merge_profiles` compares the nodes.
-
-        Parameters
-        ----------
-        candidate : Profile
-            Returned by the same call of :func:`~ortmeter.profiling.profile_together`.
-
-        Returns
-        -------
-        ProfileCheck
-            Both ratios and the verdict.
-
-        Raises
-        ------
-        InvalidArgumentError
-            The profiles were not taken together.
+        nothing. :func:`~ortmeter.profiling.merge_profiles` compares the nodes. Both profiles come
+        from one call of :func:`~ortmeter.profiling.profile_together`, else
+        :class:`~ortmeter.errors.InvalidArgumentError` is raised.
 
         Examples
         --------
