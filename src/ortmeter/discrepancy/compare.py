@@ -21,6 +21,8 @@ from ortmeter.discrepancy.result import EXACT, Difference, Discrepancy, Toleranc
 from ortmeter.discrepancy.structure import Pair, pairs
 from ortmeter.errors import InvalidArgumentError, ShapeMismatchError
 
+_SHOWN = 5  # elements in the message of a failure
+
 
 def max_diff(
     expected: Any,
@@ -209,7 +211,6 @@ def assert_close(
     tolerance: Tolerance = EXACT,
     *,
     equal_nan: bool = True,
-    n_worst: int = 5,
 ) -> Discrepancy:
     """Fail unless *got* is within a tolerance of *expected*, for tests.
 
@@ -221,8 +222,6 @@ def assert_close(
         What is accepted, equality by default.
     equal_nan : bool
         Whether a NaN matches a NaN.
-    n_worst : int
-        Number of elements that the message shows.
 
     Returns
     -------
@@ -247,27 +246,27 @@ def assert_close(
     if verdict:
         return diff
     found = (pair for pair in pairs(expected, got) if isinstance(pair, Pair))
-    rows = [row for pair in found for row in _worst_elements(pair, n_worst, equal_nan=equal_nan)]
-    raise AssertionError("\n".join([str(verdict), str(diff), *_table(rows, n_worst)]))
+    rows = [row for pair in found for row in _worst_elements(pair, equal_nan=equal_nan)]
+    raise AssertionError("\n".join([str(verdict), str(diff), *_table(rows)]))
 
 
-def _table(rows: list[dict[str, Any]], length: int) -> list[str]:
+def _table(rows: list[dict[str, Any]]) -> list[str]:
     import pandas as pd
 
     if not rows:
         return []
-    largest = pd.DataFrame(rows).nlargest(length, "error")
+    largest = pd.DataFrame(rows).nlargest(_SHOWN, "error")
     return largest.to_string(index=False, float_format="{:.3g}".format).splitlines()
 
 
-def _worst_elements(pair: Pair, count: int, *, equal_nan: bool) -> Iterator[dict[str, Any]]:
+def _worst_elements(pair: Pair, *, equal_nan: bool) -> Iterator[dict[str, Any]]:
     """Find the largest errors of two arrays, infinite where they do not match."""
     expected, got = Side.of(pair.expected), Side.of(pair.got)
     if expected.shape != got.shape or (expected.dtype == "s") != (got.dtype == "s"):
         return
     for start, stop in arithmetic(expected.dtype, got.dtype).pieces(math.prod(got.shape)):
         errors = _errors(expected, got, start, stop, equal_nan=equal_nan)
-        for i in np.argsort(-errors, kind="stable")[:count]:
+        for i in np.argsort(-errors, kind="stable")[:_SHOWN]:
             if errors[i] > 0:
                 position = start + int(i)
                 yield {

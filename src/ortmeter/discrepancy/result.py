@@ -24,9 +24,6 @@ class Tolerance:
         Error accepted at each element, relative to the expected value.
     ulp : float, optional
         Error accepted at each element, in units in the last place of this element.
-    ulp_at_max : float, optional
-        Error accepted at each element, in units in the last place of the largest expected value of
-        its array: what to limit after a reduction.
 
     Raises
     ------
@@ -51,7 +48,6 @@ class Tolerance:
     atol: float | None = None
     rtol: float | None = None
     ulp: float | None = None
-    ulp_at_max: float | None = None
 
     def __post_init__(self) -> None:
         for name, limit in dataclasses.asdict(self).items():
@@ -67,7 +63,7 @@ class Tolerance:
     @property
     def absolute_and_relative(self) -> tuple[float, float] | None:
         """The two terms of the limit on each error; None when only ulp are limited."""
-        if self.atol is None and self.rtol is None and (self.ulp, self.ulp_at_max) != (None, None):
+        if self.atol is None and self.rtol is None and self.ulp is not None:
             return None
         return float(self.atol or 0), float(self.rtol or 0)
 
@@ -108,8 +104,6 @@ class Tolerance:
             failures += self._check_largest(diff, is_known=bool(failures))
         elif count := diff.n_over - diff.n_nan - diff.n_inf:
             failures.append(f"{count} of {diff.n} elements beyond {self}, the worst {diff.over}")
-        if self.ulp_at_max is not None and diff.ulp_at_max > self.ulp_at_max:
-            failures.append(f"ulp_at_max {diff.ulp_at_max:.6g} > {self.ulp_at_max:g}")
         return Verdict(tuple(failures))
 
     def _check_largest(self, diff: "Discrepancy", *, is_known: bool) -> list[str]:
@@ -262,8 +256,7 @@ class Discrepancy:
         The one it was measured with.
     n_over : int or None
         Number of elements beyond the limits of `tolerance`, mismatched NaN and infinities
-        included; `ulp_at_max`, whose unit is known once the array was read, is left to
-        :meth:`~ortmeter.discrepancy.Tolerance.check`. None without a tolerance.
+        included. None without a tolerance.
     over : Violation or None
         The one of these elements whose error is the largest beside its limit, the first of equals:
         `path`, `index`, `dtype`, `expected` and `got`.

@@ -4,7 +4,6 @@ Pairwise and Kahan's are those of Higham, *Accuracy and Stability of Numerical A
 edition, SIAM, 2002, section 4.1 and algorithm 4.2.
 """
 
-import itertools
 import math
 from typing import Any
 
@@ -168,10 +167,8 @@ def orders(values: Any, count: int, rng: np.random.Generator) -> np.ndarray:
             f"{count} orders of values of shape {values.shape}. Accepted: 1 or more, of a vector"
         )
     ascending = np.argsort(values, kind="stable").astype(np.int64)
-    chosen = itertools.chain(
-        [ascending, ascending[::-1]], (rng.permutation(values.size) for _ in range(count - 2))
-    )
-    return np.stack(list(itertools.islice(chosen, count)))
+    drawn = (rng.permutation(values.size) for _ in range(count - 2))
+    return np.stack([ascending, ascending[::-1], *drawn][:count])
 
 
 def check_terms(values: Any) -> np.ndarray:

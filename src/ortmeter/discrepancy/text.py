@@ -9,8 +9,10 @@ import numpy as np
 from ortmeter.discrepancy.arrays import Side, arithmetic
 from ortmeter.discrepancy.structure import children
 
+_SHOWN = 20  # items of each structure
 
-def string_type(value: Any, *, values: bool = True, limit: int = 20) -> str:
+
+def string_type(value: Any, *, values: bool = True) -> str:
     """Describe arrays in one line: element type, shape, and what they hold.
 
     Parameters
@@ -19,8 +21,6 @@ def string_type(value: Any, *, values: bool = True, limit: int = 20) -> str:
         Anything that :func:`~ortmeter.discrepancy.max_diff` compares.
     values : bool
         Whether to read the arrays, for their extrema, their mean and their number of NaN.
-    limit : int
-        Number of items shown of each structure.
 
     Returns
     -------
@@ -49,11 +49,11 @@ def string_type(value: Any, *, values: bool = True, limit: int = 20) -> str:
     if node is None:
         return _describe_array(value, values=values)
     items = [
-        ("" if node.is_sequence else f"{key}: ") + string_type(item, values=values, limit=limit)
-        for key, (_, item) in list(node.held.items())[:limit]
+        ("" if node.is_sequence else f"{key}: ") + string_type(item, values=values)
+        for key, (_, item) in list(node.held.items())[:_SHOWN]
     ]
-    if len(node.held) > limit:
-        items.append(f"... {len(node.held) - limit} more")
+    if len(node.held) > _SHOWN:
+        items.append(f"... {len(node.held) - _SHOWN} more")
     opening, closing = _brackets(value, is_sequence=node.is_sequence)
     return opening + ", ".join(items) + closing
 
