@@ -7,7 +7,7 @@ from fakes import FakeClock
 from scipy.signal import lfilter
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
-from ortmeter.timing import Candidate, loop, measure, measure_each
+from ortmeter.timing import loop, measure, measure_each
 from ortmeter.timing.loop import collector_off
 
 
@@ -148,25 +148,22 @@ def test_groups_share_the_budget():
     assert 0.5 < rounds[0] / rounds[1] < 2
 
 
-def test_each_call_is_synchronized_inside_the_timed_region():
-    clock = FakeClock()
-    launch = clock.candidate("launch", 1e-4)
-    wait = clock.candidate("wait", 2e-3)
-    both = Candidate(launch, sync=wait)
-    options = {"repeat": 3, "precision": None, "timer": clock}
-    measured = measure({"own": both, "default": launch}, sync=wait, **options)
-    for m in measured.values():
-        assert m.median == pytest.approx(2.1e-3)
-    alone = measure({"a": launch}, sync="cpu", **options)
-    assert alone["a"].median == pytest.approx(1e-4)
-
-
-def test_a_provider_stands_for_the_synchronisation_of_torch(monkeypatch):
+def test_each_call_is_synchronized_inside_the_timed_region(monkeypatch):
     import torch
 
-    devices = []
-    monkeypatch.setattr(torch.cuda, "synchronize", devices.append)
-    measure({"a": lambda: None}, repeat=2, warmup=1, sync="cuda:1", precision=None)
+    clock, devices = FakeClock(), []
+    launch = clock.candidate("launch", 1e-4)
+    wait = clock.candidate("wait", 2e-3)
+
+    def synchronize(index):
+        devices.append(index)
+        wait()
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    options = {"repeat": 3, "precision": None, "timer": clock}
+    for sync, expected in {"cuda:1": 2.1e-3, "cpu": 1e-4}.items():
+        (m,) = measure({"a": launch}, sync=sync, **options).values()
+        assert m.median == pytest.approx(expected)
     assert set(devices) == {1}
 
 

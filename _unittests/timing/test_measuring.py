@@ -28,6 +28,11 @@ def warn():
     from ortmeter.runtime import placement
     placement.warned.append("MaxPool runs on the CPU")
     return lambda: None
+def on_a_device():
+    from types import SimpleNamespace
+    def synchronize(index): raise ValueError(f"device {index} is awaited")
+    sys.modules["torch"] = SimpleNamespace(cuda=SimpleNamespace(synchronize=synchronize))
+    return lambda: None
 """
     (tmp_path / "user_module.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -158,6 +163,11 @@ def test_processes_with_fewer_rounds_cut_the_others():
 def test_a_process_that_fails_is_reported(module, function, message):
     with pytest.raises(OrtMeterError, match=f"(?s){message}"):
         measure({"a": candidate(f"{module}:{function}")}, processes=2)
+
+
+def test_a_process_waits_for_the_device(module):
+    with pytest.raises(OrtMeterError, match="device 1 is awaited"):
+        measure({"a": candidate(f"{module}:on_a_device")}, processes=2, sync="cuda:1")
 
 
 def test_the_child_writes_raw_times(module, tmp_path):

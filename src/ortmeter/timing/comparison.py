@@ -134,7 +134,6 @@ class _Measured:
 
     axis: str = ""
 
-    @abstractmethod
     def speedups(self, baseline: str | None = None) -> tuple[Claim, ...]:
         """Compare every other candidate with one of them, at every value of the axis.
 
@@ -148,8 +147,13 @@ class _Measured:
         tuple of Claim
             In the order of the candidates, each with its place on the axis.
         """
+        claims = []
+        for key, group in self._comparisons().items():
+            first = next(iter(group)) if baseline is None else baseline
+            found = [group.speedup(first, name) for name in group if name != first]
+            claims += [claim.at(**{self.axis: key}) for claim in found] if self.axis else found
+        return tuple(claims)
 
-    @abstractmethod
     def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
         """Make one row per candidate, and per value of the axis.
 
@@ -166,6 +170,16 @@ class _Measured:
             ``processes``, ``rounds`` and ``calls`` (in a sample). Four significant digits, but in
             seconds.
         """
+        import pandas as pd
+
+        if unit not in UNITS:
+            raise InvalidArgumentError(f"unit={unit!r}. Accepted: {', '.join(UNITS)}")
+        frames = {}
+        for key, group in self._comparisons().items():
+            rows = pd.DataFrame([_row(measured, unit) for measured in group.values()])
+            frames[key] = rows.dropna(axis="columns", how="all").set_index("candidate")
+        table: pd.DataFrame = pd.concat(frames, names=[self.axis])
+        return table if self.axis else table.droplevel(0)
 
     @abstractmethod
     def _comparisons(self) -> "Mapping[Any, Comparison]":
@@ -251,10 +265,6 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         """Compare two candidates, given by their names, as :func:`speedup` does."""
         return speedup(self[baseline], self[candidate], confidence=confidence)
 
-    def speedups(self, baseline: str | None = None) -> tuple[Claim, ...]:
-        first = next(iter(self)) if baseline is None else baseline
-        return tuple(self.speedup(first, name) for name in self if name != first)
-
     def ranking(self, *, confidence: float = 0.99) -> Ranking:
         """Compare every candidate with the one of lowest median; all the intervals hold together.
 
@@ -286,14 +296,6 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         halves = [log_ratio(a.seconds, b.seconds, confidence)[1] for a, b in pairs]
         known = [half for half in halves if half is not None]
         return math.expm1(max(known)) if len(known) == len(halves) else None
-
-    def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
-        import pandas as pd
-
-        if unit not in UNITS:
-            raise InvalidArgumentError(f"unit={unit!r}. Accepted: {', '.join(UNITS)}")
-        rows = [_row(measured, unit) for measured in self.values()]
-        return pd.DataFrame(rows).dropna(axis="columns", how="all").set_index("candidate")
 
     def _comparisons(self) -> "Mapping[Any, Comparison]":
         return {"": self}
@@ -349,20 +351,6 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
             for key, group in self.items()
             if baseline in group and candidate in group
         )
-
-    def speedups(self, baseline: str | None = None) -> tuple[Claim, ...]:
-        return tuple(
-            claim.at(**{self.axis: key})
-            for key, group in self.items()
-            for claim in group.speedups(baseline)
-        )
-
-    def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
-        import pandas as pd
-
-        frames = {key: group.to_frame(unit) for key, group in self.items()}
-        table: pd.DataFrame = pd.concat(frames, names=[self.axis])
-        return table
 
     def _comparisons(self) -> Mapping[Any, Comparison]:
         return self

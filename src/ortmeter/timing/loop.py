@@ -42,13 +42,13 @@ def measure_here(
     warmup: int | None = None,
     precision: float | None = 0.02,
     budget_s: float = 10.0,
-    sync: _Function | str | None = None,
+    sync: str | None = None,
     seed: int = 0,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
     """Take samples of each candidate in turn, until they are precise or the budget is spent."""
     deadline = timer() + budget_s
-    calls = {name: _synchronized(c, sync) for name, c in candidates.items()}
+    calls = {name: _synchronized(c.function, sync) for name, c in candidates.items()}
     most = min(_MAX_WARMUP_S, _WARMUP_SHARE * budget_s / len(calls))
     with collector_off():
         warmups = {n: _warm_up(n, c, warmup, most, deadline, timer) for n, c in calls.items()}
@@ -108,26 +108,18 @@ def collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def _synchronized(candidate: Candidate, default: _Function | str | None) -> _Function:
-    sync = candidate.sync or (_synchronizer(default) if isinstance(default, str) else default)
-    if sync is None:
-        return candidate.function
-    function = candidate.function
+def _synchronized(function: _Function, sync: str | None) -> _Function:
+    """Add to a function a wait for a device of torch; the CPU needs none."""
+    device = Provider("cpu") if sync is None else Provider.parse(sync)
+    if device.name == "cpu":
+        return function
+    torch = import_optional("torch", "torch")
 
     def call() -> None:
         function()
-        sync()
+        torch.cuda.synchronize(device.index)
 
     return call
-
-
-def _synchronizer(provider: str) -> _Function | None:
-    """Return what waits for a device of torch, None for the CPU, which needs nothing."""
-    device = Provider.parse(provider)
-    if device.name == "cpu":
-        return None
-    torch = import_optional("torch", "torch")
-    return lambda: torch.cuda.synchronize(device.index)
 
 
 def _warm_up(  # noqa: PLR0917 - private, called once with everything

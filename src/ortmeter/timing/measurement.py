@@ -54,13 +54,12 @@ class Candidate:
     Parameters
     ----------
     function : callable without arguments
-        One call is timed. It must return when its results are ready, unless *sync* waits for them.
+        One call is timed. It must return when its results are ready, unless
+        ``measure(..., sync=...)`` waits for them.
     flop : float, optional
         Floating point operations of a call.
     bytes_moved : float, optional
         Bytes that a call must read and write.
-    sync : callable, optional
-        Called after every call, inside the timed region, to wait for the device.
     recipe : callable, optional
         Writes what a fresh process needs into the folder it is given and returns the
         :class:`Recipe`. Needed for ``measure(..., processes=...)``.
@@ -69,7 +68,6 @@ class Candidate:
     function: Callable[[], object]
     flop: float | None = None
     bytes_moved: float | None = None
-    sync: Callable[[], object] | None = None
     recipe: Callable[[Path], Recipe] | None = None
 
 

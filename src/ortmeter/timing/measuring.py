@@ -41,7 +41,7 @@ def measure(
     precision: float | None = 0.02,
     budget_s: float = 10.0,
     processes: int = 1,
-    sync: _Function | str | None = None,
+    sync: str | None = None,
     seed: int = 0,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
@@ -73,9 +73,9 @@ def measure(
     processes : int
         Above 1, the whole is repeated in that many fresh processes (memory layout, threads and the
         order in which the candidates are built differ); every candidate needs a ``recipe``.
-    sync : callable or str, optional
-        Waits for the device after each call of candidates which have no ``sync`` of their own; a
-        provider such as ``cuda:1`` stands for the synchronisation of torch on that device.
+    sync : str, optional
+        A provider, ``cuda`` or ``cuda:1``: each call ends with the synchronisation of torch on that
+        device, inside the timed region.
     seed : int
         Seed of the orders in which the candidates are built and called.
     timer : callable
@@ -122,7 +122,7 @@ def measure_each(
     precision: float | None = 0.02,
     budget_s: float = 10.0,
     processes: int = 1,
-    sync: _Function | str | None = None,
+    sync: str | None = None,
     seed: int = 0,
     timer: _Timer = time.perf_counter,
 ) -> Comparisons:
@@ -159,7 +159,8 @@ def measure_each(
     _check(groups, processes=processes, budget_s=budget_s, **options)
     prepared = {key: as_candidates(group) for key, group in groups.items()}
     if processes > 1:
-        found = _measure_in_processes(prepared, processes, budget_s=budget_s, seed=seed, **options)
+        options |= {"budget_s": budget_s, "sync": sync, "seed": seed}
+        found = _measure_in_processes(prepared, processes, **options)
         return Comparisons(found, axis)
     deadline = timer() + budget_s
     results: dict[Any, Comparison] = {}
@@ -200,6 +201,7 @@ def _measure_in_processes(
     *,
     repeat: int | None,
     warmup: int | None,
+    sync: str | None,
     seed: int,
     **limits: Any,
 ) -> dict[_Key, Comparison]:
@@ -213,7 +215,7 @@ def _measure_in_processes(
             }
             for g, (key, candidates) in enumerate(groups.items())
         }
-        rounds = {"repeat": repeat or _ROUNDS_OF_A_PROCESS, "warmup": warmup}
+        rounds = {"repeat": repeat or _ROUNDS_OF_A_PROCESS, "warmup": warmup, "sync": sync}
 
         def run(i: int, keys: Sequence[_Key], budget: float) -> _Results[_Key]:
             asked = {"groups": [tasks[key] for key in keys], "budget_s": budget, "seed": seed + i}
