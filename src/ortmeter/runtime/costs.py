@@ -22,21 +22,13 @@ import onnx
 
 from ortmeter.dtypes import DTypeLike, short_name
 
-__all__ = ["Cost", "node_cost"]
+__all__ = ["node_cost"]
 
 _Shape: TypeAlias = Sequence[int]
 
 
 class Cost(NamedTuple):
-    """Work of one execution of a node.
-
-    Parameters
-    ----------
-    flop : float
-        Operations, see :mod:`ortmeter.runtime.costs` for what counts.
-    bytes_moved : float
-        Bytes that must be read and written.
-    """
+    """Work of one execution of a node."""
 
     flop: float
     bytes_moved: float
@@ -63,10 +55,10 @@ def node_cost(
 
     Returns
     -------
-    Cost or None
-        None when the operator is not known here, or when its cost does not follow from what is
-        given: strings have no size, an input that the node names has no shape, a shape is not one
-        that the operator accepts.
+    tuple of float, or None
+        ``flop`` and ``bytes_moved``; None when the operator is not known here, or when its cost
+        does not follow from what is given: strings have no size, an input that the node names has
+        no shape, a shape is not one that the operator accepts.
 
     Examples
     --------

@@ -276,11 +276,12 @@ def read_feeds(model: ModelLike, path: str | os.PathLike[str]) -> dict[str, np.n
 def _read_npz(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
     _refuse_other_than_file(path)
     try:
-        total = _uncompressed_size(path)
+        with zipfile.ZipFile(path) as archive:
+            total = sum(member.file_size for member in archive.infolist())
         if total > half_of_memory():
             raise FeedError(f"it holds {total / 2**30:.3g} GiB, more than half of the memory")
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = dict(archive)
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
     except Exception as cause:  # what zipfile and numpy raise has nothing in common
         raise FeedError(f"{path.name!r} cannot be read: {_reason(cause)}") from cause
     if foreign := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
@@ -298,11 +299,6 @@ def _refuse_other_than_file(path: Path) -> None:
 
 def _reason(cause: Exception) -> str:
     return str(cause) or type(cause).__name__
-
-
-def _uncompressed_size(path: Path) -> int:
-    with zipfile.ZipFile(path) as archive:
-        return sum(member.file_size for member in archive.infolist())
 
 
 def _with_custom_types(

@@ -1,7 +1,7 @@
 """What the graph of a model declares about its inputs, and how much memory they may take."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -83,7 +83,9 @@ def resolve_shapes(
     """Choose the shape of each input; the symbolic dimensions of one hold for the others."""
     _refuse_unknown("shape", shapes, [declared.name for declared in inputs])
     for sizes in (dims.values(), *shapes.values()):
-        _refuse_other_than_sizes(sizes)
+        for size in sizes:
+            if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 0:
+                raise FeedError(f"a size is {size!r}. Accepted: integers >= 0")
     known = dict(dims)
     for declared in inputs:
         if declared.name in shapes:
@@ -105,12 +107,6 @@ def _refuse_unknown(what: str, given: Mapping[str, object], accepted: Sequence[s
             f"{what} given for {', '.join(map(repr, unknown))}. "
             f"Accepted: {', '.join(map(repr, accepted)) or 'none, all sizes are fixed'}"
         )
-
-
-def _refuse_other_than_sizes(sizes: Iterable[object]) -> None:
-    for size in sizes:
-        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 0:
-            raise FeedError(f"a size is {size!r}. Accepted: integers >= 0")
 
 
 def _learn(declared: Input, shape: Sequence[int], known: dict[str, int]) -> None:
@@ -167,7 +163,11 @@ def index_bounds(model: onnx.ModelProto) -> dict[str, int]:
     An input is one when it reaches the indices of a Gather, GatherElements or ScatterElements
     through operators that keep its elements. The bound is 0 for an axis of unknown size.
     """
-    shapes = _known_shapes(model)
+    # Sizes that are not known are 0.
+    shapes = {
+        info.name: [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        for info in (*model.graph.input, *model.graph.value_info)
+    } | {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     origin = {info.name: info.name for info in model.graph.input}
     bounds: dict[str, int] = {}
     for node in walk_nodes(model.graph.node):
@@ -177,15 +177,6 @@ def index_bounds(model: onnx.ModelProto) -> dict[str, int]:
             name = origin[node.input[1]]
             bounds[name] = min(_indexed_size(node, shapes), bounds.get(name, 2**31))
     return bounds
-
-
-def _known_shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
-    """Map each result to its sizes, 0 for those that are not known."""
-    tensors = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
-    return {
-        info.name: [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-        for info in (*model.graph.input, *model.graph.value_info)
-    } | tensors
 
 
 def _indexed_size(node: onnx.NodeProto, shapes: Mapping[str, list[int]]) -> int:

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -167,21 +167,19 @@ def add_shares(frame: "pd.DataFrame", peaks: Peaks) -> "pd.DataFrame":
     return frame.assign(**shares)
 
 
-# The work of a call, the bytes of its arrays, and what makes its model and its feeds.
-_Work = tuple[float, int, Callable[[], tuple[onnx.ModelProto, dict[str, np.ndarray]]]]
+_Feeds = dict[str, np.ndarray]
 
 
 @functools.cache
 def _gemm_gflop_per_s(provider: Provider, threads: int, itype: int) -> float:
-    bytes_each = numpy_dtype(itype).itemsize
-    works: list[_Work] = [
-        (2 * n**3, 3 * n**2 * bytes_each, functools.partial(_gemm, n, itype, provider.name))
-        for n in _GEMM_SIZES
-    ]
+    # The arrays are made in the memory of the host, of which GPUs rarely have less.
+    most = half_of_memory() / 2 / numpy_dtype(itype).itemsize
+    sizes = (n for n in _GEMM_SIZES if 3 * n**2 <= most)
+    works = ((2 * n**3, *_gemm(n, itype, provider.name)) for n in sizes)
     return _best_throughput(works, provider, threads)
 
 
-def _gemm(size: int, itype: int, provider: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def _gemm(size: int, itype: int, provider: str) -> tuple[onnx.ModelProto, _Feeds]:
     name = onnx.TensorProto.DataType.Name(itype).lower()
     matrix = f"{name}[{size}, {size}]"
     # The name of the node is in the message when the provider has no kernel for the type.
@@ -201,14 +199,11 @@ def _gemm(size: int, itype: int, provider: str) -> tuple[onnx.ModelProto, dict[s
 @functools.cache
 def _copy_gb_per_s(provider: Provider, threads: int) -> float:
     moved = 2 * _COPY_BYTES[provider.name]
-    works: list[_Work] = [
-        (count * moved, moved, functools.partial(_copy, count, provider.name))
-        for count in _COPIES[provider.name]
-    ]
+    works = ((n * moved, *_copy(n, provider.name)) for n in _COPIES[provider.name])
     return _best_throughput(works, provider, threads)
 
 
-def _copy(count: int, provider: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def _copy(count: int, provider: str) -> tuple[onnx.ModelProto, _Feeds]:
     array = np.ones(_COPY_BYTES[provider] // 4, np.float32)
     names = ["X", *(f"X{i}" for i in range(1, count)), "Y"]
     nodes = " ".join(f"{after} = Neg({before})" for before, after in itertools.pairwise(names))
@@ -216,15 +211,14 @@ def _copy(count: int, provider: str) -> tuple[onnx.ModelProto, dict[str, np.ndar
     return onnx.parser.parse_model(text), {"X": array}
 
 
-def _best_throughput(works: Iterable[_Work], provider: Provider, threads: int) -> float:
+def _best_throughput(
+    works: Iterable[tuple[float, onnx.ModelProto, _Feeds]], provider: Provider, threads: int
+) -> float:
     """Return the highest throughput of works that grow, until one lasts or does not fit."""
     best = 0.0
-    for amount, bytes_needed, make in works:
-        # The arrays are made in the memory of the host, of which GPUs rarely have less.
-        if best and bytes_needed > half_of_memory() / 2:
-            break
+    for amount, model, feeds in works:
         try:
-            seconds = _best_seconds(*make(), provider=provider, threads=threads)
+            seconds = _best_seconds(model, feeds, provider=provider, threads=threads)
         except Exception:
             # The first one fails for want of a kernel, the others when the GPU is full.
             if not best:
@@ -236,7 +230,7 @@ def _best_throughput(works: Iterable[_Work], provider: Provider, threads: int) -
     return best
 
 
-def _best_seconds(model: onnx.ModelProto, feeds: dict[str, np.ndarray], **options: Any) -> float:
+def _best_seconds(model: onnx.ModelProto, feeds: _Feeds, **options: Any) -> float:
     candidate = session_candidate(model, feeds, **options)
     measured = measure({"peak": candidate}, repeat=10, warmup=2, precision=None)
     return float(measured["peak"].seconds.min())
