@@ -292,5 +292,7 @@ def test_what_designates_nothing_is_refused(kernels, message):
 
 def test_what_is_asked_for_is_not_replaced_silently():
     evaluator = Evaluator(TEXT, {("com.microsoft", "FusedMatMul"): "reference"})
-    with pytest.raises(ModelError, match=r"'fused'.*reference: no implementation of com.microsoft.F"):
+    with pytest.raises(
+        ModelError, match=r"'fused'.*reference: no implementation of com.microsoft.F"
+    ):
         evaluator.run(None, {"X": X})

@@ -58,11 +58,7 @@ class Context:
 
 
 class Compiler:
-    """Builds the plans of a model.
-
-    Kernels come from ``sources``, in the order of fallback; the user may choose any of ``known`` by
-    name. ``records`` is every node compiled, without step for a constant, which is computed here.
-    """
+    """Builds the plans of a model, and records its nodes: those without a step are constants."""
 
     def __init__(
         self,
@@ -242,93 +238,68 @@ def _make_if(_node: Node, bodies: dict[str, Body], _memory: Memory) -> Kernel:
 def _make_loop(node: Node, bodies: dict[str, Body], memory: Memory) -> Kernel:
     body = bodies["body"]
     n_inputs, n_states = len(node.proto.input), len(body.graph.input) - 2
-    scanned = body.graph.output[1 + n_states :]
 
     def run(*inputs: Any) -> tuple[Any, ...]:
         limit, condition, *states = [*inputs[:n_inputs], None, None][: max(2, n_inputs)]
         call = body.bind(inputs[n_inputs:])
         going = condition is None or bool(condition)
-        rows: list[list[Any]] = [[] for _ in scanned]
-        count = 0
-        while going and (limit is None or count < int(limit)):
-            proceed = np.array(going)
-            outputs = call([memory.hold(np.array(count)), memory.hold(proceed), *states])
-            going, states = bool(outputs[0]), outputs[1 : 1 + n_states]
-            for row, value in zip(rows, outputs[1 + n_states :], strict=True):
-                row.append(value)
-            count += 1
-        return (*states, *(_stacked(*item, memory) for item in zip(rows, scanned, strict=True)))
+        rows: list[list[Any]] = []
+        while going and (limit is None or len(rows) < int(limit)):
+            given = [memory.hold(np.array(value)) for value in (len(rows), going)]
+            proceed, *outputs = call([*given, *states])
+            going, states = bool(proceed), outputs[:n_states]
+            rows.append(outputs[n_states:])
+        scanned = body.graph.output[1 + n_states :]
+        return (
+            *states,
+            *(_stacked([row[k] for row in rows], o, memory) for k, o in enumerate(scanned)),
+        )
 
     return run
 
 
 def _make_scan(node: Node, bodies: dict[str, Body], memory: Memory) -> Kernel:
-    scan = _Scan(node, bodies["body"], memory)
-    return scan.batched if node.opset < 9 else scan.run  # noqa: PLR2004 - has no batch since
+    """Run a graph on each slice of some inputs."""
+    body, attributes = bodies["body"], node.attributes
+    n_inputs, n_scanned = len(body.graph.input), attributes["num_scan_inputs"]
+    n_states = n_inputs - n_scanned
+    scanned = body.graph.output[n_states:]
+    forward, first = [0] * n_scanned, [0] * len(scanned)
+    backward = attributes.get("directions", forward)
+    input_axes = attributes.get("scan_input_axes", forward)
+    input_backward = attributes.get("scan_input_directions", backward)
+    output_axes = attributes.get("scan_output_axes", first)
+    output_backward = attributes.get("scan_output_directions", first)
 
+    def run(*inputs: Any, length: int | None = None) -> tuple[Any, ...]:
+        call = body.bind(inputs[n_inputs:])
+        states: Sequence[Any] = inputs[:n_states]
+        read = list(zip(inputs[n_states:n_inputs], input_axes, input_backward, strict=True))
+        if length is None:
+            length = read[0][0].shape[input_axes[0]]
+        rows: list[list[Any]] = []
+        for i in range(length):
+            slices = [pick(v, axis, length - 1 - i if back else i) for v, axis, back in read]
+            outputs = call([*states, *slices])
+            states = outputs[:n_states]
+            rows.append(outputs[n_states:])
+        stacked = []
+        for k, declared in enumerate(scanned):
+            column = [row[k] for row in (reversed(rows) if output_backward[k] else rows)]
+            stacked.append(_stacked(column, declared, memory, output_axes[k]))
+        return (*states, *stacked)
 
-class _Scan:
-    """A graph on each slice of some inputs."""
-
-    def __init__(self, node: Node, body: Body, memory: Memory) -> None:
-        attributes = node.attributes
-        self._body, self._memory = body, memory
-        self._n_inputs = len(node.proto.input)
-        self._n_scanned = attributes["num_scan_inputs"]
-        self._n_states = len(body.graph.input) - self._n_scanned
-        self._scanned = body.graph.output[self._n_states :]
-        n_outputs = len(self._scanned)
-        backward = attributes.get("directions", [0] * self._n_scanned)
-        self._input_axes = attributes.get("scan_input_axes", [0] * self._n_scanned)
-        self._input_backward = attributes.get("scan_input_directions", backward)
-        self._output_axes = attributes.get("scan_output_axes", [0] * n_outputs)
-        self._output_backward = attributes.get("scan_output_directions", [0] * n_outputs)
-
-    def run(self, *inputs: Any) -> tuple[Any, ...]:
-        states = inputs[: self._n_states]
-        scanned = inputs[self._n_states : self._n_inputs]
-        return self._iterate(states, scanned, inputs[self._n_inputs :], None)
-
-    def batched(self, lengths: Any, *inputs: Any) -> tuple[Any, ...]:
+    def batched(lengths: Any, *inputs: Any) -> tuple[Any, ...]:
         """Run opset 8, where the first axis counts sequences and their lengths come first."""
-        given, captured = inputs[: self._n_inputs - 1], inputs[self._n_inputs - 1 :]
+        given, captured = inputs[:n_inputs], inputs[n_inputs:]
         results = []
         for i in range(given[0].shape[0]):
             values = [pick(value, 0, i) for value in given]
             length = None if lengths is None else int(lengths[i])
-            states, scanned = values[: self._n_states], values[self._n_states :]
-            results.append(self._iterate(states, scanned, captured, length))
+            results.append(run(*values, *captured, length=length))
         return tuple(stack(values, 0) for values in zip(*results, strict=True))
 
-    def _iterate(
-        self,
-        states: Sequence[Any],
-        scanned: Sequence[Any],
-        captured: Sequence[Any],
-        length: int | None,
-    ) -> tuple[Any, ...]:
-        call = self._body.bind(captured)
-        if length is None:
-            length = scanned[0].shape[self._input_axes[0]]
-        rows: list[list[Any]] = [[] for _ in self._scanned]
-        for i in range(length):
-            slices = [
-                pick(value, axis, length - 1 - i if backward else i)
-                for value, axis, backward in zip(
-                    scanned, self._input_axes, self._input_backward, strict=True
-                )
-            ]
-            outputs = call([*states, *slices])
-            states = outputs[: self._n_states]
-            for row, value in zip(rows, outputs[self._n_states :], strict=True):
-                row.append(value)
-        stacked = [
-            _stacked(row[::-1] if backward else row, value_info, self._memory, axis)
-            for row, value_info, backward, axis in zip(
-                rows, self._scanned, self._output_backward, self._output_axes, strict=True
-            )
-        ]
-        return (*states, *stacked)
+    return batched if node.opset < 9 else run  # noqa: PLR2004 - has no batch since
 
 
 def _make_sequence_map(node: Node, bodies: dict[str, Body], _memory: Memory) -> Kernel:

@@ -159,7 +159,9 @@ def _convert_nodes(nodes: MutableSequence[onnx.NodeProto], rules: _Rules, kept: 
             _convert_graph(graph, rules)
     for i in reversed(range(len(nodes))):
         if _is_float_of_a_function(nodes[i]):
-            nodes.insert(i + 1, _cast_output(nodes[i]))
+            (name,) = nodes[i].output
+            nodes[i].output[0] = f"{name}__float32"
+            nodes.insert(i + 1, _cast(nodes[i].output[0], name, _DOUBLE))
 
 
 def _is_float_of_a_function(node: onnx.NodeProto) -> bool:
@@ -167,13 +169,6 @@ def _is_float_of_a_function(node: onnx.NodeProto) -> bool:
     return node.op_type == "Constant" and any(
         attribute.ref_attr_name and attribute.name in _FLOAT_VALUES for attribute in node.attribute
     )
-
-
-def _cast_output(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Rename the output of a node, and make the node that gives it in float64."""
-    name = node.output[0]
-    node.output[0] = f"{name}__float32"
-    return onnx.helper.make_node("Cast", list(node.output), [name], to=int(_DOUBLE))
 
 
 def _convert_node(node: onnx.NodeProto, rules: _Rules) -> None:

@@ -1,8 +1,4 @@
-"""Choose the kernel of a node: what the user swaps, else the first source that accepts its inputs.
-
-The choice among the sources is made once per types of the inputs. Sources known to be wrong for
-them (`KNOWN_ERRORS`) are passed over.
-"""
+"""Choose the kernel of a node: what the user swaps, else the first source that takes its inputs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +14,7 @@ Swap: TypeAlias = str | Callable[..., Any]
 
 
 class RefusedError(OrtMeterError, NotImplementedError):
-    """A source has no kernel for this operator, with these types and attributes.
-
-    Any NotImplementedError leads to the next source; any other error is a failure.
-    """
+    """A source has no kernel for a node; any NotImplementedError leads to the next source."""
 
 
 class NodeError(ModelError):

@@ -81,10 +81,7 @@ def _python_value(attribute: onnx.AttributeProto) -> Any:
 
 
 def bind_node(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """Replace the references to the attributes of a function by their values.
-
-    What is absent has no value in this call: the attribute of the node takes its own default.
-    """
+    """Replace references to attributes of a function by their values; the absent have none."""
     if not any(attribute.ref_attr_name for attribute in node.attribute):
         return node
     copy = onnx.NodeProto()

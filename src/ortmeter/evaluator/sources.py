@@ -1,7 +1,4 @@
-"""Where kernels come from: torch, ONNX Runtime, onnx.reference, the bodies of ONNX schemas.
-
-A library is imported by the source that needs it.
-"""
+"""Where kernels come from: torch, ONNX Runtime, onnx.reference, the bodies of ONNX schemas."""
 
 import functools
 import inspect
@@ -138,10 +135,7 @@ class OrtSource:
 
 
 def _one_node_model(node: Node, inputs: Sequence[Any]) -> bytes:
-    """Write the model of one node, its inputs typed by values, with ranks and no shapes.
-
-    The names of the original are left out: two nodes that do the same thing are one model.
-    """
+    """Write the model of one node, without its names: the nodes that do the same share it."""
     proto = onnx.NodeProto()
     proto.CopyFrom(node.proto)
     present = [f"x{i}" if value is not None else "" for i, value in enumerate(inputs)]
@@ -277,10 +271,7 @@ def _check_types(results: Sequence[Any], expected: Sequence[int]) -> None:
 
 
 class SchemaSource:
-    """Functions that ONNX schemas define, whose nodes run on the other sources.
-
-    ``compile_body`` takes a function, the node that calls it, its attributes and a scope.
-    """
+    """Functions that ONNX schemas define, whose nodes run on the other sources."""
 
     name = "schema"
 

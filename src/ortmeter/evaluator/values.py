@@ -143,11 +143,7 @@ def fed_library(feeds: Iterable[Any]) -> str:
 def copy_shared(
     values: Sequence[Any], weights: Collection[Address], fed: set[Address]
 ) -> list[Any]:
-    """Copy the values that share their memory: with weights or inputs, between them, with itself.
-
-    Without this, whoever writes into a result changes another one, or the weights of the next run.
-    The memory of the results is added to that of the inputs.
-    """
+    """Copy what shares its memory with weights, inputs or other results, which a user may write."""
     return [_owned(value, weights, fed) for value in values]
 
 

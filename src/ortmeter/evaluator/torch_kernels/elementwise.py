@@ -76,10 +76,10 @@ for _since, _names in (
 def _mod(x: Tensor, y: Tensor, *, fmod: int = 0) -> Tensor:
     """Remainder, with the sign of the divisor or, with *fmod*, of the dividend."""
     if fmod:
-        return through_wider("Mod", torch.fmod, x, y)
+        return through_wider(torch.fmod, x, y)
     if x.is_floating_point():
         return _floor_mod(x, y)
-    return through_wider("Mod", torch.remainder, x, y)
+    return through_wider(torch.remainder, x, y)
 
 
 def _floor_mod(x: Tensor, y: Tensor) -> Tensor:

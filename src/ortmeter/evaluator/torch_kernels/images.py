@@ -1,5 +1,6 @@
 """Images and signals: resizing, sampling on grids, regions of interest, Fourier transforms."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -324,18 +325,6 @@ def _overlap(box: Tensor, others: Tensor) -> Tensor:
 _HAMMING = 25 / 46
 
 
-@kernel("DFT", since=17)
-def _dft_along(
-    x: Tensor,
-    dft_length: Tensor | None = None,
-    *,
-    axis: int = 1,
-    inverse: int = 0,
-    onesided: int = 0,
-) -> Tensor:
-    return _dft(x, dft_length, axis, inverse=inverse, onesided=onesided)
-
-
 @kernel("DFT", since=20)
 def _dft(
     x: Tensor,
@@ -357,6 +346,9 @@ def _dft(
         return torch.view_as_real(torch.fft.rfft(signal, length, dim))
     y = torch.view_as_real(torch.fft.fft(signal, length, dim))
     return y.narrow(dim, 0, y.shape[dim] // 2 + 1) if onesided else y
+
+
+kernel("DFT", since=17)(functools.partial(_dft, axis=1))
 
 
 def _as_signal(x: Tensor) -> Tensor:

@@ -76,10 +76,9 @@ def _squeeze(x: Tensor, axes: Any = None) -> Tensor:
 @kernel("Unsqueeze")
 def _unsqueeze(x: Tensor, axes: Any) -> Tensor:
     wanted = as_list(axes)
-    rank = x.ndim + len(wanted)
-    inserted = set(positive_axes(wanted, rank))
-    sizes: Any = iter(x.shape)
-    return x.reshape([1 if axis in inserted else next(sizes) for axis in range(rank)])
+    for axis in sorted(positive_axes(wanted, x.ndim + len(wanted))):
+        x = x.unsqueeze(axis)
+    return x
 
 
 @kernel("Split", since=2)

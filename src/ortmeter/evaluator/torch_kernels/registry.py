@@ -45,13 +45,8 @@ def kernel(
 ) -> Callable[[Function], Function]:
     """Register a function as the kernel of an operator between two opsets; decorator.
 
-    Without *until*, it is the kernel until the next one of this operator. A parameter that is an
-    attribute in old opsets and an input in new ones is not keyword-only. ``**options`` stands for
-    the keywords of *options_of*.
-
-    What torch declares as not implemented, and types that it has no tensor for, become
-    `RefusedError`. Any other error is a failure, whatever its text: the node must not go to
-    another library without a word.
+    A parameter that is an attribute in old opsets and an input in new ones is not keyword-only.
+    ``**options`` stands for the keywords of *options_of*.
     """
 
     def add(function: Function) -> Function:
@@ -149,23 +144,23 @@ def WIDER(function: TensorFunction, inputs: tuple[Any, ...], dtype: torch.dtype)
 
 def direct(op_type: str, function: TensorFunction, *, since: int, detour: Detour = WIDER) -> None:
     """Register a function of torch as a kernel, with a detour for unsigned integers."""
+    otherwise = _guard(op_type, functools.partial(_detoured, function, detour))
 
     def run(*inputs: Any) -> Any:
         try:
             return function(*inputs)
-        except (NotImplementedError, TypeError) as cause:
-            return _take(op_type, function, inputs, detour, cause)
+        except (NotImplementedError, TypeError):
+            return otherwise(*inputs)
 
-    run.__name__ = op_type.lower()
     _register(op_type, since, None, run)
 
 
-def through_wider(op_type: str, function: TensorFunction, *inputs: Tensor) -> Tensor:
+def through_wider(function: TensorFunction, *inputs: Tensor) -> Tensor:
     """Apply a function of torch, on a wider type where it refuses unsigned integers."""
     try:
         return function(*inputs)
-    except NotImplementedError as cause:
-        return _take(op_type, function, inputs, WIDER, cause)
+    except NotImplementedError:
+        return _detoured(function, WIDER, *inputs)
 
 
 def same_bits(function: TensorFunction, x: Tensor, *others: Any) -> Tensor:
@@ -176,22 +171,9 @@ def same_bits(function: TensorFunction, x: Tensor, *others: Any) -> Tensor:
         return function(x.view(_OF_SIZE[x.element_size()]), *others).view(x.dtype)
 
 
-def _take(
-    op_type: str,
-    function: TensorFunction,
-    inputs: tuple[Any, ...],
-    detour: Detour,
-    cause: Exception,
-) -> Tensor:
+def _detoured(function: TensorFunction, detour: Detour, *inputs: Any) -> Tensor:
     found = {x.dtype for x in inputs if isinstance(x, Tensor) and x.dtype in _SIGNED}
-    try:
-        if len(found) == 1:
-            return detour(function, inputs, found.pop())
-    except NotImplementedError as second:
-        cause = second
-    raise RefusedError(
-        f"{op_type}: given {describe(*inputs)}; accepted: what torch implements ({cause})"
-    ) from cause
+    return detour(function, inputs, found.pop()) if len(found) == 1 else function(*inputs)
 
 
 def _map(x: Any, dtype: torch.dtype, function: Callable[[Tensor], Tensor]) -> Any:
