@@ -249,7 +249,6 @@ def test_integers_wrap_around_as_those_of_numpy(dtype):
     plan = decompose_einsum("ij,jk->ik", *operands)
     expected = np.einsum("ij,jk->ik", *operands)
     np.testing.assert_array_equal(run(plan.to_onnx(), operands), expected)
-    np.testing.assert_array_equal(plan.run(*operands), expected)
 
 
 def test_bfloat16_is_computed_in_float32():
@@ -381,7 +380,6 @@ def check_random(examples):
             inputs = parse_equation(equation, [len(shape) for shape in shapes]).inputs
             order = "".join(data.draw(st.permutations(sorted(set("".join(inputs))))))
         plan = decompose_einsum(equation, *given, order=order)
-        assert_same(plan.run(*operands), expected, "steps")
         model = plan.to_onnx(contrib=contrib)
         assert_same(run(model, operands), expected, "ONNX Runtime")
         if not contrib:

@@ -99,7 +99,9 @@ def test_numpy_refuses_the_same(equation, shapes):
             decompose_einsum(equation, *shapes)
     else:
         plan = decompose_einsum(equation, *shapes)
-        assert plan.run(*(np.ones(shape) for shape in shapes)).shape == expected.shape
+        (output,) = plan.to_onnx().graph.output
+        dims = output.type.tensor_type.shape.dim
+        assert tuple(dim.dim_value for dim in dims) == expected.shape
 
 
 @pytest.mark.parametrize("shape", [(2, -1), (2, 1.5), "ij", object()])

@@ -1,6 +1,7 @@
 import itertools
 
 import numpy as np
+import onnx.reference
 import opt_einsum
 import pandas as pd
 import pytest
@@ -17,12 +18,17 @@ def kinds(plan):
     return [step.kind for step in plan.steps]
 
 
-@pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
-def test_steps_compute_the_equation(equation, shapes):
-    operands = operands_of(shapes)
-    plan = decompose_einsum(equation, *shapes)
-    assert_same(plan.run(*operands), oracle(equation, operands), plan)
-    assert plan.run(*operands).dtype == np.float32
+def results_of(plan, operands):
+    """The operands, then the result of each step, by name."""
+    feeds = plan.feeds(*operands)
+    names = [step.output for step in plan.steps]
+    found = onnx.reference.ReferenceEvaluator(plan.to_onnx()).run(names, feeds)
+    return {**feeds, **dict(zip(names, found, strict=True))}
+
+
+def run(plan, operands):
+    (got,) = onnx.reference.ReferenceEvaluator(plan.to_onnx()).run(None, plan.feeds(*operands))
+    return got
 
 
 def spelled(step):
@@ -43,7 +49,7 @@ def spelled(step):
 def test_each_step_computes_its_subscripts(equation, shapes):
     operands = operands_of(shapes)
     plan = decompose_einsum(equation, *shapes)
-    results = plan.results(*operands)
+    results = results_of(plan, operands)
     for step in plan.steps:
         inputs = [results[name] for name in step.inputs]
         got = results[step.output]
@@ -71,7 +77,7 @@ def test_any_order_of_the_letters_computes_the_same(equation, shapes):
     orders = list(itertools.permutations(letters))
     for order in orders[:: max(len(orders) // 24, 1)]:
         plan = decompose_einsum(equation, *shapes, order="".join(order))
-        assert_same(plan.run(*operands), expected, order)
+        assert_same(run(plan, operands), expected, order)
 
 
 def test_orders_give_different_steps():
@@ -91,7 +97,7 @@ def test_any_path_computes_the_same(equation, shapes):
     paths = [[(0, 1)] * (count - 1), [(1, 0)] * (count - 1), [tuple(range(count))]]
     for path in paths:
         plan = decompose_einsum(equation, *shapes, path=path)
-        assert_same(plan.run(*operands), expected, path)
+        assert_same(run(plan, operands), expected, path)
 
 
 def test_the_path_is_that_of_opt_einsum():
@@ -274,7 +280,7 @@ def test_operands_have_one_type():
     with pytest.raises(InvalidArgumentError, match="several types: float32, float64"):
         decompose_einsum("i,i->", np.ones(2, np.float32), np.ones(2))
     assert decompose_einsum("i,i->", np.ones(2), 2 * np.ones(2)).operands.dtype == np.float64
-    assert decompose_einsum(",->", 2.0, 3.0).run(2.0, 3.0) == 6
+    assert decompose_einsum(",->", 2.0, 3.0).operands.shapes == ((), ())
 
 
 @pytest.fixture
@@ -306,46 +312,6 @@ def test_sizes_that_are_not_known_have_no_cost():
     assert plan.steps[-1].shape == ("batch", 4, 6, 3)
     assert str(plan).splitlines()[-1].split() == ["total", ATTENTION, "?", "?"]
     assert "batchx4x6x3" in str(plan)
-
-
-def test_the_same_plan_runs_at_several_sizes():
-    plan = decompose_einsum(ATTENTION)
-    for shapes in (SHAPES, [(1, 7, 1, 2), (1, 1, 1, 2)], [(3, 2, 2, 2), (3, 5, 2, 2)]):
-        operands = operands_of(shapes)
-        assert_same(plan.run(*operands), oracle(ATTENTION, operands))
-
-
-def test_every_result_has_a_name(plan):
-    operands = operands_of(SHAPES)
-    results = plan.results(*operands)
-    assert list(results) == ["X0", "X1", *(step.output for step in plan.steps)]
-    assert results["X0"] is operands[0]
-    np.testing.assert_array_equal(results["Y"], plan.run(*operands))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "expected"), [(np.int8, np.int8), (bool, bool), (np.float16, np.float16)]
-)
-@pytest.mark.parametrize("equation", ["ij,jk->ik", "ij,ij->", "ij,jk->"])
-def test_the_result_has_the_type_of_the_operands(dtype, expected, equation):
-    operands = [np.full((3, 3), 7, dtype)] * 2
-    got = decompose_einsum(equation, *operands).run(*operands)
-    assert got.dtype == expected
-    np.testing.assert_array_equal(got, np.einsum(equation, *operands))
-
-
-@pytest.mark.parametrize(
-    ("shapes", "given", "message"),
-    [
-        (SHAPES, [SHAPES[0]], "has 2 operands, 1 were given"),
-        (SHAPES, [SHAPES[0], (2, 6, 4, 4)], r"X1 has shape \(2, 6, 4, 4\), the plan was made for"),
-        (SHAPES, [SHAPES[0], (2, 6, 4)], r"X1 has shape \(2, 6, 4\)"),
-        ([(None, None, 4, 5)] * 2, [(1, 3, 4, 5), (2, 6, 4, 5)], "X0 has size 1 along 'b'"),
-    ],
-)
-def test_operands_that_do_not_suit_the_plan_are_refused(shapes, given, message):
-    with pytest.raises(FeedError, match=message):
-        decompose_einsum(ATTENTION, *shapes).run(*operands_of(given))
 
 
 def test_feeds_have_the_names_of_the_inputs(plan):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortmeter.dtypes import DTypeLike, numpy_dtype
-from ortmeter.errors import FeedError, InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError
 
 Dim: TypeAlias = int | str | None
 Shape: TypeAlias = tuple[Dim, ...]
@@ -246,22 +246,6 @@ class Operands:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"X{i}" for i in range(len(self.shapes)))
-
-    def actual_sizes(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-        """Find the size of every letter for arrays, whose shapes must be these ones."""
-        for i, (planned, shape) in enumerate(zip(self.shapes, shapes, strict=True)):
-            same = [not isinstance(p, int) or p == s for p, s in zip(planned, shape, strict=False)]
-            if len(planned) != len(shape) or not all(same):
-                raise FeedError(f"X{i} has shape {shape}, the plan was made for {planned}")
-        actual = _letter_sizes(self.equation, shapes)
-        both = zip(self.sizes.stretched, actual.stretched, strict=True)
-        for i, (known, stretched) in enumerate(both):
-            if set(stretched) - set(known):
-                raise FeedError(
-                    f"X{i} has size 1 along {stretched!r}, another operand has not: the plan "
-                    "supposes that sizes that are not known are equal"
-                )
-        return {letter: size for letter, size in actual.of.items() if isinstance(size, int)}
 
 
 def read_operands(

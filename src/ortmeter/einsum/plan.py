@@ -4,20 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 import onnx
 
 from ortmeter.dtypes import DTypeLike
 from ortmeter.einsum.emit import emit_model
 from ortmeter.einsum.parse import EinsumError, Equation, Operands, Sizes, read_operands
 from ortmeter.einsum.products import Target, multiply
-from ortmeter.einsum.steps import Step, StepBuilder, Tensor, run_step
+from ortmeter.einsum.steps import Step, StepBuilder, Tensor
 from ortmeter.errors import FeedError, InvalidArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_Array: TypeAlias = np.ndarray[Any, Any]
 Path: TypeAlias = Sequence[Sequence[int]]
 
 
@@ -119,34 +117,6 @@ class EinsumPlan:
                 f"{self.equation!r} has {len(names)} operands, {len(operands)} were given"
             )
         return dict(zip(names, operands, strict=True))
-
-    def run(self, *operands: Any) -> _Array:
-        """Execute the steps with NumPy.
-
-        Parameters
-        ----------
-        *operands : array
-            One for each operand of the equation, of the shapes of the plan.
-
-        Returns
-        -------
-        array
-            The result.
-
-        Raises
-        ------
-        FeedError
-            The operands have not the number or the shapes that the plan was made for.
-        """
-        return self.results(*operands)[self.steps[-1].output if self.steps else "X0"]
-
-    def results(self, *operands: Any) -> dict[str, _Array]:
-        """Execute the steps with NumPy; return the operands, then the result of each, by name."""
-        found = {name: np.asarray(x) for name, x in self.feeds(*operands).items()}
-        sizes = self.operands.actual_sizes([x.shape for x in found.values()])
-        for step in self.steps:
-            found[step.output] = run_step(step, [found[name] for name in step.inputs], sizes)
-        return found
 
     def to_frame(self) -> "pd.DataFrame":
         """Describe the steps.

@@ -1,16 +1,11 @@
 """Steps of a plan: what each one computes and costs, and a builder that writes no useless one."""
 
 import itertools
-import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import NamedTuple
 
 from ortmeter.einsum.parse import Axes, Shape, Sizes
-
-_Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -65,26 +60,6 @@ def result_name(root: str, axes: Axes, taken: Container[str] = ()) -> str:
     base = "_".join((root, *(letters or "1" for letters in axes))) if axes else f"{root}_scalar"
     names = (base if i == 1 else f"{base}_v{i}" for i in itertools.count(1))
     return next(name for name in names if name not in taken)
-
-
-def run_step(step: Step, inputs: Sequence[_Array], sizes: Mapping[str, int]) -> _Array:
-    """Execute a step with NumPy; the result has the type of the inputs."""
-    match step.kind:
-        case "diagonal":
-            (axis,) = step.where
-            return np.moveaxis(np.diagonal(inputs[0], axis1=axis, axis2=axis + 1), -1, axis)
-        case "reduce_sum":
-            # Without a type, NumPy sums narrow integers as wide ones and booleans as integers.
-            return np.asarray(np.sum(inputs[0], axis=step.where, dtype=inputs[0].dtype))
-        case "transpose":
-            return np.transpose(inputs[0], step.where)
-        case "reshape":
-            shape = [math.prod(sizes[letter] for letter in letters) for letters in step.axes]
-            return np.reshape(inputs[0], shape)
-        case "mul":
-            return np.asarray(np.multiply(*inputs))
-        case _:
-            return np.asarray(np.matmul(*inputs))
 
 
 class Tensor(NamedTuple):
