@@ -35,7 +35,7 @@ class Arguments:
     512
     >>> print(args)
     size=512, provider=cpu
-    >>> args.to_dict()
+    >>> dict(args)
     {'size': 512, 'provider': 'cpu'}
     """
 
@@ -61,10 +61,6 @@ class Arguments:
         if name not in self._settings:
             raise InvalidArgumentError(f"got parameter {name!r}, expected {self._names()}")
         return str(self._settings[name].label)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values by name, sequences as tuples."""
-        return dict(self)
 
     def _names(self) -> str:
         return " or ".join(self.__dict__.get("_settings", ()))

@@ -15,7 +15,6 @@ from ortmeter.timing.measurement import rounded
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("models", metavar="MODEL", nargs="+", help="ONNX file")
     add_session(parser, several=True)
     add_feeds(parser)

@@ -28,7 +28,6 @@ _RANKED_BY = ("mean", "ulp", "abs")
 
 
 def register(parser: ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("models", metavar="MODEL", nargs="+", help="one ONNX file, or two")
     parser.add_argument(
         "--against",

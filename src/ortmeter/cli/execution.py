@@ -11,14 +11,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from ortmeter import __version__
 from ortmeter.cli.terminal import printable, show, tell
 from ortmeter.errors import OrtMeterError
-
-if TYPE_CHECKING:
-    from ortmeter.report import Report
 
 COMMANDS: Mapping[str, str] = {
     "env": "Tell the machine, the versions, which providers work and why the others do not.",
@@ -105,24 +102,14 @@ def _message(error: Exception) -> str:
 def _run(options: Namespace) -> int:
     from ortmeter.report import Report, check_writable
 
-    report = Report(_title(options))
+    names = [Path(model).name for model in getattr(options, "models", ())]
+    report = Report(" ".join(["ortmeter", options.command, *names]))
     if options.html is not None:
         check_writable(Path(options.html), overwrite=options.force)
     try:
         code = int(options.run(options, report) or SUCCESS)
     except KeyboardInterrupt:
         report.interrupted, code = True, INTERRUPTED
-    return _publish(options, report, code)
-
-
-def _serve(options: Namespace) -> int:
-    """Run a server, which has no end of its own and nothing to report."""
-    with suppress(KeyboardInterrupt):
-        options.run(options)
-    return SUCCESS
-
-
-def _publish(options: Namespace, report: "Report", code: int) -> int:
     if options.html is not None:  # first: the standard output may be closed, or its disk full
         file = report.save(options.html, overwrite=options.force)
         tell(f"report: {file}")
@@ -130,9 +117,11 @@ def _publish(options: Namespace, report: "Report", code: int) -> int:
     return code
 
 
-def _title(options: Namespace) -> str:
-    names = [Path(model).name for model in getattr(options, "models", ())]
-    return " ".join(["ortmeter", options.command, *names])
+def _serve(options: Namespace) -> int:
+    """Run a server, which has no end of its own and nothing to report."""
+    with suppress(KeyboardInterrupt):
+        options.run(options)
+    return SUCCESS
 
 
 def make_parser(asked: str = "") -> ArgumentParser:
@@ -162,13 +151,9 @@ class _Parser(ArgumentParser):
 def _declare(name: str, parser: ArgumentParser) -> None:
     command = importlib.import_module(f"ortmeter.cli.{name}")
     if name not in _SERVERS:
-        _add_report(parser)
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+        parser.add_argument("--html", metavar="FILE", help="write one self-contained page too")
+        parser.add_argument("--force", action="store_true", help="replace an existing FILE")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     command.register(parser)
     parser.set_defaults(run=command.run, serves=name in _SERVERS)
-
-
-def _add_report(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument("--html", metavar="FILE", help="write one self-contained page too")
-    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
