@@ -108,35 +108,29 @@ def _build(equation: str, arrays: Sequence[_Array], optimize: bool, threads: int
     return _runner(make_session(model, provider="cpu", threads=threads), arrays)
 
 
-def _named_runner(session: "onnxruntime.InferenceSession") -> _Run:
-    inputs = [node.name for node in session.get_inputs()]
-    outputs = [node.name for node in session.get_outputs()]
-    run = session.run
-
-    def call(operands: Sequence[_Array]) -> _Array:
-        found: _Array = run(outputs, dict(zip(inputs, operands, strict=True)))[0]
-        return found
-
-    return call
-
-
 def _runner(session: "onnxruntime.InferenceSession", operands: Sequence[_Array]) -> _Run:
     """Return what runs a session on arrays of the types and shapes of these operands.
 
     Arrays that are small are copied to memory that was bound once, the result from there; a thread
     that finds it in use names its arrays as usual.
     """
-    named = _named_runner(session)
+    names = [node.name for node in session.get_inputs()]
+    outputs, run_named = [session.get_outputs()[0].name], session.run
+
+    def named(operands: Sequence[_Array]) -> _Array:
+        found: _Array = run_named(outputs, dict(zip(names, operands, strict=True)))[0]
+        return found
+
     result = named(operands)
     sizes = [x.nbytes for x in (*operands, result)]
     if min(sizes) == 0 or sum(sizes) > _SMALL_BYTES or result.dtype.kind not in _NUMBERS:
         return named
     buffers, output = [np.empty(x.shape, x.dtype) for x in operands], np.empty_like(result)
     binding = session.io_binding()
-    for node, buffer in zip(session.get_inputs(), buffers, strict=True):
-        binding.bind_cpu_input(node.name, buffer)
-    name, address = session.get_outputs()[0].name, output.ctypes.data
-    binding.bind_output(name, "cpu", 0, output.dtype, output.shape, address)
+    for name, buffer in zip(names, buffers, strict=True):
+        binding.bind_cpu_input(name, buffer)
+    address = output.ctypes.data
+    binding.bind_output(outputs[0], "cpu", 0, output.dtype, output.shape, address)
     run, lock, copy = session.run_with_iobinding, threading.Lock(), np.copyto
 
     def call(operands: Sequence[_Array]) -> _Array:

@@ -90,8 +90,6 @@ def parse_equation(equation: str, ranks: Sequence[int | None]) -> Equation:
             terms[0].start,
             terms[-1].end - terms[0].start,
         )
-    for term in (*terms, *([] if result is None else [result])):
-        _check_one_ellipsis(equation, term)
     hidden = [_hidden_rank(equation, *pair) for pair in zip(terms, ranks, strict=True)]
     # No letter of an equation is a digit.
     broadcast = "".join(str(i) if i < 10 else chr(0x100 + i) for i in range(max(hidden)))  # noqa: PLR2004
@@ -148,17 +146,12 @@ def _split(equation: str) -> tuple[list[_Term], _Term | None]:
             terms.append(_Term(start, position, tuple(items)))
             items, start, arrow = [], match.end(), item == "->"
         elif item.strip():
+            if item == _ELLIPSIS and any(known == item for known, _ in items):
+                message = "a second '...' in the same operand. Accepted: one"
+                raise EinsumError(message, equation, position, len(item))
             items.append((item, position))
     last = _Term(start, len(equation), tuple(items))
     return (terms, last) if arrow else ([*terms, last], None)
-
-
-def _check_one_ellipsis(equation: str, term: _Term) -> None:
-    places = [place for item, place in term.items if item == _ELLIPSIS]
-    if len(places) > 1:
-        raise EinsumError(
-            "a second '...' in the same operand. Accepted: one", equation, places[1], 3
-        )
 
 
 def _hidden_rank(equation: str, term: _Term, rank: int | None) -> int:

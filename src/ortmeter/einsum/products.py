@@ -1,9 +1,4 @@
-"""Multiply two operands: as matrices when letters are summed, else element by element.
-
-A product of matrices reads ``batch + rows + summed`` and ``batch + summed + columns``, and writes
-``batch + rows + columns``. The order inside each group and the operand that gives the rows are
-free: those that move the fewest elements are chosen.
-"""
+"""Multiply two operands: as matrices when letters are summed, else element by element."""
 
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -51,9 +46,9 @@ def multiply(
 
 
 class _Layout(NamedTuple):
-    """Letters of a product of matrices, whose rows may come from the second operand."""
+    """Letters of a product: batch + rows + summed, by batch + summed + columns; order is free."""
 
-    swapped: bool
+    swapped: bool  # the rows come from the second operand
     batch: str
     rows: str
     columns: str
@@ -153,7 +148,7 @@ def _choose_order(left: str, right: str, weigh: Callable[[str], int], target: Ta
             moved += weigh("".join(target)) * _effort(result, *target)
         return moved
 
-    both = [left + _without(right, left), right + _without(left, right)]
+    both = ["".join(dict.fromkeys(letters)) for letters in (left + right, right + left)]
     return min([*both, *([] if target is None else ["".join(target)])], key=cost)
 
 
@@ -169,7 +164,3 @@ def _effort(source: str, batch: str, rows: str, columns: str) -> float:
 
 def _sorted(letters: set[str], order: str) -> str:
     return "".join(letter for letter in order if letter in letters)
-
-
-def _without(letters: str, others: str) -> str:
-    return "".join(letter for letter in letters if letter not in others)

@@ -252,9 +252,14 @@ def optimize_einsum(
     provider = resolve_provider(provider)
     if by == "time":
         plain = next(c for c in candidates if not c.decomposed)
+        rng = np.random.default_rng(seed)
+        drawn = [
+            rng.standard_normal(x).astype(read.dtype) if isinstance(x, tuple | list) else x
+            for x in operands
+        ]
         found = race(
             {c.name: c for c in [best, plain, *candidates]},
-            _arrays(operands, read.dtype, seed),
+            drawn,
             baseline=plain.name,
             provider=provider,
             threads=threads,
@@ -264,14 +269,6 @@ def optimize_einsum(
         best = next(c for c in candidates if c.name == found.winner)
     seconds = time.perf_counter() - begin
     return EinsumSearch(tuple(candidates), best, found, seconds)
-
-
-def _arrays(operands: tuple[Any, ...], dtype: np.dtype[Any], seed: int) -> list[Any]:
-    """Operands, those given by their shapes being drawn."""
-    rng = np.random.default_rng(seed)
-    return [
-        rng.standard_normal(x).astype(dtype) if isinstance(x, tuple | list) else x for x in operands
-    ]
 
 
 def list_candidates(
@@ -422,7 +419,9 @@ def race(
                 break
             bar.update()
             try:
-                run = _bind(candidate.model, operands, provider, threads)
+                session = make_session(candidate.model, provider=provider, threads=threads)
+                names = [node.name for node in session.get_inputs()]
+                run = BoundSession(session, dict(zip(names, operands, strict=True))).run
                 measured[name] = Measurement(name, np.array([[_shortest(run)]]))
             except (OrtMeterError, onnx.shape_inference.InferenceError) as error:
                 refused[name] = str(error)
@@ -446,14 +445,6 @@ def race(
             seed=seed,
         )
     return Race(measured, finalists, refused)
-
-
-def _bind(
-    model: onnx.ModelProto, operands: Sequence[Any], provider: Provider, threads: int
-) -> _Run:
-    session = make_session(model, provider=provider, threads=threads)
-    names = [node.name for node in session.get_inputs()]
-    return BoundSession(session, dict(zip(names, operands, strict=True))).run
 
 
 def _shortest(run: _Run) -> float:
