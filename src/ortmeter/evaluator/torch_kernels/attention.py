@@ -64,7 +64,6 @@ def _attention(  # noqa: PLR0917 - the inputs of the operator
     softmax_precision: int | None = None,
     n_outputs: int = 1,
 ) -> Any:
-    """Scaled dot-product attention, with a cache of keys and values."""
     packed = q.ndim == _PACKED
     if packed:
         q, k, v = (
@@ -179,7 +178,6 @@ def _rotary_embedding(
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Tensor:
-    """Rotate pairs of features by an angle that depends on the position."""
     heads = (by_heads(x, num_heads) if x.ndim == _PACKED else x).transpose(1, 2)
     size = rotary_embedding_dim or heads.shape[3]
     cos, sin = (

@@ -17,7 +17,6 @@ _RANKS = (1, 2, 3)
 
 
 def _of_rank(name: str, rank: int) -> TensorFunction:
-    """Return a function of torch for so many spatial dimensions."""
     return getattr(functional, f"{name}{rank}d")  # type: ignore[no-any-return]
 
 
@@ -185,7 +184,6 @@ def _conv_transpose(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Tensor:
-    """Convolve, transposed: what the gradient of a convolution computes."""
     _check_rank("ConvTranspose", x)
     if kernel_shape is not None and list(kernel_shape) != list(weight.shape[2:]):
         raise InvalidArgumentError(
@@ -224,7 +222,6 @@ def _col2im(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Tensor:
-    """Add the columns of blocks to an image of two dimensions."""
     image, block = image_shape.tolist(), block_shape.tolist()
     before, after = _explicit(pads, len(image))
     if len(image) != 2:  # noqa: PLR2004 - what torch folds
@@ -279,7 +276,6 @@ def _max_pool(
     n_outputs: int = 1,
     **geometry: Any,
 ) -> Any:
-    """Maximum over windows, and where it is if asked for."""
     if len(kernel_shape) not in _RANKS:
         raise RefusedError(f"MaxPool: given {describe(x)}; accepted: 1 to 3 dimensions")
     frame = _window(x, kernel_shape, ceil_mode, **geometry)
@@ -334,7 +330,6 @@ def _max_unpool(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Tensor:
-    """Put maxima back where they were, in zeros."""
     rank = len(kernel_shape)
     before, after = _explicit(pads, rank)
     geometry = zip(x.shape[2:], strides or [1] * rank, kernel_shape, before, after, strict=True)

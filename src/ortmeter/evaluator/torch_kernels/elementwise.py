@@ -193,7 +193,6 @@ kernels(
 
 @kernel("Shrink", since=9)
 def _shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
-    """Zero between ``-lambd`` and *lambd*, shifted by *bias* towards zero elsewhere."""
     _check_floating("Shrink", x)
     return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, 0))
 

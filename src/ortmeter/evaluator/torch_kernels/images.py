@@ -133,7 +133,6 @@ def _resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Tensor:
-    """Interpolate at the coordinates of a grid of another size."""
     _check(
         x,
         mode=mode,
@@ -251,7 +250,6 @@ def _grid_sample(
     mode: str = "bilinear",
     padding_mode: str = "zeros",
 ) -> Tensor:
-    """Interpolate at the coordinates of a grid, from -1 to 1."""
     mode = _MODES.get(mode, mode)
     if x.ndim > _IMAGE + 1 or (mode == "bicubic" and x.ndim != _IMAGE):
         raise RefusedError(
@@ -315,7 +313,6 @@ def _keep(boxes: Tensor, scores: Tensor, limit: int, iou: float, lowest: float |
 
 
 def _overlap(box: Tensor, others: Tensor) -> Tensor:
-    """Intersection over union of a box and of each of the others."""
     low, high = torch.maximum(box[:2], others[:, :2]), torch.minimum(box[2:], others[:, 2:])
     common = (high - low).clamp(min=0).prod(-1)
     area = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(-1)
@@ -365,7 +362,6 @@ def _stft(
     *,
     onesided: int = 1,
 ) -> Tensor:
-    """Fourier transform of the frames of a signal."""
     whole = x.shape[1] if window is None else window.shape[0]
     size = whole if frame_length is None else int(frame_length)
     frames = _as_signal(x).unfold(1, size, int(frame_step))

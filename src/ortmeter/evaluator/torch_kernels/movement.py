@@ -54,7 +54,6 @@ def _flatten(x: Tensor, *, axis: int = 1) -> Tensor:
 
 @kernel("Expand", since=8)
 def _expand(x: Tensor, shape: Tensor) -> Tensor:
-    """Broadcast, both ways."""
     sizes = shape.tolist()
     added = len(sizes) - x.ndim
     kept = [-1 if size == 1 and i >= added else size for i, size in enumerate(sizes)]
@@ -100,7 +99,6 @@ def _split(
 
 @kernel("Slice")
 def _slice(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Tensor:
-    """Cut, by steps of either sign."""
     first, last = as_list(starts), as_list(ends)
     dims = range(len(first)) if axes is None else positive_axes(as_list(axes), x.ndim)
     strides = [1] * len(first) if steps is None else as_list(steps)
@@ -157,7 +155,6 @@ def _gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 
 @kernel("GatherND", since=11)
 def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
-    """Read slices at positions given by the last dimension of the indices."""
     batches = [
         torch.arange(size, device=x.device).reshape(
             [-1 if i == axis else 1 for i in range(indices.ndim - 1)]
@@ -194,7 +191,6 @@ def _alike(updates: Tensor, x: Tensor) -> Tensor:
 
 @kernel("ScatterND", since=11)
 def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
-    """Write slices at positions given by the last dimension of the indices."""
     depth = indices.shape[-1]
     outer, inner = x.shape[:depth], x.shape[depth:]
     flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
@@ -215,7 +211,6 @@ def _tensor_scatter(
     axis: int = -2,
     mode: str = "linear",
 ) -> Tensor:
-    """Write a block of each sample at its own place along an axis."""
     dim = positive_axis(axis, past.ndim)
     steps = torch.arange(update.shape[dim], device=past.device)
     starts: Any = 0 if write_indices is None else write_indices.to(torch.int64).unsqueeze(1)
@@ -235,7 +230,6 @@ def _tensor_scatter(
 
 @kernel("Compress", since=9)
 def _compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
-    """Keep the slices along an axis, or the elements, for which the condition is true."""
     places = torch.nonzero(condition).reshape(-1)
     if axis is None:
         return x.reshape(-1)[places]
@@ -253,7 +247,6 @@ def _non_zero(x: Tensor) -> Tensor:
 def reverse_sequence(
     x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Tensor:
-    """Reverse the first elements of each sequence."""
     time = torch.arange(x.shape[time_axis], device=x.device).unsqueeze(1)
     steps = lengths.unsqueeze(0)
     places = torch.where(time < steps, steps - 1 - time, time)
@@ -266,7 +259,6 @@ def reverse_sequence(
 def _pad(
     x: Tensor, pads: Any, value: Any = None, axes: Any = None, *, mode: str = "constant"
 ) -> Tensor:
-    """Pad all axes or some, by sizes of either sign."""
     dims = range(x.ndim) if axes is None else positive_axes(as_list(axes), x.ndim)
     fill = value.reshape(()).item() if isinstance(value, Tensor) else value or 0
     sizes, count = as_list(pads), len(dims)
@@ -313,7 +305,6 @@ def _constant_of_shape(shape: Tensor, *, value: Tensor | None = None) -> Tensor:
 
 @kernel("Range", since=11)
 def _range(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
-    """Return ``start + i * delta``, up to *limit* excluded."""
     dtype = start.dtype
     if dtype in (torch.float16, torch.bfloat16):
         wide = dtype_of("Range", stash_type)
@@ -334,7 +325,6 @@ def _eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
 
 @kernel("OneHot", since=9)
 def _one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
-    """Put the second value where the index is, the first elsewhere."""
     size = int(depth.item())
     dim = positive_axis(axis, indices.ndim + 1)
     hot = non_negative(indices, size).unsqueeze(dim)

@@ -1,4 +1,4 @@
-"""Softmax, normalizations, dropout, losses."""
+"""Softmax, normalizations, dropout."""
 
 import math
 from collections.abc import Callable
@@ -91,7 +91,6 @@ def _statistics(x: Tensor, rank: int, epsilon: float) -> tuple[Tensor, Tensor]:
 def _rms_normalization(
     x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Tensor:
-    """Divide by the root of the mean square over the last axes."""
     stash = dtype_of("RMSNormalization", stash_type)
     return _over_last_axes(functional.rms_norm, x, scale, axis=axis, epsilon=epsilon, stash=stash)
 
@@ -137,7 +136,6 @@ def _instance_normalization(
 def _mean_variance_normalization(
     x: Tensor, *, axes: tuple[int, ...] | list[int] = (0, 2, 3)
 ) -> Tensor:
-    """Subtract the mean, divide by the deviation, plus 1e-9."""
     variance, mean = torch.var_mean(x, tuple(axes), correction=0, keepdim=True)
     return (x - mean) / (torch.sqrt(variance) + 1e-9)
 
@@ -153,7 +151,6 @@ def _lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
 def _lrn(
     x: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0
 ) -> Tensor:
-    """Divide by a power of the sum of squares over neighbouring channels."""
     before = (size - 1) // 2
     shape = [x.shape[0], x.shape[1], -1]
     squares = functional.pad((x * x).reshape(shape), (0, 0, before, size - 1 - before))
@@ -229,31 +226,3 @@ def _dropout(
             "inference, or a ratio of 0"
         )
     return (x, torch.ones_like(x, dtype=torch.bool)) if n_outputs > 1 else x
-
-
-# The index that torch ignores by default is no class of ONNX either.
-_NO_CLASS = -100
-
-
-@kernel("NegativeLogLikelihoodLoss", since=12)
-def _negative_log_likelihood_loss(
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    *,
-    ignore_index: int = _NO_CLASS,
-    reduction: str = "mean",
-) -> Tensor:
-    return functional.nll_loss(
-        x, target.long(), weight, ignore_index=ignore_index, reduction=reduction
-    )
-
-
-@kernel("SoftmaxCrossEntropyLoss", since=12, options_of=_negative_log_likelihood_loss)
-def _softmax_cross_entropy_loss(
-    scores: Tensor, labels: Tensor, weights: Tensor | None = None, *, n_outputs: int = 1, **how: Any
-) -> Any:
-    """Cross entropy of scores and labels, and the log-probabilities if asked for."""
-    log_prob = functional.log_softmax(scores, 1)
-    loss = _negative_log_likelihood_loss(log_prob, labels, weights, **how)
-    return (loss, log_prob) if n_outputs > 1 else loss

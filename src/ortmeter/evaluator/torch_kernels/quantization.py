@@ -26,7 +26,6 @@ def _quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Tensor:
-    """Divide by the scale, round to even, add the zero point, saturate."""
     dtype = _quantized_type(zero, output_dtype)
     work = dtype_of("QuantizeLinear", precision) if precision else scale.dtype
     spread = _spread(scale, x, axis, block_size).to(work)
@@ -75,7 +74,6 @@ def _dequantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Tensor:
-    """Subtract the zero point, multiply by the scale."""
     dtype = dtype_of("DequantizeLinear", output_dtype) if output_dtype else scale.dtype
     wide = torch.promote_types(dtype, torch.float32)
     centred = x.to(wide)
@@ -86,7 +84,6 @@ def _dequantize_linear(
 
 @kernel("DynamicQuantizeLinear", since=11)
 def _dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Quantize to uint8 by the range of the input, 0 included."""
     low, high = x.min().clamp(max=0), x.max().clamp(min=0)
     scale = torch.where(high == low, 1.0, high - low).to(x.dtype) / 255
     zero = torch.round((-low / scale).clamp(0, 255))
@@ -98,7 +95,6 @@ def _requantize(total: Tensor, ratio: Tensor, zero: Tensor) -> Tensor:
 
 
 def _column(values: Tensor) -> Tensor:
-    """Put one value a row in the shape of a column."""
     return values.unsqueeze(-1) if values.ndim == 1 and values.numel() > 1 else values
 
 
@@ -113,7 +109,6 @@ def _qlinear_mat_mul(  # noqa: PLR0917 - the inputs of the operator
     y_scale: Tensor,
     y_zero: Tensor,
 ) -> Tensor:
-    """Product of quantized matrices, quantized."""
     total = mat_mul_integer(a, b, a_zero, b_zero)
     return _requantize(total, _column(a_scale) * b_scale / _column(y_scale), _column(y_zero))
 
@@ -131,7 +126,6 @@ def _qlinear_conv(  # noqa: PLR0917 - the inputs of the operator
     bias: Tensor | None = None,
     **geometry: Any,
 ) -> Tensor:
-    """Convolution of quantized images, quantized."""
     total = conv_integer(x, w, x_zero, w_zero, **geometry)
     channels = [1, -1] + [1] * (x.ndim - 2)
     if bias is not None:

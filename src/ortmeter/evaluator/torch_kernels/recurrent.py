@@ -189,8 +189,6 @@ def _initial(given: Tensor | None, x: Tensor, r: Tensor, layout: int) -> Tensor:
 def _register_network(
     op_type: str, cell: Callable[..., Cell], default: tuple[str, ...], n_states: int = 1
 ) -> None:
-    """Register a network by its cell, its activations and its number of states."""
-
     @kernel(op_type, since=7, options_of=cell)
     def run(  # noqa: PLR0917 - the inputs of the operators, the last two of LSTM only
         x: Tensor,

@@ -152,7 +152,6 @@ def _unique(
     axis: int | None = None,
     sorted: int = 1,  # noqa: A002 - name of the attribute
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Distinct elements, or slices along an axis, with their first positions and their counts."""
     dim = 0 if axis is None else axis
     rows = x.reshape(-1) if axis is None else x
     found, inverse, counts = torch.unique(rows, dim=dim, return_inverse=True, return_counts=True)

@@ -114,32 +114,31 @@ def _is_refusal(cause: Exception, given: tuple[Any, ...]) -> bool:
 
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-_WIDER = {torch.uint16: torch.int64, torch.uint32: torch.int64}
 _OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-Detour = Callable[[TensorFunction, tuple[Any, ...], torch.dtype], Tensor]
+# From an unsigned type: the type to compute in, how to go there, how to come back.
+_Way: TypeAlias = tuple[torch.dtype, TensorFunction, TensorFunction]
+Detour: TypeAlias = Callable[[torch.dtype], _Way]
 
 
-def BITS(function: TensorFunction, inputs: tuple[Any, ...], dtype: torch.dtype) -> Tensor:  # noqa: N802
+def BITS(dtype: torch.dtype) -> _Way:  # noqa: N802
     """Compute on the signed integers of the same bits."""
     signed = _SIGNED[dtype]
-    return _back(function(*(_map(x, dtype, lambda t: t.view(signed)) for x in inputs)), dtype)
+    return signed, lambda x: x.view(signed), lambda y: y.view(dtype)
 
 
-def ORDER(function: TensorFunction, inputs: tuple[Any, ...], dtype: torch.dtype) -> Tensor:  # noqa: N802
+def ORDER(dtype: torch.dtype) -> _Way:  # noqa: N802
     """Compute on signed integers in the same order."""
     signed = _SIGNED[dtype]
     lowest = torch.iinfo(signed).min
-    got = function(*(_map(x, dtype, lambda t: t.view(signed) ^ lowest) for x in inputs))
-    return (got ^ lowest).view(dtype) if got.dtype == signed else got
+    return signed, lambda x: x.view(signed) ^ lowest, lambda y: (y ^ lowest).view(dtype)
 
 
-def WIDER(function: TensorFunction, inputs: tuple[Any, ...], dtype: torch.dtype) -> Tensor:  # noqa: N802
+def WIDER(dtype: torch.dtype) -> _Way:  # noqa: N802
     """Compute on a signed type that holds every value."""
-    wider = _WIDER.get(dtype)
-    if wider is None:
+    if dtype == torch.uint64:
         raise NotImplementedError(f"{dtype} fits in no signed type of torch")
-    return _back(function(*(_map(x, dtype, lambda t: t.to(wider)) for x in inputs)), dtype)
+    return torch.int64, lambda x: x.to(torch.int64), lambda y: y.to(dtype)
 
 
 def direct(op_type: str, function: TensorFunction, *, since: int, detour: Detour = WIDER) -> None:
@@ -173,17 +172,13 @@ def same_bits(function: TensorFunction, x: Tensor, *others: Any) -> Tensor:
 
 def _detoured(function: TensorFunction, detour: Detour, *inputs: Any) -> Tensor:
     found = {x.dtype for x in inputs if isinstance(x, Tensor) and x.dtype in _SIGNED}
-    return detour(function, inputs, found.pop()) if len(found) == 1 else function(*inputs)
-
-
-def _map(x: Any, dtype: torch.dtype, function: Callable[[Tensor], Tensor]) -> Any:
-    return function(x) if isinstance(x, Tensor) and x.dtype == dtype else x
-
-
-def _back(result: Tensor, dtype: torch.dtype) -> Tensor:
-    if result.dtype == _SIGNED[dtype]:
-        return result.view(dtype)
-    return result.to(dtype) if result.dtype == torch.int64 else result
+    if len(found) != 1:
+        return function(*inputs)
+    (unsigned,) = found
+    signed, there, back = detour(unsigned)
+    moved = (there(x) if isinstance(x, Tensor) and x.dtype == unsigned else x for x in inputs)
+    got = function(*moved)
+    return back(got) if got.dtype == signed else got
 
 
 @functools.cache

@@ -53,7 +53,6 @@ kernels(
 def _split(
     x: Tensor, split: Tensor | None = None, *, axis: int = 0, keepdims: int = 1
 ) -> list[Tensor]:
-    """Cut along an axis, in slices of one element by default."""
     if split is None:
         return list(torch.split(x, 1, axis) if keepdims else torch.unbind(x, axis))
     return list(torch.split(x, as_list(split) if split.ndim else int(split), axis))
