@@ -121,12 +121,8 @@ def test_sizes_are_read_from_texts(tmp_path):
 
 FILE_NAMES = (
     "mem_bytes_in_use",
-    "mem_in_use_delta",
     "mem_in_use_peak",
-    "mem_bytes_requested_in_use",
-    "mem_requested_in_use_delta",
     "mem_arena_held",
-    "mem_arena_held_delta",
 )
 
 

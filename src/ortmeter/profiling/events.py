@@ -45,12 +45,8 @@ class _Sizes(msgspec.Struct, gc=False):
     activation_size: int = ABSENT
     output_size: int = ABSENT
     in_use: int = msgspec.field(default=ABSENT, name="mem_bytes_in_use")
-    in_use_delta: int = msgspec.field(default=ABSENT, name="mem_in_use_delta")
     in_use_peak: int = msgspec.field(default=ABSENT, name="mem_in_use_peak")
-    requested: int = msgspec.field(default=ABSENT, name="mem_bytes_requested_in_use")
-    requested_delta: int = msgspec.field(default=ABSENT, name="mem_requested_in_use_delta")
     arena_held: int = msgspec.field(default=ABSENT, name="mem_arena_held")
-    arena_held_delta: int = msgspec.field(default=ABSENT, name="mem_arena_held_delta")
 
 
 #: Columns of bytes.
@@ -203,7 +199,7 @@ class Description(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Events by the row of their description and their position in the file; sizes are (10, n)."""
+    """Events by the row of their description and their position in the file; sizes are (6, n)."""
 
     descriptions: list[Description]
     row: Ints

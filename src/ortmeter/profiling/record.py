@@ -81,15 +81,11 @@ class Profile:
         ``activation_size``  Int64     bytes of the other inputs
         ``output_size``      Int64     bytes of the outputs
         ``in_use``           Int64     bytes that the allocator of the node gave out, after it
-        ``in_use_delta``     Int64     bytes that this kernel added to them
         ``in_use_peak``      Int64     largest ``in_use`` since the session exists
-        ``requested``        Int64     bytes asked for, before rounding up, after it
-        ``requested_delta``  Int64     bytes that this kernel added to them
         ``arena_held``       Int64     bytes that the arena took from the system, after it
-        ``arena_held_delta`` Int64     bytes that the arena took during this kernel
         ==================== ========= =========================================================
 
-        Sizes that were not recorded are missing: the seven memory columns in files written before
+        Sizes that were not recorded are missing: the three memory columns in files written before
         they existed.
     session_events : pandas.DataFrame
         Everything else that was recorded: runs (``model_run``), executors, kernels seen by a
