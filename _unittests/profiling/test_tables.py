@@ -156,7 +156,6 @@ def test_throughputs_follow_from_the_cost(tmp_path, planted_cost):
     assert (row["flop"], row["bytes"]) == (48, 4 * (12 + 8 + 6))
     assert row["gflop_per_s"] == pytest.approx(48 / 4e-6 / 1e9)
     assert row["gb_per_s"] == pytest.approx(104 / 4e-6 / 1e9)
-    assert row["initializer_size"] == 32
 
 
 def test_shapes_that_change_have_their_own_cost(tmp_path, planted_cost):
@@ -197,7 +196,7 @@ def test_a_time_of_zero_has_no_throughput(tmp_path, planted_cost):
 
 def test_without_a_model_nothing_is_invented(tmp_path):
     table = read_profile(write(tmp_path / "p.json", events())).by_node()
-    assert table[["domain", "initializer_size", "flop", "gb_per_s"]].isna().all(axis=None)
+    assert table[["domain", "flop", "gb_per_s"]].isna().all(axis=None)
     assert table["origin"].tolist() == [(), ()]
 
 

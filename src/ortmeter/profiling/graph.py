@@ -4,7 +4,6 @@ The optimizer of ONNX Runtime keeps the names of the tensors that remain, so tha
 computes, from the same tensors, what the original nodes between its inputs and its outputs did.
 """
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 import onnx
 import pandas as pd
 
-from ortmeter.dtypes import short_name
 from ortmeter.runtime.graphs import bodies
 
 #: How the standard domain is written.
@@ -35,19 +33,6 @@ class GraphNode:
     @property
     def domain(self) -> str:
         return self.node.domain or STANDARD
-
-    @property
-    def initializer_size(self) -> int:
-        """Bytes of the initializers, counted as often as they are read."""
-        return sum(
-            _size(self.initializers[name]) for name in self.node.input if name in self.initializers
-        )
-
-
-def _size(tensor: onnx.TensorProto) -> int:
-    """Bytes of a tensor; elements narrower than a byte are packed, strings count for nothing."""
-    bits = re.search(r"\d+", short_name(tensor.data_type))
-    return -(-int(bits[0]) * math.prod(tensor.dims) // 8) if bits else 0
 
 
 def walk(

@@ -181,9 +181,8 @@ class Profile:
             One row per node, in the order of the first execution: ``name``, ``op``, ``domain``,
             ``node_index``, ``provider``, ``parent``, ``signature``, the columns of
             :meth:`by_operator` from ``calls`` to ``share``, ``inclusive`` (median µs per run, body
-            included), ``initializer_size`` (bytes of the initializers of the node), ``origin``
-            (tuple of the names of the original nodes, empty when nothing tells), ``flop``,
-            ``bytes`` (of one run, see :func:`~ortmeter.runtime.costs.node_cost`),
+            included), ``origin`` (tuple of the names of the original nodes, empty when nothing
+            tells), ``flop``, ``bytes`` (of one run, see :func:`~ortmeter.runtime.costs.node_cost`),
             ``gflop_per_s``, ``gb_per_s`` (on the CPU). What the graph tells is missing when it is
             not known.
         """

@@ -45,8 +45,6 @@ def by_node(
     steady = _is_steady(events, runs)
     table["inclusive"] = _per_run(events, codes, steady, "duration").groupby(level=0).median()
     found = [None] * len(table) if model is None else find_nodes(table, model)
-    sizes = [None if node is None else node.initializer_size for node in found]
-    table["initializer_size"] = pd.array(sizes, dtype="Int64")
     known = find_origins(model, original) if model and original else {}
     table["origin"] = [known.get(node.node.name, ()) if node else () for node in found]
     work = _work(events[steady], codes[steady], found) / int(runs["steady"].sum())
