@@ -14,6 +14,7 @@ from ortmeter.einsum.cost import (
     split_transpose,
     transpose_seconds,
 )
+from ortmeter.einsum.parse import read_operands
 
 shapes_and_orders = st.lists(st.integers(1, 4), min_size=1, max_size=6).flatmap(
     lambda shape: st.tuples(st.just(tuple(shape)), st.permutations(range(len(shape))))
@@ -65,19 +66,15 @@ def test_transpositions_are_told_apart():
 
 def test_estimates_follow_the_work():
     small, large = (decompose_einsum("ij,jk->ik", (n, n), (n, n)) for n in (64, 256))
-    times = [
-        estimate_steps(p.steps, dict(zip(p.input_names, p.operands.shapes, strict=True)), 4).whole
-        for p in (small, large)
-    ]
+    times = [estimate_steps(p.operands, p.steps).whole for p in (small, large)]
     assert 16 < times[1] / times[0] < 64
     plan = decompose_einsum("bij,bjk->bik", (16, 64, 64), (16, 64, 64))
-    shapes = dict(zip(plan.input_names, plan.operands.shapes, strict=True))
-    one, two = (estimate_steps(plan.steps, shapes, 4, threads=n).whole for n in (1, 2))
+    one, two = (estimate_steps(plan.operands, plan.steps, threads=n).whole for n in (1, 2))
     assert 1.5 < one / two <= 2
 
 
 def test_the_order_of_the_products_changes_the_estimate_of_einsum():
-    sizes = dict(zip("ijkl", (2, 200, 200, 2), strict=True))
-    good = estimate_einsum(["ij", "jk", "kl"], "il", sizes, 4)
-    bad = estimate_einsum(["ij", "kl", "jk"], "il", sizes, 4)
+    ij, jk, kl = (2, 200), (200, 200), (200, 2)
+    good = estimate_einsum(read_operands("ij,jk,kl->il", [ij, jk, kl], None))
+    bad = estimate_einsum(read_operands("ij,kl,jk->il", [ij, kl, jk], None))
     assert bad > 2 * good

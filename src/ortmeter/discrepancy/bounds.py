@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.discrepancy.summation import BLOCK, SUMMATIONS, check_terms, exact_sum
+from ortmeter.discrepancy.summation import BLOCK, SUMMATIONS, check_finite, check_terms, exact_sum
 from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, short_name, unit_roundoff
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
@@ -100,7 +100,7 @@ def matmul_error_bound(
             f"The operands have types {a.dtype} and {b.dtype}: one type is expected"
         )
     _check_accumulator(a.dtype, accumulate)
-    _check_finite(a, b)
+    check_finite(a, b)
     converted = tf32 and short_name(a.dtype) == "f32"
     tensor_cores = converted or unit_roundoff(a.dtype) > unit_roundoff("float32")
     a, b = a.astype(np.float64), b.astype(np.float64)
@@ -296,7 +296,7 @@ def layer_norm_error_bound(
     values = _check_values(values, accumulate, least=1)
     x, n = values.astype(np.float64), values.shape[-1]
     scale, bias = (as_numpy(operand).astype(np.float64) for operand in (scale, bias))
-    _check_finite(scale, bias)
+    check_finite(scale, bias)
     mean, moved = (array[..., None] for array in _mean(values, accumulate))  # the mean, its error
     u, tiny = unit_roundoff(accumulate), _tiny(accumulate)
 
@@ -327,14 +327,6 @@ def _check_accumulator(dtype: np.dtype[Any], accumulate: DTypeLike) -> None:
             f"Operands of type {dtype} are rounded by an accumulator of type "
             f"{numpy_dtype(accumulate)}. Accepted: accumulate={str(dtype)!r} or more precise, "
             "with the operands in the type that the kernel reads"
-        )
-
-
-def _check_finite(*operands: np.ndarray) -> None:
-    """Refuse NaN and infinities; ml_dtypes has no isfinite for every type."""
-    if not all(np.isfinite(operand.astype(np.float64)).all() for operand in operands):
-        raise InvalidArgumentError(
-            "The operands hold NaN or infinite values: finite ones are expected"
         )
 
 

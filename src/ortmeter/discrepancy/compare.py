@@ -206,11 +206,7 @@ def _put_together(
 
 
 def assert_close(
-    expected: Any,
-    got: Any,
-    tolerance: Tolerance = EXACT,
-    *,
-    equal_nan: bool = True,
+    expected: Any, got: Any, tolerance: Tolerance = EXACT, *, equal_nan: bool = True
 ) -> Discrepancy:
     """Fail unless *got* is within a tolerance of *expected*, for tests.
 

@@ -177,6 +177,11 @@ def check_terms(values: Any) -> np.ndarray:
     float_info(array.dtype)  # refuses what is not a floating-point type
     if array.ndim == 0:
         raise InvalidArgumentError(f"{array} has no axis to sum. Accepted: shape (..., n)")
-    if not np.isfinite(array.astype(np.float64)).all():
-        raise InvalidArgumentError("The values hold NaN or infinities: finite ones are expected")
+    check_finite(array)
     return array
+
+
+def check_finite(*arrays: np.ndarray) -> None:
+    """Refuse NaN and infinities; ml_dtypes has no isfinite for every type."""
+    if not all(np.isfinite(array.astype(np.float64)).all() for array in arrays):
+        raise InvalidArgumentError("The values hold NaN or infinities: finite ones are expected")

@@ -5,9 +5,10 @@ Only their ratios matter: a machine twice as fast orders the candidates alike.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from ortmeter.einsum.parse import Operands
 from ortmeter.einsum.steps import Step
 
 _LAUNCH = 1.5e-6
@@ -31,16 +32,15 @@ class Estimate(NamedTuple):
     split: float
 
 
-def estimate_steps(
-    steps: Sequence[Step], shapes: Mapping[str, Sequence[int]], itemsize: int, *, threads: int = 1
-) -> Estimate:
+def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 1) -> Estimate:
     """Estimate the time of steps; products use all the threads, moves do not."""
-    known = {name: tuple(shape) for name, shape in shapes.items()}
+    itemsize = operands.dtype.itemsize
+    known: dict[str, Any] = dict(zip(operands.names, operands.shapes, strict=True))
     total = saved = 0.0
     for step in steps:
         inputs = [known[name] for name in step.inputs]
-        output = known[step.output] = tuple(int(size) for size in step.shape)  # type: ignore[arg-type]
-        seconds = _seconds(step, inputs, output, itemsize, max(threads, 1))
+        known[step.output] = step.shape
+        seconds = _seconds(step, inputs, known[step.output], itemsize, max(threads, 1))
         total += _LAUNCH + seconds
         if step.kind == "transpose":
             split = split_transpose(inputs[0], step.where, itemsize)
@@ -48,28 +48,24 @@ def estimate_steps(
     return Estimate(total, total - saved)
 
 
-def estimate_einsum(
-    inputs: Sequence[str], output: str, sizes: Mapping[str, int], itemsize: int
-) -> float:
+def estimate_einsum(operands: Operands) -> float:
     """Estimate the time of ``Einsum``, which multiplies its operands from left to right.
 
     Each product transposes what it reads and what it writes; as for the steps of a plan, these
     moves count as much as the operations.
     """
+    inputs, output = operands.equation.inputs, operands.equation.output
+    count, itemsize = operands.sizes.weight, operands.dtype.itemsize
     left, total = set(inputs[0]), _EINSUM
     for rank, letters in enumerate(inputs[1:], 1):
         kept, shared = set(output).union(*inputs[rank + 1 :]), left & set(letters)
         groups = (shared & kept, left - shared, set(letters) - shared, shared - kept)
-        batch, rows, columns, depth = (_count(group, sizes) for group in groups)
+        batch, rows, columns, depth = map(count, groups)
         moved = batch * (rows * depth + depth * columns + rows * columns)
         total += _EINSUM + 2 * moved * itemsize * 2 * _BYTE
         total += _product_seconds((batch, rows, columns), depth, itemsize)
         left = (left | set(letters)) & kept
-    return total + _count(left, sizes) * itemsize * _BYTE
-
-
-def _count(letters: Iterable[str], sizes: Mapping[str, int]) -> int:
-    return math.prod(sizes[x] for x in letters)
+    return total + count(left) * itemsize * _BYTE
 
 
 def _seconds(

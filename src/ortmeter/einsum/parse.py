@@ -5,7 +5,7 @@ import operator
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -221,7 +221,7 @@ class Sizes:
         known = [size for size in sizes if isinstance(size, int)]
         return math.prod(known) if len(known) == len(sizes) else None
 
-    def weight(self, letters: str) -> int:
+    def weight(self, letters: Iterable[str]) -> int:
         """Elements of a tensor with these letters, sizes that are not known being typical ones."""
         sizes = (self.of[letter] for letter in letters)
         return math.prod(size if isinstance(size, int) else _TYPICAL for size in sizes)

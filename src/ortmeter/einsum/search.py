@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -285,10 +285,8 @@ def list_candidates(
         for candidate in _variants(planned, threads):
             key = (candidate.plan.steps, candidate.contrib, candidate.split)
             found.setdefault(key, candidate)
-    equation, sizes = operands.equation, cast("Mapping[str, int]", operands.sizes.of)
-    cost = estimate_einsum(equation.inputs, equation.output, sizes, operands.dtype.itemsize)
     # The plan of the plain operator only describes the equation.
-    einsum = EinsumCandidate("Einsum", plain, cost, decomposed=False)
+    einsum = EinsumCandidate("Einsum", plain, estimate_einsum(operands), decomposed=False)
     return sorted([einsum, *found.values()], key=lambda c: c.cost)
 
 
@@ -366,14 +364,12 @@ def _suits_elements(operands: Operands) -> bool:
 def _variants(candidate: EinsumCandidate, threads: int) -> Iterator[EinsumCandidate]:
     """The ways to write the same plan, each with its cost."""
     operands, plan = candidate.plan.operands, candidate.plan
-    known = cast("Sequence[Sequence[int]]", operands.shapes)
-    shapes = dict(zip(operands.names, known, strict=True))
     absorbed, flags = absorb_transposes(plan.steps)
     for contrib, steps in ((False, plan.steps), (True, absorbed)):
         if contrib and not (flags and onnx_type(operands.dtype) in FUSED):
             break
         name = f"{candidate.name}{', FusedMatMul' if contrib else ''}"
-        cost = estimate_steps(steps, shapes, operands.dtype.itemsize, threads=threads)
+        cost = estimate_steps(operands, steps, threads=threads)
         yield replace(candidate, name=name, cost=cost.whole, contrib=contrib)
         if cost.split < cost.whole:
             name += ", split transposes"
