@@ -115,7 +115,7 @@ def explain_session(
     exposed = run_session(make(exposing), feeds)
     walk = _Walk(proto, feeds, expected, device, sources)
     nodes = walk.nodes(exposed)
-    wanted = walk.outputs()
+    wanted = walk.outputs(walk.expected)
     same = [_same_bits(value, exposed[name]) for name, value in outputs.items()]
     asked = compare(wanted, list(outputs.values()))
     explained = compare(wanted, [exposed[name] for name in outputs])
@@ -165,11 +165,8 @@ class _Walk:
         self._memory = context.memory
         context.library = "numpy"
         self._given = checker.take(feeds)
-        self._expected = self._plan.start(self._given)
+        self.expected = self._plan.start(self._given)
         self._names = {slot: name for name, slot in self._plan.slots.items() if name}
-
-    def outputs(self) -> list[Any]:
-        return self._outputs(self._expected)
 
     def nodes(self, session: Mapping[str, Any]) -> tuple[SessionNode, ...]:
         """Compare each node with what it gives in the session, then add its own errors alone."""
@@ -179,7 +176,7 @@ class _Walk:
         self._types = [_type(session[name]) for name in self._plan.outputs]
         with self._memory.policy(tf32=False), np.errstate(all="ignore"):  # inf of the session
             for step in self._plan.steps:
-                step.execute(self._expected)
+                step.execute(self.expected)
                 step.execute(beside)
                 hidden = tuple(dict.fromkeys(n for s in step.inputs for n in fused.get(s, ())))
                 slots = [s for s in step.outputs if self._names.get(s) in session]
@@ -188,7 +185,7 @@ class _Walk:
                 else:
                     label = () if is_added(step.node.proto) else (step.node.label,)
                     fused |= {slot: (*hidden, *label) for slot in step.outputs if slot}
-            outputs = self.outputs()
+            outputs = self.outputs(self.expected)
             return tuple(self._node(read, outputs) for read in found)
 
     def _read(
@@ -210,13 +207,13 @@ class _Walk:
             node.operator,
             read.fused,
             own,
-            compare([self._expected[slot] for slot in pairs], got),
+            compare([self.expected[slot] for slot in pairs], got),
             _effect(outputs, moved, self._types),
         )
 
     def _after(self, changed: Step, pairs: Mapping[int, tuple[Any, Any]]) -> list[Any]:
         """Compute the outputs again, with the errors of one node alone."""
-        values = self._expected.copy()
+        values = self.expected.copy()
         for slot, (own, got) in pairs.items():
             values[slot] = self._like(own, _moved(values[slot], own, got))
         moved = set(pairs)
@@ -225,9 +222,9 @@ class _Walk:
             if not moved.isdisjoint(step.inputs):
                 step.execute(values)
                 moved.update(slot for slot in step.outputs if slot)
-        return self._outputs(values)
+        return self.outputs(values)
 
-    def _outputs(self, values: Sequence[Any]) -> list[Any]:
+    def outputs(self, values: Sequence[Any]) -> list[Any]:
         return [values[self._plan.slots[name]] for name in self._plan.outputs]
 
     def _like(self, expected: Any, value: Any) -> Any:

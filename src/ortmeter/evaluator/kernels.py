@@ -52,11 +52,6 @@ def _resize_aligned_by_scales(node: Node, inputs: Sequence[Any]) -> bool:
     return mode == "align_corners" and not _given(inputs, 3)
 
 
-def _flattening(op_type: str) -> KnownError:
-    reason = "the axes after the axis are one before opset 13; this normalizes one axis"
-    return KnownError("reference", op_type, reason, lambda node, _inputs: node.opset < 13)  # noqa: PLR2004 - see the reason
-
-
 KNOWN_ERRORS = (
     # onnxruntime 1.31
     KnownError(
@@ -87,7 +82,15 @@ KNOWN_ERRORS = (
         "a sequence becomes a sequence of sequences",
         lambda _node, inputs: bool(inputs) and isinstance(inputs[0], list),
     ),
-    *map(_flattening, ("Softmax", "LogSoftmax", "Hardmax")),
+    *(
+        KnownError(
+            "reference",
+            op_type,
+            "the axes after the axis are one before opset 13; this normalizes one axis",
+            lambda node, _inputs: node.opset < 13,  # noqa: PLR2004 - see the reason
+        )
+        for op_type in ("Softmax", "LogSoftmax", "Hardmax")
+    ),
 )
 """Every known error: such a source is passed over, unless ``kernels`` asks for it."""
 

@@ -292,7 +292,9 @@ class SchemaSource:
 
         def plan_of(inputs: Sequence[Any]) -> Plan:
             types = signature(inputs)
-            key = (types, _shapes(inputs)) if types in depends_on_shapes else types
+            key: Signature = types
+            if types in depends_on_shapes:
+                key = (types, *(tuple(getattr(value, "shape", ())) for value in inputs))
             if key not in plans:
                 body = _body(schema, node, inputs, with_shapes=key is not types)
                 if not body.node and types not in depends_on_shapes:
@@ -307,10 +309,6 @@ class SchemaSource:
             return tuple(plan.run((*inputs, *missing)))
 
         return run
-
-
-def _shapes(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(tuple(getattr(value, "shape", ())) for value in inputs)
 
 
 def _body(

@@ -16,11 +16,11 @@ from ortmeter.evaluator.torch_kernels.registry import (
     WIDER,
     TensorFunction,
     describe,
+    detoured,
     direct,
     dtype_of,
     kernel,
     kernels,
-    through_wider,
 )
 
 
@@ -76,10 +76,10 @@ for _since, _names in (
 def _mod(x: Tensor, y: Tensor, *, fmod: int = 0) -> Tensor:
     """Remainder, with the sign of the divisor or, with *fmod*, of the dividend."""
     if fmod:
-        return through_wider(torch.fmod, x, y)
+        return detoured(torch.fmod, WIDER, x, y)
     if x.is_floating_point():
         return _floor_mod(x, y)
-    return through_wider(torch.remainder, x, y)
+    return detoured(torch.remainder, WIDER, x, y)
 
 
 def _floor_mod(x: Tensor, y: Tensor) -> Tensor:

@@ -21,9 +21,15 @@ from ortmeter.evaluator.torch_kernels.registry import (
     positive_axis,
 )
 
+_ROUNDED: dict[str, TensorFunction] = {
+    "round_prefer_floor": lambda places: torch.ceil(places - 0.5),
+    "round_prefer_ceil": lambda places: torch.floor(places + 0.5),
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+}
 _ACCEPTED = {
     "mode": ("nearest", "linear", "cubic"),
-    "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
+    "nearest_mode": tuple(_ROUNDED),
     "coordinate_transformation_mode": (
         "half_pixel",
         "half_pixel_symmetric",
@@ -64,16 +70,6 @@ class _Filter:
         near = ((a + 2) * x - (a + 3)) * x * x + 1
         far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
         return torch.where(x <= 1, near, torch.where(x < 2, far, 0))  # noqa: PLR2004 - support
-
-    def nearest(self, places: Tensor) -> Tensor:
-        """Return the position that each coordinate reads."""
-        rounded = {
-            "round_prefer_floor": lambda: torch.ceil(places - 0.5),
-            "round_prefer_ceil": lambda: torch.floor(places + 0.5),
-            "floor": lambda: torch.floor(places),
-            "ceil": lambda: torch.ceil(places),
-        }
-        return rounded[self.nearest_mode]().long()
 
 
 @dataclass(frozen=True)
@@ -205,7 +201,7 @@ def _axes(
 def _interpolate(x: Tensor, dim: int, places: Tensor, scale: float, rule: _Filter) -> Tensor:
     last = x.shape[dim] - 1
     if rule.mode == "nearest":
-        return x.index_select(dim, rule.nearest(places).clamp(0, last))
+        return x.index_select(dim, _ROUNDED[rule.nearest_mode](places).long().clamp(0, last))
     taps, weights = rule.weigh(places, scale)
     if rule.exclude_outside:
         weights = torch.where((taps >= 0) & (taps <= last), weights, 0)

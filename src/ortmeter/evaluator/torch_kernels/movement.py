@@ -47,7 +47,7 @@ def _reshape(x: Tensor, shape: Any, *, allowzero: int = 0) -> Tensor:
 
 
 @kernel("Flatten")
-def _flatten(x: Tensor, *, axis: int = 1) -> Tensor:
+def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
     cut = positive_axis(axis, x.ndim)
     return x.reshape(math.prod(x.shape[:cut]), math.prod(x.shape[cut:]))
 

@@ -1,6 +1,5 @@
 """Softmax, normalizations, dropout."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ortmeter.evaluator.kernels import RefusedError
-from ortmeter.evaluator.torch_kernels.registry import (
-    TensorFunction,
-    describe,
-    dtype_of,
-    kernel,
-    positive_axis,
-)
+from ortmeter.evaluator.torch_kernels.movement import flatten
+from ortmeter.evaluator.torch_kernels.registry import TensorFunction, describe, dtype_of, kernel
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
@@ -26,9 +20,7 @@ def _register_softmax(op_type: str, function: Callable[[Tensor, int], Tensor]) -
     """Register a function over one axis; before opset 13, over all the axes from one on."""
 
     def flattened(x: Tensor, *, axis: int = 1) -> Tensor:
-        cut = positive_axis(axis, x.ndim)
-        matrix = x.reshape(math.prod(x.shape[:cut]), math.prod(x.shape[cut:]))
-        return function(matrix, 1).reshape(x.shape)
+        return function(flatten(x, axis=axis), 1).reshape(x.shape)
 
     def along(x: Tensor, *, axis: int = -1) -> Tensor:
         return function(x, axis)

@@ -143,7 +143,7 @@ def WIDER(dtype: torch.dtype) -> _Way:  # noqa: N802
 
 def direct(op_type: str, function: TensorFunction, *, since: int, detour: Detour = WIDER) -> None:
     """Register a function of torch as a kernel, with a detour for unsigned integers."""
-    otherwise = _guard(op_type, functools.partial(_detoured, function, detour))
+    otherwise = _guard(op_type, functools.partial(detoured, function, detour))
 
     def run(*inputs: Any) -> Any:
         try:
@@ -154,14 +154,6 @@ def direct(op_type: str, function: TensorFunction, *, since: int, detour: Detour
     _register(op_type, since, None, run)
 
 
-def through_wider(function: TensorFunction, *inputs: Tensor) -> Tensor:
-    """Apply a function of torch, on a wider type where it refuses unsigned integers."""
-    try:
-        return function(*inputs)
-    except NotImplementedError:
-        return _detoured(function, WIDER, *inputs)
-
-
 def same_bits(function: TensorFunction, x: Tensor, *others: Any) -> Tensor:
     """Apply a function that only moves elements, whatever their type."""
     try:
@@ -170,7 +162,8 @@ def same_bits(function: TensorFunction, x: Tensor, *others: Any) -> Tensor:
         return function(x.view(_OF_SIZE[x.element_size()]), *others).view(x.dtype)
 
 
-def _detoured(function: TensorFunction, detour: Detour, *inputs: Any) -> Tensor:
+def detoured(function: TensorFunction, detour: Detour, *inputs: Any) -> Tensor:
+    """Apply a function of torch, on another type in place of unsigned integers."""
     found = {x.dtype for x in inputs if isinstance(x, Tensor) and x.dtype in _SIGNED}
     if len(found) != 1:
         return function(*inputs)
