@@ -74,6 +74,7 @@ def test_there_are_examples():
         # comparing two arrays, timing a function, reading the arguments of a page
         ("from ortmeter import max_diff; max_diff(1.0, 1.0)", HEAVY),
         ("from ortmeter.args import get_parsed_args", (*HEAVY, "numpy", "onnx")),
+        ("from ortmeter.pages import record", HEAVY),
         ("from ortmeter.runtime.sessions import make_session", ("torch", "pandas", "matplotlib")),
         ("from ortmeter.runtime.iobinding import BoundSession", ("torch", "matplotlib")),
     ],
