@@ -219,9 +219,9 @@ class Discrepancy:
         *got* at this magnitude, subnormal numbers included; 1 for integers. Equal to `abs` and an
         exact ``int`` when both sides hold integers.
     ulp_at_max : float
-        `abs` in units in the last place of `largest`, taken array by array: what to
-        read after a reduction, whose rounding errors follow the largest terms while a result that
-        cancels has a huge `rel` and `ulp`.
+        `abs` in units in the last place of `largest`, taken array by array: what to read after a
+        reduction, whose rounding errors follow the largest terms while a result that cancels has a
+        huge `rel` and `ulp`.
     sum : float
         Sum of the absolute errors; an exact ``int`` for integers.
     largest : float
@@ -235,7 +235,7 @@ class Discrepancy:
     n_inf : int
         Mismatches with an infinity: no NaN, one of the values is infinite, and they differ.
     histogram : dict of float to int
-        Number of absolute errors above each threshold.
+        Number of absolute errors above each threshold: 0, 1e-4, 1e-3, 0.01, 0.1, 1, 10, 100.
     path : str
         Which of the arrays has the largest error: the Python expression that follows the name of
         the object, ``['past'].layers[0]``. Empty for a single array.
@@ -259,7 +259,7 @@ class Discrepancy:
         included. None without a tolerance.
     over : Violation or None
         The one of these elements whose error is the largest beside its limit, the first of equals:
-        `path`, `index`, `dtype`, `expected` and `got`.
+        `path`, `index`, `expected` and `got`.
     """
 
     abs: int | float

@@ -98,7 +98,15 @@ def emit_model(
     """Write steps as a model; *split* makes two fast transpositions of one that is slow."""
     kind = inner = onnx_type(operands.dtype)
     if any(step.kind in _SUMS for step in steps):  # moves take every type
-        inner = _compute_type(kind, operands.equation.text)
+        if kind not in _COMPUTE:
+            text = operands.equation.text
+            raise EinsumError(
+                f"Einsum of {short_name(kind)} is not possible: no ONNX operator multiplies "
+                f"matrices of this type. Accepted: {', '.join(map(short_name, _COMPUTE))}",
+                text,
+                length=len(text),
+            )
+        inner = _COMPUTE[kind]
     flags: dict[str, dict[str, int]] = {}
     if contrib and inner in FUSED:
         steps, flags = absorb_transposes(steps)
@@ -120,18 +128,6 @@ def emit_model(
     elif not steps:
         writer.node("Identity", ["X0"], "Y")
     return writer.model(kind, opset, operands.sizes.shape(tuple(operands.equation.output)))
-
-
-def _compute_type(kind: int, equation: str) -> int:
-    if kind not in _COMPUTE:
-        raise EinsumError(
-            f"Einsum of {short_name(kind)} is not possible: no ONNX operator multiplies matrices "
-            f"of this type. Accepted: {', '.join(map(short_name, _COMPUTE))}",
-            equation,
-            0,
-            len(equation),
-        )
-    return _COMPUTE[kind]
 
 
 class _Writer:
