@@ -209,10 +209,9 @@ def run_session(
             bound.run()
             return {name: value.copy() for name, value in bound.outputs().items()}
     names = [value.name for value in session.get_outputs()]
+    arrays = {name: as_numpy(value) for name, value in feeds.items()}
     try:
-        found = session.run(names, {name: as_numpy(value) for name, value in feeds.items()})
-    except OrtMeterError:
-        raise
+        found = session.run(names, arrays)
     except Exception as cause:
         raise ModelError(f"The model failed: {cause}") from cause
     return dict(zip(names, found, strict=True))

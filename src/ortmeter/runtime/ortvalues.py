@@ -107,8 +107,6 @@ def _as_is(value: "onnxruntime.OrtValue") -> "onnxruntime.OrtValue":
 
 
 def _export_numpy(value: "onnxruntime.OrtValue") -> Any:
-    if not value.is_tensor():
-        return value.numpy()
     if device_of(value) != "cpu" and not _is_known_to_numpy(value.data_type()):
         value = _copy(value, Provider("cpu"))
     return as_numpy(value)

@@ -182,10 +182,11 @@ def optimized_model(
     # ONNX Runtime refers to the external data of the original, which is beside it, or in the
     # current folder for a model in memory.
     folder = Path(model).parent if is_path(model) else Path()
-    options: dict[str, Any] = {"provider": provider, "optimization": optimization, "tf32": tf32}
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "optimized.onnx"
-        make_session(model, optimized_path=file, **options)
+        make_session(
+            model, provider=provider, optimization=optimization, tf32=tf32, optimized_path=file
+        )
         return load_model(file, external_folder=folder)
 
 

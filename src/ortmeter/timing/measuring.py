@@ -143,11 +143,6 @@ def measure_each(
     Comparisons
         A comparison for each group.
 
-    Raises
-    ------
-    InvalidArgumentError
-        As in :func:`measure`.
-
     Examples
     --------
     >>> groups = {n: {"sum": lambda n=n: sum(range(n))} for n in (10, 100)}
