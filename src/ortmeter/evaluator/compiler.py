@@ -33,14 +33,11 @@ _Call = tuple[FunctionKey, tuple[bool, ...], bytes]
 
 @dataclass
 class Context:
-    """What the kernels of an evaluator share.
-
-    ``library`` is that of the feeds of this run: what the functions of the user see.
-    """
+    """What the kernels of an evaluator share."""
 
     memory: Memory
     callback: Callback | None = None
-    library: str = "numpy"
+    library: str = "numpy"  # that of the feeds of this run: what functions of the user see
 
     def show(self, value: Any) -> Any:
         return self.memory.export(value, self.library)

@@ -98,15 +98,11 @@ def bind_node(node: onnx.NodeProto, bound: Mapping[str, onnx.AttributeProto]) ->
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A node whose attributes are known.
-
-    ``imports`` is the opset of each domain in its graph or function; ``scope`` is that graph: empty
-    for the main one, ``node/attribute`` for a subgraph, ``domain.function`` for a function.
-    """
+    """A node whose attributes are known."""
 
     proto: onnx.NodeProto
-    imports: Mapping[str, int]
-    scope: str
+    imports: Mapping[str, int]  # opset of each domain
+    scope: str  # "" for the main graph, node/attribute for a subgraph, domain.name for a function
 
     @cached_property
     def domain(self) -> str:
@@ -196,16 +192,12 @@ NOTHING = 0
 
 @dataclass(frozen=True)
 class Scope:
-    """What the nodes of one graph share, see `Node`.
-
-    ``bound`` holds the attributes of the function around; the unknown names of a nested graph come
-    from the graph around.
-    """
+    """What the nodes of one graph share, see `Node`."""
 
     name: str
     imports: Mapping[str, int]
-    bound: Mapping[str, onnx.AttributeProto]
-    is_nested: bool = False
+    bound: Mapping[str, onnx.AttributeProto]  # of the function around
+    is_nested: bool = False  # unknown names come from the graph around
 
 
 @dataclass

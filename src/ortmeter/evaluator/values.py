@@ -34,10 +34,7 @@ element_type: Callable[[Any], int] = functools.cache(onnx_type)
 
 
 class Memory:
-    """Where the values of an evaluation live: a device, and the library that holds them.
-
-    With torch, the types that it lacks (strings, 4 bits) stay NumPy arrays.
-    """
+    """Where values live: a device, and a library; torch leaves NumPy the types that it lacks."""
 
     def __init__(self, device: Provider, library: str) -> None:
         self.device = device
@@ -51,10 +48,8 @@ class Memory:
 
     def _is_here(self, value: Any) -> bool:
         """Check that there is nothing to do, at once: this is what every run pays."""
-        tensor = self._tensor
         return (
-            tensor is not None
-            and type(value) is tensor
+            type(value) is self._tensor
             and value.device == self._torch_device
             and not value.requires_grad
         )

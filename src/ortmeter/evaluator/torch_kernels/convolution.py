@@ -22,17 +22,14 @@ def _of_rank(name: str, rank: int) -> TensorFunction:
 
 @dataclass(frozen=True)
 class _Window:
-    """A window that slides over the spatial dimensions of an input, one value for each of them.
-
-    ``extra`` is what a last, incomplete window reads past the padding, with ``ceil_mode``.
-    """
+    """A window that slides over the spatial dimensions of an input, one value for each of them."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     before: tuple[int, ...]
     after: tuple[int, ...]
-    extra: tuple[int, ...]
+    extra: tuple[int, ...]  # what a last, incomplete window reads past the padding
 
     @property
     def is_symmetric(self) -> bool:

@@ -199,10 +199,7 @@ def _shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
 
 @kernel("Clip", since=6)
 def _clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:  # noqa: A002 - attributes
-    """Limit to an interval; where it is empty, to its upper bound.
-
-    The bounds are attributes before opset 11: one out of the range of the type limits nothing.
-    """
+    """Before opset 11, a bound is an attribute: out of the range of the type, it limits nothing."""
     range_ = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
     low = None if isinstance(min, float) and min < range_.min else min
     high = None if isinstance(max, float) and max > range_.max else max
@@ -259,14 +256,8 @@ def _limit(x: Tensor, dtype: torch.dtype, *, saturate: int) -> Tensor:
 
 
 def _to_odd_float32(x: Tensor) -> Tensor:
-    """Convert float64 so that a second rounding, to a narrower type, gives the nearest value.
-
-    Rounding to odd: what is not exact is truncated and its last bit set [1]_.
-
-    References
-    ----------
-    .. [1] Boldo and Melquiond, *When double rounding is odd*, IMACS 2005.
-    """
+    """Round to odd, so that a second rounding, to a narrower type, gives the nearest value."""
+    # Boldo and Melquiond, "When double rounding is odd", IMACS 2005.
     near = x.to(torch.float32)
     bits = near.view(torch.int32)
     bits = bits - (near.abs().double() > x.abs()).to(torch.int32)
