@@ -218,6 +218,7 @@ def test_the_page_dies_with_the_process_that_runs_it(make_page):
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(page.path)])
     while not page.runs:
+        assert parent.poll() is None
         time.sleep(0.01)
     (_, pid, _), *_ = page.runs
     assert is_alive(pid)
