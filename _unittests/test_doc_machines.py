@@ -23,8 +23,8 @@ PAGES = sorted({record.page for record in RECORDS})
 def planted(page, answer, *found, cpu="A CPU_1", **data):
     args = ortmeter.get_parsed_args(page, args=[])
     machine = dataclasses.replace(environment(), cpu=cpu, cores=3, gpus=())
-    record = make_record(page, args, Provider.parse("cpu"), data, machine)
-    return dataclasses.replace(record, answer=Answer(answer), claims=found)
+    record = make_record(page, args, Provider.parse("cpu"), data)
+    return dataclasses.replace(record, environment=machine, answer=Answer(answer), claims=found)
 
 
 def test_a_table_is_a_list_of_lists():

@@ -41,7 +41,7 @@ def _from_host(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
             "strings cannot be bound by ONNX Runtime: give them to session.run"
         )
     native = np.require(array, numpy_dtype(element_type), "C")
-    if _is_known_to_numpy(element_type):
+    if is_known_to_numpy(element_type):
         return OrtValue.ortvalue_from_numpy(native, provider.name, provider.index)
     if short_name(element_type) in _PACKED:
         host = _pack(native, element_type)
@@ -60,7 +60,7 @@ def _pack(array: np.ndarray, element_type: int) -> "onnxruntime.OrtValue":
     return value
 
 
-def _is_known_to_numpy(element_type: DTypeLike) -> bool:
+def is_known_to_numpy(element_type: DTypeLike) -> bool:
     """Whether ONNX Runtime exchanges it with NumPy by itself: float32, not bfloat16."""
     return numpy_dtype(element_type).isbuiltin == 1
 
@@ -107,7 +107,7 @@ def _as_is(value: "onnxruntime.OrtValue") -> "onnxruntime.OrtValue":
 
 
 def _export_numpy(value: "onnxruntime.OrtValue") -> Any:
-    if device_of(value) != "cpu" and not _is_known_to_numpy(value.data_type()):
+    if device_of(value) != "cpu" and not is_known_to_numpy(value.data_type()):
         value = _copy(value, Provider("cpu"))
     return as_numpy(value)
 

@@ -19,6 +19,7 @@ from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.feeds import feeds_of_each
 from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.loading import ModelLike, is_path, load_model
+from ortmeter.runtime.ortvalues import is_known_to_numpy, to_ortvalue
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing.comparison import Comparison
@@ -156,8 +157,8 @@ def session_candidate(
     provider : str or Provider
         See :func:`~ortmeter.runtime.sessions.make_session`.
     bound : bool
-        Bind the inputs on the device once; False calls ``session.run``, which copies host arrays
-        to the device and the outputs back at every call.
+        Bind the inputs on the device once; False gives the session host arrays,
+        which it copies to the device, and the outputs back, at every call.
     flop, bytes_moved : float, optional
         Work of a call.
     **options
@@ -170,14 +171,21 @@ def session_candidate(
     """
     resolved = resolve_provider(provider)
     session = make_session(model, provider=resolved, **options)
-    if bound:
-        function = BoundSession(session, feeds).run
-    else:
-        host = {name: as_numpy(value) for name, value in feeds.items()}
-        function = functools.partial(session.run, None, host)
+    function = BoundSession(session, feeds).run if bound else _run_from_host(session, feeds)
     plain = {"bound": bound, "flop": flop, "bytes_moved": bytes_moved, **options}
     recipe = functools.partial(_write_recipe, model, feeds, {**plain, "provider": str(resolved)})
     return Candidate(function, flop=flop, bytes_moved=bytes_moved, recipe=recipe)
+
+
+def _run_from_host(session: Any, feeds: Mapping[str, Any]) -> Callable[[], Any]:
+    """Run on arrays of the host; ONNX Runtime exchanges with NumPy the types that NumPy has."""
+    nodes = (*session.get_inputs(), *session.get_outputs())
+    if all(is_known_to_numpy(n.type) for n in nodes if n.type.startswith("tensor(")):
+        arrays = {name: as_numpy(value) for name, value in feeds.items()}
+        return functools.partial(session.run, None, arrays)
+    values = {name: to_ortvalue(value, Provider("cpu")) for name, value in feeds.items()}
+    names = [node.name for node in session.get_outputs()]
+    return functools.partial(session.run_with_ort_values, names, values)
 
 
 def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candidate:
