@@ -373,8 +373,17 @@ class FakeStream:
 
 
 class FakeTensor:
-    def __init__(self, name, events, *, is_cuda=True):
-        self.name, self.events, self.is_cuda = name, events, is_cuda
+    def __init__(self, name, events, *, is_cuda=True, strided=False):
+        self.name, self.events, self.is_cuda, self.strided = name, events, is_cuda, strided
+
+    def detach(self):
+        return self
+
+    def contiguous(self):
+        if not self.strided:
+            return self
+        self.events.append(f"{self.name} packed")
+        return FakeTensor(f"packed {self.name}", self.events)
 
     def record_stream(self, stream):
         self.events.append(f"{self.name} kept for {stream.name}")
@@ -434,7 +443,8 @@ def ordered(cuda, stream):
     assert cuda.events == [f"w kept for {stream.name}"]
     cuda.events.clear()
     for _ in range(2):
-        inputs = [FakeTensor("x", cuda.events), FakeTensor("n", cuda.events, is_cuda=False)]
+        strided = FakeTensor("x", cuda.events, strided=stream is not cuda.current)
+        inputs = [strided, FakeTensor("n", cuda.events, is_cuda=False)]
         (result,) = call([weight], inputs)
         assert result.name == "copy of y"
     half = len(cuda.events) // 2
@@ -444,11 +454,13 @@ def ordered(cuda, stream):
 
 def test_a_call_on_another_stream_is_ordered(cuda):
     assert ordered(cuda, FakeStream("session", 3, cuda.events)) == [
+        # on the current stream: the session waits for the copy, and reads no other memory
+        "x packed",
+        "packed x kept for session",
         "session waits for current",
-        "x kept for session",
-        "run on value of w, value of x, value of n",
         # in memory of torch, before the next run of the session writes over y
         "on session",
+        "run on value of w, value of packed x, value of n",
         "y copied",
         "back from session",
         "copy of y kept for current",
@@ -458,8 +470,8 @@ def test_a_call_on_another_stream_is_ordered(cuda):
 
 def test_nothing_waits_on_the_stream_of_the_session(cuda):
     assert ordered(cuda, cuda.current) == [
-        "run on value of w, value of x, value of n",
         "on current",
+        "run on value of w, value of x, value of n",
         "y copied",
         "back from current",
     ]

@@ -25,7 +25,7 @@ class InferenceSession:
     def run(self, names, feeds): return [feeds["X"] @ feeds["X"]]
     def get_providers(self): return ["CPUExecutionProvider"]
 def get_available_providers(): return ["CUDAExecutionProvider", "CPUExecutionProvider"]
-def preload_dlls(directory=None): pass
+def preload_dlls(cuda=True, directory=None): pass
 """
 CUDA_WORKS = GPU_WHEEL_ON_CPU.replace('["CPUExecutionProvider"]', '["CUDAExecutionProvider"]')
 CUDA_IS_WRONG = CUDA_WORKS.replace("@", "*")
@@ -113,7 +113,10 @@ def two_sites(monkeypatch, tmp_path):
     (tmp_path / "torch_site/nvidia/cu13/lib/libcublas.so.13").touch()
     wanted, loaded = ["libcublas.so.13", "libcurand.so.10"], set()
 
-    def preload_dlls(directory=None):
+    def preload_dlls(*, cuda=True, directory=None):
+        if not cuda:  # cuDNN alone, of which nothing is said
+            sys.stderr.write(f"cuDNN of {directory}\n")
+            return
         for name in wanted:
             if directory and Path(directory, name).exists():
                 loaded.add(name)
@@ -125,6 +128,16 @@ def two_sites(monkeypatch, tmp_path):
     monkeypatch.setattr(onnxruntime, "preload_dlls", preload_dlls)
     monkeypatch.delitem(sys.modules, "nvidia", raising=False)
     return tmp_path
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_cudnn_is_looked_for_though_nothing_says_that_it_is_missing(
+    two_sites, monkeypatch, capsys, found
+):
+    monkeypatch.setattr(providers, "_is_found", lambda library: found and "cudnn" in library)
+    providers.load_cuda_libraries()
+    looked = [line.split()[-1] for line in capsys.readouterr().err.splitlines()]
+    assert (str(two_sites / "other_site/nvidia/cudnn/lib") in looked) is not found
 
 
 def test_libraries_are_loaded_from_every_folder_of_the_wheels(two_sites, capsys):

@@ -315,7 +315,10 @@ def with_cuda_kernels(
     missing = _without_kernel(exported.model, OPSET)
     opsets = range(OPSET, _LOWEST_OPSET - 1, -1)
     opset = min(opsets, key=lambda opset: len(_without_kernel(exported.model, opset)))
-    lower = None if opset == OPSET else export_graph(module, arguments, opset)
+    try:
+        lower = None if opset == OPSET else export_graph(module, arguments, opset)
+    except UnsupportedGraphError:
+        lower = None
     if lower is None or len(_without_kernel(lower.model, opset)) >= len(missing):
         return exported, ()
     return lower, tuple(
@@ -393,7 +396,9 @@ def follow_stream(hold: Hold, call: Call, stream: "Stream") -> tuple[Hold, Call]
     one_at_a_time = threading.Lock()  # the launches of two threads would mix
 
     def kept(tensor: torch.Tensor) -> Any:
-        if tensor.is_cuda:  # its memory must not be given away while the session reads it
+        if tensor.is_cuda:
+            # What the session reads, a copy or not, must not be given away meanwhile.
+            tensor = tensor.detach().contiguous()
             tensor.record_stream(stream)
         return hold(tensor)
 
@@ -401,11 +406,11 @@ def follow_stream(hold: Hold, call: Call, stream: "Stream") -> tuple[Hold, Call]
         current = torch.cuda.current_stream(stream.device)
         same = current == stream
         with one_at_a_time:
-            if not same:
+            values = [*held, *map(hold if same else kept, tensors)]
+            if not same:  # once the copies above are on the current stream
                 stream.wait_stream(current)
-            computed = call([*held, *map(hold if same else kept, tensors)], ())
             with torch.cuda.stream(stream):
-                results = [tensor.clone() for tensor in computed]
+                results = [tensor.clone() for tensor in call(values, ())]
         if not same:
             for result in results:
                 result.record_stream(current)

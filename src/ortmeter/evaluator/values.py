@@ -39,7 +39,8 @@ class Memory:
     def __init__(self, device: Provider, library: str) -> None:
         self.device = device
         self.library = library
-        self._place = str(device)
+        # Without an index, torch takes the current device.
+        self._place = "cpu" if device.name == "cpu" else f"{device.name}:{device.index}"
         self._torch: Any = import_optional("torch", "torch") if library == "torch" else None
         self._tensor = self._torch.Tensor if self._torch else None
         self._torch_device = (
@@ -72,8 +73,8 @@ class Memory:
             return value
         if isinstance(value, list | tuple):
             return [self.receive(item) for item in value]
-        if value is not None and (device := device_of(value)) not in {"cpu", self._place}:
-            raise InvalidArgumentError(f"it is on {device} while the model runs on {self._place}")
+        if value is not None and (device := device_of(value)) not in {"cpu", str(self.device)}:
+            raise InvalidArgumentError(f"it is on {device} while the model runs on {self.device}")
         return self.hold(value)
 
     def export(self, value: Any, library: str) -> Any:

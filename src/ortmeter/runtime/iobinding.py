@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortmeter.dtypes import short_name
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.optional import import_optional
 from ortmeter.runtime.arrays import as_numpy, device_of
 from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
 from ortmeter.runtime.sessions import session_provider
@@ -66,6 +67,7 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         self._values = {name: self._convert(name, value) for name, value in feeds.items()}
         self._binding = session.io_binding()
         self._volatile: tuple[str, ...] = ()
+        self._shown_to: Any = None  # torch.cuda, when it may read the outputs
         # Without options, a run ends with a synchronization of the streams that it used.
         self._run_bound = session.run_with_iobinding
         for name in self._values:
@@ -82,6 +84,9 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         OrtMeterError
             The binding was closed.
         """
+        if self._shown_to is not None:  # what torch still reads there is not written over
+            self._shown_to.current_stream(self.provider.index).synchronize()
+            self._shown_to = None
         if self._volatile:
             self._allocate(self._volatile)
         try:
@@ -117,6 +122,8 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         values = self._binding.get_outputs()
         if len(values) != len(self._outputs) or not all(value.has_value() for value in values):
             raise OrtMeterError("There are no outputs: call run first")
+        if kind == "torch" and self.provider.name == "cuda":
+            self._shown_to = import_optional("torch", "torch").cuda
         return {
             name: EXPORTS[kind](value) for name, value in zip(self._outputs, values, strict=True)
         }

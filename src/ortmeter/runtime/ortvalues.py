@@ -118,7 +118,8 @@ def _export_torch(value: "onnxruntime.OrtValue") -> Any:
     try:
         return torch.from_dlpack(value).view(dtype)
     except RuntimeError:  # float8 is not a type of DLPack: its bits travel as bytes
-        return torch.from_numpy(_export_numpy(value).view(np.uint8)).view(dtype)
+        host = torch.from_numpy(_export_numpy(value).view(np.uint8)).view(dtype)
+        return host.to(device_of(value))
 
 
 EXPORTS: dict[str, Callable[["onnxruntime.OrtValue"], Any]] = {

@@ -1,6 +1,7 @@
 """Execution providers: their names, and which of them really work on this machine."""
 
 import contextlib
+import ctypes
 import functools
 import importlib.util
 import io
@@ -154,6 +155,9 @@ def load_cuda_libraries() -> str:
     # ONNX Runtime prints what it cannot load on the standard output.
     with contextlib.redirect_stdout(said):
         onnxruntime.preload_dlls()
+        if not _is_found("libcudnn.so.9"):  # ONNX Runtime opens it later, and says nothing now
+            for folder in folders:
+                onnxruntime.preload_dlls(cuda=False, directory=str(folder))
         if said.getvalue():
             for folder in folders:
                 onnxruntime.preload_dlls(directory=str(folder))
@@ -166,6 +170,14 @@ def load_cuda_libraries() -> str:
         return ""
     places = [*map(str, folders), "the folder of onnxruntime", "the paths of the loader"]
     return f"{', '.join(missing)} cannot be loaded (looked for in {', '.join(places)})"
+
+
+def _is_found(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def nvidia_folders() -> list[Path]:
