@@ -158,12 +158,13 @@ def streams(*, quick: bool) -> Iterator[Row]:
     consumer = torch.cuda.Stream()
     wrong = 0
     with torch.no_grad():
-        run(x)
+        run(x), run(x.t())  # the second one is copied before the session reads it
         for i in range(2 if quick else 20):
-            for stream in used:
+            for stream, strided in itertools.product(used, (False, True)):
                 stream.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(stream):
                     y = x * (1 + i / 8)
+                    y = y.t() if strided else y
                     got = run(y)
                     expected = (y @ y).relu()
                 consumer.wait_stream(stream)
