@@ -38,6 +38,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", staleness.choose_pages, priority=300)
     app.connect("builder-inited", bundle.finish_downloads, priority=700)
     app.connect("doctree-read", cells.drop_empty_cells)
+    app.connect("doctree-read", cells.fold_cells)
     app.connect("doctree-read", cells.drop_repeated_tag_lists)
     app.connect("doctree-read", plots.box_plots)
     app.connect("html-page-context", assets.add_scripts)

@@ -7,15 +7,18 @@ sentences again from it.
 
 from ortmeter.args import Param
 from ortmeter.pages.records import SCHEMA, Record, load, load_records, record, replay
-from ortmeter.pages.rendering import Conclusion, save_tables, show
-from ortmeter.timing.claims import fact, group_claims, judge
+from ortmeter.pages.rendering import Conclusion, fold, save_tables, show, table
+from ortmeter.timing.claims import Answer, Bar, fact, group_claims, judge
 
 __all__ = [
     "SCHEMA",
+    "Answer",
+    "Bar",
     "Conclusion",
     "Param",
     "Record",
     "fact",
+    "fold",
     "group_claims",
     "judge",
     "load",
@@ -24,4 +27,5 @@ __all__ = [
     "replay",
     "save_tables",
     "show",
+    "table",
 ]

@@ -57,6 +57,8 @@ class Record:
         1 for the first run of this configuration, more when a sweep repeats it.
     on_cpu : tuple of str
         Nodes of sessions on CUDA that ran on the CPU, and why, in sentences.
+    fast : bool
+        Whether the fast mode measured; it is never saved.
     """
 
     page: str
@@ -68,6 +70,7 @@ class Record:
     claims: tuple[Claim, ...] = ()
     run: int = 1
     on_cpu: tuple[str, ...] = ()
+    fast: bool = False
 
     @property
     def machine(self) -> str:
@@ -146,7 +149,17 @@ class Record:
             text = f"{answer.text} Not all of it ran on CUDA, see the nodes below."
             answer = dataclasses.replace(answer, text=text)
             found += tuple(fact("{nodes}", nodes=nodes) for nodes in self.on_cpu)
-        return Conclusion(answer, found, f"{self.environment}, {details}")
+        if self.fast:
+            text = f"Fast mode, too few samples to conclude. {answer.text}"
+            answer = dataclasses.replace(answer, text=text)
+        origin = {
+            "page": self.page,
+            "machine": _heading(self.environment),
+            "provider": self.configuration["provider"],
+            "date": f"{self.date:%Y-%m-%d}",
+            "details": details,
+        }
+        return Conclusion(answer, found, f"{self.environment}, {details}", origin)
 
     def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write ``<folder>/<machine>/<page>--<provider>--<hash>.json``, all of it or nothing.
@@ -212,6 +225,7 @@ def record(page: str, args: Arguments, provider: Provider, data: Mapping[str, An
         date=dt.datetime.now(dt.UTC).replace(microsecond=0),
         data=data,
         on_cpu=on_cpu,
+        fast=args.fast,
     )
 
 
@@ -352,7 +366,7 @@ class Replay:
         if not self.parts:
             return "Nothing was recorded on other machines."
         return "\n\n".join(
-            "\n".join([_heading(record), *map(as_text, shown)]) for record, shown in self.parts
+            "\n".join([_recorded(record), *map(as_text, shown)]) for record, shown in self.parts
         )
 
     def _repr_html_(self) -> str:
@@ -383,15 +397,17 @@ def replay(report: Callable[[Record], Iterable[Any]], records: Iterable[Record])
     return Replay([(record, [freeze(item) for item in report(record)]) for record in records])
 
 
-def _heading(record: Record) -> str:
-    machine = record.environment
-    names = [*(gpu.name for gpu in machine.gpus), f"{machine.cpu}, {machine.cores} cores"]
-    return f"{', '.join(names)}, recorded on {record.date:%Y-%m-%d}"
+def _heading(machine: Environment) -> str:
+    return ", ".join([*(gpu.name for gpu in machine.gpus), f"{machine.cpu}, {machine.cores} cores"])
+
+
+def _recorded(record: Record) -> str:
+    return f"{_heading(record.environment)}, recorded on {record.date:%Y-%m-%d}"
 
 
 def _as_details(record: Record, shown: Iterable[Any]) -> str:
     return (
-        f'<details class="ortmeter-recorded"><summary>{html.escape(_heading(record))}</summary>'
+        f'<details class="ortmeter-recorded"><summary>{html.escape(_recorded(record))}</summary>'
         f"<p>{html.escape(record.parameters)}</p>{as_html(record.environment)}"
         f"{''.join(map(as_html, shown))}</details>"
     )

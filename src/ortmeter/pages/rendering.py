@@ -3,13 +3,14 @@
 import base64
 import html
 import io
+import json
 import math
 import os
 import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,7 @@ import numpy as np
 from ortmeter.args import in_ipython
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
-from ortmeter.timing.claims import Answer, Claim, sentences
+from ortmeter.timing.claims import JUDGED, Answer, Claim, sentences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,8 @@ _TYPES = {
     ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 }
 _WIDTH = 90
+_COLUMNS = 7
+_DIGITS = 3
 _T = TypeVar("_T")
 
 
@@ -73,6 +76,8 @@ class Conclusion:
         What else was found.
     provenance : str
         Provider, machine and versions.
+    origin : mapping of str to str
+        Page, machine, provider and date, for those who gather conclusions.
 
     Examples
     --------
@@ -86,6 +91,7 @@ class Conclusion:
     answer: Answer | None
     claims: tuple[Claim, ...]
     provenance: str
+    origin: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -102,10 +108,135 @@ class Conclusion:
         answer = "" if self.answer is None else html.escape(str(self.answer))
         first = f'<p class="answer">{answer}</p>' if answer else ""
         items = "".join(f"<li>{html.escape(text)}</li>" for text in sentences(self.claims))
+        data = html.escape(json.dumps(self.to_dict()), quote=True)
         return (
-            f'<div class="ortmeter-conclusion">{first}'
+            f'<div class="ortmeter-conclusion" data-conclusion="{data}">{first}'
             f"<p>Measured on {html.escape(self.provenance)}:</p><ul>{items}</ul></div>"
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the site shows of it elsewhere: JSON values."""
+        found = self.answer or Answer("")
+        return {
+            **self.origin,
+            "answer": str(found),
+            "verdict": found.label,
+            "bars": [[bar.label, bar.value, bar.low, bar.high] for bar in found.bars],
+            "axis": found.axis,
+            "predictions": [
+                [c.verdict, str(c)] for c in self.claims if not c.baseline and c.verdict in JUDGED
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as a page shows it: three significant digits, seven columns at most."""
+
+    frame: "pd.DataFrame"
+    caption: str = ""
+
+    def __str__(self) -> str:
+        title = f"{self.caption}\n" if self.caption else ""
+        return title + str(self._written().to_string())
+
+    def _repr_html_(self) -> str:
+        return str(self._written().rename_axis(columns=self.caption or None).to_html())
+
+    def _written(self) -> "pd.DataFrame":
+        import pandas as pd
+
+        cells = {i: [_cell(v) for v in self.frame.iloc[:, i]] for i in range(self.frame.shape[1])}
+        written = pd.DataFrame(cells, index=self.frame.index)
+        return written.set_axis(self.frame.columns, axis="columns")
+
+
+def table(frame: "pd.DataFrame", caption: str = "") -> Table:
+    """Prepare a table to be shown in a page.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Rows and columns; the levels of an index that have a name are columns too. The names of the
+        columns tell the units.
+    caption : str
+        What the numbers are, and the provider: one line above the table.
+
+    Returns
+    -------
+    Table
+        Numbers have three significant digits; what is missing is a dash.
+
+    Raises
+    ------
+    InvalidArgumentError
+        More than seven columns: a reader would have to scroll. :func:`fold` shows a frame as it is.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> print(table(pd.DataFrame({"kind": ["a", None], "median (ms)": [1.23456, float("nan")]})))
+      kind median (ms)
+    0    a        1.23
+    1    -           -
+    """
+    levels = sum(name is not None for name in frame.index.names)
+    if frame.shape[1] + levels > _COLUMNS:
+        raise InvalidArgumentError(
+            f"{frame.shape[1] + levels} columns. Accepted: {_COLUMNS} at most, "
+            "ortmeter.pages.fold() shows more"
+        )
+    return Table(frame, caption)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Details that a page hides behind a title; :func:`fold` makes it."""
+
+    title: str
+    items: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.title}:", *map(as_text, self.items)])
+
+    def _repr_html_(self) -> str:
+        shown = "".join(map(as_html, self.items))
+        title = html.escape(self.title)
+        return f'<details class="ortmeter-fold"><summary>{title}</summary>{shown}</details>'
+
+
+def fold(title: str, *items: Any) -> Folded:
+    """Hide details behind a title: raw frames, dumps of models, long lists.
+
+    Parameters
+    ----------
+    title : str
+        What is there, in a few words.
+    *items : object
+        Texts, tables, plots (a figure or its axes) or results.
+
+    Returns
+    -------
+    Folded
+        A page opens it on a click; a terminal prints all of it.
+
+    Examples
+    --------
+    >>> print(fold("The equation", "ij,jk->ik"))
+    The equation:
+    ij,jk->ik
+    """
+    return Folded(title, tuple(map(freeze, items)))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
+    if isinstance(value, (float, np.floating)):
+        return "-" if math.isnan(value) else digits(float(value))
+    return str(value)
 
 
 @dataclass(frozen=True)
@@ -240,12 +371,12 @@ def flatten(table: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def digits(value: float) -> str:
-    """Write a number with four significant digits, in full unless it is very small or large."""
+    """Write a number with three significant digits, in full unless it is very small or large."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     if _SMALL <= abs(value) < _LARGE:
-        return np.format_float_positional(value, precision=4, fractional=False, trim="-")
-    return f"{value:.3e}"
+        return np.format_float_positional(value, precision=_DIGITS, fractional=False, trim="-")
+    return f"{value:.{_DIGITS - 1}e}"
 
 
 def _is_text(column: Any) -> bool:

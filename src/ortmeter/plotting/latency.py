@@ -22,13 +22,13 @@ from ortmeter.plotting.axes import (
 )
 from ortmeter.plotting.interactive import InteractiveFigure, escape, layout
 from ortmeter.timing.claims import Claim
+from ortmeter.timing.comparison import UNITS, common_unit
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 STATISTICS = ("q1", "median", "q3")
-UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 AXES_WIDTH = 390  # points, about, in our own figure
 _SPREAD = 0.6  # share of the place of an x value that its candidates occupy
 
@@ -39,9 +39,7 @@ def latency_plot(frame: "pd.DataFrame", *, x: str = "", title: str, caption: str
     The unit is the largest one in which half of the medians are at least 1.
     """
     frame = _checked(frame, x)
-    typical = frame["median"].median()
-    unit = next((name for name, factor in UNITS.items() if typical * factor >= 1), "µs")
-    return _plot(frame, x, unit, title, caption)
+    return _plot(frame, x, common_unit(frame["median"]), title, caption)
 
 
 def _plot(frame: "pd.DataFrame", x: str, unit: str, title: str, caption: str) -> "Axes":

@@ -15,6 +15,7 @@ __all__ = [
     "COMPARED",
     "JUDGED",
     "Answer",
+    "Bar",
     "Claim",
     "fact",
     "group_claims",
@@ -29,6 +30,8 @@ JUDGED = ("right", "wrong", "undecided")
 Scalar: TypeAlias = bool | int | float | str | None
 
 _FACT = "fact"
+_LABEL, _VERDICT = 20, 16  # characters
+_FEWEST, _MOST = 2, 5  # bars
 _SPEC = re.compile(r",?(\.\d)?[a-z%]?")
 
 
@@ -154,6 +157,11 @@ class Claim:
             return f"{self.ratio:.2f}, too few samples for an interval"
         return f"{self.ratio:.2f}, {self.low:.2f} to {self.high:.2f}"
 
+    @property
+    def brackets(self) -> str:
+        """The interval alone, ``[1.40, 1.60]``, empty when there are too few samples."""
+        return "" if self.low is None or self.high is None else f"[{self.low:.2f}, {self.high:.2f}]"
+
     def __str__(self) -> str:
         place = f"{', '.join(f'{k} {v}' for k, v in self.where.items())}: " if self.where else ""
         if self.ratio is None:
@@ -187,6 +195,33 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Bar:
+    """One bar of the small plot that goes with an answer.
+
+    Parameters
+    ----------
+    label : str
+        What it stands for, 20 characters at most.
+    value : float
+        Its length, from 0.
+    low, high : float, optional
+        Confidence interval of the value.
+    """
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        lengths = [n for n in (self.value, self.low, self.high) if n is not None]
+        if len(self.label) > _LABEL or not all(0 <= n < math.inf for n in lengths):
+            raise InvalidArgumentError(
+                f"{self!r}. Accepted: a label of {_LABEL} characters at most, finite numbers from 0"
+            )
+
+
+@dataclass(frozen=True)
 class Answer:
     """The one sentence that answers the title of a page, and the claims that it stands on.
 
@@ -198,6 +233,13 @@ class Answer:
         What was measured.
     values : mapping of str to number or str
         Numbers of the sentence.
+    verdict : str
+        One or two words, 16 characters at most: ``faster``, ``below 5 %``, ``2 of 6 wrong``. By
+        default the verdict of the first claim.
+    bars : tuple of Bar
+        Two to five bars that show the answer.
+    axis : str
+        What the bars measure, with the unit: ``speedup over two Gemms, size 1024``.
 
     Examples
     --------
@@ -208,9 +250,29 @@ class Answer:
     text: str
     claims: tuple[Claim, ...] = ()
     values: Mapping[str, Scalar] = field(default_factory=dict)
+    verdict: str = ""
+    bars: tuple[Bar, ...] = ()
+    axis: str = ""
 
     def __post_init__(self) -> None:
         render(self.text, self.values)
+        if len(self.verdict) > _VERDICT:
+            raise InvalidArgumentError(
+                f"verdict={self.verdict!r}. Accepted: {_VERDICT} characters at most"
+            )
+        if self.bars and not (_FEWEST <= len(self.bars) <= _MOST and self.axis):
+            raise InvalidArgumentError(
+                f"{len(self.bars)} bars, axis={self.axis!r}. Accepted: {_FEWEST} to {_MOST} bars "
+                "with what they measure"
+            )
+
+    @property
+    def label(self) -> str:
+        """The verdict in one or two words."""
+        if self.verdict or not self.claims:
+            return self.verdict
+        first = self.claims[0]
+        return f"below {first.min_effect:.0%}" if first.verdict == "different" else first.verdict
 
     def __str__(self) -> str:
         return render(self.text, self.values)

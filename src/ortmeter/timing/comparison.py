@@ -3,13 +3,14 @@
 import importlib
 import itertools
 import math
+import statistics
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing.claims import Claim, compare_ratio, enumerate_items
+from ortmeter.timing.claims import Bar, Claim, compare_ratio, enumerate_items
 from ortmeter.timing.measurement import Measurement, rounded
 from ortmeter.timing.statistics import log_ratio
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
+_LABEL = 20  # characters of the label of a bar
+
+
+def common_unit(seconds: Iterable[float]) -> str:
+    """Choose the largest unit in which half of the durations are at least 1."""
+    typical = statistics.median(seconds)
+    return next((name for name, factor in UNITS.items() if typical * factor >= 1), "µs")
 
 
 def speedup(
@@ -181,6 +189,37 @@ class _Measured:
         table: pd.DataFrame = pd.concat(frames, names=[self.axis])
         return table if self.axis else table.droplevel(0)
 
+    def summary(self, baseline: str | None = None, unit: str | None = None) -> "pd.DataFrame":
+        """Make the table of a page: latencies, and speedups with their 99 % interval.
+
+        Parameters
+        ----------
+        baseline : str, optional
+            Candidate of speedup 1, the first one by default.
+        unit : {"s", "ms", "µs"}, optional
+            Unit of the latencies, by default that of :meth:`plot`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Index ``candidate``, after the axis if there is one. Columns ``median (ms)``,
+            ``q1 (ms)``, ``q3 (ms)``, ``speedup`` and ``99 % interval``, a text in brackets. The
+            baseline, and a candidate with too few samples, have no interval.
+        """
+        unit = unit or self.unit
+        table = self.to_frame(unit).iloc[:, :3]
+        found = {(*map(str, c.where.values()), c.subject): c for c in self.speedups(baseline)}
+        places = [key if isinstance(key, tuple) else (key,) for key in table.index]
+        claims = [found.get(tuple(map(str, place))) for place in places]
+        table["speedup"] = [1.0 if c is None else c.ratio for c in claims]
+        table["99 % interval"] = ["" if c is None else c.brackets for c in claims]
+        return table
+
+    @property
+    def unit(self) -> str:
+        """The unit in which half of the medians are at least 1, for a table and a plot."""
+        return common_unit(m.median for g in self._comparisons().values() for m in g.values())
+
     @abstractmethod
     def _comparisons(self) -> "Mapping[Any, Comparison]":
         """By value of the axis."""
@@ -284,6 +323,16 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         each = 1 - (1 - confidence) / pairs
         others = [name for name in self if name != fastest]
         return Ranking(fastest, tuple(self.speedup(fastest, n, confidence=each) for n in others))
+
+    def bars(self, baseline: str | None = None, names: Iterable[str] | None = None) -> list[Bar]:
+        """Return the speedups as the bars of an answer: the baseline, then *names* (or all)."""
+        first = next(iter(self)) if baseline is None else baseline
+        others = [name for name in (self if names is None else names) if name != first]
+        claims = [self.speedup(first, name) for name in others]
+        return [
+            Bar(first[:_LABEL], 1.0),
+            *(Bar(c.subject[:_LABEL], c.ratio or 0.0, c.low, c.high) for c in claims),
+        ]
 
     def half_width(self, confidence: float = 0.99) -> float | None:
         """Return the widest half-width of the intervals between two candidates: 0.02 for 2 %.
