@@ -11,17 +11,17 @@ from ortmeter.timing.claims import Answer, Claim, compare_ratio, fact, group_cla
 @pytest.mark.parametrize(
     ("ratio", "interval", "verdict", "text"),
     [
-        (2.0, (1.8, 2.2), "faster", "b is 2.00 times faster than a (99% interval 1.80 to 2.20)"),
-        (0.5, (0.4, 0.625), "slower", "b is 2.00 times slower than a (99% interval 1.60 to 2.50)"),
+        (2.0, (1.8, 2.2), "faster", "b is 2.00 times faster than a [1.80, 2.20] (99 %)"),
+        (0.5, (0.4, 0.625), "slower", "b is 2.00 times slower than a [1.60, 2.50] (99 %)"),
         # the interval leaves 1 out, the effect is not worth a claim
-        (1.02, (1.01, 1.03), "different", "b is faster than a by less than 5% (ratio 1.02, 99%"),
+        (1.02, (1.01, 1.03), "different", "b is faster than a by less than 5%: ratio 1.02 ["),
         (1.04, (1.01, 1.08), "different", "b is faster than a by less than 5%"),
         (0.97, (0.90, 0.99), "different", "b is slower than a by less than 5%"),
         (1.05, (1.001, 1.1), "faster", "1.05 times faster"),
         # the interval holds 1
-        (1.0, (0.96, 1.04), "equivalent", "b and a are within 5% (ratio 1.00, 99%"),
-        (1.03, (0.96, 1.07), "undecided", "undecided between b and a (ratio 1.03, 99%"),
-        (1.5, (0.9, 2.0), "undecided", "undecided between b and a (ratio 1.50, 99%"),
+        (1.0, (0.96, 1.04), "equivalent", "b and a are within 5%: ratio 1.00 ["),
+        (1.03, (0.96, 1.07), "undecided", "undecided between b and a: ratio 1.03 ["),
+        (1.5, (0.9, 2.0), "undecided", "undecided between b and a: ratio 1.50 ["),
         (9.0, None, "undecided", "ratio 9.00, too few samples for an interval"),
     ],
 )
@@ -36,8 +36,7 @@ def test_five_verdicts(ratio, interval, verdict, text):
 def test_a_claim_says_where_and_how():
     claim = compare_ratio("b", "a", 2.0, (1.8, 2.2), how="in one process").at(size=8, threads=1)
     assert str(claim) == (
-        "size 8, threads 1: b is 2.00 times faster than a (99% interval 1.80 to 2.20, in one "
-        "process)"
+        "size 8, threads 1: b is 2.00 times faster than a [1.80, 2.20] (99 %, in one process)"
     )
     assert claim.where == {"size": 8, "threads": 1}
 
@@ -126,9 +125,9 @@ def test_a_summary_groups_the_places_by_verdict():
         for size, found in {1: wins, 2: (1.01, (0.9, 1.1)), 3: loses, 4: (1.1, None)}.items()
     ]
     assert group_claims(claims) == (
-        "b is faster than a at size 1 (2.00, 1.80 to 2.20); "
-        "undecided at size 2 (1.01, 0.90 to 1.10) and 4 (1.10, too few samples for an interval); "
-        "b is slower than a at size 3 (0.50, 0.40 to 0.60)"
+        "b is faster than a at size 1 (2.00 [1.80, 2.20]); "
+        "undecided at size 2 (1.01 [0.90, 1.10]) and 4 (1.10, too few samples for an interval); "
+        "b is slower than a at size 3 (0.50 [0.40, 0.60])"
     )
 
 

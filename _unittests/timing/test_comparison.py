@@ -71,7 +71,7 @@ def test_a_candidate_that_cannot_be_told_apart_is_not_called_a_leader():
     (claim,) = got.claims
     assert claim.verdict == "undecided"
     assert "undecided: " in str(got)
-    assert " to " in str(got)
+    assert "noisy (1.11 times [0.87, 1.43])" in str(got)
 
 
 def test_the_intervals_of_a_ranking_hold_together():

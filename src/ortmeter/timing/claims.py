@@ -70,7 +70,7 @@ class Claim:
     Examples
     --------
     >>> print(compare_ratio("one", "two", 1.5, (1.4, 1.6), how="10 processes"))
-    one is 1.50 times faster than two (99% interval 1.40 to 1.60, 10 processes)
+    one is 1.50 times faster than two [1.40, 1.60] (99 %, 10 processes)
     >>> print(fact("float16: at most {ulp} ulp apart", ulp=2))
     float16: at most 2 ulp apart
     """
@@ -150,12 +150,12 @@ class Claim:
 
     @property
     def interval(self) -> str:
-        """The ratio and its interval, ``1.50, 1.40 to 1.60``."""
+        """The ratio and its interval, ``1.50 [1.40, 1.60]``."""
         if self.ratio is None:
             return ""
         if self.low is None or self.high is None:
             return f"{self.ratio:.2f}, too few samples for an interval"
-        return f"{self.ratio:.2f}, {self.low:.2f} to {self.high:.2f}"
+        return f"{self.ratio:.2f} {self.brackets}"
 
     @property
     def brackets(self) -> str:
@@ -173,25 +173,24 @@ class Claim:
 
     def _compared(self, ratio: float) -> str:
         pair = f"{self.subject} and {self.baseline}"
-        how = f", {self.how}" if self.how else ""
         if self.low is None or self.high is None:
             return f"undecided between {pair}: ratio {ratio:.2f}, too few samples for an interval"
-        level = f"{100 * self.confidence:.3g}%"
-        interval = f"{level} interval {self.low:.2f} to {self.high:.2f}{how}"
+        how = f"({100 * self.confidence:.3g} %{f', {self.how}' if self.how else ''})"
+        interval = f"{self.brackets} {how}"
         if self.verdict == "faster":
-            return f"{self.subject} is {ratio:.2f} times faster than {self.baseline} ({interval})"
+            return f"{self.subject} is {ratio:.2f} times faster than {self.baseline} {interval}"
         if self.verdict == "slower":
-            bounds = f"{level} interval {1 / self.high:.2f} to {1 / self.low:.2f}{how}"
-            return f"{self.subject} is {1 / ratio:.2f} times slower than {self.baseline} ({bounds})"
+            bounds = f"[{1 / self.high:.2f}, {1 / self.low:.2f}] {how}"
+            return f"{self.subject} is {1 / ratio:.2f} times slower than {self.baseline} {bounds}"
         if self.verdict == "different":
             word = "faster" if ratio > 1 else "slower"
             return (
-                f"{self.subject} is {word} than {self.baseline} by less than {self.min_effect:.0%} "
-                f"(ratio {ratio:.2f}, {interval})"
+                f"{self.subject} is {word} than {self.baseline} by less than {self.min_effect:.0%}: "
+                f"ratio {ratio:.2f} {interval}"
             )
         if self.verdict == "equivalent":
-            return f"{pair} are within {self.min_effect:.0%} (ratio {ratio:.2f}, {interval})"
-        return f"undecided between {pair} (ratio {ratio:.2f}, {interval})"
+            return f"{pair} are within {self.min_effect:.0%}: ratio {ratio:.2f} {interval}"
+        return f"undecided between {pair}: ratio {ratio:.2f} {interval}"
 
 
 @dataclass(frozen=True)
@@ -419,7 +418,7 @@ def group_claims(claims: Iterable[Claim]) -> str:
     >>> won = compare_ratio("one", "two", 1.5, (1.4, 1.6))
     >>> tie = compare_ratio("one", "two", 1.0, (0.8, 1.2))
     >>> print(group_claims([won.at(n=8), tie.at(n=16)]))
-    one is faster than two at n 8 (1.50, 1.40 to 1.60); undecided at n 16 (1.00, 0.80 to 1.20)
+    one is faster than two at n 8 (1.50 [1.40, 1.60]); undecided at n 16 (1.00 [0.80, 1.20])
     """
     groups: dict[str, list[Claim]] = {}
     for claim in claims if isinstance(claims, Iterable) else (claims,):

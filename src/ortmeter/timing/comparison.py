@@ -63,7 +63,7 @@ def speedup(
     >>> slow = Measurement("slow", [[2.0, 2.1], [2.2, 2.1], [2.1, 2.0]])
     >>> fast = Measurement("fast", [[1.0, 1.1], [1.1, 1.1], [1.0, 1.0]])
     >>> print(speedup(slow, fast))
-    fast is 1.99 times faster than slow (99% interval 1.61 to 2.44, 3 processes)
+    fast is 1.99 times faster than slow [1.61, 2.44] (99 %, 3 processes)
     """
     if not isinstance(baseline, Measurement) or not isinstance(candidate, Measurement):
         raise InvalidArgumentError(
@@ -110,7 +110,7 @@ class Ranking:
     >>> import numpy as np
     >>> times = {"a": np.full((3, 9), 1.0), "b": np.full((3, 9), 2.0)}
     >>> print(Comparison([Measurement(name, t) for name, t in times.items()]).ranking())
-    a has the lowest median; slower: b (2.00 times, 2.00 to 2.00)
+    a has the lowest median; slower: b (2.00 times [2.00, 2.00])
     """
 
     fastest: str
@@ -134,7 +134,7 @@ class Ranking:
 def _times(claim: Claim) -> str:
     if claim.ratio is None or claim.low is None or claim.high is None:
         return "too few samples for an interval"
-    return f"{1 / claim.ratio:.2f} times, {1 / claim.high:.2f} to {1 / claim.low:.2f}"
+    return f"{1 / claim.ratio:.2f} times [{1 / claim.high:.2f}, {1 / claim.low:.2f}]"
 
 
 class _Measured:
