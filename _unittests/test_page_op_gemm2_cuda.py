@@ -40,35 +40,56 @@ EQUAL = planted(two=1.0, concat=1.0, one=1.0, two_constant=1.0, copied=1.0)
 def test_the_answer_follows_the_samples(gemm_page):
     answer, claims = gemm_page["conclude"](Comparisons({1: FASTER, 2: SLOWER, 3: EQUAL}, "size"))
     text = str(answer)
-    assert text.startswith(
-        "With constant weights, one Gemm (constant) is faster than two Gemms (constant) at size 1 "
-    )
-    assert "is slower than two Gemms (constant) at size 2" in text
-    assert "within 5% at size 3" in text
+    assert text.startswith("It depends on the size. With constant weights, one Gemm is 3.0")
+    assert "times faster [2.9" in text
+    assert "times slower [1.9" in text
+    assert "at size 2, within 5 % at size 3. With weights that change" in text
+    assert answer.label == "by size"
+    assert [bar.value for bar in answer.bars] == pytest.approx([1, 3, 1.5, 3], rel=0.05)
     changing = [claim for claim in claims if claim.topic == "weights that change"]
     assert [claim.verdict for claim in changing][:2] == ["faster", "slower"]
     assert changing[0].ratio == pytest.approx(2, rel=0.05)
-    ranks = [str(claim) for claim in claims if "ranking" in claim.values]
-    assert ranks[1].startswith("size 2: two Gemms has the lowest median; slower: Concat then Gemm")
 
 
 @pytest.mark.parametrize(
-    ("groups", "verdict"),
-    [({1: FASTER, 2: SLOWER}, "wrong"), ({1: FASTER, 3: EQUAL}, "right")],
+    ("groups", "lead"),
+    [
+        ({1: FASTER}, "One, when the weights are constant."),
+        ({2: SLOWER}, "Two."),
+        ({3: EQUAL}, "No difference shows."),
+    ],
 )
-def test_the_prediction_is_judged(gemm_page, groups, verdict):
+def test_the_answer_begins_with_what_to_do(gemm_page, groups, lead):
+    answer, _ = gemm_page["conclude"](Comparisons(groups, "size"))
+    assert str(answer).startswith(lead)
+
+
+def judged(gemm_page, groups):
+    """Verdicts of the predictions: joined is not slower, changing is alike, differences fade."""
     _, claims = gemm_page["conclude"](Comparisons(groups, "size"))
-    (prediction,) = [claim for claim in claims if "predicted" in claim.subject]
-    assert prediction.verdict == verdict
+    return [claim.verdict for claim in claims if claim.verdict in {"right", "wrong", "undecided"}]
+
+
+@pytest.mark.parametrize(
+    ("groups", "verdicts"),
+    [
+        ({1: FASTER, 2: SLOWER}, ["wrong", "wrong", "right"]),  # 3 times, then 2 times slower
+        ({1: FASTER, 3: EQUAL}, ["right", "wrong", "right"]),
+        ({3: EQUAL, 1: FASTER}, ["right", "wrong", "wrong"]),
+        ({1: EQUAL, 3: EQUAL}, ["right", "right", "undecided"]),
+        ({3: EQUAL}, ["right", "right", "undecided"]),  # one size does not tell
+    ],
+)
+def test_the_three_predictions_are_judged(gemm_page, groups, verdicts):
+    assert judged(gemm_page, groups) == verdicts
 
 
 def test_too_few_samples_decide_nothing(gemm_page):
     few = Comparison(Measurement(m.name, m.seconds[:1, :5]) for m in FASTER.values())
     answer, claims = gemm_page["conclude"](Comparisons({1: few}, "size"))
-    assert "too few samples for an interval" in str(answer)
+    assert "one Gemm is undecided at size 1." in str(answer)
     assert not any(claim.is_difference for claim in claims)
-    (prediction,) = [claim for claim in claims if "predicted" in claim.subject]
-    assert prediction.verdict == "undecided"
+    assert judged(gemm_page, {1: few})[:3] == ["undecided"] * 3
 
 
 def test_another_machine_gets_the_answer_of_its_own_samples(gemm_page):
@@ -80,6 +101,6 @@ def test_another_machine_gets_the_answer_of_its_own_samples(gemm_page):
     )
     text = " ".join(str(replay(gemm_page["report"], [there])).split())
     assert text.startswith("A Planted CPU, ")
-    assert "one Gemm (constant) is slower than two Gemms (constant) at size 2 (0.5" in text
-    assert "Wrong: predicted that joined weights are never slower" in text
+    assert "With constant weights, one Gemm is 2.0" in text
+    assert "Wrong: joined weights are never slower (at worst 0.50" in text
     assert "Measured on A Planted CPU" in text

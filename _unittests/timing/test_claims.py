@@ -14,15 +14,15 @@ from ortmeter.timing.claims import Answer, Claim, compare_ratio, fact, group_cla
         (2.0, (1.8, 2.2), "faster", "b is 2.00 times faster than a [1.80, 2.20] (99 %)"),
         (0.5, (0.4, 0.625), "slower", "b is 2.00 times slower than a [1.60, 2.50] (99 %)"),
         # the interval leaves 1 out, the effect is not worth a claim
-        (1.02, (1.01, 1.03), "different", "b is faster than a by less than 5%: ratio 1.02 ["),
+        (1.02, (1.01, 1.03), "different", "b is faster than a by less than 5%: 1.02 ["),
         (1.04, (1.01, 1.08), "different", "b is faster than a by less than 5%"),
         (0.97, (0.90, 0.99), "different", "b is slower than a by less than 5%"),
         (1.05, (1.001, 1.1), "faster", "1.05 times faster"),
         # the interval holds 1
-        (1.0, (0.96, 1.04), "equivalent", "b and a are within 5%: ratio 1.00 ["),
-        (1.03, (0.96, 1.07), "undecided", "undecided between b and a: ratio 1.03 ["),
-        (1.5, (0.9, 2.0), "undecided", "undecided between b and a: ratio 1.50 ["),
-        (9.0, None, "undecided", "ratio 9.00, too few samples for an interval"),
+        (1.0, (0.96, 1.04), "equivalent", "b and a are within 5%: 1.00 ["),
+        (1.03, (0.96, 1.07), "undecided", "undecided between b and a: 1.03 ["),
+        (1.5, (0.9, 2.0), "undecided", "undecided between b and a: 1.50 ["),
+        (9.0, None, "undecided", "9.00, too few samples for an interval"),
     ],
 )
 def test_five_verdicts(ratio, interval, verdict, text):

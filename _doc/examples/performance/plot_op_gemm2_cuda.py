@@ -4,14 +4,13 @@
 One big Gemm or two smaller?
 ============================
 
-Two matrix products share their left operand: :math:`XY` and :math:`XZ`, as the query, key and
-value projections of an attention layer do. A runtime can execute two ``Gemm`` and concatenate the
+Two matrix products share their left operand: :math:`XY` and :math:`XZ`, as the query, key and value
+projections of an attention layer do. A runtime can execute two ``Gemm`` and concatenate the
 outputs, or concatenate the weights and execute one ``Gemm`` that is twice as wide. Which one is
 faster?
 
-With square matrices of size :math:`n`, every candidate needs the same :math:`4n^3` floating point
-operations. They differ by what surrounds them: the matrices read and written, counted in the table
-below in units of :math:`n^2` elements, and the number of kernels to launch.
+**Prediction.** All candidates need the same :math:`4n^3` operations. They differ by the matrices
+they read and write, in units of :math:`n^2` elements, and by the number of kernels.
 
 ======================  =======================================  =======  ==============
 candidate               what runs                                kernels  moved
@@ -22,25 +21,14 @@ one Gemm (constant)     one product, weights joined beforehand   1        5
 two Gemms (constant)    two products, Concat of the outputs      3        3 + 3 + 4 = 10
 ======================  =======================================  =======  ==============
 
-**Prediction.** The operations grow like :math:`n^3` and the moves like :math:`n^2`, so differences
-fade when :math:`n` grows. Real weights are constant, so they can be joined when the model is saved.
-That saves moves and launches and should never be slower. With weights that change at every run, 9
-against 10 moves should be hard to tell apart. We measure the median latency (ms) and the error
-(ulp).
-
-This page descends from `Gemm Exploration with CUDA
-<https://github.com/sdpython/onnx-extended/blob/main/_doc/examples/plot_op_gemm2_cuda.py>`_ of
-onnx-extended.
+Real weights are constant: they can be joined when the model is saved, which saves traffic and
+launches and should never be slower. With weights that change at every run, 9 moves against 10
+should be hard to tell apart. Differences should fade when :math:`n` grows, since operations grow
+like :math:`n^3` and moves like :math:`n^2`.
 """
 
-# sphinx_gallery_tags = ["latency", "Gemm", "IOBinding"]
-
-# %%
-# Parameters
-# ----------
-#
-# The same options work on the command line, ``python plot_op_gemm2_cuda.py --config large``. The
-# provider is a parameter like another: the same lines run on CPU and on CUDA.
+# fold: Imports and arguments
+# sphinx_gallery_tags = ["speed", "Gemm", "IOBinding"]
 
 import numpy as np
 import onnx
@@ -50,15 +38,17 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.pages import (
+    Answer,
     Param,
-    fact,
-    group_claims,
+    fold,
+    group_effects,
     judge,
     load_records,
     record,
     replay,
     save_tables,
     show,
+    table,
 )
 from ortmeter.runtime.environment import environment
 from ortmeter.timing.peaks import add_shares, measured_peaks
@@ -88,19 +78,14 @@ args = ortmeter.get_parsed_args(
 )
 provider = ortmeter.resolve_provider(args.provider)
 rng = np.random.default_rng(0)
-show(args)
-
-# %%
-# Everything below was measured on this machine:
-
-show(environment())
+legend = f"{numpy_dtype(args.itype)} on {provider.label}, threads={args.threads}"
 
 # %%
 # The four candidates
 # -------------------
 #
-# Each model is written for one size and one type: shapes that are known let the runtime allocate
-# the outputs once.
+# Each model is written for one size and one type: with known shapes, the runtime allocates the
+# outputs once.
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 BODIES = {
@@ -120,8 +105,8 @@ def write_model(body, size, itype):
 
 
 # %%
-# Constant weights are inputs turned into initializers. ``make_candidates`` returns the name of each
-# candidate with its model and the inputs that are left.
+# Constant weights are inputs turned into initializers. ``make_candidates`` returns each candidate
+# with its model and its inputs.
 
 
 def make_candidates(size, itype):
@@ -131,48 +116,23 @@ def make_candidates(size, itype):
     two, concat, one = (write_model(body, size, itype) for body in BODIES)
     everything = {"X": x, "Y": y, "Z": z}
     return {
+        "two Gemms (constant)": (ortmeter.freeze_inputs(two, {"Y": y, "Z": z}), {"X": x}),
+        "one Gemm (constant)": (ortmeter.freeze_inputs(one, {"W": joined}), {"X": x}),
         "two Gemms": (two, everything),
         "Concat then Gemm": (concat, everything),
-        "one Gemm (constant)": (ortmeter.freeze_inputs(one, {"W": joined}), {"X": x}),
-        "two Gemms (constant)": (ortmeter.freeze_inputs(two, {"Y": y, "Z": z}), {"X": x}),
     }
 
-
-shown = {name: model for name, (model, _) in make_candidates(args.config[0], args.itype).items()}
-for name, model in shown.items():
-    print(f"-- {name}\n{onnx_simple_text_plot(model)}\n")
-
-# %%
-# The same as drawings: two products, then their outputs are joined.
-
-ortmeter.draw_model(shown["two Gemms"], title="two Gemms")
-
-# %%
-# The weights are joined at every run.
-
-ortmeter.draw_model(shown["Concat then Gemm"], title="Concat then Gemm")
-
-# %%
-# The weights were joined before the model was saved.
-
-ortmeter.draw_model(shown["one Gemm (constant)"], title="one Gemm (constant)")
-
-# %%
-# Two products again, with weights that the runtime may prepare once and for all.
-
-ortmeter.draw_model(shown["two Gemms (constant)"], title="two Gemms (constant)")
 
 # %%
 # Do they compute the same thing?
 # -------------------------------
 #
-# A speedup between functions that disagree has no meaning, so this comes first, at every size and
-# for every type that the provider has. The reference is the product in float64 of the same
-# operands. The tolerance is not chosen, it is derived: a product of :math:`K` terms accumulated
-# in float32 and rounded to the type of the output is within :math:`K u_{32} |X||W| + u\,|XW|` of
-# the exact one, element by element (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). TF32
-# is off: with it, the operands would be rounded to 11 significant bits first, and the bound would
-# say so.
+# The reference is the product in float64 of the same operands. The tolerance is derived: a product
+# of :math:`K` terms accumulated in float32 and rounded to the type of the output is within
+# :math:`K u_{32} |X||W| + u\,|XW|` of the exact one
+# (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). TF32 is off.
+
+# fold: Compare each candidate with float64
 
 
 def run(model, feeds):
@@ -198,50 +158,44 @@ def check_agreement(size, itype):
             "size": size,
             "candidate": name,
             "absolute error": diff.abs,
-            "error (ulp at the largest)": diff.ulp_at_max,
+            "error (ulp)": diff.ulp_at_max,
             "share of the bound": share,
         }
 
 
 # %%
-# The type that is measured must work. Other types without a Gemm kernel on this provider are
-# skipped; a line above the table names them. The table has the largest error of the candidates.
+# The table has the largest error of the four candidates. A type without a Gemm kernel on this
+# provider has dashes. Each error is below its bound, which is asserted.
 
 rows = []
 for itype in (1, 10, 16):
     try:
         rows += [row for size in args.config for row in check_agreement(size, itype)]
-    except ortmeter.errors.ModelError as error:
+    except ortmeter.errors.ModelError:
         if itype == args.itype:
             raise
-        print(f"{numpy_dtype(itype)} is left out. {error}")
-errors = DataFrame(rows).set_index(["type", "size", "candidate"])
-largest = errors.groupby(level=["type", "size"], sort=False).max()
-show(largest.rename_axis(columns=f"on {provider.label}").map(lambda v: float(f"{v:.3g}")))
+        rows.append({"type": str(numpy_dtype(itype)), "size": "no kernel"})
+errors = DataFrame(rows)
+largest = errors.drop(columns="candidate").groupby(["type", "size"], sort=False).max()
+show(table(largest, f"largest error on {provider.label}"))
 
 # %%
-# Each error is below its bound, which is asserted. The first term of the bound is a worst case:
-# rounding errors compensate each other, so that float32 uses a small share of it. The second term,
-# the last rounding, is reached: it dominates in the 16-bit types, whose share is larger.
-#
 # How long does each one take?
 # ----------------------------
 #
 # The inputs are bound on the device before the clock starts, the outputs stay there. One more
-# candidate calls ``session.run``, which takes and returns host arrays: on a GPU it copies them at
-# each call, on a CPU it allocates the outputs. The candidates are timed in turn inside one loop,
-# and the whole is repeated in fresh processes: where the matrices are in memory changes from one
-# process to the next. Lower is better.
+# candidate calls ``session.run``, which takes and returns host arrays. The candidates run in turn
+# inside one loop, in fresh processes.
 
 ELEMENTS_MOVED = {
+    "two Gemms (constant)": 10,
+    "one Gemm (constant)": 5,
     "two Gemms": 10,
     "Concat then Gemm": 9,
-    "one Gemm (constant)": 5,
-    "two Gemms (constant)": 10,
 }
+BASELINE, COPIED = "two Gemms (constant)", "two Gemms (session.run)"
 OPTIONS = {"provider": provider, "threads": args.threads}
 itemsize = numpy_dtype(args.itype).itemsize
-COPIED = "two Gemms (session.run)"
 
 
 def make_group(size):
@@ -261,6 +215,9 @@ def make_group(size):
     }
 
 
+# %%
+# All sizes are measured together, within one budget of seconds.
+
 results = ortmeter.measure_each(
     {size: make_group(size) for size in args.config},
     axis="size",
@@ -271,78 +228,123 @@ results = ortmeter.measure_each(
 )
 
 # %%
-# For scale, we also measure this machine's best Gemm and copy throughput
-# (:mod:`~ortmeter.timing.peaks`). The throughputs of the table count the operations and the moves
-# of the first one.
+# The speedup is over two Gemms with constant weights.
+
+show(table(results.summary(BASELINE), legend))
+
+# %%
+# Each point is a row of the table. Inside the grey band, a difference is too small to be worth a
+# claim.
+
+results.speedup_plot(
+    BASELINE, title=f"Speedup over two constant Gemms, {provider.label}", caption=legend
+)
+
+# %%
+# Why?
+# ----
+#
+# The best Gemm and copy of this machine (:mod:`~ortmeter.timing.peaks`) give the scale. Close to
+# the peak of Gemm, operations take the time and saved moves do not show. Matrices that stay in a
+# cache may move faster than the copy.
 
 peaks = measured_peaks(provider=provider, threads=args.threads, itype=args.itype)
-print(f"peaks: {peaks}")
-
-# %%
-# A share close to 1 leaves nothing to win on that side. Matrices that stay in a cache may move
-# faster than that copy.
-
-legend = f"{numpy_dtype(args.itype)} on {provider.label}, threads={args.threads}"
-latency = add_shares(results.to_frame(), peaks)
-show(latency.rename_axis(columns=legend))
-
-# %%
-# The same numbers as a plot, whiskers at the quartiles.
-
-results.plot(title=f"Latency of the candidates, {provider.label}", caption=legend)
-
-# %%
-# On logarithmic axes the candidates look alike. What matters is their ratio to the first one, with
-# its interval. Inside the grey band, a difference is too small to be worth a claim.
-
-# sphinx_gallery_thumbnail_number = 2
-results.speedup_plot(title=f"Speedup over two Gemms, {provider.label}", caption=legend)
+shares = add_shares(results.to_frame(), peaks)[
+    ["GFLOP/s", "share of peak GFLOP/s", "GB/s", "share of peak GB/s"]
+]
+show(table(shares, f"{legend}, peaks: {peaks}"))
 
 # %%
 # What the measurements say
 # -------------------------
 #
-# The sentences below are computed from the samples of this page by the function ``conclude``: none
-# is typed. In brackets, the ratio of latencies and its 99 % interval. One is faster when the
-# interval leaves 1 out and the ratio is beyond 5 %.
+# In brackets, the 99 % interval of the ratio of latencies.
+
+# fold: Judge the predictions
 
 PAIRS = {
-    "constant": ("two Gemms (constant)", "one Gemm (constant)"),
+    "constant": (BASELINE, "one Gemm (constant)"),
     "changing": ("two Gemms", "Concat then Gemm"),
     "copies": (COPIED, "two Gemms"),
 }
 
 
+def judge_joined(claims):
+    tried = [claim.exceeds(1 / (1 + claim.min_effect)) for claim in claims]
+    lowest = min(claims, key=lambda claim: claim.low or 0)
+    text = "joined weights are never slower (at worst {lowest}, at size {size})"
+    return judge(text, tried, lowest=lowest.interval, size=lowest.where["size"])
+
+
+def judge_changing(claims):
+    known = {"faster": False, "slower": False, "undecided": None}
+    alike = [known.get(claim.verdict, True) for claim in claims]
+    text = "Concat then Gemm is hard to tell from two Gemms (they differ at {apart} of {n} sizes)"
+    return judge(text, alike, apart=alike.count(False), n=len(alike))
+
+
+# %%
+
+# fold: Judge whether the difference fades
+
+
+# A difference fades when the interval of its size, whatever its sign, is below that of the first.
+def judge_fading(claims):
+    first, last = claims[0], claims[-1]
+    found = None
+    if first.has_interval and last.has_interval and first is not last:
+        (low, high), (end_low, end_high) = (
+            (0.0 if log[0] < 0 < log[1] else min(abs(log)), max(abs(log)))
+            for log in (np.log([c.low, c.high]) for c in (first, last))
+        )
+        found = True if end_high < low else False if end_low > high else None
+    text = "the difference fades from size {small} ({start}) to size {large} ({end})"
+    sizes = {"small": first.where["size"], "large": last.where["size"]}
+    return judge(text, [found], start=first.interval, end=last.interval, **sizes)
+
+
+# %%
+
+# fold: Compute the answer
+
+LEADS = {  # by whether one Gemm is faster somewhere, slower somewhere
+    (True, False): ("One, when the weights are constant", "faster"),
+    (False, True): ("Two", "slower"),
+    (True, True): ("It depends on the size", "by size"),
+    (False, False): ("No difference shows", "no difference"),
+}
+
+
 def conclude(results):
     found = {case: results.speedup(*pair) for case, pair in PAIRS.items()}
-    answer = f"With constant weights, {group_claims(found['constant'])}."
-    claims = [
-        *(claim.about("weights that change") for claim in found["changing"]),
-        judge_prediction(found["constant"]),
-        *found["copies"],
-        *(
-            fact("size {size}: {ranking}", size=n, ranking=str(group.ranking()))
-            for n, group in results.items()
-        ),
-    ]
-    return ortmeter.Answer(answer, found["constant"]), tuple(claims)
-
-
-def judge_prediction(constant):
-    tried = [claim.exceeds(1 / (1 + claim.min_effect)) for claim in constant]
-    widest = min(constant, key=lambda claim: claim.low or 0)
-    return judge(
-        "predicted that joined weights are never slower; lowest: {lowest} at size {size}",
-        tried,
-        lowest=widest.interval,
-        size=widest.where["size"],
+    constant, changing = found["constant"], found["changing"]
+    verdicts = {claim.verdict for claim in constant}
+    lead, verdict = LEADS["faster" in verdicts, "slower" in verdicts]
+    text = (
+        f"{lead}. With constant weights, one Gemm is {group_effects(constant)}. With weights that "
+        f"change at each run, joining them first is {group_effects(changing)}."
     )
+    top = max(constant, key=lambda claim: abs(np.log(claim.ratio))).where["size"]
+    bars = results[top].bars(BASELINE, list(ELEMENTS_MOVED))
+    axis = f"speedup over two constant Gemms, size {top}"
+    claims = [
+        judge_joined(constant),
+        judge_changing(changing),
+        judge_fading(constant),
+        *(claim.about("weights that change") for claim in changing),
+        *found["copies"],
+    ]
+    return Answer(text, constant, verdict=verdict, bars=tuple(bars), axis=axis), claims
+
+
+# %%
+
+# fold: Keep what the answer needs
 
 
 def conclusion(record):
-    data = record.data
-    details = f"{data['legend']}, {data['results'].how}"
-    return record.conclude(*conclude(data["results"]), details)
+    results = record.data["results"]
+    return record.conclude(*conclude(results), f"{record.data['legend']}, {results.how}")
 
 
 measured = {
@@ -351,27 +353,88 @@ measured = {
     "peaks": {"GFLOP/s": peaks.gflop_per_s, "GB/s": peaks.gb_per_s},
 }
 here = record("plot_op_gemm2_cuda", args, provider, measured)
+
+# %%
+# The function ``conclude`` computes these sentences from the samples.
+
 show(conclusion(here))
 
 # %%
-# The tables behind these sentences:
+# What this page does not cover
+# -----------------------------
+#
+# The shapes are square. Rectangular ones, a batch of one row for instance, move the balance from
+# operations to memory. Products that share an operand *and* have a bias, types with a scale
+# (float8, int8), models where the concatenation fuses with what follows, and a busy machine are not
+# measured here. ``--threads`` changes the number of threads.
+#
+# How this was computed
+# ---------------------
+#
+# The same lines run on CUDA: ``make html RUNTIME=gpu PROVIDER=cuda`` builds this site on a GPU
+# machine, ``python plot_op_gemm2_cuda.py --provider cuda --config large`` runs this page, and
+# ``make record PROVIDER=cuda`` keeps its samples for other builds.
 
-tables = {"latency": latency.reset_index(), "errors": errors.reset_index()}
+show(args)
+
+# %%
+# Machine and versions:
+
+show(environment())
+
+# %%
+# The models, as text and as drawings:
+
+# fold: Draw the models
+models = {name: model for name, (model, _) in make_candidates(args.config[0], args.itype).items()}
+texts = [f"-- {name}\n{onnx_simple_text_plot(model)}" for name, model in models.items()]
+drawings = [ortmeter.draw_model(model, title=name) for name, model in models.items()]
+show(fold("Models", *texts, *drawings))
+
+# %%
+# Means, extremes and warm-up beside the median, in seconds; then one row per size. The warm-up is
+# the total of the calls before the samples, in the first process. The mean follows the outliers:
+# this is why verdicts use medians.
+
+# fold: Write the raw tables
+details = DataFrame(
+    {
+        "size": size,
+        "candidate": m.name,
+        "median": m.median,
+        "mean": m.seconds.mean(),
+        "std": m.seconds.std(ddof=1),
+        "min": m.seconds.min(),
+        "max": m.seconds.max(),
+        "warm-up": sum(m.warmup),
+        "warm-up calls": len(m.warmup),
+        "samples": m.seconds.size,
+    }
+    for size, group in results.items()
+    for m in group.values()
+)
+pivot = details.pivot_table("median", "size", "candidate")
+pivot["one / two (constant)"] = pivot["one Gemm (constant)"] / pivot["two Gemms (constant)"]
+show(fold("Raw tables", details, pivot, errors))
+
+# %%
+# The same tables as files:
+
+tables = {"latency": results.to_frame().reset_index(), "details": details, "errors": errors}
 show(save_tables("plot_op_gemm2_cuda", tables))
 
 # %%
-# On other machines
-# -----------------
-#
-# With ``--record``, the page keeps its samples in a file. From the files of other machines, the
-# functions above compute the same table, plot and sentences.
+# Other machines: the functions above compute the same table, plot and sentences from the samples
+# that ``--record`` kept.
+
+# fold: Show the records of other machines
 
 
 def report(record):
     results, legend = record.data["results"], record.data["legend"]
-    yield results.to_frame().rename_axis(columns=legend)
-    title = f"Latency of the candidates, {record.configuration['provider']}"
-    yield results.plot(title=title, caption=legend)
+    yield table(results.summary(BASELINE), legend)
+    title = f"Speedup over two constant Gemms, {record.configuration['provider']}"
+    yield results.speedup_plot(BASELINE, title=title, caption=legend)
     yield conclusion(record)
 
 
@@ -380,12 +443,6 @@ if args.record:
 show(replay(report, load_records(here.page)))
 
 # %%
-# What this page does not cover
-# -----------------------------
-#
-# That all candidates agree within the bound holds wherever this page builds: it does not build
-# otherwise. Which one is faster depends on the machine, the provider, the type and the size, and on
-# the shapes: rectangular ones, a batch of one row for instance, move the balance from operations to
-# memory. Other points left out: several products that share an operand *and* a bias, types with a
-# scale (float8, int8), models where the concatenation is fused with what follows, several threads
-# (``--threads``), and runs while the machine does something else.
+# This page descends from `Gemm Exploration with CUDA
+# <https://github.com/sdpython/onnx-extended/blob/main/_doc/examples/plot_op_gemm2_cuda.py>`_ of
+# onnx-extended.

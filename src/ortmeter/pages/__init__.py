@@ -8,7 +8,7 @@ sentences again from it.
 from ortmeter.args import Param
 from ortmeter.pages.records import SCHEMA, Record, load, load_records, record, replay
 from ortmeter.pages.rendering import Conclusion, fold, save_tables, show, table
-from ortmeter.timing.claims import Answer, Bar, fact, group_claims, judge
+from ortmeter.timing.claims import Answer, Bar, fact, group_claims, group_effects, judge
 
 __all__ = [
     "SCHEMA",
@@ -20,6 +20,7 @@ __all__ = [
     "fact",
     "fold",
     "group_claims",
+    "group_effects",
     "judge",
     "load",
     "load_records",

@@ -19,6 +19,7 @@ __all__ = [
     "Claim",
     "fact",
     "group_claims",
+    "group_effects",
     "judge",
 ]
 
@@ -162,6 +163,17 @@ class Claim:
         """The interval alone, ``[1.40, 1.60]``, empty when there are too few samples."""
         return "" if self.low is None or self.high is None else f"[{self.low:.2f}, {self.high:.2f}]"
 
+    @property
+    def effect(self) -> str:
+        """The comparison in a few words, ``1.50 times faster [1.40, 1.60]`` or ``within 5 %``."""
+        if self.ratio is None or not self.is_difference:
+            small = self.verdict in {"different", "equivalent"}
+            return f"within {100 * self.min_effect:.3g} %" if small else self.verdict
+        low, high = self.low or 0.0, self.high or 0.0  # a difference has an interval
+        if self.verdict == "faster":
+            return f"{self.ratio:.2f} times faster [{low:.2f}, {high:.2f}]"
+        return f"{1 / self.ratio:.2f} times slower [{1 / high:.2f}, {1 / low:.2f}]"
+
     def __str__(self) -> str:
         place = f"{', '.join(f'{k} {v}' for k, v in self.where.items())}: " if self.where else ""
         if self.ratio is None:
@@ -174,7 +186,7 @@ class Claim:
     def _compared(self, ratio: float) -> str:
         pair = f"{self.subject} and {self.baseline}"
         if self.low is None or self.high is None:
-            return f"undecided between {pair}: ratio {ratio:.2f}, too few samples for an interval"
+            return f"undecided between {pair}: {ratio:.2f}, too few samples for an interval"
         how = f"({100 * self.confidence:.3g} %{f', {self.how}' if self.how else ''})"
         interval = f"{self.brackets} {how}"
         if self.verdict == "faster":
@@ -184,13 +196,11 @@ class Claim:
             return f"{self.subject} is {1 / ratio:.2f} times slower than {self.baseline} {bounds}"
         if self.verdict == "different":
             word = "faster" if ratio > 1 else "slower"
-            return (
-                f"{self.subject} is {word} than {self.baseline} by less than {self.min_effect:.0%}: "
-                f"ratio {ratio:.2f} {interval}"
-            )
+            least = f"by less than {self.min_effect:.0%}"
+            return f"{self.subject} is {word} than {self.baseline} {least}: {ratio:.2f} {interval}"
         if self.verdict == "equivalent":
-            return f"{pair} are within {self.min_effect:.0%}: ratio {ratio:.2f} {interval}"
-        return f"undecided between {pair}: ratio {ratio:.2f} {interval}"
+            return f"{pair} are within {self.min_effect:.0%}: {ratio:.2f} {interval}"
+        return f"undecided between {pair}: {ratio:.2f} {interval}"
 
 
 @dataclass(frozen=True)
@@ -442,6 +452,27 @@ def group_claims(claims: Iterable[Claim]) -> str:
         places = [f"{', '.join(map(str, c.where.values()))} ({c.interval})".lstrip() for c in found]
         parts.append(f"{words} {f'at {axes} ' if axes else ''}{enumerate_items(places)}")
     return "; ".join(parts)
+
+
+def group_effects(claims: Iterable[Claim]) -> str:
+    """Write in a few words what claims found at each place.
+
+    Examples
+    --------
+    >>> won = compare_ratio("one", "two", 1.5, (1.4, 1.6))
+    >>> tie = compare_ratio("one", "two", 1.0, (0.8, 1.2))
+    >>> print(f"One is {group_effects([won.at(n=8), tie.at(n=16), tie.at(n=32)])}.")
+    One is 1.50 times faster [1.40, 1.60] at n 8, undecided at n 16 and 32.
+    """
+    places: dict[str, list[Claim]] = {}
+    for claim in claims:
+        places.setdefault(claim.effect, []).append(claim)
+    parts = []
+    for effect, found in places.items():
+        where = [", ".join(map(str, claim.where.values())) for claim in found]
+        axes = ", ".join(found[0].where)
+        parts.append(f"{effect} at {axes} {enumerate_items(where)}" if axes else effect)
+    return ", ".join(parts)
 
 
 def enumerate_items(items: Sequence[str]) -> str:
