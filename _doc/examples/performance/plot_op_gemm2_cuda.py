@@ -307,6 +307,7 @@ def judge_fading(claims):
 
 # fold: Compute the answer
 
+AXIS = "speedup over two constant Gemms, size {}"
 LEADS = {  # by whether one Gemm is faster somewhere, slower somewhere
     (True, False): ("One, when the weights are constant", "faster"),
     (False, True): ("Two", "slower"),
@@ -316,8 +317,7 @@ LEADS = {  # by whether one Gemm is faster somewhere, slower somewhere
 
 
 def conclude(results):
-    found = {case: results.speedup(*pair) for case, pair in PAIRS.items()}
-    constant, changing = found["constant"], found["changing"]
+    constant, changing, copies = (results.speedup(*pair) for pair in PAIRS.values())
     verdicts = {claim.verdict for claim in constant}
     lead, verdict = LEADS["faster" in verdicts, "slower" in verdicts]
     text = (
@@ -326,15 +326,14 @@ def conclude(results):
     )
     top = max(constant, key=lambda claim: abs(np.log(claim.ratio))).where["size"]
     bars = results[top].bars(BASELINE, list(ELEMENTS_MOVED))
-    axis = f"speedup over two constant Gemms, size {top}"
     claims = [
         judge_joined(constant),
         judge_changing(changing),
         judge_fading(constant),
         *(claim.about("weights that change") for claim in changing),
-        *found["copies"],
+        *copies,
     ]
-    return Answer(text, constant, verdict=verdict, bars=tuple(bars), axis=axis), claims
+    return Answer(text, constant, verdict=verdict, bars=tuple(bars), axis=AXIS.format(top)), claims
 
 
 # %%
