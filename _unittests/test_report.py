@@ -80,16 +80,16 @@ def test_the_text_has_tables_and_sentences_and_no_plot():
     ("value", "text"),
     [
         (0.0, "0"),
-        (123456.7, "123500"),
-        (0.00012345, "0.0001234"),
+        (123456.7, "123000"),
+        (0.00012345, "0.000123"),
         (2.5, "2.5"),
-        (-1234.56, "-1235"),
-        (1e-9, "1.000e-09"),
-        (2e12, "2.000e+12"),
+        (-1234.56, "-1230"),
+        (1e-9, "1.00e-09"),
+        (2e12, "2.00e+12"),
         (math.inf, "inf"),
     ],
 )
-def test_numbers_have_four_digits(value, text):
+def test_numbers_have_three_digits(value, text):
     report = Report("x")
     report.add("t", pd.DataFrame({"v": [value]}))
     assert report.to_text().split()[-1] == text
@@ -126,7 +126,7 @@ def test_an_interrupted_report_says_so_everywhere():
 def test_a_report_is_not_overwritten_unless_asked(tmp_path):
     file = tmp_path / "report.html"
     file.write_text("precious")
-    with pytest.raises(InvalidArgumentError, match="exists: give another name, or --force"):
+    with pytest.raises(InvalidArgumentError, match="exists: choose another name, or replace"):
         planted().save(file)
     assert file.read_text() == "precious"
     planted().save(file, overwrite=True)
@@ -135,7 +135,9 @@ def test_a_report_is_not_overwritten_unless_asked(tmp_path):
 
 
 def test_a_folder_that_is_missing_is_said(tmp_path):
-    with pytest.raises(InvalidArgumentError, match="cannot be written: give a file in a writable"):
+    with pytest.raises(
+        InvalidArgumentError, match="cannot be written: choose a file in a writable"
+    ):
         planted().save(tmp_path / "no" / "report.html")
     with pytest.raises(InvalidArgumentError, match="cannot be written"):
         planted().save(tmp_path, overwrite=True)

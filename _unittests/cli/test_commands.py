@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,9 +105,13 @@ def test_profile_tells_where_the_time_goes(models, tmp_path):
     operators = found["Time by operator"][0]
     assert sum(row["share"] for row in operators) == pytest.approx(1, abs=1e-3)
     assert "Conv" in {row["op"] for row in operators}
-    merged = found["Beside the baseline, unoptimized"][0]
+    merged = found["Compared with the baseline, unoptimized"][0]
     assert {row["side"] for row in merged} == {"both", "baseline only", "candidate only"}
-    assert any("of that of the kernels" in sentence for sentence in report["conclusion"])
+    assert any("of the kernel time" in sentence for sentence in report["conclusion"])
+    # The latency without the profiler is beside the one with it: bench shows the former.
+    assert re.search(
+        r"a profiled run takes \S+ .?s \(\S+ .?s unprofiled\)", report["conclusion"][0]
+    )
     assert "<svg" in html.read_text(encoding="utf-8")
 
 
@@ -115,7 +120,7 @@ def test_profile_of_another_model_as_baseline(models):
         "profile", models / "exp.onnx", "--baseline", models / "exp.onnx", "--shape", "X=2x4"
     )
     assert done.returncode == 0, done.stderr
-    assert "Beside the baseline, exp.onnx" in done.stdout
+    assert "Compared with the baseline, exp.onnx" in done.stdout
 
 
 @pytest.mark.parametrize("renamed", [False, True])
@@ -127,7 +132,7 @@ def test_the_baseline_has_its_own_dimensions(models, tmp_path, renamed):
     command = ["profile", models / "exp.onnx", "--baseline", tmp_path / "other.onnx", *dims]
     done = run(*command, "--repeat", 2, "--json")
     assert done.returncode == 0, done.stderr
-    merged = sections(json.loads(done.stdout))["Beside the baseline, other.onnx"][0]
+    merged = sections(json.loads(done.stdout))["Compared with the baseline, other.onnx"][0]
     shapes = {2, 3} if renamed else {2}
     assert {row["label"] for row in merged} == {f"Exp(f32 {n}x4) -> f32 {n}x4 #0" for n in shapes}
 
@@ -136,10 +141,10 @@ def test_a_profile_beside_a_baseline_is_checked(models, capsys):
     command = ["profile", str(models / "cnn.onnx"), "--baseline", "unoptimized", "--repeat", "3"]
     assert main([*command, "--json"]) == 0
     conclusion = json.loads(capsys.readouterr().out)["conclusion"]
-    (check,) = (sentence for sentence in conclusion if sentence.startswith("kernels in total"))
-    assert "undecided between the model and the baseline" in check
-    assert "latency without the profiler" in check
-    assert check.endswith("a difference between nodes is not confirmed.")
+    kernels, latency, verdict = conclusion[-3:]
+    assert kernels.startswith("kernels in total: undecided between the model and the baseline")
+    assert latency.startswith("latency without the profiler: ")
+    assert verdict.endswith("differences between nodes are not confirmed.")
 
 
 @pytest.mark.parametrize("wrong", ["missing file", "its dimension", "level"])
@@ -177,8 +182,9 @@ def test_a_model_without_any_node_left_has_a_report(tmp_path, baseline):
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert any("no node is left to run" in sentence for sentence in report["conclusion"])
-    merged = [title for title in sections(report) if title.startswith("Beside the baseline")]
-    assert merged == (["Beside the baseline, unoptimized"] if baseline == ["unoptimized"] else [])
+    merged = [title for title in sections(report) if title.startswith("Compared with")]
+    wanted = ["Compared with the baseline, unoptimized"] if baseline == ["unoptimized"] else []
+    assert merged == wanted
     assert "no node is left to run" in html.read_text(encoding="utf-8")
 
 
@@ -207,18 +213,18 @@ def wrong(tmp_path, models):
         "empty": (["bench", str(tmp_path / "empty.onnx")], "hold no graph"),
         "operator": (["bench", str(tmp_path / "unknown.onnx"), *dim], "NoSuchOp"),
         "dimension": (["bench", exp], "or --dim batch=SIZE on the command line"),
-        "unknown": (["bench", exp, "--dim", "n=2"], "--dim is given for 'n'. Accepted: 'batch'"),
-        "no input": (["bench", exp, "--shape", "Z=2"], "--shape is given for 'Z'. Accepted: 'X'"),
+        "unknown": (["bench", exp, "--dim", "n=2"], "--dim: got 'n'. Accepted: 'batch'"),
+        "no input": (["bench", exp, "--shape", "Z=2"], "--shape: got 'Z'. Accepted: 'X'"),
         "no size": (["bench", exp, "--dim", "batch"], "--dim: got 'batch', expected NAME=SIZE"),
         "negative": (["bench", exp, "--dim", "batch=-1"], "expected NAME=SIZE"),
         "huge": (["bench", exp, "--dim", f"batch={2**50}"], "GiB are asked"),
         "shape": (["bench", exp, "--shape", "X=2x5"], "5 where 4 is expected"),
         "type": (["bench", exp, "--feeds", str(tmp_path / "wrong.npz")], "'X' of type float64"),
-        "both": (["bench", exp, *dim, "--feeds", str(tmp_path / "wrong.npz")], "for random"),
+        "both": (["bench", exp, *dim, "--feeds", str(tmp_path / "wrong.npz")], "random inputs"),
         "provider": (["bench", exp, *dim, "--provider", "tpu"], "tpu"),
         "threads": (["profile", exp, *dim, "--threads", "many"], "--threads: got 'many'"),
         "level": (["bench", exp, *dim, "--optimization", "most"], "Accepted: none, basic"),
-        "report": (["env", "--html", str(tmp_path / "there.html")], "or --force to replace it"),
+        "report": (["env", "--html", str(tmp_path / "there.html")], "or replace it with --force"),
         "no folder": (["env", "--html", str(tmp_path / "no" / "r.html")], "cannot be written"),
     }
 

@@ -46,6 +46,6 @@ def test_a_full_disk_is_an_error(monkeypatch):
     except OSError:
         pytest.skip("no /dev/full here")
     monkeypatch.setattr("sys.stdout", full)
-    with pytest.raises(OrtMeterError, match="the standard output is not written: No space left"):
+    with pytest.raises(OrtMeterError, match="the standard output cannot be written: No space left"):
         terminal.show("done")
     full.close()  # nothing is left to write: this would raise

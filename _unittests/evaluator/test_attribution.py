@@ -375,7 +375,7 @@ def test_the_frame_and_the_texts():
     figures = {f"{kind}_{figure}" for kind in kinds for figure in ("ulp", "abs", "mean")}
     assert set(frame.columns) == {"node", "op", "baseline", "candidate"} | figures
     assert str(found).startswith("12 nodes on cpu")
-    assert "first: n6 (Tanh), alone" in str(found)
+    assert "largest effect: n6 (Tanh), " in str(found)
     assert found._repr_html_().count("<tr") == 13
 
 

@@ -65,7 +65,7 @@ def test_a_rounding_to_16_bits_comes_first():
     for by in ("mean", "ulp", "abs"):
         assert found.ranking(by)[0].name == "narrow"
     assert str(found).endswith(
-        f"first: narrow (Cast), alone {found.nodes[1].effect.ulp_at_max:.3g} ulp"
+        f"largest effect: narrow (Cast), {found.nodes[1].effect.ulp_at_max:.3g} ulp alone"
     )
     with pytest.raises(InvalidArgumentError, match="by='size'"):
         found.ranking("size")
@@ -96,8 +96,9 @@ def test_it_is_said_when_another_session_is_explained(monkeypatch):
     found = explain_session(model, random_feeds(model), provider="cpu", sources=SOURCES)
     assert not found.same_outputs
     assert found.session != found.exposed
-    assert "what is explained is that other session, at" in str(found)
-    assert f"the session is at {found.session.ulp_at_max:.3g} ulp from float64" in str(found)
+    assert "reading its intermediate results changes its outputs" in str(found)
+    assert f"the session is {found.session.ulp_at_max:.3g} ulp from float64" in str(found)
+    assert f"explained here is {found.exposed.ulp_at_max:.3g} ulp away" in str(found)
 
 
 EXPOSING = attribution_session._exposing

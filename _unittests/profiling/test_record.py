@@ -38,7 +38,9 @@ def test_tables_agree_on_the_total(recorded):
 
 
 def test_a_profile_says_what_it_is(small):
-    assert str(small) == ("profile of 2 runs: 2 nodes, median run 10 µs, 30% outside of any kernel")
+    assert str(small) == (
+        "profile of 2 runs, 2 nodes: a profiled run takes 10 µs, 30% of it outside of any kernel"
+    )
 
 
 def test_a_profile_cannot_be_changed(small):
@@ -77,7 +79,7 @@ def test_a_plain_profile_has_none(tmp_path):
             "times of CUDA are those of the launch of a kernel",
         ),
         (LONG[:3], "only one run"),
-        (two_runs(), "Kernels below 10 µs take 100% of the time"),
+        (two_runs(), "Kernels below 10 µs take 100% of kernel time"),
         (
             [*LONG[:4], kernel_event("beside", 1050, 300, thread=8), *LONG[4:]],
             "Kernels ran at the same time",
@@ -146,7 +148,7 @@ def test_kernels_and_latencies_point_the_same_way_or_not(kernels, latencies, ver
     said = {
         "agree": "the latency say the same",
         "opposed": "nothing can be concluded about nodes",
-        "undecided": "is not confirmed",
+        "undecided": "are not confirmed",
     }
     assert bool(check.obstacle) == (verdict == "opposed")
     assert str(check).endswith(said.pop(verdict))

@@ -18,7 +18,7 @@ from ortmeter.runtime.environment import Environment, environment
 
 __all__ = ["Report"]
 
-INTERRUPTED = "This report is partial: the work was interrupted."
+INTERRUPTED = "This report is partial: the command was interrupted."
 _WIDTH = 100
 
 #: Larger graphs take too long to lay out, and cannot be read.
@@ -127,9 +127,11 @@ def check_writable(file: Path, *, overwrite: bool) -> None:
     """Refuse a file that cannot be written, before the work starts."""
     target = replaceable(file)
     if target.exists() and not overwrite:
-        raise InvalidArgumentError(f"{file} exists: give another name, or --force to replace it")
+        raise InvalidArgumentError(
+            f"{file} exists: choose another name, or replace it with --force"
+        )
     if not os.access(target.parent, os.W_OK):
-        raise InvalidArgumentError(f"{file} cannot be written: give a file in a writable folder")
+        raise InvalidArgumentError(f"{file} cannot be written: choose a file in a writable folder")
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:

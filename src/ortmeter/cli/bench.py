@@ -19,17 +19,17 @@ def register(parser: ArgumentParser) -> None:
     add_session(parser, several=True)
     add_feeds(parser)
     parser.add_argument(
-        "--repeat", type=number(1), help="samples, at least (100, or 12 in each process)"
+        "--repeat", type=number(1), help="minimum number of samples (100, or 12 in each process)"
     )
     parser.add_argument(
-        "--processes", type=number(1), default=1, help="fresh processes that measure (1: this one)"
+        "--processes", type=number(1), default=1, help="number of fresh processes (1: this one)"
     )
     parser.add_argument(
         "--budget",
         type=number(0, kind=float),
         default=10.0,
         metavar="SECONDS",
-        help="time to measure, warm-up and processes included (10)",
+        help="total measuring time, including warm-up and the start of processes (10)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Tell how close two models, or two ways to run one, are and which nodes are responsible."""
+"""Compare the outputs of two models, or of two ways to run one, and find the nodes responsible."""
 
 import importlib.util
 from argparse import ArgumentParser, Namespace
@@ -24,27 +24,33 @@ from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 
 _EVALUATIONS = ("torch", "reference", "float64")
-_RANKED_BY = ("mean", "ulp", "abs")
+_RANKED_BY: Mapping[str, str] = {
+    "mean": "mean absolute error",
+    "ulp": "ulp of the largest value",
+    "abs": "largest absolute error",
+}
 
 
 def register(parser: ArgumentParser) -> None:
-    parser.add_argument("models", metavar="MODEL", nargs="+", help="one ONNX file, or two")
+    parser.add_argument("models", metavar="MODEL", nargs="+", help="one or two ONNX files")
     parser.add_argument(
         "--against",
-        help=f"{', '.join(_EVALUATIONS)} or a provider: another way to run the model (float64)",
+        help=f"reference: {', '.join(_EVALUATIONS)} or a provider (float64)",
     )
     add_session(parser, several=False)
     add_feeds(parser)
     rule = "each element is within atol + rtol * |expected|, as in numpy.allclose"
     parser.add_argument("--atol", type=number(0, kind=float), help=f"absolute error: {rule}")
     parser.add_argument("--rtol", type=number(0, kind=float), help=f"relative error: {rule}")
-    parser.add_argument("--top", type=number(0), default=10, help="nodes in the table (10)")
-    parser.add_argument("--by", choices=_RANKED_BY, default="mean", help="what ranks the nodes")
+    parser.add_argument("--top", type=number(0), default=10, help="rows in the table of nodes (10)")
+    parser.add_argument(
+        "--by", choices=_RANKED_BY, default="mean", help="error that ranks the nodes (mean)"
+    )
     parser.add_argument(
         "--max-nodes",
         type=number(0),
         default=200,
-        help="no search for the nodes of a larger model, which runs again for each node (200)",
+        help="skip the search in larger models: it runs the model once per node (200)",
     )
 
 
@@ -118,7 +124,7 @@ def _sources() -> tuple[str, ...]:
 def _pairing(found: ModelDiff) -> tuple[str, str]:
     """Name the inputs and the outputs of the two models that go together."""
     shared = f"inputs shared by both models: {', '.join(found.shared_inputs) or 'none'}"
-    left = f"; in one only: {', '.join(found.other_inputs)}" if found.other_inputs else ""
+    left = f"; in one model only: {', '.join(found.other_inputs)}" if found.other_inputs else ""
     pairs = (("name", found.by_name), ("rank", found.by_rank))
     told = [f"by {how}: {', '.join(labels)}" for how, labels in pairs if labels]
     return f"{shared}{left}.", f"outputs are paired {'; '.join(told)}."
@@ -134,7 +140,9 @@ def _explain(
     """Find the nodes of the session that are responsible, unless the model is too large."""
     model = load_model(path)
     if (count := len(model.graph.node)) > options.max_nodes:
-        report.conclude(f"the {count} nodes were not searched: --max-nodes is {options.max_nodes}.")
+        report.conclude(
+            f"nodes are not searched: {count}, more than --max-nodes {options.max_nodes}."
+        )
         return
     try:
         found = explain_session(
@@ -147,24 +155,24 @@ def _explain(
             sources=_sources(),
         )
     except ModelError as error:  # an operator without a kernel of its own, in float64 for instance
-        report.conclude(f"the nodes were not searched: {error}")
+        report.conclude(f"nodes are not searched: {error}")
         return
     ranked = [node.to_row() for node in found.ranking(options.by)[: options.top]]
     columns = {
         "node": "node",
         "op": "op",
         "fused": "fused with",
-        f"own_{options.by}": "its own error",
-        f"total_{options.by}": "its error",
-        f"effect_{options.by}": "its own error, in the outputs",
+        f"own_{options.by}": "own error",
+        f"total_{options.by}": "total error",
+        f"effect_{options.by}": "effect on outputs",
     }
-    session = "the session" if found.same_outputs else "the session with more outputs"
+    session = "the session" if found.same_outputs else "the session that exposes them"
     report.add(
-        f"Nodes of {session} by what their errors change in the outputs ({options.by})",
+        f"Nodes of {session} by the effect of their own error ({_RANKED_BY[options.by]})",
         readable(pd.DataFrame(ranked, columns=list(columns)).rename(columns=columns)),
     )
     if count <= MAX_DRAWN:
-        report.add("The graph, coloured by what each node changes", _draw(model, found, options.by))
+        report.add("The graph, coloured by effect on outputs", _draw(model, found, options.by))
     report.conclude(f"{found}.")
 
 
@@ -173,10 +181,10 @@ def _draw(model: onnx.ModelProto, found: SessionExplanation, by: str) -> Any:
     total = sum(value for value in moved.values() if np.isfinite(value)) or 1.0
     notes: dict[str | int, NodeNote] = {
         rank: NodeNote(
-            f"its own error changes the outputs by {moved[label]:.3g} ({by})",
+            f"effect on outputs: {moved[label]:.3g} ({_RANKED_BY[by]})",
             share=min(moved[label] / total, 1.0),
         )
         for rank, node in enumerate(model.graph.node)
         if (label := next(filter(None, (node.name, *node.output)), "")) in moved
     }
-    return draw_model(model, title="What each node changes", notes=notes)
+    return draw_model(model, title="Effect of each node on outputs", notes=notes)

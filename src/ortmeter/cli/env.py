@@ -1,4 +1,4 @@
-"""Tell the machine, the versions, which providers work and why the others do not."""
+"""Show the machine, the versions and the providers: which work, and why others do not."""
 
 from argparse import ArgumentParser, Namespace
 

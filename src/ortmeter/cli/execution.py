@@ -18,21 +18,21 @@ from ortmeter.cli.terminal import printable, show, tell
 from ortmeter.errors import OrtMeterError
 
 COMMANDS: Mapping[str, str] = {
-    "env": "Tell the machine, the versions, which providers work and why the others do not.",
+    "env": "Show the machine, the versions and the providers: which work, and why others do not.",
     "bench": "Compare latencies of models, providers, optimization levels and numbers of threads.",
-    "profile": "Tell where the time of a model goes, and what was optimized.",
-    "diff": "Tell how close two models, or two ways to run one, are and which nodes are "
+    "profile": "Show where the time of a model goes, and what was optimized.",
+    "diff": "Compare the outputs of two models, or of two ways to run one, and find the nodes "
     "responsible.",
     "sweep": "Run a page over a grid of configurations, on this machine or on several.",
-    "scheduler": "Run the scheduler of the sweeps, until it is interrupted.",
-    "worker": "Run a worker of the sweeps on this machine, until it is interrupted.",
+    "scheduler": "Run the scheduler of sweeps until interrupted.",
+    "worker": "Run a worker of sweeps on this machine until interrupted.",
 }
 """What each command does; it is a module of this package."""
 
 _SERVERS = {"scheduler", "worker"}
 _EPILOG = (
-    "exit codes: 0 done, 1 results differ beyond the tolerance or a task of a sweep failed, "
-    "2 what was asked cannot be done, 130 interrupted, 143 ended by the system"
+    "exit codes: 0 success, 1 results differ beyond the tolerance or a task of a sweep failed, "
+    "2 error, 130 interrupted, 143 terminated"
 )
 
 #: Exit codes: done; what was asked cannot be done; Ctrl-C. A command has 1 for what differs.
@@ -96,7 +96,7 @@ def _message(error: Exception) -> str:
     name, text = type(error).__name__, str(error)
     if isinstance(error, (OrtMeterError, MemoryError, OSError)):
         return text or name
-    return f"{name}: {text} (nobody expected this: --debug shows where)"
+    return f"{name}: {text} (unexpected error: --debug shows the traceback)"
 
 
 def _run(options: Namespace) -> int:
@@ -152,7 +152,7 @@ def _declare(name: str, parser: ArgumentParser) -> None:
     command = importlib.import_module(f"ortmeter.cli.{name}")
     if name not in _SERVERS:
         parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-        parser.add_argument("--html", metavar="FILE", help="write one self-contained page too")
+        parser.add_argument("--html", metavar="FILE", help="also write a self-contained HTML page")
         parser.add_argument("--force", action="store_true", help="replace an existing FILE")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     command.register(parser)

@@ -19,43 +19,43 @@ LOCALHOST = "127.0.0.1"
 
 def add_session(parser: ArgumentParser, *, several: bool) -> None:
     """Declare the options of a session."""
-    more = "; several ones, separated by commas, are compared" if several else ""
+    more = "; separate several by commas to compare them" if several else ""
     parser.add_argument("--provider", default="auto", help=f"auto, cpu, cuda or cuda:1{more}")
     parser.add_argument(
         "--optimization", default="all", help=f"none, basic, extended, layout or all{more}"
     )
     parser.add_argument(
-        "--threads", default="1", help=f"threads of an operator, 0 lets onnxruntime choose{more}"
+        "--threads", default="1", help=f"threads per operator, 0 lets onnxruntime choose (1){more}"
     )
 
 
 def add_feeds(parser: ArgumentParser) -> None:
     """Declare where the inputs come from."""
     parser.add_argument(
-        "--feeds", metavar="FILE", help="inputs: .npz, .pb or a folder of input_0.pb..."
+        "--feeds", metavar="FILE", help="inputs: a .npz or .pb file, or a folder of input_0.pb..."
     )
     parser.add_argument(
         "--dim",
         metavar="NAME=SIZE",
         action="append",
         default=[],
-        help="size of a symbolic dimension, for random inputs; may be repeated",
+        help="size of a symbolic dimension of random inputs; may be repeated",
     )
     parser.add_argument(
         "--shape",
         metavar="NAME=1x3x224",
         action="append",
         default=[],
-        help="shape of an input, for random inputs; may be repeated",
+        help="shape of a random input; may be repeated",
     )
-    parser.add_argument("--seed", type=number(0), default=0, help="seed of random inputs")
+    parser.add_argument("--seed", type=number(0), default=0, help="seed of random inputs (0)")
 
 
 def add_tls(parser: ArgumentParser) -> None:
     """Declare the files of TLS, which :func:`~ortmeter.sweep.read_tls` checks."""
-    parser.add_argument("--tls-ca", metavar="FILE", help="certificate of the authority, PEM")
-    parser.add_argument("--tls-cert", metavar="FILE", help="certificate of this side, PEM")
-    parser.add_argument("--tls-key", metavar="FILE", help="its private key, PEM")
+    parser.add_argument("--tls-ca", metavar="FILE", help="certificate of the authority (PEM)")
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate of this process (PEM)")
+    parser.add_argument("--tls-key", metavar="FILE", help="private key of this process (PEM)")
 
 
 def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[str, np.ndarray]]:
@@ -66,7 +66,9 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
     dims = _pairs("--dim", options.dim, _size)
     shapes = _pairs("--shape", options.shape, lambda text: tuple(map(_size, text.split("x"))))
     if options.feeds is not None and (dims or shapes):
-        raise InvalidArgumentError("--dim and --shape are for random inputs, not for --feeds")
+        raise InvalidArgumentError(
+            "--dim and --shape describe random inputs: remove them or --feeds"
+        )
     if options.feeds is not None:
         return {model: read_feeds(model, options.feeds) for model in models}
     loaded = {model: load_model(model) for model in models}
@@ -83,8 +85,8 @@ def _refuse_unknown(
     accepted = sorted(name for name in known if isinstance(name, str))
     if unknown := [name for name in given if name not in accepted]:
         raise InvalidArgumentError(
-            f"{option} is given for {', '.join(map(repr, unknown))}. "
-            f"Accepted: {', '.join(map(repr, accepted)) or 'nothing, all sizes are fixed'}"
+            f"{option}: got {', '.join(map(repr, unknown))}. "
+            f"Accepted: {', '.join(map(repr, accepted)) or 'none, all sizes are fixed'}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Tell where the time of a model goes, and what was optimized."""
+"""Show where the time of a model goes, and what was optimized."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -17,16 +17,16 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--baseline",
         metavar="MODEL2",
-        help=f"{_UNOPTIMIZED} (the same model, without graph optimization) or another ONNX file",
+        help=f"{_UNOPTIMIZED} (the same model without graph optimization) or another ONNX file",
     )
     add_session(parser, several=False)
     add_feeds(parser)
     parser.add_argument(
         "--repeat",
         type=number(1),
-        help="runs that are recorded (50; 100 beside a baseline, nothing is decided below)",
+        help="recorded runs (50; 100 with --baseline, the minimum for a verdict)",
     )
-    parser.add_argument("--top", type=number(0), default=20, help="nodes in the table (20)")
+    parser.add_argument("--top", type=number(0), default=20, help="rows in the table of nodes (20)")
 
 
 def run(options: Namespace, report: Report) -> None:
@@ -57,8 +57,8 @@ def _describe(report: Report, found: Profile, top: int) -> None:
     operators = found.by_operator()
     if operators.empty:
         report.conclude(
-            "no node is left to run: the outputs are inputs or constants, which the optimizer "
-            "computed once and for all."
+            "no node is left to run: every output is an input, or a constant that the optimizer "
+            "computed."
         )
         return
     nodes = found.by_node().sort_values("median", ascending=False)
@@ -68,15 +68,15 @@ def _describe(report: Report, found: Profile, top: int) -> None:
         operator_plot(found, title="Time by operator"),
     )
     columns = ["name", "op", "median", "share", "gflop_per_s", "gb_per_s", "signature"]
-    report.add(f"The {min(top, len(nodes))} longest nodes", readable(nodes[columns].head(top)))
+    report.add(f"The {min(top, len(nodes))} slowest nodes", readable(nodes[columns].head(top)))
     if found.model is not None and len(found.model.graph.node) <= MAX_DRAWN:
         drawing = draw_model(found.model, title="The graph that ran", notes=profile_notes(found))
         report.add("The graph that ran, coloured by time", drawing)
     slowest = operators.iloc[0]
     report.conclude(
         f"{found!r}.",
-        f"{slowest['op']} takes the most time, {slowest['share']:.0%} of that of the "
-        f"{'launches' if found.devices else 'kernels'}.",
+        f"{slowest['op']} takes the most time: {slowest['share']:.0%} of the "
+        f"{'launch' if found.devices else 'kernel'} time.",
         *(f"{caveat}." for caveat in found.caveats),
     )
 
@@ -85,10 +85,10 @@ def _compare(options: Namespace, report: Report, baseline: Profile, found: Profi
     merged = merge_profiles(baseline, found)
     if not merged.empty:
         report.add(
-            f"Beside the baseline, {Path(options.baseline).name}",
+            f"Compared with the baseline, {Path(options.baseline).name}",
             readable(
                 merged[["label", "side", "mean_baseline", "mean_candidate"]].head(options.top)
             ),
             comparison_plot(merged, title="Baseline and candidate"),
         )
-    report.conclude(f"{baseline.compare(found)}.")
+    report.conclude(*(f"{claim}." for claim in baseline.compare(found).claims))

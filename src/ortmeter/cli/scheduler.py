@@ -1,4 +1,4 @@
-"""Run the scheduler of the sweeps, until it is interrupted."""
+"""Run the scheduler of sweeps until interrupted."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -12,16 +12,16 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         default=LOCALHOST,
-        help=f"interface ({LOCALHOST}); without TLS, whoever reaches it runs code on the workers",
+        help=f"interface ({LOCALHOST}); without TLS, anyone who reaches it can run code on workers",
     )
     parser.add_argument(
-        "--port", type=number(0, MAX_PORT), default=8786, help="port, 0 for any (8786)"
+        "--port", type=number(0, MAX_PORT), default=8786, help="port, 0 for any free one (8786)"
     )
     parser.add_argument(
         "--retries",
         type=number(0),
         default=3,
-        help="times a task runs again when its worker dies (3)",
+        help="new attempts at a task whose worker dies (3)",
     )
     add_tls(parser)
 

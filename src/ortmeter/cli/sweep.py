@@ -19,7 +19,7 @@ def register(parser: ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help='options of the page with their values; values that are lists: "batch=1,32;64"',
+        help='options of the page and their values; separate lists by semicolons: "batch=1,32;64"',
     )
     parser.add_argument("--threads", metavar="N,N", help="the same as --grid threads=N,N")
     parser.add_argument(
@@ -28,25 +28,27 @@ def register(parser: ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="options that all configurations share; commas belong to the value",
+        help="options with one value for all configurations; a comma is part of the value",
     )
     parser.add_argument(
-        "--repeat-runs", type=number(1), default=1, help="runs of each, in processes (1)"
+        "--repeat-runs", type=number(1), default=1, help="processes per configuration (1)"
     )
     parser.add_argument(
         "--scheduler",
         metavar="tcp://HOST:PORT",
-        help="see ortmeter scheduler; by default one worker in this process and no port",
+        help="address printed by ortmeter scheduler (default: this machine, no port is opened)",
     )
-    parser.add_argument("--output", metavar="DIR", default="sweep", help="records (sweep)")
-    parser.add_argument("--resume", action="store_true", help="run what is missing in DIR")
+    parser.add_argument(
+        "--output", metavar="DIR", default="sweep", help="folder of records (sweep)"
+    )
+    parser.add_argument("--resume", action="store_true", help="run only what DIR lacks")
     parser.add_argument(
         "--timeout",
         type=number(0, kind=float),
         metavar="SECONDS",
-        help="a run that takes longer fails",
+        help="time limit of a run; a run that exceeds it fails",
     )
-    parser.add_argument("--cores", help="cores of a run, such as 0-3; those of the worker")
+    parser.add_argument("--cores", help="cores of a run, such as 0-3 (those of the worker)")
     add_tls(parser)
 
 
@@ -79,7 +81,7 @@ def _fill_interrupted(options: Namespace, report: Report) -> None:
         _fill(report, load_sweep(options.output))
     except InvalidArgumentError:
         return  # interrupted before anything was written
-    report.conclude("the same command with --resume runs what is missing.")
+    report.conclude("run the same command with --resume to finish.")
 
 
 def _fill(report: Report, result: SweepResult) -> None:

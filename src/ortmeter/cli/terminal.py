@@ -22,7 +22,7 @@ def show(text: str) -> None:
         with suppress(OSError, ValueError):
             # What is left to write would fail again when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OrtMeterError(f"the standard output is not written: {cause.strerror}") from cause
+        raise OrtMeterError(f"the standard output cannot be written: {cause.strerror}") from cause
 
 
 def tell(line: str) -> None:

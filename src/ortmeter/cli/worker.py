@@ -1,4 +1,4 @@
-"""Run a worker of the sweeps on this machine, until it is interrupted."""
+"""Run a worker of sweeps on this machine until interrupted."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -11,10 +11,10 @@ from ortmeter.sweep.engine import check_address, read_tls
 def register(parser: ArgumentParser) -> None:
     parser.add_argument("scheduler", metavar="tcp://HOST:PORT", help="address of the scheduler")
     parser.add_argument(
-        "--host", default=LOCALHOST, help=f"interface that the others reach ({LOCALHOST})"
+        "--host", default=LOCALHOST, help=f"interface open to other machines ({LOCALHOST})"
     )
-    parser.add_argument("--name", help="name of the worker, its address by default")
-    parser.add_argument("--cores", help="cores that its runs may use, such as 0-3 (all)")
+    parser.add_argument("--name", help="name of the worker (its address)")
+    parser.add_argument("--cores", help="cores available to runs, such as 0-3 (all)")
     add_tls(parser)
 
 

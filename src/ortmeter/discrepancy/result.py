@@ -124,7 +124,7 @@ class Tolerance:
             failures.append(f"abs {diff.abs:.6g} > {limit:.6g} ({self})")
         elif not failures and not is_known:
             raise InvalidArgumentError(
-                f"the largest errors (abs {diff.abs:.6g}, rel {diff.rel:.6g}) do not tell whether "
+                f"the largest errors (abs {diff.abs:.6g}, rel {diff.rel:.6g}) cannot tell whether "
                 f"every element is within {self}. Accepted: a discrepancy measured by "
                 "max_diff(expected, got, tolerance=...) with this tolerance"
             )
@@ -296,24 +296,25 @@ class Discrepancy:
         return not any(d.kind in {"shape", "structure"} for d in self.differences)
 
     def __str__(self) -> str:
-        parts = [
-            f"abs {_digits(self.abs)}",
-            f"rel {_digits(self.rel)}",
-            f"{_digits(self.ulp)} ulp",
-            f"{_digits(self.ulp_at_max)} ulp at the largest value",
-            f"n={self.n}",
-        ]
-        above = [(count, threshold) for threshold, count in self.histogram.items() if count]
-        parts += [f"{count} above {threshold:g}" for count, threshold in above[-1:]]
-        if self.path or self.argmax:  # a scalar has no index to show
-            parts.append(f"at {self.path}{self.argmax or ''}")
-        if self.n_finite < self.n:
-            parts.append(f"{self.n_finite} finite")
-        if self.n_nan or self.n_inf:
-            parts.append(f"mismatches: {self.n_nan} NaN, {self.n_inf} inf")
+        parts = []
+        if self.abs:
+            ulp = "" if isinstance(self.abs, int) else f" ({_digits(self.ulp_at_max)} ulp)"
+            place = f"{self.path}{self.argmax or ''}"  # empty for a scalar
+            parts.append(
+                f"largest error {_digits(self.abs)}{ulp}" + (f" at {place}" if place else "")
+            )
+        differ = self.histogram[0.0] + self.n_nan + self.n_inf
+        values, differs = ("value", "differs") if self.n == 1 else ("values", "differ")
+        parts.append(
+            f"{differ} of {self.n} {values} {differs}"
+            if differ
+            else f"no difference in {self.n} {values}"
+        )
+        mismatches = {"NaN": self.n_nan, "inf": self.n_inf}
+        parts += [f"{count} mismatched {what}" for what, count in mismatches.items() if count]
         if self.n_over:
             parts.append(f"{self.n_over} beyond {self.tolerance}")
-        return ", ".join([*parts, *map(str, self.differences)])
+        return "; ".join([*parts, *map(str, self.differences)])
 
     def _repr_html_(self) -> str:
         import pandas as pd

@@ -229,9 +229,9 @@ class Attribution(_Ranked[NodeAttribution]):
             return f"{len(self.nodes)} nodes on {self.provider}: candidate and baseline are equal"
         first = self.ranking()[0]
         return (
-            f"{len(self.nodes)} nodes on {self.provider}, candidate against baseline: "
-            f"{self.change.ulp_at_max:.3g} ulp; first: {first.name} ({first.op}), alone "
-            f"{first.only_change.ulp_at_max:.3g} ulp"
+            f"{len(self.nodes)} nodes on {self.provider}: the candidate is "
+            f"{self.change.ulp_at_max:.3g} ulp from the baseline; largest effect: {first.name} "
+            f"({first.op}), {first.only_change.ulp_at_max:.3g} ulp alone"
         )
 
 
@@ -262,20 +262,20 @@ class SessionExplanation(_Ranked[SessionNode]):
     _JUDGED: ClassVar[tuple[str, str]] = ("effect", "own")
 
     def __str__(self) -> str:
-        asked = f"the session is at {self.session.ulp_at_max:.3g} ulp from {self.expected}"
+        asked = f"the session is {self.session.ulp_at_max:.3g} ulp from {self.expected}"
         if self.same_outputs:
-            what = "with its intermediate results as outputs, it gives the same bits"
+            what = "reading its intermediate results does not change its outputs"
         else:
             what = (
-                "its intermediate results as outputs change it: what is explained is that other "
-                f"session, at {self.exposed.ulp_at_max:.3g} ulp"
+                "reading its intermediate results changes its outputs: the session explained here "
+                f"is {self.exposed.ulp_at_max:.3g} ulp away"
             )
         if not self.nodes or not differing(self.exposed):
             return f"{asked}; {what}"
         first = self.ranking()[0]
         fused = f", fused with {', '.join(first.fused)}" if first.fused else ""
-        effect = f"alone {first.effect.ulp_at_max:.3g} ulp"
-        return f"{asked}; {what}; first: {first.name} ({first.op}{fused}), {effect}"
+        effect = f"{first.effect.ulp_at_max:.3g} ulp alone"
+        return f"{asked}; {what}; largest effect: {first.name} ({first.op}{fused}), {effect}"
 
 
 def _figures(diff: Discrepancy, prefix: str = "") -> dict[str, float]:

@@ -22,10 +22,10 @@ _MS_PER_S = 1e3
 _DIRECTIONS = {"faster": 1, "slower": -1, "equivalent": 0, "different": 0}
 _ENDS = {
     "agree": "the kernels and the latency say the same",
-    "opposed": "the kernels and the latency are opposed, nothing can be concluded about nodes",
-    "undecided": "the kernels and the latency do not decide together, a difference between nodes "
-    "is not confirmed",
-    "launches": "the profile has the launches of the kernels, not their times on the device, "
+    "opposed": "the kernels and the latency disagree: nothing can be concluded about nodes",
+    "undecided": "the kernels and the latency do not both reach a verdict: differences between "
+    "nodes are not confirmed",
+    "launches": "the profile times the launch of each kernel, not its work on the device: "
     "nothing can be concluded about nodes",
 }
 #: Verdict -> why nodes are left out.
@@ -38,9 +38,9 @@ _SHORT_SHARE = 0.1
 _PARALLEL = 1.05
 _LAUNCHES = (
     "The times of {devices} are those of the launch of a kernel, which runs later on the device: "
-    "compare latencies of whole runs. Times on the device need a build of ONNX Runtime with "
-    "--enable_cuda_profiling (its kernels are then in session_events, category Kernel) or a "
-    "profiler of the device such as Nsight Systems"
+    "compare latencies of whole runs. To time kernels on the device, build ONNX Runtime with "
+    "--enable_cuda_profiling (kernels are then in session_events, category Kernel) or use a "
+    "profiler such as Nsight Systems"
 )
 
 
@@ -139,9 +139,13 @@ class Profile:
     def __repr__(self) -> str:
         runs = self.by_iteration()
         median = runs["duration"][runs["steady"]].median() / _US_PER_S
+        plain = ""
+        if self.latencies is not None:
+            plain = f" ({format_seconds(self.latencies[self.name].median)} unprofiled)"
         return (
-            f"profile of {len(runs)} runs: {self.by_operator()['nodes'].sum()} nodes, median run "
-            f"{format_seconds(median)}, {self.unexplained:.0%} outside of any kernel"
+            f"profile of {len(runs)} runs, {self.by_operator()['nodes'].sum()} nodes: a profiled "
+            f"run takes {format_seconds(median)}{plain}, {self.unexplained:.0%} of it outside of "
+            "any kernel"
         )
 
     @property
@@ -286,10 +290,7 @@ class Profile:
         if self.devices:
             yield fact(_LAUNCHES, devices=", ".join(self.devices))
         if len(runs) == 1:
-            yield fact(
-                "There is only one run: it includes the allocations and the cold caches of the "
-                "first"
-            )
+            yield fact("There is only one run: its times include memory allocation and cold caches")
         counted = runs[runs["steady"]]
         if counted["kernel_time"].sum() > _PARALLEL * counted["covered"].sum():
             yield fact(
@@ -298,15 +299,14 @@ class Profile:
             )
         if (runs["start"].diff() < runs["duration"].shift()).any():
             yield fact(
-                "Runs overlap: a kernel executed by a thread of the pool is counted in the run "
-                "that started last"
+                "Runs overlap: a kernel of a pool thread is counted in the run that started last"
             )
         total = steady["self_duration"].sum()
         short = steady["self_duration"][steady["duration"] < _SHORT_US].sum()
         if short > _SHORT_SHARE * total and not self.devices:
             yield fact(
-                f"Kernels below {_SHORT_US} µs take {{share:.0%}} of the time of all kernels, and "
-                "each of their times is rounded down to a microsecond",
+                f"Kernels below {_SHORT_US} µs take {{share:.0%}} of kernel time, and the profiler "
+                "rounds each of them down to a microsecond",
                 share=float(short / total),
             )
         if self.overhead is not None and self.overhead.is_difference:
@@ -432,7 +432,7 @@ def find_headroom(nodes: pd.DataFrame, peaks: Peaks) -> Claim:
     least = peaks.least_seconds(nodes["flop"], nodes["bytes"]).astype(float)
     saved = (took - least).dropna()
     if saved.empty:
-        return fact("most headroom: not known, nor is the work of any node")
+        return fact("most headroom: not known, no node has a known cost")
     row = saved.idxmax()
     computes = nodes["flop"][row] / peaks.gflop_per_s >= nodes["bytes"][row] / peaks.gb_per_s
     node = f"{nodes['name'][row]} ({nodes['op'][row]})".replace("{", "{{").replace("}", "}}")
