@@ -181,16 +181,15 @@ def write_record(rows: list[dict[str, Any]], path: Path = RECORD) -> None:
 {title}
 {"=" * len(title)}
 
-Rules of the level ``{LEVEL}``, in the order they are applied, each on the models where it
-finds its pattern: how many *times* it is applied, how many nodes ONNX Runtime executes with it and
-without it, and the latency without the rule over the latency with it (medians, 99 % interval).
-Above 1, the rule pays: the verdict is that of the model with the rule. The control leaves nothing
-out: it tells how much two copies of the same session differ. A row is undecided when its interval
-meets that of the control.
+Rules of the level ``{LEVEL}``, in the order in which they are applied, on the models that
+contain their pattern. *times* counts the matches. *nodes with* and *nodes without* count the nodes
+that ONNX Runtime executes. *without / with* is the latency without the rule divided by the latency
+with it (medians, 99 % interval): above 1, the rule is faster. The control compares two copies of the
+same session; a row is undecided when its interval overlaps that of the control.
 
-The models are small, two layers of the sizes of the tests, measured in fresh processes: a node
-costs as much as what is in it. What does not show here: TransposedWeight spares a copy of the
-weights when the session is created.
+The models are small: two layers with the sizes of the tests, so that the cost of a node is mostly its
+overhead. They are measured in fresh processes. TransposedWeight saves a copy of the weights when the
+session is created, which this table does not show.
 
 Measured by ``_benchmarks/bench_rules.py --record``, one thread, float32, {today}, on
 {machine}.
@@ -200,8 +199,8 @@ Measured by ``_benchmarks/bench_rules.py --record``, one thread, float32, {today
 
 {body}
 
-For CUDA only, where no rule was ever measured: {", ".join(on_cuda)}. On CPU they bring nothing, or
-ONNX Runtime does as much.
+Rules for CUDA only, not measured on CUDA yet: {", ".join(on_cuda)}. On CPU they change nothing, or
+ONNX Runtime applies the same fusion itself.
 """,
         encoding="utf-8",
     )
