@@ -4,74 +4,47 @@ r"""
 Can the kernel of a layer normalization be exchanged?
 =====================================================
 
-A layer normalization is followed by a product with a matrix and the addition of a bias. torch and
-onnxruntime do not give the same outputs. May the normalization of one run inside the other? Which
-of the two is closer to the truth, and which kernel makes them differ?
+torch and onnxruntime do not return the same outputs for a layer normalization followed by a matrix
+product and a bias. Can the normalization of one library run inside the other? When outputs differ,
+which kernel is responsible?
 
-With :math:`u` the unit roundoff of the type (:math:`2^{-24}` for float32, :math:`2^{-11}` for
-float16) and :math:`n` features, the outputs of size :math:`|z|` receive these errors, if the
-roundings are independent:
-
-==================  ===================================  ==================================
-node                what is rounded                      typical error on an output
-==================  ===================================  ==================================
-LayerNormalization  its output, once to the type         :math:`u |z| / \sqrt n`
-MatMul              :math:`n` additions in float32       :math:`\sqrt n\, 2^{-24} |z|`
-MatMul, with TF32   both operands, to 11 bits            :math:`2^{-11} |z| / \sqrt n`
-MatMul and Add      their outputs, once to the type      :math:`u |z|` each
-==================  ===================================  ==================================
-
-The third column divides by :math:`\sqrt n` what touches every term of the product: these errors
-compensate each other.
-
-**Prediction.** In float32, the additions of the product dominate, and ``MatMul`` is responsible. In
-16 bits, each library rounds the same numbers at the same places, and they differ where a tiny
-difference of the normalization moves a value to the other side of a rounding: by one ulp or two,
-for few elements. A session that keeps the product in float32 up to the last node saves roundings:
-it should be closer to the truth, and change the outputs more than any swap of kernels. With TF32 in
-one library only, ``MatMul`` explains everything.
-
-This page descends from `LayerNormalization implementation cannot be exchanged
-<https://github.com/sdpython/onnx-diagnostic/blob/main/_doc/technical/plot_layer_norm_discrepancies.py>`_
-of onnx-diagnostic.
+**Prediction.** In float32, ``MatMul`` is responsible, with or without TF32: it adds many terms, and
+each library adds them in its own order. In 16 bits, a swap of kernels changes less than 5 % of the
+outputs, by at most 2 :term:`ulp`. There, a whole :term:`session` is closer to float64 than its
+kernels run one by one, and this changes the outputs more than any swap of kernels.
 """
 
-# sphinx_gallery_tags = ["discrepancy", "LayerNormalization", "MatMul"]
-
-# %%
-# Parameters
-# ----------
-#
-# On CUDA, the batch is larger, and TF32 is one more axis for float32. It has no effect on the other
-# types, nor on a CPU.
+# fold: Imports and arguments
+# sphinx_gallery_tags = ["accuracy", "LayerNormalization", "MatMul", "float16"]
 
 import functools
 
 import numpy as np
 import onnx
 from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
-from pandas import DataFrame, concat
+from pandas import DataFrame, MultiIndex, concat
 
 import ortmeter
 from ortmeter.discrepancy.bounds import layer_norm_error_bound, matmul_error_bound
 from ortmeter.dtypes import numpy_dtype, unit_roundoff
 from ortmeter.evaluator import Evaluator, attribute
 from ortmeter.pages import (
+    Answer,
+    Bar,
     Param,
     fact,
+    fold,
     judge,
     load_records,
     record,
     replay,
     save_tables,
     show,
+    table,
 )
-from ortmeter.plotting import error_plot
+from ortmeter.plotting.axes import add_legend, finish_rows, new_axes, series_style
 from ortmeter.runtime.environment import environment
 from ortmeter.runtime.models import layer_norm_matmul
-
-TYPES = ("float32", "float16", "bfloat16")
-WEIGHTS = ("positive", "centred")
 
 args = ortmeter.get_parsed_args(
     "plot_layer_norm_discrepancies",
@@ -84,66 +57,84 @@ args = ortmeter.get_parsed_args(
 )
 provider = ortmeter.resolve_provider(args.provider)
 on_cuda = provider.name == "cuda"
-TF32 = {"off": {"torch": False, "ort": False}}
-if on_cuda:
-    TF32 |= {"in onnxruntime": {"torch": False, "ort": True}, "on": {"torch": True, "ort": True}}
-rng = np.random.default_rng(0)
-show(args)
+batch = args.batch or (32 if on_cuda else 2)
+legend = f"{batch} x {args.length} x {args.features} on {provider.label}"
 
 # %%
-# Everything below was computed on this machine:
-
-show(environment())
-
-# %%
-# The model
-# ---------
-#
-# Two sets of weights. *positive*: all of them are between 0 and 1, so that the outputs are near a
-# quarter of the number of features and have the same ulp. *centred*: they have both signs, and so
-# have the outputs.
+# Four choices of kernels and a session
+# -------------------------------------
 
 model = layer_norm_matmul(args.features, weights="positive", dtype="float32")
-print(onnx_simple_text_plot(model))
-ortmeter.draw_model(model, title="a layer normalization, then a product")
+ortmeter.draw_model(model, title="a layer normalization, then a product and a bias")
 
 # %%
-# The inputs are uniform between -60 and 60, the same for all the types but for their rounding.
+# :class:`~ortmeter.evaluator.Evaluator` runs this model node by node on the kernels of torch. One
+# entry replaces the kernel of an operator by that of onnxruntime. A session of onnxruntime runs the
+# whole model.
 
-batch = args.batch or (32 if on_cuda else 2)
+KERNELS = {
+    "torch": {},
+    "ort LayerNorm": {"LayerNormalization": "ort"},
+    "ort MatMul": {"MatMul": "ort"},
+    "ort kernels": {"LayerNormalization": "ort", "MatMul": "ort"},
+}
+
+
+def run_kernels(model, feeds, kernels, *, tf32=False):
+    evaluator = Evaluator(model, kernels, sources=("torch",), device=provider, tf32=tf32)
+    return evaluator.run(None, feeds)[0]
+
+
+def run_session(model, feeds, *, optimization="all", tf32=False):
+    session = ortmeter.make_session(model, provider=provider, optimization=optimization, tf32=tf32)
+    with ortmeter.BoundSession(session, feeds) as bound:
+        bound.run()
+        return bound.outputs()["Z"].copy()
+
+
+# %%
+# ``Add`` is never swapped: one addition is rounded once, the same way in both libraries.
+#
+# There are three types and two sets of weights. *Positive* weights are between 0 and 1: all outputs
+# have nearly the same size. *Centred* weights have both signs, and so have the outputs. The inputs
+# are uniform between -60 and 60. Controls run the same kernels twice.
+
+# fold: Cases, inputs and runs
+
+TF32 = {name: {"torch": False, "ort": False} for name in ("float32", "float16", "bfloat16")}
+if on_cuda:
+    TF32["float32, TF32 in ort"] = {"torch": False, "ort": True}
+    TF32["float32, TF32"] = {"torch": True, "ort": True}
+CASE = ["type", "weights"]
+CASES = [{"type": name, "weights": kind} for name in TF32 for kind in ("positive", "centred")]
+CONTROLS = {"torch, again": "torch", "ort kernels, again": "ort kernels"}
+RUNS = {name: functools.partial(run_kernels, kernels=found) for name, found in KERNELS.items()}
+RUNS |= {"session": run_session}
+RUNS |= {"session, not optimized": functools.partial(run_session, optimization="none")}
+RUNS |= {name: RUNS[same] for name, same in CONTROLS.items()}
+
+rng = np.random.default_rng(0)
 wide = (rng.random((batch, args.length, args.features)) - 0.5) * 120
 
 
-def make_case(weights, name):
+def make_case(case):
     """Return a model and its feeds."""
-    model = layer_norm_matmul(args.features, weights=weights, dtype=name)
+    name = case["type"].partition(",")[0]
+    model = layer_norm_matmul(args.features, weights=case["weights"], dtype=name)
     return model, {"X": wide.astype(numpy_dtype(name))}
 
 
-def list_cases():
-    for name in TYPES:
-        for weights in WEIGHTS:
-            for tf32 in TF32 if name == "float32" else ["off"]:
-                yield {"type": name, "weights": weights, "tf32": tf32}
-
-
-def write_case(row):
-    tf32 = "" if row["tf32"] == "off" else f", TF32 {row['tf32']}"
-    return f"{row['type']}, {row['weights']}{tf32}"
-
-
-show(DataFrame(list_cases()))
-
 # %%
-# What is the truth, and how far from it may one be?
-# --------------------------------------------------
+# Do they compute the same thing?
+# -------------------------------
 #
-# The reference is the same expression in float64, on the weights and inputs as they are once
-# rounded to their type. The bound is derived from those of the two kernels
+# The reference is the same expression in float64, on the weights and inputs once rounded to their
+# type. The bound comes from those of the two kernels
 # (:func:`~ortmeter.discrepancy.bounds.layer_norm_error_bound`,
-# :func:`~ortmeter.discrepancy.bounds.matmul_error_bound`): the error of the normalization goes
-# through :math:`|W|`, the product adds its own, the last addition rounds once more. It holds for
-# any order of the additions, hence for any library that accumulates in float32.
+# :func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). It holds for any order of the additions,
+# hence for any library that accumulates in float32.
+
+# fold: The reference and its bound
 
 EPSILON = 1e-5
 SECOND_ORDER = 1.02  # the product rounds the error of the normalization too
@@ -170,564 +161,488 @@ def reference(model, x):
 
 
 # %%
-# How far are torch and onnxruntime?
-# ----------------------------------
-#
-# torch runs the model node by node (:class:`~ortmeter.evaluator.Evaluator`), onnxruntime as one
-# session. Types that onnxruntime cannot run are skipped and named.
+# Every output of every run must be within its bound, which is asserted. The unit is the
+# :term:`ulp` of the largest output, so that types can be compared.
 
+# fold: Measure the outputs of a run, and the distance between two
 
-def run_nodes(model, feeds, source, kernels=None, *, tf32=False):
-    """Run a model node by node on the kernels of one library, but for those given."""
-    evaluator = Evaluator(model, kernels, sources=(source,), device=provider, tf32=tf32)
-    return evaluator.run(None, feeds)[0]
-
-
-def run_torch(model, feeds, *, tf32=False):
-    return run_nodes(model, feeds, "torch", tf32=tf32)
-
-
-def run_session(model, feeds, *, tf32=False):
-    session = ortmeter.make_session(model, provider=provider, tf32=tf32)
-    with ortmeter.BoundSession(session, feeds) as bound:
-        bound.run()
-        return bound.outputs()["Z"].copy()
-
-
-LIBRARIES = {"torch": ("torch", run_torch), "onnxruntime": ("ort", run_session)}
-missing = set()
-for name in TYPES:
-    try:
-        ortmeter.make_session(layer_norm_matmul(8, dtype=name), provider=provider)
-    except ortmeter.errors.ModelError as error:
-        missing.add(("onnxruntime", name))
-        print(f"onnxruntime skips {name}. {error}")
-
-# %%
-# The unit is the ulp of the largest output, the distance between consecutive numbers of the type at
-# that place, so that types can be compared. Every error must be below its bound, element by
-# element, which is asserted.
+THRESHOLDS = (0, 1e-4, 1e-3, 0.01, 0.1, 1)
 
 
 def ulp(value, dtype):
     return 2 * unit_roundoff(dtype) * 2.0 ** np.floor(np.log2(value))
 
 
-def measure_error(got, expected, bound, what):
+def measure_outputs(got, expected, bound, what):
+    values = got.astype(np.float64)
+    share = (np.abs(values - expected) / bound).max()
+    assert share <= 1, f"{what} is outside of its bound: {ortmeter.max_diff(expected, got)}"
+    found = {"min": values.min(), "max": values.max(), "mean": values.mean()}
+    return found | {"bound": bound.max(), "bound used": share}
+
+
+def measure_distance(expected, got):
     diff = ortmeter.max_diff(expected, got)
-    share = (np.abs(got.astype(np.float64) - expected) / bound).max()
-    assert share <= 1, f"{what} is outside of its bound: {diff}"
-    unit = ulp(diff.largest, got.dtype)
-    return {
-        "abs": diff.abs,
-        "ulp": diff.abs / unit,
-        "mean": diff.mean_abs / unit,
-        "bound": bound.max() / unit,
-        "share": share,
-        "unit": unit,
-    }
+    counts = {f"> {limit:g}": diff.histogram[limit] for limit in THRESHOLDS}
+    return {"largest": diff.abs, "mean": diff.mean_abs, "sum": diff.sum, "n": diff.n} | counts
+
+
+# %%
+# Each case runs everything once. Only one set of weights runs the controls.
+
+# fold: Run a case, and measure it
+
+EXCHANGES = {"torch": ("torch", "ort LayerNorm"), "onnxruntime": ("ort kernels", "ort MatMul")}
+PAIRS = [("float64", name) for name in (*KERNELS, "session")]
+PAIRS += [("torch", name) for name in (*list(KERNELS)[1:], "session")]
+PAIRS += [("session", name) for name in list(KERNELS)[1:]]
+PAIRS += [EXCHANGES["onnxruntime"], ("session", "session, not optimized")]
+PAIRS += [(same, name) for name, same in CONTROLS.items()]
+refused = set()  # what onnxruntime has no kernel for
+
+
+def run_case(case, model, feeds):
+    """Yield the runs that there are: name, use of TF32 in the product, outputs."""
+    for name, run in RUNS.items():
+        of_torch = name.startswith(("torch", "ort LayerNorm"))
+        tf32 = TF32[case["type"]]["torch" if of_torch else "ort"]
+        if name not in CONTROLS or case["weights"] == "positive":
+            try:
+                yield name, tf32, run(model, feeds, tf32=tf32)
+            except ortmeter.errors.ModelError:
+                refused.add((case["type"], name))
+
+
+# %%
+# The rows of two tables: outputs, and distances.
+
+# fold: Tabulate a case
 
 
 def measure_case(case):
-    model, feeds = make_case(case["weights"], case["type"])
+    model, feeds = make_case(case)
     expected, bound = reference(model, feeds["X"])
-    outputs = {}
-    for library, (source, run) in LIBRARIES.items():
-        if (library, case["type"]) not in missing:
-            tf32, what = TF32[case["tf32"]][source], f"{library}, {write_case(case)}"
-            got = outputs[library] = run(model, feeds, tf32=tf32)
-            apart = ortmeter.max_diff(outputs["torch"], got).abs
-            row = case | {"candidate": library}
-            row |= measure_error(got, expected, bound(tf32), what)
-            yield row | {"apart": apart / row["unit"]}
+    case = case | {"unit": ulp(np.abs(expected).max(), feeds["X"].dtype)}
+    known, outputs = {"float64": expected}, []
+    for name, tf32, got in run_case(case, model, feeds):
+        known[name] = got
+        found = measure_outputs(got, expected, bound(tf32), f"{name}, {case}")
+        outputs.append(case | {"run": name} | found)
+    distances = [
+        {**case, "expected": one, "got": other} | measure_distance(known[one], known[other])
+        for one, other in PAIRS
+        if {one, other} <= known.keys()
+    ]
+    return DataFrame(outputs), DataFrame(distances)
 
-
-def shorten(table):
-    """Keep three digits."""
-    return table.map(lambda v: float(f"{v:.3g}") if isinstance(v, float) else v)
-
-
-CASE = ["type", "weights", "tf32"]
-errors = DataFrame([row for case in list_cases() for row in measure_case(case)])
-table = errors.set_index([*CASE, "candidate"]).rename_axis(columns=f"on {provider.label}")
-show(shorten(table))
 
 # %%
-# *abs* and *ulp* are the largest error, *mean* is the mean one in ulp, lower is better; *share* is
-# the largest part of its bound that an error uses. The absolute errors of two types, or of two sets
-# of weights, are hard to compare: *unit* is the ulp that they are divided by. *apart* is the
-# largest distance to torch, in ulp.
-#
-# Exchange the normalization
-# --------------------------
-#
-# One entry of ``kernels`` is enough to replace the kernels of an operator by those of another
-# library. Both directions: torch with the ``LayerNormalization`` of onnxruntime, and onnxruntime,
-# node by node, with that of torch. Every output must still be within its bound: a kernel can be
-# exchanged as far as the bound goes, which is asserted.
+# All runs of all cases:
 
-EXCHANGES = {
-    "torch": ("torch", {"LayerNormalization": "ort"}),
-    "onnxruntime": ("ort", {"LayerNormalization": "torch"}),
-}
-skipped = {}
-
-
-def exchange(case):
-    model, feeds = make_case(case["weights"], case["type"])
-    expected, bound = reference(model, feeds["X"])
-    for library, (source, kernels) in EXCHANGES.items():
-        tf32, what = TF32[case["tf32"]][source], f"{library}, exchanged, {write_case(case)}"
-        try:
-            before = run_nodes(model, feeds, source, tf32=tf32)
-            after = run_nodes(model, feeds, source, kernels, tf32=tf32)
-        except ortmeter.errors.ModelError as error:
-            skipped[library, case["type"]] = error
-            continue
-        found = measure_error(after, expected, bound(tf32), what)
-        yield case | {"candidate": library} | measure_change(before, after, found)
-
-
-def measure_change(before, after, found):
-    change = ortmeter.max_diff(before, after)
-    kept = {key: found[key] for key in ("ulp", "mean", "share")}
-    differ = {"differ": change.histogram[0.0], "n": change.n}
-    return kept | {"change": change.abs / found["unit"]} | differ
-
-
-exchanges = DataFrame([row for case in list_cases() for row in exchange(case)])
-table = exchanges.set_index([*CASE, "candidate"]).rename_axis(columns=f"on {provider.label}")
-show(shorten(table))
-for library, name in skipped.keys() - missing:
-    print(f"{library} node by node skips {name}. {skipped[library, name]}")
+measured = [measure_case(case) for case in CASES]
+outputs, distances = (concat(frames, ignore_index=True) for frames in zip(*measured, strict=True))
+for op, run in {"LayerNormalization": "ort LayerNorm", "MatMul": "ort MatMul"}.items():
+    for name in [name for name in TF32 if (name, run) in refused]:
+        print(f"{name}: onnxruntime has no {op} kernel on {provider.label}.")
+assert not any(name.startswith("float") for name, _ in refused), refused
 
 # %%
-# *ulp*, *mean* and *share* are the errors after the exchange. *change* is how far it moves an
-# output at most, in ulp, and *differ* how many of the *n* outputs it changes.
-#
-# LayerNormalization or MatMul?
+# The table has the largest error of torch and of a session against float64, its bound, and the
+# largest distance between the two. A dash means that no session runs this type. In 16 bits the
+# bound is a few roundings, and errors come close to it. In float32 it is that of the worst order of
+# the additions. One ulp is much larger in float16 than in float32: read both columns *distance*.
+
+# fold: Tabulate
+
+
+def by_pair(distances, figure, unit="unit"):
+    """Return a figure divided by another: a row per case, a column per pair of runs."""
+    values = distances.assign(value=distances[figure] / distances[unit])
+    table = values.pivot_table("value", CASE, ["expected", "got"], sort=False)
+    return table.reindex(columns=MultiIndex.from_tuples(PAIRS))
+
+
+def tabulate_errors(outputs, distances):
+    ulps = by_pair(distances, "largest")
+    cases = outputs.groupby(CASE, sort=False)
+    columns = {
+        "torch (ulp)": ulps["float64", "torch"],
+        "session (ulp)": ulps["float64", "session"],
+        "bound (ulp)": cases["bound"].max() / cases["unit"].max(),
+        "distance (ulp)": ulps["torch", "session"],
+        "distance": ulps["torch", "session"] * cases["unit"].max(),
+    }
+    return DataFrame(columns, index=ulps.index)
+
+
+show(table(tabulate_errors(outputs, distances), f"largest error and distance, {legend}"))
+
+# %%
+# What does an exchange change?
 # -----------------------------
 #
-# :func:`~ortmeter.evaluator.attribute` exchanges the kernel of every node of any model: that
-# of onnxruntime instead of that of torch, on the inputs that the node has with torch
-# (*local*), then in the whole model, for one node (*only*) and for all nodes but one (*all but*).
-# The changes of the outputs are relative to torch. Two controls come with it: each side runs twice,
-# and the kernels of onnxruntime, one by one, are compared with a session on the whole model.
+# In both directions: torch with the ``LayerNormalization`` of onnxruntime, and the kernels of
+# onnxruntime with the ``LayerNormalization`` of torch. *Changed* is the share of the outputs that
+# change. *Bound used* is the largest part of its error bound that an output uses afterwards.
+
+# fold: Tabulate
 
 
-def attribute_case(case):
-    model, feeds = make_case(case["weights"], case["type"])
-    return attribute(model, feeds, "torch", "ort", provider=provider, tf32=TF32[case["tf32"]])
+def list_exchanges(outputs, distances):
+    """Return one row per direction and case."""
+    ulps, changed = by_pair(distances, "largest"), by_pair(distances, "> 0", "n")
+    used = outputs.pivot_table("bound used", CASE, "run", sort=False)
+    unit = distances.groupby(CASE, sort=False)["unit"].max()
+    columns = ("change (ulp)", "change", "changed (%)", "bound used (%)")
+    found = {}
+    for library, pair in EXCHANGES.items():
+        figures = (ulps[pair], ulps[pair] * unit, 100 * changed[pair], 100 * used[pair[1]])
+        found[library] = DataFrame(dict(zip(columns, figures, strict=True)), index=ulps.index)
+    return concat(found, names=["inside"]).dropna()
 
 
-attributions = [(case, attribute_case(case)) for case in list_cases()]
-
-# %%
-# The three changes are means over the outputs, in ulp: in 16 bits, the largest one is one ulp or
-# two whatever the kernel. The node of rank 1 is the most responsible. The same kernel on both sides
-# means that onnxruntime has none for this type.
-
-CHANGES = {"local": "local_change", "only": "only_change", "all but": "all_but_change"}
-
-
-def tabulate_nodes(case, found):
-    unit = ulp(found.errors["baseline"].largest, case["type"])
-    ranks = {node.name: rank for rank, node in enumerate(found.ranking(), 1)}
-    for node in found.nodes:
-        row = case | {"op": node.op, "kernels": f"{node.baseline}, {node.candidate}"}
-        row |= {key: getattr(node, name).mean_abs / unit for key, name in CHANGES.items()}
-        row |= {"largest": node.only_change.abs / unit, "error": node.only_error.abs / unit}
-        row |= {"differ": node.only_change.histogram[0.0], "n": node.only_change.n}
-        yield row | {"rank": ranks[node.name]}
-
-
-nodes = DataFrame([row for case, found in attributions for row in tabulate_nodes(case, found)])
-show(shorten(nodes.set_index([*CASE, "op"]).rename_axis(columns=f"on {provider.label}")))
+exchanges = list_exchanges(outputs, distances)
+show(table(exchanges, f"exchange of LayerNormalization, {legend}"))
 
 # %%
-# *largest* and *differ* tell how much, and how many of the *n* outputs, the swap of this node alone
-# changes; *error* is the distance to float64 after it.
+# The plot shows torch with one kernel of onnxruntime, and how far its outputs are from those of
+# torch and of a session of onnxruntime. A bar of length 0 means equal outputs.
+
+# fold: Plot
+
+
+def gather_distances(distances):
+    """Return the mean distances to torch and to a session after the swap of one kernel."""
+    means, libraries = by_pair(distances, "mean"), {"torch": "torch", "onnxruntime": "session"}
+    found = {
+        run: DataFrame({f"to {name}": means[run_of, run] for name, run_of in libraries.items()})
+        for run in ("ort LayerNorm", "ort MatMul")
+    }
+    return concat(found).dropna(how="all")
+
+
+def plot_distances(distances, legend):
+    shown = gather_distances(distances)
+    ax = new_axes(1.8 + 0.34 * len(shown))
+    for rank, name in enumerate(shown.columns):
+        places = np.arange(len(shown)) + 0.4 * (rank - 0.5)
+        ax.barh(places, shown[name], height=0.38, color=series_style(rank)["color"], label=name)
+    ax.set_xlabel("mean distance (ulp of the largest output), lower is closer")
+    add_legend(ax, list(shown.columns))
+    return finish_rows(ax, [*map(", ".join, shown.index)], "One kernel swapped in torch", legend)
+
+
+plot_distances(distances, legend)
+
+# %%
+# Why: LayerNormalization, MatMul or the session?
+# -----------------------------------------------
 #
-# And the controls: *all* is a session as it is created by default, *none* a session without graph
-# optimization. A session may move values between float16 and float32 whatever the level: on a CPU,
-# it computes several nodes of a float16 model in float32, between the ``Cast`` that it inserts.
-
-
-def tabulate_runs(case, found):
-    unit = ulp(found.errors["baseline"].largest, case["type"])
-    for name, row in found.runs().iterrows():
-        scaled = {"ulp": row["abs"] / unit, "mean": row["mean"] / unit}
-        yield case | {"run": name} | scaled | {"differ": row["differ"], "n": found.change.n}
-
-
-runs = DataFrame([row for case, found in attributions for row in tabulate_runs(case, found)])
-table = runs.pivot_table("mean", "run", CASE, sort=False)
-show(table.rename_axis(index="mean (ulp)").map("{:.3g}".format).replace("nan", ""))
-
-# %%
-# The same as a plot: what the swap of one kernel changes, beside what a session changes when no
-# kernel is swapped.
-
-
-def gather_changes(nodes, runs):
-    swapped = nodes[nodes["op"] != "Add"]
-    swapped = swapped.assign(candidate="kernel of " + swapped["op"], error=swapped["only"])
-    session = runs[runs["run"] == "ort kernels against session, all"]
-    session = session.assign(candidate="session", error=session["mean"])
-    columns = [*CASE, "candidate", "error"]
-    return name_cases(concat([swapped[columns], session[columns]]))
-
-
-def name_cases(points):
-    return points.assign(case=[write_case(row) for row in points.to_dict("records")])
-
-
-def plot_changes(nodes, runs, provider, legend):
-    return error_plot(
-        gather_changes(nodes, runs),
-        title=f"What changes the outputs, {provider}",
-        what="mean change of the outputs",
-        unit="ulp of the largest output",
-        caption=legend,
-    )
-
-
-# sphinx_gallery_thumbnail_number = 1
-legend = f"{batch} x {args.length} x {args.features}"
-plot_changes(nodes, runs, provider.label, legend)
-
-# %%
-# The bound beside the errors
-# ---------------------------
+# With :math:`u` the unit roundoff of the type (:math:`2^{-24}` for float32, :math:`2^{-11}` for
+# float16) and :math:`n` features, outputs of size :math:`|z|` receive these errors, if roundings
+# are independent. What touches every term of the product is divided by :math:`\sqrt n`.
 #
-# The largest error against float64, and the bound of each case. In 16 bits, the bound is made of a
-# few roundings, and the errors come close to it; in float32 it is that of the worst order, where
-# the roundings of all additions go the same way.
-
-
-def gather_errors(errors, nodes):
-    """Return the errors of both libraries, and of torch with one kernel of onnxruntime."""
-    whole = errors.rename(columns={"ulp": "error"})
-    swapped = nodes[nodes["op"] != "Add"]
-    swapped = swapped.assign(candidate="torch, swapped " + swapped["op"])
-    points = concat([table[[*CASE, "candidate", "error"]] for table in (whole, swapped)])
-    return name_cases(points.join(errors.groupby(CASE)["bound"].max(), on=CASE))
-
-
-def plot_errors(errors, nodes, provider, legend):
-    return error_plot(
-        gather_errors(errors, nodes),
-        title=f"Largest error against float64, {provider}",
-        unit="ulp of the largest output",
-        caption=legend,
-    )
-
-
-plot_errors(errors, nodes, provider.label, legend)
-
-# %%
-# Two results within their bound differ by twice the bound at most. This tolerance always holds; the
-# last column is what was found between torch and onnxruntime.
-
-
-def tabulate_tolerances(errors):
-    for (name, tf32), table in errors.groupby(["type", "tf32"], sort=False):
-        always, both = 2 * table["bound"].max(), len(table["candidate"].unique()) > 1
-        yield {
-            "type": name,
-            "tf32": tf32,
-            "tolerance (ulp)": always,
-            "atol / max|Z|": 2 * always * unit_roundoff(name),
-            "distance (ulp)": table["apart"].max() if both else np.nan,
-        }
-
-
-show(shorten(DataFrame(tabulate_tolerances(errors)).set_index(["type", "tf32"])))
-
-# %%
-# What the results say
-# --------------------
+# ==================  ===================================  ==================================
+# node                what is rounded                      typical error on an output
+# ==================  ===================================  ==================================
+# LayerNormalization  its output, once to the type         :math:`u |z| / \sqrt n`
+# MatMul              :math:`n` additions in float32       :math:`\sqrt n\, 2^{-24} |z|`
+# MatMul, with TF32   both operands, to 11 bits            :math:`2^{-11} |z| / \sqrt n`
+# MatMul and Add      their outputs, once to the type      :math:`u |z|` each
+# ==================  ===================================  ==================================
 #
-# The answer and the sentences below are computed from the tables of this page: none is typed.
+# In 16 bits, a kernel only moves the values that are near the edge of a rounding: few outputs
+# change. A session may keep several nodes in float32 between two ``Cast``, which saves roundings.
+# It knows its weights when it is created: its product may run on another kernel.
+
+# fold: Tabulate
+
+
+def tabulate_changes(distances):
+    means = by_pair(distances, "mean")
+    columns = {
+        "LayerNorm": means["torch", "ort LayerNorm"],
+        "MatMul": means["torch", "ort MatMul"],
+        "both": means["torch", "ort kernels"],
+        "session": means["session", "ort kernels"],
+    }
+    changes = DataFrame(columns)
+    return changes.assign(responsible=[*map(name_responsible, changes.to_dict("records"))])
+
+
+def name_responsible(row):
+    """Name the kernel that changes more; one that cannot be compared is not responsible."""
+    if np.isnan([row["LayerNorm"], row["MatMul"]]).any():
+        return None
+    if row["LayerNorm"] == row["MatMul"]:
+        return "neither"
+    return max("LayerNorm", "MatMul", key=row.get)
+
+
+# %%
+# The table has the mean change when kernels of onnxruntime replace those of torch. *Session* is the
+# change from these kernels, run one by one, to a session. *Responsible* is the kernel that changes
+# the outputs more. It is a dash where only one of the two kernels can be swapped.
+
+changes = tabulate_changes(distances)
+show(table(changes, f"mean change (ulp of the largest output), {legend}"))
+
+# %%
+# What the measurements say
+# -------------------------
+#
+# The answer is about the exchange of ``LayerNormalization``, in both directions.
+
+# fold: The answer
 
 
 def answer(exchanges):
-    n, outside = len(exchanges), int((exchanges["share"] > 1).sum())
-    head = (
-        "No: {outside} of {n} exchanges between torch and onnxruntime leave the error bound"
-        if outside
-        else "Yes, within rounding: all {n} exchanges between torch and onnxruntime stay within "
-        "the error bound"
-    )
-    most = exchanges.groupby("type", sort=False)["change"].max()
-    moved = ", ".join(f"{{{name}:.2g}} in {name}" for name in most.index)
-    text, values = judge_bits(exchanges)
-    return ortmeter.Answer(
-        f"{head} and move the outputs, in ulp of the largest one, by at most {moved}; {text}.",
-        values={"outside": outside, "n": n, **most.astype(float), **values},
+    most = exchanges.groupby("type", sort=False)["change (ulp)"].max()
+    changed, outside = exchanges["changed (%)"], count_outside(exchanges)
+    moved = [f"{{{name}:.2g}} in {name}" for name in most.index]
+    moved[0] = moved[0].replace(" in ", " units in the last place in ")
+    kept = "{outside} of {n} results leave" if outside else "all {n} results stay within"
+    return Answer(
+        f"{'No' if outside else 'Yes, up to rounding'}: with the LayerNormalization of the other "
+        f"library, outputs move by at most {', '.join(moved)}, and {kept} the bound of rounding "
+        "errors. Not bit for bit: {least:.2g}% to {most:.2g}% of the outputs change.",
+        values={"n": len(exchanges), "outside": outside, **most.astype(float)}
+        | {"least": float(changed.min()), "most": float(changed.max())},
+        verdict="beyond the bound" if outside else "within rounding",
+        bars=[Bar(f"LayerNorm, {name}"[:20], float(ulps)) for name, ulps in most.items()][:5],
+        axis="largest change of an output when LayerNormalization is swapped (ulp)",
     )
 
 
-def judge_bits(exchanges):
-    changed = 100 * exchanges["differ"] / exchanges["n"]
-    values = {"kept": int((changed == 0).sum()), "most": float(changed.max())}
-    if values["kept"] == len(exchanges):
-        return "they keep every bit", values
-    if values["kept"]:
-        text = "{kept} of them keep every bit, others change up to {most:.2g}% of the outputs"
-        return text, values
-    values["least"] = float(changed.min())
-    return "bit for bit, never: {least:.2g}% to {most:.2g}% of the outputs change", values
+def count_outside(exchanges):
+    return int((exchanges["bound used (%)"] > 100).sum())  # noqa: PLR2004 - all of it
 
 
 # %%
-# The claims are short; the tables have the rest.
+# Predictions are judged over all cases. Responsible means a larger mean change.
+
+# fold: The predictions
+
+FEW, RARE = 2, 0.05  # ulp, share of the outputs
+SWAPS = [name for name in KERNELS if name != "torch"]
 
 
-def conclude(errors, exchanges, nodes, runs):
-    return (
-        judge_bounds(errors),
-        *judge_closest(errors),
-        *judge_product(nodes),
-        *judge_session(runs),
-        judge_repeats(runs),
-        *name_missing(errors, nodes),
-        *judge_original(errors),
-        judge_exchange(exchanges),
-    )
-
-
-def judge_bounds(errors):
-    closest = errors.loc[errors["share"].idxmax()]
-    outside = int((errors["share"] > 1).sum())
-    text = "{outside} of {n} results leave" if outside else "none of {n} results leaves"
-    return fact(
-        f"{text} the error bound; the closest uses {{share:.0%}} of it ({{case}})",
-        outside=outside,
-        n=len(errors),
-        share=float(closest["share"]),
-        case=f"{closest['candidate']}, {write_case(closest)}",
+def judge_product(changes):
+    types = changes.index.get_level_values("type")
+    single = changes[types.str.startswith("float32") & (types != "float32, TF32")]
+    held = single["responsible"] == "MatMul"
+    return judge(
+        "float32: MatMul is responsible in {held} of {n} cases; its swap changes the outputs by "
+        "{product:.2g} ulp at least on average, that of LayerNormalization by {norm:.2g} at most",
+        held.tolist(),
+        held=int(held.sum()),
+        n=len(held),
+        product=float(single["MatMul"].min()),
+        norm=float(single["LayerNorm"].max()),
     )
 
 
 # %%
-# Closer to the truth means a mean error smaller by 5 % at least, with both sets of weights.
+# In 16 bits, every swap counts that onnxruntime has kernels for.
+
+# fold: Swaps in 16 bits
+
+
+def judge_kernels(distances):
+    largest = by_pair(distances, "largest")["torch"][SWAPS].max(axis=None)
+    share = by_pair(distances, "> 0", "n")["torch"][SWAPS].max(axis=None)
+    return judge(
+        f"{' and '.join(distances['type'].unique())}: a swap of kernels changes {{share:.2%}} of "
+        "the outputs at most, by {ulp:.2g} ulp at most",
+        [bool(largest <= FEW and share < RARE)],
+        share=float(share),
+        ulp=float(largest),
+    )
+
+
+# %%
+# *Closer* means a mean error smaller by 5 % at least. The original page has positive weights only.
+
+# fold: The session
 
 MARGIN = 0.05
 
 
-def judge_closest(errors):
-    parts, values = [], {}
-    for i, ((name, tf32), table) in enumerate(errors.groupby(["type", "tf32"], sort=False)):
-        means = table.pivot_table("mean", "weights", "candidate")
-        if len(means.columns) > 1:
-            smaller = 1 - means.min(axis=1) / means.max(axis=1)
-            winner, *others = means.idxmin(axis=1).unique()
-            where = f"in {write_type(name, tf32)}"
-            if others or not smaller.min() >= MARGIN:
-                parts.append(f"neither {where}")
-                continue
-            parts.append(f"{winner} {where} (by {{low{i}:.0%}} to {{high{i}:.0%}})")
-            values |= {f"low{i}": float(smaller.min()), f"high{i}": float(smaller.max())}
-    if parts:
-        yield fact(f"smaller mean error against float64: {', '.join(parts)}", **values)
-
-
-def write_type(name, tf32):
-    return name if tf32 == "off" else f"{name} with TF32 {tf32}"
-
-
-# %%
-# A node is responsible when its swap alone changes the outputs more than that of any other node.
-# Nothing was predicted for TF32 in both libraries.
-
-
-def judge_product(nodes):
-    first = nodes[(nodes["rank"] == 1) & (nodes["type"] == "float32")]
-    for tf32, cases in first.groupby("tf32", sort=False):
-        if tf32 != "on":
-            held = (cases["op"] == "MatMul") & (cases["only"] > 0)
-            yield judge(
-                f"MatMul was predicted to change the outputs the most in "
-                f"{write_type('float32', tf32)}; it does in {{held}} of {{n}} cases",
-                held.tolist(),
-                held=int(held.sum()),
-                n=len(held),
-            )
-
-
-# %%
-# What there is to explain when no kernel is swapped: a session against its kernels, run one by one.
-
-FEW = 2  # ulp
-PAIRS = {
-    "kernels": "candidate against baseline",
-    "session": "ort kernels against session, all",
-    "kernels error": "candidate against float64",
-    "session error": "session, all against float64",
-}
-
-
-def pair_runs(runs):
-    """Return one row per case that has a session: means in ulp, what the kernels change."""
-    tables = {key: runs[runs["run"] == name].set_index(CASE) for key, name in PAIRS.items()}
-    pairs = DataFrame({key: table["mean"] for key, table in tables.items()})
-    pairs = pairs.reindex(tables["kernels"].index)  # the order of the cases
-    pairs["share"] = tables["kernels"]["differ"] / tables["kernels"]["n"]
-    pairs["ulp"] = tables["kernels"]["ulp"]
-    return pairs.dropna().reset_index()
-
-
-# %%
-# What was predicted for 16 bits:
-
-
-def judge_session(runs):
-    pairs = pair_runs(runs)
-    short = pairs[pairs["type"] != "float32"]
-    if short.empty:
-        return
-    types = " and ".join(short["type"].unique())
-    near = short["ulp"] <= FEW
-    closer = short["session error"] < (1 - MARGIN) * short["kernels error"]
-    larger = short["session"] > short["kernels"]
-    yield judge(
-        f"{types}: the kernels of the two libraries were predicted to differ by {{few}} ulp at "
-        "most; they differ by {ulp:.2g}, in {share:.2%} of the outputs at most",
-        near.tolist(),
-        few=FEW,
-        ulp=float(short["ulp"].max()),
-        share=float(short["share"].max()),
-    )
-    for what, held in {
-        "be closer to float64 than its kernels run one by one": closer,
-        "change the outputs more, on average, than swapping every kernel": larger,
-    }.items():
-        yield judge(
-            f"{types}: a session was predicted to {what}; it holds in {{held}} of {{n}} cases",
-            held.tolist(),
-            held=int(held.sum()),
-            n=len(held),
-        )
-
-
-# %%
-# The control of these comparisons, and the kernels that onnxruntime does not have: they are those
-# of torch on both sides.
-
-
-def judge_repeats(runs):
-    twice = runs[runs["run"].str.endswith("run twice")]
-    same = int((twice["differ"] == 0).sum())
-    return fact(
-        "the same kernels give the same bits twice in {same} of {n} controls",
-        same=same,
-        n=len(twice),
+def judge_session(distances):
+    means = by_pair(distances, "mean")
+    means = means[means["session", "ort kernels"].notna()]
+    closer = means["float64", "session"] < (1 - MARGIN) * means["float64", "ort kernels"]
+    larger = means["session", "ort kernels"] > means["torch"][SWAPS].max(axis=1)
+    return judge(
+        f"{' and '.join(means.index.unique('type')) or '16 bits'}: a session is closer to float64 "
+        "than its kernels run one by one in {closer} of {n} cases, and changes the outputs more "
+        "than any swap of kernels in {larger} of {n}",
+        [*closer, *larger],
+        closer=int(closer.sum()),
+        larger=int(larger.sum()),
+        n=len(means),
     )
 
 
-def name_missing(errors, nodes):
-    for name, table in errors.groupby("type", sort=False):
-        if "onnxruntime" not in set(table["candidate"]):
-            own = nodes[(nodes["type"] == name) & (nodes["kernels"] == "torch, torch")]
-            which = " and ".join(own["op"].unique()) or "a session"
-            yield fact(
-                f"{name}: torch alone ran the whole model, onnxruntime has no kernel for {which}"
-            )
+# %%
+# The original page says that "discrepancies are significant on CUDA, higher for float16", and that
+# the "implementation cannot be exchanged".
+
+# fold: The original page
+
+
+def judge_original(distances):
+    unit = distances.groupby(CASE, sort=False)["unit"].max()
+    ulps = by_pair(distances, "largest")["torch", "session"]
+    apart = DataFrame({"value": ulps * unit, "ulp": ulps}).xs("positive", level="weights").dropna()
+    text = (
+        'Original, "higher for float16": {higher} for the largest difference between torch and a '
+        "session ({float16:.2g} against {float32:.2g} in float32), {in_ulp} in ulp "
+        "({float16_ulp:.2g} against {float32_ulp:.2g})"
+    )
+    if "float32, TF32 in ort" in apart.index:
+        text += "; in float32 with TF32 in onnxruntime only, {TF32:.2g} ({TF32_ulp:.2g} ulp)"
+        apart = apart.rename({"float32, TF32 in ort": "TF32"})
+    values = {name: float(value) for name, value in apart["value"].items()}
+    values |= {f"{name}_ulp": float(value) for name, value in apart["ulp"].items()}
+    half, single = apart.loc["float16"], apart.loc["float32"]
+    words = {"higher": half["value"] > single["value"], "in_ulp": half["ulp"] > single["ulp"]}
+    values |= {name: str(word).lower() for name, word in words.items()}
+    return fact(text, **values).about("higher for float16")
 
 
 # %%
-# The original page says that "discrepancies are significant on CUDA, higher for float16" and that
-# the "implementation cannot be exchanged". Its weights are positive. A build on CPU answers for its
-# CPU.
+# Exchanged means either with the same bits, or within the bound.
 
-ORIGINAL = "higher for float16"
-
-
-def judge_original(errors):
-    compared = errors[(errors["candidate"] == "onnxruntime") & (errors["weights"] == "positive")]
-    compared = compared.assign(distance=compared["apart"] * compared["unit"])
-    rows = {(row["type"], row["tf32"]): row for row in compared.to_dict("records")}
-    single, half = rows.get(("float32", "off")), rows.get(("float16", "off"))
-    if single and half:
-        text = (
-            f'original, "higher for float16": {is_higher("distance", half, single)} in absolute '
-            "distance between torch and onnxruntime ({half:.2g} against {single:.2g} in float32), "
-            f"{is_higher('apart', half, single)} in ulp ({{half_ulp:.2g}} against "
-            "{single_ulp:.2g})"
-        )
-        yield fact(text, **pair("half", half, "single", single)).about(ORIGINAL)
-    rounded = rows.get(("float32", "in onnxruntime"))
-    if single and rounded:
-        text = (
-            'original, "significant on CUDA": in float32, torch and onnxruntime are {single:.2g} '
-            "apart ({single_ulp:.2g} ulp) without TF32, {rounded:.2g} ({rounded_ulp:.2g} ulp) with "
-            "TF32 in onnxruntime only, the default of both"
-        )
-        yield fact(text, **pair("single", single, "rounded", rounded)).about(ORIGINAL)
-
-
-def is_higher(what, half, single):
-    return "true" if half[what] > single[what] else "false"
-
-
-def pair(first, row, second, other):
-    named = {first: row, second: other}
-    values = {name: float(row["distance"]) for name, row in named.items()}
-    return values | {f"{name}_ulp": float(row["apart"]) for name, row in named.items()}
-
-
-# %%
-# To be exchanged means either to give the same bits, or to stay within the bound.
+# fold: Bits or bound
 
 
 def judge_exchange(exchanges):
-    n, changed = len(exchanges), int((exchanges["differ"] > 0).sum())
-    outside = int((exchanges["share"] > 1).sum())
+    changed, outside = int((exchanges["changed (%)"] > 0).sum()), count_outside(exchanges)
     bits, bound = ("true" if count else "false" for count in (changed, outside))
     return fact(
-        f'original, "cannot be exchanged": {bits} bit for bit ({{changed}} of {{n}} exchanges '
+        f'Original, "cannot be exchanged": {bits} bit for bit ({{changed}} of {{n}} exchanges '
         f"change some outputs), {bound} within the error bound ({{outside}} leave it)",
         changed=changed,
         outside=outside,
-        n=n,
+        n=len(exchanges),
     ).about("cannot be exchanged")
 
 
-data = {"errors": errors, "exchanges": exchanges, "nodes": nodes, "runs": runs}
-data |= {"provider": provider.label, "legend": legend}
-here = record("plot_layer_norm_discrepancies", args, provider, data)
+# %%
+# The conclusion on this machine:
+
+# fold: Conclude
+
+
+def conclude(outputs, distances):
+    exchanges = list_exchanges(outputs, distances)
+    short = distances[~distances["type"].str.startswith("float32")]
+    claims = (
+        judge_product(tabulate_changes(distances)),
+        *(judge_kernels(short), judge_session(short)),
+        *(judge_original(distances), judge_exchange(exchanges)),
+    )
+    return answer(exchanges), claims
 
 
 def conclusion(record):
     data = record.data
-    errors, exchanges, nodes, runs = (
-        data[name] for name in ("errors", "exchanges", "nodes", "runs")
-    )
-    claims = conclude(errors, exchanges, nodes, runs)
-    return record.conclude(answer(exchanges), claims, f"{data['legend']} on {data['provider']}")
+    concluded = conclude(data["outputs"], data["distances"])
+    return record.conclude(*concluded, data["legend"])
 
 
+data = {"outputs": outputs, "distances": distances, "legend": legend}
+here = record("plot_layer_norm_discrepancies", args, provider, data)
 show(conclusion(here))
 
 # %%
-# The tables behind these sentences:
-
-tables = {"errors": errors, "exchanges": exchanges, "nodes": nodes, "runs": runs}
-show(save_tables("plot_layer_norm_discrepancies", tables))
+# Which tolerance to take?
+# ------------------------
+#
+# A test that compares two libraries can accept twice the bound of the first table. It holds for
+# every order of the additions, and can be computed for any weights. It is an absolute tolerance, in
+# proportion to :math:`|X||W|`: a relative one fails where terms of both signs give an output near
+# zero. In float32 the bound is much larger than the errors: roundings compensate each other. For a
+# tighter test, calibrate the tolerance on the largest distance seen on the machines that run it,
+# with a margin.
 
 # %%
-# On other machines
-# -----------------
+# What this page does not cover
+# -----------------------------
 #
-# With ``--record``, the page keeps its tables in a file. From the files of other machines, the
-# functions above draw and write the same.
+# Other normalized axes, large values of the bias or of the scale, products with few rows, which may
+# have other kernels, several threads of onnxruntime, accumulators in 16 bits, and fused kernels
+# such as ``SkipLayerNormalization``.
+
+# %%
+# How this was computed
+# ---------------------
+#
+# The same lines run on CUDA. On a GPU machine, ``make html RUNTIME=gpu PROVIDER=cuda`` builds this
+# site, ``python plot_layer_norm_discrepancies.py --provider cuda`` runs this page, and
+# ``make record PROVIDER=cuda`` keeps its results for other builds. On CUDA, the batch is larger,
+# and two more types use TF32 for float32.
+
+show(args)
+
+# %%
+# Machine and versions:
+
+show(environment())
+
+# %%
+# The model, the outputs of each run, and their distances. *torch / session* is the distance of a
+# session to torch; *torch / torch, again* is a control. Columns that start with ``>`` count the
+# differences above each threshold.
+
+# fold: Tabulate the details
+
+
+def count_differences(distances):
+    counts = ["sum", "n", *(name for name in distances.columns if name.startswith(">"))]
+    pairs = (distances["expected"] == "torch") & (distances["got"] != "torch, again")
+    return distances[pairs].set_index(["got", *CASE])[counts]
+
+
+def tabulate_means(distances):
+    means = by_pair(distances, "mean").T.dropna(how="all")
+    return means.set_axis([" / ".join(pair) for pair in means.index]).rename_axis("pair of runs")
+
+
+values = outputs.set_index([*CASE, "run"])[["min", "max", "mean"]]
+show(
+    fold(
+        "Model, outputs of each run, mean distances, differences with torch",
+        onnx_simple_text_plot(model),
+        table(values.map("{:.8g}".format), "outputs"),
+        table(tabulate_means(distances), "mean distance (ulp of the largest output)"),
+        count_differences(distances),
+    )
+)
+
+# %%
+# :func:`~ortmeter.evaluator.attribute` does the swaps of this page for every node of any model: the
+# node on its own inputs (*local*), this node alone in the model (*only*), all nodes but this one
+# (*all_but*).
+
+found = attribute(*make_case(CASES[0]), "torch", "ort", provider=provider)
+show(fold("Attribution to each node", found.to_frame().set_index("node").T, found.runs()))
+
+# %%
+# The tables to download:
+
+show(save_tables("plot_layer_norm_discrepancies", {"outputs": outputs, "distances": distances}))
+
+# %%
+# With ``--record``, the page keeps its tables in a file. From the files of other machines, the same
+# functions draw the plot and write the conclusion.
+
+# fold: Other machines
 
 
 def report(record):
-    data, where = record.data, (record.data["provider"], record.data["legend"])
-    yield plot_changes(data["nodes"], data["runs"], *where)
-    yield plot_errors(data["errors"], data["nodes"], *where)
+    yield plot_distances(record.data["distances"], record.data["legend"])
     yield conclusion(record)
 
 
@@ -736,22 +651,6 @@ if args.record:
 show(replay(report, load_records(here.page)))
 
 # %%
-# Which tolerance to take, and what this page does not cover
-# ----------------------------------------------------------
-#
-# A test that compares two libraries can take twice the bound: it holds for every order of the
-# additions, and can be computed for any weights. It is absolute, in proportion to
-# :math:`|X||W|`: a tolerance relative to each output fails where an output with terms of both signs
-# is near zero. In float32 it is much larger than what is seen, because roundings compensate each
-# other; a test that wants to be tighter should be calibrated on the largest distance seen, with a
-# margin, and on the very machines where it runs. In 16 bits there is little between the two: an
-# error of one ulp or two says that a value was on the edge of a rounding, whatever the kernel.
-#
-# Counting the outputs that differ, or averaging, tells kernels apart where the largest error does
-# not. What is exchanged matters too: a session is not the sum of its kernels, as the controls show,
-# and a weight known when the session is created may take another path than one given at each run.
-#
-# That all results are within their bound holds wherever this page builds: it does not build
-# otherwise. Left out: other normalized axes, a bias or a scale with large values, products with few
-# rows, which may run on other kernels, several threads of onnxruntime (kernels and sessions have
-# one here), accumulators in 16 bits, and fused kernels such as ``SkipLayerNormalization``.
+# This page descends from `LayerNormalization implementation cannot be exchanged
+# <https://github.com/sdpython/onnx-diagnostic/blob/main/_doc/technical/plot_layer_norm_discrepancies.py>`_
+# of onnx-diagnostic.
