@@ -1,5 +1,7 @@
 """The page on the decomposition of an einsum, after it ran in fast mode."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,12 @@ from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.timing.claims import compare_ratio
 
 ENOUGH, TOO_FEW = (6, 8), (1, 8)  # processes and rounds
+ROLES = {
+    "decomposed": "order fast",
+    "as written": "order written",
+    "best order": "order fast",
+    "worst order": "order slow",
+}
 
 
 @pytest.fixture(scope="module")
@@ -27,68 +35,83 @@ def planted(medians, shape=ENOUGH):
     )
 
 
-def latencies(page, *, einsum=2.0, written=2.0, searched=2.0, shape=ENOUGH):
-    names = (page["EINSUM"], page["WRITTEN"], page["SEARCHED"])
-    return planted(dict(zip(names, (einsum, written, searched), strict=True)), shape)
+def group(fast=1.0, *, einsum=2.0, written=1.5, slow=6.0, shape=ENOUGH, **others):
+    orders = {"order fast": fast, "order written": written, "order slow": slow}
+    return planted({"Einsum": einsum, **orders, **others}, shape)
 
 
-def split(page, best=(10, 50, 0, 3, 0), worst=(100, 60, 0, 4, 0)):
-    columns = ["copies", "product", "others", "kernels", "FusedMatMul"]
-    return pd.DataFrame([best, worst], index=[page["BEST"], page["WORST"]], columns=columns)
+def by_threads(*groups):
+    return Comparisons(dict(enumerate(groups, 1)), "threads")
 
 
-def search_table(*same):
-    rows = {t: {"search (s)": 1.5, "same as written": s} for t, s in enumerate(same, 1)}
-    return pd.DataFrame.from_dict(rows, orient="index")
+def sums(best=(10, 60, 0), worst=(100, 160, 0), written=(20, 80, 0)):
+    """Time of the transpositions and of all the nodes, in µs, with the number of FusedMatMul."""
+    columns = ["copies", "all", "FusedMatMul"]
+    index = ["best order", "as written", "worst order"]
+    return pd.DataFrame([best, written, worst], index=index, columns=columns)
 
 
-def conclude(page, *groups, graphs=None, same=True):
-    """Conclude from one group for each number of threads."""
-    measured = Comparisons(dict(enumerate(groups, 1)), "threads")
-    found = planted({"a": 1.0, page["EINSUM"]: 2.0, "b": 4.0}) if graphs is None else graphs
-    compared = found if isinstance(found, Comparisons) else Comparisons({20: found}, "size")
-    extremes = {page["BEST"]: "a", page["WORST"]: "b"}
-    table = search_table(*[same] * len(groups))
-    return page["conclude"](measured, compared, split(page), extremes, table)
+def conclude(page, measured, compared=None, chosen="order fast"):
+    found = compared or Comparisons({14: group()}, "size")
+    table = pd.DataFrame({"chosen": [chosen] * len(measured)})
+    return page["conclude"](measured, found, sums(), ROLES, table)
 
 
 @pytest.mark.parametrize(
-    ("searched", "shape", "start"),
+    ("fast", "shape", "start", "verdict"),
     [
-        ((1.0, 0.5), ENOUGH, "Yes: once its order is searched for, it is"),
-        (
-            (1.0, 2.0),
-            ENOUGH,
-            "Not always: once its order is searched for, it is faster than Einsum",
-        ),
-        ((2.0, 3.0), ENOUGH, "No: even once its order is searched for, it is not faster"),
-        ((1.0, 0.5), TOO_FEW, "Undecided: there are too few samples"),
+        ((1.0, 0.5), ENOUGH, "Yes: decomposed, ", "faster"),
+        ((1.0, 2.0), ENOUGH, "Yes with 1 thread: decomposed, ", "faster in part"),
+        ((2.0, 3.0), ENOUGH, "No: decomposed, ", "not faster"),
+        ((1.0, 0.5), TOO_FEW, "Undecided: decomposed, ", "undecided"),
     ],
 )
-def test_the_answer_follows_the_samples(page, searched, shape, start):
-    groups = [latencies(page, searched=median, shape=shape) for median in searched]
-    answer, _ = conclude(page, *groups)
-    text = str(answer)
-    assert text.startswith(start)
-    assert text.endswith("copies take 90 µs more, the other nodes 10 µs more.")
-    assert [claim.where for claim in answer.claims] == [{"threads": 1}, {"threads": 2}]
-    if searched == (1.0, 2.0):
-        assert "with threads=1 only. Why: " in text
+def test_the_answer_follows_the_samples(page, fast, shape, start, verdict):
+    measured = by_threads(*(group(median, shape=shape) for median in fast))
+    found = page["answer"](measured, sums(), ROLES)
+    assert str(found).startswith(f"{start}bsnh,btnh->bnts is ")
+    assert found.label == verdict
+    assert [claim.where for claim in found.claims] == [{"threads": 1}, {"threads": 2}]
+    assert len(str(found).split()) <= 60
 
 
-def test_the_answer_covers_the_intervals(page):
-    answer, _ = conclude(page, latencies(page, searched=1.0), latencies(page, searched=0.5))
-    low = min(claim.low for claim in answer.claims)
-    high = max(claim.high for claim in answer.claims)
-    assert 1.9 < low < 2
-    assert 4 < high < 4.2
-    assert f"it is {low:.2f} to {high:.2f} times faster than Einsum. Why: " in str(answer)
+def test_the_answer_tells_each_interval_and_what_the_order_costs(page):
+    measured = by_threads(group(1.0), group(0.5))
+    found = page["answer"](measured, sums(), ROLES)
+    one, two = found.claims
+    worst = measured[1].speedup("order slow", "Einsum", confidence=page["LEVEL"])
+    assert str(found) == (
+        "Yes: decomposed, bsnh,btnh->bnts is "
+        f"{one.ratio:.2f} times faster than Einsum [{one.low:.2f}, {one.high:.2f}] with 1 thread, "
+        f"{two.ratio:.2f} times faster than Einsum [{two.low:.2f}, {two.high:.2f}] with 2 threads. "
+        "The order of the letters decides what is transposed: the worst one is "
+        f"{worst.ratio:.2f} times slower than Einsum {worst.brackets}, "
+        "with 62% of its time in transpositions."
+    )
+    assert [bar.label for bar in found.bars] == [
+        "Einsum",
+        "decomposed",
+        "as written",
+        "worst order",
+    ]
+    assert [bar.value for bar in found.bars] == pytest.approx([1, 2, 4 / 3, 1 / 3], rel=0.02)
+
+
+def test_orders_that_cannot_be_told_apart_are_not_told_apart(page):
+    alike = group(1.0, written=1.0, slow=1.0)
+    assert "order" not in str(page["answer"](by_threads(alike), sums(), ROLES))
+
+
+def test_two_numbers_of_threads_that_say_the_same_are_told_once(page):
+    few = group(shape=TOO_FEW)
+    assert "is hard to tell from Einsum with 1 and 2 threads." in str(
+        page["answer"](by_threads(few, few), sums(), ROLES)
+    )
 
 
 def test_what_2021_claimed_is_found_by_its_topic(page):
-    as_in_2021 = latencies(page, written=4.0, searched=1.0)
-    otherwise = latencies(page, written=1.0, searched=2.0)
-    _, claims = conclude(page, as_in_2021, otherwise)
+    as_in_2021, otherwise = group(1.0, written=4.0), group(2.0, written=1.0)
+    _, claims = conclude(page, by_threads(as_in_2021, otherwise))
     verdicts = {}
     for claim in claims:
         verdicts.setdefault(claim.topic, []).append(claim.verdict)
@@ -96,42 +119,44 @@ def test_what_2021_claimed_is_found_by_its_topic(page):
     assert verdicts["decomposed after search"][1] not in {"faster", "slower"}
     assert verdicts["decomposed as written"] == ["slower", "faster"]
     assert verdicts["fused product"] == ["wrong"]
+    assert {c.subject for c in claims if c.baseline} == {
+        "decomposed as written",
+        "decomposed after a search",
+    }
 
 
-def test_too_few_samples_decide_nothing(page):
-    graphs = planted({"a": 1.0, page["EINSUM"]: 2.0, "b": 4.0}, TOO_FEW)
-    graphs = Comparisons({20: graphs, 14: graphs}, "size")
-    few = latencies(page, written=4.0, searched=1.0, shape=TOO_FEW)
-    _, claims = conclude(page, few, graphs=graphs, same=False)
-    assert len(claims) == 7
+def test_too_few_samples_decide_nothing_in_five_sentences(page):
+    few = group(shape=TOO_FEW)
+    _, claims = conclude(page, by_threads(few, few), Comparisons({14: few}, "size"))
     assert {claim.verdict for claim in claims} == {"undecided"}
+    here = page["here"].conclude(ortmeter.pages.Answer("Undecided."), claims, "")
+    assert len(here.sentences) == 1 + 5
 
 
-def test_a_search_that_returns_the_graph_as_written_gained_nothing(page):
-    measured = Comparisons({1: latencies(page), 2: latencies(page, searched=1.0)}, "threads")
-    nothing, gained = page["conclude_search"](measured, search_table(True, False))
-    assert str(nothing) == (
-        "threads 1: the search (1.50 s) returned the graph as written: it gained nothing"
-    )
-    assert (gained.subject, gained.verdict) == (page["SEARCHED"], "faster")
+def test_a_search_that_returns_the_same_graph_gained_nothing(page):
+    name = page["ROLES"]["decomposed"]
+    # However their medians compare.
+    found = page["tell_gain"](planted({name: 1.0, "another": 0.5}), name, 1.5)
+    assert found == "nothing, the same graph"
 
 
 def test_the_price_of_a_search_is_in_calls(page):
-    wins = latencies(page, written=3e-3, searched=1e-3)
-    calls = page["count_calls"](2.0, wins)
+    name = page["ROLES"]["decomposed"]
+    times = planted({name: 3e-3, "another": 1e-3})
+    gain, _, calls = page["tell_gain"](times, "another", 2.0).partition(", pays after ")
+    assert gain == times.speedup(name, "another").interval
     assert float(calls.removesuffix(" calls").replace(",", "")) == pytest.approx(1000, rel=0.02)
-    assert page["count_calls"](2.0, latencies(page, written=1e-3, searched=3e-3)) == "-"
-    few = latencies(page, written=3e-3, searched=1e-3, shape=TOO_FEW)
-    assert page["count_calls"](2.0, few) == "-"
 
 
-def test_what_is_shorter_in_the_worst_order_is_told_as_less(page):
-    shorter = split(page, worst=(100, 20, 0, 4, 0))
-    words = "copies take 90 µs more, the other nodes 30 µs less"
-    assert words in str(page["judge_cause"](shorter, SURE))
-    assert str(page["answer"](Comparisons({1: latencies(page)}, "threads"), shorter)).endswith(
-        f"{words}."
-    )
+@pytest.mark.parametrize(
+    ("median", "shape", "verdict"),
+    [(3e-3, ENOUGH, "equivalent"), (9e-3, ENOUGH, "slower"), (1e-3, TOO_FEW, "undecided")],
+)
+def test_a_search_that_gains_nothing_for_sure_does_not_pay(page, median, shape, verdict):
+    name = page["ROLES"]["decomposed"]
+    found = page["tell_gain"](planted({name: 3e-3, "another": median}, shape), "another", 2.0)
+    assert found.startswith(f"{verdict}: ")
+    assert "calls" not in found
 
 
 SURE = compare_ratio("a", "b", 4.0, (3.9, 4.1))
@@ -139,26 +164,45 @@ UNSURE = compare_ratio("a", "b", 4.0, None)
 
 
 @pytest.mark.parametrize(
-    ("worst", "gap", "verdict"),
+    ("worst", "gap", "verdict", "others"),
     [
-        ((100, 60, 0, 4, 0), SURE, "right"),
-        ((20, 140, 0, 4, 0), SURE, "wrong"),
-        ((100, 60, 0, 4, 0), UNSURE, "undecided"),
+        ((100, 160, 0), SURE, "right", "10 µs more"),
+        ((100, 120, 0), SURE, "right", "30 µs less"),
+        ((20, 200, 0), SURE, "wrong", "130 µs more"),
+        ((100, 160, 0), UNSURE, "undecided", "10 µs more"),
     ],
 )
-def test_the_cause_follows_the_profiles(page, worst, gap, verdict):
-    claim = page["judge_cause"](split(page, worst=worst), gap)
+def test_the_cause_follows_the_profiles(page, worst, gap, verdict, others):
+    claim = page["judge_cause"](sums(worst=worst), gap)
     assert claim.verdict == verdict
-    assert f"copies take {worst[0] - 10} µs more" in str(claim)
+    assert str(claim).endswith(
+        f"the transpositions decide (in the worst order they take {worst[0] - 10} µs more than in "
+        f"the best, the other nodes {others})"
+    )
 
 
 def test_the_times_of_launches_tell_no_cause(page):
-    launched = split(page, *[(np.nan, np.nan, np.nan, 3, 0)] * 2)
+    launched = sums(*[(np.nan, np.nan, 0)] * 3)
     claim = page["judge_cause"](launched, SURE)
     assert claim.verdict == "undecided"
-    answer = str(page["answer"](Comparisons({1: latencies(page)}, "threads"), launched))
-    assert answer.endswith("profiles on a device have launches.")
+    answer = str(page["answer"](by_threads(group()), launched, ROLES))
+    assert "the worst one is" in answer
+    assert "transpositions." not in answer
     assert "nan" not in f"{claim}{answer}"
+
+
+def test_nodes_without_a_time_have_no_sum(page):
+    columns = {"operator": ["Transpose", "FusedMatMul"], "median (µs)": [np.nan, np.nan]}
+    found = page["sum_nodes"](pd.DataFrame(columns, index=["best order"] * 2))
+    assert np.isnan(found.loc["best order", ["copies", "all"]].astype(float)).all()
+    assert found.loc["best order", "FusedMatMul"] == 1
+
+
+def test_nodes_are_summed_by_order(page):
+    columns = {"operator": ["Transpose", "MatMul", "Transpose"], "median (µs)": [3.0, 5.0, 7.0]}
+    found = page["sum_nodes"](pd.DataFrame(columns, index=["a", "a", "b"]))
+    assert found.loc["a"].tolist() == [3, 8, 0]
+    assert found.loc["b"].tolist() == [7, 7, 0]
 
 
 @pytest.mark.parametrize(
@@ -166,27 +210,10 @@ def test_the_times_of_launches_tell_no_cause(page):
     [((0, 0), SURE, "wrong"), ((1, 0), SURE, "undecided"), ((0, 0), UNSURE, "undecided")],
 )
 def test_a_fused_product_is_no_cause_where_there_is_none(page, fused, gap, verdict):
-    best, worst = ((10, 50, 0, 3, n) for n in fused)
-    claim = page["judge_fusion"](split(page, best, worst), gap)
+    best, worst = ((10, 60, n) for n in fused)
+    claim = page["judge_fusion"](sums(best, worst), gap)
     assert claim.verdict == verdict
-    assert f"; {fused[0]} FusedMatMul in the best order, {fused[1]} in the worst" in str(claim)
-
-
-@pytest.mark.parametrize(
-    ("einsum", "shape", "verdict"),
-    [
-        (1.5, ENOUGH, "right"),
-        (3.0, ENOUGH, "wrong"),
-        (0.5, ENOUGH, "wrong"),
-        (1.5, TOO_FEW, "undecided"),
-    ],
-)
-def test_the_place_of_einsum_follows_the_samples(page, einsum, shape, verdict):
-    group = planted({"a": 1.0, "b": 2.0, page["EINSUM"]: einsum}, shape)
-    claim = page["judge_place"](group)
-    assert claim.verdict == verdict
-    assert "; its latency over that of a: " in str(claim)
-    assert "; that of b over its: " in str(claim)
+    assert f"nodes: {fused[0]} in the best order, {fused[1]} in the worst" in str(claim)
 
 
 @pytest.mark.parametrize(
@@ -199,25 +226,109 @@ def test_the_place_of_einsum_follows_the_samples(page, einsum, shape, verdict):
     ],
 )
 def test_the_winner_of_a_size_is_judged_at_the_other(page, other, shape, verdict):
-    groups = {20: planted({"a": 1.0, "b": 2.0, "c": 3.0}, shape), 14: planted(other, shape)}
-    (claim,) = page["judge_sizes"](Comparisons(groups, "size"))
+    first = planted({"a": 1.0, "b": 2.0, "c": 3.0}, shape)
+    claim = page["judge_sizes"](first, Comparisons({14: planted(other, shape)}, "size"))
     assert claim.verdict == verdict
-    assert "the best at size 20 is a; at size 14, " in str(claim)
-    assert list(page["judge_sizes"](Comparisons({20: groups[20]}, "size"))) == []
+    assert "the fastest graph, a, wins at size 14 too (there, b takes " in str(claim)
 
 
-def test_split_transpositions_are_compared_where_there_are_some(page):
-    fast = "b" + page["SPLIT"]
-    plain = {"a": 1.0, page["EINSUM"]: 2.0, "b": 4.0}
-    graphs = Comparisons({20: planted({**plain, fast: 1.5}), 14: planted(plain)}, "size")
-    _, claims = conclude(page, latencies(page), graphs=graphs)
-    (found,) = [claim for claim in claims if claim.subject == fast]
-    assert (found.baseline, found.verdict, found.where) == ("b", "faster", {"size": 20})
+def test_each_graph_has_one_time_for_each_size_and_number_of_threads(page):
+    measured, compared = page["measured"], page["compared"]
+    shown = page["make_table"](measured, compared, page["ROLES"])
+    assert shown.index.is_unique
+    assert len(shown) == len(measured[1])
+    medians = [c for c in shown if "median" in c]
+    assert medians == ["median, 1 thread (ms)"]
+    for row in shown.itertuples():
+        name = row.Index if row.Index in measured[1] else f"order {row.Index}"
+        assert shown.loc[row.Index, medians[0]] == 1e3 * measured[1][name].median
+    assert dict(shown["role"][shown["role"] != ""].items()) == {
+        name.removeprefix("order "): role for role, name in page["ROLES"].items()
+    }
+
+
+def test_the_table_has_the_speedup_of_each_case_and_its_interval(page):
+    measured = Comparisons({1: group(), 4: planted({"Einsum": 4.0, "order fast": 1.0})}, "threads")
+    shown = page["make_table"](measured, Comparisons({14: group(4.0)}, "size"), ROLES)
+    claim = measured[4].speedup("Einsum", "order fast")
+    assert shown.loc["fast", "speedup, 4 threads"] == f"{claim.ratio:.2f} {claim.brackets}"
+    assert shown.loc["fast", "speedup, size 14"].startswith("0.50 [")
+    assert pd.isna(shown.loc["slow", "speedup, 4 threads"])
+    assert shown.index[0] == "fast"
+
+
+@pytest.mark.parametrize(
+    ("order", "copies"),
+    [
+        ((), ""),  # a product
+        ((0, 2, 1, 3), "rows"),
+        ((2, 0, 1, 3), "rows"),
+        ((0, 1, 3, 2), "tiles"),
+        ((0, 2, 3, 1), "tiles"),
+        ((2, 3, 0, 1), "tiles"),
+        ((2, 0, 3, 1), "elements"),
+        ((1, 0, 3, 2), "elements"),
+    ],
+)
+def test_what_a_transposition_copies_follows_its_axes(page, order, copies):
+    class Step:
+        where = order
+
+    assert page["tell_copies"](Step) == copies
+
+
+def test_every_node_of_the_profiles_is_listed(page):
+    nodes, profiles = page["nodes"], page["profiles"]
+    listed = nodes.groupby(level=0).size().to_dict()
+    assert listed == {label: len(ran.model.graph.node) for label, ran in profiles.items()}
+    moved = nodes[nodes["operator"] == "Transpose"]
+    assert set(moved["copies"]) <= {"rows", "tiles", "elements"}
+
+
+def test_every_order_is_in_the_table_of_the_equations(page):
+    equations = page["equations"]
+    assert set(equations["order"]) == set(map("".join, itertools.permutations("bhnst")))
+    assert equations.groupby("graph").size().tolist() == [30] * 4
+    # The equation that the original page found the best in 2021, and its order.
+    (best,) = equations[equations["equation"] == "hsnt,hbnt->hnbs"].to_dict("records")
+    assert (best["order"], best["nodes"]) == ("tbnsh", 3)
+    for row in equations.itertuples():
+        renamed = dict(zip("".join(sorted(row.order)), row.order, strict=True))
+        assert "".join(renamed.get(x, x) for x in row.equation) == page["EQUATION"]
+
+
+def test_the_steps_are_written_as_equations(page):
+    prime = "\N{PRIME}"
+    written = [page["write_step"](step) for step in page["decomposed"].steps]
+    assert [line.replace(prime, "'") for line in written] == [
+        "Z'_{bnth} = Z_{btnh}",
+        "X'_{bnhs} = X_{bsnh}",
+        "Y_{bnts} = \N{N-ARY SUMMATION}_{h} Z'_{bnth} X'_{bnhs}",
+    ]
+    html = page["Formula"](written[2])._repr_html_()
+    letters = {"Y": "bnts", "\N{N-ARY SUMMATION}": "h", f"Z{prime}": "bnth", f"X{prime}": "bnhs"}
+    y, *others = (f"<msub><mi>{n}</mi><mi>{a}</mi></msub>" for n, a in letters.items())
+    assert html == f"<p><math>{y} <mo>=</mo> {' '.join(others)}</math></p>"
+
+
+def test_the_three_implementations_print_the_same_numbers(page):
+    (numpy, first), *others = page["results"]
+    assert numpy == "numpy"
+    assert [name for name, _ in others] == ["Einsum", "decomposed"]
+    for _, result in others:
+        np.testing.assert_allclose(result, first, rtol=1e-5)
+
+
+def test_the_events_of_the_raw_profile_are_those_of_the_graph(page):
+    kernels = page["raw"]["args_op_name"].dropna()
+    runs = (page["raw"]["name"] == "model_run").sum()
+    assert runs == page["args"].runs
+    assert kernels.value_counts().to_dict() == {"Transpose": 3 * runs, "MatMul": runs}
 
 
 def test_every_candidate_is_built_again_in_a_fresh_process(page):
     found = ortmeter.measure(
-        page["groups"][1], processes=2, repeat=1, warmup=1, precision=None, budget_s=60
+        page["make_group"](1), processes=2, repeat=1, warmup=1, precision=None, budget_s=60
     )
     assert {measured.seconds.shape for measured in found.values()} == {(2, 1)}
     assert list(found) == list(page["measured"][1])

@@ -4,59 +4,51 @@ r"""
 Is a decomposed einsum faster, and why?
 =======================================
 
-``bsnh,btnh->bnts`` multiplies queries by keys in an attention layer. onnxruntime executes it as one
-node, ``Einsum``, or as the nodes that it is made of: transpositions, and one product of matrices
-for each :math:`b` and :math:`n`. The second graph can be written in many ways: the order of the
-letters decides what is transposed. Which one is the fastest, and what decides?
+``bsnh,btnh->bnts`` multiplies queries by keys in an attention layer:
 
-When all dimensions are :math:`N`, whatever the order:
+.. math:: Y_{bnts} = \sum_h X_{bsnh} Z_{btnh}
 
-=================  =================  ============================================
-step               operations         elements read and written
-=================  =================  ============================================
-product            :math:`2N^5`       :math:`3N^4`, in blocks of :math:`N \times N`
-one transposition  none               :math:`2N^4`
-=================  =================  ============================================
+ONNX Runtime executes it as one node, ``Einsum``, or as the nodes it is made of: transpositions and
+a batched product of matrices. The order of the letters in the product decides what is transposed.
+Which order is the fastest, does it beat ``Einsum``, and why?
 
-**Prediction.** Every order makes the same product, :math:`N^2` times with small matrices. What
-differs is which tensors are transposed, and how: exchanging axes by blocks reads and writes
-long rows, exchanging the last axis with a far one jumps at every element. So the time of the
-candidates should follow their transpositions, not their product, and the same graph should win at
-another size. ``Einsum`` transposes too: it should be between the best and the worst of them. We
-measure the median latency (ms), the time of each kernel (µs) and the error.
-
-This page descends from the second part of the notebook `onnx_profile_ort
-<https://github.com/sdpython/mlprodict/blob/master/_doc/notebooks/onnx_profile_ort.ipynb>`_ of
-mlprodict. In 2021 it found that the decomposition was faster than ``Einsum`` once its order was
-searched for, slower as it was written, and explained it by a product fused with a transposition. We
-check each of these claims.
+**Prediction.** When every dimension is :math:`N`, the product makes :math:`2N^5` operations in any
+order, and a transposition reads and writes :math:`2N^4` elements. The orders only differ by their
+transpositions: how many there are, and whether they copy rows of elements or single elements. So
+the transpositions should decide, and the graph that wins at one size should win at another.
 """
 
-# sphinx_gallery_tags = ["latency", "Einsum", "profiling"]
+# fold: Imports and arguments
+# sphinx_gallery_tags = ["speed", "Einsum", "profiling"]
 
-# %%
-# Parameters
-# ----------
-
-import math
+import dataclasses
+import itertools
+import json
+import re
+import tempfile
+from pathlib import Path
 
 import numpy as np
-from pandas import DataFrame
+from matplotlib import pyplot as plt
+from pandas import DataFrame, concat
 
 import ortmeter
 from ortmeter.einsum import decompose_einsum, einsum_model, optimize_einsum
 from ortmeter.pages import (
+    Answer,
+    Bar,
     Param,
-    fact,
+    fold,
     judge,
     load_records,
     record,
     replay,
     save_tables,
     show,
+    table,
 )
-from ortmeter.plotting import candidates_figure, operator_plot, profile_notes
-from ortmeter.profiling import profile
+from ortmeter.plotting import candidates_figure, profile_notes
+from ortmeter.profiling import profile_together
 from ortmeter.runtime.environment import environment, usable_cores
 
 args = ortmeter.get_parsed_args(
@@ -77,19 +69,13 @@ EQUATION = "bsnh,btnh->bnts"
 provider = ortmeter.resolve_provider(args.provider)
 THREADS = sorted({1, args.threads})
 legend = f"float32 on {provider.label}, every dimension is {args.size}"
-show(args)
 
 # %%
-# Everything below was measured on this machine:
-
-show(environment())
-
-# %%
-# The steps
-# ---------
+# The candidates
+# --------------
 #
-# The operands, then the decomposition of the equation with the letters as they come: its steps,
-# with the operations and the bytes of each.
+# ``decompose_einsum`` chooses the order that moves the fewest elements. With *order*, the letters
+# follow ours: as written, ``bsnht`` is the order in which the equation names them.
 
 
 def draw_operands(size, seed=0):
@@ -98,22 +84,15 @@ def draw_operands(size, seed=0):
 
 
 operands = draw_operands(args.size)
-plan = decompose_einsum(EQUATION, *operands)
-print(plan)
+decomposed = decompose_einsum(EQUATION, *operands)
+written = decompose_einsum(EQUATION, *operands, order="bsnht")
+ortmeter.draw_model(decomposed.to_onnx(), title=f"{EQUATION}, decomposed")
 
 # %%
-# The same as a graph.
-
-ortmeter.draw_model(plan.to_onnx(), title=f"{EQUATION}, decomposed")
-
-# %%
-# The search
-# ----------
-#
-# ``optimize_einsum`` writes the graph of each order of the letters, keeps the distinct ones,
-# orders them by what they should cost, and compares the most promising ones on these operands.
-# ``Einsum`` itself is a candidate. A search is made for each number of threads, since the kernels
-# do not all use the others; the table is that of one thread.
+# ``optimize_einsum`` writes the distinct graphs of all the orders. Some have variants: a product
+# that transposes what it reads (*FusedMatMul*), two fast transpositions instead of one that copies
+# single elements (*split transposes*). It times the most promising graphs and ``Einsum`` on these
+# operands, for each number of threads.
 
 
 def search_graph(threads, operands=operands, budget=args.search):
@@ -123,32 +102,55 @@ def search_graph(threads, operands=operands, budget=args.search):
 
 searches = {threads: search_graph(threads) for threads in THREADS}
 search = searches[1]
-orders = {c.order for c in search.candidates if c.order}
-print(search)
-print(f"{math.factorial(len('bsnht'))} orders of the letters, {len(orders)} different graphs")
-COLUMNS = ["candidate", "steps", "cost", "median", "q1", "q3", "rounds"]
-table = search.to_frame()[COLUMNS].set_index("candidate")
-table[["cost", "median", "q1", "q3"]] *= 1e3
-units = {"cost": "cost (ms)", "median": "median (ms)", "q1": "q1 (ms)", "q3": "q3 (ms)"}
-show(table.head(10).rename(columns=units).round(4))
+print(*searches.values(), sep="\n")
 
 # %%
-# The graph of the best candidate.
+# What the search chose with one thread, as equations. A prime is a transposed tensor.
 
-ortmeter.draw_model(search.model, title=f"{EQUATION}, {search.best.name}")
+# fold: Write steps as equations
+
+
+def write_tensor(name, axes):
+    root, _, moved = name.partition("_")
+    known = {"X0": "X", "X1": "Z"}.get(root)
+    prime = "\N{PRIME}" if known and moved else ""
+    return f"{known or root[0]}{prime}_{{{''.join(axes)}}}"
+
+
+def write_step(step):
+    read = list(map(write_tensor, step.inputs, step.input_axes))
+    summed = {*itertools.chain(*step.input_axes)}.difference(step.axes)
+    total = "\N{N-ARY SUMMATION}_{" + "".join(summed) + "} " if summed else ""
+    return f"{write_tensor(step.output, step.axes)} = {total}{' '.join(read)}"
+
+
+class Formula(str):  # noqa: D101, SLOT000
+    def _repr_html_(self):
+        letters = re.sub(r"(\S)(\S?)_{(.+?)}", r"<msub><mi>\1\2</mi><mi>\3</mi></msub>", self)
+        lines = letters.replace("=", "<mo>=</mo>").replace("\n", "</math><br><math>")
+        return f"<p><math>{lines}</math></p>"
+
+
+# %%
+
+WHOLE = "Y_{bnts} = \N{N-ARY SUMMATION}_{h} X_{bsnh} Z_{btnh}"
+steps = map(write_step, search.best.plan.steps) if search.best.decomposed else [WHOLE]
+show(Formula("\n".join(steps)))
 
 # %%
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is numpy in float64. The result is a product of matrices for each :math:`b` and
-# :math:`n`, so the tolerance is that of a sum of :math:`N` products in any order,
-# :math:`N u |A||B|`. Every candidate is within it.
+# The reference is numpy in float64. The tolerance is that of a sum of :math:`N` products in any
+# order, :math:`N u |X||Z|`. Each graph is within it, which is asserted.
 
-x, y = operands
+# fold: Compare each graph with float64
+
+EINSUM, WAYS = "Einsum", {"numpy": False, "numpy, optimize=True": True}
+x, z = operands
 expected = np.einsum(EQUATION, *(operand.astype(np.float64) for operand in operands))
 bound = ortmeter.matmul_error_bound(
-    y.transpose(0, 2, 1, 3), x.transpose(0, 2, 3, 1), dtype="float32"
+    z.transpose(0, 2, 1, 3), x.transpose(0, 2, 3, 1), dtype="float32"
 )
 
 
@@ -156,30 +158,28 @@ def check(name, got):
     diff = ortmeter.max_diff(expected, got)
     share = (np.abs(got - expected) / bound).max()
     assert share <= 1, f"{name} is outside of its bound: {diff}"
-    return {"candidate": name, "absolute error": diff.abs, "share of the bound": share}
+    kind = name.partition(",")[0] if name in {*WAYS, EINSUM} else "decomposed"
+    return {"kind": kind, "absolute error": diff.abs, "share of the tolerance": share}
 
 
-# %%
-# numpy first, without and with its search for products of matrices, then the candidates.
-
-rows = [check("numpy", np.einsum(EQUATION, *operands))]
-rows += [check("numpy, optimize=True", np.einsum(EQUATION, *operands, optimize=True))]
+rows = [check(n, np.einsum(EQUATION, *operands, optimize=way)) for n, way in WAYS.items()]
 for candidate in search.candidates:
     session = ortmeter.make_session(candidate.model, provider=provider)
-    rows.append(check(candidate.name, session.run(None, plan.feeds(*operands))[0]))
-errors = DataFrame(rows).set_index("candidate")
-show(errors.describe().loc[["count", "min", "max"]].map(lambda v: float(f"{v:.3g}")))
+    rows.append(check(candidate.name, session.run(None, decomposed.feeds(*operands))[0]))
+errors = DataFrame(rows).groupby("kind", sort=False)
+errors = errors.max().assign(candidates=errors.size())
+
+# %%
+
+show(table(errors, f"largest error, {legend}"))
 
 # %%
 # How long does each one take?
 # ----------------------------
 #
-# numpy, ``Einsum``, the decomposition as it was written, and the graph that the search chose. They
-# are timed in turn inside one loop, and the whole is repeated in fresh processes: where the tensors
-# are in memory changes from one process to the next. numpy multiplies its small matrices with one
-# thread. Lower is better.
-
-EINSUM, WRITTEN, SEARCHED = "Einsum", "decomposed as written", "decomposed after a search"
+# With one thread, all the graphs and numpy, at two sizes. With more threads, ``Einsum``, the orders
+# and what the search chose. The candidates run in turn inside one loop, which is repeated in fresh
+# processes. numpy has no number of threads to set.
 
 
 def build_numpy(equation, size, optimize):
@@ -191,361 +191,490 @@ def build_numpy(equation, size, optimize):
 
 
 def make_candidate(model, threads, values=operands):
-    feeds = plan.feeds(*values)
+    feeds = decomposed.feeds(*values)
     return ortmeter.session_candidate(model, feeds, provider=provider, threads=threads)
 
 
+# %%
+# A child process cannot import a page: ``function_candidate`` sends the source of ``build_numpy``.
+
+ORDERS = sorted(c.name for c in search.candidates if c.order and not c.split and not c.contrib)
+
+
 def make_group(threads):
-    models = {
-        EINSUM: einsum_model(EQUATION, *operands),
-        WRITTEN: plan.to_onnx(),
-        SEARCHED: searches[threads].model,
-    }
-    ways = {"numpy": False, "numpy, optimize=True": True}
+    models = {c.name: c.model for c in searches[threads].candidates}
+    chosen = searches[threads].best.name
+    names = models if threads == 1 else dict.fromkeys([EINSUM, *ORDERS, chosen])
+    group = {name: make_candidate(models[name], threads) for name in names}
     shape = {"equation": EQUATION, "size": args.size}
-    return {
-        **{name: make_candidate(model, threads) for name, model in models.items()},
-        **{
-            n: ortmeter.function_candidate(build_numpy, **shape, optimize=o)
-            for n, o in ways.items()
-        },
-    }
+    for name, way in WAYS.items() if threads == 1 else ():
+        group[name] = ortmeter.function_candidate(build_numpy, **shape, optimize=way)
+    return group
 
-
-# %%
-# A child process cannot import a page: ``function_candidate`` sends the source of ``build_numpy``,
-# which uses nothing of this page.
-
-options = {"repeat": args.repeat, "processes": args.processes, "budget_s": args.budget}
-groups = {threads: make_group(threads) for threads in THREADS}
-measured = ortmeter.measure_each(groups, axis="threads", **options)
-show(measured.to_frame().rename_axis(columns=legend))
-
-# %%
-# The same as a plot, whiskers at the quartiles.
-
-title = f"{EQUATION}, {provider.label}"
-measured.plot(title=title, caption=legend)
-
-# %%
-# The ratios to ``Einsum`` and their intervals. Inside the grey band, a difference is too small to
-# be worth a claim.
-
-# sphinx_gallery_thumbnail_number = 2
-measured.speedup_plot(title=f"Speedup over Einsum, {provider.label}", caption=legend)
-
-# %%
-# What the search chose, and after how many calls it pays: its time, divided by what a call gains
-# over the graph as written. A dash when no gain is certain.
-
-
-def count_calls(seconds, group):
-    if group.speedup(WRITTEN, SEARCHED).verdict != "faster":
-        return "-"
-    return f"{seconds / (group[WRITTEN].median - group[SEARCHED].median):,.0f} calls"
-
-
-rows = {
-    threads: {
-        "chosen": found.best.name,
-        "among": len(found.candidates),
-        "search (s)": round(found.seconds, 2),
-        "same as written": found.model.graph == plan.to_onnx().graph,
-        "pays after": count_calls(found.seconds, measured[threads]),
-    }
-    for threads, found in searches.items()
-}
-chosen = DataFrame.from_dict(rows, orient="index").rename_axis("threads")
-show(chosen)
-
-# %%
-# All the graphs
-# --------------
-#
-# The search left the hopeless candidates early. Here all of them are compared, with one thread, at
-# two sizes.
 
 others = draw_operands(args.other)
-elsewhere = search_graph(1, others, args.search / 10)
-graphs = {
-    size: {c.name: make_candidate(c.model, 1, values) for c in found.candidates}
-    for size, found, values in ((args.size, search, operands), (args.other, elsewhere, others))
-}
-compared = ortmeter.measure_each(graphs, axis="size", warmup=3, **options)
-
-# %%
-# All of them at the first size. On the site and in a notebook, a row tells what the search knew of
-# it.
-
-known = search.to_frame()[["candidate", "order", "steps", "flop", "bytes_moved"]]
-seconds = compared[args.size].to_frame("s").rename(columns=lambda name: name.removesuffix(" (s)"))
-candidates_figure(
-    seconds.merge(known, on="candidate"),
-    title=f"{len(seconds)} graphs of {EQUATION}, {provider.label}",
-    details=["order", "steps", "flop", "bytes_moved"],
-    caption=f"{legend}, one thread",
+elsewhere = search_graph(1, others, args.search / 10).candidates
+options = {"repeat": args.repeat, "processes": args.processes, "budget_s": args.budget}
+measured = ortmeter.measure_each({t: make_group(t) for t in THREADS}, axis="threads", **options)
+compared = ortmeter.measure_each(
+    {args.other: {c.name: make_candidate(c.model, 1, others) for c in elsewhere}},
+    axis="size",
+    **options,
 )
 
 # %%
-# Latency at both sizes, and how many times the one of the fastest.
+# Each graph is measured once for each size and number of threads. The last columns are speedups
+# over ``Einsum`` with their 99 % interval: the first one is at the size and with the one thread of
+# the median, the others change the number of threads or the size.
 
-medians = {n: {m.name: 1e3 * m.median for m in g.values()} for n, g in compared.items()}
-columns = {}
-for size, found in medians.items():
-    columns[f"size {size} (ms)"] = found
-    columns[f"size {size}, times the fastest"] = {
-        k: v / min(found.values()) for k, v in found.items()
-    }
-show(DataFrame(columns).sort_values(f"size {args.size} (ms)").round(3))
+# fold: Make the table
+
+NAMES = {c.plan.steps: c.name for c in search.candidates if c.name in ORDERS}
+ROLES = {"decomposed": NAMES[decomposed.steps], "as written": NAMES[written.steps]}
+
+
+def tell_speedups(group):
+    found = {name: group.speedup(EINSUM, name) for name in group if name != EINSUM}
+    return {name: f"{c.ratio:.2f} {c.brackets}".strip() for name, c in found.items()}
+
+
+def make_table(measured, compared, roles):
+    first, *more = (f"{threads} thread{'s' * (threads > 1)}" for threads in measured)
+    columns = {f"median, {first} (ms)": {n: 1e3 * m.median for n, m in measured[1].items()}}
+    for title, group in zip([first, *more], measured.values(), strict=True):
+        columns[f"speedup, {title}"] = tell_speedups(group)
+    for size, group in compared.items():
+        columns[f"speedup, size {size}"] = tell_speedups(group)
+    frame = DataFrame(columns).sort_values(next(iter(columns)))
+    told = {name: role for role, name in roles.items() if role in ROLES}
+    frame.insert(0, "role", [told.get(name, "") for name in frame.index])
+    return frame.rename(index=lambda name: name.removeprefix("order ")).rename_axis("graph")
+
 
 # %%
-# Transpositions or product?
-# --------------------------
+
+show(table(make_table(measured, compared, ROLES), legend))
+
+# %%
+# The medians of the graphs, without numpy. Whiskers are at the quartiles.
+
+# fold: Draw the medians
+
+
+def draw_medians(measured, title, legend):
+    frame = measured[1].to_frame("s").rename(columns=lambda name: name.removesuffix(" (s)"))
+    graphs = frame[~frame.index.str.startswith("numpy")].reset_index()
+    return candidates_figure(graphs, title=title, caption=f"{legend}, one thread")
+
+
+# %%
+
+show(draw_medians(measured, f"{EQUATION}, {provider.label}", legend))
+
+# %%
+# Is a search worth its time?
+# ---------------------------
 #
-# The profile of the best and of the worst order of the letters, one thread.
+# The gain is the speedup over the graph of ``decompose_einsum``, which needs no search.
+
+# fold: Compute what the searches gained
+
+
+def tell_gain(group, chosen, seconds):
+    if chosen == ROLES["decomposed"]:
+        return "nothing, the same graph"
+    claim = group.speedup(ROLES["decomposed"], chosen)
+    if claim.verdict != "faster":
+        return f"{claim.verdict}: {claim.interval}"
+    calls = seconds / (group[ROLES["decomposed"]].median - group[chosen].median)
+    return f"{claim.interval}, pays after {calls:,.0f} calls"
+
+
+rows = [
+    (t, s.best.name, len(s.candidates), s.seconds, tell_gain(measured[t], s.best.name, s.seconds))
+    for t, s in searches.items()
+]
+columns = ["threads", "chosen", "graphs", "search (s)", "gain"]
+chosen = DataFrame(rows, columns=columns).set_index("threads")
+
+# %%
+
+show(table(chosen, legend))
+
+# %%
+# Why? Transpositions or product
+# ------------------------------
+#
+# The profiles of three orders, with one thread: the fastest, the one as written, the slowest.
 
 BEST, WORST = "best order", "worst order"
-names = {c.name: c.model for c in search.candidates if c.order and not c.split and not c.contrib}
-ranked = sorted(names, key=lambda name: compared[args.size][name].median)
-extremes = {BEST: ranked[0], WORST: ranked[-1]}
-profiles = {}
-for label, name in extremes.items():
-    feeds = plan.feeds(*operands)
-    profiles[label] = profile(names[name], feeds, provider=provider, threads=1, repeat=args.runs)
+ranked = sorted(ORDERS, key=lambda name: measured[1][name].median)
+roles = {**ROLES, BEST: ranked[0], WORST: ranked[-1]}
+profiled = {label: roles[label] for label in (BEST, "as written", WORST)}
+models = {c.name: c.model for c in search.candidates}
+profiles = profile_together(
+    {label: {"model": models[name]} for label, name in profiled.items()},
+    feeds=decomposed.feeds(*operands),
+    provider=provider,
+    threads=1,
+    repeat=args.runs,
+)
 
 # %%
-# The graph that runs, for each of them: the colour of a node is its share of the time.
+# The time of each node. A transposition copies rows when the last axis stays in place, tiles when
+# it exchanges the last two groups of axes, single elements otherwise. These are kernels with the
+# profiler on: they do not add up to the latency above. On a device, only their launches are timed,
+# and the table has dashes.
 
-ortmeter.draw_model(profiles[BEST].model, title=BEST, notes=profile_notes(profiles[BEST]))
+# fold: Describe each node
+
+
+def tell_copies(step):
+    order = step.where
+    if not order:
+        return ""
+    if order[-1] == len(order) - 1:
+        return "rows"
+    first = next(i for i, axis in enumerate(order) if axis != i)
+    cut = order.index(first)
+    return "tiles" if [*order[cut:], *order[first:cut]] == sorted(order[first:]) else "elements"
+
+
+# %%
+# A node that ONNX Runtime fused has a name of its own, and no step.
+
+# fold: List the nodes
+
+
+def describe_nodes(label):
+    plan = next(c.plan for c in search.candidates if c.name == profiled[label])
+    steps = {step.output: step for step in plan.steps}
+    for node in profiles[label].by_node().itertuples():
+        step = steps.get(node.name.partition("_")[2])
+        timed = not profiles[label].devices
+        yield {
+            "order": label,
+            "graph": profiled[label].removeprefix("order "),
+            "operator": node.op,
+            "computes": step.subscripts if step else "",
+            "copies": tell_copies(step) if step else "",
+            "median (µs)": node.median if timed else np.nan,
+            "GB/s": node.gb_per_s,
+        }
+
+
+nodes = DataFrame(row for label in profiles for row in describe_nodes(label)).set_index("order")
+
+
+def sum_nodes(nodes):
+    moved = nodes["operator"] == "Transpose"
+    times = {"copies": nodes[moved], "all": nodes}
+    found = {k: n.groupby(level=0)["median (µs)"].sum(min_count=1) for k, n in times.items()}
+    found["FusedMatMul"] = nodes["operator"].eq("FusedMatMul").groupby(level=0).sum()
+    return DataFrame(found)
+
+
+split = sum_nodes(nodes)
 
 # %%
 
-ortmeter.draw_model(profiles[WORST].model, title=WORST, notes=profile_notes(profiles[WORST]))
-
-# %%
-# Time per operator of the worst one, whiskers at the quartiles.
-
-operator_plot(profiles[WORST], title=f"{WORST}, {provider.label}", caption=f"{legend}, one thread")
-
-# %%
-# The same for both: what moves elements, and what multiplies them. Copies are nodes which give
-# their input another shape or another order.
-
-COPIES = {"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Expand"}
-PRODUCTS = {"MatMul", "FusedMatMul", "Gemm"}
-
-
-def split_time(ran):
-    medians = ran.by_operator().astype({"op": str}).groupby("op")["median"].sum()
-    if ran.devices:  # these are the times of launches
-        medians = medians * np.nan
-    copies = medians[medians.index.isin(COPIES)].sum()
-    products = medians[medians.index.isin(PRODUCTS)].sum()
-    return {"copies": copies, "product": products, "others": medians.sum() - copies - products}
-
-
-def count_fused(ran):
-    nodes = ran.model.graph.node
-    fused = [n for n in nodes if n.op_type == "FusedMatMul"]
-    return {"kernels": len(nodes), "FusedMatMul": len(fused)}
-
-
-split = DataFrame({label: {**split_time(r), **count_fused(r)} for label, r in profiles.items()}).T
-show(split.rename_axis(columns="median (µs)").round(1))
+show(table(nodes, f"profiled kernels, {legend}, one thread"))
 
 # %%
 # What the measurements say
 # -------------------------
 #
-# The sentences below are computed from the samples of this page by the functions of these cells. In
-# brackets, the ratio of latencies and its 99 % interval. One is faster when the interval leaves 1
-# out and the ratio is beyond 5 %. The answer first: what the search found beside ``Einsum``, and
-# what changes from the best to the worst order.
+# In brackets, the 99 % interval of the ratio of latencies, wider for the best and the worst order,
+# which are chosen from the samples that compare them.
+
+# fold: Compute the answer
+
+LEVEL = 1 - 0.01 / 6  # the best and the worst are one of six pairs of orders
+EFFECTS = {
+    "faster": "{:.2f} times faster than Einsum",
+    "slower": "{:.2f} times slower than Einsum",
+    "undecided": "hard to tell from Einsum",
+}
 
 
-def answer(measured, split):
-    found = measured.speedup(EINSUM, SEARCHED)
-    places = [str(claim.where["threads"]) for claim in found if claim.verdict == "faster"]
-    searched = "once its order is searched for, it is"
-    if len(places) == len(found):
-        text = f"Yes: {searched} {{low:.2f}} to {{high:.2f}} times faster than Einsum"
-    elif places:
-        text = f"Not always: {searched} faster than Einsum with threads={{places}} only"
-    elif any(claim.verdict == "undecided" for claim in found):
-        text = "Undecided: there are too few samples, or their intervals are too wide"
-    else:
-        text = f"No: even {searched} not faster than Einsum"
-    lost, lengths = tell_lost(split)
-    why = f". Why: from the best to the worst order of the letters, {lost}."
-    ends = {"low": min(c.low or 0 for c in found), "high": max(c.high or 0 for c in found)}
-    values = {**ends, "places": " and ".join(places), **lengths}
-    return ortmeter.Answer(text + why, found, values)
+def tell(claim):
+    text = EFFECTS.get(claim.verdict, f"within {claim.min_effect:.0%} of Einsum")
+    if claim.verdict != "slower":
+        return f"{text.format(claim.ratio)} {claim.brackets}".strip()
+    return f"{text.format(1 / claim.ratio)} [{1 / claim.high:.2f}, {1 / claim.low:.2f}]"
 
 
-def count_lost(split):
-    lost = (split.loc[WORST] - split.loc[BEST])[["copies", "product", "others"]]
-    return {"copies": float(lost["copies"]), "rest": float(lost["product"] + lost["others"])}
+def tell_threads(claims):
+    found = [str(claim.where["threads"]) for claim in claims]
+    return f"with {' and '.join(found)} thread{'s' * (found != ['1'])}"
 
 
-def tell_lost(split):
-    lost = count_lost(split)
-    if np.isnan(lost["copies"]):
-        return "the kernels take a time that is not known, profiles on a device have launches", {}
-    copies, rest = (f"{{{x}:.0f}} µs {'less' if v < 0 else 'more'}" for x, v in lost.items())
-    lengths = {name: abs(value) for name, value in lost.items()}
-    return f"copies take {copies}, the other nodes {rest}", lengths
+def tell_places(claims):
+    places = {}
+    for claim in claims:
+        places.setdefault(tell(claim), []).append(claim)
+    return ", ".join(f"{text} {tell_threads(found)}" for text, found in places.items())
 
 
 # %%
-# What the search gained beside the graph as written, which costs nothing.
+# The second sentence tells what the order changes.
+
+# fold: Write the sentence and the bars
 
 
-def conclude_search(measured, chosen):
-    for claim in measured.speedup(WRITTEN, SEARCHED):
-        row = chosen.loc[claim.where["threads"]]
-        nothing = fact(
-            "the search ({seconds:.2f} s) returned the graph as written: it gained nothing",
-            where=claim.where,
-            seconds=float(row["search (s)"]),
-        )
-        yield nothing if row["same as written"] else claim
+def answer(measured, split, roles):
+    claims = measured.speedup(EINSUM, roles["decomposed"])
+    faster = [claim for claim in claims if claim.verdict == "faster"]
+    undecided = any(claim.verdict == "undecided" for claim in claims)
+    lead, verdict = ("Undecided", "undecided") if undecided else ("No", "not faster")
+    if faster:
+        whole = len(faster) == len(claims)
+        lead = "Yes" if whole else f"Yes {tell_threads(faster)}"
+        verdict = "faster" if whole else "faster in part"
+    text = f"{lead}: decomposed, {EQUATION} is {tell_places(claims)}."
+    group, worst = measured[1], roles[WORST]
+    if group.speedup(roles[BEST], worst, confidence=LEVEL).is_difference:
+        found = tell(group.speedup(EINSUM, worst, confidence=LEVEL))
+        text += f" The order of the letters decides what is transposed: the worst one is {found}"
+        share = split.loc[WORST, "copies"] / split.loc[WORST, "all"]
+        text += "." if np.isnan(share) else f", with {share:.0%} of its time in transpositions."
+    shown = {"decomposed": "decomposed", "as written": "as written", WORST: "worst order"}
+    found = {label: group.speedup(EINSUM, roles[role]) for role, label in shown.items()}
+    bars = [Bar(label, c.ratio, c.low, c.high) for label, c in found.items()]
+    axis = "speedup over Einsum, one thread"
+    return Answer(text, claims, verdict=verdict, bars=(Bar(EINSUM, 1.0), *bars), axis=axis)
 
 
 # %%
-# The cause, which needs a difference to explain. When ``optimize_einsum`` finds a transposition
-# that moves its elements one by one, it adds the same graph where two fast ones, by rows and by
-# tiles, replace it. If a fused product explains the speed, the best order has more of them than the
-# worst one.
+# The original page found in 2021 that the decomposition is faster than ``Einsum`` once its order is
+# searched for, slower as it is written, thanks to a fused product.
 
-SPLIT = ", split transposes"
+# fold: Judge what was found in 2021
 
 
-def judge_cause(split, gap):
-    copies, rest = count_lost(split).values()
-    lost, lengths = tell_lost(split)
-    return judge(
-        "predicted that the transpositions decide; the worst order takes {times} times as long as "
-        f"the best; in one profile of each, {lost}",
-        [copies > rest if gap.is_difference and lengths else None],
-        times=f"{gap.ratio:.2f}",
-        **lengths,
-    )
+def compare_roles(measured, label, names):
+    for (threads, group), name in zip(measured.items(), names, strict=True):
+        claim = dataclasses.replace(group.speedup(EINSUM, name), subject=label)
+        yield claim.at(threads=threads).about(label.replace("after a", "after"))
 
 
 def judge_fusion(split, gap):
-    fused = split["FusedMatMul"].astype(int)
+    best, worst = (int(split.loc[label, "FusedMatMul"]) for label in (BEST, WORST))
     return judge(
-        "2021 credited a product fused with a transposition; {best} FusedMatMul in the best order, "
-        "{worst} in the worst",
-        [False if gap.is_difference and fused[BEST] <= fused[WORST] else None],
-        best=int(fused[BEST]),
-        worst=int(fused[WORST]),
-    )
-
-
-# %%
-# The other predictions. The graphs that they are about are chosen from the samples that judge them,
-# so each interval has its share of the error.
-
-
-def judge_place(group):
-    others = [name for name in group if name != EINSUM]
-    level = 1 - 0.01 / (2 * len(others))
-    best, worst = (choose(others, key=lambda name: group[name].median) for choose in (min, max))
-    found = [
-        group.speedup(EINSUM, best, confidence=level),
-        group.speedup(worst, EINSUM, confidence=level),
-    ]
-    return judge(
-        "predicted that Einsum is between the best and the worst decomposition; its latency over "
-        "that of {best}: {first}; that of {worst} over its: {last}",
-        [claim.exceeds(1) for claim in found],
+        "a product fused with a transposition explains the speed, as in 2021 (FusedMatMul nodes: "
+        "{best} in the best order, {worst} in the worst)",
+        [False if gap.is_difference and best <= worst else None],
         best=best,
         worst=worst,
-        first=found[0].interval,
-        last=found[1].interval,
-    )
-
-
-def judge_sizes(compared):
-    (size, first), *others = compared.items()
-    for other, group in others:
-        best = min((name for name in first if name in group), key=lambda name: first[name].median)
-        level = 1 - 0.01 / (len(group) - 1)
-        found = [group.speedup(n, best, confidence=level) for n in group if n != best]
-        least = min(found, key=lambda claim: claim.ratio)
-        yield judge(
-            "predicted that the same graph wins at another size; the best at size {size} is "
-            "{best}; at size {other}, the latency of {second} over its: {least}",
-            [claim.exceeds(1 / (1 + claim.min_effect)) for claim in found],
-            size=size,
-            best=best,
-            other=other,
-            second=least.baseline,
-            least=least.interval,
-        )
+    ).about("fused product")
 
 
 # %%
-# All of them:
+# The fastest graph is chosen from the samples that judge it: its intervals share the error.
+
+# fold: Judge the predictions
 
 
-def conclude(measured, compared, split, extremes, chosen):
-    best, worst = extremes[BEST], extremes[WORST]
-    group = next(iter(compared.values()))
-    gap = group.speedup(worst, best)
+def judge_cause(split, gap):
+    lost = split.loc[WORST] - split.loc[BEST]
+    changes = [lost["copies"], lost["all"] - lost["copies"]]
+    known = gap.is_difference and not np.isnan(changes[0])
+    found = [f"{abs(change):.0f} µs {'less' if change < 0 else 'more'}" for change in changes]
+    told = f"in the worst order they take {found[0]} than in the best, the other nodes {found[1]}"
+    return judge(
+        "the transpositions decide ({told})",
+        [bool(changes[0] > changes[1]) if known else None],
+        told="unknown times" if np.isnan(changes[0]) else told,
+    )
+
+
+def judge_sizes(first, compared):
+    ((size, group),) = compared.items()
+    best = min((name for name in first if name in group), key=lambda name: first[name].median)
+    level = 1 - 0.01 / (len(group) - 1)
+    found = [group.speedup(name, best, confidence=level) for name in group if name != best]
+    least = min(found, key=lambda claim: claim.ratio)
+    return judge(
+        "the fastest graph, {best}, wins at size {size} too (there, {second} takes {times})",
+        [claim.exceeds(1 / (1 + claim.min_effect)) for claim in found],
+        best=best,
+        size=size,
+        second=least.baseline,
+        times=f"{least.ratio:.2f} times as long {least.brackets}".strip(),
+    )
+
+
+# %%
+# Five sentences at most.
+
+# fold: Conclude
+
+
+def conclude(measured, compared, split, roles, chosen):
+    group = measured[1]
+    gap = group.speedup(roles[WORST], roles[BEST], confidence=LEVEL)
+    written = [roles["as written"]] * len(measured)
     claims = [
-        *(claim.about("decomposed after search") for claim in measured.speedup(EINSUM, SEARCHED)),
-        *(claim.about("decomposed as written") for claim in measured.speedup(EINSUM, WRITTEN)),
-        *conclude_search(measured, chosen),
+        *compare_roles(measured, "decomposed after a search", chosen["chosen"]),
+        *compare_roles(measured, "decomposed as written", written),
+        judge_fusion(split, gap),
         judge_cause(split, gap),
-        *compared.speedup(worst, worst + SPLIT),
-        judge_fusion(split, gap).about("fused product"),
-        judge_place(group),
-        *judge_sizes(compared),
+        judge_sizes(group, compared),
     ]
-    return answer(measured, split), tuple(claims)
+    return answer(measured, split, roles), claims
 
 
 def conclusion(record):
     data = record.data
-    details = f"{data['legend']}, {data['measured'].how}"
-    found = (data[name] for name in ("measured", "compared", "split", "extremes", "chosen"))
-    return record.conclude(*conclude(*found), details)
+    found = (data[name] for name in ("measured", "compared", "split", "roles", "chosen"))
+    return record.conclude(*conclude(*found), f"{data['legend']}, {data['measured'].how}")
 
 
 data = {
     "measured": measured,
     "compared": compared,
-    "split": split.rename_axis("candidate"),
-    "extremes": extremes,
+    "split": split,
+    "roles": roles,
     "chosen": chosen,
     "legend": legend,
 }
 here = record("plot_einsum_decomposition", args, provider, data)
+
+# %%
+
 show(conclusion(here))
 
 # %%
-# The tables behind these sentences:
+# What this page does not cover
+# -----------------------------
+#
+# One equation, square dimensions, float32. A product of matrices of size :math:`n` needs :math:`n`
+# times more operations than copies: at large sizes (``--size``) the order of the letters matters
+# less. On CUDA the operands are on the device before the clock starts, and the kernels of a
+# transposition are others.
+#
+# How this was computed
+# ---------------------
+#
+# The same lines run on CUDA: ``make html RUNTIME=gpu PROVIDER=cuda`` builds this site on a GPU
+# machine, ``python plot_einsum_decomposition.py --provider cuda`` runs this page, and
+# ``make record PROVIDER=cuda`` keeps its samples for other builds.
 
-tables = {"latency": measured.to_frame(), "graphs": compared.to_frame(), "split": split}
-tables = {name: table.reset_index(names=table.index.names) for name, table in tables.items()}
+show(args)
+
+# %%
+# Machine and versions:
+
+show(environment())
+
+# %%
+# The three implementations print the same numbers.
+
+# fold: Run the three implementations on small operands
+
+small = draw_operands(2)
+feeds, whole = decomposed.feeds(*small), einsum_model(EQUATION, *small)
+results = [("numpy", np.einsum(EQUATION, *small))]
+for name, model in (
+    ("Einsum", whole),
+    ("decomposed", decompose_einsum(EQUATION, *small).to_onnx()),
+):
+    results.append((name, ortmeter.make_session(model, provider=provider).run(None, feeds)[0]))
+show(fold("Three results, every dimension is 2", *(f"{n}\n{result}" for n, result in results)))
+
+# %%
+# What the searches measured in this process, in seconds. Most graphs ran for a few rounds only: the
+# times differ from those of the tables above.
+
+show(fold("The searches", *(found.to_frame() for found in searches.values())))
+
+# %%
+# The 120 orders of the letters give four graphs, which is asserted. The second column renames the
+# letters so that the alphabetical order is the order of the row.
+
+# fold: List the equations
+
+
+def describe_order(order):
+    renamed = EQUATION.translate(str.maketrans(order, "".join(sorted(order))))
+    plan = decompose_einsum(EQUATION, *operands, order=order)
+    name = NAMES[plan.steps]
+    moved, median = plan.bytes_moved / 2**20, 1e3 * measured[1][name].median
+    found = {"order": order, "equation": renamed, "graph": name, "nodes": len(plan.steps)}
+    return {**found, "moved (MiB)": moved, "median (ms)": median}
+
+
+equations = DataFrame(map(describe_order, map("".join, itertools.permutations("bhnst"))))
+assert sorted(set(equations["graph"])) == ORDERS
+show(fold("The 120 equations", equations.sort_values(["median (ms)", "order"])))
+
+# %%
+# The graphs that ran. The colour of a node is its share of the time.
+
+drawings = [
+    ortmeter.draw_model(ran.model, title=label, notes=profile_notes(ran))
+    for label, ran in profiles.items()
+]
+show(fold("Graphs of the three orders", *drawings))
+
+# %%
+# Time and occurrences of each operator, for one run.
+
+# fold: Draw the operators
+
+figure, axes = plt.subplots(1, 2, figsize=(6.4, 3), layout="constrained", sharey=True)
+for ax, column, title in zip(
+    axes, ("median", "calls"), ("time of a run (µs)", "kernels in a run"), strict=True
+):
+    sums = {n: ran.by_operator().set_index("op")[column] for n, ran in profiles.items()}
+    DataFrame(sums).plot.barh(ax=ax, legend=ax is axes[0], xlabel=title, ylabel="operator")
+figure.suptitle(f"Operators of three orders, {provider.label}, one thread")
+show(fold("Time and occurrences of the operators", figure))
+
+# %%
+# The same profile without this package, for the graph as written: the first events of the file that
+# ONNX Runtime writes, and the raw frame.
+
+# fold: Profile with ONNX Runtime alone
+
+with tempfile.TemporaryDirectory() as folder:
+    session = ortmeter.make_session(
+        written.to_onnx(), provider=provider, profile=Path(folder, "written")
+    )
+    for _ in range(args.runs):
+        session.run(None, decomposed.feeds(*operands))
+    events = json.loads(Path(session.end_profiling()).read_text())
+frame = DataFrame(events)
+arguments = DataFrame(frame.pop("args").tolist()).add_prefix("args_")
+raw = concat([frame, arguments], axis="columns")
+show(fold("First events and raw frame", "\n".join(map(json.dumps, events[:3])), raw.head(20)))
+
+# %%
+# The tables as files:
+
+tables = {
+    "latency": measured.to_frame().reset_index(),
+    "sizes": compared.to_frame().reset_index(),
+    "nodes": nodes.reset_index(),
+    "equations": equations,
+    "search": search.to_frame(),
+    "profile": raw,
+}
 show(save_tables("plot_einsum_decomposition", tables))
 
 # %%
-# On other machines
-# -----------------
-#
-# With ``--record``, the page keeps its samples in a file. From the files of other machines, the
-# functions above compute the same tables, plot and sentences.
+# Other machines: the functions above compute the same table, plot and sentences from the samples
+# that ``--record`` kept.
+
+# fold: Show the records of other machines
 
 
 def report(record):
     measured, legend = record.data["measured"], record.data["legend"]
-    yield measured.to_frame().rename_axis(columns=legend)
+    yield table(make_table(measured, record.data["compared"], record.data["roles"]), legend)
     title = f"{EQUATION}, {record.configuration['provider']}"
-    yield measured.plot(title=title, caption=legend)
-    yield record.data["chosen"]
+    yield draw_medians(measured, title, legend)
+    yield table(record.data["chosen"], legend)
     yield conclusion(record)
 
 
@@ -554,12 +683,7 @@ if args.record:
 show(replay(report, load_records(here.page)))
 
 # %%
-# What this page does not cover
-# -----------------------------
-#
-# One equation, square dimensions, float32. With small products as here, :math:`N` elements long,
-# the copies are not negligible; a product of matrices of size :math:`n` needs :math:`n` times more
-# operations than copies, so at large sizes (``--size``) the order of the letters matters less. That
-# every candidate is within the bound holds wherever this page builds; which one is the fastest does
-# not. On CUDA the operands are on the device before the clock starts, and the kernels of a
-# transposition are others.
+# This page descends from the second part of the notebook `onnx_profile_ort
+# <https://github.com/sdpython/mlprodict/blob/master/_doc/notebooks/onnx_profile_ort.ipynb>`_ of
+# mlprodict. In 2021, the decomposition was faster than ``Einsum`` once its order was searched for,
+# slower as it was written, and the notebook explained it by a product fused with a transposition.
