@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 from page_runner import run_page
 
+from ortmeter.sweep import Outcome, SweepResult, Task
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.claims import JUDGED, Answer
 
@@ -37,20 +39,25 @@ def planted(page, *rows, repeat=100):
                 "type": kind,
                 "size": size,
                 "run": run,
+                "seconds": 1000.0,
+                "shares": dict.fromkeys(medians, run / 8),
                 "measured": found,
                 "answer": dataclasses.asdict(Answer("planted.", found.ranking().claims)),
             }
-    return dataclasses.replace(page["here"], data={"tasks": tasks})
+    return dataclasses.replace(page["here"], data={"tasks": tasks}, fast=False)
 
 
-def sentences(page, *rows, **options):
-    return page["conclusion"](planted(page, *rows, **options)).sentences
+def answer(page, *rows, **options):
+    return page["conclusion"](planted(page, *rows, **options)).answer
+
+
+def claims(page, *rows, **options):
+    return page["conclusion"](planted(page, *rows, **options)).claims
 
 
 def predictions(page, *rows, **options):
-    """Verdicts on the predictions: far verdicts, spread, moves of one Sum and of Concat."""
-    claims = page["conclusion"](planted(page, *rows, **options)).claims
-    return [claim.verdict for claim in claims if claim.verdict in JUDGED][:4]
+    """Verdicts on the predictions: traffic of one Sum and of Concat, far verdicts, spread."""
+    return [c.verdict for c in claims(page, *rows, **options) if c.verdict in JUDGED]
 
 
 def test_the_sweep_ran_for_real(page):
@@ -62,20 +69,53 @@ def test_the_sweep_ran_for_real(page):
 
 
 def test_what_is_recorded_gives_the_report_of_the_sweep(page):
-    directly, rebuilt = page["result"].report(), page["rebuild"](page["here"]).report()
-    assert str(rebuilt) == str(directly)
+    assert str(page["rebuild"](page["here"])) == str(page["result"].report())
 
 
-def test_the_answer_is_on_processes_and_sizes(page):
-    found = sentences(page, ("float", 64, (1.5, 1.5, 1.5)), ("float", 256, (1.5, 1.5, 1.0)))
-    assert found[0] == "3 of 4 verdicts hold in all runs, 1 of 2 over the whole grid."
+def test_the_answer_counts_the_verdicts_that_hold_in_all_processes(page):
+    rows = ("float", 64, (1.5, 1.5, 1.5)), ("float", 256, (1.5, 1.5, 1.0))
+    found = answer(page, *rows)
+    assert str(found).startswith(
+        "3 of 4 verdicts hold in all 3 processes; that of one Sum at size 256 changes (faster in "
+        "2, equivalent in 1). 1 of 2 candidates keeps its verdict at every size: Concat then "
+        "ReduceSum at size 256 is 1.67 times slower than two Adds [1.6"
+    )
+    assert len(str(found).split()) <= 60
+    assert found.label == "3 of 4 hold"
+    # The bars are the processes that do not agree.
+    assert [bar.value for bar in found.bars] == pytest.approx([1.5, 1.5, 1.0], rel=0.01)
+    assert found.axis == "speedup over two Adds, one Sum at size 256"
+
+
+def test_the_answer_names_the_type_and_counts_the_others(page):
+    rows = [(kind, size, (1.5, 1.5, 1.0)) for kind in ("float", "double") for size in (64, 256)]
+    text = str(answer(page, *rows))
+    assert "4 of 8 verdicts hold" in text
+    assert "that of one Sum at size 64, float changes (faster in 2, equivalent in 1), and 3" in text
+
+
+def test_every_verdict_may_hold(page):
+    text = str(answer(page, ("float", 64, (1.5, 1.5, 1.5)), ("float", 256, (1.5, 1.5, 1.5))))
+    assert text.startswith("4 of 4 verdicts hold in all 3 processes. 2 of 2 candidates keep their")
+
+
+def test_undecided_everywhere_is_no_verdict_that_a_candidate_keeps(page):
+    rows = [("float", size, (1.1, 1.3, 1.6)) for size in (64, 256)]
+    assert "1 of 2 candidates keeps its verdict at every size: Concat" in str(answer(page, *rows))
+
+
+def test_one_size_does_not_tell_about_sizes(page):
+    found = answer(page, ("float", 64, (1.5, 1.5, 1.5)))
+    assert str(found) == "2 of 2 verdicts hold in all 3 processes. One size was measured."
 
 
 def test_too_few_samples_decide_nothing(page):
     rows = [("float", 64, (1.5, 1.5, 1.5))]
-    assert sentences(page, *rows, repeat=5)[0] == "Too few samples: no run gives an interval."
-    # The moves are judged by the interval over processes, which there is.
-    assert predictions(page, *rows, repeat=5) == ["undecided", "undecided", "right", "right"]
+    found = answer(page, *rows, repeat=5)
+    assert str(found) == "Too few samples: no run gives an interval."
+    assert found.label == "undecided"
+    # The traffic is judged by the interval over processes, which there is.
+    assert predictions(page, *rows, repeat=5) == ["right", "right", "undecided", "undecided"]
 
 
 @pytest.mark.parametrize(
@@ -88,13 +128,12 @@ def test_too_few_samples_decide_nothing(page):
         ((1.5, 1.5), "undecided"),
     ],
 )
-def test_the_moves_are_judged_at_the_largest_size(page, ratios, verdict):
-    rows = ("float", 64, (1.0, 1.0, 1.0)), ("float", 256, ratios)
-    assert predictions(page, *rows)[2] == verdict
-    (sentence,) = [s for s in sentences(page, *rows) if "moves predict 1.50 for one Sum" in s]
-    if verdict == "wrong":
-        mean = np.exp(np.mean(np.log(ratios)))
-        assert f"at the largest size; measured {mean:.2f}, " in sentence
+def test_the_traffic_is_judged_at_the_largest_size(page, ratios, verdict):
+    first, *_ = claims(page, ("float", 64, (1.0, 1.0, 1.0)), ("float", 256, ratios))
+    assert first.verdict == verdict
+    mean = np.exp(np.mean(np.log(ratios)))
+    text = f"{verdict.capitalize()}: traffic predicts 1.50 for one Sum at size 256; measured"
+    assert str(first).startswith(f"{text} {mean:.2f}")
 
 
 @pytest.mark.parametrize(
@@ -106,36 +145,72 @@ def test_the_moves_are_judged_at_the_largest_size(page, ratios, verdict):
     ],
 )
 def test_verdicts_far_from_1_are_judged(page, rows, verdict, count):
-    assert predictions(page, *rows)[0] == verdict
-    text = f"verdicts beyond 15% are the same in every process, {count}"
-    assert any(text in sentence for sentence in sentences(page, *rows))
+    assert predictions(page, *rows)[2] == verdict
+    text = f"verdicts beyond 15% are the same in every process ({count})"
+    assert any(text in str(claim) for claim in claims(page, *rows))
 
 
 @pytest.mark.parametrize(
-    ("ratios", "verdict"), [((1.0, 1.2, 1.4), "right"), ((1.2, 1.2, 1.2), "wrong")]
+    ("ratios", "verdict", "count"),
+    [((1.0, 1.2, 1.4), "right", "1 of 2"), ((1.2, 1.2, 1.2), "wrong", "2 of 2")],
 )
-def test_the_spread_of_the_runs_is_judged(page, ratios, verdict):
-    assert predictions(page, ("float", 64, ratios))[1] == verdict
+def test_the_spread_of_the_processes_is_judged(page, ratios, verdict, count):
+    found = claims(page, ("float", 64, ratios))[3]
+    assert found.verdict == verdict
+    assert str(found).endswith(f"(all their intervals overlap in {count} cases)")
+
+
+def test_all_together_may_be_undecided_where_each_process_is_not_and_it_is_explained(page):
+    *_, found = claims(page, ("double", 64, (1.1, 1.3, 1.6)), ("double", 8, (1.0, 1.0, 1.0)))
+    assert str(found).startswith(
+        "one Sum at size 64 is faster in each of the 3 processes, undecided in all together: "
+        "the speedups go from 1.10 to 1.60, so few numbers give the interval [0."
+    )
+    assert len(claims(page, ("double", 64, (1.3, 1.3, 1.3)))) == 4
+
+
+def test_the_conclusion_is_short(page):
+    assert len(claims(page, ("float", 64, (1.1, 1.3, 1.6)), ("float", 256, (1.1, 1.3, 1.6)))) <= 5
 
 
 def test_the_claims_of_the_tasks_come_from_their_records(page):
     record = planted(page, ("float", 64, (1.5, 1.5)), ("float", 256, (1.5, 0.5)))
-    claims = page["rebuild"](record).report().claims
+    claims = page["rebuild"](record).claims
     assert claims.loc[("plot_sums", "two Adds over one Sum: slower"), "where"] == (
         "size 64; size 256, 1 of 2 runs"
     )
-    text = "the 4 tasks end on 4 different claims, none common to all"
-    assert text in page["conclusion"](record).sentences
 
 
-def test_the_table_and_the_plot_of_another_machine_are_its_own(page):
-    record = planted(page, ("float", 64, (1.5, 1.5)), ("float", 256, (2.0, 2.0)))
-    table, figure, spread, conclusion = page["report"](record)
-    assert table.loc[(256, "one Sum"), "speedup"] == pytest.approx(2, rel=0.01)
-    assert figure.axes[0].get_xlabel() == "size"
-    assert spread.loc[(64, "one Sum"), "run 2"] == pytest.approx(1.5, rel=0.01)
-    pairs = [claim for claim in conclusion.claims if claim.topic == "pair"]
-    assert [claim.ratio for claim in pairs[:2]] == pytest.approx([1.5, 2.0], rel=0.01)
+def test_the_tables_and_the_plot_of_another_machine_are_its_own(page):
+    record = planted(page, ("float", 64, (1.5, 1.5)), ("float", 256, (2.0, 1.0)))
+    agreement, verdicts, axes, conclusion = page["report"](record)
+    assert agreement.frame.loc[256].tolist() == [25] * 3
+    row = verdicts.frame.loc[(256, "one Sum")]
+    assert verdicts.frame.loc[(64, "one Sum"), "speedup"] == pytest.approx(1.5, rel=0.01)
+    assert row["each process"] == "faster in 1, equivalent in 1"
+    assert conclusion.answer == answer(page, ("float", 64, (1.5, 1.5)), ("float", 256, (2.0, 1.0)))
+    legend = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    assert legend == ["process 1", "process 2", "all 2 together"]
+    plt.close(axes.figure)
+
+
+def test_the_time_of_the_measurement_in_a_process_is_computed(page):
+    record = planted(page, ("float", 64, (1.5, 1.5)), repeat=100)
+    times = page["time_table"](record.data["tasks"].values()).frame
+    # 100 rounds of 1 s, 1 / 1.5 s and 10 / 6 s.
+    assert times.loc[64, "measurement (s)"] == pytest.approx(100 * (1 + 2 / 3 + 5 / 3), rel=0.01)
+    assert times.loc[64, "process (s)"] == 1000
+
+
+def test_the_nodes_that_ran_on_the_cpu_in_the_processes_are_collected(page):
+    where = ("3 nodes run on the CPU", "1 node runs on the CPU")
+    records = [dataclasses.replace(page["here"], on_cpu=own) for own in (where, where[:1])]
+    outcomes = [Outcome(Task("plot_sums", {}, i), "m", record=r) for i, r in enumerate(records, 1)]
+    assert page["gather_cpu_nodes"](SweepResult(tuple(outcomes), Path())) == where
+    found = dataclasses.replace(planted(page, ("float", 64, (1.5, 1.5, 1.5))), on_cpu=where)
+    conclusion = page["conclusion"](found)
+    assert "Not all of it ran on CUDA" in str(conclusion.answer)
+    assert where[1] in conclusion.sentences
 
 
 def test_the_small_page_refuses_candidates_that_disagree(page, tmp_path, monkeypatch):

@@ -4,59 +4,51 @@ r"""
 Does a verdict hold from one process to the next, and from one size to another?
 ===============================================================================
 
-A page measures in some processes, for some sizes, and concludes. Would the next process conclude
-the same? :func:`~ortmeter.sweep.run_sweep` runs a page again and again over a grid of parameters,
-each time in a process of its own, and compares what comes back. This page writes a small page,
-sweeps it for real, and reads the report.
+A benchmark measures two candidates in one process, at one size, and gives a verdict: faster,
+slower, below 5 % (too small to matter), equivalent or undecided. Does the next process give the
+same one? Does another size? This page adds three matrices in three ways, runs the same script in
+several processes for each size with :func:`~ortmeter.sweep.run_sweep`, and compares the verdicts.
 
-The small page asks how three matrices of size :math:`n` are added fastest:
-
-=====================  ================================  =======  ==============
-candidate              what runs                         kernels  moved
-=====================  ================================  =======  ==============
-two Adds               :math:`X + Y`, then the sum + Z   2        3 + 3 = 6
-one Sum                the three at once                 1        4
-Concat then ReduceSum  the three side by side, then one  2        6 + 4 = 10
-=====================  ================================  =======  ==============
-
-All need :math:`2n^2` additions, which cost less than to move the matrices. Moves are counted in
-units of :math:`n^2` elements: over two ``Add``, a ``Sum`` is up to :math:`6 / 4 = 1.5` times
-faster, if its kernel reads the three operands at once, and ``Concat`` loses, :math:`6 / 10`.
-
-Two spreads are compared. A process promises an interval, computed from its own samples. From one
-process to the next, the ratios have a standard deviation. If processes were interchangeable (the
-place of the arrays in memory, the state of the machine when it started), the intervals would nearly
-always meet.
-
-**Prediction.** At the largest size the ratios follow the moves. Processes differ more than their
-samples promise: in some cases two intervals do not meet. A verdict near the threshold of 5 % may
-then change in the next process; a ratio beyond 15 % keeps its verdict.
+**Prediction.** At the largest size, time follows the memory traffic: one ``Sum`` is 1.5 times
+faster than two ``Add``, ``Concat`` then ``ReduceSum`` runs at 0.6 times their speed. Processes
+differ more than their own samples promise: in some cases, the intervals of two processes do not
+overlap. A verdict beyond 15 % is the same in every process.
 """
 
-# sphinx_gallery_tags = ["latency", "sweep"]
-
-# %%
-# Parameters
-# ----------
-#
-# The parameters of this page are the grid: every size with every type, each in several processes.
+# fold: Imports and arguments
+# sphinx_gallery_tags = ["speed", "sweep", "statistics"]
 
 import dataclasses
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import msgspec
-import numpy as np
 from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
+from pandas import DataFrame, concat
 
 import ortmeter
-from ortmeter.pages import Param, judge, load_records, record, replay, save_tables, show
+from ortmeter.pages import (
+    Answer,
+    Bar,
+    Param,
+    fact,
+    fold,
+    judge,
+    load_records,
+    record,
+    replay,
+    save_tables,
+    show,
+    table,
+)
+from ortmeter.plotting.latency import speedup_plot
 from ortmeter.runtime.environment import environment
 from ortmeter.sweep import Outcome, SweepResult, Task, run_sweep
 
 args = ortmeter.get_parsed_args(
     "plot_sweep",
-    description="Does a verdict hold from one process to the next?",
+    description="Does a verdict hold from one process to the next, and from one size to another?",
     sizes=Param((64, 256, 1024), fast=(16,), help="sizes of the matrices"),
     types=Param(("float",), help="types, as ONNX writes them: float,double"),
     runs=Param(5, fast=2, minimum=1, help="processes for each size and type"),
@@ -65,18 +57,23 @@ args = ortmeter.get_parsed_args(
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 provider = ortmeter.resolve_provider(args.provider)
-show(args)
 
 # %%
-# Everything below was measured on this machine:
-
-show(environment())
-
-# %%
-# The three candidates
-# --------------------
+# Three ways to add three matrices
+# --------------------------------
 #
-# The models are text, with the size ``N`` and the type ``KIND`` left open.
+# All of them need :math:`2n^2` additions, which cost less than reading and writing the matrices.
+# The traffic is counted in matrices of :math:`n^2` elements that are read or written:
+#
+# =====================  ===================================  ==============  =================
+# candidate              what runs                            traffic         predicted speedup
+# =====================  ===================================  ==============  =================
+# two Adds               :math:`X + Y`, then the sum + Z      3 + 3 = 6       1
+# one Sum                the three matrices at once           4               6 / 4 = 1.5
+# Concat then ReduceSum  a copy of the three, then one sum    6 + 4 = 10      6 / 10 = 0.6
+# =====================  ===================================  ==============  =================
+#
+# The models are text. The script below replaces the size ``N`` and the type ``KIND``.
 
 BODIES = {
     "two Adds": "XY = Add(X, Y)  R = Add(XY, Z)",
@@ -88,39 +85,15 @@ HEADER = """<ir_version: 10, opset_import: ["": 21]>
 sums (KIND[1, N, N] X, KIND[1, N, N] Y, KIND[1, N, N] Z) => (KIND[1, N, N] R)"""
 MODELS = {name: f"{HEADER} {{ {body} }}" for name, body in BODIES.items()}
 
-shown = {
-    name: ortmeter.load_model(text.replace("KIND", "float").replace("N, N", "8, 8"))
-    for name, text in MODELS.items()
-}
-for name, model in shown.items():
-    print(f"-- {name}\n{onnx_simple_text_plot(model)}\n")
-
 # %%
-# Two nodes, and an intermediate result that is written, then read.
-
-ortmeter.draw_model(shown["two Adds"], title="two Adds")
-
-# %%
-# One node, whose kernel decides.
-
-ortmeter.draw_model(shown["one Sum"], title="one Sum")
-
-# %%
-# A copy of everything, then one pass over it.
-
-ortmeter.draw_model(shown["Concat then ReduceSum"], title="Concat then ReduceSum")
-
-# %%
-# A page to sweep
-# ---------------
+# A script to sweep
+# -----------------
 #
-# Any script can be swept that declares its parameters with
-# :func:`~ortmeter.args.get_parsed_args` and keeps what it measured with
-# :func:`~ortmeter.pages.record`, as all the pages of this site do. This one has the six moves as
-# well, in small: the candidates must agree with the sum in extended precision, within the bound of
-# two additions, :math:`2u(|X| + |Y| + |Z|)` to the first order.
+# Any script can be swept if it reads its options with :func:`~ortmeter.args.get_parsed_args` and
+# saves what it measures with :func:`~ortmeter.pages.record`, as all the pages of this site do. The
+# first part reads the options and draws the matrices.
 
-SCRIPT = """
+START = """
 import numpy as np
 import ortmeter
 from ortmeter.pages import record
@@ -132,55 +105,49 @@ dtype = np.dtype({"float": "float32"}.get(args.type, args.type))
 rng = np.random.default_rng(0)
 shape = (1, args.size, args.size)
 feeds = {name: rng.standard_normal(shape).astype(dtype) for name in "XYZ"}
+"""
+
+# %%
+# The second part checks every candidate before it is timed. Two additions are rounded, so the
+# result is within :math:`2u(|X| + |Y| + |Z|)` of the exact sum (:math:`u` is the unit roundoff).
+
+CHECK = """
 expected = sum(x.astype(np.longdouble) for x in feeds.values())
 bound = 1.01 * np.finfo(dtype).eps * sum(np.abs(x) for x in feeds.values())
-
-candidates = {}
+candidates, shares = {}, {}
 for name, text in MODELS.items():
     model = text.replace("KIND", args.type).replace("N, N", f"{args.size}, {args.size}")
     session = ortmeter.make_session(model, provider=provider, threads=1)
     with ortmeter.BoundSession(session, feeds) as running:
         running.run()
-        got = running.outputs()["R"].copy()
-    assert (np.abs(got - expected) <= bound).all(), f"{name} is outside of its bound"
+        error = np.abs(running.outputs()["R"] - expected)
+    shares[name] = float(np.max(error / bound))
+    assert shares[name] <= 1, f"{name} is outside of its bound"
     candidates[name] = ortmeter.session_candidate(model, feeds, provider=provider, threads=1)
+"""
 
+# %%
+# The third part measures the candidates in the same rounds and saves the samples.
+
+MEASURE = """
 measured = ortmeter.measure(candidates, repeat=args.repeat, precision=None, budget_s=10)
-ranking = measured.ranking()
-here = record("plot_sums", args, provider, {"measured": measured})
+here = record("plot_sums", args, provider, {"measured": measured, "shares": shares})
 if args.record:
+    ranking = measured.ranking()
     answer = ortmeter.Answer(f"{ranking.fastest} has the lowest median.", ranking.claims)
     here.save(here.conclude(answer, (), here.parameters))
 """
 
 # %%
-# Do they compute the same thing?
-# -------------------------------
-#
-# The bound holds for all, whatever the order of the additions; the script asserts it, in every
-# process. Can it fail? A result that is off by four units in the last place of the bound must be
-# refused:
-
-rng = np.random.default_rng(0)
-operands = rng.standard_normal((3, args.sizes[-1], args.sizes[-1])).astype(np.float32)
-bound = 1.01 * np.finfo(np.float32).eps * np.abs(operands).sum(axis=0)
-expected = operands.sum(axis=0, dtype=np.float64)
-got = (operands[0] + operands[1]) + operands[2]
-off = got + 4 * np.spacing(np.abs(operands).sum(axis=0))
-assert (np.abs(got - expected) <= bound).all()
-assert not (np.abs(off - expected) <= bound).any()
-
-# %%
 # The sweep
 # ---------
 #
-# Without a scheduler, one worker runs in this process and no port is opened. Each task is a child
-# process: a crash would fail that task alone. The same from a terminal::
+# Each task is a child process. Without a scheduler they run one after the other on this machine;
+# ``--scheduler tcp://host:8786`` sends them to other machines. The same from a terminal::
 #
-#     ortmeter sweep plot_sums.py --grid size=64,256,1024 type=float,double --repeat-runs 3
-#
-# With ``--scheduler tcp://host:8786``, the tasks go to other machines.
+#     ortmeter sweep plot_sums.py --grid size=64,256,1024 type=float,double --repeat-runs 5
 
+SCRIPT = START + CHECK + MEASURE
 with tempfile.TemporaryDirectory() as folder:
     page = Path(folder, "plot_sums.py")
     page.write_text(f"MODELS = {MODELS!r}\n{SCRIPT}", encoding="utf-8")
@@ -193,112 +160,233 @@ with tempfile.TemporaryDirectory() as folder:
     )
 assert not result.failed, [(str(outcome), outcome.output) for outcome in result.failed]
 assert len(result.done) == len(args.sizes) * len(args.types) * args.runs
-show(result.to_frame().drop(columns=["provider", "repeat", "error"]))
 
 # %%
-# Every task ended, so every process found its candidates within the bound. Most of the time of a
-# task is the start of its process, which is not what is measured.
-#
-# What did each process conclude?
+# Do they compute the same thing?
 # -------------------------------
 #
-# The record of a task has the claims of its page: for each candidate, a verdict beside the one of
-# lowest median. Two claims are the same when their fields agree, whatever their numbers.
+# Every process checks its candidates. The table has the largest error, in percent of the bound.
 
 
-def rebuild(record):
-    """Make the result of the sweep again from what this page records."""
-    outcomes = []
-    for task in record.data["tasks"].values():
-        options = {"type": task["type"], "size": str(task["size"])}
-        own = dataclasses.replace(
-            record,
-            page="plot_sums",
-            data={"measured": task["measured"]},
-            answer=msgspec.convert(task["answer"], ortmeter.Answer),
-            claims=(),
-            run=task["run"],
-        )
-        outcomes.append(
-            Outcome(Task("plot_sums", options, task["run"]), record.machine, record=own)
-        )
-    return SweepResult(tuple(outcomes), Path())
-
-
-tasks = {
-    str(outcome.task): {
-        "type": outcome.task.options["type"],
-        "size": int(outcome.task.options["size"]),
+# fold: Gather what the processes recorded
+def gather(outcome):
+    options = outcome.task.options
+    return {
+        "type": options["type"],
+        "size": int(options["size"]),
         "run": outcome.task.run,
-        "measured": outcome.record.data["measured"],
+        "seconds": outcome.seconds,
         "answer": dataclasses.asdict(outcome.record.answer),
+        **outcome.record.data,
     }
-    for outcome in result.done
-}
-here = record("plot_sweep", args, provider, {"tasks": tasks})
-report_of_sweep = rebuild(here).report()
-show(report_of_sweep.claims)
+
+
+def gather_cpu_nodes(result):
+    """List the nodes that ran on the CPU in sessions on CUDA, in any process."""
+    return tuple(dict.fromkeys(text for one in result.done for text in one.record.on_cpu))
+
+
+def how_many(cases):
+    count = max(len(case.runs) for case in cases)
+    return f"{count} processes" if count > 1 else "one process"
+
+
+def agreement_table(tasks):
+    rows = [{"size": task["size"], **task["shares"]} for task in tasks]
+    largest = 100 * DataFrame(rows).groupby("size", sort=False).max()
+    return table(largest, "largest error of all processes, % of the bound")
+
+
+tasks = {str(outcome.task): gather(outcome) for outcome in result.done}
+show(agreement_table(tasks.values()))
 
 # %%
-# Over the grid
-# -------------
+# Does every process give the same verdict?
+# -----------------------------------------
 #
-# All the processes of a size together: each one gives one number, its speedup, and the interval is
-# Student's over processes. What changes from one to the next is in it.
+# Each process gives a speedup with the interval of its own samples, and a verdict: the last column
+# counts them. The other columns take all the processes together. Then each process is one number,
+# and the interval covers what changes from one process to the next.
 
-show(report_of_sweep.table)
+
+# fold: Make the table
+def place(case):
+    """Return the size and the type where they vary."""
+    return {name: case.coordinates[name] for name in ("size", "type") if name in case.coordinates}
+
+
+def each_process(case):
+    words = {"different": f"below {case.overall.min_effect:.0%}"}
+    counts = Counter(words.get(verdict, verdict) for verdict in case.verdicts)
+    return ", ".join(f"{verdict} in {count}" for verdict, count in counts.most_common())
+
+
+def verdict_table(cases):
+    rows = [
+        {
+            **place(case),
+            "candidate": case.overall.subject,
+            "speedup": case.overall.ratio,
+            "99 % interval": case.overall.brackets,
+            "all together": case.overall.verdict.replace("different", "below 5%"),
+            "each process": each_process(case),
+        }
+        for case in cases
+    ]
+    frame = DataFrame(rows).set_index([*place(cases[0]), "candidate"])
+    return table(frame, f"speedup over {cases[0].overall.baseline}, {how_many(cases)}")
+
+
+report_of_sweep = result.report()
+cases = report_of_sweep.comparisons
+show(verdict_table(cases))
 
 # %%
-# The same as a plot. The small dots are the ratios of the processes, the grey band is where a
-# difference is too small to be worth a claim.
+# The plot has the candidate whose verdict is the least stable: each process with its own interval,
+# then all of them together. Inside the grey band, a difference is too small to be worth a claim.
 
-# sphinx_gallery_thumbnail_number = 1
-report_of_sweep.plots()[0]
+# fold: Draw the processes
+SHOWN = 5
+
+
+def least_stable(cases):
+    return max(cases, key=lambda case: (case.is_decided and not case.holds, case.between or 0))
+
+
+def plot_processes(cases, legend):
+    name, claims = least_stable(cases).overall.subject, []
+    for case in cases:
+        if case.overall.subject == name:
+            series = {f"process {run}": claim for run, claim in [*case.runs.items()][:SHOWN]}
+            series[f"all {len(case.runs)} together"] = case.overall
+            where = place(case) or {"size": "the only one"}
+            claims += [dataclasses.replace(c, subject=n, where=where) for n, c in series.items()]
+    return speedup_plot(claims, title=f"{name}: do processes say the same?", caption=legend)
+
+
+plot_processes(cases, f"{provider.label}, threads=1")
 
 # %%
-# From one process to the next
-# ----------------------------
+# Why?
+# ----
 #
-# One row per size and candidate: the speedup of each run, their standard deviation, and the
-# half-width of the interval that one run promises. Runs differ when two of their intervals do not
-# meet. The last column has the verdicts.
+# Why do processes differ? The arrays lie elsewhere in memory and the machine is in another state
+# when a process starts. If that changed nothing, the intervals of the processes would nearly always
+# overlap.
+#
+# Why may all together be undecided where every process says *faster*? A process only knows its own
+# samples. The interval of all together comes from one number per process: with 5 processes it is
+# twice as wide as with 10, with 3 more than five times.
+#
+# Why does the traffic not predict the speedup? It supposes that every kernel reads and writes at
+# the same rate; a profile tells the rate of each one. ``Sum`` should read the three matrices at
+# once. The CUDA kernel of ONNX Runtime does so; its CPU kernel adds its inputs two by two, which
+# moves as much as two ``Add``.
 
-show(report_of_sweep.spread)
+# fold: Profile the candidates
+frames = []
+for name, text in MODELS.items():
+    size = args.sizes[-1]
+    model = text.replace("KIND", args.types[0]).replace("N, N", f"{size}, {size}")
+    feeds = ortmeter.random_feeds(model)
+    found = ortmeter.profile(model, feeds, provider=provider, threads=1, overhead=False)
+    frames.append(found.by_node().assign(candidate=name))
+kernels = concat(frames).set_index("candidate")
+kernels["traffic (MiB)"] = kernels["bytes"] / 2**20
+columns = {"op": "kernel", "median": "median (µs)", "gb_per_s": "GB/s"}
+shown = kernels.rename(columns=columns)[["kernel", "traffic (MiB)", "median (µs)", "GB/s"]]
+show(table(shown, f"kernels at size {args.sizes[-1]}, {provider.label}"))
 
 # %%
 # What the measurements say
 # -------------------------
-#
-# The sentences below are computed from the samples of the processes. A verdict holds when all the
-# processes, or all the sizes, have the same one.
 
+
+# fold: Compute the answer
+def answer(found):
+    several = [case for case in found.comparisons if len(case.runs) > 1]
+    decided = [case for case in several if case.is_decided]
+    if not decided:
+        return dataclasses.replace(found.conclusion.answer, verdict="undecided")
+    changed = [case for case in decided if not case.holds]
+    held = f"{len(decided) - len(changed)} of {len(decided)}"
+    text = f"{held} verdicts hold in all {how_many(decided)}"
+    if changed:
+        more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
+        text += f"; that of {name_case(changed[0])} changes ({each_process(changed[0])}){more}"
+    case = least_stable(decided)
+    shown = [*case.runs.items()][:SHOWN]
+    return Answer(
+        f"{text}. {over_the_sizes(several)}",
+        tuple(case.overall for case in found.comparisons),
+        verdict=f"{held} hold",
+        bars=tuple(Bar(f"process {run}", c.ratio, c.low, c.high) for run, c in shown),
+        axis=f"speedup over {case.overall.baseline}, {name_case(case)}",
+    )
+
+
+# %%
+# A candidate keeps its verdict over the sizes when all together give the same one everywhere.
+
+
+# fold: Compute the answer, continued
+def name_case(case):
+    where = [f"{n} {v}".removeprefix("type ") for n, v in place(case).items()]
+    return f"{case.overall.subject} at {', '.join(where)}" if where else case.overall.subject
+
+
+def over_the_sizes(cases):
+    if "size" not in place(cases[0]):
+        return "One size was measured."
+    by_name = {}
+    for case in cases:
+        by_name.setdefault(case.overall.subject, []).append(case)
+    kept = [own[-1] for own in by_name.values() if len({c.overall.verdict for c in own}) == 1]
+    kept = [case for case in kept if case.overall.verdict != "undecided"]
+    told = [
+        f": {name_case(case)} is {claim.effect.replace(' [', f' than {claim.baseline} [')}"
+        for case in kept
+        if (claim := case.overall).is_difference
+    ]
+    verb = "keeps its" if len(kept) == 1 else "keep their"
+    return (
+        f"{len(kept)} of {len(by_name)} candidates {verb} verdict at every size{''.join(told[:1])}."
+    )
+
+
+# %%
+# The prediction of the traffic is right when the interval is within 15 % of it, wrong when it is
+# outside, undecided when it is partly inside.
+
+# fold: Judge the predictions
 FAR = 1.15
 MOVED = {"two Adds": 6, "one Sum": 4, "Concat then ReduceSum": 10}
 
 
-def judge_runs(comparisons):
-    several = [c for c in comparisons if len(c.runs) > 1]
+def judge_runs(cases):
+    several = [c for c in cases if len(c.runs) > 1]
     far = [c for c in several if max(c.overall.ratio, 1 / c.overall.ratio) >= FAR]
+    decided = [c for c in far if c.is_decided]
     yield judge(
-        "verdicts beyond {far:.0%} are the same in every process, {held} of {cases}",
+        "verdicts beyond {far:.0%} are the same in every process ({held} of {cases})",
         [c.holds if c.is_decided else None for c in far],
-        held=sum(c.holds and c.is_decided for c in far),
+        held=sum(c.holds for c in decided),
         cases=len(far),
         far=FAR - 1,
     )
     known = [c.runs_differ for c in several if c.runs_differ is not None]
     yield judge(
-        "processes differ more than their samples promise: "
-        "in {apart} of {cases} cases two intervals do not meet",
+        "some processes differ more than their samples promise (all their intervals overlap in "
+        "{together} of {cases} cases)",
         [any(known) if known else None],
-        apart=sum(known),
+        together=len(known) - sum(known),
         cases=len(known),
     )
 
 
 # %%
-# The cost model is judged at the largest size, where the moves dominate: right when the interval is
-# within 15 % of what it predicts, wrong when it is outside.
+
+# fold: Judge the prediction of the traffic
 
 
 def is_near(claim, expected):
@@ -308,76 +396,169 @@ def is_near(claim, expected):
     return True if above and beyond is False else None
 
 
-def judge_moves(comparisons):
-    largest = max(c.coordinates.get("size", 0) for c in comparisons)
-    found = [c.overall for c in comparisons if c.coordinates.get("size", 0) == largest]
-    for name in dict.fromkeys(claim.subject for claim in found):
+def judge_traffic(cases):
+    largest = max(case.coordinates.get("size", 0) for case in cases)
+    for name in list(MOVED)[1:]:
+        found = [case.overall for case in cases if case.overall.subject == name]
+        own = [claim for claim in found if claim.where.get("size", 0) == largest]
         expected = MOVED["two Adds"] / MOVED[name]
-        own = [claim for claim in found if claim.subject == name]
         yield judge(
-            f"moves predict {{expected:.2f}} for {name} at the largest size; measured {{measured}}",
+            f"traffic predicts {{expected:.2f}} for {name}{f' at size {largest}' * (largest > 0)}; "
+            "measured {measured}",
             [is_near(claim, expected) for claim in own],
             expected=expected,
             measured=" and ".join(claim.interval for claim in own),
         )
 
 
-def conclude(found):
-    said = found.conclusion
-    claims = (
-        *judge_runs(found.comparisons),
-        *judge_moves(found.comparisons),
-        *(claim for claim in said.claims if claim.topic in {"pair", "pages"}),
-    )
-    return said.answer, claims
+# %%
+# The last claim explains where all together do not say what every process says.
 
 
-def conclusion(record, found=None):
-    said = conclude(found or rebuild(record).report())
-    return record.conclude(*said, f"{record.parameters}, threads=1")
+# fold: Explain
+def explain_together(cases):
+    agreed = [case for case in cases if len(case.runs) > 1 and case.holds and case.is_decided]
+    for case in [case for case in agreed if case.overall.verdict not in case.verdicts][:1]:
+        yield fact(
+            f"{name_case(case)} is {case.verdicts[0]} in each of the {how_many(cases)}, "
+            f"{case.overall.verdict} in all together: the speedups go from {{low:.2f}} to "
+            "{high:.2f}, so few numbers give the interval {interval}",
+            low=min(case.ratios),
+            high=max(case.ratios),
+            interval=case.overall.brackets,
+        )
 
-
-show(conclusion(here, report_of_sweep))
 
 # %%
-# The tables behind these sentences:
 
-tables = {
-    "grid": report_of_sweep.table.reset_index(),
-    "runs": report_of_sweep.spread.reset_index(),
-    "tasks": result.to_frame(),
-}
-show(save_tables("plot_sweep", tables))
+# fold: Conclude from what was recorded
+
+
+def rebuild(record):
+    """Make the report of the sweep again from what this page records."""
+    outcomes = []
+    for task in record.data["tasks"].values():
+        options = {"type": task["type"], "size": str(task["size"])}
+        own = dataclasses.replace(
+            record,
+            data={"measured": task["measured"]},
+            answer=msgspec.convert(task["answer"], Answer),
+            claims=(),
+        )
+        one = Task("plot_sums", options, task["run"])
+        outcomes.append(Outcome(one, record.machine, record=own))
+    return SweepResult(tuple(outcomes), Path()).report()
+
+
+def conclusion(record):
+    found = rebuild(record)
+    parts = (judge_traffic, judge_runs, explain_together)
+    claims = [claim for part in parts for claim in part(found.comparisons)]
+    return record.conclude(answer(found), claims, f"{record.parameters}, threads=1")
+
+
+here = record("plot_sweep", args, provider, {"tasks": tasks})
+here = dataclasses.replace(here, on_cpu=(*here.on_cpu, *gather_cpu_nodes(result)))
 
 # %%
-# On other machines
-# -----------------
-#
-# With ``--record``, the page keeps the samples of every process in a file. From the files of other
-# machines, the functions above compute the same tables, plot and sentences.
+# In brackets, the 99 % interval of the speedup, all processes together.
 
-
-def report(record):
-    found = rebuild(record).report()
-    yield found.table
-    yield from found.plots()
-    yield found.spread
-    yield conclusion(record, found)
-
-
-if args.record:
-    here.save(conclusion(here, report_of_sweep))
-show(replay(report, load_records(here.page)))
+show(conclusion(here))
 
 # %%
 # What this page does not cover
 # -----------------------------
 #
-# Five processes may say that a verdict changes, not how often it would: ``--runs 20`` does. They
-# follow each other within a minute; another day, another version may differ more. One thread is
-# used, and nothing else runs.
+# A few processes tell that a verdict changes, not how often: ``--runs 20`` does. They follow each
+# other within a minute; another day or another version may differ more. One thread runs, and
+# nothing else on the machine.
 #
-# What holds everywhere: the interval of one process says nothing about another one. Pages that need
-# more measure in several (``measure(..., processes=10)``), which is what their intervals then
-# cover. This page descends from no other one; *Several machines*, in the documentation, tells how
-# to sweep over them.
+# The interval of one process says nothing about another process. To cover what changes between
+# them, measure in several: ``measure(..., processes=10)``. *Several machines*, in the
+# documentation, tells how to sweep over machines.
+#
+# How this was computed
+# ---------------------
+#
+# The same lines run on CUDA. On a GPU machine, ``make html RUNTIME=gpu PROVIDER=cuda`` builds this
+# site, ``python plot_sweep.py --provider cuda`` runs this page, and ``make record PROVIDER=cuda``
+# keeps its samples for other builds.
+
+show(args)
+
+# %%
+# Everything above was measured on this machine:
+
+show(environment())
+
+
+# %%
+# How long does a process take, and how much of it is measurement? The rest is the start of Python
+# and of the sessions, and the checks.
+
+
+# fold: Time the processes
+def time_table(tasks):
+    frame = DataFrame(
+        {
+            "size": task["size"],
+            "process (s)": task["seconds"],
+            "measurement (s)": sum(
+                m.number * m.seconds.sum() + sum(m.warmup) for m in task["measured"].values()
+            ),
+        }
+        for task in tasks
+    )
+    return table(frame.groupby("size", sort=False).median(), "medians of the processes")
+
+
+show(time_table(tasks.values()))
+
+# %%
+# The models, and the report of the sweep: latencies, the speedup of every process, and what each
+# process concluded. The claims are grouped after removing the numbers.
+
+# fold: Write the details
+small = {n: text.replace("KIND", "float").replace("N, N", "8, 8") for n, text in MODELS.items()}
+models = {name: ortmeter.load_model(text) for name, text in small.items()}
+texts = [f"-- {name}\n{onnx_simple_text_plot(model)}" for name, model in models.items()]
+drawings = [ortmeter.draw_model(model, title=name) for name, model in models.items()]
+tables = {
+    "grid": report_of_sweep.table.reset_index(),
+    "runs": report_of_sweep.spread.reset_index(),
+    "tasks": result.to_frame(),
+}
+details = (
+    fold("Models", *texts, *drawings),
+    fold("Latencies and speedups, all processes together", report_of_sweep.table),
+    fold("The speedup of every process", report_of_sweep.spread),
+    fold("What each process concluded", report_of_sweep.claims),
+    fold("The tasks", tables["tasks"]),
+)
+show(fold("Models and tables", *details))
+
+# %%
+# The tables to download:
+
+show(save_tables("plot_sweep", tables))
+
+# %%
+# With ``--record``, the page keeps the samples of every process in a file. From the files of other
+# machines, the functions above compute the same tables, plot and sentences.
+
+
+# fold: Report on other machines
+def report(record):
+    cases = rebuild(record).comparisons
+    yield agreement_table(record.data["tasks"].values())
+    yield verdict_table(cases)
+    yield plot_processes(cases, f"{record.configuration['provider']}, threads=1")
+    yield conclusion(record)
+
+
+if args.record:
+    here.save(conclusion(here))
+show(replay(report, load_records(here.page)))
+
+# %%
+# This page descends from no other one.
