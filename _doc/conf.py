@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.viewcode",
     "numpydoc",
+    "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
     "_ext",
     "_ext.api",
@@ -40,6 +41,13 @@ ortmeter_root = str(ROOT)
 # Where the pages find what was recorded on other machines.
 os.environ.setdefault("ORTMETER_RESULTS", str(DOC / "results"))
 sphinx_gallery_conf = gallery_conf(DOC, ROOT / "build")
+
+# Code is copied, what it printed is not.
+copybutton_selector = (
+    ":is(.highlight-Python, .highlight-python, .highlight-bash, .highlight-text) pre"
+)
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 
 autosummary_generate = False
 autodoc_member_order = "bysource"
@@ -61,12 +69,25 @@ html_js_files = [("accessibility.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sourcelink = False
 # These pages have no section to navigate in.
-html_sidebars = {name: [] for name in ("own_model", "machines", "methodology", "glossary")}
+html_sidebars = {
+    name: []
+    for name in (
+        "index",
+        "own_model",
+        "several_machines",
+        "gpu",
+        "backend_rules",
+        "machines",
+        "methodology",
+        "glossary",
+        "404",
+    )
+}
 html_theme_options = {
     "navbar_align": "left",
     "navigation_with_keys": False,
     "show_toc_level": 2,
-    "secondary_sidebar_items": ["page-toc", "sg_download_links"],
+    "secondary_sidebar_items": {"**": ["page-toc", "sg_download_links"], "index": []},
     "footer_start": ["built-on"],
     "footer_center": [],
     "footer_end": [],

@@ -9,9 +9,11 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from _ext import (
+    answers,
     assets,
     budget,
     bundle,
+    cards,
     cells,
     commands,
     hosting,
@@ -30,17 +32,21 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("ortmeter_root", "", "", types=(str,))
     app.add_config_value("ortmeter_scripts", [], "html", types=(list,))
     mathml.register(app)
+    cards.register(app)
     machines.register(app)
     commands.register(app)
+    app.add_directive("ortmeter-install", wheel.InstallDirective)
     app.connect("config-inited", provider.announce)
     app.connect("config-inited", assets.publish_assets)
     app.connect("builder-inited", wheel.publish_wheel, priority=200)
     app.connect("builder-inited", staleness.choose_pages, priority=300)
     app.connect("builder-inited", bundle.finish_downloads, priority=700)
+    app.connect("builder-inited", cards.draw_thumbnails, priority=710)
+    app.connect("doctree-read", answers.add_answers)
     app.connect("doctree-read", cells.drop_empty_cells)
     app.connect("doctree-read", cells.fold_cells)
-    app.connect("doctree-read", cells.drop_repeated_tag_lists)
     app.connect("doctree-read", plots.box_plots)
+    app.connect("html-page-context", answers.add_description)
     app.connect("html-page-context", assets.add_scripts)
     app.connect("build-finished", budget.check_budgets)
     app.connect("build-finished", hosting.prepare_hosting, priority=400)

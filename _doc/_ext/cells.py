@@ -6,7 +6,6 @@ import re
 from docutils import nodes
 from sphinx.application import Sphinx
 
-_TAG_LIST = "id='sg-tag-list'"
 #: First line of a cell that a page folds: ``# fold: What the code does``.
 FOLD = re.compile(r"# fold: (?P<title>.+)\n*")
 
@@ -31,10 +30,3 @@ def drop_empty_cells(_app: Sphinx, doctree: nodes.document) -> None:
     for block in list(doctree.findall(nodes.literal_block)):
         if not block.astext().strip():
             block.parent.remove(block)
-
-
-def drop_repeated_tag_lists(_app: Sphinx, doctree: nodes.document) -> None:
-    """Keep one list of tags: each section of the gallery brings one, with the same identifier."""
-    raws = [raw for raw in doctree.findall(nodes.raw) if _TAG_LIST in raw.astext()]
-    for raw in raws[1:]:
-        raw.parent.remove(raw)

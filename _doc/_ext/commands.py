@@ -25,13 +25,17 @@ def register(app: Sphinx) -> None:
 
 
 class CommandDirective(SphinxDirective):
-    """Run ``ortmeter ARGUMENTS`` beside the sample models, ``cnn.onnx`` and ``norm.onnx``."""
+    """Run ``ortmeter ARGUMENTS`` beside the sample models, ``cnn.onnx`` and ``norm.onnx``.
+
+    ``:after: Conclusion`` shows what follows this heading only.
+    """
 
     required_arguments = 1
     final_argument_whitespace = True
     option_spec: ClassVar[dict[str, Any]] = {
         "report": directives.unchanged_required,
         "code": directives.nonnegative_int,
+        "after": directives.unchanged_required,
     }
 
     def run(self) -> list[nodes.Node]:
@@ -41,6 +45,9 @@ class CommandDirective(SphinxDirective):
         report = self.options.get("report")
         extra = ["--html", str(self._folder(REPORTS) / report), "--force"] if report else []
         printed = run_command([*arguments, *extra], self._models(), self.options.get("code", 0))
+        if "after" in self.options:
+            heading = self.options["after"]
+            printed = printed.partition(f"\n{heading}\n{'-' * len(heading)}\n")[2]
         text = f"$ ortmeter {self.arguments[0]}\n{printed}"
         return [nodes.literal_block(text, text, language="none"), *self._link(report)]
 

@@ -10,8 +10,8 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from _ext.answers import Answers, page_files, read_answers
 from _ext.claims import claims_text
-from _ext.gallery import SECTIONS
 from _ext.tables import list_table, plain, reference
 from ortmeter.pages import Record, load_records
 
@@ -25,56 +25,63 @@ def register(app: Sphinx) -> None:
     app.add_directive("ortmeter-claims", ClaimsDirective)
 
 
-class _RecordsDirective(SphinxDirective):
-    write: ClassVar[Callable[[Sequence[Record]], list[str]]]
+class _Directive(SphinxDirective):
+    write: ClassVar[Callable[[Path], list[str]]]
 
     def run(self) -> list[nodes.Node]:
         """Write the text and parse it where the directive stands."""
-        folder = Path(self.env.srcdir, "results")
-        for file in sorted(folder.glob("*/*.json")):
+        source = Path(self.env.srcdir)
+        for file in [*sorted(source.glob("results/*/*.json")), *page_files(source).values()]:
             self.env.note_dependency(str(file))
         parent = nodes.Element()
-        lines = type(self).write(load_records(folder=folder))
+        lines = type(self).write(source)
         self.state.nested_parse(StringList(lines, source=self.env.docname), 0, parent)
         return parent.children
 
 
-def machines_text(records: Sequence[Record]) -> list[str]:
-    """Write what was recorded as tables, in lines of reStructuredText."""
-    if not records:
-        return ["Nothing was recorded yet."]
-    lines = list_table(
-        ("machine", "system", "versions", "peaks, one thread"),
-        [_machine_row(own) for own in _groups(records, lambda record: record.machine)],
-    )
-    for own in _groups(records, _page_rank):
-        lines += [reference(own[0].page), ""]
-        header = ("machine", "provider", "recorded", "answer")
-        lines += list_table(header, [_headline_row(record) for record in own])
-    return lines
+class MachinesDirective(_Directive):
+    """Table of the machines, then a table of the answer of each page on them."""
+
+    @staticmethod
+    def write(source: Path) -> list[str]:
+        """Write both."""
+        records = load_records(folder=source / "results")
+        return machines_text(records) + answers_text(read_answers(source).values())
 
 
-class MachinesDirective(_RecordsDirective):
-    """Table of the machines, then a table of what each page found on them."""
-
-    write = staticmethod(machines_text)
-
-
-class ClaimsDirective(_RecordsDirective):
+class ClaimsDirective(_Directive):
     """Table of what the original pages claimed, beside what was recorded."""
 
-    write = staticmethod(claims_text)
+    @staticmethod
+    def write(source: Path) -> list[str]:
+        """Write the table."""
+        return claims_text(load_records(folder=source / "results"))
+
+
+def machines_text(records: Sequence[Record]) -> list[str]:
+    """Write the table of the machines, in lines of reStructuredText."""
+    if not records:
+        return ["Nothing was recorded yet.", ""]
+    header = ("machine", "system", "versions", "peaks, one thread")
+    return list_table(header, map(_machine_row, _groups(records, lambda r: r.machine)))
+
+
+def answers_text(pages: Iterable[Answers]) -> list[str]:
+    """Write the table of the answers: what this build found, then what was recorded."""
+    rows = []
+    for page in pages:
+        for answer in page.all:
+            when = f"{answer['date']}{', this build' if answer is page.here else ''}"
+            cells = (answer["machine"], answer["provider"].upper(), when, answer["answer"])
+            rows.append((reference(page.page), *map(plain, cells)))
+        if not page.on_cuda:
+            rows.append((reference(page.page), "", "CUDA", "", "not recorded yet"))
+    return list_table(("page", "machine", "provider", "date", "answer"), rows) if rows else []
 
 
 def _groups(records: Iterable[Record], key: Callable[[Record], object]) -> list[list[Record]]:
     ordered = sorted(records, key=lambda record: (key(record), record.machine, record.file_name))
     return [list(own) for _, own in itertools.groupby(ordered, key)]
-
-
-def _page_rank(record: Record) -> tuple[bool, int, str]:
-    pages = [name for names in SECTIONS.values() for name in names]
-    known = record.page in pages
-    return (not known, pages.index(record.page) if known else 0, record.page)
 
 
 def _machine_row(own: Sequence[Record]) -> tuple[str, ...]:
@@ -93,11 +100,4 @@ def _machine_row(own: Sequence[Record]) -> tuple[str, ...]:
         ", ".join(versions),
         "; ".join(sorted(peaks)) or "not recorded",
     )
-    return tuple(map(plain, cells))
-
-
-def _headline_row(record: Record) -> tuple[str, ...]:
-    provider = record.configuration["provider"]
-    answer = next(iter(record.sentences), "none")
-    cells = (record.machine, provider, f"{record.date:%Y-%m-%d}", answer)
     return tuple(map(plain, cells))

@@ -4,6 +4,8 @@ import re
 import textwrap
 from typing import Any
 
+from _ext.cells import FOLD
+
 INSTALL_TAG = "ortmeter-install"
 
 _CELL = """\
@@ -122,7 +124,9 @@ def tidy_markdown(text: str, titles: dict[str, str]) -> str:
 
 def _tidy_cell(cell: dict[str, Any], titles: dict[str, str]) -> dict[str, Any]:
     if cell["cell_type"] != "markdown":
-        return cell
+        # What the site folds is open here.
+        code = FOLD.sub(lambda match: f"# {match['title']}\n\n", "".join(cell["source"]), count=1)
+        return {**cell, "source": code.splitlines(keepends=True)}
     text = tidy_markdown("".join(cell["source"]), titles).strip("\n")
     return {**cell, "source": text.splitlines(keepends=True)}
 

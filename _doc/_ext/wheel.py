@@ -4,8 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
+from sphinx.util.docutils import SphinxDirective
 
 
 def build_wheel(root: Path, folder: Path) -> Path:
@@ -50,6 +52,27 @@ def published_wheel(app: Sphinx) -> Path:
     """Return the wheel built by :func:`publish_wheel`."""
     (wheel,) = wheel_folder(app).glob("*.whl")
     return wheel
+
+
+class InstallDirective(SphinxDirective):
+    """Tell how to install the wheel of the site."""
+
+    def run(self) -> list[nodes.Node]:
+        """Write the commands, and a link to the wheel where the site has no address."""
+        wheel = published_wheel(self.env.app).name
+        base = self.config.html_baseurl
+        path = f"_static/wheel/{wheel}"
+        where = f"{base.rstrip('/')}/{path}" if base else f"./{wheel}"
+        text = (
+            f'pip install "ortmeter[cpu,draw] @ {where}"'
+            if base
+            else (f'pip install "{where}[cpu,draw]"')
+        )
+        link = nodes.reference("", wheel, refuri="../" * self.env.docname.count("/") + path)
+        extra = nodes.literal("", "gpu")
+        told = nodes.paragraph("", "Install the wheel ", link)
+        told += [nodes.Text(", with "), extra, nodes.Text(" instead of cpu on a GPU machine:")]
+        return [told, nodes.literal_block(text, text, language="bash")]
 
 
 def wheel_folder(app: Sphinx) -> Path:

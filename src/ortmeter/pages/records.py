@@ -92,7 +92,7 @@ class Record:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The answer and the claims, as sentences."""
-        return Conclusion(self.answer, self.claims, self.machine).sentences
+        return self.concluded.sentences
 
     def comparisons(self) -> Iterator[tuple[str, Mapping[str, Any], Comparison]]:
         """Find what was measured: keys joined by points, place ``{"size": 256}``, measurements."""
@@ -152,14 +152,23 @@ class Record:
         if self.fast:
             text = f"Fast mode, too few samples to conclude. {answer.text}"
             answer = dataclasses.replace(answer, text=text)
-        origin = {
+        return Conclusion(answer, found, f"{self.environment}, {details}", self._origin(details))
+
+    @property
+    def concluded(self) -> Conclusion:
+        """The answer and the claims that were kept."""
+        return Conclusion(
+            self.answer, self.claims, str(self.environment), self._origin(self.parameters)
+        )
+
+    def _origin(self, details: str) -> dict[str, str]:
+        return {
             "page": self.page,
             "machine": _heading(self.environment),
             "provider": self.configuration["provider"],
             "date": f"{self.date:%Y-%m-%d}",
             "details": details,
         }
-        return Conclusion(answer, found, f"{self.environment}, {details}", origin)
 
     def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write ``<folder>/<machine>/<page>--<provider>--<hash>.json``, all of it or nothing.

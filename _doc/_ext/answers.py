@@ -1,0 +1,211 @@
+"""The answer of each page: read from what the page shows, put under its title and elsewhere."""
+
+import html
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+from _ext.gallery import SECTIONS
+from ortmeter.pages import Record, load_records
+
+#: Folder of the pages that sphinx-gallery writes, below the folder of the sources.
+GALLERY = "auto_examples"
+
+_SHOWN = re.compile(r'data-conclusion="([^"]*)"')
+_TITLE = re.compile(r"^(.+)\n=+$", flags=re.MULTILINE)
+_TAGS = re.compile(r"^\s*🏷 Tags: (.+)$", flags=re.MULTILINE)
+_TIMES = re.compile(r"\d[\d.]* times (?:faster|slower|longer)")
+_DESCRIPTION = 300  # characters, more are not shown by search engines
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a page says, in this build and from the records of other machines.
+
+    Parameters
+    ----------
+    page : str
+        Name of the page.
+    title, docname : str
+        Its title, and its name for Sphinx.
+    tags : tuple of str
+        Tags of the page.
+    here : mapping or None
+        Conclusion of this build, None when the page did not run.
+    recorded : tuple of mapping
+        Conclusions from the records.
+    """
+
+    page: str
+    title: str
+    docname: str
+    tags: tuple[str, ...]
+    here: dict[str, Any] | None
+    recorded: tuple[dict[str, Any], ...]
+
+    @property
+    def all(self) -> list[dict[str, Any]]:
+        """The conclusions, that of this build first."""
+        return [found for found in (self.here, *self.recorded) if found is not None]
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether one of them was measured on CUDA."""
+        return any(is_cuda(found) for found in self.all)
+
+
+def is_cuda(found: dict[str, Any]) -> bool:
+    """Whether a conclusion was measured on CUDA."""
+    return str(found["provider"]).startswith("cuda")
+
+
+def page_files(source: Path) -> dict[str, Path]:
+    """Return the file of each page that sphinx-gallery wrote, in the order of the site."""
+    names = [(section, page) for section, pages in SECTIONS.items() for page in pages]
+    files = {page: source / GALLERY / section / f"{page}.rst" for section, page in names}
+    return {page: file for page, file in files.items() if file.exists()}
+
+
+def read_answers(source: Path) -> dict[str, Answers]:
+    """Read what each page says.
+
+    Parameters
+    ----------
+    source : Path
+        Folder of the sources of the site; the records are in its folder ``results``.
+
+    Returns
+    -------
+    dict of str to Answers
+        By name of page, in the order of the site.
+    """
+    records = load_records(folder=source / "results")
+    return {
+        page: read_page(page, file, [record for record in records if record.page == page])
+        for page, file in page_files(source).items()
+    }
+
+
+def read_page(page: str, file: Path, records: Sequence[Record] = ()) -> Answers:
+    """Read the conclusions of a page; those of the records stand in where it did not run."""
+    text = file.read_text(encoding="utf-8")
+    shown = [json.loads(html.unescape(found)) for found in _SHOWN.findall(text)]
+    mine = [found for found in shown if found.get("page") == page]
+    tags = _TAGS.search(text)
+    return Answers(
+        page=page,
+        title=_TITLE.findall(text)[0],
+        docname=f"{GALLERY}/{file.parent.name}/{page}",
+        tags=tuple(tags[1].split(", ")) if tags else (),
+        here=mine[0] if mine else None,
+        recorded=tuple(mine[1:] if mine else (record.concluded.to_dict() for record in records)),
+    )
+
+
+def add_answers(app: Sphinx, doctree: nodes.document) -> None:
+    """Put the answer of a page in a box under its title, the judged predictions beside them."""
+    page = page_of(app.env.docname)
+    if page is None:
+        return
+    found = read_page(page, app.env.doc2path(app.env.docname), load_for(app, page))
+    title = next(iter(doctree.findall(nodes.title)), None)
+    if title is None or not found.all:
+        return
+    section = title.parent
+    section.insert(section.index(title) + 1, nodes.raw("", box(found), format="html"))
+    _judge(doctree, found)
+
+
+def page_of(docname: str) -> str | None:
+    """Return the name of the page of a document, None when it is something else."""
+    parts = docname.split("/")
+    known = {page for pages in SECTIONS.values() for page in pages}
+    return parts[-1] if parts[0] == GALLERY and parts[-1] in known else None
+
+
+def load_for(app: Sphinx, page: str) -> list[Record]:
+    """Load the records of a page."""
+    return load_records(page, Path(app.srcdir, "results"))
+
+
+def box(found: Answers) -> str:
+    """Write the box under the title of a page."""
+    first, *others = found.all
+    when = first["date"] if found.here else f"recorded on {first['date']}"
+    details = f"{first['machine']}. {_sentence(first['details'])} {when}."
+    lines = "".join(
+        f"<li><b>{html.escape(place(other))}</b>: {emphasize(other['answer'])}</li>"
+        for other in others
+    )
+    if not found.on_cuda:
+        lines += "<li><b>CUDA</b>: not recorded yet.</li>"
+    return (
+        f'<div class="answer"><p>{emphasize(first["answer"])}</p>'
+        f'<p class="answer-source">{html.escape(details)}</p><ul>{lines}</ul></div>'
+    )
+
+
+def place(found: dict[str, Any]) -> str:
+    """Name where and when a conclusion was measured."""
+    return f"{found['machine']}, {str(found['provider']).upper()}, {found['date']}"
+
+
+def emphasize(answer: str) -> str:
+    """Write an answer as HTML, the ratios in bold."""
+    return _TIMES.sub(lambda match: f"<b>{match[0]}</b>", html.escape(answer))
+
+
+def add_description(
+    app: Sphinx, pagename: str, _template: str, context: dict[str, Any], _doctree: nodes.document
+) -> None:
+    """Make the answer of a page its description, which search engines and messages show."""
+    page = page_of(pagename)
+    if page is None:
+        return
+    found = read_page(page, Path(app.env.doc2path(pagename)), load_for(app, page)).all
+    if found:
+        text = html.escape(shorten(found[0]["answer"], _DESCRIPTION), quote=True)
+        context["metatags"] += f'\n<meta name="description" content="{text}" />'
+
+
+def shorten(text: str, longest: int) -> str:
+    """Cut a text between two words."""
+    if len(text) <= longest:
+        return text
+    return text[: text.rfind(" ", 0, longest)] + " ..."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _judge(doctree: nodes.document, found: Answers) -> None:
+    """Write the verdicts on the predictions at the end of the text that makes them."""
+    predictions = found.all[0]["predictions"]
+    start = next((p for p in doctree.findall(nodes.paragraph) if _predicts(p)), None)
+    if start is None or not predictions:
+        return
+    items = "".join(
+        f'<li><span class="verdict {verdict}">{verdict}</span> '
+        f"{html.escape(text.partition(': ')[2])}</li>"
+        for verdict, text in predictions
+    )
+    where = start.parent.index(start) + 1
+    # The text ends where the code of the page begins.
+    while where < len(start.parent) and not isinstance(
+        start.parent[where], nodes.comment | nodes.raw | nodes.literal_block | nodes.section
+    ):
+        where += 1
+    raw = nodes.raw("", f'<ul class="predictions">{items}</ul>', format="html")
+    start.parent.insert(where, raw)
+
+
+def _predicts(paragraph: nodes.paragraph) -> bool:
+    first = paragraph.children[0] if paragraph.children else None
+    return isinstance(first, nodes.strong) and first.astext() == "Prediction."

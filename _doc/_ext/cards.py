@@ -1,0 +1,228 @@
+"""Cards of the pages: question, answer, verdict and bars, without a script and without an image."""
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from _ext.answers import (
+    Answers,
+    emphasize,
+    is_cuda,
+    page_files,
+    place,
+    read_answers,
+    read_page,
+)
+
+#: Width of the drawing of a card, and where its bars begin and end.
+WIDTH, LEFT, RIGHT, ROW = 330, 142, 288, 18
+_THUMBNAIL = (5.6, 3.5)  # inches at 100 dots
+_WON = {"faster", "yes", "right", "equivalent"}
+_LOST = {"slower", "no", "wrong"}
+# A list of thumbnails, as sphinx-gallery writes it in the index of the gallery.
+_THUMBNAILS = re.compile(
+    r'^\.\. raw:: html\n\n {4}<div class="sphx-glr-thumbnails">.*?'
+    r"^\.\. thumbnail-parent-div-close\n\n\.\. raw:: html\n\n {4}</div>\n",
+    flags=re.MULTILINE | re.DOTALL,
+)
+_TAG_LIST = re.compile(r"^\.\. raw:: html\n\n +<div id='sg-tag-list'.*?</div>\n", re.MULTILINE)
+_PAGE = re.compile(r":doc:`/auto_examples/\w+/(plot_\w+)`")
+
+
+def register(app: Sphinx) -> None:
+    """Add the directive ``ortmeter-cards``."""
+    app.add_directive("ortmeter-cards", CardsDirective)
+    app.connect("source-read", replace_thumbnails)
+
+
+class CardsDirective(SphinxDirective):
+    """Cards of all pages, or of those that are named; ``:choose:`` adds the choices."""
+
+    optional_arguments = 1
+    final_argument_whitespace = True
+    option_spec: ClassVar[dict[str, Any]] = {"choose": directives.flag}
+
+    def run(self) -> list[nodes.Node]:
+        """Write the cards."""
+        source = Path(self.env.srcdir)
+        for file in [*page_files(source).values(), *source.glob("results/*/*.json")]:
+            self.env.note_dependency(str(file))
+        found = read_answers(source)
+        names = self.arguments[0].split() if self.arguments else list(found)
+        chosen = [found[name] for name in names if name in found]
+        depth = self.env.docname.count("/")
+        written = cards(chosen, "../" * depth, choose="choose" in self.options)
+        return [nodes.raw("", written, format="html")]
+
+
+def replace_thumbnails(_app: Sphinx, docname: str, content: list[str]) -> None:
+    """Put cards in the place of the thumbnails in the index of the gallery."""
+    if not (docname.startswith("auto_examples/") and docname.endswith("/index")):
+        return
+    text = _TAG_LIST.sub("", content[0])
+    content[0] = _THUMBNAILS.sub(_directive, text)
+
+
+def _directive(thumbnails: re.Match[str]) -> str:
+    pages = _PAGE.findall(thumbnails[0])
+    return f".. ortmeter-cards:: {' '.join(pages)}\n" if pages else ""
+
+
+def cards(found: Sequence[Answers], root: str, *, choose: bool = False) -> str:
+    """Write cards as HTML.
+
+    Parameters
+    ----------
+    found : sequence of Answers
+        The pages.
+    root : str
+        Path from the page that shows the cards to the root of the site.
+    choose : bool
+        Whether a reader chooses the machine and the tag.
+
+    Returns
+    -------
+    str
+        HTML that needs no script: the choices are radio buttons and rules of style.
+    """
+    sources = list(dict.fromkeys(_source(page, answer) for page in found for answer in page.all))
+    written = "".join(_card(page, root, sources) for page in found)
+    form = _choices(found, sources) if choose else ""
+    style = _style(len(sources)) if choose else ""
+    return f'<div class="cards">{style}{form}<div class="card-grid">{written}</div></div>'
+
+
+def _source(page: Answers, answer: dict[str, Any]) -> str:
+    provider = str(answer["provider"]).upper()
+    if answer is page.here:
+        return f"this build: {answer['machine']}, {provider}"
+    return f"{answer['machine']}, {provider}, recorded"
+
+
+def _choices(found: Sequence[Answers], sources: Sequence[str]) -> str:
+    machines = "".join(
+        _radio("machine", f"m{i}", text, checked=i == 0) for i, text in enumerate(sources)
+    )
+    if not any(page.on_cuda for page in found):
+        machines += '<span class="choice-none">CUDA: not recorded yet</span>'
+    tags = "".join(
+        _radio("tag", f"t-{tag}", tag, checked=tag == "all")
+        for tag in ("all", "speed", "accuracy", "cpu", "cuda")
+    )
+    return (
+        f'<fieldset class="choices"><legend>Machine</legend>{machines}</fieldset>'
+        f'<fieldset class="choices"><legend>Topic</legend>{tags}</fieldset>'
+    )
+
+
+def _radio(name: str, identifier: str, text: str, *, checked: bool) -> str:
+    return (
+        f'<label><input type="radio" name="{name}" id="{identifier}"'
+        f"{' checked' if checked else ''}>{html.escape(text)}</label>"
+    )
+
+
+def _style(sources: int) -> str:
+    rules = [
+        f".cards:has(#m{i}:checked) .from:not(.from-m{i}){{display:none}}" for i in range(sources)
+    ]
+    rules += [
+        f".cards:has(#t-{tag}:checked) .card:not(.is-{tag}){{display:none}}"
+        for tag in ("speed", "accuracy", "cpu", "cuda")
+    ]
+    return f"<style>{''.join(rules)}</style>"
+
+
+def _card(page: Answers, root: str, sources: Sequence[str]) -> str:
+    providers = {"cuda" if is_cuda(answer) else "cpu" for answer in page.all}
+    topics = [tag for tag in page.tags if tag in {"speed", "accuracy"}]
+    classes = " ".join(f"is-{tag}" for tag in (*topics, *sorted(providers)))
+    by_source = {_source(page, answer): answer for answer in reversed(page.all)}
+    shown = "".join(
+        f'<div class="from from-m{i}">{_answer(by_source.get(source))}</div>'
+        for i, source in enumerate(sources)
+        if source in by_source or len(sources) > 1
+    )
+    tags = "".join(f"<span>{html.escape(tag)}</span>" for tag in page.tags)
+    link = f'<a href="{root}{page.docname}.html">{html.escape(page.title)}</a>'
+    return (
+        f'<article class="card {classes}"><p class="card-title">{link}</p>{shown}'
+        f'<p class="card-tags">{tags}</p></article>'
+    )
+
+
+def _answer(answer: dict[str, Any] | None) -> str:
+    if answer is None:
+        return '<p class="card-answer">Not recorded on this machine.</p>'
+    verdict = str(answer["verdict"])
+    label = f'<span class="verdict {kind(verdict)}">{html.escape(verdict)}</span>'
+    text = f'<p class="card-answer">{label if verdict else ""} {emphasize(answer["answer"])}</p>'
+    return text + bars(answer) + f'<p class="card-source">{html.escape(place(answer))}</p>'
+
+
+def kind(verdict: str) -> str:
+    """Class of a verdict: it decides the colour."""
+    return "won" if verdict in _WON else "lost" if verdict in _LOST else "even"
+
+
+def bars(answer: dict[str, Any]) -> str:
+    """Draw the bars of an answer as SVG, with their intervals."""
+    rows = answer["bars"]
+    if not rows:
+        return ""
+    top = max(high or value for _, value, _, high in rows) or 1.0
+    parts = []
+    for i, (label, value, low, high) in enumerate(rows):
+        y = i * ROW
+        end = LEFT + _length(high or value, top)
+        parts.append(
+            f'<text x="{LEFT - 6}" y="{y + 12}" text-anchor="end">{html.escape(label)}</text>'
+            f'<rect x="{LEFT}" y="{y + 3}" width="{_length(value, top):.1f}" height="11" rx="2"/>'
+        )
+        if low is not None and high is not None:
+            start = LEFT + _length(low, top)
+            parts.append(f'<path d="M{start:.1f} {y + 8.5}H{end:.1f}"/>')
+        parts.append(f'<text class="value" x="{end + 5:.1f}" y="{y + 12}">{value:.3g}</text>')
+    told = ", ".join(f"{label} {value:.3g}" for label, value, *_ in rows)
+    axis = html.escape(answer["axis"])
+    return (
+        f'<svg class="bars" viewBox="0 0 {WIDTH} {len(rows) * ROW}" role="img" '
+        f'aria-label="{axis}: {html.escape(told)}">{"".join(parts)}</svg>'
+        f'<p class="card-axis">{axis}</p>'
+    )
+
+
+def _length(value: float, top: float) -> float:
+    return (RIGHT - LEFT) * value / top
+
+
+def draw_thumbnails(app: Sphinx) -> None:
+    """Replace the thumbnails of the pages by their bars, which can be read at 200 pixels."""
+    for page, file in page_files(Path(app.srcdir)).items():
+        found = read_page(page, file).all
+        if found and found[0]["bars"]:
+            target = file.parent / "images" / "thumb" / f"sphx_glr_{page}_thumb.png"
+            write_thumbnail(found[0]["bars"], target)
+
+
+def write_thumbnail(rows: Iterable[Sequence[Any]], file: Path) -> None:
+    """Draw bars and write them as a PNG, in greys that can be read on white and on black."""
+    from matplotlib.figure import Figure
+
+    kept = list(rows)[:3]
+    figure = Figure(figsize=_THUMBNAIL, dpi=100)
+    axes = figure.add_axes((0.04, 0.04, 0.92, 0.92))
+    for i, (label, value, *_) in enumerate(kept):
+        axes.barh(i, value, height=0.4, color="#0072b2" if i else "#9a9a9a")
+        axes.text(0, i - 0.28, f"{label}: {value:.3g}", fontsize=26, color="#808080", va="bottom")
+    axes.set_ylim(len(kept) - 0.6, -0.9)
+    axes.axis("off")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, transparent=True)
