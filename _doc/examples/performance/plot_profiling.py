@@ -4,68 +4,51 @@ r"""
 What does onnxruntime optimize?
 ===============================
 
-Before it runs a model, onnxruntime rewrites it: it fuses nodes, and on a CPU it may change the
-layout of images, from channel after channel (NCHW) to blocks of channels (NCHWc). We profile a
-small convolutional network of 14 nodes as it was written and as it was rewritten, and put the two
-side by side, node by node.
+Before it runs a model, onnxruntime rewrites its graph: it fuses nodes, and on a CPU it can change
+the layout of images in memory. We run a small convolutional network of 14 nodes as it was written
+and as onnxruntime rewrites it. What changes, what does it bring, and where does the time go?
 
-A convolution of :math:`C` channels into :math:`C'` with a :math:`k \times k` kernel needs
-:math:`2CC'k^2` operations per pixel, and holds almost all the operations of this network. The other
-nodes make a few operations per element: their time is that of reading and writing memory.
-
-* **Fusing** an ``Add`` or a ``Sigmoid`` into the convolution before it saves one write and one read
-  of an intermediate image, and a kernel. The operations stay the same.
-* **Blocked layout**: the convolution reads and writes whole vectors of channels, whatever the
-  kernel size. Every node that has no blocked kernel needs its image back in the usual layout: a
-  ``ReorderOutput`` before it, a ``ReorderInput`` after it, each of them a read and a write of the
-  image. Channels are padded to a whole block.
-
-**Prediction.** The rewritten network is faster. Fusions save less than 10 %, since they remove two
-small nodes out of 14. The blocked layout makes convolutions faster and adds reorders, which move as
-much memory as an activation does; with 64 channels and
-:math:`3 \times 3` kernels there are enough operations to pay for them. We measure the median
-latency (ms) and the time of each kernel (µs).
-
-This page descends from `Profiling with onnxruntime
-<https://github.com/sdpython/onnx-array-api/blob/main/_doc/examples/plot_profiling.py>`_ of
-onnx-array-api.
+**Prediction.** The rewritten network is faster. Fusion alone saves less than 10 %: only two small
+nodes can join a convolution, a ``Sigmoid`` and an ``Add``. The blocked layout pays for its
+reorders: with 64 channels and :math:`3 \times 3` kernels, a convolution has enough operations to
+gain more than the moves cost.
 """
 
-# sphinx_gallery_tags = ["profiling", "optimization", "Conv"]
+# sphinx_gallery_tags = ["speed", "profiling", "optimization", "Conv"]
 
 # %%
-# Parameters
-# ----------
 
+# fold: Arguments
 import dataclasses
+import textwrap
+from collections import Counter
 
+import matplotlib.pyplot as plt
 import numpy as np
 import onnx
+import pandas as pd
 from onnx.reference import ReferenceEvaluator
-from pandas import DataFrame
 
 import ortmeter
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.pages import (
     Param,
     fact,
+    fold,
     judge,
     load_records,
     record,
     replay,
     save_tables,
     show,
+    table,
 )
-from ortmeter.plotting import comparison_plot, operator_plot, profile_notes, timeline_figure
-from ortmeter.profiling import (
-    ProfileCheck,
-    find_headroom,
-    merge_profiles,
-    profile_together,
-)
+from ortmeter.plotting import comparison_plot, profile_notes, timeline_figure
+from ortmeter.profiling import ProfileCheck, find_headroom, merge_profiles, profile_together
 from ortmeter.runtime.environment import cpu_flags, environment
 from ortmeter.runtime.models import sample_cnn
-from ortmeter.timing.peaks import Peaks, add_shares, measured_peaks
+from ortmeter.runtime.providers import usable_providers
+from ortmeter.timing.peaks import Peaks, measured_peaks
 
 args = ortmeter.get_parsed_args(
     "plot_profiling",
@@ -81,21 +64,25 @@ args = ortmeter.get_parsed_args(
 )
 provider = ortmeter.resolve_provider(args.provider)
 rng = np.random.default_rng(0)
-show(args)
+
+
+def tell(claims):
+    print(*(textwrap.fill(str(claim), 85) for claim in claims), sep="\n")
+
 
 # %%
-# Everything below was measured on this machine:
-
-show(environment())
-
-# %%
-# The model, and what becomes of it
-# ---------------------------------
+# Three levels of optimization
+# ----------------------------
 #
-# The weights are drawn from a seed, and the image as well: a random surface, whose neighbours look
-# alike as in a photograph. Three levels of optimization are compared: *as written*, *fused*, and
-# *blocked*, with fusions as well, which is what runs by default. On CUDA there is no blocked
-# layout, and the last two are the same.
+# * *as written*: no optimization.
+# * *fused*: a node such as ``Sigmoid`` joins the convolution before it. This saves one write and
+#   one read of an image. The operations are the same.
+# * *blocked*: the default level. It fuses as well, and convolutions read and write images in blocks
+#   of channels, of the size of the vectors of the CPU, instead of channel after channel. A node
+#   without such a kernel needs the usual layout: ``ReorderOutput`` before it and ``ReorderInput``
+#   after it each read and write the image.
+#
+# The weights are drawn from a seed. The image is a random surface, smooth as a photograph.
 
 model = sample_cnn(size=args.size)
 noise = rng.standard_normal((1, 3, args.size, args.size), np.float32)
@@ -104,61 +91,86 @@ feeds = {"input": surface / surface.std()}
 LEVELS = {"as written": "none", "fused": "extended", "blocked": "all"}
 OPTIONS = {"provider": provider, "threads": args.threads}
 
-graphs = {
-    name: ortmeter.optimized_model(model, provider=provider, optimization=level)
+# %%
+
+# fold: What happens to a node
+AS_WRITTEN, FUSED, REWRITTEN = LEVELS
+BLOCKED = "com.microsoft.nchwc"
+WRITTEN = {node.name: node.op_type for node in model.graph.node}
+
+
+def find_change(name, op, domain):
+    if op.startswith(("Reorder", "Memcpy")):
+        return "added"
+    if domain == BLOCKED:
+        return "blocked"
+    same = WRITTEN.get(name) == op and domain in {"", "ai.onnx"}
+    return "unchanged" if same else "fused"
+
+
+def count_changes(optimized):
+    nodes = optimized.graph.node
+    found = Counter(find_change(n.name, n.op_type, n.domain) for n in nodes)
+    kinds = {kind: found[kind] for kind in ("unchanged", "fused", "blocked", "added")}
+    return {"nodes": len(nodes), **kinds, "removed": len(WRITTEN) - len(nodes) + kinds["added"]}
+
+
+# %%
+# Each level gives a graph. A *removed* node is computed by the one it joined.
+
+counts = {
+    name: count_changes(ortmeter.optimized_model(model, provider=provider, optimization=level))
     for name, level in LEVELS.items()
 }
-show(DataFrame({name: [len(g.graph.node)] for name, g in graphs.items()}, index=["nodes"]))
+levels = pd.DataFrame(counts).T.rename_axis("level")
+show(table(levels, f"number of nodes on {provider.label}"))
 
 # %%
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is the network in float64: the evaluator of onnx computes in the type of its input.
-# The tolerance is derived, to first order. A node passes on the errors that it receives and adds
-# its own, which is within :math:`K u \sum |w||x|` for a sum of :math:`K` products, as in a product
-# of matrices. The same nodes on absolute values compute these bounds, element by element.
-
-U = unit_roundoff("float32")
+# The reference is the network in float64. The tolerance is derived: the rounding error of each node
+# is bounded, :math:`K u \sum |w||x|` for a sum of :math:`K` products where :math:`u` is the unit
+# roundoff, and goes through the nodes that follow.
 
 
-def run_node(node, *inputs):
-    return ReferenceEvaluator(node).run(None, dict(zip(node.input, inputs, strict=True)))[0]
-
-
-# %%
-# Weights are exact, their errors are zero.
-
-
+# fold: Bound of the rounding error of each node
 def error_bound(node, values, errors):
     x, (error, *others) = np.abs(values[0]), errors
     match node.op_type:
         case "Conv":
             terms = values[1][0].size + 2
             biases = [terms * U * np.abs(bias) for bias in values[2:]]
-            bound = run_node(node, error + terms * U * x, np.abs(values[1]), *biases)
+            found = run_node(node, error + terms * U * x, np.abs(values[1]), *biases)
         case "ReduceMean":
-            bound = run_node(node, error + values[0].shape[1] * U * x, values[1])
+            found = run_node(node, error + values[0].shape[1] * U * x, values[1])
+        case "ReduceMax":
+            found = run_node(node, error, values[1])
         case "PRelu":
-            bound = np.maximum(1, np.abs(values[1])) * (error + U * x)
+            found = np.maximum(1, np.abs(values[1])) * (error + U * x)
         case "Sigmoid":
-            bound = error / 4 + 4 * U
+            found = error / 4 + 4 * U
         case "Mul":
-            bound = np.abs(values[1]) * (error + U * x) + x * others[0]
+            found = np.abs(values[1]) * (error + U * x) + x * others[0]
         case "Add":
-            bound = error + others[0] + U * (x + np.abs(values[1]))
+            found = error + others[0] + U * (x + np.abs(values[1]))
         case "BatchNormalization":
             scale, bias, mean, variance = (np.abs(v)[:, None, None] for v in values[1:])
-            bound = scale / np.sqrt(variance) * (error + 4 * U * (x + mean)) + 4 * U * bias
+            found = scale / np.sqrt(variance) * (error + 4 * U * (x + mean)) + 4 * U * bias
         case "Concat":
-            bound = run_node(node, *errors)
-        case "ReduceMax":
-            bound = run_node(node, error, values[1])
-    return bound
+            found = run_node(node, *errors)
+    return found
 
 
 # %%
-# The errors go through the nodes as the values do.
+
+
+# fold: Errors go through the nodes, weights are exact
+U = unit_roundoff("float32")
+
+
+def run_node(node, *inputs):
+    return ReferenceEvaluator(node).run(None, dict(zip(node.input, inputs, strict=True)))[0]
 
 
 def bound_output(model, values):
@@ -175,27 +187,55 @@ exact = ReferenceEvaluator(model).run(None, {"input": x}, intermediate=True)
 assert all(exact[node.output[0]].dtype == np.float64 for node in model.graph.node)
 bound = bound_output(model, exact)
 
-rows = []
+# %%
+# Each error is below its bound: a share of 1 would reach it.
+
+rows = {}
 for name, level in LEVELS.items():
     session = ortmeter.make_session(model, optimization=level, **OPTIONS)
     got = session.run(None, feeds)[0]
     diff = ortmeter.max_diff(exact["output"], got)
     share = (np.abs(got - exact["output"]) / bound).max()
     assert share <= 1, f"{name} is outside of its bound: {diff}"
-    rows.append({"candidate": name, "absolute error": diff.abs, "share of the bound": share})
-errors = DataFrame(rows).set_index("candidate")
-show(errors.rename_axis(columns=f"on {provider.label}").map(lambda v: float(f"{v:.3g}")))
+    rows[name] = {"largest absolute error": diff.abs, "share of the bound": share}
+errors = pd.DataFrame(rows).T.rename_axis("level")
+show(table(errors, f"float32 on {provider.label}, against float64"))
+
+# %%
+# How long does a run take?
+# -------------------------
+#
+# The levels are measured in turn, in fresh processes. A fourth candidate runs the blocked network
+# on an image of noise: operations and moves are the same, yet a ``PRelu`` chooses by a sign, and a
+# CPU guesses a choice better when neighbours look alike.
+
+ON_NOISE = f"{REWRITTEN} on noise"
+
+
+def make_candidate(level, image):
+    return ortmeter.session_candidate(model, {"input": image}, optimization=level, **OPTIONS)
+
+
+candidates = {name: make_candidate(level, feeds["input"]) for name, level in LEVELS.items()}
+candidates[ON_NOISE] = make_candidate(LEVELS[REWRITTEN], noise)
+measured = ortmeter.measure(
+    candidates, repeat=args.repeat, processes=args.processes, budget_s=args.budget
+)
+legend = f"float32 on {provider.label}, threads={args.threads}"
+show(table(measured.summary(AS_WRITTEN), f"{legend}, {measured.how}"))
+
+# %%
+# Speedups with their 99 % interval. Inside the grey band, a difference is too small to matter.
+
+measured.speedup_plot(AS_WRITTEN, title=f"Speedup over the network as written, {provider.label}")
 
 # %%
 # Where does the time go?
 # -----------------------
 #
-# ``profile_together`` runs the two models with the profiler of onnxruntime, in turn: a machine is
-# not as fast from one second to the next, and each round has one run of each, with the profiler and
-# without it. The first run, which allocates, is apart: what follows is about the other ones.
+# ``profile_together`` runs both networks with the profiler of onnxruntime, in turn, and without it
+# in the same rounds. The times of nodes explain the latency when the two say the same.
 
-AS_WRITTEN, REWRITTEN = "as written", "blocked"
-BLOCKED = "com.microsoft.nchwc"
 profiles = profile_together(
     {name: {"optimization": LEVELS[name]} for name in (AS_WRITTEN, REWRITTEN)},
     model=model,
@@ -203,12 +243,13 @@ profiles = profile_together(
     repeat=args.runs - 1,
     **OPTIONS,
 )
+before, after = profiles.values()
+check = before.compare(after)
+tell(check.claims)
 
 # %%
-# The network as it was written. The colour of a node is its share of the time; its time, its
-# provider and its shapes are in the tooltip.
+# The network as it was written. The colour of a node is its share of the time.
 
-before, after = profiles.values()
 ortmeter.draw_model(before.model, title=AS_WRITTEN, notes=profile_notes(before))
 
 # %%
@@ -218,268 +259,192 @@ ortmeter.draw_model(before.model, title=AS_WRITTEN, notes=profile_notes(before))
 ortmeter.draw_model(after.model, title=REWRITTEN, notes=profile_notes(after))
 
 # %%
-# The same as a table, with what each kernel computes and moves, compared to the peaks of this
-# machine, a large Gemm and a large copy, and the least time that its work takes at these peaks. An
-# image that stays in a cache moves faster than that copy.
+
+# fold: Each rewritten node beside the nodes it was made of
+MS = 1e-3  # a profile is in µs
+IN_MS = [f"{name} (ms)" for name in (AS_WRITTEN, REWRITTEN)]
+
+
+def match_nodes(before, after):
+    times = before.set_index("name")["median"]
+    written = [times.reindex(list(names)).sum(min_count=1) for names in after["origin"]]
+    kept = after.assign(written=written, rewritten=after["median"])
+    gone = before[~before["name"].isin(after["origin"].explode())]
+    gone = gone.assign(written=gone["median"], origin=[(name,) for name in gone["name"]])
+    found = pd.concat([kept, gone], ignore_index=True)
+    changes = [find_change(*row) for row in found[["name", "op", "domain"]].to_numpy()]
+    found["change"] = np.where(found["rewritten"].isna(), "gone", changes)
+    return found
+
+
+def sum_changes(matched):
+    written = matched.assign(count=matched["origin"].map(len))
+    groups = written.groupby("change", sort=False)
+    sums = groups[["count", "written", "rewritten"]].sum()
+    sums.insert(1, "now", groups["rewritten"].count())
+    sums.loc["all"] = sums.sum()
+    sums = sums.astype({"count": int, "now": int})
+    sums[["written", "rewritten"]] *= MS
+    sums["saved (ms)"] = sums["written"] - sums["rewritten"]
+    return sums.set_axis(["nodes before", "nodes after", *IN_MS, "saved (ms)"], axis=1)
+
+
+# %%
+# What each change brings. *Blocked* convolutions are compared with all the nodes they were made of.
+# *Added* nodes change the layout of images.
+
+nodes = {name: ran.by_node() for name, ran in profiles.items()}
+matched = match_nodes(*nodes.values())
+changes = sum_changes(matched)
+timed = "kernels" if check.kernels else "launches"
+what = f"medians of {timed}, {legend}"
+show(table(changes, what))
+
+# %%
+# Origin of each rewritten node, read from its name. A fused node is compared with the sum of its
+# originals; a reorder has none. *At the peaks* is the time of the same work at the throughput of a
+# large Gemm or of a large copy on this machine, whichever is longer. It is no lower bound: what
+# stays in a cache moves faster than a large copy.
 
 peaks = measured_peaks(provider=provider, threads=args.threads)
-legend = f"float32 on {provider.label}, threads={args.threads}"
-COLUMNS = {
-    "median": "median (µs)",
-    "least": "least (µs)",
-    "share of peak GFLOP/s": "of peak GFLOP/s",
-    "share of peak GB/s": "of peak GB/s",
-}
-
-
-def describe_nodes(ran):
-    nodes = add_shares(ran.by_node(), peaks)
-    least = 1e6 * peaks.least_seconds(nodes["flop"], nodes["bytes"])
-    return nodes.assign(least=least.round(1))
-
-
-nodes = {name: describe_nodes(ran) for name, ran in profiles.items()}
-pairs = zip(nodes[REWRITTEN]["op"], nodes[REWRITTEN]["name"], strict=True)
-labels = [name if op in name else f"{op} {name}" for op, name in pairs]
-shown = nodes[REWRITTEN].set_axis(labels)[list(COLUMNS)].rename(columns=COLUMNS)
-print(f"peaks: {peaks}")
-show(shown.astype(float).round(3))
+at_peaks = 1e3 * peaks.least_seconds(matched["flop"], matched["bytes"])
+short = matched["name"].where(matched["change"] != "added", matched["op"].astype(str))
+origins = matched.assign(name=short, origin=matched["origin"].map(", ".join), peaks=at_peaks)
+origins[["written", "rewritten"]] *= MS
+origins = origins[["name", "origin", "written", "rewritten", "peaks"]]
+origins = origins.set_axis(["node", "made of", *IN_MS, "at the peaks (ms)"], axis=1)
+show(table(origins.set_index("node"), f"{what}; peaks: {peaks}"))
 
 # %%
-# The operators of the rewritten network.
+# The same as a plot. Nodes below 1 % of both runs are one row.
 
-operator_plot(after, title=f"Time per operator, {REWRITTEN}, {provider.label}", caption=legend)
-
-# %%
-# One run of it. What is not inside a kernel is between the bars.
-
-timeline_figure(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=legend)
-
-# %%
-# What did the optimizer change?
-# ------------------------------
-#
-# Nodes may be compared when their total says what the latency says, without the profiler, in the
-# same rounds.
-
-check = before.compare(after)
-print(*check.claims, sep="\n")
-
-# %%
-# Two nodes match when they have the same operator, domain, provider, types and shapes. A
-# convolution that works on blocks is another kernel than one that does not: it is on one side only,
-# and has no time on the other one. The type, float32, is left out of the labels.
-
-
-def blank(table):
-    """Leave the cells of absent nodes empty."""
-    return table.astype(object).where(table.notna(), "")
-
-
-merged = merge_profiles(before, after)
-SHORTER = {"com.microsoft.": "", "f32 ": "", " -> ": "→", ", ": ","}
-TIMES = {"median_baseline": AS_WRITTEN, "median_candidate": REWRITTEN}
-table = merged.set_index(merged["label"].astype(str).replace(SHORTER, regex=True))
-table = table[list(TIMES)].rename(columns=TIMES)
-show(blank(table.rename_axis("µs per run")))
-
-# %%
-# Nodes below 1 % of the two runs together are one row.
-
-# sphinx_gallery_thumbnail_number = 3
+bars = {"written": "median_baseline", "rewritten": "median_candidate", "name": "name_candidate"}
 comparison_plot(
-    merged,
+    matched.rename(columns=bars).assign(name_baseline=origins["made of"].replace("", None)),
     names=(AS_WRITTEN, REWRITTEN),
     title=f"Time per node, {provider.label}",
     caption=legend,
 )
 
 # %%
-# Origin of each rewritten node, read from its name. A fused node is compared with the sum of its
-# originals; a reorder has none.
+
+# fold: Durations and occurrences of each operator, for both networks
+GREY, BLUE, ORANGE = "#767676", "#0072B2", "#D55E00"
+STYLE = dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color"], GREY)
+STYLE |= {"axes.edgecolor": GREY, "axes.facecolor": "none", "figure.facecolor": "none"}
 
 
-def trace_origins(before, after):
-    times = before.set_index("name")["median"]
-    written = [times.reindex(names).sum(min_count=1) for names in after["origin"]]
-    return after.assign(written=written, origin=after["origin"].map(", ".join))
+def operators_figure(profiles):
+    with plt.rc_context(STYLE):
+        figure, rows = plt.subplots(2, 2, figsize=(7.5, 6), sharex="col", layout="constrained")
+        for (name, ran), axes in zip(profiles.items(), rows, strict=True):
+            found = ran.by_operator().iloc[::-1]
+            blocked = np.where(found["domain"] == BLOCKED, " (blocks)", "")
+            for ax, values, color in zip(
+                axes, (MS * found["median"], found["calls"]), (BLUE, ORANGE), strict=True
+            ):
+                ax.barh(found["op"].astype(str) + blocked, values, color=color)
+            axes[0].set_title(name, loc="left")
+            axes[1].set_yticklabels([])
+        rows[1][0].set_xlabel(f"median time of {timed} (ms), lower is better")
+        rows[1][1].set_xlabel("kernels per run")
+    return figure
 
-
-ORIGINS = {
-    "origin": "made of",
-    "written": AS_WRITTEN,
-    "median": REWRITTEN,
-}
-origins = trace_origins(nodes[AS_WRITTEN], nodes[REWRITTEN]).set_index("name")
-show(blank(origins[list(ORIGINS)].rename(columns=ORIGINS).rename_axis("µs per run")))
 
 # %%
-# The memory that each kernel reads and writes, and what the session held at most, in bytes.
+# By operator: durations on the left, occurrences on the right, the baseline above.
 
-MEMORY = ["op", "parameter_size", "activation_size", "output_size"]
-memory = after.memory().set_index("name")
-show(memory[MEMORY].rename_axis(columns=f"at most {memory['in_use_peak'].max()} held"))
-
-# %%
-# How long does a run take?
-# -------------------------
-#
-# Without the profiler, the three levels measured in turn, in fresh processes. The second one tells
-# fusions from the change of layout.
-#
-# A fourth candidate is the rewritten network on another image. Neither operations nor moves depend
-# on the values. Yet a ``PRelu`` chooses according to a sign, and a CPU guesses the outcome of a
-# choice before it knows it: neighbours that look alike make it easy, noise does not.
-
-ON_NOISE = f"{REWRITTEN} on noise"
-
-
-def candidate(level, image):
-    return ortmeter.session_candidate(model, {"input": image}, optimization=level, **OPTIONS)
-
-
-measured = ortmeter.measure(
-    {
-        **{name: candidate(level, feeds["input"]) for name, level in LEVELS.items()},
-        ON_NOISE: candidate(LEVELS[REWRITTEN], noise),
-    },
-    repeat=args.repeat,
-    processes=args.processes,
-    budget_s=args.budget,
-)
-show(measured.to_frame().rename_axis(columns=legend))
-
-# %%
-# The same as a plot, whiskers at the quartiles.
-
-measured.plot(title=f"Latency of a run, {provider.label}", caption=legend)
+operators = operators_figure(profiles)
 
 # %%
 # What the measurements say
 # -------------------------
 #
-# The sentences below are computed from the samples of this page by the functions of these cells. In
-# brackets, the ratio of latencies and its 99 % interval. The answer first: what each step of the
-# optimizer does to the latency, and what it leaves as it was.
+# The sentences are computed from the samples of this page. In brackets, a 99 % interval of the
+# ratio of latencies.
 
-STEPS = {
-    "fusing nodes": (AS_WRITTEN, "fused"),
-    "the blocked layout of convolutions": ("fused", REWRITTEN),
-}
-SAID = {
-    "faster": "makes this network faster",
-    "slower": "makes this network slower",
-    "different": "changes the latency by less than 5%",
-    "equivalent": "changes the latency by less than 5%",
-    "undecided": "has an undecided effect",
+# fold: Words of the answer
+PHRASES = {
+    "faster": "makes it {0:.2f} times faster [{1:.2f}, {2:.2f}]",
+    "slower": "makes it {3:.2f} times slower [{4:.2f}, {5:.2f}]",
+    "different": "changes less than 5 % [{1:.2f}, {2:.2f}]",
+    "equivalent": "changes less than 5 % [{1:.2f}, {2:.2f}]",
+    "undecided": "has an undecided effect [{1:.2f}, {2:.2f}]",
 }
 
 
-def answer(measured, kept, obstacle):
-    steps = {name: measured.speedup(*pair) for name, pair in STEPS.items()}
-    found = tuple(steps.values())
-    if not all(claim.has_interval for claim in found):
-        return ortmeter.Answer("Undecided: there are too few samples for an interval.", found)
-    text = ", ".join(
-        f"{name} {SAID[steps[name].verdict]} ({{{name}}})"
-        for name in sorted(steps, key=lambda name: -steps[name].ratio)
-    )
-    values = {name: claim.interval for name, claim in steps.items()} | kept
-    if obstacle:
-        rest = f"{obstacle}, which leaves the nodes out"
-    else:
-        rest = "{kept} of {nodes} nodes, {share:.0%} of the kernel time, run as written"
-    return ortmeter.Answer(f"{text[0].upper()}{text[1:]}; {rest}.", found, values)
+def describe_effect(claim):
+    low, ratio, high = claim.low, claim.ratio, claim.high
+    return PHRASES[claim.verdict].format(ratio, low, high, 1 / ratio, 1 / high, 1 / low)
 
 
-def count_kept(nodes, kept):
-    """Count the nodes that run as they were written, and their share of the time."""
-    times = nodes["median"][nodes["name"].isin(kept)]
-    share = float(times.sum() / nodes["median"].sum())
-    return {"kept": len(times), "nodes": len(nodes), "share": share}
+def describe_changes(counts):
+    if counts["blocked"]:
+        every = counts["blocked"] == counts["convolutions"]
+        which = "all {blocked}" if every else "{blocked} of {convolutions}"
+        text = f"The convolutions: {which} use images stored in blocks of {{block}} channels"
+        return text + (", and {removed} nodes are fused into them." if counts["removed"] else ".")
+    if counts["removed"]:
+        return "Little in this network: {removed} of {written} nodes fused into others."
+    return "Nothing in this network: its {written} nodes run as written."
 
 
 # %%
-# The three predictions. That blocks pay is that the reorders are paid for: they are in the latency.
 
 
+# fold: The answer
+def describe_rest(counts, obstacle):
+    text = "The other {unchanged} nodes are unchanged"
+    if obstacle:
+        return f"{text}; {obstacle}, which leaves the times of nodes out."
+    more = "; {added} are added to change layouts, {share:.0f} % of the time."
+    return text + (more if counts["added"] else ".")
+
+
+def answer(measured, counts, changes, obstacle):
+    total, fusion = (measured.speedup(AS_WRITTEN, name) for name in (REWRITTEN, FUSED))
+    effect = "There are too few samples to tell what this changes."
+    if total.has_interval:
+        effect = f"Rewriting a small network {describe_effect(total)}; fusion alone "
+        effect += f"{describe_effect(fusion)}."
+    rest = describe_rest(counts, obstacle) if counts["unchanged"] < counts["written"] else ""
+    times = changes.set_index("change")[IN_MS[1]]
+    return ortmeter.Answer(
+        f"{describe_changes(counts)} {effect} {rest}".strip(),
+        (total, fusion),
+        {**counts, "share": float(100 * times.get("added", 0.0) / times["all"])},
+        bars=tuple(measured.bars(AS_WRITTEN, [FUSED, REWRITTEN])),
+        axis="speedup over the network as written",
+    )
+
+
+# %%
+
+
+# fold: The predictions and the conclusion
 def judge_predictions(measured):
     total = measured.speedup(AS_WRITTEN, REWRITTEN)
-    fusions, blocks = (measured.speedup(*pair) for pair in STEPS.values())
-    large = fusions.exceeds(1 / 0.9)
+    fusion, blocks = measured.speedup(AS_WRITTEN, FUSED), measured.speedup(FUSED, REWRITTEN)
+    large = fusion.exceeds(1 / 0.9)
     tried = {
         "the rewritten network is faster": (total, total.exceeds(1)),
-        "fusions save less than 10%": (fusions, None if large is None else not large),
-        "blocks of channels pay for their reorders": (blocks, blocks.exceeds(1)),
+        "fusion alone saves less than 10 %": (fusion, None if large is None else not large),
+        "the blocked layout pays for its reorders": (blocks, blocks.exceeds(1)),
     }
     for text, (claim, outcome) in tried.items():
-        prediction = f"predicted that {text}: {{interval}}"
-        yield judge(prediction, [outcome], interval=claim.interval)
-
-
-def conclude_reorders(nodes):
-    reorders = nodes["op"].astype(str).str.startswith("Reorder")
-    return fact(
-        "{count} reorders take {share:.0%} of the kernel time of the rewritten network",
-        count=int(reorders.sum()),
-        share=float(nodes["median"][reorders].sum() / nodes["median"].sum()),
-    )
-
-
-# %%
-# Where the optimized network holds: its blocks have the size of the vectors of this CPU.
-
-
-def find_block(events):
-    blocked = events[(events["domain"] == BLOCKED) & (events["op"] == "Conv")]
-    # The gate has one channel, padded to a block.
-    return min((shapes[0][1] for shapes in blocked["output_shapes"]), default=None)
-
-
-def conclude_block(block, flags):
-    if block is None:
-        return fact("no convolution works on blocks of channels here")
-    known = [flag for flag in ("avx512f", "avx2", "avx", "asimd") if flag in flags]
-    widest = f" ({known[0]})" if known else ""
-    text = f"a block holds {{channels}} channels, for the vectors of this CPU{widest}"
-    return fact(text, channels=block)
-
-
-# %%
-# What the conclusion is computed from.
-
-NODES = ["name", "op", "median", "flop", "bytes"]
-data = {
-    "measured": measured,
-    "nodes": nodes[REWRITTEN][NODES],
-    "kept": merged["name_candidate"][merged["side"] == "both"].tolist(),
-    "peaks": dataclasses.asdict(peaks),
-    "check": (check.kernels, check.latencies),
-    "block": find_block(after.events),
-    "flags": list(cpu_flags()),
-    "trust": list(map(dataclasses.asdict, after.trust)),
-    "legend": legend,
-}
-here = record("plot_profiling", args, provider, data)
-
-# %%
-# All of them, with what the profile of the rewritten network leaves out and what it costs. Nothing
-# is said of nodes when profiles and latencies are opposed, or when kernels run on a device, whose
-# launches only are in a profile.
+        yield judge(f"{text}: {{interval}}", [outcome], interval=claim.interval)
 
 
 def conclude(data):
-    measured, nodes, check = data["measured"], data["nodes"], ProfileCheck(*data["check"])
-    about_nodes = conclude_reorders(nodes), find_headroom(nodes, Peaks(**data["peaks"]))
+    measured, check = data["measured"], ProfileCheck(*data["check"])
+    smooth = {"subject": "the blocked network on a smooth image", "baseline": "on noise"}
+    headroom = find_headroom(data["nodes"], Peaks(**data["peaks"]))
     claims = (
         *judge_predictions(measured),
-        measured.speedup(ON_NOISE, REWRITTEN),
-        *check.claims,
-        *(() if check.obstacle else about_nodes),
-        conclude_block(data["block"], data["flags"]),
-        *(ortmeter.Claim(**fields) for fields in data["trust"]),
+        dataclasses.replace(measured.speedup(ON_NOISE, REWRITTEN), **smooth),
+        check.claims[-1] if check.obstacle else headroom,
     )
-    return answer(measured, count_kept(nodes, data["kept"]), check.obstacle), claims
+    return answer(measured, data["counts"], data["changes"], check.obstacle), claims
 
 
 def conclusion(record):
@@ -487,32 +452,191 @@ def conclusion(record):
     return record.conclude(*conclude(data), f"{data['legend']}, {data['measured'].how}")
 
 
+# %%
+
+
+# fold: The data behind the conclusion
+def find_block(events):
+    blocked = events[(events["domain"] == BLOCKED) & (events["op"] == "Conv")]
+    # The gate has one channel, padded to a block.
+    return min((shapes[0][1] for shapes in blocked["output_shapes"]), default=None)
+
+
+facts = {
+    "written": len(WRITTEN),
+    "convolutions": list(WRITTEN.values()).count("Conv"),
+    "block": find_block(after.events),
+}
+data = {
+    "measured": measured,
+    "nodes": nodes[REWRITTEN][["name", "op", "median", "flop", "bytes"]],
+    "counts": counts[REWRITTEN] | facts,
+    "changes": changes.reset_index(),
+    "peaks": dataclasses.asdict(peaks),
+    "check": (check.kernels, check.latencies),
+    "flags": list(cpu_flags()),
+    "trust": list(map(dataclasses.asdict, after.trust)),
+    "legend": legend,
+    "what": what,
+}
+here = record("plot_profiling", args, provider, data)
+
+# %%
+
 show(conclusion(here))
 
 # %%
-# The tables behind these sentences:
+# What changes on CUDA
+# --------------------
+#
+# CUDA has no layout in blocks, so the last two levels run the same kernels. All the nodes of this
+# network have a CUDA kernel. The profiler records the launch of a kernel, not its execution: the
+# page then compares latencies and says nothing about nodes. The first run is slow, since cuDNN
+# searches for an algorithm; it is left out. These lines run the default level on every provider
+# that works here.
+
+rows = {}
+for name in usable_providers():
+    ran = ortmeter.profile(model, feeds, provider=name, repeat=1, overhead=False)
+    placed = sorted(set(ran.events["provider"].astype(str)))
+    rows[name] = {
+        **{kind: count_changes(ran.model)[kind] for kind in ("nodes", "removed", "blocked")},
+        "nodes run on": ", ".join(placed).replace("ExecutionProvider", ""),
+        "times of": "launches" if ran.devices else "kernels",
+    }
+show(table(pd.DataFrame(rows).T.rename_axis("provider"), "blocked level"))
+
+# %%
+# What this page does not cover
+# -----------------------------
+#
+# A batch of several images has the same balance between convolutions and reorders, but other
+# caches. Other types, several threads (``--threads``), and transformers, where fusion replaces
+# dozens of nodes, are left out. The agreement of the three levels holds wherever this page builds.
+# The rest depends on the machine.
+#
+# How this was computed
+# ---------------------
+#
+# The same lines run on CUDA. On a GPU machine, ``make html RUNTIME=gpu PROVIDER=cuda`` builds this
+# site, ``python plot_profiling.py --provider cuda`` runs this page, and ``make record
+# PROVIDER=cuda`` keeps its samples for other builds.
+
+show(args)
+
+# %%
+
+show(environment())
+
+# %%
+# What the profile leaves out and costs, and on which CPUs the saved model is valid (block = vector
+# width).
+
+# fold: Limits of the profile and of the saved model
+
+
+def describe_block(block, flags):
+    if block is None:
+        return fact("no convolution works on blocks of channels here")
+    known = [flag for flag in ("avx512f", "avx2", "avx", "asimd") if flag in flags]
+    widest = f" ({known[0]})" if known else ""
+    return fact(f"a block holds {{n}} channels, for the vectors of this CPU{widest}", n=block)
+
+
+def limits(data):
+    yield describe_block(data["counts"]["block"], data["flags"])
+    yield from (ortmeter.Claim(**fields) for fields in data["trust"])
+
+
+tell(limits(data))
+
+# %%
+# One run of the rewritten network. What is not inside a kernel is between the bars.
+
+timeline_figure(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=legend)
+
+# %%
+# The two profiles, matched by operator, domain, provider, types and shapes: ``=`` is on both sides,
+# ``-`` as written only, ``+`` rewritten only. A convolution on blocks is another kernel: it appears
+# twice here, once in the table above.
+
+# fold: Sums of each side
+SIGNS = {"both": "=", "baseline only": "-", "candidate only": "+"}
+SHORTER = {"com.microsoft.": "", "f32 ": "", " -> ": "→", ", ": ",", r" #\d+.*": ""}
+merged = merge_profiles(before, after)
+sides = merged.assign(
+    side=merged["side"].astype(str).replace(SIGNS),
+    provider=merged["provider"].astype(str).str.removesuffix("ExecutionProvider"),
+    kernel=merged["label"].astype(str).replace(SHORTER, regex=True),
+)
+SUMS = {"name": "count", "median": "sum"}
+columns = {f"{c}_{s}": how for c, how in SUMS.items() for s in ("baseline", "candidate")}
+
+
+def sum_by(*keys):
+    found = sides.groupby(list(keys), sort=False).agg(columns)
+    found.iloc[:, 2:] *= MS
+    return found.set_axis(["before", "after", *IN_MS], axis=1).reset_index()
+
+
+show(
+    fold(
+        "Kernels matched by types and shapes, with the count and the time of each side",
+        table(sum_by("side", "provider"), "count per side, all kernels"),
+        table(sum_by("side", "provider", "kernel"), "count per side, by kernel"),
+    )
+)
+
+# %%
+# What the profiler recorded: the first run of each network is shown, the first six are in the
+# workbook.
+
+
+# fold: Events of the first runs, sizes in MiB
+def raw_frame(ran, runs=6):
+    found = pd.concat([ran.events.assign(category="Node"), ran.session_events])
+    found = found[found["iteration"] < runs].sort_values(["iteration", "start"])
+    # The signature has the types and the shapes.
+    return found.drop(columns=[c for c in found if c.endswith(("_types", "_shapes"))])
+
+
+raw = {name: raw_frame(ran) for name, ran in profiles.items()}
+memory = after.memory().set_index("name")
+sizes = memory[["parameter_size", "activation_size", "output_size"]].astype(float) / 2**20
+sizes = sizes.set_axis(["weights (MiB)", "inputs (MiB)", "outputs (MiB)"], axis=1)
+peak = memory["in_use_peak"].max() / 2**20
+show(
+    fold(
+        "Raw events, memory of each node",
+        *(frame[frame["iteration"] == 0] for frame in raw.values()),
+        table(sizes, f"{REWRITTEN}; the session holds {peak:.3g} MiB at most"),
+    )
+)
+
+# %%
+# The tables, in a workbook and as text:
 
 tables = {
     "latency": measured.to_frame().reset_index(),
-    "nodes": nodes[REWRITTEN].astype({"origin": str}),
-    "merged": table.reset_index(),
+    "changes": changes.reset_index(),
+    "nodes": origins,
+    "merged": sum_by("side", "provider", "kernel"),
+    "operators": pd.concat({name: ran.by_operator() for name, ran in profiles.items()}),
+    **{f"events {name}".replace(" ", "-"): frame for name, frame in raw.items()},
 }
 show(save_tables("plot_profiling", tables))
 
 # %%
-# On other machines
-# -----------------
-#
 # With ``--record``, the page keeps its samples in a file. From the files of other machines, the
-# functions above compute the same table, plot and sentences.
+# functions above compute the same tables and sentences.
 
 
 def report(record):
-    measured, legend = record.data["measured"], record.data["legend"]
-    yield measured.to_frame().rename_axis(columns=legend)
-    title = f"Latency of the network, {record.configuration['provider']}"
-    yield measured.plot(title=title, caption=legend)
+    data = record.data
+    yield table(data["measured"].summary(AS_WRITTEN), data["legend"])
+    yield table(data["changes"].set_index("change"), data["what"])
     yield conclusion(record)
+    yield fold("What the profile leaves out and costs", *limits(data))
 
 
 if args.record:
@@ -520,13 +644,6 @@ if args.record:
 show(replay(report, load_records(here.page)))
 
 # %%
-# What this page does not cover
-# -----------------------------
-#
-# That the three levels agree within the bound holds wherever this page builds, and that fusions
-# leave the operations unchanged holds everywhere. The rest depends on the machine: an optimized
-# model that was saved on one CPU is not meant for another, since the size of its blocks is that of
-# the vectors. On CUDA, the profiler sees the launch of a kernel and not its execution. Other points
-# left out: a batch of several images, where the balance between convolutions and reorders is
-# the same but the caches are not; other types; several threads (``--threads``), and what fusions
-# bring to transformers, where they replace dozens of nodes.
+# This page descends from `Profiling with onnxruntime
+# <https://github.com/sdpython/onnx-array-api/blob/main/_doc/examples/plot_profiling.py>`_ of
+# onnx-array-api.
