@@ -1,17 +1,17 @@
 """The page on KMeans, after it ran in fast mode."""
 
 import json
-from dataclasses import asdict
 
 import numpy as np
 import onnx.parser
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 from page_runner import run_page
 from scipy.spatial.distance import cdist
 
-from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.claims import fact
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing import Comparison, Comparisons, Measurement
 
 
 @pytest.fixture(scope="module")
@@ -34,53 +34,60 @@ def operators(rounds=100, **medians):
     return planted(processes=1, rounds=rounds, **medians)
 
 
-BOTH = "onnxruntime, labels and distances"
-LABELS = "onnxruntime, labels"
-PREDICT = "scikit-learn, labels"
+PREDICT, LABELS, BOTH = "scikit-learn", "onnxruntime", "onnxruntime, both"
 NARROW = operators(Gemm=20.0, Add=70.0, Sqrt=10.0)
 WIDE = operators(Gemm=60.0, Add=30.0, Sqrt=10.0)
 NODES = pd.DataFrame(
-    [("Ge", "Gemm", 900.0, 8e7, 1e3), ("Mu", "Mul", 300.0, 1e3, 1e6), ("b", "Add", 300.0, 1, 2e6)],
-    columns=["name", "op", "median", "flop", "bytes"],
+    [("Ge", "Gemm", 900.0), ("Mu", "Mul", 300.0), ("b", "Add", 300.0)],
+    columns=["name", "op", "median"],
 )
 
 
-def both(medians, rounds):
-    names = dict(zip((BOTH, LABELS), medians, strict=True))
-    return tuple(operators(rounds, **names).values())
+def pair(medians, rounds):
+    return tuple(operators(rounds, written=medians[0], optimized=medians[1]).values())
 
 
 def data(narrow=NARROW, wide=WIDE, labels=(2e-3, 1e-3), latencies=(4, 2), rounds=100, **samples):
     """What the page keeps; labels has the medians of scikit-learn and of onnxruntime."""
-    named = dict(zip((PREDICT, LABELS), labels, strict=True))
+    named = {PREDICT: labels[0], LABELS: labels[1], BOTH: 2 * labels[1]}
     return {
-        "operator_times": {"narrow": narrow, "wide": wide},
-        "wide": 200,
+        "operators": Comparisons({20: narrow, 200: wide}, "features"),
         "nodes": NODES,
-        "peaks": {"gflop_per_s": 100, "gb_per_s": 10},
-        "check": (both((4.0, 2.0), rounds), both(latencies, rounds)),
+        "check": (pair((4.0, 2.0), rounds), pair(latencies, rounds)),
         "useless": ["Mu"],
         "measured": planted(**named, **samples),
         "floor": 2.5e-4,
-        "trust": [asdict(fact("{share:.1%} of a run is outside of any kernel", share=0.02))],
+        "legend": "float32 on CPU, threads=1",
     }
 
 
 @pytest.mark.parametrize(
-    ("narrow", "expected"),
+    ("narrow", "expected", "verdict"),
     [
-        (NARROW, "In Add: 70% of the kernel time, 20% in the product; with 200 features, the "),
-        (operators(Gemm=60.0, Add=40.0), "In Gemm: 60% of the kernel time; with 200 features"),
+        (NARROW, "With 20 features, 70 % [70, 70] of the kernel time is in Add and 20 % ", "Add"),
+        (operators(Gemm=60.0, Add=40.0), "60 % [60, 60] of the kernel time is in Gemm;", "Gemm"),
         (
             operators(Add=40.0, Sqrt=40.0, FusedMatMul=15.0, Gemm=5.0),
-            "80% of the kernel time, 20% in the product",
+            "is in Add and Sqrt and 20 % [20, 20] in the matrix product;",
+            "several",
         ),
     ],
 )
-def test_the_answer_tells_where_the_time_goes(page, narrow, expected):
+def test_the_answer_tells_where_the_time_goes(page, narrow, expected, verdict):
     answer, _ = page["conclude"](data(narrow))
     assert expected in str(answer)
-    assert "the product takes 60%; for the labels" in str(answer)
+    assert "; with 200, 60 % [60, 60] is in Gemm. Labels alone: onnx" in str(answer)
+    assert answer.label == verdict
+    assert len(str(answer).split()) <= 60
+
+
+def test_the_bars_of_the_answer_are_the_longest_operators_and_the_product(page):
+    times = operators(Add=400.0, Mul=300.0, Sqrt=200.0, ArgMin=60.0, Gemm=40.0)
+    answer, _ = page["conclude"](data(times))
+    assert answer.axis == "% of the kernel time, 20 features"
+    assert [bar.label for bar in answer.bars] == ["Add", "Mul", "Sqrt", "Gemm"]
+    assert [bar.value for bar in answer.bars] == pytest.approx([40, 30, 20, 4], rel=0.02)
+    assert all(bar.low < bar.value < bar.high for bar in answer.bars)
 
 
 def test_operators_that_take_the_same_time_are_both_told(page):
@@ -91,14 +98,15 @@ def test_operators_that_take_the_same_time_are_both_told(page):
 @pytest.mark.parametrize(
     ("labels", "said", "verdict"),
     [
-        ((2.0, 1.0), "onnxruntime is faster than scikit-learn (2.0", "faster"),
-        ((1.0, 2.0), "onnxruntime is slower than scikit-learn (0.50", "slower"),
-        ((1.0, 1.0), "onnxruntime is within 5% of scikit-learn (1.00", "equivalent"),
+        ((2.0, 1.0), "onnxruntime is 2.00 times faster than scikit-learn [", "faster"),
+        ((1.0, 2.0), "onnxruntime is 2.00 times slower than scikit-learn [", "slower"),
+        ((1.0, 1.0), "onnxruntime and scikit-learn are within 5%: 1.00 [", "equivalent"),
     ],
 )
 def test_the_answer_compares_the_labels(page, labels, said, verdict):
     answer, claims = page["conclude"](data(labels=labels))
     assert said in str(answer)
+    assert str(answer).endswith("].")
     (compared,) = [claim for claim in claims if claim.baseline == PREDICT]
     assert (compared.subject, compared.verdict) == (LABELS, verdict)
     assert compared.how == "5 processes"
@@ -114,44 +122,56 @@ def test_the_answer_compares_the_labels(page, labels, said, verdict):
         (operators(MatMul=50.0, Add=30.0, FusedMatMul=20.0), WIDE, ["wrong", "wrong"]),
     ],
 )
-def test_the_predictions_are_judged(page, narrow, wide, verdicts):
-    found = list(page["judge_product"](narrow, wide))
+def test_the_predictions_on_the_product_are_judged(page, narrow, wide, verdicts):
+    found = list(page["judge_product"](Comparisons({20: narrow, 200: wide}, "features"), ""))
     assert [claim.verdict for claim in found] == verdicts
 
 
+@pytest.mark.parametrize(
+    ("floor", "verdict"), [(2.5e-4, "right"), (4.99e-4, "undecided"), (1e-3, "wrong")]
+)
+def test_the_prediction_on_the_least_time_is_judged(page, floor, verdict):
+    """The labels take 1 ms: more than twice 0.25 ms, less than twice 1 ms."""
+    measured = Comparison([Measurement(LABELS, data()["measured"][LABELS].seconds)])
+    assert page["judge_floor"](measured, floor).verdict == verdict
+
+
 def test_the_share_of_the_product_is_that_of_its_operators(page):
-    first, _ = page["judge_product"](operators(MatMul=50.0, Add=30.0, FusedMatMul=20.0), WIDE)
-    assert dict(first.values)["share"] == pytest.approx(0.7, rel=0.01)
+    times = operators(MatMul=50.0, Add=30.0, FusedMatMul=20.0)
+    share, low, high = page["as_share"](page["weigh_product"](times))
+    assert share == pytest.approx(70, rel=0.01)
+    assert low < share < high < 71
 
 
 def test_the_claims(page):
     _, claims = page["conclude"](data())
     said = [str(claim) for claim in claims]
-    assert said[2:4] == [
-        "most headroom: Mu (Mul), 0.3 ms against 0.1 ms at the peak of copies",
-        "multiplied by zero: Mu; removing that saves up to 20%",
-    ]
-    assert said[4].startswith(f"kernels in total: {LABELS} is 2.00 times faster than {BOTH}")
-    assert said[6] == "the kernels and the latency say the same"
-    assert said[8].startswith("labels take 1 ms, 4.0 times the 0.25 ms that the product")
-    assert said[9:] == ["2.0% of a run is outside of any kernel"]
+    assert len(said) == 5
+    assert said[0].startswith("Right: predicted less than half of the kernel time in the product, ")
+    assert said[0].endswith("measured 20 % [20, 20]")
+    assert said[1].startswith("Right: predicted a larger share with 200 features than with 20, ")
+    assert said[2].startswith("Right: predicted more than twice the least time for the labels, ")
+    assert "1 ms, 4.0 times [3.9" in said[2]
+    assert said[2].endswith("] the 0.25 ms that the peaks of the machine allow")
+    saved = "Mu multiplies by zero: removing it saves up to 20 % of the kernel time"
+    assert said[3] == saved
+    assert said[4].startswith(f"{LABELS} is 2.00 times faster than {PREDICT} [")
 
 
-def test_nothing_is_said_of_nodes_when_profiles_and_latencies_are_opposed(page):
+def test_nothing_is_said_of_operators_when_profiles_and_latencies_are_opposed(page):
     answer, claims = page["conclude"](data(latencies=(2.0, 4.0)))
-    assert str(answer).startswith("The profiles and the latencies are opposed, which leaves the")
-    assert "onnxruntime is faster than scikit-learn (2.0" in str(answer)
-    said = " ".join(map(str, claims))
-    assert "nothing can be concluded about nodes" in said
-    assert not any(word in said for word in ("predicted", "headroom", "multiplied by zero"))
+    assert str(answer).startswith("The time of each operator is not known: the profiles and the ")
+    assert "onnxruntime is 2.00 times faster than scikit-learn [" in str(answer)
+    assert [bar.label for bar in answer.bars] == [PREDICT, LABELS, BOTH]
+    assert [claim.verdict for claim in claims[:2]] == ["undecided", "undecided"]
+    assert not any("by zero" in str(claim) for claim in claims)
 
 
-def test_nothing_is_said_of_nodes_from_the_launches_of_their_kernels(page):
+def test_nothing_is_said_of_operators_from_the_launches_of_their_kernels(page):
     planted = data()
     answer, claims = page["conclude"](planted | {"check": ((), planted["check"][1])})
-    assert str(answer).startswith("A profile has the launches of the kernels of a device, not")
-    said = " ".join(map(str, claims))
-    assert not any(word in said for word in ("predicted", "headroom", "kernels in total"))
+    assert "not known: a profile has the launches of the kernels of a device" in str(answer)
+    assert [claim.verdict for claim in claims] == ["undecided", "undecided", "right", "faster"]
 
 
 def test_too_few_samples_decide_nothing(page):
@@ -160,7 +180,8 @@ def test_too_few_samples_decide_nothing(page):
         "wide": operators(6, Gemm=80.0, Add=20.0),
     }
     answer, claims = page["conclude"](data(**few, rounds=6, processes=1))
-    assert str(answer) == "Undecided: there are too few samples for an interval."
+    assert str(answer).startswith("Undecided, too few samples: with 20 features, 80 % of the ")
+    assert "too few samples for an interval." in str(answer)
     assert {claim.verdict for claim in claims} == {"undecided", "fact"}
 
 
@@ -168,7 +189,7 @@ def test_no_word_of_a_claim_has_a_measured_number(page):
     """Two machines that find the same, with other numbers, make the same claims."""
     ones = page["conclude"](data())[1]
     others = page["conclude"](data(operators(Gemm=21.0, Add=71.0, Sqrt=10.0), labels=(3.0, 1.0)))[1]
-    said = [[(c.subject, c.baseline, c.verdict) for c in claims] for claims in (ones, others)]
+    said = [[claim.words for claim in claims] for claims in (ones, others)]
     assert said[0] == said[1]
     assert list(map(str, ones)) != list(map(str, others))
 
@@ -180,13 +201,59 @@ def test_what_multiplies_by_zero_is_told(page):
     }""")
     nodes = pd.DataFrame({"name": ["a", "b", "c"], "median": [25.0, 50.0, 25.0]})
     found = page["conclude_zeros"](page["multiplied_by_zero"](model), nodes)
-    assert str(found) == "multiplied by zero: a; removing that saves up to 25%"
+    assert str(found) == "a multiplies by zero: removing it saves up to 25 % of the kernel time"
     assert str(page["conclude_zeros"]([], nodes)) == "no node multiplies by zero"
+
+
+@pytest.mark.parametrize(("factor", "unit"), [(1e-6, "µs"), (1e-4, "ms")])
+def test_the_table_and_the_plot_of_operators_have_one_unit(page, factor, unit):
+    times = [
+        operators(**{op: factor * m for op, m in medians.items()})
+        for medians in ({"Gemm": 20.0, "Add": 70.0}, {"Gemm": 60.0, "Add": 30.0})
+    ]
+    found = Comparisons(dict(zip((20, 200), times, strict=True)), "features")
+    table = page["tabulate_operators"](found)
+    assert list(table.index) == ["Add", "Gemm"]
+    assert table[f"{unit}, F=20"].tolist() == pytest.approx(
+        [70 * factor * {"µs": 1e6, "ms": 1e3}[unit], 20 * factor * {"µs": 1e6, "ms": 1e3}[unit]],
+        rel=0.01,
+    )
+    assert table["share (%), F=200"].tolist() == pytest.approx([100 / 3, 200 / 3], rel=0.01)
+    ax = page["plot_operators"](found, Provider("cpu"), "a legend")
+    assert ax.get_xlabel() == f"median time per run ({unit}), lower is better"
+    longest = max(bar.get_width() for container in ax.containers for bar in container)
+    assert longest == pytest.approx(table[f"{unit}, F=20"].max())
+    plt.close(ax.figure)
+
+
+def test_the_least_time_is_a_row_and_a_column(page):
+    found = page["tabulate_latencies"](data()["measured"], 2.5e-4)
+    assert list(found.index) == [PREDICT, LABELS, BOTH, "least time for labels"]
+    assert found.loc["least time for labels", "median (ms)"] == 0.25
+    assert found["times the least"].tolist() == pytest.approx([8, 4, 8, 1], rel=0.01)
+    assert found.shape[1] == 6
+
+
+def test_the_least_time_of_the_page_is_the_one_of_its_peaks(page):
+    args, peaks = page["args"], page["peaks"]
+    moved = args.points * (4 * args.features + 8)
+    product = 2 * args.points * args.features * args.clusters
+    expected = max(moved / peaks.gb_per_s, product / peaks.gflop_per_s) / 1e9
+    assert page["floor"] == pytest.approx(expected)
+
+
+def test_the_nodes_have_the_times_of_both_profiles(page):
+    shown, nodes = page["shown"], page["ran"].by_node()
+    (unit,) = {name.partition("(")[2] for name in shown.columns[:3]}
+    factor = {"ms)": 1e-3, "µs)": 1}[unit]
+    np.testing.assert_allclose(shown.iloc[:, 1], factor * nodes["median"])
+    written = page["profiles"]["as written"].by_node().set_index("name")["median"]
+    np.testing.assert_allclose(shown.iloc[:, 0], factor * written[list(shown.index)])
 
 
 def test_the_times_of_operators_are_those_of_the_profile(page):
     """The Add of a run are summed; the first run is left out."""
-    ran, times = page["ran"], page["operator_times"]["narrow"]
+    ran, times = page["ran"], page["operators"][page["args"].features]
     events = ran.events[(ran.events["op"] == "Add") & (ran.events["iteration"] > 0)]
     expected = events.groupby("iteration")["self_duration"].sum().to_numpy()
     np.testing.assert_allclose(1e6 * times["Add"].seconds[0], np.maximum(expected, 1))
@@ -232,7 +299,7 @@ def test_the_agreement_of_the_page_refuses_what_is_wrong(page, change):
     values = cdist(X, centers)
     right = {"right": (values.argmin(axis=1), values)}
     (row,) = page["check_agreement"](X, centers, right)
-    assert row["share of the bound"] < 1e-3
+    assert row["error / bound"] < 1e-3
     moved = cdist(X, 1.001 * centers)
     wrong, message = {
         "centers": ((values.argmin(axis=1), moved), "outside of its bound"),
@@ -254,18 +321,24 @@ def test_the_json_of_the_model_elides_large_tensors(page):
     }
 
 
-def test_kernels_are_counted_once_per_run(page):
-    ran, table = page["ran"], page["table"]
-    assert table["kernels"].sum() == len(ran.events)
-    assert table["kernels"].sum() == len(page["model"].graph.node) * page["args"].runs
+def test_the_file_of_the_profiler_has_every_kernel_of_the_model_as_written(page):
+    """ONNX Runtime records ten runs; sizes are in MiB."""
+    events, raw, nodes = page["events"], page["raw"], page["model"].graph.node
+    assert [event["name"] for event in events[:2]] == [
+        "model_loading_array",
+        "session_initialization",
+    ]
+    assert page["by_operator"]["count"].sum() == 10 * len(nodes)
+    kernels = [event for event in events if event["cat"] == "Node"]
+    assert page["by_operator"]["sum"].sum() == pytest.approx(sum(e["dur"] for e in kernels) / 1e3)
+    assert len(raw) == len(events)
+    rows = raw[raw["args.op_name"] == "Gemm"]
+    assert set(rows["args.output_size (MiB)"]) == {
+        4 * page["args"].points * page["args"].clusters / 2**20
+    }
 
 
 def test_the_two_models_were_profiled_in_turn(page):
-    whole, labels = page["profiles"].values()
-    assert whole.latencies is labels.latencies
-    found = page["merged"]
-    only = found[found["side"] == "baseline only"]
-    # The square root is for the distances only.
-    assert "Sqrt" in set(only["op"])
-    claims = page["conclusion"](page["here"]).claims
-    assert set(map(str, page["check"].claims)) <= set(map(str, claims))
+    written, optimized = page["profiles"].values()
+    assert written.latencies is optimized.latencies
+    assert page["check"].verdict in {"agree", "opposed", "undecided"}

@@ -4,51 +4,48 @@ r"""
 Where does a KMeans spend its time?
 ===================================
 
-scikit-learn trains a KMeans, skl2onnx converts it, onnxruntime finds the cluster of many points at
-once. We look into the model, profile it, and compare it to scikit-learn and to what the machine
-could do at best.
+scikit-learn trains a KMeans and skl2onnx converts it to ONNX. ONNX Runtime then finds the nearest
+center of many points at once. Which operators take the time? How far is each one from what the
+machine can do? Is ONNX Runtime faster than scikit-learn?
 
-With :math:`N` points of :math:`F` features and :math:`K` clusters, the distances come from one
-product of matrices, :math:`\|x\|^2 - 2xc + \|c\|^2`:
+With :math:`N` points :math:`x` of :math:`F` features and :math:`K` centers :math:`c`, the model
+expands the squared distance into :math:`\|x\|^2 - 2xc + \|c\|^2`:
 
-=======================  =====================  ================================================
-step                     operations             elements read and written
-=======================  =====================  ================================================
-:math:`\|x\|^2`          :math:`2NF`            :math:`NF + N`
-:math:`-2xc`             :math:`2NFK`           :math:`NF + NK`
-sum of the three         :math:`2NK`            :math:`2NK` for each of two additions
-nearest cluster          :math:`NK`             :math:`NK + N`
-square root              :math:`NK`             :math:`2NK`
-=======================  =====================  ================================================
+=======================  ===================  =====================  ===========================
+step                     operator             operations             elements read and written
+=======================  ===================  =====================  ===========================
+:math:`\|x\|^2`          ReduceSumSquare      :math:`2NF`            :math:`NF + N`
+:math:`-2xc`             Gemm                 :math:`2NFK`           :math:`NF + NK`
+sum of the three terms   Add, twice           :math:`2NK`            :math:`2NK` for each Add
+nearest center           ArgMin               :math:`NK`             :math:`NK + N`
+distances                Sqrt                 :math:`NK`             :math:`2NK`
+=======================  ===================  =====================  ===========================
 
-**Prediction.** The product holds most of the operations, but not most of the time: with a few
-clusters, it reads a row of :math:`X` for a few results. The other steps make one operation per
-element and walk through :math:`NK` elements again and again. They should take more than half
-of the time, and the whole should be far from the peak of the machine in operations, and also from
-the floor: reading :math:`X` once and writing the labels once. The product makes :math:`2F`
-operations where another step makes one: with more features, its share of the time grows. We measure
-the median latency (ms) and the time of each kernel (µs).
-
-This page descends from the notebook `onnx_profile_ort
-<https://github.com/sdpython/mlprodict/blob/master/_doc/notebooks/onnx_profile_ort.ipynb>`_ of
-mlprodict.
+**Prediction.** The matrix product, a Gemm, makes most of the operations. With few centers, it still
+takes less than half of the kernel time, because the other steps read and write :math:`NK` values
+again and again. With more features, its share of the time grows. Finding the labels takes more than
+twice the time that the machine needs to read the points and write the labels once.
 """
 
-# sphinx_gallery_tags = ["profiling", "KMeans", "scikit-learn"]
+# sphinx_gallery_tags = ["speed", "profiling", "KMeans", "scikit-learn"]
 
 # %%
-# Parameters
-# ----------
+# The model
+# ---------
+#
+# Random points are drawn around as many centers as there are clusters. We train two models: one
+# with few features, one with many.
 
-import dataclasses
+# fold: Imports and arguments
 import json
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from google.protobuf.json_format import MessageToDict
-from pandas import DataFrame
+from pandas import DataFrame, json_normalize
 from skl2onnx import to_onnx
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
@@ -56,60 +53,52 @@ from threadpoolctl import threadpool_limits
 import ortmeter
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.pages import (
+    Answer,
+    Bar,
     Param,
     fact,
+    fold,
     judge,
     load_records,
     record,
     replay,
     save_tables,
     show,
+    table,
 )
-from ortmeter.plotting import node_plot, operator_plot, profile_notes
-from ortmeter.profiling import (
-    ProfileCheck,
-    find_headroom,
-    merge_profiles,
-    profile_together,
-)
+from ortmeter.plotting import comparison_plot, profile_notes
+from ortmeter.plotting.axes import choose_unit
+from ortmeter.profiling import ProfileCheck, profile_together
 from ortmeter.runtime.environment import environment
-from ortmeter.timing import Comparison, Measurement
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.timing.claims import enumerate_items
-from ortmeter.timing.peaks import Peaks, add_shares, measured_peaks
-
-# %%
-# The same options work on the command line, ``python plot_kmeans_profiling.py --clusters 64``.
+from ortmeter.timing.comparison import UNITS
+from ortmeter.timing.peaks import add_shares, measured_peaks
 
 args = ortmeter.get_parsed_args(
     "plot_kmeans_profiling",
     description="Where does a KMeans spend its time?",
     points=Param(100_000, fast=2_000, minimum=100, help="points"),
     features=Param(20, minimum=1, help="features of a point"),
-    wide=Param(200, minimum=1, help="features of a point in the second case"),
+    wide=Param(200, minimum=1, help="features of a point in the second model"),
     clusters=Param(8, minimum=2, help="clusters"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=0, help="threads of both libraries, 0 lets them choose"),
     runs=Param(101, fast=7, minimum=2, help="runs of a profile, the first one apart"),
     repeat=Param(12, fast=5, minimum=1, help="samples in each process"),
-    processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
-    budget=Param(15.0, fast=1.0, help="seconds to measure the latencies, all processes together"),
+    processes=Param(5, fast=1, minimum=1, help="fresh processes that measure"),
+    budget=Param(16.0, fast=1.0, help="seconds to measure the latencies, all processes together"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 provider = ortmeter.resolve_provider(args.provider)
-rng = np.random.default_rng(0)
+options = {"provider": provider, "threads": args.threads}
 legend = f"float32 on {provider.label}, threads={args.threads}"
-show(args)
+rng = np.random.default_rng(0)
+assert args.features < args.wide, "--wide must be above --features"
 
 # %%
-# Everything below was measured on this machine:
-
-show(environment())
-
-# %%
-# Train, then convert
-# -------------------
-#
-# The points are drawn around as many centers as there are clusters.
+# Training uses as many threads as the prediction.
 
 
 def draw_points(features):
@@ -119,44 +108,31 @@ def draw_points(features):
 
 
 def train(points):
-    with threadpool_limits(args.threads or None):  # the threads of fit are those of predict
-        return KMeans(args.clusters, n_init=1, max_iter=10, random_state=0).fit(points)
+    with threadpool_limits(args.threads or None):
+        kmeans = KMeans(args.clusters, n_init=1, max_iter=10, random_state=0).fit(points)
+    return kmeans, to_onnx(kmeans, points[:1], target_opset=21)
 
 
-X = draw_points(args.features)
-kmeans = train(X)
-model = to_onnx(kmeans, X[:1], target_opset=21)
+TRAINED = 10_000  # points that train and check the second model
+X, wide_points = draw_points(args.features), draw_points(args.wide)
+(kmeans, model), (wide, wide_model) = train(X), train(wide_points[:TRAINED])
 
 # %%
-# The model in JSON, as protobuf itself writes it, one line for each item. The values of a tensor
-# are replaced by their count when there are more than a few.
+# The converted model, seven nodes for two outputs:
 
-MAX_VALUES = 4
-
-
-def as_json(message):
-    """Return JSON values, without the large tensors."""
-    if isinstance(message, dict):
-        return {key: as_json(value) for key, value in message.items()}
-    if isinstance(message, list) and len(message) > MAX_VALUES and np.isscalar(message[0]):
-        return f"{len(message)} values"
-    return [as_json(value) for value in message] if isinstance(message, list) else message
-
-
-graph = as_json(MessageToDict(model.graph))
-for key in ("input", "initializer", "node", "output"):
-    print(f'"{key}":', *(json.dumps(item) for item in graph[key]), sep="\n  ")
+ortmeter.draw_model(model, title="KMeans")
 
 # %%
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is the distances in float64, computed from the differences. The tolerance is
-# derived: a squared distance is a sum of :math:`F` products and three terms, within
-# :math:`(F + 4) u (\|x\| + \|c\|)^2`, whatever cancels. A distance :math:`d` is its square
-# root, within that bound divided by :math:`d`. The label must be that of the nearest
-# center when the second one is further by more than the two errors; between two centers that
-# cannot be told apart, either is right.
+# The reference is computed in float64, from the differences. A squared distance is a sum of
+# :math:`F` products and three terms, so its error is below :math:`(F + 4) u (\|x\| + \|c\|)^2`,
+# where :math:`u` is the unit roundoff. The error of a distance :math:`d` is at most this bound
+# divided by :math:`d`. A label must be the nearest center, unless the two nearest centers are
+# closer than the two errors: such a point is a tie.
+
+# fold: The reference and its bound
 
 
 def distances(points, centers):
@@ -171,120 +147,70 @@ def distance_bound(points, centers, expected):
     return np.minimum(squared / np.maximum(expected, 1e-300), np.sqrt(squared))
 
 
+# %%
+# Every library is checked on every point.
+
+# fold: The check
+
+
 def check_agreement(points, centers, found):
     expected = distances(points, centers)
     bound = distance_bound(points, centers, expected)
     nearest, second = np.sort(expected, axis=1)[:, :2].T
     certain = second - nearest > 2 * bound.max(axis=1)
     for name, (labels, values) in found.items():
-        assert (labels == expected.argmin(axis=1))[certain].all(), f"{name} has a wrong label"
-        diff = ortmeter.max_diff(expected, values)
-        share = (np.abs(values - expected) / bound).max()
-        assert share <= 1, f"{name} is outside of its bound: {diff}"
-        yield {
+        row = {
             "library": name,
-            "certain labels": f"{np.count_nonzero(certain)} of {len(certain)}",
-            "absolute error": float(f"{diff.abs:.3g}"),
-            "share of the bound": float(f"{share:.3g}"),
+            "features": points.shape[1],
+            "points": len(points),
+            "ties": np.count_nonzero(~certain),
+            "wrong labels": np.count_nonzero((labels != expected.argmin(axis=1))[certain]),
+            "largest error": ortmeter.max_diff(expected, values).abs,
+            "error / bound": (np.abs(values - expected) / bound).max(),
         }
+        assert row["wrong labels"] == 0, f"{name} has a wrong label"
+        assert row["error / bound"] <= 1, f"{name} is outside of its bound"
+        yield row
 
 
 # %%
-# The labels of the three: float64, scikit-learn, onnxruntime. Then the distances.
+# No label is wrong, and every distance is within its bound: an error divided by its bound stays
+# below 1.
 
-options = {"provider": provider, "threads": args.threads}
-label, scores = ortmeter.make_session(model, **options).run(None, {"X": X})
-ORT = f"onnxruntime on {provider.label}"
-found = {"scikit-learn": (kmeans.predict(X), kmeans.transform(X)), ORT: (label, scores)}
-errors = DataFrame(check_agreement(X, kmeans.cluster_centers_, found)).set_index("library")
-show(errors)
+agreement = []
+for points, trained, converted in ((X, kmeans, model), (wide_points[:TRAINED], wide, wide_model)):
+    session = ortmeter.make_session(converted, **options)
+    found = {
+        "scikit-learn": (trained.predict(points), trained.transform(points)),
+        f"onnxruntime on {provider.label}": session.run(None, {"X": points}),
+    }
+    agreement += check_agreement(points, trained.cluster_centers_, found)
+show(table(DataFrame(agreement).set_index("library"), "labels and distances against float64"))
 
 # %%
 # Where does the time go?
 # -----------------------
 #
-# The same points, many times. The profiler of onnxruntime writes an event per kernel and run. The
-# model computes the labels and the distances; a second one, the part of it that computes the
-# labels, is profiled in turn with it: what is compared is taken together. An output left out of the
-# graph would not be enough: onnxruntime would still run the node that computes it.
+# ONNX Runtime records the time of every kernel. The model is profiled as it was written and
+# optimized, in turn. Then comes the second model, optimized.
 
-labels_only = onnx.utils.Extractor(model).extract_model(["X"], ["label"])
-BOTH, LABELS = "onnxruntime, labels and distances", "onnxruntime, labels"
+WRITTEN, OPTIMIZED = "as written", "optimized"
 profiles = profile_together(
-    {BOTH: {"model": model}, LABELS: {"model": labels_only}},
+    {WRITTEN: {"optimization": "none"}, OPTIMIZED: {"optimization": "all"}},
+    model=model,
     feeds={"X": X},
     repeat=args.runs - 1,
     **options,
 )
-ran = profiles[BOTH]
-runs = ran.by_iteration()
-assert (runs["kernels"] == runs["kernels"].iloc[0]).all()
-RUNS = {"duration": "run (µs)", "kernel_time": "in kernels (µs)", "unexplained": "share outside"}
-medians = runs.groupby("steady")[list(RUNS)].median().rename(columns=RUNS)
-counts = f"{len(runs)} runs of {runs['kernels'].iloc[0]} kernels"
-show(medians.rename({False: "first run", True: "median of the rest"}).rename_axis(counts))
+ran = profiles[OPTIMIZED]
+profiled = {"repeat": args.runs - 1, "overhead": False, **options}
+wide_ran = ortmeter.profile(wide_model, {"X": wide_points}, **profiled)
 
 # %%
-# The first run allocates the results: it is apart, and not in what follows. The graph that ran,
-# coloured by the share of the time:
+# The time of an operator in a run is the sum of its kernels. Its share is compared with all the
+# others, run by run, which gives an interval.
 
-ortmeter.draw_model(ran.model, title="KMeans", notes=profile_notes(ran))
-
-# %%
-# Time per operator. The first column counts nodes, the second one kernels in all the runs.
-
-operators = ran.by_operator()
-COLUMNS = {
-    "nodes": "nodes",
-    "kernels": "kernels",
-    "first": "first run (µs)",
-    "median": "median (µs)",
-    "share": "share of the time",
-}
-table = operators.assign(kernels=(operators["calls"] * len(runs)).round().astype(int))
-table = table.set_index("op")[list(COLUMNS)].rename(columns=COLUMNS).round(3)
-show(table.rename_axis(columns=legend))
-
-# %%
-# The same as a plot, whiskers at the quartiles.
-
-operator_plot(ran, title=f"KMeans, time per operator, {provider.label}", caption=legend)
-
-# %%
-# The operator that has the most nodes, node by node.
-
-op = str(operators.loc[operators["nodes"].idxmax(), "op"])
-node_plot(ran, op=op, title=f"KMeans, time of each {op}, {provider.label}", caption=legend)
-
-# %%
-# What do the distances cost?
-# ---------------------------
-#
-# The nodes of both models side by side. They may be compared when their total says what the
-# latency says, without the profiler, in the same rounds.
-
-check = ran.compare(profiles[LABELS])
-merged = merge_profiles(ran, profiles[LABELS])
-SIDES = {"median_baseline": BOTH, "median_candidate": LABELS}
-sides = merged.set_index("label")[list(SIDES)].rename(columns=SIDES)
-print(*check.claims, sep="\n")
-show(sides.astype(object).where(sides.notna(), "").rename_axis("µs per run"))
-
-# %%
-# What do more features change?
-# -----------------------------
-#
-# Another KMeans, trained and checked on the first points only.
-
-FIRST = 10_000
-wide_points = draw_points(args.wide)
-wide = train(wide_points[:FIRST])
-wide_model = to_onnx(wide, wide_points[:1], target_opset=21)
-got = ortmeter.make_session(wide_model, **options).run(None, {"X": wide_points[:FIRST]})
-show(DataFrame(check_agreement(wide_points[:FIRST], wide.cluster_centers_, {ORT: got})))
-
-# %%
-# Its operators, on all the points. In each run, the time of an operator is the sum of its kernels.
+# fold: Time and share of each operator
 
 
 def time_operators(ran):
@@ -297,40 +223,82 @@ def time_operators(ran):
     )
 
 
-profiled = {"repeat": args.runs - 1, "overhead": False, **options}
-wide_ran = ortmeter.profile(wide_model, {"X": wide_points}, **profiled)
-operator_times = {"narrow": time_operators(ran), "wide": time_operators(wide_ran)}
-wide_legend = f"{legend}, {args.wide} features"
-operator_plot(wide_ran, title=f"KMeans, time per operator, {provider.label}", caption=wide_legend)
+def weigh(times, chosen):
+    """Compare some operators with all the others."""
+    mine = Measurement("chosen", sum(times[op].seconds for op in times if op in chosen))
+    rest = Measurement("others", sum(times[op].seconds for op in times if op not in chosen))
+    return Comparison([mine, rest]).speedup("others", "chosen")
+
+
+def as_share(claim):
+    """Return a share and its interval, in %; both ends are None when there are too few runs."""
+    return [ratio and 100 / (1 + ratio) for ratio in (claim.ratio, claim.high, claim.low)]
+
+
+def write_interval(claim, digits):
+    _, low, high = as_share(claim)
+    return f"[{low:.{digits}f}, {high:.{digits}f}]" if claim.has_interval else ""
+
+
+def write_share(claim):
+    return f"{as_share(claim)[0]:.0f} % {write_interval(claim, 0)}".rstrip()
+
 
 # %%
-# How far from what the machine can do?
-# -------------------------------------
-#
-# For each node, its throughput compared to the peaks of this machine, a large Gemm and a large
-# copy, and the least time that its operations and its moves would take at these peaks. Results
-# that stay in a cache move faster than that copy.
+# The table and the plot put the two models side by side.
 
-peaks = measured_peaks(provider=provider, threads=args.threads)
-nodes = add_shares(ran.by_node(), peaks)
-nodes["least"] = (1e6 * peaks.least_seconds(nodes["flop"], nodes["bytes"])).round(1)
-FLOOR = {
-    "median": "median (µs)",
-    "least": "least (µs)",
-    "share of peak GFLOP/s": "of peak GFLOP/s",
-    "share of peak GB/s": "of peak GB/s",
-}
-shown = nodes.set_index("name")[list(FLOOR)].rename(columns=FLOOR).astype(float)
-print(f"peaks: {peaks}")
-show(shown.round(3).rename_axis(columns=legend))
+# fold: The table and the plot
+
+
+def tabulate_operators(operators):
+    medians = [1e6 * m.median for times in operators.values() for m in times.values()]
+    factor, unit = choose_unit(medians)
+    columns = {}
+    for n, times in operators.items():
+        columns[f"{unit}, F={n}"] = {op: factor * 1e6 * m.median for op, m in times.items()}
+        claims = {op: weigh(times, {op}) for op in times}
+        columns[f"share (%), F={n}"] = {op: as_share(claims[op])[0] for op in times}
+        columns[f"99 % interval, F={n}"] = {op: write_interval(claims[op], 1) for op in times}
+    return DataFrame(columns).rename_axis("operator").sort_values(next(iter(columns)))[::-1]
+
+
+def plot_operators(operators, provider, legend):
+    medians = {n: {op: 1e6 * m.median for op, m in each.items()} for n, each in operators.items()}
+    frame = DataFrame(medians).set_axis(["median_baseline", "median_candidate"], axis="columns")
+    frame = frame.assign(op=frame.index, name_baseline=frame.index, name_candidate=frame.index)
+    frame = frame.assign(provider=provider.execution_provider)
+    names = [f"{features} features" for features in operators]
+    title = f"KMeans, time per operator, {provider.label}"
+    ax = comparison_plot(frame, title=title, names=names, caption=legend)
+    ax.set_ylabel("operator")
+    return ax
+
 
 # %%
-# How long does it take?
-# ----------------------
+# The work of Gemm and ReduceSumSquare grows with :math:`F`. The other operators work on :math:`N`
+# or :math:`NK` values, whatever :math:`F` is.
+
+operators = Comparisons(
+    {args.features: time_operators(ran), args.wide: time_operators(wide_ran)}, "features"
+)
+timed = "launches of kernels" if ran.devices else "kernels"
+show(table(tabulate_operators(operators), f"median time of the {timed} of a run, {legend}"))
+
+# %%
+# The same times as a plot: look at which bars grow.
+
+plot_operators(operators, provider, legend)
+
+# %%
+# Is it faster than scikit-learn?
+# -------------------------------
 #
-# ``predict`` returns the labels only: the model without the distances makes the comparison fair.
-# Both libraries have the same number of threads, and both are measured in fresh processes. A
-# process makes the estimator again from its centers: trained on them alone, it keeps them.
+# ``predict`` returns the labels only. The candidate *onnxruntime* does the same: ``Extractor``
+# removes the node that computes the distances. *onnxruntime, both* computes both. All use the same
+# number of threads. Fresh processes measure them: each one builds the estimator again.
+
+PREDICT, LABELS, BOTH = "scikit-learn", "onnxruntime", "onnxruntime, both"
+labels_only = onnx.utils.Extractor(model).extract_model(["X"], ["label"])
 
 
 def build_predict(file, centers, threads):
@@ -347,139 +315,193 @@ def build_predict(file, centers, threads):
 
 
 # %%
-# The points go through a temporary file.
+# The points reach the processes in a temporary file.
 
-PREDICT = "scikit-learn, labels"
 with tempfile.TemporaryDirectory() as folder:
     file = str(Path(folder, "points.npy"))
     np.save(file, X)
     learned = {"centers": kmeans.cluster_centers_.tolist(), "threads": args.threads}
     predict = ortmeter.function_candidate(build_predict, file=file, **learned)
     candidates = {
-        BOTH: ortmeter.session_candidate(model, {"X": X}, **options),
-        LABELS: ortmeter.session_candidate(labels_only, {"X": X}, **options),
         PREDICT: predict,
+        LABELS: ortmeter.session_candidate(labels_only, {"X": X}, **options),
+        BOTH: ortmeter.session_candidate(model, {"X": X}, **options),
     }
     measured = ortmeter.measure(
         candidates, repeat=args.repeat, processes=args.processes, budget_s=args.budget
     )
-again = {"scikit-learn, built again": (predict.function(), found["scikit-learn"][1])}
+again = {"scikit-learn, built again": (predict.function(), kmeans.transform(X))}
 assert list(check_agreement(X, kmeans.cluster_centers_, again))
 
 # %%
-# The floor of the labels is the product, or reading the points once and writing the labels once.
+# For scale, we also measure the peaks of this machine: the GFLOP/s of a large Gemm and the GB/s of
+# a large copy. The least time for the labels is the time to read the points and write the labels at
+# the speed of that copy, or the time of the product at the speed of that Gemm if it is longer.
 
-floor = peaks.least_seconds(flop=2 * X.size * args.clusters, bytes_moved=X.nbytes + label.nbytes)
-show(measured.to_frame().rename_axis(columns=f"{legend}, floor {1e3 * floor:.3g} ms"))
+# fold: The least time and the table
+peaks = measured_peaks(**options)
+floor = peaks.least_seconds(
+    flop=2 * X.size * args.clusters,
+    bytes_moved=X.nbytes + 8 * args.points,  # a label is an int64
+)
+
+
+def tabulate_latencies(measured, floor):
+    frame = measured.summary(PREDICT)
+    frame["times the least"] = [m.median / floor for m in measured.values()]
+    least = [UNITS[measured.unit] * floor, None, None, None, None, 1.0]
+    rows = [*frame.itertuples(index=False, name=None), least]
+    names = [*frame.index, "least time for labels"]
+    return DataFrame(rows, names, frame.columns).rename_axis("candidate")
+
 
 # %%
-# The same as a plot, whiskers at the quartiles.
+# The last column counts how many times the least time each candidate takes.
 
-measured.plot(title=f"KMeans, {provider.label}", caption=legend)
+show(table(tabulate_latencies(measured, floor), f"latency, {legend}, {measured.how}"))
+
+# %%
+# Why?
+# ----
+#
+# The same least time for each node, from its own operations and moves. A node close to it can only
+# gain if it is fused with another one. Data that stay in a cache move faster than the large copy,
+# so a node can pass the peak.
+
+# fold: The nodes beside the peaks
+nodes = add_shares(ran.by_node(), peaks)
+nodes["least"] = 1e6 * peaks.least_seconds(nodes["flop"], nodes["bytes"])
+written = profiles[WRITTEN].by_node().set_index("name")["median"]
+factor, unit = choose_unit(nodes[["median", "least"]].to_numpy(float))
+shown = DataFrame(
+    {
+        "node": nodes["name"],
+        f"{WRITTEN} ({unit})": factor * nodes["name"].astype(str).map(written),
+        f"{OPTIMIZED} ({unit})": factor * nodes["median"],
+        f"least ({unit})": factor * nodes["least"],
+        "moved (MiB)": nodes["bytes"] / 2**20,
+        "GFLOP/s (% of peak)": 100 * nodes["share of peak GFLOP/s"],
+        "GB/s (% of peak)": 100 * nodes["share of peak GB/s"],
+    }
+).set_index("node")
+
+# %%
+# The columns *as written* and *optimized* compare the two profiles.
+
+show(table(shown.astype(float), f"median time of a node, {legend}, peaks: {peaks}"))
+
+# %%
+# The longer the gap between two bars, the more a better kernel could save.
+
+frame = nodes.assign(name_baseline=nodes["name"], name_candidate=nodes["name"])
+frame = frame.rename(columns={"median": "median_baseline", "least": "median_candidate"})
+names = ("measured", "least time at the peaks")
+title = f"KMeans, each node beside its least time, {provider.label}"
+comparison_plot(frame, title=title, names=names, caption=legend)
+
+# %%
+# The graph that ran, coloured by the share of the time:
+
+ortmeter.draw_model(ran.model, title="KMeans", notes=profile_notes(ran))
 
 # %%
 # What the measurements say
 # -------------------------
 #
-# The sentences below are computed from the samples of this page by the functions of these cells. In
-# brackets, the ratio of latencies and its 99 % interval. First the operators that take the most
-# time, those that nothing shows to be shorter than the longest, and the product.
+# The sentences below are computed from the samples.
+
+# fold: The operators that take the most time, and the product
 
 
 def is_product(op):
     return "Gemm" in op or "MatMul" in op
 
 
+def weigh_product(times):
+    return weigh(times, set(filter(is_product, times)))
+
+
 def find_longest(times):
+    """Find the longest operator, and those that nothing shows to be shorter."""
     longest = max(times, key=lambda op: times[op].median)
     level = 1 - 0.01 / max(len(times) - 1, 1)
     others = {op: times.speedup(longest, op, confidence=level) for op in times if op != longest}
-    return [longest, *(op for op, claim in others.items() if not claim.exceeds(1))]
+    return [longest, *(op for op, c in others.items() if c.has_interval and not c.exceeds(1))]
 
 
-def sum_share(times, chosen):
-    medians = {op: measured.median for op, measured in times.items()}
-    return sum(medians[op] for op in chosen) / sum(medians.values())
-
-
-def weigh_product(times):
-    """Compare the product with all the rest, run by run: above 1, it takes less than half."""
-    product = sum(measured.seconds for op, measured in times.items() if is_product(op))
-    rest = sum(measured.seconds for op, measured in times.items() if not is_product(op))
-    found = Comparison([Measurement("the product", product), Measurement("the others", rest)])
-    return found.speedup("the others", "the product")
+def draw_bars(times):
+    shares = {op: as_share(weigh(times, {op})) for op in times}
+    ordered = sorted(shares, key=lambda op: (not is_product(op), -shares[op][0]))[:4]
+    return [Bar(op[:20], *shares[op]) for op in sorted(ordered, key=lambda op: -shares[op][0])]
 
 
 # %%
-# The answer.
+# Kernels on a device have no time in the profile, only their launches. Profiles that contradict the
+# latencies explain nothing either. In both cases nothing is concluded about operators.
 
-SAID = {
-    "faster": "for the labels, onnxruntime is faster than scikit-learn",
-    "slower": "for the labels, onnxruntime is slower than scikit-learn",
-    "different": "for the labels, onnxruntime is within 5% of scikit-learn",
-    "equivalent": "for the labels, onnxruntime is within 5% of scikit-learn",
-    "undecided": "for the labels, onnxruntime beside scikit-learn is undecided",
-}
+# fold: The answer
 
 
 def answer(data, obstacle):
-    narrow, wide = data["operator_times"].values()
-    labels = data["measured"].speedup(PREDICT, LABELS)
-    found = (weigh_product(narrow), weigh_product(wide), labels)
-    if not all(claim.has_interval for claim in found):
-        return ortmeter.Answer("Undecided: there are too few samples for an interval.", found)
-    values = {"labels": labels.interval}
-    where = f"{obstacle[:1].upper()}{obstacle[1:]}, which leaves the nodes out"
-    if not obstacle:
-        longest = find_longest(narrow)
-        where = f"In {enumerate_items(longest)}: {{longest:.0%}} of the kernel time"
-        if not any(map(is_product, longest)):
-            where += ", {product:.0%} in the product"
-        where += "; with {features} features, the product takes {wide:.0%}"
-        values |= {"longest": sum_share(narrow, longest), "features": data["wide"]}
-        for name, times in (("product", narrow), ("wide", wide)):
-            values[name] = sum_share(times, filter(is_product, times))
-    return ortmeter.Answer(f"{where}; {SAID[labels.verdict]} ({{labels}}).", found, values)
+    measured, (narrow, wide) = data["measured"], data["operators"].values()
+    labels = measured.speedup(PREDICT, LABELS)
+    values = {"labels": str(labels).partition(" (")[0]}
+    if obstacle:
+        text = f"The time of each operator is not known: {obstacle}. Labels alone: {{labels}}."
+        axis, bars = f"speedup over {PREDICT}", tuple(measured.bars(PREDICT))
+        return Answer(text, (labels,), values, bars=bars, axis=axis)
+    longest, last = find_longest(narrow), find_longest(wide)
+    claims = weigh(narrow, longest), weigh_product(narrow), weigh(wide, last), labels
+    values |= dict(zip(("first", "product", "last"), map(write_share, claims), strict=False))
+    values |= dict(zip(("few", "many"), data["operators"], strict=True))
+    decided = all(claim.has_interval for claim in claims)
+    text = "With" if decided else "Undecided, too few samples: with"
+    text += f" {{few}} features, {{first}} of the kernel time is in {enumerate_items(longest)}"
+    text += "" if any(map(is_product, longest)) else " and {product} in the matrix product"
+    text += f"; with {{many}}, {{last}} is in {enumerate_items(last)}. Labels alone: {{labels}}."
+    verdict = longest[0][:16] if len(longest) == 1 else "several"
+    axis, bars = f"% of the kernel time, {values['few']} features", tuple(draw_bars(narrow))
+    return Answer(text, claims, values, verdict=verdict, bars=bars, axis=axis)
 
 
 # %%
-# The predictions.
+# The predictions, one by one.
+
+# fold: The predictions
 
 
-def judge_product(narrow, wide):
-    first, second = weigh_product(narrow), weigh_product(wide)
-    yield judge(
-        "predicted that the product takes less than half of the time: {share:.0%} (the others "
-        "over it: {interval})",
-        [first.exceeds(1)],
-        share=sum_share(narrow, filter(is_product, narrow)),
-        interval=first.interval,
-    )
+def judge_product(operators, obstacle):
+    (few, first), (many, second) = ((n, weigh_product(times)) for n, times in operators.items())
     grows = None
     if first.has_interval and second.has_interval:
         grows = second.high < first.low or (False if second.low > first.high else None)
-    yield judge(
-        "predicted that its share grows with the features: {share:.0%} (the others over it: "
-        "{interval})",
-        [grows],
-        share=sum_share(wide, filter(is_product, wide)),
-        interval=second.interval,
-    )
+    values = {"few": few, "many": many, "first": write_share(first), "second": write_share(second)}
+    for text, outcome in (
+        ("less than half of the kernel time in the product, measured {first}", first.exceeds(1)),
+        ("a larger share with {many} features than with {few}, measured {second}", grows),
+    ):
+        why = f" ({obstacle})" if obstacle else ""
+        yield judge(f"predicted {text}{why}", [None if obstacle else outcome], **values)
 
 
-def conclude_floor(measured, floor):
-    took = measured[LABELS].median
-    return fact(
-        "labels take {took:.3g} ms, {times:.1f} times the {least:.3g} ms that the product, reading "
-        "X and writing the labels need at the peaks",
-        took=1e3 * took,
-        times=took / floor,
+def judge_floor(measured, floor):
+    labels = measured[LABELS]
+    least = Measurement("least", np.full_like(labels.seconds, floor))
+    times = Comparison([labels, least]).speedup(LABELS, "least")
+    return judge(
+        "predicted more than twice the least time for the labels, measured {took:.3g} ms, "
+        "{times} the {least:.3g} ms that the peaks of the machine allow",
+        [times.exceeds(2)],
+        took=1e3 * labels.median,
+        times=f"{times.ratio:.1f} times {times.brackets}".rstrip(),
         least=1e3 * floor,
     )
 
 
 # %%
-# What is multiplied by zero.
+# Some nodes are not needed at all.
+
+# fold: What is multiplied by zero
 
 
 def multiplied_by_zero(model):
@@ -490,50 +512,38 @@ def multiplied_by_zero(model):
 def conclude_zeros(useless, nodes):
     if not useless:
         return fact("no node multiplies by zero")
-    return fact(
-        f"multiplied by zero: {enumerate_items(useless)}; removing that saves up to {{share:.0%}}",
-        share=float(nodes["median"][nodes["name"].isin(useless)].sum() / nodes["median"].sum()),
-    )
+    text = "multiplies by zero: removing it saves up to {share:.0f} % of the kernel time"
+    saved = nodes["median"][nodes["name"].isin(useless)].sum() / nodes["median"].sum()
+    return fact(f"{enumerate_items(useless)} {text}", share=float(100 * saved))
 
 
 # %%
-# What the conclusion is computed from.
+# What the page records, and what it concludes from it.
 
+# fold: The conclusion
+check = profiles[WRITTEN].compare(profiles[OPTIMIZED])
 data = {
-    "operator_times": operator_times,
-    "wide": args.wide,
-    "nodes": nodes[["name", "op", "median", "flop", "bytes"]],
-    "peaks": dataclasses.asdict(peaks),
+    "operators": operators,
+    "nodes": nodes[["name", "op", "median"]],
     "check": (check.kernels, check.latencies),
     "useless": multiplied_by_zero(ran.model),
     "measured": measured,
     "floor": floor,
-    "trust": list(map(dataclasses.asdict, ran.trust)),
     "legend": legend,
 }
 here = record("plot_kmeans_profiling", args, provider, data)
 
-# %%
-# All of them, with what the profile leaves out and what it costs. Nothing is said of nodes when
-# profiles and latencies are opposed, or when kernels run on a device, whose launches only are in a
-# profile.
-
 
 def conclude(data):
-    measured, nodes, check = data["measured"], data["nodes"], ProfileCheck(*data["check"])
-    about_nodes = (
-        *judge_product(*data["operator_times"].values()),
-        find_headroom(nodes, Peaks(**data["peaks"])),
-        conclude_zeros(data["useless"], nodes),
-    )
+    obstacle, measured = ProfileCheck(*data["check"]).obstacle, data["measured"]
+    zeros = () if obstacle else (conclude_zeros(data["useless"], data["nodes"]),)
     claims = (
-        *(() if check.obstacle else about_nodes),
-        *check.claims,
+        *judge_product(data["operators"], obstacle),
+        judge_floor(measured, data["floor"]),
+        *zeros,
         measured.speedup(PREDICT, LABELS),
-        conclude_floor(measured, data["floor"]),
-        *(ortmeter.Claim(**fields) for fields in data["trust"]),
     )
-    return answer(data, check.obstacle), claims
+    return answer(data, obstacle), claims
 
 
 def conclusion(record):
@@ -541,31 +551,139 @@ def conclusion(record):
     return record.conclude(*conclude(data), f"{data['legend']}, {data['measured'].how}")
 
 
+# %%
+# The answer, then the predictions.
+
 show(conclusion(here))
 
 # %%
-# The tables behind these sentences:
+# What this page does not cover
+# -----------------------------
+#
+# The balance between the product and the other operators depends on the numbers of features and
+# clusters: try ``--features``, ``--wide`` and ``--clusters``. ``predict`` works on slices of the
+# points that stay in the caches, the model on all of them: with fewer points (``--points``), the
+# comparison changes. On CUDA, the points are on the device before the clock starts. The model runs
+# as skl2onnx wrote it: fused operators, labels without the square root, and distances computed from
+# differences for points close to a center are not tried.
+
+# %%
+# How this was computed
+# ---------------------
+#
+# The same lines run on CUDA. On a GPU machine, ``make html RUNTIME=gpu PROVIDER=cuda`` builds this
+# site, ``python plot_kmeans_profiling.py --provider cuda`` runs this page, and
+# ``make record PROVIDER=cuda`` keeps its samples for other builds. The arguments of this run:
+
+show(args)
+
+# %%
+# The machine and the versions:
+
+show(environment())
+
+# %%
+# How far the profiles can be trusted. The first run allocates the results: no other time on this
+# page includes it.
+
+# fold: The runs
+runs = ran.by_iteration()
+assert (runs["kernels"] == runs["kernels"].iloc[0]).all()
+first, others = runs["duration"].iloc[0] / 1e3, runs["duration"].iloc[1:].median() / 1e3
+counted = f"{len(runs)} runs of {runs['kernels'].iloc[0]} kernels"
+counted += f": the first one takes {first:.3g} ms, the others {others:.3g} ms (median)"
+known = "\n".join(map(str, (counted, *check.claims, *ran.trust)))
+show(fold("Runs, latencies and overhead of the profiler", known))
+
+# %%
+# The profile without this package: ``enable_profiling`` starts it, ``end_profiling`` writes a file
+# and returns its name. This session runs the model as it was written.
+
+with tempfile.TemporaryDirectory() as folder:
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.intra_op_num_threads = args.threads
+    settings.log_severity_level = 3  # errors only
+    settings.enable_profiling = True
+    settings.profile_file_prefix = str(Path(folder, "kmeans"))
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), settings, providers=[provider.execution_provider]
+    )
+    for _ in range(10):
+        session.run(None, {"X": X})
+    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+
+# %%
+# The file is a list of events. The session starts, then come the kernels, then what contains them,
+# ``model_run``. Its times are in µs, its sizes in bytes: the frame converts them to MiB.
+
+# fold: The events as a frame, the kernels by operator
+raw = json_normalize(events, max_level=1).rename(columns={"dur": "dur (µs)", "ts": "ts (µs)"})
+sizes = [name for name in raw if "size" in name or "args.mem" in name]
+raw = raw.assign(**{f"{name} (MiB)": raw.pop(name).astype(float) / 2**20 for name in sizes})
+by_operator = raw.groupby("args.op_name")["dur (µs)"].agg(["sum", "count"]).sort_values("sum")
+by_operator["sum"] /= 1e3
+titles = ["time of ten runs (ms)", "number of kernels"]
+axes = by_operator.set_axis(titles, axis="columns").plot.barh(
+    subplots=True, layout=(1, 2), sharex=False, figsize=(8, 3), legend=False, title=titles
+)
+axes.flat[0].set_ylabel("operator")
+show(
+    fold(
+        "The model as written: first events, raw frame, time and number of kernels",
+        json.dumps(events[:3], indent=1),
+        raw.head(20),
+        axes.flat[0],
+    )
+)
+
+# %%
+# The model in JSON, as protobuf writes it. The values of a tensor are replaced by their number when
+# there are more than four.
+
+# fold: The model in JSON
+MAX_VALUES = 4
+
+
+def as_json(message):
+    """Return JSON values, without the large tensors."""
+    if isinstance(message, dict):
+        return {key: as_json(value) for key, value in message.items()}
+    if isinstance(message, list) and len(message) > MAX_VALUES and np.isscalar(message[0]):
+        return f"{len(message)} values"
+    return [as_json(value) for value in message] if isinstance(message, list) else message
+
+
+graph = as_json(MessageToDict(model.graph))
+lines = []
+for key in ("input", "initializer", "node", "output"):
+    lines += [f'"{key}":', *(f"  {json.dumps(item)}" for item in graph[key])]
+show(fold("The model in JSON", "\n".join(lines)))
+
+# %%
+# The tables to download:
 
 tables = {
+    "operators": tabulate_operators(operators).reset_index(),
     "latency": measured.to_frame().reset_index(),
-    "operators": table.reset_index(),
     "nodes": shown.reset_index(),
+    "events": raw,
 }
 show(save_tables("plot_kmeans_profiling", tables))
 
 # %%
-# On other machines
-# -----------------
-#
 # With ``--record``, the page keeps its samples in a file. From the files of other machines, the
-# functions above compute the same table, plot and sentences.
+# functions above compute the same tables, plot and sentences.
+
+# fold: What was recorded on other machines
 
 
 def report(record):
-    measured, legend = record.data["measured"], record.data["legend"]
-    yield measured.to_frame().rename_axis(columns=legend)
-    title = f"KMeans, {record.configuration['provider']}"
-    yield measured.plot(title=title, caption=legend)
+    data = record.data
+    provider = Provider.parse(record.configuration["provider"])
+    yield table(tabulate_operators(data["operators"]), f"median time, {data['legend']}")
+    yield plot_operators(data["operators"], provider, data["legend"])
+    yield table(tabulate_latencies(data["measured"], data["floor"]), f"latency, {data['legend']}")
     yield conclusion(record)
 
 
@@ -574,13 +692,6 @@ if args.record:
 show(replay(report, load_records(here.page)))
 
 # %%
-# What this page does not cover
-# -----------------------------
-#
-# That the labels agree holds wherever this page builds. The balance between the product and the
-# other steps depends on the number of features and of clusters (``--wide``, ``--clusters``).
-# ``predict`` works on slices of the points that stay in the caches, the model on all of them: with
-# fewer points (``--points``), or points that come one by one, the comparison is another one. On
-# CUDA the points are on the device before the clock starts. The model was left as it was converted:
-# its operators could be fused, the square root left out, and distances of points very close to a
-# center, where squares cancel, could be computed from differences.
+# This page descends from the notebook `onnx_profile_ort
+# <https://github.com/sdpython/mlprodict/blob/master/_doc/notebooks/onnx_profile_ort.ipynb>`_ of
+# mlprodict.
