@@ -1,7 +1,6 @@
 """The page on a Llama: its reference and its tolerance, and its conclusion follows its samples."""
 
 import dataclasses
-import itertools
 import re
 import types
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 from page_runner import define_page, run_page
 from pandas import DataFrame
-from torch.utils.flop_counter import FlopCounterMode
 
 import ortmeter
 from ortmeter.pages import replay
@@ -104,11 +102,11 @@ def test_the_reference_leaves_the_model_as_it_is(ran):
 
 @pytest.mark.slow
 def test_every_level_agrees_with_eager_and_with_float64(ran):
-    errors = ran["errors"].set_index("candidate")
+    errors = ran["errors"]
     assert set(errors.index) == {"eager", *ran["graphs"]}
     assert (errors["largest error"] > 0).all()
-    assert (errors[["largest error", "largest from eager"]] <= 1e-5).all(axis=None)
-    assert (errors["of that of eager"] <= ran["LONGEST"] ** 0.5).all()
+    assert (errors[["largest error", "largest gap to eager"]] <= 1e-5).all(axis=None)
+    assert (errors["RMS error / eager's"] <= ran["LONGEST"] ** 0.5).all()
 
 
 def without(page, change):
@@ -183,30 +181,19 @@ def test_errors_much_larger_than_those_of_eager_are_out_of_tolerance(ran):
 
 
 @pytest.mark.slow
-def test_the_products_of_another_precision_are_refused(ran):
-    products = ran["products"](*ran["operands"])
-    ran["check_products"](products)
-    products[3] = products[3].bfloat16().float()
-    with pytest.raises(AssertionError, match="product 3 of onnxruntime"):
-        ran["check_products"](products)
-
-
-@pytest.mark.slow
-def test_the_products_are_those_of_the_model(ran):
-    counted = []
-    for function, inputs in (("products", ran["operands"]), ("model", ran["inputs"])):
-        with FlopCounterMode(display=False) as counter:
-            ran[function](*inputs)
-        counted.append(counter.get_total_flops())
-    # Rotary embeddings multiply positions by frequencies, which torch counts as a product or not.
-    assert counted[0] == ran["LAYERS"] * ran["FLOP_LAYER"]
-    assert counted[1] == counted[0]
+def test_tf32_is_shown_and_not_refused(ran):
+    expected, eager = reference(ran)
+    got = eager + 1e-3 * np.abs(expected).max()
+    row = ran["measure_error"]("default, TF32", expected, eager, got)
+    assert ran["check"](row) is row
+    with pytest.raises(AssertionError, match="out of tolerance"):
+        ran["check"](row | {"candidate": "default"})
 
 
 @pytest.mark.slow
 def test_the_tokens_are_drawn_from_the_whole_vocabulary(ran, monkeypatch):
-    sizes = ran["sizes"]._replace(batch=3, sequence=200, vocabulary=4)
-    monkeypatch.setitem(ran["make_inputs"].__globals__, "sizes", sizes)
+    for name, size in {"batch": 3, "sequence": 200, "vocabulary": 4}.items():
+        monkeypatch.setitem(ran["make_inputs"].__globals__, name, size)
     (tokens,) = ran["make_inputs"]()
     assert tokens.shape == (3, 200)
     assert set(tokens.flatten().tolist()) == {0, 1, 2, 3}
@@ -215,7 +202,8 @@ def test_the_tokens_are_drawn_from_the_whole_vocabulary(ran, monkeypatch):
 @pytest.mark.slow
 def test_the_mask_leaves_out_the_end_of_sequences(ran, monkeypatch):
     names = ran["make_inputs"].__globals__
-    monkeypatch.setitem(names, "sizes", ran["sizes"]._replace(batch=4, sequence=64))
+    monkeypatch.setitem(names, "batch", 4)
+    monkeypatch.setitem(names, "sequence", 64)
     monkeypatch.setitem(names, "args", types.SimpleNamespace(with_mask=True))
     tokens, mask = ran["make_inputs"]()
     assert mask.shape == tokens.shape
@@ -226,63 +214,82 @@ def test_the_mask_leaves_out_the_end_of_sequences(ran, monkeypatch):
     assert (mask.diff(dim=1) <= 0).all()
 
 
-def test_tf32_is_off_but_inside_of_the_call_that_measures_it(page, monkeypatch):
-    seen = []
+@pytest.mark.parametrize("bits", [10, 23])
+def test_tf32_is_found_where_products_lose_bits(page, monkeypatch, bits):
+    def multiply(_backend, _function, *_):
+        return lambda a, b: torch.round(a * 2**bits) / 2**bits @ b
 
-    def model(*_):
-        seen.append(torch.get_float32_matmul_precision())
-        raise RuntimeError("stop")
+    monkeypatch.setitem(page["rounds_to_tf32"].__globals__, "device", "cpu")
+    monkeypatch.setitem(page["rounds_to_tf32"].__globals__, "compile_model", multiply)
+    monkeypatch.setitem(page["rounds_to_tf32"].__globals__, "make_backend", lambda *_, **__: None)
+    assert page["rounds_to_tf32"]() is (bits < 12)
 
-    monkeypatch.setitem(page["call_with_tf32"].__globals__, "model", model)
-    with pytest.raises(RuntimeError, match="stop"):
-        page["call_with_tf32"]()
-    assert seen == ["high"]
+
+@pytest.mark.slow
+def test_there_are_no_rows_about_tf32_on_a_cpu(ran):
+    assert ran["has_tf32"] is False
+    shown = [*ran["errors"].index, *ran["tabulate"](ran["data"]).index]
+    assert not any("TF32" in name for name in shown)
     assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.slow
 def test_the_levels_leave_fewer_and_fewer_nodes(ran):
-    nodes = [graph.node_count for graph in ran["graphs"].values()]
+    nodes = [ran["graphs"][level].node_count for level in ran["LEVELS"] if level in ran["graphs"]]
     assert nodes == sorted(nodes, reverse=True)
     assert ran["graphs"]["default"].custom_count == 0
 
 
 @pytest.mark.slow
-def test_the_page_leaves_torch_as_it_was(ran):
-    assert torch.get_num_threads() == ran["threads_before"]
-    assert ran["left_out"]["inductor"].startswith("it was not asked for")
+def test_one_candidate_leaves_a_rule_out(ran):
+    graph = ran["graphs"][ran["WITHOUT"]]
+    assert "EagerAttention" in ran["graphs"]["default"].fusions
+    assert "EagerAttention" not in graph.fusions
+    assert "Attention" in ran["graphs"]["default"].operators
+    assert "Attention" not in graph.operators
 
 
 @pytest.mark.slow
-def test_inductor_is_left_out_where_it_does_not_compile(ran, monkeypatch):
-    def refuse(*_):
-        raise RuntimeError("no compiler in /some/folder")
-
-    names = ran["why_without_inductor"].__globals__
-    monkeypatch.setitem(names, "args", types.SimpleNamespace(inductor=True))
-    monkeypatch.setitem(names, "compile_and_call", refuse)
-    reason = ran["why_without_inductor"]()
-    assert reason == "it does not find a compiler that works (RuntimeError)"
-    monkeypatch.setitem(names, "compile_and_call", lambda *_: None)
-    assert ran["why_without_inductor"]() == ""
+def test_the_page_leaves_torch_as_it_was(ran):
+    assert torch.get_num_threads() == ran["threads_before"]
 
 
-def test_a_level_without_its_kernels_is_left_out(page):
-    whole, failed = (types.SimpleNamespace(without_kernels=text) for text in ("", "no g++ in /x"))
-    kept, reasons = page["drop_incomplete"]({"default": whole, "more": failed})
-    assert kept == {"default": whole}
-    assert reasons == {"more": "its kernels cannot be compiled here"}
-    assert page["drop_incomplete"]({"default": whole}) == ({"default": whole}, {})
+def compile_with(page, monkeypatch, failing):
+    def compile_model(backend, _model, *_inputs):
+        if backend == failing:
+            raise RuntimeError("no compiler in /some/folder")
+        return backend
+
+    names = page["compile_all"].__globals__
+    monkeypatch.setitem(names, "model", None)
+    monkeypatch.setitem(names, "inputs", ())
+    monkeypatch.setitem(names, "compile_model", compile_model)
+    return page["compile_all"]({"inductor": "inductor", "default": "default"})
+
+
+def test_inductor_is_missing_where_it_does_not_compile(page, monkeypatch):
+    functions, seconds, missing = compile_with(page, monkeypatch, "inductor")
+    assert list(functions) == ["default"]
+    assert all(s >= 0 for s in seconds.values())
+    reason = "its compiler does not work here (RuntimeError)"
+    assert missing == {"inductor": reason}
+    assert page["tell_missing"](missing) == f"inductor is not compared: {reason}."
+    assert page["tell_missing"]({}) == ""
+
+
+def test_a_level_that_does_not_compile_is_an_error(page, monkeypatch):
+    with pytest.raises(RuntimeError, match="no compiler"):
+        compile_with(page, monkeypatch, "default")
 
 
 MEDIANS = {
     "eager": 8.0,
     "none": 4.0,
+    "default-EagerAttention": 3.3,
     "default": 3.0,
     "default+onnxruntime": 2.5,
-    "products, torch": 4.0,
-    "products, onnxruntime": 2.0,
 }
+GRAPHS = ("none", "default-EagerAttention", *PLANTED_LEVELS[1:])
 
 
 def samples(medians, noise, shape):
@@ -297,20 +304,20 @@ def planted(noise=0.005, rounds=100, processes=5, **changes):
     """What a page measured, whose medians are known: calls in one process, graphs in several."""
     medians = MEDIANS | changes
     results = samples(medians, noise, (1, rounds))
-    graphs = {name: medians[name] for name in PLANTED_LEVELS}
-    timed = [name for name in ("eager", "inductor", *PLANTED_LEVELS) if name in results]
-    rows = [("FusedMatMul", 0.7), ("GroupQueryAttention", 0.2), ("Mul", 0.1)]
+    rows = [(level, 30, 2.0, 0.5, 0.5) for level in GRAPHS]
+    columns = ["level", "kernels", "products (ms)", "attention (ms)", "others (ms)"]
     return {
         "results": results,
-        "levels": samples(graphs, noise, (processes, 12)),
-        "first results": dict.fromkeys(timed, 2.0) | {"default+onnxruntime": 5.0},
-        "nodes": dict(zip(PLANTED_LEVELS, [(300, 0), (26, 0), (14, 11)], strict=True)),
-        "left_out": {} if "inductor" in results else {"inductor": "it was not asked for"},
+        "levels": samples({name: medians[name] for name in GRAPHS}, noise, (processes, 12)),
+        "first results": dict.fromkeys(GRAPHS, 2.0) | {"default+onnxruntime": 5.0},
+        "nodes": dict(zip(GRAPHS, [(300, 0), (38, 0), (26, 0), (14, 11)], strict=True)),
+        "missing": {},
         "legend": "planted",
         "provider": "CPU",
-        "changed": {name: name in results for name in ("eager, TF32", "default+onnxruntime, TF32")},
-        "operators": DataFrame(rows, columns=["op", "share"]),
-        "profiled": "default+onnxruntime",
+        "warmup": 3,
+        "rules": {level: {level: 1} for level in GRAPHS},
+        "launches": False,
+        "kernels": DataFrame(rows, columns=columns),
     }
 
 
@@ -331,36 +338,71 @@ def about(page, data, topic):
 
 
 def test_the_answer_tells_what_each_level_adds(page):
-    answer, *_ = conclude(page, planted())
+    found, *_ = conclude(page, planted())
     assert re.match(
-        r"Over the level before, default is faster \(1\.3\d, 1\.\d+ to 1\.\d+\); ", answer
+        r"Nodes fused into standard operators make this Llama 1\.3\d times faster "
+        r"\[1\.\d+, 1\.\d+\]; "
+        r"kernels of ONNX Runtime make this Llama 1\.(19|2\d) times faster \[1\.\d+, 1\.\d+\]\. ",
+        found,
     )
-    assert "; default+onnxruntime is faster (1.2" in answer
     assert re.search(
-        r"\. All fusions together: 1\.\d\d, .*; default\+onnxruntime over eager: 3\.\d\d, ", answer
+        r"Against torch eager, ONNX Runtime is (1\.99|2\.0\d) times faster \[.*\] without a rule, "
+        r"3\.[12]\d times faster \[.*\] at the last level\.$",
+        found,
     )
+    assert len(found.split()) <= 60
 
 
-def test_the_answer_follows_the_samples(page):
-    answer, *_ = conclude(page, planted(**{"default+onnxruntime": 6.0}))
-    assert "default+onnxruntime is slower (0.5" in answer
-    answer, *_ = conclude(page, planted(**{"default+onnxruntime": 3.0}))
-    assert "default+onnxruntime is within 5 % (" in answer
-    answer, *_ = conclude(page, planted(**{"default+onnxruntime": 2.93}))
-    assert "default+onnxruntime differs by less than 5 % (1.02" in answer
-    answer, *_ = conclude(page, planted(noise=0.5))
-    assert "default+onnxruntime is undecided (" in answer
+def test_the_answer_is_drawn_by_bars(page):
+    answer, _ = page["conclude"](planted())
+    assert [bar.label for bar in answer.bars] == [
+        "torch eager",
+        "no rule",
+        "standard operators",
+        "+ ONNX Runtime's",
+    ]
+    assert [bar.value for bar in answer.bars] == pytest.approx([1, 2, 8 / 3, 3.2], rel=0.01)
+    assert answer.axis == "speedup over torch eager, CPU"
+    assert answer.label == "faster"
+    more, _ = page["conclude"](with_one_more_level())
+    assert more.bars[-1].label == "+ compiled kernels"
+    assert more.bars[-1].value == pytest.approx(4, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"default+onnxruntime": 6.0}, "kernels of ONNX Runtime make this Llama 2.0"),
+        ({"default+onnxruntime": 3.0}, "kernels of ONNX Runtime stay within 5 % of the level"),
+        ({"default+onnxruntime": 2.93}, "kernels of ONNX Runtime stay within 5 % of the level"),
+        (
+            {"noise": 0.5},
+            "Nodes fused into standard operators, then kernels of ONNX Runtime are und",
+        ),
+    ],
+)
+def test_the_answer_follows_the_samples(page, changes, words):
+    assert words in conclude(page, planted(**changes))[0]
+
+
+def test_a_slower_level_is_said(page):
+    found, *_ = conclude(page, planted(**{"default+onnxruntime": 6.0}))
+    assert re.search(r"make this Llama (1\.99|2\.0\d) times slower \[1\.\d+, 2\.\d+\]\. ", found)
+
+
+def test_a_level_whose_rules_do_not_apply_leaves_the_same_graph(page):
+    data = planted(**{"default+onnxruntime": 3.0})
+    data["rules"]["default+onnxruntime"] = data["rules"]["default"]
+    assert "; kernels of ONNX Runtime leave the same graph. " in conclude(page, data)[0]
 
 
 def test_too_few_samples_decide_nothing(page):
-    data = planted(rounds=99, processes=2, inductor=5.0)
-    assert {claim.verdict for claim in page["conclude"](data)[1]} == {"undecided", "fact"}
-    answer, *claims = conclude(page, data)
-    assert answer.startswith("Over the level before, default is undecided (1.3")
-    assert answer.count("too few samples for an interval") == 4
-    assert only(claims, "undecided between default and eager: ratio 2.6")
-    assert only(claims, "Undecided: predicted that no level is slower")
-    assert only(claims, "Undecided: predicted that products")
+    data = planted(rounds=99, processes=2)
+    assert {claim.verdict for claim in page["conclude"](data)[1][:-1]} == {"undecided"}
+    found, *claims = conclude(page, data)
+    assert "are undecided. Against torch eager, ONNX Runtime is undecided without a rule, " in found
+    assert only(claims, "undecided between default and eager: 2.6")
+    assert only(claims, "Undecided: no level is slower")
 
 
 def test_what_the_original_page_claimed_has_a_topic(page):
@@ -376,89 +418,62 @@ def test_what_the_original_page_claimed_has_a_topic(page):
     assert compiled.ratio == pytest.approx(1.25)
 
 
-def test_the_steps_before_the_rules_multiply_to_the_first_level(page):
-    data = planted(noise=0.2)
-    library, rest, *rules = page["find_steps"](data)
-    total = data["results"].speedup("eager", "none")
-    assert library.ratio * rest.ratio == pytest.approx(total.ratio)
-    assert [claim.how for claim in rules] == ["5 processes"] * 2
-    chain = [library, rest, *rules]
-    for before, after in itertools.pairwise(chain):
-        assert before.subject == after.baseline
-    table = page["tabulate_steps"](planted())
-    assert table.index.tolist() == page["name_steps"](planted())
-    assert table["verdict"].tolist() == ["faster"] * 4
+def test_a_conclusion_has_five_claims_at_most(page):
+    assert len(page["conclude"](with_one_more_level())[1]) == 5
 
 
-def test_the_products_are_exchanged_round_by_round(page):
-    names = ("eager", "products, torch", "products, onnxruntime")
-    rounds = {
-        "eager": [8.0, 9.0],
-        "products, torch": [4.0, 10.0],
-        "products, onnxruntime": [2.0, 3.0],
+def test_kernels_are_summed_by_kind(page):
+    rows = [("FusedMatMul", 2, 700.0), ("MatMul", 1, 300.0), ("GroupQueryAttention", 1, 200.0)]
+    operators = DataFrame([*rows, ("Mul", 3, 90.0)], columns=["op", "calls", "median"])
+    assert page["sum_kernels"](operators) == {
+        "kernels": 7,
+        "products (ms)": 1.0,
+        "attention (ms)": 0.2,
+        "others (ms)": 0.09,
     }
-    results = {name: Measurement(name, [rounds[name]]) for name in names}
-    # The second round would leave eager with less than nothing beside its products.
-    assert page["swap_products"](results).seconds.tolist() == [[6.0, 3.0]]
-
-
-def test_what_comes_before_the_fusions_follows_the_samples(page):
-    found = only(conclude(page, planted()), "what onnxruntime brings before any fusion: ")
-    assert re.search(r"its products \(1\.3\d, .*\), the rest of none \(1\.[45]\d, .*\)$", found)
-
-
-def test_the_share_of_the_precision_policy_follows_the_samples(page):
-    assert "TF32 changes no bit of the outputs: there is none here" in conclude(page, planted())
-    name = "default+onnxruntime, TF32"
-    rounding = conclude(page, planted(**{name: 1.25}))
-    assert re.match(rf"{re.escape(name)} is (1\.9|2\.0)\d times faster", only(rounding, name))
-    assert not any("no bit" in sentence for sentence in rounding)
-    useless = conclude(page, planted(**{name: 2.5}))
-    assert only(useless, f"{name} and default+onnxruntime are within 5%")
-
-
-def test_the_types_without_tf32_say_so(page):
-    assert "TF32 is about float32 only" in conclude(page, planted() | {"changed": {}})
-
-
-@pytest.mark.slow
-def test_onnxruntime_has_no_tf32_on_a_cpu(ran):
-    name = f"{ran['last']}, TF32"
-    assert ran["changed"][name] is False
-    assert name not in ran["results"]
-
-
-def test_the_profile_is_summed_by_kind(page):
-    found = only(conclude(page, planted()), "in default+onnxruntime, ")
-    assert found.endswith("products take 70% of the time of the kernels, attention 20%")
+    assert page["sum_kernels"](operators[3:])["products (ms)"] == 0
 
 
 def test_the_predictions_follow_the_samples(page):
-    levels = "predicted that no level is slower than the one before; lowest ratio: "
-    half = "predicted that products take more than half of the last level; share of its time, alone"
     found = conclude(page, planted())
-    assert only(found, f"Right: {levels}1.2")
-    assert only(found, f"Right: {half}: 0.80, ")
-    found = conclude(page, planted(**{"default": 5.0, "products, onnxruntime": 0.5}))
-    assert only(found, f"Wrong: {levels}0.80")
-    assert only(found, f"Wrong: {half}: 0.20, ")
-    found = conclude(page, planted(noise=1.0, **{"products, onnxruntime": 1.25}))
+    levels = "no level is slower than the one before (lowest ratio"
+    assert re.fullmatch(
+        rf"Right: {re.escape(levels)} 1\.(19|2\d)\)", only(found, f"Right: {levels}")
+    )
+    half = "products take more than half of the time of the last level"
+    assert only(found, f"Right: {half} (67% of its kernels)")
+    slower = planted(default=5.0)
+    slower["kernels"]["others (ms)"] = 2.0
+    found = conclude(page, slower)
+    assert only(found, f"Wrong: {levels} 0.80)")
+    assert only(found, f"Wrong: {half} (44% of its kernels)")
+    found = conclude(page, planted(noise=1.0) | {"launches": True})
     assert only(found, f"Undecided: {levels}")
     assert only(found, f"Undecided: {half}")
 
 
-def test_inductor_is_compared_when_it_was_measured(page):
-    found = conclude(page, planted(inductor=5.0))
-    assert only(found, "default+onnxruntime is 2.0")
-    assert "first result after 5 s with default+onnxruntime, 2 s with inductor" in found
-    assert not any("not compared" in sentence for sentence in found)
-    (row,) = [r for r in page["tabulate"](planted(inductor=5.0)) if r["candidate"] == "default"]
-    assert row["over inductor"].startswith("1.6")
-    assert row["over the level before"].startswith("1.3")
-    assert (row["nodes"], row["custom operators"], row["first result (s)"]) == (26, 0, 2.0)
-    without = conclude(page, planted())
-    assert "inductor was not compared: it was not asked for" in without
-    assert "first result after 5 s with default+onnxruntime" in without
+def test_the_rule_left_out_is_compared_with_its_level(page):
+    assert re.match(
+        r"default is 1\.(09|1\d) times faster than default-EagerAttention \[1\.\d+, 1\.\d+\]",
+        page["compare_rule"](planted()),
+    )
+
+
+def test_the_table_has_the_ratios_to_eager_and_to_the_level_before(page):
+    data = planted(inductor=5.0)
+    found = page["tabulate"](data)
+    assert found.shape[1] + 1 <= 7
+    default = found.loc["default"]
+    assert (default["nodes"], default["custom"], default["first result (s)"]) == (26, 0, 2.0)
+    assert re.fullmatch(r"2\.6\d \[2\.6\d, 2\.\d+\]", default["over eager"])
+    assert default["over the level before"].startswith("1.3")  # not over the level without a rule
+    assert found.loc["default-EagerAttention", "over the level before"].startswith("1.2")
+    assert found.loc["inductor", "over eager"].startswith("1.6")
+    assert found.loc["eager"].isna().sum() == 5
+    assert found["over the level before"].isna()["none"]
+    caption = page["show_table"](data).caption
+    assert caption.startswith("CPU; calls: in one process, 100 rounds, after 3 to warm up; ")
+    assert caption.endswith("graphs alone: 5 processes of 12 rounds")
 
 
 def with_one_more_level():
@@ -467,21 +482,14 @@ def with_one_more_level():
         seconds = data[measured]["default+onnxruntime"].seconds / 1.25
         data[measured] = Comparison([*data[measured].values(), Measurement(more, seconds)])
     data["nodes"][more], data["first results"][more] = (13, 11), 3.0
-    data["changed"] = {f"{more}, TF32": False}
+    data["rules"][more] = {"ElementWise": 1}
+    data["kernels"].loc[len(data["kernels"])] = [more, 13, 2.0, 0.5, 0.25]
     return data
 
 
 def test_a_level_more_is_one_step_more(page):
-    data, more = with_one_more_level(), "default+onnxruntime+experimental"
-    answer, *claims = conclude(page, data)
-    assert f"; {more} is faster (1.25, 1.25 to 1.25). All fusions together: 2.0" in answer
-    assert only(claims, f"first result after 3 s with {more}")
-    assert len(page["find_steps"](data)) == len(page["name_steps"](data)) == 5
-
-
-def test_the_fastest_level_is_profiled(page):
-    assert page["fastest_level"](planted()) == "default+onnxruntime"
-    assert page["fastest_level"](planted(none=1.0)) == "none"
+    found, *_ = conclude(page, with_one_more_level())
+    assert "; compiled kernels make this Llama 1.25 times faster [1.25, 1.25]. " in found
 
 
 @pytest.mark.slow
@@ -499,7 +507,6 @@ def test_another_machine_gets_the_sentences_of_its_own_samples(ran):
 @pytest.mark.slow
 def test_the_levels_are_measured_again_in_fresh_processes(ran):
     graph = ran["graphs"][ran["last"]]
-    options = {"custom_ops": ran["custom_ops"](graph), "provider": "cpu"}
-    candidate = ortmeter.session_candidate(*ran["feed"](graph), **options)
+    candidate = ortmeter.session_candidate(*ran["feed"](graph), **ran["settings"](graph))
     found = ortmeter.measure({"last": candidate}, processes=2, repeat=2, warmup=1, precision=None)
     assert found["last"].seconds.shape == (2, 2)
