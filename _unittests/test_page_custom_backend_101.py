@@ -179,6 +179,8 @@ def test_the_answer_follows_the_samples(page):
     assert int(calls[1].replace(",", "")) == pytest.approx(2000, rel=0.02)
     assert answer.endswith(" calls at batch 1, never at batch 64.")
     assert len(answer.split()) <= 60
+    answer, *_ = conclude(page, batches(b1=few, b32=same_latency()))
+    assert re.search(r"paid back after [\d,]+ calls at batch 1\.$", answer)
 
 
 def test_the_verdict_and_the_bars_follow_the_samples(page):
@@ -200,7 +202,7 @@ def test_too_few_samples_decide_nothing(page):
     calls = Comparison(Measurement(m.name, m.seconds[:, :99]) for m in CALLS.values())
     answer, *claims = conclude(page, results, levels=levels, calls=calls)
     assert "OrtBackend is undecided at batch 1." in answer
-    assert answer.endswith("paid back after an undecided number of calls at batch 1.")
+    assert answer.endswith("paid back after an undecided number of calls.")
     assert only(claims, "Undecided: at batch 1, compiled graphs are faster than eager (0 of 3)")
     assert only(claims, "Undecided: at batch 1, a graph with fewer nodes is faster (0 of 2)")
     assert only(claims, "Undecided: at batch 1, each level changes the latency by less than 5%")

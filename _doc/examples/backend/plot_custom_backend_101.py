@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 from pandas import DataFrame
+from torch._dynamo import config as dynamo_config
 from torch._inductor.utils import fresh_cache
 
 import ortmeter
@@ -139,7 +140,7 @@ MANY = 1000  # torch.compile stops recompiling one function after 8 times
 
 def compile_and_call(function, backend, x):
     """Compile, and wait for the result of the first call."""
-    with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=MANY):  # noqa: SLF001
+    with warnings.catch_warnings(), dynamo_config.patch(recompile_limit=MANY):
         warnings.simplefilter("ignore")  # inductor warns about its own code
         compiled = torch.compile(function, backend=backend, dynamic=False)
         to_numpy(compiled(x))
@@ -309,7 +310,7 @@ compiling = Comparison(
 
 
 def shorten(number):
-    return f"{float(f'{number:.3g}'):,.9g}"
+    return float(f"{number:.3g}")
 
 
 def count_calls(gain, eager, seconds):
@@ -332,7 +333,7 @@ def tabulate_calls(results, compiling):
                 "candidate": gain.subject,
                 "compilation (s)": seconds,
                 "calls (thousands)": calls,
-                "99 % interval": "[{}, {}]".format(*map(shorten, bounds)) if bounds else "",
+                "99 % interval": "[{:g}, {:g}]".format(*map(shorten, bounds)) if bounds else "",
             }
         )
     return DataFrame(rows).set_index(["batch", "candidate"])
@@ -385,12 +386,8 @@ counts = DataFrame({level: count_nodes(graph) for level, graph in graphs.items()
 show(table(counts.rename_axis("level"), f"number of nodes, {provider.label}"))
 
 # %%
-# At level ``none``, each operation of the normalization is a node.
-
-ortmeter.draw_model(graphs["none"].model, title="none")
-
-# %%
-# At level ``default+onnxruntime``, the normalization is one node. On CUDA it also includes the
+# At level ``none``, each operation of the normalization is a node. At level
+# ``default+onnxruntime``, below, the normalization is one node. On CUDA this node also includes the
 # addition before it. On CPU this level has the same nodes as ``default``.
 
 ortmeter.draw_model(graphs[OURS].model, title=OURS)
@@ -475,18 +472,29 @@ show(table(calls.to_frame("µs").iloc[:, :3], f"one relu, {provider.label}"))
 # -------------------------
 
 
-# fold: Compute the answer
+# fold: Write the calls, draw the bars
 
 
-def write_calls(batch, calls):
-    when = {"never": "never", "undecided": "after an undecided number of calls"}.get(calls)
-    return f"{when or f'after {shorten(1000 * calls)} calls'} at batch {batch}"
+def write_calls(paid):
+    told = [
+        f"never at batch {batch}"
+        if calls == "never"
+        else f"after {shorten(1000 * calls):,.0f} calls at batch {batch}"
+        for batch, calls in paid.items()
+        if calls != "undecided"
+    ]
+    return ", ".join(told) or "after an undecided number of calls"
 
 
 def draw_bars(results, few):
     others = [name for name in (INDUCTOR, OURS) if name in results[few]]
     *bars, ours = results[few].bars(EAGER, others)
     return (*bars, dataclasses.replace(ours, label="OrtBackend"))
+
+
+# %%
+
+# fold: Compute the answer
 
 
 def answer(results, compiling):
@@ -500,7 +508,7 @@ def answer(results, compiling):
         {
             "effects": group_effects(gains),
             "seconds": format_seconds(compiling[OURS].median),
-            "calls": ", ".join(write_calls(n, paid[n]) for n in sorted({few, many})),
+            "calls": write_calls({batch: paid[batch] for batch in (few, many)}),
         },
         verdict="depends on batch" if len({gain.verdict for gain in gains}) > 1 else "",
         bars=draw_bars(results, few),
@@ -634,10 +642,10 @@ show(environment())
 #    Scientific Computing 41(5), 2019.
 
 # fold: Gather the graphs
-drawn = ortmeter.draw_model(graphs["default"].model, title="default")
 texts = [received[0].code.strip(), onnx_simple_text_plot(graphs[OURS].model)]
-title = "The graph of one block as captured, the model at level default+onnxruntime, as text"
-show(fold(title, *texts, *map(str, graphs.values()), drawn))
+drawings = [ortmeter.draw_model(graphs[level].model, title=level) for level in LEVELS[:2]]
+title = "The captured graph of one block, default+onnxruntime as text, the other levels"
+show(fold(title, *texts, *map(str, graphs.values()), *drawings))
 
 # %%
 # In the frame of compilations, *eager behind guards* is the part of ``torch.compile``.
