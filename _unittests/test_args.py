@@ -218,7 +218,7 @@ def test_refused_value(declared, args, message):
         (Param(0, minimum=1), "default: got '0', expected an integer >= 1"),
         ((256, 0), "default: got '256,0', expected integers >= 1"),
         (Param(1.5, sequence=int), "default: got '1.5', expected integers"),
-        (["a,b", "c"], "no command line can give ['a,b', 'c']"),
+        (["a,b", "c"], "['a,b', 'c'] cannot be written on a command line"),
         # types
         ({}, "got dict in the defaults"),
         ([], "got no element in the defaults"),

@@ -217,7 +217,7 @@ def wrong(tmp_path, models):
         "no input": (["bench", exp, "--shape", "Z=2"], "--shape: got 'Z'. Accepted: 'X'"),
         "no size": (["bench", exp, "--dim", "batch"], "--dim: got 'batch', expected NAME=SIZE"),
         "negative": (["bench", exp, "--dim", "batch=-1"], "expected NAME=SIZE"),
-        "huge": (["bench", exp, "--dim", f"batch={2**50}"], "GiB are asked"),
+        "huge": (["bench", exp, "--dim", f"batch={2**50}"], "GiB, the largest is 'X'"),
         "shape": (["bench", exp, "--shape", "X=2x5"], "5 where 4 is expected"),
         "type": (["bench", exp, "--feeds", str(tmp_path / "wrong.npz")], "'X' of type float64"),
         "both": (["bench", exp, *dim, "--feeds", str(tmp_path / "wrong.npz")], "random inputs"),

@@ -91,7 +91,7 @@ def test_a_function_may_import_what_its_surroundings_also_import():
 
     assert function_candidate(build).function() == Provider("cpu")
     assert function_candidate(attribute).function is load_model
-    with pytest.raises(InvalidArgumentError, match="'reads' uses FEEDS of"):
+    with pytest.raises(InvalidArgumentError, match="'reads' uses FEEDS, defined"):
         function_candidate(reads)
 
 

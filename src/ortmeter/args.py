@@ -24,9 +24,9 @@ _HOSTS = {
 
 
 class Arguments:
-    """Values of the parameters of a page, read as attributes; :func:`get_parsed_args` makes it.
+    """Values of the parameters of a page, as read-only attributes.
 
-    Iterating gives pairs (name, value). Nothing can be changed.
+    :func:`get_parsed_args` returns it. Iterating yields pairs (name, value).
 
     Examples
     --------
@@ -57,7 +57,7 @@ class Arguments:
         return bool(self._fast)
 
     def label(self, name: str) -> str:
-        """Return the text that displays a parameter: a choice by its name, else its value."""
+        """Return the displayed text of a parameter: the name of a choice, or the value."""
         if name not in self._settings:
             raise InvalidArgumentError(f"got parameter {name!r}, expected {self._names()}")
         return str(self._settings[name].label)
@@ -110,11 +110,10 @@ def get_parsed_args(
     args: Sequence[str] | None = None,
     **params: Any,
 ) -> Arguments:
-    """Get the parameters of a page, from the command line when there is one.
+    """Read the parameters of a page.
 
-    The command line wins over the environment variable of a parameter, which wins over the fast
-    default (when ``ORTMETER_FAST=1``) and over the full one (when the parameter ``record`` is
-    true), which win over the default.
+    The first value found is used: command line, environment variable of the parameter, fast default
+    if ``ORTMETER_FAST=1``, full default if the parameter ``record`` is true, default.
 
     Parameters
     ----------
@@ -123,23 +122,23 @@ def get_parsed_args(
     description : str, optional
         First paragraph of ``--help``.
     args : sequence of str, optional
-        Arguments to read. By default, the command line of the program. The arguments of pytest,
-        of sphinx-build or of a notebook are not for the page: there the defaults hold. With
-        ``%run plot_x.py --config large`` in IPython they are, and they are read.
+        Arguments to read, by default the command line of the program. The arguments of pytest,
+        sphinx-build or a notebook kernel are ignored; those of ``%run plot_x.py --config large``
+        in IPython are read.
     **params : bool, int, float, str, None, sequence, (default, help) or Param
-        Declaration of each parameter; the option of ``num_layers`` is ``--num-layers`` or
-        ``--num_layers``. A tuple of two elements whose second one is a text always is
-        ``(default, help)``: write a list, or a :class:`Param`, for a sequence of two texts.
+        Declaration of each parameter. ``num_layers`` is set by ``--num-layers`` or
+        ``--num_layers``. A tuple of two elements, the second one a text, means
+        ``(default, help)``: for a sequence of two texts, use a list or a :class:`Param`.
 
     Returns
     -------
     Arguments
-        The values as attributes, with a text and a table to show.
+        The values as attributes.
 
     Raises
     ------
     InvalidArgumentError
-        A declaration is wrong, or a value is not accepted. When the page is the program, a value
+        A declaration is wrong, or a value is not accepted. If the page is the program, a value
         that is not accepted prints the usage and exits with code 2 instead.
 
     Examples

@@ -1,14 +1,14 @@
-"""Element types: ONNX, NumPy, torch and ONNX Runtime names of the same thing.
+"""Element types and their names in ONNX, NumPy, torch and ONNX Runtime.
 
-Every function takes any of these descriptions of an element type:
+Every function accepts any of these descriptions of an element type:
 
 * a value of ``onnx.TensorProto.DataType``, an ``int``;
 * a NumPy dtype or scalar type: ``np.dtype("float16")``, ``np.float16``, ``np.str_``;
 * a torch dtype: ``torch.float16``;
-* a name, in any case: ``"float16"``, ``"f16"``, ``"FLOAT16"``, ``"torch.float16"``, or
-  ``"tensor(float16)"``, the one of ONNX Runtime, and ``"Int4x2"``, the one of its profiles.
+* a name, in any case: ``"float16"``, ``"f16"``, ``"FLOAT16"``, ``"torch.float16"``,
+  ``"tensor(float16)"`` (ONNX Runtime), or ``"Int4x2"`` (its profiles).
 
-Some descriptions have two meanings elsewhere; here:
+Ambiguous descriptions mean:
 
 * the *string* ``"float"`` is the ONNX one, 32 bits, like ``"tensor(float)"``, and ``"double"`` has
   64 bits; the Python *type* ``float`` is the NumPy one, 64 bits;
@@ -120,13 +120,13 @@ def numpy_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     Returns
     -------
     numpy.dtype
-        In native byte order. The types that NumPy lacks come from ``ml_dtypes``, one element in
-        one byte at least; strings are objects.
+        In native byte order. Types that NumPy lacks come from ``ml_dtypes``, with at least one byte
+        per element; strings are objects.
 
     Raises
     ------
     InvalidArgumentError
-        Nothing in ONNX has this element type.
+        ONNX has no such element type.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def torch_dtype(dtype: DTypeLike) -> "torch.dtype":
     Raises
     ------
     InvalidArgumentError
-        Nothing in ONNX, or nothing in the installed torch, has this element type.
+        ONNX, or the installed torch, has no such element type.
     MissingDependencyError
         torch is not installed.
 
@@ -187,9 +187,9 @@ def unit_roundoff(dtype: DTypeLike) -> float:
     Returns
     -------
     float
-        ``2**-p`` where *p* is the number of bits of the significand, the implicit one included
-        (Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, section 2.1), for a
-        rounding to nearest that neither overflows nor underflows.
+        ``2**-p`` where *p* is the number of bits of the significand, including the implicit one
+        (Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, section 2.1). It assumes
+        rounding to nearest, without overflow or underflow.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def unit_roundoff(dtype: DTypeLike) -> float:
 
 
 def float_info(dtype: DTypeLike) -> Any:
-    """Return the limits of a floating-point type, those below 16 bits included.
+    """Return the limits of a floating-point type, including those below 16 bits.
 
     Parameters
     ----------
@@ -215,7 +215,8 @@ def float_info(dtype: DTypeLike) -> Any:
     Returns
     -------
     finfo
-        What :class:`numpy.finfo` holds: ``nmant``, ``minexp``, ``smallest_subnormal``, ``max``...
+        Same attributes as :class:`numpy.finfo`: ``nmant``, ``minexp``, ``smallest_subnormal``,
+        ``max``...
 
     Raises
     ------

@@ -1,8 +1,7 @@
 """Errors raised by the package.
 
-Every error derives from :class:`OrtMeterError` and from the built-in exception that describes it
-best, so that callers may catch either. A message says what was asked, what was given and what is
-accepted.
+Every error derives from :class:`OrtMeterError` and from the closest built-in exception, so callers
+can catch either. A message gives the request, the value received and the accepted values.
 """
 
 __all__ = [
@@ -34,7 +33,7 @@ class ModelError(OrtMeterError, ValueError):
 
 
 class ProviderUnavailableError(OrtMeterError, RuntimeError):
-    """The execution provider asked for is not the one that would run."""
+    """The requested execution provider does not work, or another one would run."""
 
 
 class FeedError(OrtMeterError, ValueError):
@@ -42,7 +41,7 @@ class FeedError(OrtMeterError, ValueError):
 
 
 class ShapeMismatchError(OrtMeterError, ValueError):
-    """Two results that are compared have different shapes or structures."""
+    """Two compared results have different shapes or structures."""
 
 
 class RecordError(OrtMeterError, ValueError):

@@ -1,4 +1,4 @@
-"""Import of optional dependencies, with an error that says what to install."""
+"""Import optional dependencies; the error names the extra to install."""
 
 import importlib
 from types import ModuleType

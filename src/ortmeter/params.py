@@ -26,29 +26,26 @@ class Param:
     Parameters
     ----------
     default : bool, int, float, str, None, or list or tuple of int, float or str
-        Value when nothing else is asked, or the name of a choice. Its type is the type of the
-        parameter: an int stays an int, a sequence becomes a tuple, and ``None`` alone is an
-        optional text. A default of ``None`` also accepts *none* on the command line.
+        Default value, or the name of a choice. Its type is the type of the parameter: an int stays
+        an int, a sequence becomes a tuple, and ``None`` alone is an optional text. With a default
+        of ``None``, the command line also accepts *none*.
     fast : same as default, optional
-        Value that replaces `default` when the environment variable ``ORTMETER_FAST`` is 1. With
-        ``None`` on one side and a value on the other, the value gives the type.
+        Default if the environment variable ``ORTMETER_FAST`` is 1. If one of `default` and `fast`
+        is ``None``, the other one gives the type.
     full : same as default, optional
-        Value that replaces `default` when the parameter ``record`` is true: what is kept for other
-        builds may take longer than a build does.
+        Default if the parameter ``record`` is true: a record may take longer than a build.
     choices : collection or mapping of names to values, optional
-        The only values accepted, given by name or by value. The name is what is displayed, the
-        value is what the page gets.
+        Accepted values, given by name or by value. The name is displayed, the page gets the value.
     sequence : int, float or str, optional
-        Type of the elements of a sequence, written ``256,512``. With `choices`, what is not a
-        choice is read as a sequence.
+        Type of the elements of a sequence, written ``256,512``. With `choices`, any other text is
+        read as a sequence.
     help : str
         Text for the command line and for the table in a notebook.
     env : str, optional
         Environment variable that replaces the default when it is set and not empty.
     minimum : float, optional
-        Smallest number accepted, the choices excepted. Integers in a sequence are sizes: for
-        them the minimum is 1 unless another one is given (``-math.inf`` for none). A single
-        number has no minimum unless one is given.
+        Smallest accepted number; choices are not checked. The default is 1 for integers in a
+        sequence, which are sizes, and none for a single number. ``-math.inf`` means none.
 
     Examples
     --------
@@ -285,7 +282,7 @@ def _kind_of(values: list[Any], *, closed: bool) -> type:
 def _read_default(reader: _Reader, default: Any, origin: str) -> Setting:
     setting = reader.read(as_text(default), origin)
     if isinstance(default, (list, tuple)) and setting.value != tuple(default):
-        raise InvalidArgumentError(f"{origin}: no command line can give {default!r}")
+        raise InvalidArgumentError(f"{origin}: {default!r} cannot be written on a command line")
     return setting
 
 

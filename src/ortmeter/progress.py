@@ -1,4 +1,4 @@
-"""Progress bars, for people who watch."""
+"""Progress bars in a terminal or a notebook."""
 
 import sys
 from typing import Any

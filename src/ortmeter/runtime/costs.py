@@ -2,14 +2,14 @@
 
 Conventions:
 
-* an addition, a multiplication, a division, a comparison or the call of a function such as the
-  exponential is one operation, whatever the element type;
-* a product of *K* terms (Gemm, MatMul, Conv) counts *2K* operations, as everywhere; the scalings
-  ``alpha`` and ``beta`` are not counted;
-* other operators count what their definition does, a sum of *n* terms having *n - 1* additions;
-* bytes are the least that a kernel moves: every input is read once, every output is written once.
-  A view (Reshape, Squeeze) moves nothing, a selection (Gather, Slice) reads what it writes;
-* shapes are those of the kernel that ran: channels added by a blocked layout are counted.
+* an addition, a multiplication, a division, a comparison or a function call such as an exponential
+  is one operation, for any element type;
+* a dot product of *K* terms (Gemm, MatMul, Conv) is *2K* operations; ``alpha`` and ``beta`` are not
+  counted;
+* other operators follow their definition: a sum of *n* terms is *n - 1* additions;
+* bytes are the minimum that a kernel moves: every input is read once, every output is written once.
+  A view (Reshape, Squeeze) moves nothing; a selection (Gather, Slice) reads as much as it writes;
+* shapes are those of the kernel that ran, including the channels that a blocked layout adds.
 """
 
 import math
@@ -56,9 +56,9 @@ def node_cost(
     Returns
     -------
     tuple of float, or None
-        ``flop`` and ``bytes_moved``; None when the operator is not known here, or when its cost
-        does not follow from what is given: strings have no size, an input that the node names has
-        no shape, a shape is not one that the operator accepts.
+        ``flop`` and ``bytes_moved``. None if the operator is unknown, or if its cost does not
+        follow from the arguments: a string has no size, an input has no shape, or the operator does
+        not accept a shape.
 
     Examples
     --------

@@ -24,7 +24,7 @@ _CUDA_VARIABLES = {"NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as its driver describes it; some do not tell the memory."""
+    """A GPU as its driver describes it; the memory may be unknown."""
 
     name: str
     memory_mib: int | None
@@ -37,7 +37,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a measurement depends on beside the model."""
+    """What a measurement depends on besides the model."""
 
     system: str
     cpu: str
@@ -91,8 +91,7 @@ def environment() -> Environment:
     Environment
         Attributes ``system``, ``cpu``, ``cores``, ``threads``, ``python``, ``packages``,
         ``providers``, ``gpus``, ``precision`` of float32 products, ``commit`` and environment
-        ``variables`` that choose kernels. torch is described when it is already loaded; it is
-        never imported for that.
+        ``variables`` that choose kernels. torch is described only if it is already imported.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Inputs of a model: drawn at random from what its graph declares, or read from files."""
+"""Inputs of a model: random, as its graph declares them, or read from files."""
 
 import itertools
 import math
@@ -40,9 +40,9 @@ def random_feeds(
 ) -> dict[str, np.ndarray]:
     """Draw the inputs of a model at random.
 
-    Floating point numbers follow a normal law. Integers of 8 bits or less take every value, the
-    others are small, and valid indices where the graph uses them so. Masks (booleans, and inputs
-    whose name says *mask*) are made of ones.
+    Floating-point numbers follow a normal distribution. Integers of 8 bits or less take every
+    value; wider ones are small, and valid indices where the graph uses them as indices. Masks
+    (booleans, and inputs with *mask* in their name) are ones.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def random_feeds(
     dims : mapping of str to int, optional
         Sizes of the symbolic dimensions.
     shapes : mapping of str to sequence of int, optional
-        Whole shapes, by input.
+        Shapes by input.
     seed : int
         Seed of the random generator.
 
@@ -64,7 +64,7 @@ def random_feeds(
     ------
     FeedError
         A dimension has no size, a shape contradicts the model, an input is not a dense tensor, or
-        the arrays take more than half of the memory.
+        the arrays need more than half of the memory.
 
     Examples
     --------
@@ -183,7 +183,7 @@ def _refuse_too_large(inputs: Sequence[Input], shapes: Mapping[str, tuple[int, .
     if (total := sum(sizes.values())) > (most := half_of_memory()):
         largest = max(sizes, key=lambda name: sizes[name])
         raise FeedError(
-            f"inputs of {total / 2**30:.3g} GiB are asked, the largest is {largest!r}. "
+            f"inputs need {total / 2**30:.3g} GiB, the largest is {largest!r}. "
             f"Accepted: {most / 2**30:.3g} GiB in all, half of the memory"
         )
 
@@ -224,18 +224,17 @@ def _draw_integers(
 
 
 def read_feeds(model: ModelLike, path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """Read the inputs of a model from a file or a folder. Nothing is ever unpickled.
+    """Read the inputs of a model from a file or a folder. Nothing is unpickled.
 
     Parameters
     ----------
     model : ModelProto, bytes, path or text
         See :func:`~ortmeter.runtime.loading.load_model`.
     path : path
-        ``.npz`` file with one array per input; ``.pb`` file, a serialized ``TensorProto``, for the
-        input that it names or for the only one; folder of ``input_0.pb``, ``input_1.pb``, ...
-        for the inputs that these name, or in the order of the inputs when the names are others, as
-        the test data of ONNX are. External data of a tensor is in its
-        folder.
+        ``.npz`` file with one array per input; ``.pb`` file with a serialized ``TensorProto``, for
+        the input of that name or the only input; or folder of ``input_0.pb``, ``input_1.pb``, ...,
+        as in the test data of ONNX, matched by name, or by order if the names are not those of the
+        inputs. External data of a tensor is in its folder.
 
     Returns
     -------

@@ -85,7 +85,7 @@ def resolve_shapes(
     for sizes in (dims.values(), *shapes.values()):
         for size in sizes:
             if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 0:
-                raise FeedError(f"a size is {size!r}. Accepted: integers >= 0")
+                raise FeedError(f"got size {size!r}. Accepted: integers >= 0")
     known = dict(dims)
     for declared in inputs:
         if declared.name in shapes:

@@ -25,10 +25,10 @@ class BoundSession(AbstractContextManager["BoundSession"]):
     session : onnxruntime.InferenceSession
         Created by :func:`~ortmeter.runtime.sessions.make_session`.
     feeds : mapping of str to array
-        One array per input: numpy, torch, OrtValue or anything with ``__dlpack__``. An array that
-        is contiguous and already on the device of the session is used where it is: writing into it
-        changes the input of the next run (wait for your own device streams before that). Other
-        host arrays are copied to the device, once.
+        One array per input: numpy, torch, OrtValue or anything with ``__dlpack__``. A contiguous
+        array on the device of the session is used without copy: writing into it changes the input
+        of the next run, once your own device streams are done. Other host arrays are copied to the
+        device, once.
 
     Raises
     ------
@@ -37,9 +37,9 @@ class BoundSession(AbstractContextManager["BoundSession"]):
 
     Notes
     -----
-    Outputs are allocated on the device by the first run. Those whose shape follows from the shapes
-    of the inputs are then written in place by the next runs; the others are allocated again by
-    each run. :meth:`run` returns when the outputs are ready, on every provider.
+    The first run allocates the outputs on the device. The next runs write into the same memory if
+    the shape of an output follows from the shapes of the inputs, and allocate it again otherwise.
+    :meth:`run` returns when the outputs are ready, on every provider.
 
     Examples
     --------
@@ -102,8 +102,9 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         Parameters
         ----------
         kind : {"numpy", "torch", "ortvalue"}
-            ``torch`` and ``ortvalue`` are on the device of the session, without copy; ``numpy`` is
-            without copy on CPU. The next run may write into the same memory: copy what you keep.
+            ``torch`` and ``ortvalue`` stay on the device of the session, without copy; ``numpy``
+            shares memory on CPU only. The next run may overwrite the outputs: copy those that you
+            keep.
 
         Returns
         -------
@@ -113,9 +114,9 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         Raises
         ------
         InvalidArgumentError
-            Another kind.
+            *kind* is not accepted.
         OrtMeterError
-            There was no run, or the binding was closed.
+            :meth:`run` was not called, or the binding was closed.
         """
         if kind not in EXPORTS:
             raise InvalidArgumentError(f"kind={kind!r}. Accepted: {', '.join(EXPORTS)}")
@@ -129,7 +130,7 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         }
 
     def update(self, name: str, value: Any) -> None:
-        """Replace an input, nothing when the new value is refused.
+        """Replace an input; a value that is not accepted changes nothing.
 
         Parameters
         ----------

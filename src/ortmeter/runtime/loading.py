@@ -25,18 +25,18 @@ def load_model(
     Parameters
     ----------
     model : ModelProto, bytes, path or text
-        A model already in memory, its serialized bytes, the path of a file, or the text of a
-        model in ONNX syntax (recognised by its braces; an existing file wins). A file may hold
-        such a text too.
+        A model in memory, its serialized bytes, the path of a file, or the text of a model in ONNX
+        syntax, recognised by its braces unless a file has that name. A file may contain such a
+        text.
     external_folder : path, optional
-        Where the external data is, by default the folder of the file; that of bytes is loaded
-        when this is given.
+        Folder of the external data, by default that of the file. For bytes, external data is
+        loaded only if it is given.
 
     Returns
     -------
     onnx.ModelProto
-        The model, with its external data loaded when it came from a path. A ``ModelProto`` is
-        returned as it is, not copied.
+        The model, with its external data if it came from a path. A ``ModelProto`` is returned
+        without copy.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def load_model(
         The file is missing, the bytes are not a model, the text cannot be parsed or external data
         cannot be read.
     InvalidArgumentError
-        It is something else.
+        *model* is of another type.
 
     Examples
     --------

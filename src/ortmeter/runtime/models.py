@@ -113,19 +113,20 @@ def layer_norm_matmul(
     weights: str = "positive",
     dtype: DTypeLike = "float32",
 ) -> onnx.ModelProto:
-    """Build a layer normalization, a product with a matrix, the addition of a bias.
+    """Build a layer normalization, followed by a matrix product and the addition of a bias.
 
     Parameters
     ----------
     features : int
         Length of the last axis, positive.
     weights : {"positive", "centred"}
-        ``positive``: all of them are uniform in [0, 1), so that every output is near
-        ``features / 4``, between two powers of two if there are many features. ``centred``: the
-        scale is in [0.5, 1.5), the others in [-0.5, 0.5); outputs have both signs.
+        ``positive``: all weights are uniform in [0, 1), so every output is close to
+        ``features / 4``, and between the same two powers of two if there are many features.
+        ``centred``: the scale is in [0.5, 1.5), other weights are in [-0.5, 0.5), and outputs have
+        both signs.
     dtype : dtype
-        Floating-point type of the inputs, weights and outputs. Each type has the same weights,
-        rounded.
+        Floating-point type of the inputs, weights and outputs. The weights are the same for every
+        type, rounded to it.
 
     Returns
     -------
@@ -163,10 +164,10 @@ def layer_norm_matmul(
 
 
 def sample_cnn(*, size: int = 112) -> onnx.ModelProto:
-    """Build a small convolutional network: an attention over the pixels, then a residual block.
+    """Build a small convolutional network: spatial attention, then a residual block.
 
-    It has what a graph optimizer looks for: activations to fuse, a chain of convolutions whose
-    layout may change, reductions and moves in between.
+    A graph optimizer can fuse its activations and change the layout of its chain of convolutions,
+    with reductions and data movement in between.
 
     Parameters
     ----------
@@ -177,8 +178,8 @@ def sample_cnn(*, size: int = 112) -> onnx.ModelProto:
     -------
     onnx.ModelProto
         14 nodes of opset 21, every one with a name; input ``input`` of shape (1, 3, size, size),
-        output ``output`` of shape (1, 64, size / 2, size / 2), float32. Each layer keeps the
-        variance of what it receives, about.
+        output ``output`` of shape (1, 64, size / 2, size / 2), float32. Each layer approximately
+        keeps the variance of its input.
 
     Raises
     ------

@@ -38,7 +38,7 @@ def _from_host(value: Any, provider: Provider) -> "onnxruntime.OrtValue":
     element_type = onnx_type(array.dtype)
     if array.dtype.kind in "OSUT":
         raise InvalidArgumentError(
-            "strings cannot be bound by ONNX Runtime: give them to session.run"
+            "strings cannot be bound by ONNX Runtime. Accepted: session.run, which takes them"
         )
     native = np.require(array, numpy_dtype(element_type), "C")
     if is_known_to_numpy(element_type):

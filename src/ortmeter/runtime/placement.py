@@ -1,7 +1,7 @@
-"""Where ONNX Runtime runs each node of a session, and a warning when CUDA was asked for in vain.
+"""Where ONNX Runtime runs each node of a session, and a warning if nodes of CUDA run on the CPU.
 
-A node without a CUDA kernel runs on the CPU, with copies, and ONNX Runtime says nothing. It also
-moves the arithmetic of shapes there, on purpose: that is not worth a warning.
+ONNX Runtime silently runs a node without a CUDA kernel on the CPU, with copies. It also places the
+computations of shapes there, on purpose: these do not cause a warning.
 """
 
 import warnings
@@ -28,9 +28,9 @@ warned: list[str] = []
 
 
 class PlacementWarning(UserWarning):
-    """Nodes of a session on CUDA run on the CPU; the message names them and says why.
+    """Nodes of a session on CUDA run on the CPU; the message gives their names and the reason.
 
-    ``warnings.simplefilter("error", PlacementWarning)`` refuses such sessions.
+    ``warnings.simplefilter("error", PlacementWarning)`` turns it into an error.
     """
 
 
@@ -68,7 +68,8 @@ def node_assignment(session: "onnxruntime.InferenceSession") -> tuple[NodeAssign
     Raises
     ------
     InvalidArgumentError
-        The session was created elsewhere and did not record the placement of its nodes.
+        The session was not created by :func:`~ortmeter.runtime.sessions.make_session` and did not
+        record the placement of its nodes.
     """
     try:
         placed = session.get_provider_graph_assignment_info()
@@ -85,7 +86,7 @@ def node_assignment(session: "onnxruntime.InferenceSession") -> tuple[NodeAssign
 
 
 def warn_of_cpu_nodes(model: onnx.ModelProto, placed: Sequence[NodeAssignment]) -> None:
-    """Warn when nodes of a session on CUDA run on the CPU for want of a kernel."""
+    """Warn when nodes of a session on CUDA run on the CPU because CUDA has no kernel for them."""
     reasons: dict[str, list[str]] = {}
     for node, reason in _without_kernel(model, placed):
         reasons.setdefault(f"{node.op_type} ({reason})", []).append(node.name or "without a name")

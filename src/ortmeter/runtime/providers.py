@@ -1,4 +1,4 @@
-"""Execution providers: their names, and which of them really work on this machine."""
+"""Execution providers: their names, and which ones work on this machine."""
 
 import contextlib
 import ctypes
@@ -79,8 +79,8 @@ def probe_providers() -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        For each provider known to this package, why it does not work, nothing when it does. It is
-        computed once per process (about half a second).
+        For each provider that this package knows, the reason why it does not work, empty if it
+        works. Computed once per process, in about half a second.
 
     Examples
     --------
@@ -111,15 +111,15 @@ def resolve_provider(provider: str | Provider) -> Provider:
     Parameters
     ----------
     provider : str or Provider
-        ``auto`` (CUDA when the probe says that it works, else CPU), ``cpu``, ``cuda`` or
-        ``cuda:1``. A `Provider` was chosen already and is returned.
+        ``auto`` (CUDA if it works, else CPU), ``cpu``, ``cuda`` or ``cuda:1``. A `Provider` is
+        returned as it is.
 
     Raises
     ------
     InvalidArgumentError
         The name is not known.
     ProviderUnavailableError
-        CUDA was asked for and does not work; the message has the reason of the probe.
+        CUDA was requested and does not work; the message gives the reason.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def resolve_provider(provider: str | Provider) -> Provider:
     # The probe costs a child process: whoever asks for the CPU does not need it.
     if asked.name != "cpu" and (reason := probe_providers()[asked.name]):
         raise ProviderUnavailableError(
-            f"provider={provider!r} was asked for and does not work on this machine: "
+            f"provider={provider!r} does not work on this machine: "
             f"{reason}. To fix it: a GPU with its driver "
             '(nvidia-smi -L lists it) and pip install "ortmeter[gpu]" without the wheel '
             "onnxruntime beside it. Otherwise use provider='cpu' or 'auto'"

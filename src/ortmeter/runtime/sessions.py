@@ -1,4 +1,4 @@
-"""Create inference sessions that run where they were asked to."""
+"""Create inference sessions that run on the requested provider."""
 
 import os
 import re
@@ -54,19 +54,19 @@ def make_session(
     custom_ops: Iterable[str | os.PathLike[str]] = (),
     quiet: bool = False,
 ) -> "onnxruntime.InferenceSession":
-    """Create a session that runs on the provider asked for, or fail.
+    """Create a session that runs on the requested provider, or fail.
 
     Parameters
     ----------
     model : ModelProto, bytes, path or text
-        See :func:`~ortmeter.runtime.loading.load_model`. ONNX Runtime reads the file of a path
-        itself, so that external data is found beside it.
+        See :func:`~ortmeter.runtime.loading.load_model`. ONNX Runtime reads a path itself and finds
+        external data next to the file.
     provider : str or Provider
         ``auto``, ``cpu``, ``cuda`` or ``cuda:1``. On CUDA, nodes without a CUDA kernel run on CPU:
         a :class:`~ortmeter.runtime.placement.PlacementWarning` names them.
     threads : int
-        Threads inside an operator. 1 by default, which compares kernels rather than schedulers;
-        0 lets ONNX Runtime choose.
+        Threads inside an operator. The default, 1, compares kernels rather than schedulers; 0 lets
+        ONNX Runtime choose.
     optimization : {"none", "basic", "extended", "layout", "all"}
         Level of graph optimization.
     tf32 : bool
@@ -77,19 +77,19 @@ def make_session(
     optimized_path : path, optional
         Write the optimized model into this file.
     initializers : mapping of str to OrtValue, optional
-        Values in host memory of initializers that the model declares as external data: used where
-        they are, no file is read. They must outlive the session.
+        Values, in host memory, of initializers that the model declares as external data. They are
+        used without copy, no file is read, and they must outlive the session.
     stream : int, optional
         Handle of the CUDA stream to run on, by default one of ONNX Runtime.
     custom_ops : iterable of path
-        Libraries of custom operators. They are native code, which this process runs.
+        Libraries of custom operators. Their native code runs in this process.
     quiet : bool
-        Log nothing: for whoever tries what may be refused.
+        Log nothing, for attempts that may fail.
 
     Returns
     -------
     onnxruntime.InferenceSession
-        A session whose first provider is the one asked for.
+        A session whose first provider is the requested one.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def make_session(
     got = session.get_providers()[0]
     if got != resolved.execution_provider:
         raise ProviderUnavailableError(
-            f"provider={str(resolved)!r} was asked for but the session runs on {got}"
+            f"provider={str(resolved)!r} was requested but the session runs on {got}"
         )
     if resolved.name != "cpu":
         placed = node_assignment(session)
@@ -249,7 +249,7 @@ def _register(library: str | os.PathLike[str], options: Any) -> None:
         options.register_custom_ops_library(os.fspath(path))
     except Exception as cause:
         raise InvalidArgumentError(
-            f"custom_ops: ONNX Runtime does not load {os.fspath(library)!r}: {_reason(cause)}"
+            f"custom_ops: ONNX Runtime cannot load {os.fspath(library)!r}: {_reason(cause)}"
         ) from cause
 
 
@@ -265,8 +265,8 @@ def _source(model: ModelLike) -> str | bytes:
         return loaded.SerializeToString()
     except (ValueError, google.protobuf.message.EncodeError) as cause:
         raise ModelError(
-            "This model is larger than the 2 GiB of a protobuf message: save it with external "
-            "data (onnx.save_model(..., save_as_external_data=True)) and give the path"
+            "This model exceeds 2 GiB, the limit of a protobuf message. Accepted: the path of a "
+            "model saved with external data (onnx.save_model(..., save_as_external_data=True))"
         ) from cause
 
 

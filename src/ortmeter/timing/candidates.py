@@ -1,4 +1,4 @@
-"""Models and functions as candidates of a measurement, which fresh processes can build again."""
+"""Candidates made of models and functions, which fresh processes can build again."""
 
 import dataclasses
 import dis
@@ -49,9 +49,8 @@ def bench(
     models : ModelProto, bytes, path or text, or several of them
         See :func:`~ortmeter.runtime.loading.load_model`; the keys of a mapping are their names.
     feeds : mapping of str to array, or one for each model, optional
-        Inputs; by default they are drawn at random, as in
-        :func:`~ortmeter.runtime.feeds.random_feeds`. Models share those of the same name, shape
-        and kind, then the others by rank.
+        Inputs, by default random, see :func:`~ortmeter.runtime.feeds.random_feeds`. Models share
+        random inputs of the same name, shape and kind, then the others by rank.
     provider, optimization, threads : value or sequence of values
         As in :func:`~ortmeter.runtime.sessions.make_session`.
     **options
@@ -60,13 +59,14 @@ def bench(
     Returns
     -------
     Comparison
-        One measurement for each combination, named by what distinguishes it:
+        One measurement per combination, named after the values that vary:
         ``cnn.onnx, threads=1``.
 
     Raises
     ------
     InvalidArgumentError
-        There is no model, or not as many feeds as models; or as :func:`~ortmeter.timing.measure`.
+        There is no model, or the numbers of feeds and models differ; see also
+        :func:`~ortmeter.timing.measure`.
     ModelError, ProviderUnavailableError, FeedError
         As in :func:`session_candidate` and :func:`~ortmeter.runtime.feeds.random_feeds`.
 
@@ -97,7 +97,7 @@ def model_candidates(
     """Make a candidate of every combination, named by what distinguishes it."""
     named = _named(models)
     if not named:
-        raise InvalidArgumentError("there is no model. Accepted: one or several")
+        raise InvalidArgumentError("there is no model. Accepted: one or more")
     inputs = dict(zip(named, feeds_of_each(list(named.values()), feeds), strict=True))
     axes: dict[str, list[Any]] = {
         "model": list(named),
@@ -157,8 +157,8 @@ def session_candidate(
     provider : str or Provider
         See :func:`~ortmeter.runtime.sessions.make_session`.
     bound : bool
-        Bind the inputs on the device once; False gives the session host arrays,
-        which it copies to the device, and the outputs back, at every call.
+        If true, bind the inputs on the device once. If false, every call copies the inputs from
+        the host to the device, and the outputs back.
     flop, bytes_moved : float, optional
         Work of a call.
     **options
@@ -189,10 +189,10 @@ def _run_from_host(session: Any, feeds: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candidate:
-    """Make a candidate of a function of a page or a script, which fresh processes build again.
+    """Make a candidate that fresh processes build from the source of a function.
 
-    A page is ``__main__``: a child process cannot import it. The source of the function goes
-    there instead, so that the function stands alone: it imports what it needs.
+    A child process cannot import the page or script that is ``__main__``, so it gets the source of
+    the function. The function must import what it needs and use no variable defined outside.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candid
     Raises
     ------
     InvalidArgumentError
-        The source is not to be had, or the function uses variables of its surroundings.
+        The source of the function is not available, or it uses variables defined outside.
 
     Examples
     --------
@@ -233,15 +233,15 @@ def _standing_alone(build: Callable[..., Any]) -> str:
         found = inspect.getclosurevars(build)
     except (OSError, TypeError) as error:
         raise InvalidArgumentError(
-            f"the source of {name!r} is not to be had ({error}). Accepted: a function of a file, a "
-            "page or a notebook"
+            f"the source of {name!r} is not available ({error}). Accepted: a function defined in a "
+            "file, a page or a notebook"
         ) from error
     # getclosurevars also lists attributes, and names that the function imports itself.
     read = {i.argval for i in dis.get_instructions(build) if i.opname == "LOAD_GLOBAL"}
     if outside := sorted({*found.nonlocals, *(read & {*found.globals})}):
         raise InvalidArgumentError(
-            f"{name!r} uses {', '.join(outside)} of its surroundings. Accepted: a function that "
-            "stands alone, which imports what it needs and takes the rest as arguments"
+            f"{name!r} uses {', '.join(outside)}, defined outside. Accepted: a function that "
+            "imports what it needs and takes the rest as arguments"
         )
     return text
 

@@ -1,4 +1,4 @@
-"""Measurements that were taken together, and what may be said of them."""
+"""Measurements taken together, and the claims that follow from them."""
 
 import importlib
 import itertools
@@ -42,16 +42,17 @@ def speedup(
     baseline, candidate : Measurement
         Both have the same rounds and processes.
     confidence : float
-        Level of the interval, 0.99 by default: a page draws many of them.
+        Level of the interval. The default is high, 0.99, because a page has many intervals.
     min_effect : float
-        Smallest relative difference that is worth a claim.
+        Smallest relative difference worth a claim.
 
     Returns
     -------
     Claim
-        How many times faster the candidate is, its interval and the verdict. The interval is
-        Student's over processes, from 3, or over batches of rounds in one process, from 100; there
-        is none below, nor where it would be ten times the ratio wide, and nothing is decided.
+        The speedup, its interval and the verdict. The interval is Student's, over processes (3 or
+        more) or over batches of rounds of one process (100 rounds or more). With fewer samples, or
+        if the interval would be wider than ten times the ratio, there is no interval and the
+        verdict is undecided.
 
     Raises
     ------
@@ -138,12 +139,12 @@ def _times(claim: Claim) -> str:
 
 
 class _Measured:
-    """What a comparison and comparisons along an axis both do: say how, and plot."""
+    """Methods of a comparison and of comparisons along an axis."""
 
     axis: str = ""
 
     def speedups(self, baseline: str | None = None) -> tuple[Claim, ...]:
-        """Compare every other candidate with one of them, at every value of the axis.
+        """Compare all candidates with one of them, at every value of the axis.
 
         Parameters
         ----------
@@ -153,7 +154,7 @@ class _Measured:
         Returns
         -------
         tuple of Claim
-            In the order of the candidates, each with its place on the axis.
+            One per other candidate, in their order, with its place on the axis.
         """
         claims = []
         for key, group in self._comparisons().items():
@@ -163,7 +164,7 @@ class _Measured:
         return tuple(claims)
 
     def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
-        """Make one row per candidate, and per value of the axis.
+        """Return a table with one row per candidate and value of the axis.
 
         Parameters
         ----------
@@ -174,9 +175,9 @@ class _Measured:
         -------
         pandas.DataFrame
             Index ``candidate``, after the axis if there is one. Columns ``median (ms)``,
-            ``q1 (ms)``, ``q3 (ms)``, ``GFLOP/s``, ``GB/s`` (where the work is known),
-            ``processes``, ``rounds`` and ``calls`` (in a sample). Four significant digits, but in
-            seconds.
+            ``q1 (ms)``, ``q3 (ms)``, ``GFLOP/s``, ``GB/s`` (if the work is known), ``processes``,
+            ``rounds`` and ``calls`` (per sample). Numbers are rounded to four significant digits,
+            except seconds.
         """
         import pandas as pd
 
@@ -190,7 +191,7 @@ class _Measured:
         return table if self.axis else table.droplevel(0)
 
     def summary(self, baseline: str | None = None, unit: str | None = None) -> "pd.DataFrame":
-        """Make the table of a page: latencies, and speedups with their 99 % interval.
+        """Return the table of a page: latencies, and speedups with their 99 % interval.
 
         Parameters
         ----------
@@ -203,8 +204,8 @@ class _Measured:
         -------
         pandas.DataFrame
             Index ``candidate``, after the axis if there is one. Columns ``median (ms)``,
-            ``q1 (ms)``, ``q3 (ms)``, ``speedup`` and ``99 % interval``, a text in brackets. The
-            baseline, and a candidate with too few samples, have no interval.
+            ``q1 (ms)``, ``q3 (ms)``, ``speedup`` and ``99 % interval``, a text in brackets, empty
+            for the baseline and for candidates with too few samples.
         """
         unit = unit or self.unit
         table = self.to_frame(unit).iloc[:, :3]
@@ -226,7 +227,7 @@ class _Measured:
 
     @property
     def how(self) -> str:
-        """How it was measured, ``10 processes of 4 to 12 rounds, precision reached``."""
+        """Processes, rounds and end: ``10 processes of 4 to 12 rounds, precision reached``."""
         measured = [next(iter(group.values())) for group in self._comparisons().values()]
         processes, rounds = ({getattr(m, n) for m in measured} for n in ("processes", "repeat"))
         several = "in one process," if processes == {1} else f"{_range(processes)} processes of"
@@ -249,9 +250,9 @@ class _Measured:
         return _draw("latency_plot", frame, x=self.axis, title=title, caption=caption)
 
     def speedup_plot(self, baseline: str | None = None, *, title: str, caption: str = "") -> "Axes":
-        """Plot the speedups over a candidate, the first one unless another is named.
+        """Plot the speedups over a candidate, by default the first one.
 
-        The band around 1 is the minimum effect; a point without whiskers has too few samples.
+        The band around 1 is the minimum effect. A point without whiskers has too few samples.
         """
         claims = self.speedups(baseline)
         return _draw("speedup_plot", claims, title=title, caption=caption)
@@ -268,8 +269,8 @@ class Comparison(_Measured, Mapping[str, Measurement]):
     measurements : iterable of Measurement
         Taken in the same rounds; their names are distinct.
     stopped : str
-        What ended it: ``precision`` was reached, ``budget`` was spent, or ``repeat`` rounds were
-        asked for and no more.
+        What ended the measurement: ``precision`` was reached, ``budget`` was spent, or all the
+        requested ``repeat`` rounds were taken.
 
     Examples
     --------
@@ -285,7 +286,7 @@ class Comparison(_Measured, Mapping[str, Measurement]):
             raise InvalidArgumentError(f"got {kinds}. Accepted: at least one Measurement")
         self._by_name = {measured.name: measured for measured in found}
         if len(self._by_name) < len(found):
-            raise InvalidArgumentError("two measurements have one name. Accepted: distinct names")
+            raise InvalidArgumentError("two measurements share a name. Accepted: distinct names")
         self.stopped = stopped
 
     def __getitem__(self, name: str) -> Measurement:
@@ -301,16 +302,16 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         return len(self._by_name)
 
     def speedup(self, baseline: str, candidate: str, *, confidence: float = 0.99) -> Claim:
-        """Compare two candidates, given by their names, as :func:`speedup` does."""
+        """Compare two candidates, given by name, see :func:`speedup`."""
         return speedup(self[baseline], self[candidate], confidence=confidence)
 
     def ranking(self, *, confidence: float = 0.99) -> Ranking:
-        """Compare every candidate with the one of lowest median; all the intervals hold together.
+        """Compare every candidate with the one of lowest median.
 
         Parameters
         ----------
         confidence : float
-            Level at which they do.
+            Level at which all intervals hold simultaneously.
 
         Returns
         -------
@@ -335,9 +336,10 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         ]
 
     def half_width(self, confidence: float = 0.99) -> float | None:
-        """Return the widest half-width of the intervals between two candidates: 0.02 for 2 %.
+        """Return the largest relative half-width of the intervals, 0.02 for 2 %.
 
-        None when there are too few samples for one. A candidate alone is compared with itself.
+        All pairs of candidates are compared; a single candidate is compared with itself. None with
+        too few samples.
         """
         pairs = (
             itertools.combinations(self.values(), 2) if len(self) > 1 else [[*self.values()] * 2]
@@ -394,7 +396,7 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
         return len(self._groups)
 
     def speedup(self, baseline: str, candidate: str) -> tuple[Claim, ...]:
-        """Compare two candidates, given by their names, wherever both were measured."""
+        """Compare two candidates, given by name, wherever both were measured."""
         return tuple(
             group.speedup(baseline, candidate).at(**{self.axis: key})
             for key, group in self.items()

@@ -1,4 +1,4 @@
-"""What is measured, and what came out of it."""
+"""Candidates to time, and their measurements."""
 
 import importlib
 import math
@@ -49,20 +49,20 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A function to time, with what is known about its work.
+    """A function to time, and the work that it does.
 
     Parameters
     ----------
     function : callable without arguments
-        One call is timed. It must return when its results are ready, unless
-        ``measure(..., sync=...)`` waits for them.
+        Function to time. It returns once its results are ready, unless ``measure(..., sync=...)``
+        waits for them.
     flop : float, optional
-        Floating point operations of a call.
+        Floating-point operations of a call.
     bytes_moved : float, optional
         Bytes that a call must read and write.
     recipe : callable, optional
-        Writes what a fresh process needs into the folder it is given and returns the
-        :class:`Recipe`. Needed for ``measure(..., processes=...)``.
+        Called with a folder, writes the files that a fresh process needs and returns the
+        :class:`Recipe`. Required by ``measure(..., processes=...)``.
     """
 
     function: Callable[[], object]
@@ -73,7 +73,7 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """Raw times of one candidate; the statistics are properties.
+    """Raw times of one candidate, with statistics as properties.
 
     Parameters
     ----------
@@ -84,8 +84,8 @@ class Measurement:
     number : int
         Calls in a sample.
     warmup : tuple of float
-        Seconds of each call before the samples, in the first process; the first call often
-        includes initialisations.
+        Seconds of each warm-up call in the first process; the first call often includes
+        initialization.
     flop, bytes_moved : float, optional
         Work of a call, as declared by the candidate.
 

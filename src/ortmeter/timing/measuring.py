@@ -47,37 +47,37 @@ def measure(
 ) -> Comparison:
     """Time candidates in turn inside the same loop.
 
-    Each round takes one sample of every candidate, in an order shuffled from *seed*: a slow spell
-    of the machine hits them alike. A sample is the mean of ``number`` calls, calibrated so that it
-    lasts well above the resolution of the clock. The garbage collector is off meanwhile.
+    Each round takes one sample of every candidate, in random order: a slow period of the machine
+    affects all of them. A sample is the mean of ``number`` calls, a number chosen so that a sample
+    lasts well above the resolution of the clock. The garbage collector is off.
 
     Parameters
     ----------
     candidates : mapping of str to Candidate or callable
-        What to compare, by name.
+        Candidates by name.
     repeat : int, optional
-        Rounds, at least: 100 by default, 12 in each process when there are several. An interval
-        needs 100 rounds in one process, or 3 processes.
+        Minimum number of rounds: by default 100, or 12 per process if there are several. An
+        interval needs 100 rounds in one process, or 3 processes.
     warmup : int, optional
-        Calls of each candidate before the samples. By default until their times are stable (the
-        medians of the last two groups of 5 calls differ by less than 5 %), 100 calls, one
-        second, or its part of 30 % of the budget.
+        Calls of each candidate before the samples. By default, the warm-up stops when times are
+        stable (the medians of the last two groups of 5 calls differ by less than 5 %), after 100
+        calls, one second, or the candidate's share of 30 % of the budget.
     precision : float, optional
-        Half-width, relative, of the 99 % interval of a ratio. While an interval between two
-        candidates is wider, rounds are added. With several processes it is the interval of 99.9 %,
-        and processes are added, up to three times as many as asked for. None takes exactly
-        *repeat* rounds.
+        Target for the relative half-width of the 99 % interval of a ratio. Rounds are added until
+        every interval between two candidates reaches it. With several processes, processes are
+        added instead, up to three times *processes*, and the target applies to the 99.9 %
+        interval. None takes exactly *repeat* rounds.
     budget_s : float
-        Seconds for everything, warm-up and processes included, after which no sample is taken, even
-        below *repeat* rounds. One sample of each candidate is always taken.
+        Seconds for the whole measurement, including warm-up and processes. Sampling then stops,
+        even below *repeat* rounds, with at least one sample per candidate.
     processes : int
-        Above 1, the whole is repeated in that many fresh processes (memory layout, threads and the
-        order in which the candidates are built differ); every candidate needs a ``recipe``.
+        Above 1, the measurement is repeated in this number of fresh processes, with different
+        memory layouts, threads and orders of construction. Every candidate needs a ``recipe``.
     sync : str, optional
-        A provider, ``cuda`` or ``cuda:1``: each call ends with the synchronisation of torch on that
-        device, inside the timed region.
+        A provider, ``cuda`` or ``cuda:1``: torch synchronizes that device at the end of each call,
+        inside the timed region.
     seed : int
-        Seed of the orders in which the candidates are built and called.
+        Seed of the orders in which candidates are built and called.
     timer : callable
         Clock, in seconds.
 
@@ -85,12 +85,12 @@ def measure(
     -------
     Comparison
         Mapping of names to :class:`~ortmeter.timing.Measurement`, in the order of *candidates*,
-        all with the same samples. It tells what stopped the measurement.
+        all with the same number of samples. ``stopped`` is what ended the measurement.
 
     Raises
     ------
     InvalidArgumentError
-        There is no candidate, a number is out of range, or a recipe is missing.
+        *candidates* is empty, a number is out of range, or a recipe is missing.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def measure_each(
     seed: int = 0,
     timer: _Timer = time.perf_counter,
 ) -> Comparisons:
-    """Time groups of candidates, one group after the other: a group per size, per type.
+    """Time groups of candidates, one group after the other, such as one group per size.
 
     Parameters
     ----------
@@ -135,13 +135,12 @@ def measure_each(
     axis : str
         Name of the axis: ``size``.
     repeat, warmup, precision, budget_s, processes, sync, seed, timer
-        As in :func:`measure`. The groups share the budget; a fresh process measures all of them,
-        so that it starts once.
+        As in :func:`measure`. The groups share the budget. Each fresh process measures all groups.
 
     Returns
     -------
     Comparisons
-        A comparison for each group.
+        One comparison per group.
 
     Examples
     --------
@@ -281,7 +280,7 @@ def _join(parts: Sequence[Mapping[str, Measurement]]) -> list[Measurement]:
 def _recipe(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]:
     if candidate.recipe is None:
         raise InvalidArgumentError(
-            f"Candidate {name!r} has no recipe, so that a fresh process cannot build it again. "
+            f"Candidate {name!r} has no recipe: a fresh process cannot build it. "
             "Accepted with processes > 1: Candidate(..., recipe=...), for example "
             "ortmeter.session_candidate(model, feeds) or ortmeter.function_candidate(build)"
         )

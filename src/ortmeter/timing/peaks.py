@@ -1,4 +1,4 @@
-"""Measured peaks of the machine: what a kernel could reach at best."""
+"""Measured peaks of the machine: its best operations and bytes per second."""
 
 import functools
 import itertools
@@ -38,14 +38,14 @@ _SHARES = {
 
 @dataclass(frozen=True)
 class Peaks:
-    """Best throughputs that ONNX Runtime reached on a machine.
+    """Best measured throughput of ONNX Runtime on a machine.
 
     Parameters
     ----------
     gflop_per_s : float
         GFLOP/s of a large Gemm.
     gb_per_s : float
-        GB/s of a copy that does not fit in the caches, bytes read and written.
+        GB/s of a copy that does not fit in the caches, counting bytes read and written.
 
     Examples
     --------
@@ -57,18 +57,18 @@ class Peaks:
     gb_per_s: float
 
     def least_seconds(self, flop: Any, bytes_moved: Any) -> Any:
-        """Return the least time that a work takes at these peaks.
+        """Return the time of a computation at these peaks.
 
         Parameters
         ----------
         flop, bytes_moved : float, or array or Series of shape (...)
-            Operations of the work, and bytes that it reads and writes.
+            Operations of the computation, and bytes that it reads and writes.
 
         Returns
         -------
         float, or array or Series of shape (...)
-            Seconds: the larger of the time of the operations and of the time of the moves, as if
-            each hid the other.
+            Seconds: the larger of the times for operations and for bytes, assuming that they
+            overlap.
 
         Examples
         --------
@@ -86,7 +86,7 @@ def measured_peaks(
 ) -> Peaks:
     """Measure the peaks of this machine, in about a second.
 
-    Each one is measured once in a process, then remembered.
+    Results are cached for the lifetime of the process.
 
     Parameters
     ----------
@@ -109,11 +109,11 @@ def measured_peaks(
 
     Notes
     -----
-    The Gemm multiplies square matrices, whose sizes grow until it lasts 5 ms on a CPU, 20 ms on
-    CUDA, or a quarter of the memory is taken; float32 is without TF32. The copy changes the
-    sign of what it moves: ONNX Runtime uses every thread for that, and one for a plain copy. On
-    CUDA it is repeated until it lasts as long. Data that stay in a cache move faster: a share of
-    this peak may exceed 1.
+    The Gemm multiplies square matrices. Their size grows until it lasts 5 ms on a CPU or 20 ms on
+    CUDA, or takes a quarter of the memory; float32 does not use TF32. The copy changes the sign
+    of its input, because ONNX Runtime uses all threads for a negation but one for a plain copy. On
+    CUDA it is repeated until it lasts as long. Data in a cache move faster, so a share of this
+    peak may exceed 1.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def add_shares(frame: "pd.DataFrame", peaks: Peaks) -> "pd.DataFrame":
     -------
     pandas.DataFrame
         The frame with columns ``share of peak GFLOP/s`` and ``share of peak GB/s``, with three
-        significant digits, missing where the throughput is.
+        significant digits, missing where the throughput is missing.
 
     Raises
     ------

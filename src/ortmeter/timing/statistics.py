@@ -1,6 +1,6 @@
-"""Intervals of the ratio of two latencies, that hold what they say.
+"""Confidence intervals of the ratio of two latencies.
 
-``_benchmarks/verdict_coverage.py`` measures how often they do.
+``_benchmarks/verdict_coverage.py`` measures how often they contain the true ratio.
 """
 
 import math
