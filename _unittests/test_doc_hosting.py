@@ -13,7 +13,7 @@ from sphinx_gallery.directives import imgsgnode
 DOC = Path(__file__).resolve().parents[1] / "_doc"
 sys.path.insert(0, str(DOC))
 
-from _ext import cells, hosting, plots  # noqa: E402
+from _ext import hosting, plots  # noqa: E402
 
 PAGE = """<html data-content_root="./"><head>
 <link rel="canonical" href="https://a.org/docs/404.html" />
@@ -98,11 +98,3 @@ def test_each_plot_has_a_box():
     assert [type(child) for child in section] == [nodes.paragraph, nodes.compound, nodes.compound]
     assert all(box["classes"] == [plots.BOX] for box in section[1:])
     assert all(isinstance(box[0], imgsgnode) for box in section[1:])
-
-
-def test_a_page_has_one_list_of_tags():
-    document = new_document("page")
-    tags = "<div id='sg-tag-list' class='sphx-glr-tag-list'></div>"
-    document += [nodes.raw("", text, format="html") for text in (tags, "<p>x</p>", tags)]
-    cells.drop_repeated_tag_lists(None, document)
-    assert [raw.astext() for raw in document] == [tags, "<p>x</p>"]

@@ -46,6 +46,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", cells.drop_empty_cells)
     app.connect("doctree-read", cells.fold_cells)
     app.connect("doctree-read", plots.box_plots)
+    app.connect("doctree-resolved", hosting.link_colab)
     app.connect("html-page-context", answers.add_description)
     app.connect("html-page-context", assets.add_scripts)
     app.connect("build-finished", budget.check_budgets)

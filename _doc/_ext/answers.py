@@ -11,7 +11,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
-from _ext.gallery import SECTIONS
+from _ext.gallery import page_rank
 from ortmeter.pages import Record, load_records
 
 #: Folder of the pages that sphinx-gallery writes, below the folder of the sources.
@@ -67,9 +67,8 @@ def is_cuda(found: dict[str, Any]) -> bool:
 
 def page_files(source: Path) -> dict[str, Path]:
     """Return the file of each page that sphinx-gallery wrote, in the order of the site."""
-    names = [(section, page) for section, pages in SECTIONS.items() for page in pages]
-    files = {page: source / GALLERY / section / f"{page}.rst" for section, page in names}
-    return {page: file for page, file in files.items() if file.exists()}
+    files = Path(source, GALLERY).glob("*/plot_*.rst")
+    return {file.stem: file for file in sorted(files, key=lambda file: page_rank(str(file)))}
 
 
 def read_answers(source: Path) -> dict[str, Answers]:
@@ -124,9 +123,8 @@ def add_answers(app: Sphinx, doctree: nodes.document) -> None:
 
 def page_of(docname: str) -> str | None:
     """Return the name of the page of a document, None when it is something else."""
-    parts = docname.split("/")
-    known = {page for pages in SECTIONS.values() for page in pages}
-    return parts[-1] if parts[0] == GALLERY and parts[-1] in known else None
+    name = docname.rpartition("/")[2]
+    return name if docname.startswith(f"{GALLERY}/") and name.startswith("plot_") else None
 
 
 def load_for(app: Sphinx, page: str) -> list[Record]:

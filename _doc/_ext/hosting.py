@@ -1,10 +1,12 @@
-"""What a published site needs: a sitemap, and a page for the addresses that do not exist."""
+"""What a published site needs: a sitemap, a page for missing addresses, links to Colab."""
 
 import re
 from pathlib import Path
-from urllib.parse import urljoin
+from urllib.parse import quote, urljoin
 from xml.etree import ElementTree as ET
 
+from docutils import nodes
+from sphinx.addnodes import download_reference
 from sphinx.application import Sphinx
 
 from _ext.links import root_of
@@ -35,6 +37,17 @@ def prepare_hosting(app: Sphinx, exception: Exception | None) -> None:
     if missing.exists():
         html = missing.read_text(encoding="utf-8")
         missing.write_text(rooted(html, root_of(base)), encoding="utf-8")
+
+
+def link_colab(app: Sphinx, doctree: nodes.document, _docname: str) -> None:
+    """Offer to open the notebook of a page in Colab, when the site has an address."""
+    base = app.config.html_baseurl
+    for node in list(doctree.findall(download_reference)) if base else ():
+        if node["reftarget"].endswith(".ipynb") and "filename" in node:
+            notebook = urljoin(f"{base.rstrip('/')}/", f"_downloads/{node['filename']}")
+            address = f"https://colab.research.google.com/#fileId={quote(notebook, safe='')}"
+            link = nodes.reference("", "Open the notebook in Colab", refuri=address)
+            node.parent.parent += nodes.paragraph("", "", link, classes=["ortmeter-colab"])
 
 
 def sitemap_of(base: str, paths: list[str]) -> bytes:

@@ -1,0 +1,201 @@
+"""The answers of the pages on the site, from planted pages."""
+
+import dataclasses
+import html
+import json
+import re
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from docutils import nodes
+from docutils.core import publish_doctree
+
+from ortmeter.pages import Answer, Bar, Conclusion, judge
+
+DOC = Path(__file__).parent.parent / "_doc"
+sys.path.insert(0, str(DOC))
+from _ext import answers, cards, cells, hosting  # noqa: E402
+
+PAGE = "plot_op_gemm2_cuda"
+BARS = (Bar("two <Gemms>", 1.0), Bar("one", 1.25, 1.12, 1.38))
+TEXT = """\
+.. _label:
+
+One or two?
+===========
+
+**Prediction.** One is 1.5 times faster.
+
+Because it moves less.
+
+.. GENERATED FROM PYTHON SOURCE LINES 1-2
+
+.. code-block:: Python
+
+    # fold: Arguments <of the page>
+
+    print("code")
+
+.. raw:: html
+
+    {shown}
+
+.. rst-class:: sphx-glr-example-tags
+
+   🏷 Tags: speed, Gemm
+"""
+
+
+def concluded(text="One is 1.25 times faster [1.12, 1.38] & smaller.", **origin):
+    where = {"page": PAGE, "machine": "A <CPU>, 2 cores", "provider": "cpu", "date": "2026-01-02"}
+    claims = (judge("one is faster ({x})", [True], x=2), judge("two is slower", [None]))
+    answer = Answer(text, bars=BARS, axis="speedup over two, size <8>", verdict="faster")
+    return Conclusion(answer, claims, "somewhere", {**where, "details": "float32", **origin})
+
+
+def write_page(folder, *conclusions):
+    file = folder / "auto_examples" / "performance" / f"{PAGE}.rst"
+    file.parent.mkdir(parents=True)
+    shown = " ".join(found._repr_html_() for found in conclusions)
+    file.write_text(TEXT.format(shown=shown), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Answers of a page with a record of another machine."""
+    there = concluded("Two.", machine="H100", provider="cuda", date="2026-01-01")
+    other = concluded("Not of this page.", page="plot_x")
+    return answers.read_page(PAGE, write_page(tmp_path, concluded(), other, there))
+
+
+def test_the_answers_of_a_page_are_read_from_what_it_shows(found):
+    assert found.title == "One or two?"
+    assert found.docname == f"auto_examples/performance/{PAGE}"
+    assert found.tags == ("speed", "Gemm")
+    assert found.here["answer"] == "One is 1.25 times faster [1.12, 1.38] & smaller."
+    assert [other["answer"] for other in found.recorded] == ["Two."]
+    assert found.on_cuda
+
+
+def test_the_box_has_the_answer_the_machine_and_the_other_machines(found):
+    box = answers.box(found)
+    text = html.unescape(re.sub("<[^>]+>", " ", box))
+    assert "<b>1.25 times faster</b> [1.12, 1.38] &amp; smaller." in box
+    assert "A <CPU>, 2 cores. Float32. 2026-01-02." in text
+    assert " ".join(text.split()).endswith("H100, CUDA, 2026-01-01 : Two.")
+    assert "not recorded yet" not in text
+    on_cpu = dataclasses.replace(found, recorded=())
+    assert "<b>CUDA</b>: not recorded yet." in answers.box(on_cpu)
+
+
+def test_a_page_that_did_not_run_has_the_answer_of_its_record(tmp_path):
+    kept = SimpleNamespace(concluded=concluded("Kept."))
+    found = answers.read_page(PAGE, write_page(tmp_path), [kept])
+    assert found.here is None
+    assert "recorded on 2026-01-02" in answers.box(found)
+    assert [answer["answer"] for answer in found.all] == ["Kept."]
+
+
+def test_predictions_are_judged_at_the_end_of_the_text_that_makes_them(found):
+    doctree = publish_doctree(TEXT.format(shown="<p>shown</p>"))
+    answers._judge(doctree, found)
+    (start,) = [p for p in doctree.findall(nodes.paragraph) if answers._predicts(p)]
+    siblings = start.parent.children[start.parent.index(start) :]
+    assert siblings[1].astext() == "Because it moves less."
+    judged = siblings[2].astext()
+    assert '<span class="verdict right">right</span> one is faster (2)' in judged
+    assert '<span class="verdict undecided">undecided</span> two is slower' in judged
+
+
+def test_a_cell_is_folded_behind_its_title():
+    doctree = publish_doctree(TEXT.format(shown="<p>shown</p>"))
+    cells.fold_cells(None, doctree)
+    (block,) = doctree.findall(nodes.literal_block)
+    before, after = (block.parent.children[block.parent.index(block) + i] for i in (-1, 1))
+    assert block.astext() == 'print("code")'
+    assert "<summary>Arguments &lt;of the page&gt;</summary>" in before.astext()
+    assert after.astext() == "</details>"
+
+
+def test_cards_show_the_answer_of_each_machine(found):
+    text = cards.cards([found], "../", choose=True)
+    assert f'href="../auto_examples/performance/{PAGE}.html"' in text
+    assert "this build: A &lt;CPU&gt;, 2 cores, CPU" in text
+    assert "H100, CUDA, recorded" in text
+    assert text.count('class="from from-m') == 2
+    assert 'class="card is-speed is-cpu is-cuda"' in text
+    assert "CUDA: not recorded yet" not in text
+    on_cpu = cards.cards([dataclasses.replace(found, recorded=())], "", choose=True)
+    assert "CUDA: not recorded yet" in on_cpu
+
+
+def test_bars_are_as_long_as_their_values():
+    drawing = cards.bars(concluded().to_dict())
+    svg = ET.fromstring(drawing.partition("</svg>")[0] + "</svg>")  # noqa: S314 - our own text
+    widths = [float(rect.get("width")) for rect in svg.iter("rect")]
+    assert widths[1] / widths[0] == pytest.approx(1.25, abs=0.01)
+    assert widths[1] / (cards.RIGHT - cards.LEFT) == pytest.approx(1.25 / 1.38, abs=0.01)
+    assert [text.text for text in svg.iter("text")] == ["two <Gemms>", "1", "one", "1.25"]
+    assert "speedup over two, size <8>: two <Gemms> 1, one 1.25" in svg.get("aria-label")
+    assert cards.bars({**concluded().to_dict(), "bars": []}) == ""
+
+
+def test_the_index_of_the_gallery_has_cards():
+    text = (
+        "Gallery\n=======\n\n.. raw:: html\n\n  <div id='sg-tag-list' class='x'></div>\n\n\n"
+        '.. raw:: html\n\n    <div class="sphx-glr-thumbnails">\n\n.. thumbnail-parent-div-open\n\n'
+        f"  :doc:`/auto_examples/performance/{PAGE}`\n\n  :doc:`/auto_examples/einsum/plot_b`\n\n"
+        ".. thumbnail-parent-div-close\n\n.. raw:: html\n\n    </div>\n\nAfter\n"
+    )
+    content = [text]
+    cards.replace_thumbnails(None, "auto_examples/index", content)
+    assert f".. ortmeter-cards:: {PAGE} plot_b\n" in content[0]
+    assert "thumbnail" not in content[0]
+    assert "sg-tag-list" not in content[0]
+    assert content[0].endswith("\nAfter\n")
+
+
+def test_a_thumbnail_has_the_size_that_the_gallery_expects(tmp_path):
+    from matplotlib.image import imread
+
+    file = tmp_path / "new" / "thumb.png"
+    cards.write_thumbnail(concluded().to_dict()["bars"], file)
+    pixels = imread(file)
+    assert pixels.shape[:2] == (350, 560)
+    assert pixels[0, 0, 3] == 0  # transparent
+    assert pixels[..., 3].max() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "longest", "expected"),
+    [("one two", 10, "one two"), ("one two three", 9, "one two ..."), ("", 5, "")],
+)
+def test_a_description_is_cut_between_words(text, longest, expected):
+    assert answers.shorten(text, longest) == expected
+
+
+def test_conclusions_travel_as_json():
+    shown = concluded()._repr_html_()
+    (data,) = re.findall(r'data-conclusion="([^"]*)"', shown)
+    assert json.loads(html.unescape(data)) == concluded().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("base", "links"),
+    [("", []), ("https://x.org/site", ["https%3A%2F%2Fx.org%2Fsite%2F_downloads%2Fab%2Fa.ipynb"])],
+)
+def test_a_notebook_opens_in_colab_when_the_site_has_an_address(base, links):
+    from sphinx.addnodes import download_reference
+
+    app = SimpleNamespace(config=SimpleNamespace(html_baseurl=base))
+    doctree = publish_doctree("text")
+    for name in ("a.ipynb", "a.py"):
+        reference = download_reference("", "", reftarget=name, filename=f"ab/{name}")
+        doctree += nodes.container("", nodes.container("", nodes.paragraph("", "", reference)))
+    hosting.link_colab(app, doctree, "x")
+    found = [node["refuri"] for node in doctree.findall(nodes.reference) if "refuri" in node]
+    assert [address.partition("#fileId=")[2] for address in found] == links
