@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import html5lib
 import pytest
 from browsing import SITE, Visit, axe_script, serve, start_browser
 
@@ -85,7 +86,6 @@ def test_a_page_is_whole_and_within_reach(browser, axe, path, width, scheme):
 
 @each_page
 def test_a_page_is_valid_html(path):
-    html5lib = pytest.importorskip("html5lib", reason="run `make test-browser`")
     parser = html5lib.HTMLParser()
     document = parser.parse((SITE / path).read_text(encoding="utf-8"))
     assert parser.errors == []
@@ -165,6 +165,46 @@ def test_plots_can_be_read_on_a_phone(browser, path):
             assert image.evaluate("image => image.clientWidth >= image.naturalWidth * 0.99")
             box.press("ArrowRight")
             visit.page.wait_for_function("box => box.scrollLeft > 0", arg=box.element_handle())
+
+
+@each_gallery_page
+def test_no_table_scrolls_at_1280_pixels(browser, path):
+    with Visit(browser, FILES, path, viewport={"width": 1280, "height": 900}) as visit:
+        wide = visit.evaluate(
+            """[...document.querySelectorAll("table.dataframe")]
+            .filter((table) => table.checkVisibility())
+            .map((table) => table.closest(".output_subarea, .datatable-container"))
+            .filter((box) => box.scrollWidth > box.clientWidth + 1)
+            .map((box) => box.textContent.trim().slice(0, 60))"""
+        )
+        assert wide == []
+
+
+@each_gallery_page
+def test_what_is_folded_opens_on_a_click(browser, path):
+    with Visit(browser, FILES, path, viewport={"width": 1280, "height": 900}) as visit:
+        first = visit.page.locator("details.ortmeter-fold").first
+        assert not first.locator("pre").first.is_visible()
+        first.locator("summary").click()
+        assert first.locator("pre").first.is_visible()
+
+
+def test_the_front_page_filters_by_machine_and_by_topic(browser):
+    with Visit(browser, FILES, "index.html", viewport={"width": 1280, "height": 900}) as visit:
+        cards = visit.page.locator(".card")
+        everything = cards.count()
+        assert all(card.is_visible() for card in cards.all())
+        visit.page.get_by_label("accuracy", exact=True).check(force=True)
+        shown = [card for card in cards.all() if card.is_visible()]
+        assert 0 < len(shown) < everything
+        assert all("accuracy" in card.inner_text() for card in shown)
+        visit.page.get_by_label("all", exact=True).check(force=True)
+        choices = visit.page.locator("input[name=machine]")
+        answers = set()
+        for choice in choices.all():
+            choice.check(force=True)
+            answers.add(cards.first.inner_text())
+        assert len(answers) == choices.count()
 
 
 @each_gallery_page

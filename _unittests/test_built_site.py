@@ -11,8 +11,10 @@ import subprocess
 import sys
 import venv
 import zipfile
+from html import unescape
 from pathlib import Path
 
+import html5lib
 import nbclient
 import nbformat
 import pytest
@@ -75,6 +77,65 @@ def test_a_page_publishes_its_measurements(page):
     plots = [image for image in got.images if f"sphx_glr_{page}_0" in image["src"]]
     assert plots
     assert all(image.get("alt") for image in plots)
+
+
+def article_of(page):
+    """The text of a page, from its title on, as a tree."""
+    document = html5lib.parse(published(page).read_text(encoding="utf-8"), namespaceHTMLElements=0)
+    return document.find(".//article")
+
+
+def words_of(element):
+    return " ".join(element.itertext()).split()
+
+
+@each_page
+def test_a_page_begins_with_its_answer(page):
+    article = article_of(page)
+    box = article.find(".//div[@class='answer']")
+    text, sentence = words_of(article), words_of(box.find("p"))
+    note = article.find(".//div[@class='sphx-glr-download-link-note admonition note']")
+    hidden = len(words_of(note)) if note is not None else 0
+    starts = [i for i in range(len(text)) if text[i : i + len(sentence)] == sentence]
+    assert starts[0] - hidden <= 60
+    shown = (div.get("data-conclusion") for div in article.iter("div"))
+    conclusions = [json.loads(found) for found in shown if found]
+    mine = next(found for found in conclusions if found["page"] == page)
+    assert sentence == mine["answer"].split()
+
+
+@each_page
+def test_the_description_of_a_page_is_its_answer(page):
+    html = published(page).read_text(encoding="utf-8")
+    (description,) = re.findall(r'<meta name="description" content="([^"]*)"', html)
+    answer = " ".join(words_of(article_of(page).find(".//div[@class='answer']/p")))
+    assert answer.startswith(unescape(description).removesuffix(" ..."))
+
+
+@each_page
+def test_a_conclusion_has_five_points_at_most(page):
+    for div in article_of(page).iter("div"):
+        if div.get("class") == "ortmeter-conclusion":
+            assert len(div.findall("ul/li")) <= 5
+
+
+@each_page
+def test_predictions_are_judged_beside_them(page):
+    judged = article_of(page).findall(".//ul[@class='predictions']/li/span")
+    assert judged
+    assert {span.text for span in judged} <= {"right", "wrong", "undecided"}
+
+
+@pytest.mark.parametrize("name", ["index.html", "auto_examples/index.html"])
+def test_the_cards_have_the_answers_of_the_pages(name):
+    document = html5lib.parse((SITE / name).read_text(encoding="utf-8"), namespaceHTMLElements=0)
+    cards = [card for card in document.iter("article") if "card" in card.get("class", "").split()]
+    assert len(cards) == len(PAGES)
+    for card in cards:
+        page = Path(card.find(".//a").get("href")).stem
+        answer = " ".join(words_of(article_of(page).find(".//div[@class='answer']/p")))
+        assert answer in " ".join(words_of(card))
+        assert card.find(".//svg") is not None, page
 
 
 @each_page
