@@ -1,6 +1,7 @@
 """The page on the decomposition of an einsum, after it ran in fast mode."""
 
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -60,16 +61,16 @@ def conclude(page, measured, compared=None, chosen="order fast"):
 @pytest.mark.parametrize(
     ("fast", "shape", "start", "verdict"),
     [
-        ((1.0, 0.5), ENOUGH, "Yes: decomposed, ", "faster"),
-        ((1.0, 2.0), ENOUGH, "Yes with 1 thread: decomposed, ", "faster in part"),
-        ((2.0, 3.0), ENOUGH, "No: decomposed, ", "not faster"),
-        ((1.0, 0.5), TOO_FEW, "Undecided: decomposed, ", "undecided"),
+        ((1.0, 0.5), ENOUGH, "Yes: ", "faster"),
+        ((1.0, 2.0), ENOUGH, "Only with 1 thread: ", "faster in part"),
+        ((2.0, 3.0), ENOUGH, "No: ", "not faster"),
+        ((1.0, 0.5), TOO_FEW, "Undecided: ", "undecided"),
     ],
 )
 def test_the_answer_follows_the_samples(page, fast, shape, start, verdict):
     measured = by_threads(*(group(median, shape=shape) for median in fast))
     found = page["answer"](measured, sums(), ROLES)
-    assert str(found).startswith(f"{start}bsnh,btnh->bnts is ")
+    assert str(found).startswith(f"{start}as Transpose and MatMul nodes, bsnh,btnh->bnts is ")
     assert found.label == verdict
     assert [claim.where for claim in found.claims] == [{"threads": 1}, {"threads": 2}]
     assert len(str(found).split()) <= 60
@@ -81,7 +82,7 @@ def test_the_answer_tells_each_interval_and_what_the_order_costs(page):
     one, two = found.claims
     worst = measured[1].speedup("order slow", "Einsum", confidence=page["LEVEL"])
     assert str(found) == (
-        "Yes: decomposed, bsnh,btnh->bnts is "
+        "Yes: as Transpose and MatMul nodes, bsnh,btnh->bnts is "
         f"{one.ratio:.2f} times faster than Einsum [{one.low:.2f}, {one.high:.2f}] with 1 thread, "
         f"{two.ratio:.2f} times faster than Einsum [{two.low:.2f}, {two.high:.2f}] with 2 threads. "
         "The order of the letters decides what is transposed: the worst one is "
@@ -123,6 +124,12 @@ def test_what_2021_claimed_is_found_by_its_topic(page):
         "decomposed as written",
         "decomposed after a search",
     }
+
+
+def test_a_search_that_chooses_einsum_is_not_compared_with_it(page):
+    _, claims = conclude(page, by_threads(group()), chosen="Einsum")
+    (found,) = [claim for claim in claims if claim.topic == "decomposed after search"]
+    assert str(found) == "threads 1: the search chose Einsum itself"
 
 
 def test_too_few_samples_decide_nothing_in_five_sentences(page):
@@ -206,14 +213,30 @@ def test_nodes_are_summed_by_order(page):
 
 
 @pytest.mark.parametrize(
-    ("fused", "gap", "verdict"),
-    [((0, 0), SURE, "wrong"), ((1, 0), SURE, "undecided"), ((0, 0), UNSURE, "undecided")],
+    ("fused", "gap", "variant", "verdict"),
+    [
+        ((0, 0), SURE, None, "wrong"),
+        ((0, 0), SURE, 1.0, "wrong"),
+        ((0, 0), SURE, 2.0, "wrong"),
+        ((0, 0), SURE, 0.5, "undecided"),  # a fused product is faster
+        ((1, 0), SURE, None, "undecided"),
+        ((0, 0), UNSURE, None, "undecided"),
+    ],
 )
-def test_a_fused_product_is_no_cause_where_there_is_none(page, fused, gap, verdict):
+def test_a_fused_product_is_no_cause_where_it_gains_nothing(page, fused, gap, variant, verdict):
     best, worst = ((10, 60, n) for n in fused)
-    claim = page["judge_fusion"](sums(best, worst), gap)
+    others = {} if variant is None else {"order fast, FusedMatMul": variant}
+    claim = page["judge_fusion"](group(**others), sums(best, worst), ROLES, gap)
     assert claim.verdict == verdict
-    assert f"nodes: {fused[0]} in the best order, {fused[1]} in the worst" in str(claim)
+    text = f"nodes: {fused[0]} in the best order, {fused[1]} in the worst"
+    told = {
+        None: r"\)",
+        1.0: r"within 5% of without \[",
+        2.0: r"(1\.9|2\.0)\d times slower than without \[",
+        0.5: r"(1\.9|2\.0)\d times faster than without \[",
+    }
+    variants = "" if variant is None else "; the best order with one: "
+    assert re.search(re.escape(text + variants) + told[variant], str(claim))
 
 
 @pytest.mark.parametrize(
@@ -237,24 +260,24 @@ def test_each_graph_has_one_time_for_each_size_and_number_of_threads(page):
     shown = page["make_table"](measured, compared, page["ROLES"])
     assert shown.index.is_unique
     assert len(shown) == len(measured[1])
-    medians = [c for c in shown if "median" in c]
-    assert medians == ["median, 1 thread (ms)"]
-    for row in shown.itertuples():
-        name = row.Index if row.Index in measured[1] else f"order {row.Index}"
-        assert shown.loc[row.Index, medians[0]] == 1e3 * measured[1][name].median
-    assert dict(shown["role"][shown["role"] != ""].items()) == {
-        name.removeprefix("order "): role for role, name in page["ROLES"].items()
-    }
+    assert list(shown) == ["median (ms)", "1 thread", "2 threads", "size 4"][: shown.shape[1]]
+    for name, found in measured[1].items():
+        row = page["name_graph"](name, page["ROLES"])
+        assert shown.loc[row, "median (ms)"] == 1e3 * found.median
+    roles = page["ROLES"]
+    assert {"bntsh (decomposed)", "bnsth (as written)"} <= set(shown.index)
+    assert roles == {"decomposed": "order bntsh", "as written": "order bnsth"}
 
 
 def test_the_table_has_the_speedup_of_each_case_and_its_interval(page):
     measured = Comparisons({1: group(), 4: planted({"Einsum": 4.0, "order fast": 1.0})}, "threads")
     shown = page["make_table"](measured, Comparisons({14: group(4.0)}, "size"), ROLES)
     claim = measured[4].speedup("Einsum", "order fast")
-    assert shown.loc["fast", "speedup, 4 threads"] == f"{claim.ratio:.2f} {claim.brackets}"
-    assert shown.loc["fast", "speedup, size 14"].startswith("0.50 [")
-    assert pd.isna(shown.loc["slow", "speedup, 4 threads"])
-    assert shown.index[0] == "fast"
+    fast = "fast (decomposed)"
+    assert shown.loc[fast, "4 threads"] == f"{claim.ratio:.2f} {claim.brackets}"
+    assert shown.loc[fast, "size 14"].startswith("0.50 [")
+    assert pd.isna(shown.loc["slow", "4 threads"])
+    assert shown.index[0] == fast
 
 
 @pytest.mark.parametrize(
@@ -306,9 +329,12 @@ def test_the_steps_are_written_as_equations(page):
         "Y_{bnts} = \N{N-ARY SUMMATION}_{h} Z'_{bnth} X'_{bnhs}",
     ]
     html = page["Formula"](written[2])._repr_html_()
-    letters = {"Y": "bnts", "\N{N-ARY SUMMATION}": "h", f"Z{prime}": "bnth", f"X{prime}": "bnhs"}
-    y, *others = (f"<msub><mi>{n}</mi><mi>{a}</mi></msub>" for n, a in letters.items())
-    assert html == f"<p><math>{y} <mo>=</mo> {' '.join(others)}</math></p>"
+    sum_over_h = "<mrow><mo>\N{N-ARY SUMMATION}</mo></mrow><mrow><mi>h</mi></mrow>"
+    assert f"<mo>=</mo> <msub>{sum_over_h}</msub> <msub>" in html
+    assert "<mrow><mi>Z</mi><mo>\N{PRIME}</mo></mrow><mrow><mi>b</mi><mi>n</mi><mi>t</mi>" in html
+    assert re.findall("<(msub|mo>=)", html) == ["msub", "mo>=", "msub", "msub", "msub"]
+    letters = re.sub("<.+?>", "", html).replace(" ", "")
+    assert letters == re.sub("[_{} ]", "", written[2])
 
 
 def test_the_three_implementations_print_the_same_numbers(page):
