@@ -123,7 +123,7 @@ inputs = {
 }
 
 # %%
-# ``eager`` runs the model without ``torch.compile``. ``OrtBackend`` has three levels:
+# ``eager`` runs the model without ``torch.compile``. Three levels of ``OrtBackend`` are compared:
 #
 # * ``none`` translates the graph as it is,
 # * ``default`` folds constants and replaces patterns by standard ONNX operators,
