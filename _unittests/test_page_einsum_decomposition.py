@@ -228,15 +228,12 @@ def test_a_fused_product_is_no_cause_where_it_gains_nothing(page, fused, gap, va
     others = {} if variant is None else {"order fast, FusedMatMul": variant}
     claim = page["judge_fusion"](group(**others), sums(best, worst), ROLES, gap)
     assert claim.verdict == verdict
-    text = f"nodes: {fused[0]} in the best order, {fused[1]} in the worst"
-    told = {
-        None: r"\)",
-        1.0: r"within 5% of without \[",
-        2.0: r"(1\.9|2\.0)\d times slower than without \[",
-        0.5: r"(1\.9|2\.0)\d times faster than without \[",
-    }
-    variants = "" if variant is None else "; the best order with one: "
-    assert re.search(re.escape(text + variants) + told[variant], str(claim))
+    text = f"in the best order: {fused[0]}, in the worst: {fused[1]}"
+    if variant is None:
+        assert str(claim).endswith(f"{text})")
+    else:
+        told = re.search(r"; speedup of the best order with one: (\d\.\d+) \[.+\]\)", str(claim))
+        assert float(told[1]) == pytest.approx(1 / variant, rel=0.02)
 
 
 @pytest.mark.parametrize(
