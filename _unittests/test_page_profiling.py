@@ -63,8 +63,8 @@ def planted(*medians, processes=5, rounds=12, names=LEVELS):
     ],
 )
 def test_the_answer_follows_the_samples(page, medians, total, fusion):
-    found = page["answer"](planted(*medians), COUNTS, CHANGES, "")
-    first, effect, rest = str(found).split(". ", 2)
+    found = page["answer"](planted(*medians), COUNTS)
+    first, effect = str(found).split(". ", 1)
     assert first == (
         "The convolutions: all 5 use images stored in blocks of 8 channels, and 2 nodes are fused "
         "into them"
@@ -72,14 +72,12 @@ def test_the_answer_follows_the_samples(page, medians, total, fusion):
     assert effect.startswith(f"Rewriting a small network {total}")
     assert f"; fusion {fusion}" in effect
     assert ("slower" in effect.partition(";")[0]) == (medians[2] > medians[0])
-    assert rest == (
-        "The other 7 nodes are unchanged; 7 are added to change layouts, 10 % of the time."
-    )
+    assert effect.endswith("], and the other 7 nodes are unchanged.")
     assert len(str(found).split()) <= 60
 
 
 def test_the_bars_and_the_verdict_are_those_of_the_samples(page):
-    found = page["answer"](planted(4.0, 4.0, 2.0, 2.0), COUNTS, CHANGES, "")
+    found = page["answer"](planted(4.0, 4.0, 2.0, 2.0), COUNTS)
     assert found.label == "faster"
     assert [bar.label for bar in found.bars] == ["as written", "fused", "blocked"]
     assert [bar.value for bar in found.bars] == pytest.approx([1, 1, 2], rel=0.02)
@@ -91,44 +89,41 @@ def test_the_bars_and_the_verdict_are_those_of_the_samples(page):
 
 
 @pytest.mark.parametrize(
-    ("counts", "obstacle", "start", "end"),
+    ("counts", "start", "end"),
     [
         (
             {"blocked": 4, "added": 0, "unchanged": 8},
-            "",
             "The convolutions: 4 of 5 use images stored in blocks of 8 channels, and 2 nodes are",
-            "The other 8 nodes are unchanged.",
+            "], and the other 8 nodes are unchanged.",
         ),
         (
             {"removed": 0, "unchanged": 9},
-            "the clock stopped",
             "The convolutions: all 5 use images stored in blocks of 8 channels. Rewriting",
-            "9 nodes are unchanged; the clock stopped, which leaves the times of nodes out.",
+            "], and the other 9 nodes are unchanged.",
         ),
         (
             {"blocked": 0, "removed": 1, "fused": 1, "added": 0, "unchanged": 12},
-            "",
             "Little in this network: 1 of 14 nodes fused into others. Rewriting",
-            "The other 12 nodes are unchanged.",
+            "], and the other 12 nodes are unchanged.",
         ),
         (
             {"blocked": 0, "removed": 0, "added": 0, "unchanged": 14},
-            "",
             "Nothing in this network: its 14 nodes run as written. Rewriting",
             "].",
         ),
     ],
 )
-def test_the_answer_says_what_was_optimized(page, counts, obstacle, start, end):
-    text = str(page["answer"](SAMPLES, COUNTS | counts, CHANGES, obstacle))
+def test_the_answer_says_what_was_optimized(page, counts, start, end):
+    text = str(page["answer"](SAMPLES, COUNTS | counts))
     assert text.startswith(start)
     assert text.endswith(end)
+    assert text.count("unchanged") <= 1
 
 
 def test_noise_leaves_the_steps_undecided(page):
     rng = np.random.default_rng(1)
     noisy = Comparison(Measurement(n, np.exp(rng.standard_normal((5, 12)))) for n in LEVELS)
-    text = str(page["answer"](noisy, COUNTS, CHANGES, ""))
+    text = str(page["answer"](noisy, COUNTS))
     assert text.count("has an undecided effect [") == 2
 
 
@@ -184,8 +179,7 @@ def data(measured, kernels, latencies, rounds=100):
 
 
 def test_the_claims_when_profiles_and_latencies_agree(page):
-    answer, claims = page["conclude"](data(SAMPLES, (4.0, 2.0), (4.0, 2.0)))
-    assert str(answer).endswith("7 are added to change layouts, 10 % of the time.")
+    _, claims = page["conclude"](data(SAMPLES, (4.0, 2.0), (4.0, 2.0)))
     said = [str(claim) for claim in claims]
     assert len(said) <= 5
     assert [claim.verdict for claim in claims[:3]] == ["right"] * 3
@@ -195,21 +189,17 @@ def test_the_claims_when_profiles_and_latencies_agree(page):
 
 def test_nothing_is_said_of_nodes_when_profiles_and_latencies_are_opposed(page):
     answer, claims = page["conclude"](data(SAMPLES, (2.0, 4.0), (4.0, 2.0)))
-    assert str(answer).endswith("are opposed, which leaves the times of nodes out.")
     assert "nothing can be concluded about nodes" in str(claims[-1])
     said = " ".join(map(str, (answer, *claims)))
     assert "headroom" not in said
-    assert "of the time." not in said
 
 
 def test_nothing_is_said_of_nodes_from_the_launches_of_their_kernels(page):
     planted = data(SAMPLES, (4.0, 2.0), (4.0, 2.0))
     answer, claims = page["conclude"](planted | {"check": ((), planted["check"][1])})
-    assert str(answer).endswith("which leaves the times of nodes out.")
     said = " ".join(map(str, (answer, *claims)))
-    assert "launches" in said
+    assert "nothing can be concluded about nodes" in said
     assert "headroom" not in said
-    assert "of the time." not in said
 
 
 def test_too_few_samples_decide_nothing(page):
@@ -336,7 +326,7 @@ def test_each_convolution_is_one_row_of_the_table_of_nodes(page):
 
 
 def test_sides_have_signs_providers_and_counts(page):
-    found = page["sum_by"]("side", "provider", "kernel")
+    found = page["by_kernel"]
     assert set(found["side"]) == {"=", "+", "-"}
     assert set(found["provider"]) == {"CPU"}
     assert found["before"].sum() == 14

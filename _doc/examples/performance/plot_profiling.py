@@ -67,7 +67,8 @@ rng = np.random.default_rng(0)
 
 
 def tell(claims):
-    print(*(textwrap.fill(str(claim), 85) for claim in claims), sep="\n")
+    texts = (str(claim).replace(", in one process", "") for claim in claims)
+    print(*(textwrap.fill(text, 95) for text in texts), sep="\n")
 
 
 # %%
@@ -393,26 +394,18 @@ def describe_changes(counts):
 
 
 # fold: The answer
-def describe_rest(counts, obstacle):
-    text = "The other {unchanged} nodes are unchanged"
-    if obstacle:
-        return f"{text}; {obstacle}, which leaves the times of nodes out."
-    more = "; {added} are added to change layouts, {share:.0f} % of the time."
-    return text + (more if counts["added"] else ".")
-
-
-def answer(measured, counts, changes, obstacle):
+def answer(measured, counts):
     total, fusion = (measured.speedup(AS_WRITTEN, name) for name in (REWRITTEN, FUSED))
     effect = "There are too few samples to tell what this changes."
     if total.has_interval:
+        changed = counts["unchanged"] < counts["written"]
+        rest = ", and the other {unchanged} nodes are unchanged" if changed else ""
         effect = f"Rewriting a small network {describe_effect(total)}; fusion alone "
-        effect += f"{describe_effect(fusion)}."
-    rest = describe_rest(counts, obstacle) if counts["unchanged"] < counts["written"] else ""
-    times = changes.set_index("change")[IN_MS[1]]
+        effect += f"{describe_effect(fusion)}{rest}."
     return ortmeter.Answer(
-        f"{describe_changes(counts)} {effect} {rest}".strip(),
+        f"{describe_changes(counts)} {effect}",
         (total, fusion),
-        {**counts, "share": float(100 * times.get("added", 0.0) / times["all"])},
+        counts,
         bars=tuple(measured.bars(AS_WRITTEN, [FUSED, REWRITTEN])),
         axis="speedup over the network as written",
     )
@@ -444,7 +437,7 @@ def conclude(data):
         dataclasses.replace(measured.speedup(ON_NOISE, REWRITTEN), **smooth),
         check.claims[-1] if check.obstacle else headroom,
     )
-    return answer(measured, data["counts"], data["changes"], check.obstacle), claims
+    return answer(measured, data["counts"]), claims
 
 
 def conclusion(record):
@@ -579,11 +572,13 @@ def sum_by(*keys):
     return found.set_axis(["before", "after", *IN_MS], axis=1).reset_index()
 
 
+by_kernel = sum_by("side", "provider", "kernel")
+by_kernel["kernel"] = by_kernel.pop("kernel")  # the longest column, last
 show(
     fold(
         "Kernels matched by types and shapes, with the count and the time of each side",
         table(sum_by("side", "provider"), "count per side, all kernels"),
-        table(sum_by("side", "provider", "kernel"), "count per side, by kernel"),
+        table(by_kernel, "count per side, by kernel"),
     )
 )
 
@@ -595,7 +590,7 @@ show(
 # fold: Events of the first runs, sizes in MiB
 def raw_frame(ran, runs=6):
     found = pd.concat([ran.events.assign(category="Node"), ran.session_events])
-    found = found[found["iteration"] < runs].sort_values(["iteration", "start"])
+    found = found[found["iteration"] < runs].sort_values(["iteration", "start"], ignore_index=True)
     # The signature has the types and the shapes.
     return found.drop(columns=[c for c in found if c.endswith(("_types", "_shapes"))])
 
@@ -620,7 +615,7 @@ tables = {
     "latency": measured.to_frame().reset_index(),
     "changes": changes.reset_index(),
     "nodes": origins,
-    "merged": sum_by("side", "provider", "kernel"),
+    "merged": by_kernel,
     "operators": pd.concat({name: ran.by_operator() for name, ran in profiles.items()}),
     **{f"events {name}".replace(" ", "-"): frame for name, frame in raw.items()},
 }
