@@ -118,7 +118,8 @@ X, wide_points = draw_points(args.features), draw_points(args.wide)
 (kmeans, model), (wide, wide_model) = train(X), train(wide_points[:TRAINED])
 
 # %%
-# The converted model, seven nodes for two outputs:
+# The converted model has seven nodes and two outputs. Its Mul multiplies by zero: it makes the
+# third input of Gemm, which adds nothing.
 
 ortmeter.draw_model(model, title="KMeans")
 
@@ -148,7 +149,7 @@ def distance_bound(points, centers, expected):
 
 
 # %%
-# Every library is checked on every point.
+# The check compares every label and every distance.
 
 # fold: The check
 
@@ -255,10 +256,10 @@ def tabulate_operators(operators):
     factor, unit = choose_unit(medians)
     columns = {}
     for n, times in operators.items():
-        columns[f"{unit}, F={n}"] = {op: factor * 1e6 * m.median for op, m in times.items()}
+        columns[f"{unit} ({n})"] = {op: factor * 1e6 * m.median for op, m in times.items()}
         claims = {op: weigh(times, {op}) for op in times}
-        columns[f"share (%), F={n}"] = {op: as_share(claims[op])[0] for op in times}
-        columns[f"99 % interval, F={n}"] = {op: write_interval(claims[op], 1) for op in times}
+        columns[f"% ({n})"] = {op: as_share(claims[op])[0] for op in times}
+        columns[f"interval ({n})"] = {op: write_interval(claims[op], 1) for op in times}
     return DataFrame(columns).rename_axis("operator").sort_values(next(iter(columns)))[::-1]
 
 
@@ -276,13 +277,14 @@ def plot_operators(operators, provider, legend):
 
 # %%
 # The work of Gemm and ReduceSumSquare grows with :math:`F`. The other operators work on :math:`N`
-# or :math:`NK` values, whatever :math:`F` is.
+# or :math:`NK` values, whatever :math:`F` is. The number of features stands in parentheses.
 
 operators = Comparisons(
     {args.features: time_operators(ran), args.wide: time_operators(wide_ran)}, "features"
 )
-timed = "launches of kernels" if ran.devices else "kernels"
-show(table(tabulate_operators(operators), f"median time of the {timed} of a run, {legend}"))
+timed = "launches" if ran.devices else "kernels"
+caption = f"time of the {timed} in a run (median), share (%), its 99 % interval, {legend}"
+show(table(tabulate_operators(operators), caption))
 
 # %%
 # The same times as a plot: look at which bars grow.
@@ -348,15 +350,15 @@ floor = peaks.least_seconds(
 
 def tabulate_latencies(measured, floor):
     frame = measured.summary(PREDICT)
-    frame["times the least"] = [m.median / floor for m in measured.values()]
+    frame["/ least"] = [m.median / floor for m in measured.values()]
     least = [UNITS[measured.unit] * floor, None, None, None, None, 1.0]
     rows = [*frame.itertuples(index=False, name=None), least]
-    names = [*frame.index, "least time for labels"]
+    names = [*frame.index, "least time"]
     return DataFrame(rows, names, frame.columns).rename_axis("candidate")
 
 
 # %%
-# The last column counts how many times the least time each candidate takes.
+# The last column divides the median by the least time for the labels.
 
 show(table(tabulate_latencies(measured, floor), f"latency, {legend}, {measured.how}"))
 
@@ -376,19 +378,20 @@ factor, unit = choose_unit(nodes[["median", "least"]].to_numpy(float))
 shown = DataFrame(
     {
         "node": nodes["name"],
-        f"{WRITTEN} ({unit})": factor * nodes["name"].astype(str).map(written),
+        f"written ({unit})": factor * nodes["name"].astype(str).map(written),
         f"{OPTIMIZED} ({unit})": factor * nodes["median"],
         f"least ({unit})": factor * nodes["least"],
         "moved (MiB)": nodes["bytes"] / 2**20,
-        "GFLOP/s (% of peak)": 100 * nodes["share of peak GFLOP/s"],
-        "GB/s (% of peak)": 100 * nodes["share of peak GB/s"],
+        "GFLOP/s (%)": 100 * nodes["share of peak GFLOP/s"],
+        "GB/s (%)": 100 * nodes["share of peak GB/s"],
     }
 ).set_index("node")
 
 # %%
-# The columns *as written* and *optimized* compare the two profiles.
+# The columns *written* and *optimized* compare the two profiles. The last two are in % of the
+# peaks.
 
-show(table(shown.astype(float), f"median time of a node, {legend}, peaks: {peaks}"))
+show(table(shown.astype(float), f"time of a node (median), {legend}, peaks: {peaks}"))
 
 # %%
 # The longer the gap between two bars, the more a better kernel could save.
@@ -397,7 +400,8 @@ frame = nodes.assign(name_baseline=nodes["name"], name_candidate=nodes["name"])
 frame = frame.rename(columns={"median": "median_baseline", "least": "median_candidate"})
 names = ("measured", "least time at the peaks")
 title = f"KMeans, each node beside its least time, {provider.label}"
-comparison_plot(frame, title=title, names=names, caption=legend)
+ax = comparison_plot(frame, title=title, names=names, caption=legend)
+ax.set_ylabel("node")
 
 # %%
 # The graph that ran, coloured by the share of the time:
@@ -430,9 +434,8 @@ def find_longest(times):
 
 
 def draw_bars(times):
-    shares = {op: as_share(weigh(times, {op})) for op in times}
-    ordered = sorted(shares, key=lambda op: (not is_product(op), -shares[op][0]))[:4]
-    return [Bar(op[:20], *shares[op]) for op in sorted(ordered, key=lambda op: -shares[op][0])]
+    bars = [Bar(op[:20], *as_share(weigh(times, {op}))) for op in times]
+    return tuple(sorted(bars, key=lambda bar: -bar.value)[:5])
 
 
 # %%
@@ -460,7 +463,7 @@ def answer(data, obstacle):
     text += "" if any(map(is_product, longest)) else " and {product} in the matrix product"
     text += f"; with {{many}}, {{last}} is in {enumerate_items(last)}. Labels alone: {{labels}}."
     verdict = longest[0][:16] if len(longest) == 1 else "several"
-    axis, bars = f"% of the kernel time, {values['few']} features", tuple(draw_bars(narrow))
+    axis, bars = f"% of the kernel time, {values['few']} features", draw_bars(narrow)
     return Answer(text, claims, values, verdict=verdict, bars=bars, axis=axis)
 
 
@@ -681,7 +684,7 @@ show(save_tables("plot_kmeans_profiling", tables))
 def report(record):
     data = record.data
     provider = Provider.parse(record.configuration["provider"])
-    yield table(tabulate_operators(data["operators"]), f"median time, {data['legend']}")
+    yield table(tabulate_operators(data["operators"]), f"time of the kernels, {data['legend']}")
     yield plot_operators(data["operators"], provider, data["legend"])
     yield table(tabulate_latencies(data["measured"], data["floor"]), f"latency, {data['legend']}")
     yield conclusion(record)
