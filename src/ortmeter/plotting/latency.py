@@ -200,7 +200,7 @@ def speedup_plot(claims: Sequence[Claim], *, title: str, caption: str = "") -> "
         # The baseline keeps the first style: a candidate looks the same as in a plot of latencies.
         style = {**series_style(rank + 1), "linestyle": "none"}
         ax.errorbar([i + offset for i, _ in mine], ratios, yerr=ends, capsize=4, **style)
-    ax.set_xticks(range(len(places)), places)
+    ax.set_xticks(range(len(places)) if axes else [], places if axes else [])
     ax.set_xlim(-0.5, len(places) - 0.5)
     ax.set(xlabel=plain(axes), ylabel=f"speedup over {plain(baseline)}, higher is better")
     add_legend(ax, names)
