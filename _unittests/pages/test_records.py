@@ -263,7 +263,7 @@ def test_replay_shows_what_was_recorded_with_its_machine():
 def test_the_fast_mode_is_not_recorded(monkeypatch):
     monkeypatch.setenv("ORTMETER_FAST", "1")
     assert planted().page == "plot_x"
-    with pytest.raises(InvalidArgumentError, match="the fast mode measures sizes that mean"):
+    with pytest.raises(InvalidArgumentError, match="fast mode cannot be recorded"):
         planted(record=True)
 
 

@@ -114,14 +114,14 @@ CHROME = [{"cat": "cpu_op", "name": "aten::mm", "ph": "X", "ts": 1.5, "dur": 2.5
         ([*two_runs(), "text"], "event 10: Expected `object`, got `str`"),
         (CHROME, r"event 0: Expected `int`, got `float` - at `\$\.ts`"),
         (_without("ts"), "event 0: Object missing required field `ts`"),
-        ([{**two_runs()[2], "args": {}}, run_event(1, 2)], "not understood .*KeyError.*op_name"),
+        ([{**two_runs()[2], "args": {}}, run_event(1, 2)], "invalid value .*KeyError.*op_name"),
         (
             [{**two_runs()[2], "args": {**two_runs()[2]["args"], "mem_arena_held": "much"}}],
             r"event 0: Expected `int`, got `str` - at `\$\.args\.mem_arena_held`",
         ),
         (
             [kernel_event("x", 2, 1, inputs=[("float", ("n",))]), run_event(1, 5)],
-            "not understood",
+            "invalid value",
         ),
     ],
 )

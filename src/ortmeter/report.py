@@ -1,4 +1,4 @@
-"""A report: what was asked, tables and plots, sentences computed from them, the machine."""
+"""Report of a command: title, tables and plots, computed conclusion, machine."""
 
 import json
 import os
@@ -36,7 +36,7 @@ _UNITS: Mapping[str, str] = {
 
 
 class Section(NamedTuple):
-    """A part of a report: tables, texts, and what only a page shows, plots and drawings."""
+    """A part of a report: tables and texts, and plots and drawings for the HTML page."""
 
     title: str
     items: tuple[Any, ...]
@@ -44,14 +44,14 @@ class Section(NamedTuple):
 
 @dataclass
 class Report:
-    """A report that grows while the work goes on, so that an interruption leaves what is done.
+    """A report filled step by step, so that an interrupted command can still write it.
 
     Parameters
     ----------
     title : str
-        What was asked.
+        The command.
     machine : Environment
-        Where it runs, this machine by default.
+        Environment of the measurements, by default this machine.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class Report:
     interrupted: bool = False
 
     def add(self, title: str, *items: Any) -> None:
-        """Add a section of tables, texts, plots and drawings; figures are kept as images."""
+        """Add a section of tables, texts, plots and drawings; figures become images."""
         self.sections.append(Section(title, tuple(map(freeze, items))))
 
     def conclude(self, *sentences: str) -> None:
@@ -103,7 +103,7 @@ class Report:
         }
 
     def to_html(self) -> str:
-        """Return one HTML page that asks nothing of the network."""
+        """Return one HTML page that needs no network."""
         writer = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
         writer.filters["shown"] = _shown
         page = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
@@ -116,7 +116,7 @@ class Report:
         )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the page, all of it or nothing; replace an existing file only to *overwrite* it."""
+        """Write the HTML page atomically; an existing file is replaced only with *overwrite*."""
         file = Path(path)
         check_writable(file, overwrite=overwrite)
         write_atomically(file, self.to_html().encode())

@@ -1,4 +1,4 @@
-"""How far results are from the expected ones, and whether that is close enough.
+"""Measure how far results are from expected ones, and check tolerances.
 
 ``compare`` walks two structures and measures each pair of arrays, ``result`` holds the figures and
 the limits, ``text`` describes arrays in one line. ``models`` runs two models on the same inputs and

@@ -1,7 +1,6 @@
-"""How far a computation in finite precision may be from the exact result, known before it runs.
+"""Bounds of the rounding errors of matrix products, sums, means and layer normalizations.
 
-Matrix products, sums and means, layer normalizations; then the growth of rounding errors in a sum,
-which they share. They are cited by the names of their authors:
+References are cited by the names of their authors:
 
 * Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM, 2002;
 * Jeannerod and Rump, *Improved error bounds for inner products in floating-point arithmetic*, SIAM
@@ -83,9 +82,9 @@ def matmul_error_bound(
       so :math:`u_{acc}` and :math:`u_{in}` are doubled, and the factor becomes
       :math:`(1 + 2 u_{acc})^K - 1`, which holds for any *K* too.
 
-    A factor above 1 says that no digit is guaranteed, as it happens with a float16 accumulator
-    from *K* about 700. The bound covers neither overflow, nor partial sums stored in a type
-    narrower than `accumulate`, nor the float8 kernels that keep fewer bits than they declare.
+    If the factor exceeds 1, no digit is guaranteed; with a float16 accumulator this happens from
+    *K* about 700. The bound does not cover overflow, partial sums stored in a type narrower than
+    `accumulate`, or float8 kernels that keep fewer bits than they declare.
 
     Examples
     --------
@@ -140,15 +139,15 @@ def sum_error_bound(
     accumulate : dtype
         Type of the accumulator, at least as precise as the values: ``"float64"`` for float64.
     summation : {"any", "naive", "blocked", "pairwise", "kahan", "exact"}
-        *any* holds for every order of the additions, parallel ones included. The others are those
-        of :func:`~ortmeter.discrepancy.summation.simulated_sum`, *exact* is rounded to the
+        *any* holds for every order of the additions, including parallel ones. For the others, see
+        :func:`~ortmeter.discrepancy.summation.simulated_sum`; *exact* is rounded to the
         accumulator.
 
     Returns
     -------
     numpy.ndarray
         float64, shape (...), in the unit of the result: an upper bound of ``|computed - exact|``.
-        Two orders of the same terms differ by twice this at most. Infinite when nothing is
+        The results of two orders differ by at most twice this bound. It is infinite if nothing is
         guaranteed.
 
     Raises
@@ -194,7 +193,7 @@ def sum_error_bound(
 def mean_error_bound(
     values: Any, *, dtype: DTypeLike, accumulate: DTypeLike = "float32"
 ) -> np.ndarray:
-    """Bound the error of a mean over the last axis: that of the sum in any order, and a division.
+    """Bound the error of a mean over the last axis: a sum in any order, then a division.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Measure how far results are from the expected ones, and fail when that is too far."""
+"""Measure how far results are from expected ones, and fail beyond a tolerance."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -38,49 +38,48 @@ def max_diff(
     ----------
     expected : array of shape (...), number, string, or nested mapping, list, tuple, dataclass
         Reference, preferably float64. An array is a NumPy array, a torch tensor on any device, an
-        OrtValue, a TensorProto, anything with ``__array__`` or ``__dlpack__``. The caches of
-        transformers are structures as well.
+        OrtValue, a TensorProto, or any object with ``__array__`` or ``__dlpack__``. Caches of
+        transformers are accepted as structures.
     got : array of shape (...), number, string, or nested mapping, list, tuple, dataclass
-        Tested output, of the same structure: a list and a tuple match. The element type of each
-        array defines its ulp.
+        Tested output, of the same structure; a list matches a tuple. The element type of each array
+        defines its ulp.
     equal_nan : bool
         Whether a NaN matches a NaN.
     tolerance : Tolerance, optional
-        What is accepted: the elements beyond it are counted, for its
-        :meth:`~ortmeter.discrepancy.Tolerance.check` to read.
+        Tolerance; elements beyond it are counted, and its
+        :meth:`~ortmeter.discrepancy.Tolerance.check` uses the count.
     on_mismatch : {"raise", "report"}
-        What to do where the structures or shapes differ. ``report`` lists these places in the
-        `differences` of the result, and compares the rest.
+        What to do if structures or shapes differ: raise, or list these places in `differences` and
+        compare the rest.
 
     Returns
     -------
     Discrepancy
-        Largest and summed errors where both values are finite, counts of NaN and infinities that
-        do not match, and where the worst element is. Element types and devices that differ are
-        reported, not refused.
+        Largest and summed errors where both values are finite, counts of mismatched NaN and
+        infinities, and the position of the worst element. Different element types and devices are
+        reported but accepted.
 
     Raises
     ------
     ShapeMismatchError
-        The structures or shapes differ, with the path of the place; nothing is broadcast.
+        Structures or shapes differ; the message gives the path. Nothing is broadcast.
     InvalidArgumentError
-        Something is not an array of numbers or strings, some of its elements are masked, or an
-        option is not accepted.
+        A value is not an array of numbers or strings, or is a masked array, or an option is not
+        accepted.
 
     Notes
     -----
-    Integers and booleans are compared exactly, whatever their width; strings are equal or not.
-    Everything else is compared in float64, or in the extended precision of the platform when a
-    64-bit integer meets a float.
+    Integers and booleans of any width are compared exactly; strings are equal or not. Other types
+    are compared in float64, or in the extended precision of the platform for a 64-bit integer and
+    a float.
 
-    The arrays are read once, by pieces, in every core: the temporary memory stays below 64 MiB
-    whatever their size. Two tensors of one CUDA device are reduced there; when one of them is
-    elsewhere, or for 64-bit integers and complex numbers, tensors of a device are copied to the
-    host by pieces.
+    All cores read the arrays once, piece by piece: temporary memory stays below 64 MiB. Two tensors
+    on the same CUDA device are compared there. Otherwise, and for 64-bit integers and complex
+    numbers, tensors are copied to the host piece by piece.
 
-    The ulp is the one of Goldberg [1]_, extended to a difference of any size: consecutive numbers
-    are 1 ulp apart, half an ulp when the larger is a power of two. It may be a fraction when
-    *expected* is more precise than *got*.
+    The ulp follows Goldberg [1]_, extended to differences of any size: consecutive numbers are 1
+    ulp apart, half an ulp if the larger is a power of two. It may be fractional if *expected* is
+    more precise than *got*.
 
     References
     ----------
@@ -208,29 +207,29 @@ def _put_together(
 def assert_close(
     expected: Any, got: Any, tolerance: Tolerance = EXACT, *, equal_nan: bool = True
 ) -> Discrepancy:
-    """Fail unless *got* is within a tolerance of *expected*, for tests.
+    """Assert that *got* is within a tolerance of *expected*.
 
     Parameters
     ----------
     expected, got : array or structure
-        What :func:`~ortmeter.discrepancy.max_diff` compares.
+        As in :func:`~ortmeter.discrepancy.max_diff`.
     tolerance : Tolerance
-        What is accepted, equality by default.
+        Tolerance, by default equality.
     equal_nan : bool
         Whether a NaN matches a NaN.
 
     Returns
     -------
     Discrepancy
-        What was measured.
+        Measured discrepancy.
 
     Raises
     ------
     AssertionError
-        The results are not close, or have other shapes or another structure. The message shows the
-        worst elements side by side.
+        Results are not close, or their shapes or structures differ. The message shows the worst
+        elements side by side.
     InvalidArgumentError
-        Something is not an array of numbers or strings.
+        A value is not an array of numbers or strings.
 
     Examples
     --------

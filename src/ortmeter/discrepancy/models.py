@@ -1,4 +1,4 @@
-"""How far the outputs of two models are when both read the same inputs."""
+"""Compare the outputs of two models on the same inputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,19 +27,19 @@ class ModelDiff:
     Attributes
     ----------
     outputs : dict of str to Discrepancy
-        By name, ``A / B`` for two names. The worst is the first one: what cannot be compared, then
-        what no tolerance accepts, then what this one does not.
+        By name, ``A / B`` for two names, the worst first: outputs that cannot be compared, then
+        those that no tolerance accepts, then those beyond this tolerance.
     by_name, by_rank : tuple of str
-        Outputs of the same name, and those that were paired by their rank.
+        Outputs paired by name, and by rank.
     alone : tuple of str
         Outputs of one model only.
     shared_inputs : tuple of str
-        Inputs that hold the same values in both models, ``A / B`` when their names differ.
+        Inputs with the same values in both models, ``A / B`` if their names differ.
     other_inputs : tuple of str
-        Inputs of the first model that hold other values than all those of the second one.
+        Inputs of the first model that share no values with the second one.
     tolerance : Tolerance or None
-        What is accepted. Without one, only what no tolerance accepts is a difference: NaN and
-        infinities that do not match, other shapes, an output of one model only.
+        Tolerance. Without one, only mismatched NaN and infinities, different shapes, and outputs
+        of one model only count as differences.
     """
 
     outputs: dict[str, Discrepancy]
@@ -52,7 +52,7 @@ class ModelDiff:
 
     @property
     def worst(self) -> str:
-        """The output that is the farthest."""
+        """Name of the output with the largest discrepancy."""
         return next(iter(self.outputs))
 
     @property
@@ -67,7 +67,7 @@ class ModelDiff:
         return not self.alone and all(self.verdicts.values())
 
     def conclusions(self) -> list[str]:
-        """Say which outputs are in one model only, and which are beyond the tolerance, if any."""
+        """List outputs of one model only, and outputs beyond the tolerance, as sentences."""
         told = [f"outputs of one model only: {', '.join(self.alone)}"] if self.alone else []
         failed = [f"{k} ({'; '.join(v.failures)})" for k, v in self.verdicts.items() if not v]
         if failed:
@@ -117,20 +117,19 @@ def diff(
     optimization: str = "all",
     threads: int = 1,
 ) -> ModelDiff:
-    """Run two models on the same inputs, and compare their outputs by name.
+    """Run two models on the same inputs and compare their outputs, by name then by rank.
 
     The command ``ortmeter diff`` does the same.
 
     Parameters
     ----------
     model_a, model_b : ModelProto, bytes, path or text
-        The reference, and the model that is tested, see
-        :func:`~ortmeter.runtime.loading.load_model`.
+        The reference and the tested model, see :func:`~ortmeter.runtime.loading.load_model`.
     feeds : mapping of str to array, or one for each model, optional
-        Inputs. By default they are drawn once for both models: see
-        :func:`~ortmeter.runtime.feeds.random_feeds`, which takes sizes of symbolic dimensions.
+        Inputs, by default random and shared by both models. For symbolic dimensions, see
+        :func:`~ortmeter.runtime.feeds.random_feeds`.
     tolerance : Tolerance, optional
-        What is accepted.
+        Tolerance of the outputs.
     provider, optimization, threads : str or Provider, str, int
         As in :func:`~ortmeter.runtime.sessions.make_session`, for both models.
 

@@ -1,4 +1,4 @@
-"""What a comparison found, and whether that is close enough: figures, limits, verdicts."""
+"""Results of a comparison: discrepancies, tolerances, verdicts."""
 
 import dataclasses
 import math
@@ -10,20 +10,20 @@ from ortmeter.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Limits that every element is within. None is no limit; without any, equality is asked.
+    """Limits on the error of every element. Without any limit, values must be equal.
 
-    Each limit that is given must hold. `atol` and `rtol` make one limit, that of
-    :func:`numpy.allclose`: ``|got - expected| <= atol + rtol * |expected|``, where the one that is
-    not given is 0. NaN and infinities that do not match are beyond every limit.
+    Each given limit must hold. `atol` and `rtol` form one limit, as in :func:`numpy.allclose`:
+    ``|got - expected| <= atol + rtol * |expected|``, where a missing one is 0. Mismatched NaN and
+    infinities exceed every limit.
 
     Parameters
     ----------
     atol : float, optional
-        Absolute error accepted at each element, beside `rtol`.
+        Absolute error accepted at each element, added to that of `rtol`.
     rtol : float, optional
         Error accepted at each element, relative to the expected value.
     ulp : float, optional
-        Error accepted at each element, in units in the last place of this element.
+        Error accepted at each element, in units in the last place of that element.
 
     Raises
     ------
@@ -32,8 +32,8 @@ class Tolerance:
 
     Notes
     -----
-    The arithmetic is that of float64 whatever the types of the arrays: an error and its limit are
-    not rounded to float16, and the difference of two integers does not wrap around.
+    Errors and limits are computed in float64 for arrays of any type: they are not rounded to
+    float16, and differences of integers do not wrap around.
 
     Examples
     --------
@@ -73,21 +73,21 @@ class Tolerance:
         Parameters
         ----------
         diff : Discrepancy
-            What :func:`~ortmeter.discrepancy.max_diff` returned. When it was measured with this
-            tolerance, its count of elements is read. Otherwise its largest errors decide: each of
-            them for its own limit, `rel` within its rounding for `rtol`. For `atol` and `rtol`
-            together they may not tell.
+            Result of :func:`~ortmeter.discrepancy.max_diff`. If it was measured with this
+            tolerance, its count of elements decides. Otherwise its maxima do: `abs` for `atol`,
+            `rel` (up to its rounding) for `rtol`, `ulp` for `ulp`. They may not be enough for
+            `atol` and `rtol` together.
 
         Returns
         -------
         Verdict
-            A NaN or an infinity that does not match fails, and so does what could not be compared.
-            Element types and devices that differ do not.
+            Mismatched NaN or infinities fail, and so do different shapes or structures. Different
+            element types or devices do not.
 
         Raises
         ------
         InvalidArgumentError
-            The largest errors do not decide: measure with ``max_diff(..., tolerance=...)``.
+            The largest errors are not enough: measure with ``max_diff(..., tolerance=...)``.
 
         Examples
         --------
@@ -136,12 +136,12 @@ EXACT = Tolerance()
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a discrepancy is within a tolerance. It is true when it is.
+    """Whether a discrepancy is within a tolerance; usable as a boolean.
 
     Parameters
     ----------
     failures : tuple of str
-        Why not, one reason each; empty when it is.
+        Reasons why it is not, empty if it is.
 
     Examples
     --------
@@ -154,7 +154,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether there is no failure."""
+        """Whether the discrepancy is within the tolerance."""
         return not self.failures
 
     def __bool__(self) -> bool:
@@ -166,9 +166,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that is not the same on the two sides, beside the values, and where.
+    """A difference other than values, and where it is.
 
-    The kind is ``dtype``, ``device``, ``shape`` (arrays that were not compared) or ``structure``.
+    The kind is ``dtype``, ``device``, ``shape`` or ``structure``. Arrays of different shapes are
+    not compared.
     """
 
     kind: str
@@ -183,7 +184,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Violation:
-    """An element that is beyond a tolerance."""
+    """An element beyond a tolerance."""
 
     path: str
     index: tuple[int, ...]
@@ -198,11 +199,11 @@ class Violation:
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """How far arrays are from the expected ones. It holds figures, not a verdict.
+    """Errors of arrays compared with the expected ones, without a verdict.
 
-    The errors are taken where both values are finite. The other positions match when the values
-    are equal, and are counted otherwise: read `n_nan` and `n_inf` before the errors. Of several
-    arrays (a dictionary, a list...), the figures are the largest ones, or sums.
+    Errors are measured where both values are finite. Other positions match if the values are equal,
+    else they are counted in `n_nan` and `n_inf`: read these first. For several arrays (a
+    dictionary, a list...), each attribute is a maximum or a sum over all of them.
 
     Attributes
     ----------
@@ -219,9 +220,9 @@ class Discrepancy:
         *got* at this magnitude, subnormal numbers included; 1 for integers. Equal to `abs` and an
         exact ``int`` when both sides hold integers.
     ulp_at_max : float
-        `abs` in units in the last place of `largest`, taken array by array: what to read after a
-        reduction, whose rounding errors follow the largest terms while a result that cancels has a
-        huge `rel` and `ulp`.
+        `abs` in units in the last place of `largest`, array by array. It suits reductions: their
+        rounding errors scale with the largest terms, while a result close to zero after
+        cancellation has a huge `rel` and `ulp`.
     sum : float
         Sum of the absolute errors; an exact ``int`` for integers.
     largest : float
@@ -229,16 +230,16 @@ class Discrepancy:
     n : int
         Number of elements compared.
     n_finite : int
-        Positions where both values are finite, those the errors come from.
+        Positions where both values are finite, from which errors are computed.
     n_nan : int
-        Mismatches with a NaN: one of the values is NaN (either of them if not `equal_nan`).
+        Mismatched NaN: exactly one value is NaN (at least one if not `equal_nan`).
     n_inf : int
-        Mismatches with an infinity: no NaN, one of the values is infinite, and they differ.
+        Mismatched infinities: no NaN, at least one value is infinite, and they differ.
     histogram : dict of float to int
         Number of absolute errors above each threshold: 0, 1e-4, 1e-3, 0.01, 0.1, 1, 10, 100.
     path : str
-        Which of the arrays has the largest error: the Python expression that follows the name of
-        the object, ``['past'].layers[0]``. Empty for a single array.
+        Array with the largest error, as the Python expression that follows the name of the object:
+        ``['past'].layers[0]``. Empty for a single array.
     argmax : tuple of int or None
         First index of the largest absolute error in this array, None when there is no error.
     worst : tuple of (expected, got) or None
@@ -248,18 +249,18 @@ class Discrepancy:
     shape : tuple of int or None
         Shape of this array.
     n_arrays : int
-        Number of pairs of arrays that were compared.
+        Number of compared pairs of arrays.
     differences : tuple of Difference
-        Everything that is not the same beside the values, for every array: `kind` (``dtype``,
-        ``device``, ``shape`` or ``structure``), `path`, `expected` and `got`, which are texts.
+        Differences other than values, for every array: `kind` (``dtype``, ``device``, ``shape`` or
+        ``structure``), `path`, `expected` and `got` (texts).
     tolerance : Tolerance or None
-        The one it was measured with.
+        Tolerance given to the comparison.
     n_over : int or None
-        Number of elements beyond the limits of `tolerance`, mismatched NaN and infinities
-        included. None without a tolerance.
+        Number of elements beyond `tolerance`, including mismatched NaN and infinities. None without
+        a tolerance.
     over : Violation or None
-        The one of these elements whose error is the largest beside its limit, the first of equals:
-        `path`, `index`, `expected` and `got`.
+        First element with the largest error relative to its limit: `path`, `index`, `expected` and
+        `got`.
     """
 
     abs: int | float
@@ -287,7 +288,7 @@ class Discrepancy:
 
     @property
     def mean_abs(self) -> float:
-        """Mean absolute error over the positions where both values are finite, 0 if none is."""
+        """Mean absolute error where both values are finite, 0 if there are none."""
         return self.sum / self.n_finite if self.n_finite else 0.0
 
     @property

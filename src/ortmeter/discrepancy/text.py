@@ -1,4 +1,4 @@
-"""Arrays and structures of arrays, in one line."""
+"""Describe arrays and structures of arrays in one line."""
 
 import math
 from collections.abc import Mapping
@@ -13,26 +13,25 @@ _SHOWN = 20  # items of each structure
 
 
 def string_type(value: Any, *, values: bool = True) -> str:
-    """Describe arrays in one line: element type, shape, and what they hold.
+    """Describe arrays in one line: element type, shape, statistics.
 
     Parameters
     ----------
     value : array of shape (...), number, string, None, or nested mapping, list, tuple, dataclass
-        Anything that :func:`~ortmeter.discrepancy.max_diff` compares.
+        Anything that :func:`~ortmeter.discrepancy.max_diff` accepts.
     values : bool
-        Whether to read the arrays, for their extrema, their mean and their number of NaN.
+        Whether to read the arrays for their minimum, maximum, mean and number of NaN.
 
     Returns
     -------
     str
-        The type is followed by the shape, then by the device when it is not the host. The extrema
-        and the mean are those of the finite values, of the moduli for complex numbers. Infinities
-        are counted if there are some.
+        Type, shape, device unless it is the host, then statistics of the finite values (of the
+        moduli for complex numbers), number of NaN, and number of infinities if any.
 
     Raises
     ------
     InvalidArgumentError
-        Something is neither an array nor one of these structures.
+        A value is neither an array nor one of these structures.
 
     Examples
     --------

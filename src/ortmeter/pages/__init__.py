@@ -1,8 +1,7 @@
-"""For people who write pages: parameters, claims, conclusions, tables, and records.
+"""Helpers to write a page: parameters, claims, conclusions, tables and records.
 
-A record is a JSON file with what the conclusions of a page are computed from, raw samples included,
-and the environment it was measured in. A page built elsewhere computes its tables, plots and
-sentences again from it.
+A record is a JSON file with the raw samples and the environment of a page, from which its tables,
+plots and sentences can be computed again on another machine.
 """
 
 from ortmeter.args import Param

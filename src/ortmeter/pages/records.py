@@ -1,4 +1,4 @@
-"""Keep what a page measured on a machine, and show it in the pages built on others."""
+"""Save what a page measured on a machine, and show it in pages built on other machines."""
 
 import dataclasses
 import datetime as dt
@@ -35,30 +35,30 @@ _LONG = 200  # characters of a message that are shown
 
 @dataclass(frozen=True)
 class Record:
-    """What a page measured on a machine.
+    """Measurements of a page on a machine.
 
     Parameters
     ----------
     page : str
         Name of the page.
     configuration : mapping of str to str
-        Parameters of the page, as they are displayed; ``provider`` is the one that ran.
+        Displayed parameters of the page; ``provider`` is the one that ran.
     environment : Environment
         Machine and versions.
     date : datetime
         When it was recorded, in UTC.
     data : mapping of str to object
-        What the conclusions of the page are computed from, see :func:`~ortmeter.pages.record`.
+        Data from which the conclusions are computed, see :func:`~ortmeter.pages.record`.
     answer : Answer, optional
-        What answers the title of the page.
+        Answer to the title of the page.
     claims : tuple of Claim
-        What else the page concluded on that day.
+        Other conclusions, as of that date.
     run : int
-        1 for the first run of this configuration, more when a sweep repeats it.
+        Rank of the run of this configuration, from 1; a sweep may repeat it.
     on_cpu : tuple of str
-        Nodes of sessions on CUDA that ran on the CPU, and why, in sentences.
+        Sentences about the nodes of CUDA sessions that ran on the CPU, with the reason.
     fast : bool
-        Whether the fast mode measured; it is never saved.
+        Whether it was measured in fast mode; such a record is never saved.
     """
 
     page: str
@@ -95,7 +95,7 @@ class Record:
         return self.concluded.sentences
 
     def comparisons(self) -> Iterator[tuple[str, Mapping[str, Any], Comparison]]:
-        """Find what was measured: keys joined by points, place ``{"size": 256}``, measurements."""
+        """Iterate over comparisons: keys joined by dots, place ``{"size": 256}``, measurements."""
         yield from _find_comparisons(self.data, ())
 
     def __str__(self) -> str:
@@ -139,10 +139,10 @@ class Record:
             raise RecordError(f"not a record: {type(error).__name__}: {error}") from error
 
     def conclude(self, answer: Answer, claims: Iterable[Claim], details: str) -> Conclusion:
-        """Put together what the page concludes from the data.
+        """Make the conclusion of the page.
 
-        The answer says that nodes ran on the CPU when they did; *details* tell where the data come
-        from, after the machine and the versions.
+        The answer mentions nodes of CUDA sessions that ran on the CPU. *details* follow the machine
+        and the versions in the provenance.
         """
         found = tuple(claims)
         if self.on_cpu:
@@ -171,10 +171,10 @@ class Record:
         }
 
     def save(self, conclusion: Conclusion, folder: str | os.PathLike[str] | None = None) -> Path:
-        """Write ``<folder>/<machine>/<page>--<provider>--<hash>.json``, all of it or nothing.
+        """Write ``<folder>/<machine>/<page>--<provider>--<hash>.json`` atomically.
 
-        The conclusion is kept beside the data. The folder of the records, made when it does not
-        exist, is by default the environment variable ``ORTMETER_RESULTS``, or ``results``.
+        The file has the data and the conclusion. The default folder is the environment variable
+        ``ORTMETER_RESULTS``, or ``results``; it is created if needed.
         """
         root = folder or os.environ.get(FOLDER_VARIABLE) or "results"
         file = Path(root, self.machine, self.file_name)
@@ -185,20 +185,19 @@ class Record:
 
 
 def record(page: str, args: Arguments, provider: Provider, data: Mapping[str, Any]) -> Record:
-    """Put together what a page measured.
+    """Make the record of a page.
 
     Parameters
     ----------
     page : str
         Name of the page.
     args : Arguments
-        Its parameters; ``record``, which asks for the file, is left out.
+        Its parameters; ``record`` is ignored.
     provider : Provider
-        Execution provider that ran: the parameter may say ``auto``.
+        Execution provider that ran; the parameter may be ``auto``.
     data : mapping of str to object
-        What the conclusions of the page are computed from: None, bool, int, float, str, Comparison,
-        Comparisons, Measurement, DataFrame (with columns named by texts), and mappings, lists or
-        tuples of these.
+        Inputs of the conclusions: None, bool, int, float, str, Comparison, Comparisons,
+        Measurement, DataFrame (with texts as column names), and mappings, lists or tuples of these.
 
     Returns
     -------
@@ -208,7 +207,7 @@ def record(page: str, args: Arguments, provider: Provider, data: Mapping[str, An
     Raises
     ------
     InvalidArgumentError
-        A part of `data` cannot be written in JSON, or the fast mode is asked to be recorded.
+        A part of `data` cannot be written in JSON, or ``record`` is true in fast mode.
 
     Examples
     --------
@@ -220,7 +219,7 @@ def record(page: str, args: Arguments, provider: Provider, data: Mapping[str, An
     """
     if args.fast and dict(args).get("record"):
         raise InvalidArgumentError(
-            "the fast mode measures sizes that mean nothing. "
+            "fast mode cannot be recorded: its sizes are too small. "
             "Accepted: --record without ORTMETER_FAST"
         )
     encode(data)  # what cannot be kept is refused now, not when it is written
@@ -277,19 +276,19 @@ def load_records(
     page : str, optional
         Name of the page, by default all of them.
     folder : path, optional
-        Folder of the records; by default the environment variable ``ORTMETER_RESULTS``, and
-        nothing is read where it is not set.
+        Folder of the records, by default the environment variable ``ORTMETER_RESULTS``. If neither
+        is set, the list is empty.
 
     Returns
     -------
     list of Record
-        By machine, then by parameters. A sweep keeps several runs of a configuration: the last
-        one stands for them.
+        Sorted by machine, then by parameters. If a sweep ran a configuration several times, only
+        the last run is returned.
 
     Raises
     ------
     RecordError
-        A file is not a record, or has the name of another page.
+        A file is not a record, or its name is that of another page.
     """
     folder = folder or os.environ.get(FOLDER_VARIABLE)
     if not folder:
@@ -367,7 +366,7 @@ def _slug(text: str) -> str:
 
 @dataclass(frozen=True)
 class Replay:
-    """What was recorded on other machines: each record with what the page shows for it."""
+    """Records of other machines, each with the items that the page shows for it."""
 
     parts: Sequence[tuple[Record, Sequence[Any]]]
 
@@ -383,20 +382,20 @@ class Replay:
 
 
 def replay(report: Callable[[Record], Iterable[Any]], records: Iterable[Record]) -> Replay:
-    """Apply the report of a page to what was recorded elsewhere.
+    """Apply the report of a page to records of other machines.
 
     Parameters
     ----------
     report : callable
-        Takes a :class:`~ortmeter.pages.Record` and yields what the page shows for it: tables,
-        plots (a figure or its axes), conclusions.
+        Takes a :class:`~ortmeter.pages.Record` and yields the items to show: tables, plots (a
+        figure or its axes), conclusions.
     records : iterable of Record
-        What was recorded.
+        Records to show.
 
     Returns
     -------
     Replay
-        Shown by a page or a notebook, one part for each record.
+        A page or a notebook shows one part per record.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a page shows, as text and as HTML: results, conclusions, tables to download, plots."""
+"""Show results, conclusions, tables and plots of a page, as text and as HTML."""
 
 import base64
 import html
@@ -39,18 +39,18 @@ _T = TypeVar("_T")
 def show(result: _T) -> _T | None:
     """Show a result at the end of a cell.
 
-    A notebook and the published gallery display the last value of a cell, a script does not: there
+    A notebook and the published gallery display the last value of a cell. A script does not, so
     the result is printed.
 
     Parameters
     ----------
     result : object
-        What to show.
+        Result to show.
 
     Returns
     -------
     object or None
-        The result itself, for whoever displays it; None once printed.
+        The result in a notebook or the gallery, None if it was printed.
 
     Examples
     --------
@@ -66,18 +66,18 @@ def show(result: _T) -> _T | None:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """An answer and the claims that follow it, with where they come from.
+    """An answer, the claims that follow it, and their provenance.
 
     Parameters
     ----------
     answer : Answer, optional
-        The sentence that answers the title of a page.
+        Answer to the title of a page.
     claims : tuple of Claim
-        What else was found.
+        Other conclusions.
     provenance : str
         Provider, machine and versions.
     origin : mapping of str to str
-        Page, machine, provider and date, for those who gather conclusions.
+        Page, machine, provider and date, used by the pages that gather conclusions.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class Conclusion:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The answer, if there is one, then the claims."""
+        """The answer, if any, then the claims."""
         first = () if self.answer is None else (str(self.answer),)
         return (*first, *sentences(self.claims))
 
@@ -131,7 +131,7 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as a page shows it: three significant digits, seven columns at most."""
+    """A table of a page: three significant digits, seven columns at most."""
 
     frame: "pd.DataFrame"
     caption: str = ""
@@ -152,25 +152,26 @@ class Table:
 
 
 def table(frame: "pd.DataFrame", caption: str = "") -> Table:
-    """Prepare a table to be shown in a page.
+    """Prepare a table for a page.
 
     Parameters
     ----------
     frame : DataFrame
-        Rows and columns; the levels of an index that have a name are columns too. The names of the
-        columns tell the units.
+        Rows and columns, with units in the names of the columns. Named levels of the index count
+        as columns.
     caption : str
-        What the numbers are, and the provider: one line above the table.
+        One line above the table: what the numbers are, and the provider.
 
     Returns
     -------
     Table
-        Numbers have three significant digits; what is missing is a dash.
+        Numbers have three significant digits; a missing value is a dash.
 
     Raises
     ------
     InvalidArgumentError
-        More than seven columns: a reader would have to scroll. :func:`fold` shows a frame as it is.
+        There are more than seven columns, which a reader would have to scroll; :func:`fold` shows
+        wider frames.
 
     Examples
     --------
@@ -183,15 +184,15 @@ def table(frame: "pd.DataFrame", caption: str = "") -> Table:
     levels = sum(name is not None for name in frame.index.names)
     if frame.shape[1] + levels > _COLUMNS:
         raise InvalidArgumentError(
-            f"{frame.shape[1] + levels} columns. Accepted: {_COLUMNS} at most, "
-            "ortmeter.pages.fold() shows more"
+            f"got {frame.shape[1] + levels} columns. Accepted: {_COLUMNS} at most; "
+            "ortmeter.pages.fold() shows wider frames"
         )
     return Table(frame, caption)
 
 
 @dataclass(frozen=True)
 class Folded:
-    """Details that a page hides behind a title; :func:`fold` makes it."""
+    """Details hidden behind a title, see :func:`fold`."""
 
     title: str
     items: tuple[Any, ...]
@@ -206,19 +207,19 @@ class Folded:
 
 
 def fold(title: str, *items: Any) -> Folded:
-    """Hide details behind a title: raw frames, dumps of models, long lists.
+    """Hide details behind a title, such as raw frames, dumps of models or long lists.
 
     Parameters
     ----------
     title : str
-        What is there, in a few words.
+        Short description of the details.
     *items : object
         Texts, tables, plots (a figure or its axes) or results.
 
     Returns
     -------
     Folded
-        A page opens it on a click; a terminal prints all of it.
+        A page opens it on click; a terminal prints everything.
 
     Examples
     --------
@@ -241,7 +242,7 @@ def _cell(value: Any) -> str:
 
 @dataclass(frozen=True)
 class SavedTables:
-    """Files written by :func:`save_tables`; a page or a notebook shows links to download them."""
+    """Files written by :func:`save_tables`, with links to download them."""
 
     files: tuple[Path, ...]
 
@@ -268,17 +269,17 @@ def save_tables(
     Parameters
     ----------
     name : str
-        Start of the names of the files.
+        Prefix of the file names.
     tables : mapping of str to DataFrame
-        Tables by name, which becomes the name of the sheet. The index is written.
+        Tables by name, which is also the name of the sheet. The index is written.
     folder : path, optional
-        Where to write, a new temporary folder by default.
+        Output folder, by default a new temporary one.
 
     Returns
     -------
     SavedTables
-        The files, a CSV for each table, then an Excel file with a sheet for each: shown by a page
-        or a notebook, it offers them for download.
+        One CSV file per table, then one Excel file with one sheet per table. A page or a notebook
+        shows links to download them.
 
     Raises
     ------

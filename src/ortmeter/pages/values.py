@@ -1,7 +1,7 @@
-"""What a page measured, as plain values that JSON accepts, and back.
+"""Convert measurements of a page to values that JSON accepts, and back.
 
-Texts, booleans, integers and finite numbers stand for themselves; everything else is an object
-whose key ``$`` says what it is.
+Texts, booleans, integers and finite numbers are unchanged; any other value is an object whose key
+``$`` is its kind.
 """
 
 import math

@@ -1,9 +1,9 @@
-"""Where the time and the memory of a run go, node by node.
+"""Time and memory of a run, node by node.
 
-``profile`` runs a model and records it, ``read_profile`` reads what ONNX Runtime wrote elsewhere:
-both give a :class:`Profile`. Profiles that are compared are taken in turn by ``profile_together``;
-:meth:`Profile.compare` tells whether they say what the latencies say, ``merge_profiles`` puts their
-nodes side by side. Times are in microseconds, the resolution of ONNX Runtime; sizes are in bytes.
+``profile`` runs a model and records its kernels, ``read_profile`` reads a file of ONNX Runtime. Both
+return a :class:`Profile`. To compare profiles, ``profile_together`` takes them in turn,
+:meth:`Profile.compare` checks that they agree with the latencies, and ``merge_profiles`` matches
+their nodes. Times are in microseconds, the resolution of ONNX Runtime; sizes are in bytes.
 """
 
 from ortmeter.profiling.merge import merge_profiles

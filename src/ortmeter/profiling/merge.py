@@ -23,22 +23,21 @@ _PROVIDER = "ExecutionProvider"
 def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
     """Match the nodes of two profiles.
 
-    Two nodes match when they are of the same kind: operator, domain, provider, types and shapes of
-    the inputs and of the outputs. Among these, nodes of the same name match; those that remain
-    match in the order of the graph. A part of the kind that one of the profiles does not know at
-    all, such as the domains without a model, does not count.
+    Two nodes match if they have the same operator, domain, provider, and types and shapes of inputs
+    and outputs. Among these, nodes match by name first, then by order in the graph. Information
+    that one profile lacks, such as domains without a model, is ignored.
 
     Parameters
     ----------
     baseline, candidate : Profile
-        What to compare; they may have different numbers of runs. Their times are comparable when
-        they were taken by one call of :func:`~ortmeter.profiling.profile_together`, and
-        :meth:`Profile.compare` tells whether they explain the latencies.
+        Profiles to compare, with any numbers of runs. Their times are comparable if one call of
+        :func:`~ortmeter.profiling.profile_together` took them; :meth:`Profile.compare` checks that
+        they agree with the latencies.
 
     Returns
     -------
     pandas.DataFrame
-        One row per node, longest first; a node whose shapes change has one row for each. Columns
+        One row per node and set of shapes, longest first. Columns
         ``label`` (str, compact, different in each row), ``side`` (category: ``both``, ``baseline
         only``, ``candidate only``), ``op``, ``domain``, ``provider``, ``signature`` as in
         ``Profile.events``, ``rank`` (among the nodes of its kind, in the order of the graph),
@@ -50,10 +49,10 @@ def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
 
     Notes
     -----
-    Times are ``self_duration``, so that the totals of each side add up to those of its profile,
-    and the means to the time that its kernels take in a run. A node is told by its name and its
-    place in the graph, never by when it starts: a node in the body of a Loop is one row, with as
-    many calls as iterations, and threads may execute nodes in another order from run to run.
+    Times are ``self_duration``: totals add up to the total of the profile, and means to the kernel
+    time of a run. A node is identified by its name and its place in the graph, not by its start
+    time, since threads may change the order of execution. A node in the body of a Loop is one row,
+    with one call per iteration.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Read a profile written by ONNX Runtime: frames of fixed columns, whatever its version."""
+"""Read a profile of any version of ONNX Runtime into frames with fixed columns."""
 
 import functools
 import os
@@ -59,16 +59,13 @@ def read_profile(
     Parameters
     ----------
     path : path
-        File that ``InferenceSession.end_profiling`` returned, written by any version: older ones
-        wrote integers and one event before and after each kernel, recent ones write texts and the
-        memory.
+        File returned by ``InferenceSession.end_profiling``, of any version of ONNX Runtime.
     model : ModelProto, bytes, path or text, optional
-        Graph that ran: the optimized model when the session optimized it. It gives the domains,
-        the initializers and the costs.
+        Graph that ran, after optimization. It gives domains, initializers and costs.
     original : ModelProto, bytes, path or text, optional
-        Model before optimization, to tell where a fused node comes from.
+        Model before optimization, to find the origin of fused nodes.
     warmup : int
-        First runs that the statistics leave out.
+        Number of first runs that statistics exclude.
 
     Returns
     -------
@@ -78,8 +75,8 @@ def read_profile(
     Raises
     ------
     InvalidArgumentError
-        The file cannot be read, is not a profile of ONNX Runtime, is truncated (the message tells
-        the event and the byte), or holds no complete run.
+        The file cannot be read, is not a profile of ONNX Runtime, is truncated (the message gives
+        the event and the byte), or has no complete run.
     ModelError
         A model cannot be read.
 
@@ -125,7 +122,7 @@ def read_frames(
     except OrtMeterError:
         raise
     except (ArithmeticError, KeyError, ValueError, msgspec.DecodeError) as cause:
-        refuse(path, f"holds a value that is not understood ({type(cause).__name__}: {cause})")
+        refuse(path, f"has an invalid value ({type(cause).__name__}: {cause})")
     if not len(runs):
         refuse(
             path,

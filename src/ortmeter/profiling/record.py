@@ -1,4 +1,4 @@
-"""What a profile holds, what it says, and how far that can be trusted."""
+"""Profiles: their events, their tables, and how far they can be trusted."""
 
 import math
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ _LAUNCHES = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Profile:
-    """Kernels of a profile, one row each, with the runs apart.
+    """Profile of a model: one row per execution of a kernel, and its runs.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ class Profile:
         Sizes that were not recorded are missing: the three memory columns in files written before
         they existed.
     session_events : pandas.DataFrame
-        Everything else that was recorded: runs (``model_run``), executors, kernels seen by a
-        device, and in a file the start-up (``model_loading...``, ``session_initialization``).
+        All other events: runs (``model_run``), executors, kernels timed by a device, and in a file
+        the start-up (``model_loading...``, ``session_initialization``).
         Columns ``name``, ``category`` (category), ``thread``, ``start``, ``duration`` (int64, µs),
         ``iteration`` (int64, -1 outside of the runs).
     model : onnx.ModelProto, optional
@@ -97,24 +97,23 @@ class Profile:
     original : onnx.ModelProto, optional
         Model before optimization, when it is known.
     overhead : Claim, optional
-        Latency without profiling (baseline) beside latency with it (candidate): a ratio of 0.8
-        means that profiling makes a run 1.25 times longer. None for a file read back.
+        Speedup of a profiled run (candidate) over an unprofiled one (baseline): 0.8 means that
+        profiling makes a run 1.25 times longer. None for a profile read from a file.
     warmup : int
-        First runs that the statistics leave out: they allocate memory and warm caches.
+        Number of first runs that statistics exclude: they allocate memory and warm caches.
     name : str
-        Name among the profiles that were taken in turn with this one.
+        Name of this profile among those taken in turn.
     latencies : Comparison, optional
-        Unprofiled latency of each of these profiles, by name, one sample per round: the same object
-        in all of them. None for a file read back.
+        Unprofiled latencies of all the profiles taken in turn, by name, one sample per round. None
+        for a profile read from a file.
 
     Notes
     -----
-    *Steady* runs are the complete ones after the first *warmup*, at least the last one. Statistics
-    are about steady runs.
+    Statistics use *steady* runs: complete runs after the first *warmup*, at least the last one.
 
-    For a kernel of a device such as CUDA, ONNX Runtime records how long the host takes to launch it
-    and to wait when it blocks, as for a copy to the host: the durations of such kernels do not add
-    up to a time of the device, and have no throughput.
+    For a kernel on a device such as CUDA, ONNX Runtime records the time that the host takes to
+    launch it, and to wait if it blocks, as a copy to the host does. These durations do not add up
+    to the time of the device, and no throughput is computed from them.
 
     Examples
     --------
@@ -159,7 +158,7 @@ class Profile:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Providers whose kernels run on a device: their times are those of the launches."""
+        """Providers whose kernels run on a device; their times are launch times."""
         return tuple(sorted(set(self.steady["provider"].dropna().astype(str)) - {tables.CPU}))
 
     def by_operator(self) -> pd.DataFrame:
@@ -185,10 +184,10 @@ class Profile:
             One row per node, in the order of the first execution: ``name``, ``op``, ``domain``,
             ``node_index``, ``provider``, ``parent``, ``signature``, the columns of
             :meth:`by_operator` from ``calls`` to ``share``, ``inclusive`` (median µs per run, body
-            included), ``origin`` (tuple of the names of the original nodes, empty when nothing
-            tells), ``flop``, ``bytes`` (of one run, see :func:`~ortmeter.runtime.costs.node_cost`),
-            ``gflop_per_s``, ``gb_per_s`` (on the CPU). What the graph tells is missing when it is
-            not known.
+            included), ``origin`` (tuple of the names of the original nodes, empty if unknown),
+            ``flop``, ``bytes`` (of one run, see :func:`~ortmeter.runtime.costs.node_cost`),
+            ``gflop_per_s``, ``gb_per_s`` (on the CPU). Values that need the graph are missing
+            without it.
         """
         events, runs = self._complete()
         return tables.by_node(events, runs, model=self.model, original=self.original)
@@ -214,7 +213,7 @@ class Profile:
         pandas.DataFrame
             One row per node, in the order of the first execution: ``name``, ``op``, ``parent``, and
             the largest (bytes) ``parameter_size``, ``activation_size``, ``output_size``,
-            ``in_use``, ``in_use_peak``, ``arena_held``. Missing when the file does not tell.
+            ``in_use``, ``in_use_peak``, ``arena_held``. Values that the file lacks are missing.
         """
         return tables.memory(self._kernels)
 
@@ -227,23 +226,23 @@ class Profile:
 
     @property
     def caveats(self) -> tuple[Claim, ...]:
-        """What a reader of this profile must know; often empty."""
+        """Warnings about this profile; often empty."""
         return tuple(self._find_caveats())
 
     @property
     def trust(self) -> tuple[Claim, ...]:
-        """How far it can be trusted: what no kernel explains, what profiling costs, caveats."""
+        """Time outside of kernels, cost of profiling, and caveats."""
         what = "launch" if self.devices else "kernel"
         known = fact(f"{{share:.1%}} of a run is outside of any {what}", share=self.unexplained)
         cost = () if self.overhead is None else (self.overhead,)
         return (known, *cost, *(caveat for caveat in self.caveats if caveat not in cost))
 
     def compare(self, candidate: "Profile") -> "ProfileCheck":
-        """Check that two profiles can be compared node by node, this one being the baseline.
+        """Check that two profiles can be compared node by node; this one is the baseline.
 
-        A profile adds up kernels that run with the profiler on. When its total says that the
-        candidate is slower, and the latency that it is faster, the times of its nodes explain
-        nothing. :func:`~ortmeter.profiling.merge_profiles` compares the nodes. Both profiles come
+        Kernel times are measured with the profiler on. If their total and the unprofiled latency
+        point in opposite directions, the times of the nodes explain nothing. Use
+        :func:`~ortmeter.profiling.merge_profiles` to compare the nodes. Both profiles must come
         from one call of :func:`~ortmeter.profiling.profile_together`, else
         :class:`~ortmeter.errors.InvalidArgumentError` is raised.
 
@@ -262,8 +261,8 @@ class Profile:
         taken = self.latencies
         if taken is None or taken is not candidate.latencies:
             raise InvalidArgumentError(
-                f"{self!r} and {candidate!r} were not taken together: the machine may have changed "
-                "in between. Accepted: two profiles of one call of profile_together"
+                f"{self!r} and {candidate!r} were not taken together: the speed of the machine may "
+                "have changed. Accepted: two profiles of one call of profile_together"
             )
         on_host = not (self.devices or candidate.devices)
         return ProfileCheck(
@@ -315,13 +314,13 @@ class Profile:
 
 @dataclass(frozen=True)
 class ProfileCheck:
-    """What the kernels of two profiles say in total, beside the latencies without the profiler.
+    """Comparison of the total kernel times of two profiles with their unprofiled latencies.
 
     Parameters
     ----------
     kernels : tuple of two Measurement
-        Seconds that the kernels of the baseline and of the candidate take, a sample per round.
-        Empty when they run on a device.
+        Total kernel time of the baseline and of the candidate in seconds, one sample per round.
+        Empty if kernels run on a device.
     latencies : tuple of two Measurement
         Latencies of both without the profiler, taken in the same rounds.
 
@@ -340,23 +339,23 @@ class ProfileCheck:
 
     @property
     def kernel_speedup(self) -> Claim | None:
-        """How many times faster the kernels of the candidate are, None when this is not known."""
+        """Speedup of the kernels of the candidate, None if unknown."""
         if not self.kernels or any(kernels.seconds.min() <= 0 for kernels in self.kernels):
             return None
         return speedup(*self.kernels)
 
     @property
     def latency_speedup(self) -> Claim:
-        """How many times faster the candidate is, without the profiler."""
+        """Speedup of the candidate without the profiler."""
         return speedup(*self.latencies)
 
     @property
     def verdict(self) -> str:
-        """``agree``, ``opposed``, ``undecided``, or ``launches`` when kernels run on a device.
+        """``agree``, ``opposed``, ``undecided``, or ``launches`` if kernels run on a device.
 
-        They are opposed when one says faster and the other one slower. They agree when both are
-        decided and say the same, or have ratios as close as the smallest effect worth a claim.
-        Fewer than 100 rounds decide nothing.
+        They are opposed if one is faster and the other slower. They agree if both have the same
+        verdict, other than undecided, or ratios closer than the minimum effect. Fewer than 100
+        rounds are undecided.
         """
         if not self.kernels:
             return "launches"
@@ -370,7 +369,7 @@ class ProfileCheck:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """What the kernels say, what the latency says, and what follows."""
+        """Speedup of the kernels, speedup of the latency, and whether they agree."""
         said = fact(_ENDS[self.verdict])
         latency = self.latency_speedup.at(latency="without the profiler")
         if not self.kernels:
@@ -381,7 +380,7 @@ class ProfileCheck:
 
     @property
     def obstacle(self) -> str:
-        """Why nothing can be said about nodes, empty when something can."""
+        """Reason why nodes cannot be compared, empty if they can."""
         return _OBSTACLES.get(self.verdict, "")
 
     def __str__(self) -> str:
@@ -400,22 +399,22 @@ def _are_close(first: Claim, second: Claim) -> bool:
 
 
 def find_headroom(nodes: pd.DataFrame, peaks: Peaks) -> Claim:
-    """Find the node that would save the most time if it ran at the peaks of the machine.
+    """Find the node that would save the most time at the peak throughput of the machine.
 
     Parameters
     ----------
     nodes : pandas.DataFrame
         Columns ``name``, ``op``, ``median`` (µs), ``flop`` and ``bytes`` of
-        :meth:`~ortmeter.profiling.Profile.by_node`; with ``provider``, the nodes of a device are
-        left out.
+        :meth:`~ortmeter.profiling.Profile.by_node`; with ``provider``, nodes on a device are
+        ignored.
     peaks : Peaks
         Peaks of the same provider, type and number of threads.
 
     Returns
     -------
     Claim
-        The node, its time, the least time of its work, and which peak sets that time. Nodes whose
-        work is not known are left out.
+        The node, its time, its time at the peaks, and the limiting peak. Nodes without a known cost
+        are ignored.
 
     Examples
     --------

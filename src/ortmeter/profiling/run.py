@@ -57,12 +57,11 @@ def profile(
     overhead: bool = True,
     **settings: Unpack[Settings],
 ) -> Profile:
-    """Run a model and record which kernels run, when, on what, and their memory.
+    """Run a model and record its kernels: start, duration, types, shapes and memory.
 
-    Two sessions of the same settings are created. One records its runs, in a temporary folder, and
-    writes the graph that it optimized. The other one tells, in turn with the first one, how long a
-    run takes without recording. To compare two models, or two settings, take them by
-    :func:`profile_together`.
+    Two sessions with the same settings run in turn. One records its runs, in a temporary folder,
+    and saves its optimized graph. The other one measures the latency without recording. To compare
+    two models, or two settings, use :func:`profile_together`.
 
     Parameters
     ----------
@@ -72,12 +71,13 @@ def profile(
     feeds : mapping of str to array
         Inputs, bound once on the device, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
     repeat : int
-        Runs that the statistics are about.
+        Number of runs in the statistics.
     warmup : int
-        Runs before them, recorded too.
+        Number of runs before them, also recorded.
     overhead : bool
-        Measure the latency with and without recording, in the same rounds. There are more rounds
-        than *repeat* when they fit in a second, up to 100, which a verdict needs, and ten at least.
+        Measure the latency with and without recording, in the same rounds. Rounds are added to
+        *repeat* while they fit in a second, up to 100 (the minimum for a verdict), with at least
+        10 rounds.
     **settings
         ``provider``, ``optimization``, ``threads``, ``tf32``, ``custom_ops`` of the session, see
         :func:`~ortmeter.runtime.sessions.make_session`.
@@ -92,7 +92,7 @@ def profile(
     FeedError
         The feeds do not match the model.
     ModelError
-        The model cannot be read, or a kernel failed; nothing is left on the disk.
+        The model cannot be read, or a kernel failed; no file is left on the disk.
     InvalidArgumentError
         A setting has a value that is not accepted.
     ProviderUnavailableError
@@ -118,30 +118,30 @@ def profile_together(
     warmup: int = 1,
     **common: Any,
 ) -> dict[str, Profile]:
-    """Profile several models, or one with several settings, in turn, to compare them.
+    """Profile several models, or one model with several settings, in turn, to compare them.
 
-    A machine is not as fast from one second to the next: two profiles that are taken one after the
-    other differ by that too. Here every round takes one run of each of them, with the profiler and
-    without it, in an order that is drawn again.
+    The speed of a machine varies from one second to the next, so two profiles taken one after the
+    other may differ for that reason alone. Here, every round runs each variant once with the
+    profiler and once without, in random order.
 
     Parameters
     ----------
     variants : mapping of str to mapping
-        By name, the arguments of :func:`profile` that are its own: ``model``, ``feeds``,
+        By name, the arguments of :func:`profile` for this variant: ``model``, ``feeds``,
         ``provider``, ``optimization``, ``threads``, ``tf32``, ``custom_ops``.
     repeat : int
-        Rounds, which are the runs that the statistics are about. Whether profiles and latencies
-        agree is not decided below 100.
+        Number of rounds, which is the number of runs in the statistics. Below 100, the agreement of
+        profiles and latencies is undecided.
     warmup : int
-        Runs of each model before the rounds, recorded too.
+        Runs of each model before the rounds, also recorded.
     **common
-        Those of these arguments that all share.
+        The same arguments, shared by all variants.
 
     Returns
     -------
     dict of str to Profile
-        In the order of *variants*; :meth:`Profile.compare` tells whether two of them can be
-        compared node by node, :func:`~ortmeter.profiling.merge_profiles` compares them.
+        In the order of *variants*. :meth:`Profile.compare` checks that two of them can be compared
+        node by node; :func:`~ortmeter.profiling.merge_profiles` compares the nodes.
 
     Raises
     ------
@@ -152,9 +152,8 @@ def profile_together(
 
     Notes
     -----
-    Two sessions per variant are open at the same time: so much memory is needed. Runs shorter than
-    a millisecond come after three others, which no statistics count: the model that ran before left
-    the caches cold.
+    All sessions, two per variant, are in memory at the same time. Before a run shorter than a
+    millisecond, three extra runs, not counted, warm the caches after the previous model.
 
     Examples
     --------
