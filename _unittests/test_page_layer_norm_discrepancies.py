@@ -1,13 +1,14 @@
 """The conclusion of the page on layer normalization follows its tables."""
 
 import re
+import runpy
 
 import numpy as np
 import onnx
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
-from page_runner import run_page
+from page_runner import EXAMPLES, run_page
 
 from ortmeter.errors import ModelError
 from ortmeter.runtime.models import layer_norm_matmul
@@ -390,6 +391,22 @@ def test_the_details_have_html(page):
     html = page["fold"]("details", *page["details"])._repr_html_()
     assert html.count("<table") == 3
     assert "torch / session" in html
+
+
+def test_the_cases_of_cuda_pass_through_the_page(tmp_path, monkeypatch):
+    """TF32 has no effect on a CPU: what is tested is that tables, claims and record accept it."""
+    (source,) = EXAMPLES.rglob("plot_layer_norm_discrepancies.py")
+    text = source.read_text(encoding="utf-8")
+    script = tmp_path / source.name
+    script.write_text(text.replace('on_cuda = provider.name == "cuda"', "on_cuda = True"))
+    monkeypatch.setenv("ORTMETER_FAST", "1")
+    monkeypatch.setenv("ORTMETER_PROVIDER", "cpu")
+    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
+    monkeypatch.setattr("sys.argv", [str(script)])
+    names = runpy.run_path(str(script))
+    plt.close("all")
+    assert len(names["CASES"]) == 10
+    assert "float32 with TF32" in str(names["conclusion"](names["here"]).answer)
 
 
 def test_the_same_kernels_give_the_same_bits_on_a_cpu(page):

@@ -608,14 +608,15 @@ def count_differences(distances):
 def tabulate_means(distances):
     means = by_pair(distances, "mean").T.dropna(how="all")
     means.columns = map(", ".join, means.columns)
-    return means.set_axis([" / ".join(pair) for pair in means.index]).rename_axis("pair of runs")
+    names = [" / ".join(pair) for pair in means.index]
+    return means.set_axis(names).rename_axis(columns="mean distance (ulp of the largest output)")
 
 
 values = outputs.set_index([*CASE, "run"])[["min", "max", "mean"]]
 details = (
     onnx_simple_text_plot(model),
     table(values.map("{:.8g}".format), "outputs"),
-    table(tabulate_means(distances), "mean distance (ulp of the largest output)"),
+    tabulate_means(distances).map("{:.3g}".format).replace("nan", "-"),
     count_differences(distances),
 )
 show(fold("Model, outputs of each run, mean distances, differences with torch", *details))
