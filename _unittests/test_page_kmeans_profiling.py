@@ -81,6 +81,12 @@ def test_the_answer_tells_where_the_time_goes(page, narrow, expected, verdict):
     assert len(str(answer).split()) <= 60
 
 
+def test_an_operator_of_several_nodes_is_told_with_their_number(page):
+    nodes = pd.DataFrame({"op": ["Add", "Gemm", "Add", "Mul", "Mul", "Mul"]})
+    assert page["name_operators"](["Add", "Gemm"], nodes) == "the two Add and Gemm"
+    assert page["name_operators"](["Mul"], nodes) == "the three Mul"
+
+
 def test_the_bars_of_the_answer_are_the_five_longest_operators(page):
     times = operators(Gemm=50.0, Add=400.0, Mul=300.0, Sqrt=200.0, ArgMin=40.0, Abs=10.0)
     answer, _ = page["conclude"](data(times))

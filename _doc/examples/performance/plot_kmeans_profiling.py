@@ -381,7 +381,6 @@ shown = DataFrame(
         f"written ({unit})": factor * nodes["name"].astype(str).map(written),
         f"{OPTIMIZED} ({unit})": factor * nodes["median"],
         f"least ({unit})": factor * nodes["least"],
-        "moved (MiB)": nodes["bytes"] / 2**20,
         "GFLOP/s (%)": 100 * nodes["share of peak GFLOP/s"],
         "GB/s (%)": 100 * nodes["share of peak GB/s"],
     }
@@ -433,6 +432,11 @@ def find_longest(times):
     return [longest, *(op for op, c in others.items() if c.has_interval and not c.exceeds(1))]
 
 
+def name_operators(found, nodes):
+    counts, words = nodes["op"].value_counts(), {2: "the two ", 3: "the three "}
+    return enumerate_items([f"{words.get(counts.get(op), '')}{op}" for op in found])
+
+
 def draw_bars(times):
     bars = [Bar(op[:20], *as_share(weigh(times, {op}))) for op in times]
     return tuple(sorted(bars, key=lambda bar: -bar.value)[:5])
@@ -454,14 +458,15 @@ def answer(data, obstacle):
         axis, bars = f"speedup over {PREDICT}", tuple(measured.bars(PREDICT))
         return Answer(text, (labels,), values, bars=bars, axis=axis)
     longest, last = find_longest(narrow), find_longest(wide)
+    told, last_told = (name_operators(found, data["nodes"]) for found in (longest, last))
     claims = weigh(narrow, longest), weigh_product(narrow), weigh(wide, last), labels
     values |= dict(zip(("first", "product", "last"), map(write_share, claims), strict=False))
     values |= dict(zip(("few", "many"), data["operators"], strict=True))
     decided = all(claim.has_interval for claim in claims)
     text = "With" if decided else "Undecided, too few samples: with"
-    text += f" {{few}} features, {{first}} of the kernel time is in {enumerate_items(longest)}"
+    text += f" {{few}} features, {{first}} of the kernel time is in {told}"
     text += "" if any(map(is_product, longest)) else " and {product} in the matrix product"
-    text += f"; with {{many}}, {{last}} is in {enumerate_items(last)}. Labels alone: {{labels}}."
+    text += f"; with {{many}}, {{last}} is in {last_told}. Labels alone: {{labels}}."
     verdict = longest[0][:16] if len(longest) == 1 else "several"
     axis, bars = f"% of the kernel time, {values['few']} features", draw_bars(narrow)
     return Answer(text, claims, values, verdict=verdict, bars=bars, axis=axis)
@@ -627,10 +632,10 @@ raw = raw.assign(**{f"{name} (MiB)": raw.pop(name).astype(float) / 2**20 for nam
 by_operator = raw.groupby("args.op_name")["dur (µs)"].agg(["sum", "count"]).sort_values("sum")
 by_operator["sum"] /= 1e3
 titles = ["time of ten runs (ms)", "number of kernels"]
+panels = {"layout": (1, 2), "sharex": False, "sharey": True, "figsize": (8, 3), "legend": False}
 axes = by_operator.set_axis(titles, axis="columns").plot.barh(
-    subplots=True, layout=(1, 2), sharex=False, figsize=(8, 3), legend=False, title=titles
+    subplots=True, title=titles, ylabel="operator", **panels
 )
-axes.flat[0].set_ylabel("operator")
 show(
     fold(
         "The model as written: first events, raw frame, time and number of kernels",
