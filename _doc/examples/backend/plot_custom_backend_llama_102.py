@@ -100,8 +100,8 @@ provider = ortmeter.resolve_provider(args.provider)
 device = str(provider)
 on_cpu = "small" if args.record else "short"
 automatic = on_cpu if provider.name == "cpu" else "medium"
-sizes = CONFIGURATIONS[automatic if args.config == "auto" else args.config]
-batch, sequence, hidden, heads, intermediate, vocabulary = sizes
+config = automatic if args.config == "auto" else args.config
+batch, sequence, hidden, heads, intermediate, vocabulary = CONFIGURATIONS[config]
 threads_before = torch.get_num_threads()
 torch.set_num_threads(args.threads)
 torch.set_float32_matmul_precision("highest")
@@ -113,10 +113,12 @@ legend = (
 )
 
 # %%
-# The model returns its last hidden state, without a cache of keys and values.
+# The model, then its inputs.
 
 
-class LastHidden(torch.nn.Module):  # noqa: D101
+class LastHidden(torch.nn.Module):
+    """The last hidden state of a Llama, without a cache of keys and values."""
+
     def __init__(self, llama):
         super().__init__()
         self.llama = llama
@@ -168,9 +170,10 @@ model, inputs = make_model(), make_inputs()
 # * ``eager`` is torch without compilation, ``inductor`` the default of :func:`torch.compile`.
 # * ``none``: the graph as torch exports it to ONNX.
 # * ``default``: constants are folded, patterns become operators of the ONNX standard.
-# * ``default+onnxruntime``: patterns become kernels that only ONNX Runtime has.
-# * ``default+onnxruntime+experimental``: chains of element-wise operators become kernels that are
-#   compiled for this model.
+# * ``default+onnxruntime`` (*+ onnxruntime* in the tables): patterns become kernels that only ONNX
+#   Runtime has.
+# * ``default+onnxruntime+experimental`` (*+ experimental*): chains of element-wise operators become
+#   kernels that are compiled for this model.
 # * ``default-EagerAttention``: the level ``default`` without one of its rules, which ``--without``
 #   names. ``-`` leaves a rule out of any level.
 
@@ -181,17 +184,6 @@ def make_backend(level, **options):
     return OrtBackend(level, provider=device, threads=args.threads, fallback=False, **options)
 
 
-WITHOUT = f"default-{args.without}"
-backends = {level: make_backend(level) for level in ("none", WITHOUT, *LEVELS)}
-compilers = ({INDUCTOR: INDUCTOR} if args.inductor else {}) | backends
-
-# %%
-# The clock of a compilation stops at the first result. inductor starts with an empty cache. It
-# needs a compiler of C++ on a CPU, Triton on CUDA. The last level needs a compiler too. What does
-# not work here is named below.
-
-
-# fold: Compile the candidates
 def compile_model(backend, function, *inputs):
     with (
         warnings.catch_warnings(),
@@ -202,21 +194,6 @@ def compile_model(backend, function, *inputs):
         compiled = torch.compile(function, backend=backend, dynamic=False, fullgraph=True)
         compiled(*inputs).flatten()[0].item()
     return compiled
-
-
-# Returns the compiled models, the seconds until their first results, and what is missing.
-def compile_all(compilers):
-    functions, seconds, missing = {}, {}, {}
-    for name, backend in compilers.items():
-        clock = time.perf_counter()
-        try:
-            functions[name] = compile_model(backend, model, *inputs)
-        except RuntimeError as error:
-            if name != INDUCTOR:
-                raise
-            missing[name] = f"its compiler does not work here ({type(error).__name__})"
-        seconds[name] = time.perf_counter() - clock
-    return functions, seconds, missing
 
 
 # %%
@@ -237,8 +214,37 @@ def rounds_to_tf32():
 has_tf32 = rounds_to_tf32() and args.dtype == "float32"
 
 # %%
-# A level whose kernels cannot be compiled equals the level before: it is dropped.
+# The time of a compilation ends with the first result. Inductor starts with an empty cache. It
+# needs a compiler of C++ on a CPU, Triton on CUDA. The last level needs a compiler too, without
+# which it equals the level before. What does not work here is named.
 
+
+# fold: Compile the candidates
+# Returns the compiled models, the seconds until their first results, and what is missing.
+def compile_all(compilers):
+    functions, seconds, missing = {}, {}, {}
+    for name, backend in compilers.items():
+        clock = time.perf_counter()
+        try:
+            functions[name] = compile_model(backend, model, *inputs)
+        except RuntimeError as error:
+            if name != INDUCTOR:
+                raise
+            missing[name] = f"its compiler does not work here ({type(error).__name__})"
+        seconds[name] = time.perf_counter() - clock
+    return functions, seconds, missing
+
+
+def tell_missing(missing):
+    told = (f"{name} is not compared: {reason}." for name, reason in missing.items())
+    return "\n".join(told) or "All the candidates work here."
+
+
+# %%
+
+WITHOUT = f"default-{args.without}"
+backends = {level: make_backend(level) for level in ("none", WITHOUT, *LEVELS)}
+compilers = ({INDUCTOR: INDUCTOR} if args.inductor else {}) | backends
 functions, first_results, missing = compile_all(compilers)
 assert all(len(backend.graphs) == 1 for backend in backends.values())
 graphs = {level: backend.graphs[0] for level, backend in backends.items()}
@@ -247,15 +253,8 @@ for level in [level for level, graph in graphs.items() if graph.without_kernels]
     del graphs[level], functions[level]
 functions = {EAGER: model} | functions
 if has_tf32:
-    with_tf32 = compile_model(make_backend("default", tf32=True), model, *inputs)
-    functions["default, TF32"] = with_tf32
-
-
-def tell_missing(missing):
-    return "\n".join(f"{name} is not compared: {reason}." for name, reason in missing.items())
-
-
-show(tell_missing(missing) or "All the candidates work here.")
+    functions["default, TF32"] = compile_model(make_backend("default", tf32=True), model, *inputs)
+print(tell_missing(missing))
 
 # %%
 # Do they compute the same thing?
@@ -298,7 +297,8 @@ def root_mean_square(values):
 # %%
 
 # fold: Errors, and what is refused
-COLUMNS = ("largest error", "largest gap to eager", "RMS error", "RMS error / eager's")
+COLUMNS = ("largest error", "gap to eager", "RMS error", "RMS / eager")
+SHORT = {level: f"+ {level.split('+')[-1]}" for level in LEVELS if "+" in level}
 
 
 def measure_error(name, expected, eager, got):
@@ -328,10 +328,10 @@ errors = DataFrame(
     [check(measure_error(n, expected, outputs[EAGER], got)) for n, got in outputs.items()]
 ).set_index("candidate")
 accepted = (
-    f"relative to the largest output; accepted: errors and gaps up to {LARGEST:.2g}, "
-    f"{math.sqrt(LONGEST):.3g} times the RMS error of eager, any with TF32"
+    f"Relative to the largest output. Accepted: errors and gaps up to {LARGEST:.2g}, RMS errors up "
+    f"to {math.sqrt(LONGEST):.3g} times that of eager."
 )
-show(table(errors, accepted))
+show(table(errors.rename(SHORT), accepted))
 
 # %%
 # How long does a call take?
@@ -389,9 +389,9 @@ levels = ortmeter.measure(
 )
 
 # %%
-# *over eager* compares calls, *over the level before* compares graphs alone, with the 99 % interval
-# in brackets. The level before ``default-EagerAttention`` is ``none``. Custom nodes are out of the
-# ONNX standard.
+# *over eager* compares calls, *over previous* compares the graph of a level with that of the level
+# before, ``none`` for ``default-EagerAttention``. The 99 % interval is in brackets. Custom nodes
+# are out of the ONNX standard.
 
 
 # fold: The table
@@ -414,19 +414,19 @@ def tabulate(data):
     rows["nodes"], rows["custom"] = zip(*counts, strict=True)
     overs = [None if n == EAGER else results.speedup(EAGER, n) for n in rows.index]
     rows["over eager"] = [*map(write_ratio, overs)]
-    rows["over the level before"] = [write_ratio(steps.get(name)) for name in rows.index]
-    rows["first result (s)"] = [data["first results"].get(name) for name in rows.index]
+    rows["over previous"] = [write_ratio(steps.get(name)) for name in rows.index]
+    rows["compile (s)"] = [data["first results"].get(name) for name in rows.index]
     return rows
 
 
 def show_table(data):
-    how = f"calls: {data['results'].how}, after {data['warmup']} to warm up"
-    graphs = f"graphs alone: {data['levels'].how}"
-    return table(tabulate(data), f"{data['provider']}; {how}; {graphs}")
+    calls = f"{data['provider']}; calls: {data['results'].how}, after {data['warmup']} to warm up"
+    return table(tabulate(data).rename(SHORT), f"{calls}; graphs alone: {data['levels'].how}")
 
 
 # %%
 
+# fold: What the conclusions are computed from
 nodes = {level: (graph.node_count, graph.custom_count) for level, graph in graphs.items()}
 data = {
     "results": results,
@@ -496,7 +496,7 @@ data["kernels"] = DataFrame(
 
 def show_kernels(data):
     what = "launches of kernels, not their times" if data["launches"] else "kernels of a run"
-    return table(data["kernels"].set_index("level"), f"{data['provider']}, {what}")
+    return table(data["kernels"].set_index("level").rename(SHORT), f"{data['provider']}, {what}")
 
 
 show(show_kernels(data))
@@ -510,7 +510,7 @@ def compare_rule(data):
     return str(data["levels"].speedup(without, "default"))
 
 
-show(compare_rule(data))
+print(compare_rule(data))
 
 # %%
 # What the measurements say
