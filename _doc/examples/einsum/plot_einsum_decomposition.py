@@ -498,7 +498,7 @@ def judge_sizes(first, compared):
     found = [group.speedup(name, best, confidence=level) for name in group if name != best]
     least = min(found, key=lambda claim: claim.ratio)
     return judge(
-        "the fastest graph, {best}, wins at size {size} too (there, {second} takes {times})",
+        "the fastest graph ({best}) wins at size {size} too (there, {second} takes {times})",
         [claim.exceeds(1 / (1 + claim.min_effect)) for claim in found],
         best=best,
         size=size,
@@ -584,8 +584,8 @@ show(fold("Three results, every dimension is 2", *(f"{n}\n{result}" for n, resul
 show(fold("The searches", *(found.to_frame() for found in searches.values())))
 
 # %%
-# The 120 orders of the letters give four graphs, 30 orders each, which is asserted. The second column renames the
-# letters so that the alphabetical order is the order of the row.
+# The 120 orders of the letters give four graphs, 30 orders each, which is asserted. The second
+# column renames the letters so that the alphabetical order is the order of the row.
 
 # fold: List the equations
 
@@ -601,7 +601,8 @@ def describe_order(order):
 
 equations = DataFrame(map(describe_order, map("".join, itertools.permutations("bhnst"))))
 assert equations["graph"].value_counts().to_dict() == dict.fromkeys(ORDERS, 30)
-show(fold("The 120 equations", equations.sort_values(["median (ms)", "order"])))
+equations = equations.sort_values(["median (ms)", "order"]).set_index("order")
+show(fold("The 120 equations", table(equations, f"{legend}, one thread")))
 
 # %%
 # The graphs that ran. The colour of a node is its share of the time.
@@ -653,7 +654,7 @@ show(fold("First events and raw frame", "\n".join(map(json.dumps, events[:3])), 
 
 tables = {"latency": measured.to_frame(), "sizes": compared.to_frame(), "nodes": nodes}
 tables = {name: found.reset_index() for name, found in tables.items()}
-tables |= {"equations": equations, "search": search.to_frame(), "profile": raw}
+tables |= {"equations": equations.reset_index(), "search": search.to_frame(), "profile": raw}
 show(save_tables("plot_einsum_decomposition", tables))
 
 # %%
