@@ -279,9 +279,8 @@ def plot_operators(operators, provider, legend):
 # The work of Gemm and ReduceSumSquare grows with :math:`F`. The other operators work on :math:`N`
 # or :math:`NK` values, whatever :math:`F` is. The number of features stands in parentheses.
 
-operators = Comparisons(
-    {args.features: time_operators(ran), args.wide: time_operators(wide_ran)}, "features"
-)
+operators = {args.features: time_operators(ran), args.wide: time_operators(wide_ran)}
+operators = Comparisons(operators, "features")
 timed = "launches" if ran.devices else "kernels"
 caption = f"time of the {timed} in a run (median), share (%), its 99 % interval, {legend}"
 show(table(tabulate_operators(operators), caption))
@@ -462,7 +461,7 @@ def answer(data, obstacle):
     claims = weigh(narrow, longest), weigh_product(narrow), weigh(wide, last), labels
     values |= dict(zip(("first", "product", "last"), map(write_share, claims), strict=False))
     values |= dict(zip(("few", "many"), data["operators"], strict=True))
-    decided = all(claim.has_interval for claim in claims)
+    decided = all(claim.has_interval for claim in claims[:3])
     text = "With" if decided else "Undecided, too few samples: with"
     text += f" {{few}} features, {{first}} of the kernel time is in {told}"
     text += "" if any(map(is_product, longest)) else " and {product} in the matrix product"
@@ -496,14 +495,11 @@ def judge_floor(measured, floor):
     labels = measured[LABELS]
     least = Measurement("least", np.full_like(labels.seconds, floor))
     times = Comparison([labels, least]).speedup(LABELS, "least")
-    return judge(
-        "predicted more than twice the least time for the labels, measured {took:.3g} ms, "
-        "{times} the {least:.3g} ms that the peaks of the machine allow",
-        [times.exceeds(2)],
-        took=1e3 * labels.median,
-        times=f"{times.ratio:.1f} times {times.brackets}".rstrip(),
-        least=1e3 * floor,
-    )
+    text = "predicted more than twice the least time for the labels, measured {took:.3g} ms, "
+    text += "{times} the {least:.3g} ms that the peaks of the machine allow"
+    found = f"{times.ratio:.1f} times {times.brackets}".rstrip()
+    took, least = 1e3 * labels.median, 1e3 * floor
+    return judge(text, [times.exceeds(2)], took=took, times=found, least=least)
 
 
 # %%
@@ -544,14 +540,10 @@ here = record("plot_kmeans_profiling", args, provider, data)
 
 def conclude(data):
     obstacle, measured = ProfileCheck(*data["check"]).obstacle, data["measured"]
-    zeros = () if obstacle else (conclude_zeros(data["useless"], data["nodes"]),)
-    claims = (
-        *judge_product(data["operators"], obstacle),
-        judge_floor(measured, data["floor"]),
-        *zeros,
-        measured.speedup(PREDICT, LABELS),
-    )
-    return answer(data, obstacle), claims
+    claims = [*judge_product(data["operators"], obstacle), judge_floor(measured, data["floor"])]
+    if not obstacle:
+        claims.append(conclude_zeros(data["useless"], data["nodes"]))
+    return answer(data, obstacle), (*claims, measured.speedup(PREDICT, LABELS))
 
 
 def conclusion(record):
@@ -636,14 +628,8 @@ panels = {"layout": (1, 2), "sharex": False, "sharey": True, "figsize": (8, 3), 
 axes = by_operator.set_axis(titles, axis="columns").plot.barh(
     subplots=True, title=titles, ylabel="operator", **panels
 )
-show(
-    fold(
-        "The model as written: first events, raw frame, time and number of kernels",
-        json.dumps(events[:3], indent=1),
-        raw.head(20),
-        axes.flat[0],
-    )
-)
+title = "The model as written: first events, raw frame, time and number of kernels"
+show(fold(title, json.dumps(events[:3], indent=1), raw.head(20), axes.flat[0]))
 
 # %%
 # The model in JSON, as protobuf writes it. The values of a tensor are replaced by their number when
