@@ -270,11 +270,14 @@ def compile_with(page, monkeypatch, failing):
 def test_inductor_is_missing_where_it_does_not_compile(page, monkeypatch):
     functions, seconds, missing = compile_with(page, monkeypatch, "inductor")
     assert list(functions) == ["default"]
-    assert all(s >= 0 for s in seconds.values())
+    assert list(seconds) == ["default"]
     reason = "its compiler does not work here (RuntimeError)"
     assert missing == {"inductor": reason}
-    assert page["tell_missing"](missing) == f"inductor is not compared: {reason}."
-    assert page["tell_missing"]({}) == "All the candidates work here."
+    found = page["tell_compilations"]({"none": 1.25, "default": 2}, missing)
+    assert found.splitlines() == [
+        "First result after: none 1.2 s, default 2.0 s.",
+        f"inductor is not compared: {reason}.",
+    ]
 
 
 def test_a_level_that_does_not_compile_is_an_error(page, monkeypatch):
@@ -464,12 +467,12 @@ def test_the_table_has_the_ratios_to_eager_and_to_the_level_before(page):
     found = page["tabulate"](data)
     assert found.shape[1] + 1 <= 7
     default = found.loc["default"]
-    assert (default["nodes"], default["custom"], default["compile (s)"]) == (26, 0, 2.0)
+    assert (default["nodes"], default["custom"]) == (26, 0)
     assert re.fullmatch(r"2\.6\d \[2\.6\d, 2\.\d+\]", default["over eager"])
     assert default["over previous"].startswith("1.3")  # not over the level without a rule
     assert found.loc["default-EagerAttention", "over previous"].startswith("1.2")
     assert found.loc["inductor", "over eager"].startswith("1.6")
-    assert found.loc["eager"].isna().sum() == 5
+    assert found.loc["eager"].isna().sum() == 4
     assert found["over previous"].isna()["none"]
     caption = page["show_table"](data).caption
     assert caption.startswith("CPU; calls: in one process, 100 rounds, after 3 to warm up; ")

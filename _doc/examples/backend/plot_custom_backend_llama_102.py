@@ -214,9 +214,10 @@ def rounds_to_tf32():
 has_tf32 = rounds_to_tf32() and args.dtype == "float32"
 
 # %%
-# The time of a compilation ends with the first result. Inductor starts with an empty cache. It
-# needs a compiler of C++ on a CPU, Triton on CUDA. The last level needs a compiler too, without
-# which it equals the level before. What does not work here is named.
+# Inductor needs a compiler of C++ on a CPU, Triton on CUDA. The last level needs a compiler too,
+# without which it equals the level before. What does not work here is named below, after the time
+# that each candidate takes to compile and to return its first result. Inductor starts with an empty
+# cache, the kernels of the last level may be in the user's.
 
 
 # fold: Compile the candidates
@@ -227,17 +228,18 @@ def compile_all(compilers):
         clock = time.perf_counter()
         try:
             functions[name] = compile_model(backend, model, *inputs)
+            seconds[name] = time.perf_counter() - clock
         except RuntimeError as error:
             if name != INDUCTOR:
                 raise
             missing[name] = f"its compiler does not work here ({type(error).__name__})"
-        seconds[name] = time.perf_counter() - clock
     return functions, seconds, missing
 
 
-def tell_missing(missing):
+def tell_compilations(seconds, missing):
+    first = ", ".join(f"{name} {duration:.1f} s" for name, duration in seconds.items())
     told = (f"{name} is not compared: {reason}." for name, reason in missing.items())
-    return "\n".join(told) or "All the candidates work here."
+    return "\n".join([f"First result after: {first}.", *told])
 
 
 # %%
@@ -254,7 +256,7 @@ for level in [level for level, graph in graphs.items() if graph.without_kernels]
 functions = {EAGER: model} | functions
 if has_tf32:
     functions["default, TF32"] = compile_model(make_backend("default", tf32=True), model, *inputs)
-print(tell_missing(missing))
+print(tell_compilations(first_results, missing))
 
 # %%
 # Do they compute the same thing?
@@ -415,7 +417,6 @@ def tabulate(data):
     overs = [None if n == EAGER else results.speedup(EAGER, n) for n in rows.index]
     rows["over eager"] = [*map(write_ratio, overs)]
     rows["over previous"] = [write_ratio(steps.get(name)) for name in rows.index]
-    rows["compile (s)"] = [data["first results"].get(name) for name in rows.index]
     return rows
 
 
@@ -682,7 +683,7 @@ show(save_tables("plot_custom_backend_llama_102", raw | {"rules": applied}))
 def report(record):
     data = record.data
     yield show_table(data)
-    yield tell_missing(data["missing"])
+    yield tell_compilations(data["first results"], data["missing"])
     yield plot_levels(data)
     yield show_kernels(data)
     yield compare_rule(data)
