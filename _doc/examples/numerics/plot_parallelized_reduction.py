@@ -302,9 +302,10 @@ show(agreement_table(libraries, legend))
 # What changes the result?
 # ------------------------
 #
-# Each library computes everything twice, with each number of threads, in each order. The table
-# counts the cases (type, law, size, threads) whose bits change. The spread is the largest
-# difference between two orders.
+# Each library computes everything twice, with each number of threads, in each order. A case is a
+# type, a law, a size and a number of threads. The table counts the cases whose bits change when the
+# same run is done again, with other threads, and in another order. The spread is the largest
+# difference between two orders, beside the bound of the same case.
 
 
 # fold: Count the changes
@@ -317,11 +318,11 @@ def change_table(libraries, legend):
     for key, own in libraries.groupby(["result", "library"], sort=False):
         others = own[own["threads"] != own["threads"].iloc[0]]
         rows[key] = {
-            "same run again": changed(own["again"]),
-            "other threads": changed(others["other threads"]),
-            "another order": changed(own["spread"]),
+            "run again": changed(own["again"]),
+            "threads": changed(others["other threads"]),
+            "order": changed(own["spread"]),
             "spread (ulp)": own["spread"].max(),
-            "allowed (ulp)": own.loc[own["spread"].idxmax(), "bound"],
+            "bound (ulp)": own.loc[own["spread"].idxmax(), "bound"],
         }
     frame = DataFrame.from_dict(rows, orient="index").rename_axis(["result", "library"])
     ordered = frame.sort_index(level=0, ascending=False, sort_remaining=False)
@@ -370,8 +371,8 @@ plot_libraries(libraries, shown, legend)
 # and becomes 2048:
 
 few = np.float16([2048, 1, 1, 1])
-sums_of_few = {name: [int(simulated_sum(few, name))] for name in SUMMATIONS}
-show(table(DataFrame(sums_of_few, index=["sum"]), "2048 + 1 + 1 + 1 in float16"))
+sums_of_few = {name: int(simulated_sum(few, name)) for name in SUMMATIONS}
+show(table(DataFrame([{"terms": "2048 + 1 + 1 + 1", **sums_of_few}]).set_index("terms")))
 
 # %%
 # Every simulated sum is within its bound too. The spread is in ulp of :math:`\sum |x_i|`.
@@ -473,26 +474,23 @@ show(tolerance_table(sums))
 # fold: Compute the answer
 def answer(libraries, kind):
     differ = libraries[libraries["again"] > 0]["library"].unique()
-    threaded = libraries[libraries["other threads"] > 0]["library"].unique()
+    moved = libraries[libraries["other threads"] > 0]["library"].unique()
+    several = libraries.groupby("library")["threads"].nunique().max() > 1
+    changes = {n: c for n, c in CHANGES.items() if several or c != "other threads"}
     means = libraries[(libraries["type"] == kind) & (libraries["result"] == "mean")]
-    last = means[means["size"] == means["size"].max()]
-    worst = last.loc[last["moves"].idxmax()]
-    same = f"They do not: {enumerate_names(libraries['library'].unique())} give the same bits twice"
+    worst = means.loc[means[means["size"] == means["size"].max()]["moves"].idxmax()]
+    names = enumerate_names(libraries["library"].unique())
+    again = f"do not differ: {names} give the same bits"
+    again = f"differ with {enumerate_names(differ)}" if len(differ) else again
+    threads = f"some of {enumerate_names(moved)}" if len(moved) else "none"
+    threads = f", other threads change {threads}" if several else ""
     return Answer(
-        f"{f'They differ with {enumerate_names(differ)}' if len(differ) else same}. Another order "
-        "of the terms changes {share:.0%} of the results, other threads change "
-        f"{f'some of {enumerate_names(threaded)}' if len(threaded) else 'none'}. In {kind}, a mean "
-        "of {n:,} terms moves by up to {moves:.1g} of mean |x| ({library}); theory allows "
-        "{allowed:.2g}.",
-        values={
-            "share": (libraries["spread"] > 0).mean(),
-            "n": worst["size"],
-            "moves": worst["moves"],
-            "library": worst["library"],
-            "allowed": worst["allowed"],
-        },
+        f"Two identical runs {again}. Another order of the terms changes "
+        f"{(libraries['spread'] > 0).mean():.0%} of the results{threads}. In {kind}, a mean of "
+        f"{worst['size']:,} terms moves by up to {worst['moves']:.1g} of mean |x| "
+        f"({worst['library']}); theory allows {worst['allowed']:.2g}.",
         verdict="they differ" if len(differ) else "same bits",
-        bars=tuple(Bar(label, means[name].max()) for label, name in CHANGES.items()),
+        bars=tuple(Bar(label, means[name].max()) for label, name in changes.items()),
         axis=f"largest change of a {kind} mean (ulp of mean |x|)",
     )
 
@@ -536,7 +534,9 @@ def judge_spreads(sums):
     small = last["type"].map(unit_roundoff) * n < 1
     beyond = f"; beyond, {kahan[~small].sum()} of {(~small).sum()}"
     yield judge_cases(f"at {n:,} terms naive has the largest spread", naive)
-    yield judge_cases(f"at {n:,} terms Kahan's is the least while n u < 1", kahan[small], beyond)
+    yield judge_cases(
+        f"at {n:,} terms Kahan's spread is the smallest while n u < 1", kahan[small], beyond
+    )
     yield judge_cases(
         "a blocked sum spreads more than a pairwise one from 4096 terms on",
         long["blocked"] > long["pairwise"],

@@ -68,7 +68,7 @@ provider = ortmeter.resolve_provider(args.provider)
 # =====================  ===================================  ==============  =================
 # candidate              what runs                            traffic         predicted speedup
 # =====================  ===================================  ==============  =================
-# two Adds               :math:`X + Y`, then the sum + Z      3 + 3 = 6       1
+# two Adds               :math:`X + Y`, then :math:`+ Z`      3 + 3 = 6       1
 # one Sum                the three matrices at once           4               6 / 4 = 1.5
 # Concat then ReduceSum  a copy of the three, then one sum    6 + 4 = 10      6 / 10 = 0.6
 # =====================  ===================================  ==============  =================
@@ -270,9 +270,9 @@ plot_processes(cases, f"{provider.label}, threads=1")
 # Why?
 # ----
 #
-# Why do processes differ? The arrays lie elsewhere in memory and the machine is in another state
-# when a process starts. If that changed nothing, the intervals of the processes would nearly always
-# overlap.
+# Why may the verdict change from one process to the next? The arrays lie elsewhere in memory and
+# the machine is in another state: then the intervals of two processes may not overlap. Or the
+# speedup is close to a limit, 1 or 5 %, and processes whose intervals overlap fall on both sides.
 #
 # Why may all together be undecided where every process says *faster*? A process only knows its own
 # samples. The interval of all together comes from one number per process: with 5 processes it is
