@@ -497,7 +497,7 @@ def judge_floor(measured, floor):
     times = Comparison([labels, least]).speedup(LABELS, "least")
     text = "predicted more than twice the least time for the labels, measured {took:.3g} ms, "
     text += "{times} the {least:.3g} ms that the peaks of the machine allow"
-    found = f"{times.ratio:.1f} times {times.brackets}".rstrip()
+    found = f"{labels.median / floor:.1f} times {times.brackets}".rstrip()
     took, least = 1e3 * labels.median, 1e3 * floor
     return judge(text, [times.exceeds(2)], took=took, times=found, least=least)
 
