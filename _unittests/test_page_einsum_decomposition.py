@@ -76,6 +76,11 @@ def test_the_answer_follows_the_samples(page, fast, shape, start, verdict):
     assert len(str(found).split()) <= 60
 
 
+def test_what_is_undecided_with_more_threads_takes_nothing_back(page):
+    measured = by_threads(group(), group(shape=TOO_FEW))
+    assert str(page["answer"](measured, sums(), ROLES)).startswith("Yes with 1 thread: ")
+
+
 def test_the_answer_tells_each_interval_and_what_the_order_costs(page):
     measured = by_threads(group(1.0), group(0.5))
     found = page["answer"](measured, sums(), ROLES)

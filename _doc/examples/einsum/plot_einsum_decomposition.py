@@ -430,7 +430,8 @@ def answer(measured, split, roles):
     lead, verdict = ("Undecided", "undecided") if undecided else ("No", "not faster")
     if faster:
         whole = len(faster) == len(claims)
-        lead = "Yes" if whole else f"Only {tell_threads(faster)}"
+        word = "Yes" if whole or undecided else "Only"
+        lead = word if whole else f"{word} {tell_threads(faster)}"
         verdict = "faster" if whole else "faster in part"
     text = f"{lead}: as Transpose and MatMul nodes, {EQUATION} is {tell_places(claims)}."
     group, worst = measured[1], roles[WORST]
