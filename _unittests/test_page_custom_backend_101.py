@@ -170,7 +170,7 @@ def test_the_answer_follows_the_samples(page):
     answer, *_ = conclude(page, batches(b1=few, b32=same_latency(), b64=same_latency(ort=4.0)))
     assert re.match(
         r"Compared with torch without compilation, OrtBackend is (1\.9|2\.0)\d times faster "
-        r"\[[\d.]+, [\d.]+\] at batch 1, within 5 % at batch 32, (3\.9|4\.0)\d times slower "
+        r"\[[\d.]+, [\d.]+\] at batch 1, within 5% at batch 32, (3\.9|4\.0)\d times slower "
         r"\[[\d.]+, [\d.]+\] at batch 64\. ",
         answer,
     )
@@ -269,7 +269,7 @@ def test_a_compilation_is_paid_back_by_its_time_divided_by_what_a_call_saves(pag
     # 2 s saved by 2 ms a call, then by 1 ms.
     assert calls.loc[1].tolist() == [pytest.approx(1.0), pytest.approx(2.0), "never"]
     assert calls.loc[32].tolist() == ["undecided"] * 3
-    intervals = table["99 % interval"].unstack("candidate")[list(LEVELS)]
+    intervals = table["99% interval"].unstack("candidate")[list(LEVELS)]
     assert intervals.loc[1].tolist() == ["[1, 1]", "[2, 2]", ""]
     assert intervals.loc[32].tolist() == [""] * 3
 

@@ -43,7 +43,7 @@ def test_the_answer_follows_the_samples(gemm_page):
     assert text.startswith("It depends on the size. With constant weights, one Gemm is 3.0")
     assert "times faster [2.9" in text
     assert "times slower [1.9" in text
-    assert "at size 2, within 5 % at size 3. With weights that change" in text
+    assert "at size 2, within 5% at size 3. With weights that change" in text
     assert answer.label == "by size"
     assert [bar.value for bar in answer.bars] == pytest.approx([1, 3, 1.5, 3], rel=0.05)
     changing = [claim for claim in claims if claim.topic == "weights that change"]

@@ -3,12 +3,13 @@ import io
 import re
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
-from ortmeter.pages import Conclusion, rendering, save_tables, show
-from ortmeter.timing.claims import Answer, fact
+from ortmeter.pages import Conclusion, fold, rendering, save_tables, show, table
+from ortmeter.timing.claims import Answer, Bar, fact, judge
 
 CLAIMS = (fact("a <b> is 2 times faster than c."), fact("word " * 40))
 TABLES = {
@@ -66,12 +67,12 @@ def test_tables_come_back_from_csv_and_from_excel(tmp_path):
         "page.xlsx",
     ]
     assert saved.files[-1].read_bytes()[:2] == b"PK"  # not CSV under another name
-    for name, table in TABLES.items():
+    for name, expected in TABLES.items():
         for again in (
             pd.read_csv(tmp_path / f"page-{name}.csv", index_col=0),
             pd.read_excel(tmp_path / "page.xlsx", sheet_name=name, index_col=0),
         ):
-            pd.testing.assert_frame_equal(again, table)
+            pd.testing.assert_frame_equal(again, expected)
 
 
 def test_links_hold_the_files_themselves(tmp_path):
@@ -106,3 +107,49 @@ def test_without_openpyxl_nothing_is_written(tmp_path, monkeypatch):
     with pytest.raises(MissingDependencyError, match=r"ortmeter\[excel\]"):
         save_tables("page", TABLES, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_has_three_digits_and_dashes():
+    frame = pd.DataFrame(
+        {"kind": ["a", None], "n": [12345, 1], "x": [1.23456e-6, np.nan], "ok": [True, False]}
+    )
+    lines = str(table(frame, "A caption")).splitlines()
+    assert lines[0] == "A caption"
+    assert lines[2].split() == ["0", "a", "12345", "1.23e-06", "yes"]
+    assert lines[3].split() == ["1", "-", "1", "-", "no"]
+    assert "1.23e-06" in table(frame, "A caption")._repr_html_()
+
+
+def test_a_table_has_seven_columns_at_most():
+    frame = pd.DataFrame(
+        np.zeros((1, 6)), index=pd.MultiIndex.from_tuples([(1, 2)], names=["a", "b"])
+    )
+    with pytest.raises(InvalidArgumentError, match=r"8 columns. Accepted: 7 at most"):
+        table(frame)
+    assert table(frame.iloc[:, :5])
+
+
+def test_levels_of_columns_become_one():
+    columns = pd.MultiIndex.from_tuples([("time", "ms"), ("kind", "")])
+    shown = table(pd.DataFrame([[1.0, "a"]], columns=columns), "caption")
+    assert "<th>time, ms</th>" in shown._repr_html_()
+    assert "<th>kind</th>" in shown._repr_html_()
+
+
+def test_details_are_folded_and_escaped():
+    folded = fold("A <title>", "a < b", pd.DataFrame({"x": [1.5]}))
+    assert str(folded).startswith("A <title>:\na < b\n")
+    html = folded._repr_html_()
+    assert "<summary>A &lt;title&gt;</summary><pre>a &lt; b</pre>" in html
+    assert html.count("<table") == 1
+
+
+def test_a_conclusion_says_elsewhere_what_it_says_here():
+    bars = (Bar("a", 1.0), Bar("b", 2.0, 1.5, 2.5))
+    claims = (judge("p", [True]), fact("q"))
+    found = Conclusion(Answer("a wins.", bars=bars, axis="x"), claims, "here", {"page": "plot_x"})
+    data = found.to_dict()
+    assert data["page"] == "plot_x"
+    assert data["answer"] == "a wins."
+    assert data["bars"] == [["a", 1.0, None, None], ["b", 2.0, 1.5, 2.5]]
+    assert data["predictions"] == [["right", "Right: p"]]

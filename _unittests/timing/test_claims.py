@@ -5,14 +5,23 @@ import msgspec
 import pytest
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing.claims import Answer, Claim, compare_ratio, fact, group_claims, judge
+from ortmeter.timing.claims import (
+    Answer,
+    Bar,
+    Claim,
+    compare_ratio,
+    fact,
+    group_claims,
+    group_effects,
+    judge,
+)
 
 
 @pytest.mark.parametrize(
     ("ratio", "interval", "verdict", "text"),
     [
-        (2.0, (1.8, 2.2), "faster", "b is 2.00 times faster than a [1.80, 2.20] (99 %)"),
-        (0.5, (0.4, 0.625), "slower", "b is 2.00 times slower than a [1.60, 2.50] (99 %)"),
+        (2.0, (1.8, 2.2), "faster", "b is 2.00 times faster than a [1.80, 2.20] (99%)"),
+        (0.5, (0.4, 0.625), "slower", "b is 2.00 times slower than a [1.60, 2.50] (99%)"),
         # the interval leaves 1 out, the effect is not worth a claim
         (1.02, (1.01, 1.03), "different", "b is faster than a by less than 5%: 1.02 ["),
         (1.04, (1.01, 1.08), "different", "b is faster than a by less than 5%"),
@@ -36,7 +45,7 @@ def test_five_verdicts(ratio, interval, verdict, text):
 def test_a_claim_says_where_and_how():
     claim = compare_ratio("b", "a", 2.0, (1.8, 2.2), how="in one process").at(size=8, threads=1)
     assert str(claim) == (
-        "size 8, threads 1: b is 2.00 times faster than a [1.80, 2.20] (99 %, in one process)"
+        "size 8, threads 1: b is 2.00 times faster than a [1.80, 2.20] (99%, in one process)"
     )
     assert claim.where == {"size": 8, "threads": 1}
 
@@ -145,3 +154,50 @@ def test_a_summary_groups_the_places_by_verdict():
 def test_wrong_types_are_said(call):
     with pytest.raises(InvalidArgumentError, match="Accepted: "):
         call()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "interval", "effect"),
+    [
+        (2.0, (1.8, 2.2), "2.00 times faster [1.80, 2.20]"),
+        (0.5, (0.4, 0.625), "2.00 times slower [1.60, 2.50]"),
+        (1.02, (1.01, 1.03), "within 5%"),
+        (1.0, (0.96, 1.04), "within 5%"),
+        (1.5, (0.9, 2.0), "undecided"),
+        (9.0, None, "undecided"),
+    ],
+)
+def test_an_effect_is_a_few_words(ratio, interval, effect):
+    assert compare_ratio("b", "a", ratio, interval).effect == effect
+
+
+def test_effects_are_grouped_by_place():
+    won = compare_ratio("b", "a", 2.0, (1.8, 2.2))
+    tie = compare_ratio("b", "a", 1.0, (0.96, 1.04))
+    assert group_effects([tie.at(n=1), won.at(n=2), tie.at(n=3)]) == (
+        "within 5% at n 1 and 3, 2.00 times faster [1.80, 2.20] at n 2"
+    )
+    assert group_effects([won]) == "2.00 times faster [1.80, 2.20]"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Bar("x" * 21, 1.0),
+        lambda: Bar("a", -1.0),
+        lambda: Bar("a", float("nan")),
+        lambda: Answer("text", verdict="x" * 17),
+        lambda: Answer("text", bars=(Bar("a", 1.0),), axis="x"),
+        lambda: Answer("text", bars=(Bar("a", 1.0), Bar("b", 1.0))),
+    ],
+)
+def test_what_a_card_has_no_room_for_is_refused(make):
+    with pytest.raises(InvalidArgumentError, match="Accepted"):
+        make()
+
+
+def test_the_label_of_an_answer_is_its_verdict_or_that_of_its_first_claim():
+    less = compare_ratio("b", "a", 1.02, (1.01, 1.03))
+    assert Answer("text", (less,)).label == "below 5%"
+    assert Answer("text", (less,), verdict="yes").label == "yes"
+    assert Answer("text").label == ""

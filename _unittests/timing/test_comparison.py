@@ -178,3 +178,32 @@ def test_a_level_is_between_0_and_1(confidence):
 def test_wrong_types_are_said(call):
     with pytest.raises(InvalidArgumentError, match="Accepted: "):
         call()
+
+
+def test_a_summary_has_latencies_and_speedups_with_their_interval():
+    found = planted(a=2e-3, b=1e-3)
+    summary = found.summary()
+    assert list(summary.columns) == ["median (ms)", "q1 (ms)", "q3 (ms)", "speedup", "99% interval"]
+    assert summary["speedup"].tolist() == [1.0, found.speedup("a", "b").ratio]
+    assert summary["99% interval"].tolist() == ["", found.speedup("a", "b").brackets]
+    assert found.summary("b")["speedup"]["b"] == 1.0
+    assert found.summary(unit="µs").columns[0] == "median (µs)"
+
+
+def test_a_summary_along_an_axis_has_the_unit_of_the_plot():
+    found = Comparisons({1: planted(a=2e-5, b=1e-5), 2: planted(a=4e-5, b=1e-5)}, "size")
+    summary = found.summary()
+    assert found.unit == "µs"
+    assert summary.columns[0] == "median (µs)"
+    assert summary["speedup"][2, "b"] == pytest.approx(4, rel=0.05)
+    assert "µs" in found.plot(title="t").get_ylabel()
+
+
+def test_the_bars_of_an_answer_are_speedups():
+    found = planted(a=2.0, b=1.0, c=4.0)
+    bars = found.bars("a", ["c"])
+    assert [bar.label for bar in bars] == ["a", "c"]
+    assert bars[0].value == 1.0
+    claim = found.speedup("a", "c")
+    assert (bars[1].value, bars[1].low, bars[1].high) == (claim.ratio, claim.low, claim.high)
+    assert [bar.label for bar in found.bars()] == ["a", "b", "c"]

@@ -336,7 +336,7 @@ def tabulate_calls(results, compiling):
                 "candidate": gain.subject,
                 "compilation (s)": seconds,
                 "calls (thousands)": calls,
-                "99 % interval": "[{:g}, {:g}]".format(*map(shorten, bounds)) if bounds else "",
+                "99% interval": "[{:g}, {:g}]".format(*map(shorten, bounds)) if bounds else "",
             }
         )
     return DataFrame(rows).set_index(["batch", "candidate"])

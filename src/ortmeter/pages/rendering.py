@@ -148,7 +148,10 @@ class Table:
 
         cells = {i: [_cell(v) for v in self.frame.iloc[:, i]] for i in range(self.frame.shape[1])}
         written = pd.DataFrame(cells, index=self.frame.index)
-        return written.set_axis(self.frame.columns, axis="columns")
+        names = self.frame.columns
+        if names.nlevels > 1:
+            names = [", ".join(str(level) for level in name if level != "") for name in names]
+        return written.set_axis(names, axis="columns")
 
 
 def table(frame: "pd.DataFrame", caption: str = "") -> Table:

@@ -71,7 +71,7 @@ class Claim:
     Examples
     --------
     >>> print(compare_ratio("one", "two", 1.5, (1.4, 1.6), how="10 processes"))
-    one is 1.50 times faster than two [1.40, 1.60] (99 %, 10 processes)
+    one is 1.50 times faster than two [1.40, 1.60] (99%, 10 processes)
     >>> print(fact("float16: at most {ulp} ulp apart", ulp=2))
     float16: at most 2 ulp apart
     """
@@ -165,10 +165,10 @@ class Claim:
 
     @property
     def effect(self) -> str:
-        """The comparison in a few words, ``1.50 times faster [1.40, 1.60]`` or ``within 5 %``."""
+        """The comparison in a few words, ``1.50 times faster [1.40, 1.60]`` or ``within 5%``."""
         if self.ratio is None or not self.is_difference:
             small = self.verdict in {"different", "equivalent"}
-            return f"within {100 * self.min_effect:.3g} %" if small else self.verdict
+            return f"within {self.min_effect:.0%}" if small else self.verdict
         low, high = self.low or 0.0, self.high or 0.0  # a difference has an interval
         if self.verdict == "faster":
             return f"{self.ratio:.2f} times faster [{low:.2f}, {high:.2f}]"
@@ -187,7 +187,7 @@ class Claim:
         pair = f"{self.subject} and {self.baseline}"
         if self.low is None or self.high is None:
             return f"undecided between {pair}: {ratio:.2f}, too few samples for an interval"
-        how = f"({100 * self.confidence:.3g} %{f', {self.how}' if self.how else ''})"
+        how = f"({100 * self.confidence:.3g}%{f', {self.how}' if self.how else ''})"
         interval = f"{self.brackets} {how}"
         if self.verdict == "faster":
             return f"{self.subject} is {ratio:.2f} times faster than {self.baseline} {interval}"

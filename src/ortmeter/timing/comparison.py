@@ -64,7 +64,7 @@ def speedup(
     >>> slow = Measurement("slow", [[2.0, 2.1], [2.2, 2.1], [2.1, 2.0]])
     >>> fast = Measurement("fast", [[1.0, 1.1], [1.1, 1.1], [1.0, 1.0]])
     >>> print(speedup(slow, fast))
-    fast is 1.99 times faster than slow [1.61, 2.44] (99 %, 3 processes)
+    fast is 1.99 times faster than slow [1.61, 2.44] (99%, 3 processes)
     """
     if not isinstance(baseline, Measurement) or not isinstance(candidate, Measurement):
         raise InvalidArgumentError(
@@ -204,16 +204,19 @@ class _Measured:
         -------
         pandas.DataFrame
             Index ``candidate``, after the axis if there is one. Columns ``median (ms)``,
-            ``q1 (ms)``, ``q3 (ms)``, ``speedup`` and ``99 % interval``, a text in brackets, empty
+            ``q1 (ms)``, ``q3 (ms)``, ``speedup`` and ``99% interval``, a text in brackets, empty
             for the baseline and for candidates with too few samples.
         """
         unit = unit or self.unit
-        table = self.to_frame(unit).iloc[:, :3]
+        if unit not in UNITS:
+            raise InvalidArgumentError(f"unit={unit!r}. Accepted: {', '.join(UNITS)}")
+        table = self.to_frame("s").iloc[:, :3] * UNITS[unit]  # rounded once, when it is shown
+        table.columns = [f"{name} ({unit})" for name in ("median", "q1", "q3")]
         found = {(*map(str, c.where.values()), c.subject): c for c in self.speedups(baseline)}
         places = [key if isinstance(key, tuple) else (key,) for key in table.index]
         claims = [found.get(tuple(map(str, place))) for place in places]
         table["speedup"] = [1.0 if c is None else c.ratio for c in claims]
-        table["99 % interval"] = ["" if c is None else c.brackets for c in claims]
+        table["99% interval"] = ["" if c is None else c.brackets for c in claims]
         return table
 
     @property
