@@ -142,6 +142,8 @@ def test_details_are_folded_and_escaped():
     html = folded._repr_html_()
     assert "<summary>A &lt;title&gt;</summary><pre>a &lt; b</pre>" in html
     assert html.count("<table") == 1
+    long = fold("All", pd.DataFrame({"x": range(200)}))._repr_html_()
+    assert long.count("<tr") == 201
 
 
 def test_a_conclusion_says_elsewhere_what_it_says_here():

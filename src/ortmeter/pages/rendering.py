@@ -148,10 +148,10 @@ class Table:
 
         cells = {i: [_cell(v) for v in self.frame.iloc[:, i]] for i in range(self.frame.shape[1])}
         written = pd.DataFrame(cells, index=self.frame.index)
-        names = self.frame.columns
-        if names.nlevels > 1:
-            names = [", ".join(str(level) for level in name if level != "") for name in names]
-        return written.set_axis(names, axis="columns")
+        if self.frame.columns.nlevels == 1:
+            return written.set_axis(self.frame.columns, axis="columns")
+        levels = ([str(level) for level in name if level != ""] for name in self.frame.columns)
+        return written.set_axis([", ".join(name) for name in levels], axis="columns")
 
 
 def table(frame: "pd.DataFrame", caption: str = "") -> Table:
@@ -394,6 +394,8 @@ def _left(column: Any) -> Callable[[str], str]:
 
 def as_html(item: Any) -> str:
     """Write an item as HTML, escaped when it has no HTML of its own."""
+    if hasattr(item, "to_string"):
+        return str(item.to_html())  # a frame would leave rows out
     if hasattr(item, "_repr_html_"):
         return str(item._repr_html_())
     return f"<pre>{html.escape(str(item))}</pre>"
