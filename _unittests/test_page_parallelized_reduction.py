@@ -170,14 +170,14 @@ def test_predictions_on_summations(page):
     assert [claim.verdict for claim in (naive, kahan, blocked)] == ["right"] * 3
     assert str(naive).endswith("at 8,192 terms naive has the largest spread (2 of 2 cases)")
     # 8192 * 2**-11 is 4 in float16: Kahan was predicted to be best in float32 alone.
-    assert str(kahan).endswith("while n u < 1 (1 of 1 cases; beyond, 1 of 1)")
+    assert str(kahan).endswith("while n u < 1 (1 of 1 cases; where n u >= 1, 1 of 1)")
     sums = planted_sums()
     sums.loc[at(sums, type="float16", size=8192, candidate="kahan"), "spread"] = 101
     sums.loc[at(sums, type="float32", size=8192, candidate="blocked"), "spread"] = 9999
     naive, kahan, _ = page["judge_spreads"](sums)
     assert (naive.verdict, kahan.verdict) == ("wrong", "right")
     assert str(naive).endswith("(1 of 2 cases)")
-    assert str(kahan).endswith("(1 of 1 cases; beyond, 0 of 1)")
+    assert str(kahan).endswith("(1 of 1 cases; where n u >= 1, 0 of 1)")
     sums.loc[at(sums, type="float32", size=8192, candidate="kahan"), "spread"] = 101
     assert [*page["judge_spreads"](sums)][1].verdict == "wrong"
 
@@ -189,7 +189,7 @@ def test_blocked_and_pairwise_are_compared_where_they_should_differ(page):
     sums.loc[at(sums, candidate="blocked", size=8192, type="float16"), "spread"] = 0
     blocked = [*page["judge_spreads"](sums)][2]
     assert blocked.verdict == "wrong"
-    assert str(blocked).endswith("from 4096 terms on (1 of 2 cases)")
+    assert str(blocked).endswith("from 4,096 terms on (1 of 2 cases)")
 
 
 def test_overflows_are_counted_among_the_cases_of_their_type(page):

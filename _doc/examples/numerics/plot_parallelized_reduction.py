@@ -14,7 +14,7 @@ summations.
 torch leaves to one thread. Among five summations at the largest size, the naive one has the largest
 spread over the orders and Kahan's the smallest, exact summation apart, as long as :math:`n u < 1`
 (:math:`u` is the unit roundoff, :math:`2^{-24}` in float32). The blocked sum of a GPU spreads more
-than a pairwise one when :math:`n / 256 > \log_2 n`, from 4096 terms on. In float16, the order alone
+than a pairwise one when :math:`n / 256 > \log_2 n`, from 4,096 terms on. In float16, the order alone
 decides whether some sums overflow.
 """
 
@@ -432,7 +432,8 @@ assert (by_summation.drop("exact") > 0).all()
 show(spread_table(sums))
 
 # %%
-# How does the spread grow? Dashed lines are bounds.
+# How does the spread grow? Dashed lines are bounds. In long vectors a blocked sum has a larger bound
+# than a pairwise one, and not always a larger spread: most roundings cancel.
 
 # fold: Draw the growth
 own = sums[(sums["type"] == shown) & (sums["law"] == "normal")]
@@ -532,13 +533,13 @@ def judge_spreads(sums):
     naive = last["naive"] >= last[list(SUMMATIONS)].max(axis=1)
     kahan = last["kahan"] <= last[["naive", "blocked", "pairwise"]].min(axis=1)
     small = last["type"].map(unit_roundoff) * n < 1
-    beyond = f"; beyond, {kahan[~small].sum()} of {(~small).sum()}"
+    beyond = f"; where n u >= 1, {kahan[~small].sum()} of {(~small).sum()}"
     yield judge_cases(f"at {n:,} terms naive has the largest spread", naive)
     yield judge_cases(
         f"at {n:,} terms Kahan's spread is the smallest while n u < 1", kahan[small], beyond
     )
     yield judge_cases(
-        "a blocked sum spreads more than a pairwise one from 4096 terms on",
+        "a blocked sum spreads more than a pairwise one from 4,096 terms on",
         long["blocked"] > long["pairwise"],
     )
 

@@ -279,9 +279,9 @@ plot_processes(cases, f"{provider.label}, threads=1")
 # twice as wide as with 10, with 3 more than five times.
 #
 # Why does the traffic not predict the speedup? It supposes that every kernel reads and writes at
-# the same rate; a profile tells the rate of each one. ``Sum`` should read the three matrices at
-# once. The CUDA kernel of ONNX Runtime does so; its CPU kernel adds its inputs two by two, which
-# moves as much as two ``Add``.
+# the same rate. A profile tells the rate of each one (on CUDA it times launches, and has no rate).
+# ``Sum`` should read the three matrices at once. The CUDA kernel of ONNX Runtime does so; its CPU
+# kernel adds its inputs two by two, which moves as much as two ``Add``.
 
 # fold: Profile the candidates
 frames = []
