@@ -37,7 +37,7 @@ def test_each_graph_is_explained():
     assert operators.after.tolist() == [0, 0, 1]
     text = str(explanation)
     assert "graph 0: default+onnxruntime on cpu: 2 -> 1 nodes" in text
-    assert "graph 1: left to torch" in text
+    assert "graph 1: runs on torch" in text
 
 
 def test_the_agreement_is_measured(monkeypatch):
@@ -101,4 +101,4 @@ def test_what_nobody_measured_is_told():
     (graph,) = explain(lambda x: x @ x.t(), X).graphs
     assert "never measured" not in str(graph)
     on_cuda = replace(graph, compiled=replace(graph.compiled, provider="cuda:1"))
-    assert "never measured on cuda:1: TransposedWeight" in str(on_cuda)
+    assert "rules not measured on cuda:1: TransposedWeight" in str(on_cuda)

@@ -61,17 +61,17 @@ def test_the_text_of_a_level_is_canonical():
         ("onnxruntime", "'onnxruntime' is not known"),
         ("default+experimental", "'default\\+experimental' is not known"),
         ("default+onnxruntime+experimental+experimental", "is not known"),
-        ("default+onnxruntime-ElementWise", "leaves out ElementWise, which 'default"),
+        ("default+onnxruntime-ElementWise", "disables ElementWise, which 'default"),
         ("default+default", "is not known"),
         ("default+", "is not known"),
         (" default", "is not known"),
-        ("default-", "leaves out , which 'default' does not have"),
+        ("default-", "disables , which 'default' does not have"),
         (
             "default-Mask",
-            "leaves out Mask, which 'default' does not have. Its rules: Flattening, RMSNorm, ",
+            "disables Mask, which 'default' does not have. Its rules: Flattening, RMSNorm, ",
         ),
-        ("default-BiasGelu", "leaves out BiasGelu, which 'default' does not have"),
-        ("none-Rotary", "leaves out Rotary, which 'none' does not have. Its rules: none"),
+        ("default-BiasGelu", "disables BiasGelu, which 'default' does not have"),
+        ("none-Rotary", "disables Rotary, which 'none' does not have. Its rules: none"),
     ],
 )
 def test_an_unknown_level_is_an_error(text, message):

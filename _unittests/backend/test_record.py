@@ -60,7 +60,7 @@ def test_a_record_counts_its_nodes(graph):
 
 
 def test_a_fallback_says_why():
-    assert str(Fallback("aten.svd", 3)) == "left to torch, 3 operations: aten.svd"
+    assert str(Fallback("aten.svd", 3)) == "runs on torch, 3 operations: aten.svd"
 
 
 def test_a_dump_is_the_model_under_a_name_made_of_its_content(nested, tmp_path):

@@ -50,7 +50,7 @@ def test_devices_are_not_mixed():
 def test_the_provider_asked_for_is_the_one_of_the_tensors(monkeypatch):
     monkeypatch.setattr("ortmeter.backend.ort_backend.resolve_provider", Provider.parse)
     message = left_to_torch(lambda x: x * 2, X, provider="cuda:1")
-    assert "provider='cuda:1' was asked for while tensors are on cpu" in message
+    assert "provider='cuda:1' was requested but tensors are on cpu" in message
 
 
 def test_a_kernel_that_is_missing_is_named():
@@ -111,7 +111,7 @@ def test_on_cuda_the_opset_has_the_kernels(function, shape, opset, operator):
     assert [(refusal.rule, refusal.reason) for refusal in refusals] == [
         (
             "Opset 23",
-            f"{operator} has no CUDA kernel there, the graph is exported at opset {opset}",
+            f"{operator} has no CUDA kernel at this opset, the graph is exported at opset {opset}",
         )
     ] * bool(operator)
 

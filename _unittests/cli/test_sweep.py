@@ -121,7 +121,7 @@ def test_ctrl_c_kills_what_runs_keeps_what_is_done_and_says_how_to_go_on(tmp_pat
     states = [outcome.state for outcome in load_sweep(output).outcomes]
     assert states == ["done"] * 2 + ["missing"] * 2
     assert main(["sweep", *arguments]) == 2
-    assert "--resume runs what is missing" in capsys.readouterr().err
+    assert "Accepted: --resume to finish it" in capsys.readouterr().err
 
 
 @pytest.mark.slow

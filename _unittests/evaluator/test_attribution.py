@@ -384,7 +384,7 @@ def test_the_frame_and_the_texts():
     [
         ({"candidate": "onnx"}, InvalidArgumentError, "onnx"),
         ({"baseline": "numpy"}, InvalidArgumentError, "numpy"),
-        ({"candidate": {"Gemm": "ort"}}, InvalidArgumentError, "'Gemm' designate nothing"),
+        ({"candidate": {"Gemm": "ort"}}, InvalidArgumentError, "'Gemm' match no node"),
         ({"candidate": {"Tanh": "cuda"}}, InvalidArgumentError, "'cuda' is not a kernel"),
         ({"tf32": {"numpy": True}}, InvalidArgumentError, r"unknown \['numpy'\]. Accepted"),
         ({"feeds": {}}, FeedError, "X"),

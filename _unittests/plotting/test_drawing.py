@@ -56,7 +56,7 @@ def test_saved_svg_is_on_white(tmp_path):
 
 
 def test_save_another_suffix(tmp_path):
-    with pytest.raises(InvalidArgumentError, match=r"\.svg, \.html, \.dot.*'m\.gif'"):
+    with pytest.raises(InvalidArgumentError, match=r"got 'm\.gif'.*\.svg, \.html or \.dot"):
         draw_model(MLP).save(tmp_path / "m.gif")
     assert not list(tmp_path.iterdir())
 

@@ -188,7 +188,7 @@ def test_notes_need_the_graph():
     class Unknown(Ran):
         model = None
 
-    with pytest.raises(InvalidArgumentError, match="graph of this profile is not known"):
+    with pytest.raises(InvalidArgumentError, match="graph of this profile is unknown"):
         profile_notes(Unknown())
 
 

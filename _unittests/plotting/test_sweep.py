@@ -94,7 +94,7 @@ def test_what_is_left_out_is_said():
     ]
     figure = sweep_plot(claims, x="size", **TITLES)
     assert len(figure.axes) == 4
-    assert [t.get_text() for t in figure.axes[0].texts] == ["CPU; 12 points are left out"]
+    assert [t.get_text() for t in figure.axes[0].texts] == ["CPU; 12 points are not shown"]
 
 
 def test_the_page_behind_is_seen():

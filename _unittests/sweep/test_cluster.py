@@ -87,7 +87,7 @@ def test_servers_listen_on_this_machine_only(machines):
 def test_a_device_that_no_worker_has_is_refused_by_name(machines, make_page, tmp_path):
     page = make_page()
     grid = {"provider": ["cpu", "cuda:9"]}
-    with pytest.raises(InvalidArgumentError, match=r"takes cuda:9 .* Workers: one .*; two .*cpu"):
+    with pytest.raises(InvalidArgumentError, match=r"needs cuda:9 .* Workers: one .*; two .*cpu"):
         run_sweep(page.path, grid, scheduler=machines[0], output=tmp_path / "out")
     assert page.runs == []
 
@@ -104,7 +104,7 @@ def test_a_page_that_kills_every_worker_fails_alone(machines, make_page, tmp_pat
     grid = {"number": ["0", "1", "2"]}
     result = run_sweep(page.path, grid, scheduler=machines[0], output=tmp_path / "out")
     assert [outcome.state for outcome in result.outcomes] == ["done", "failed", "done"]
-    assert result.failed[0].error == "its worker died while it ran, 2 times"
+    assert result.failed[0].error == "its worker died during the run, 2 times"
     assert page.numbers == ["0", "1", "1", "2"]
 
 
@@ -164,7 +164,7 @@ def test_a_worker_of_dask_takes_its_part(machines, make_page, tmp_path):
 def test_a_scheduler_that_dies_loses_nothing_that_was_done(machines, make_page, tmp_path):
     page, output = make_page(DIES_OR_WAITS), tmp_path / "out"
     address, (scheduler, *_) = machines  # the last test with these machines
-    with pytest.raises(OrtMeterError, match="the scheduler was lost .* --resume goes on"):
+    with pytest.raises(OrtMeterError, match="the scheduler was lost .* continue with --resume"):
         run_sweep(
             page.path,
             {"number": ["0", "9"]},

@@ -157,7 +157,7 @@ def runs(size, *ratios):
     [
         ([], "No task has a result."),
         ([failure()], "No task has a result."),
-        ([outcome({"x": 1})], "The pages measured nothing that can be compared."),
+        ([outcome({"x": 1})], "The pages recorded no comparable measurements."),
         (
             [at(2.0, shape=(1, 5)), at(2.0, run=2, shape=(1, 5))],
             "Too few samples: no run gives an interval.",
@@ -184,7 +184,7 @@ def test_what_no_run_decides_is_not_said_to_hold():
     # An interval as wide as this one decides nothing.
     pair = group(noise=0.5, old=1.0, new=0.95)
     tasks = [outcome({"m": pair}, {"size": "8"}, run=run) for run in (1, 2)]
-    assert answer(*tasks) == "No run decides between two candidates."
+    assert answer(*tasks) == "No comparison is decided."
     assert answer(*tasks, *runs("16", 2.0, 2.0)) == (
         "1 of 1 verdicts hold in all runs, 0 of 1 over the whole grid; undecided: 1."
     )
@@ -215,8 +215,8 @@ def test_tasks_are_counted_only_when_some_have_no_result():
 
 def test_a_few_places_are_named():
     found = conclusion(at(2.0, "8"), at(0.5, "16")).sentences[1]
-    assert found.startswith("new is faster than old at size 8 (2.00, ")
-    assert "; new is slower than old at size 16 (0.50, " in found
+    assert found.startswith("new is faster than old at size 8 (2.00 [")
+    assert "; new is slower than old at size 16 (0.50 [" in found
 
 
 def test_many_places_are_counted():
@@ -240,8 +240,8 @@ def test_verdicts_that_change_are_named_reversals_first():
     tasks = [*runs("8", 1.5, 1.0, 1.5), *runs("16", 1.5, 1.5, 0.5)]
     changes = [c for c in conclusion(*tasks).claims if c.topic == "change"]
     assert list(map(str, changes)) == [
-        "candidate new, size 16: the runs are faster in 2, slower in 1",
-        "candidate new, size 8: the runs are faster in 2, equivalent in 1",
+        "candidate new, size 16: verdict changes from run to run: faster in 2, slower in 1",
+        "candidate new, size 8: verdict changes from run to run: faster in 2, equivalent in 1",
     ]
 
 
@@ -253,7 +253,7 @@ def test_many_changes_are_counted():
 def test_the_spread_is_said():
     (spread,) = [c for c in conclusion(*runs("8", 1.0, 1.2)).claims if c.topic == "spread"]
     assert spread.values["most"] == pytest.approx(0.2 / 2**0.5, rel=0.1)
-    assert str(spread).endswith("in 1 of 1 cases, the intervals of two runs do not meet")
+    assert str(spread).endswith("in 1 of 1 cases, the intervals of two runs do not overlap")
 
 
 WON = compare_ratio("a", "b", 2.0, (1.9, 2.1))
@@ -336,19 +336,19 @@ def test_pages_are_not_mixed():
         outcome({}, claims=[LOST], page="plot_b"),
     ]
     table = report_of(*tasks).claims
-    assert table.loc["plot_a", "said"].tolist() == ["1 of 1"]
+    assert table.loc["plot_a", "count"].tolist() == ["1 of 1"]
     assert table["where"].tolist() == ["everywhere"] * 2
 
 
 def test_the_conclusion_counts_the_claims_of_the_pages():
     a, b = fact("a"), fact("b")
     found = conclusion(*said([a, b], [a], [a], [a]))
-    assert found.sentences[-1] == "the 4 tasks end on 2 different claims, 1 common to all"
+    assert found.sentences[-1] == "the 4 tasks make 2 different claims, 1 common to all"
     none = conclusion(*said([a], [b], [a], [b]))
-    assert none.sentences[-1] == "the 4 tasks end on 2 different claims, none common to all"
+    assert none.sentences[-1] == "the 4 tasks make 2 different claims, none common to all"
     assert len(conclusion(*said([a], [b], [a], [b])[:1]).claims) == 0
 
 
 def test_axes_are_places():
     data = {"m": Comparisons({n: group(old=1.0, new=0.5) for n in (8, 16)}, "size")}
-    assert "at size 8 (2.00, " in conclusion(outcome(data)).sentences[1]
+    assert "at size 8 (2.00 [" in conclusion(outcome(data)).sentences[1]

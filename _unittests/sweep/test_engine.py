@@ -64,12 +64,12 @@ def test_a_page_that_dies_fails_alone_with_its_output(make_page, tmp_path):
         ("raise ValueError('no such size')", "exit code 1: ValueError: no such size"),
         ("sys.exit(0)", "the page wrote 0 records, expected 1"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
-        ("fields.pop('date')", "the page wrote something else than a record: not a record"),
-        ("fields['date'] = 'yesterday'", "the page wrote something else than a record"),
+        ("fields.pop('date')", "the page wrote a file that is not a record: not a record"),
+        ("fields['date'] = 'yesterday'", "the page wrote a file that is not a record"),
         ("fields['configuration']['provider'] = 'x' * 300", "a record whose names are too long"),
         ("os.kill(os.getpid(), 40)", "killed by signal 40"),
         ("fields['page'] = 'plot_other'", "wrote a record of 'plot_other', expected 'plot_fast'"),
-        ("time.sleep(60)", "it took more than 1 s"),
+        ("time.sleep(60)", "it exceeded its time limit of 1 s"),
     ],
 )
 def test_a_page_that_fails_says_why(make_page, tmp_path, body, error):
@@ -86,7 +86,7 @@ def test_resume_runs_what_is_missing_or_failed(make_page, tmp_path):
     run_sweep(page.path, {"number": ["4", "5"]}, output=output)
     run_sweep(page.path, {"number": ["4", "5", "6"]}, output=output, resume=True)
     assert page.numbers == ["4", "5", "5", "6"]
-    with pytest.raises(InvalidArgumentError, match="has a sweep of plot_fast already: --resume"):
+    with pytest.raises(InvalidArgumentError, match="already has a sweep of plot_fast. Accepted: --resume"):
         run_sweep(page.path, {"number": ["7"]}, output=output)
 
 
@@ -128,9 +128,9 @@ def test_a_record_that_was_removed_is_missing(make_page, tmp_path):
         ({"number": ["1"]}, {"number": "2"}, "number is in the grid and fixed"),
         ({"record": ["1"]}, {}, "a sweep always records"),
         ({"number": "12"}, {}, r"number: got '12', expected a list"),
-        ({"provider": ["cuda:7"]}, {}, "it takes cuda:7 and 1 cores. Workers: 0 "),
-        ({"threads": ["4096"]}, {}, "it takes cpu and 4096 cores. Workers: 0 "),
-        ({"threads": ["9" * 400]}, {}, "it takes cpu and inf cores. Workers: 0 "),
+        ({"provider": ["cuda:7"]}, {}, "it needs cuda:7 and 1 cores. Workers: 0 "),
+        ({"threads": ["4096"]}, {}, "it needs cpu and 4096 cores. Workers: 0 "),
+        ({"threads": ["9" * 400]}, {}, "it needs cpu and inf cores. Workers: 0 "),
         ({"provider": ["tpu"]}, {}, "provider='tpu' is not known"),
     ],
 )

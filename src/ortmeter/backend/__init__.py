@@ -1,6 +1,6 @@
-"""torch.compile on ONNX Runtime.
+"""Backend of torch.compile that runs graphs on ONNX Runtime.
 
-``torch.compile(model, backend="ortmeter")``, or with an object that keeps what it did::
+``torch.compile(model, backend="ortmeter")``, or with an object that records the compiled graphs::
 
     backend = OrtBackend("default+onnxruntime")
     compiled = torch.compile(model, backend=backend)
@@ -8,8 +8,9 @@
         compiled(x)
     print(backend.graphs[0])
 
-:func:`~ortmeter.backend.explain` tells what each graph became, and why a rule did not apply where
-its pattern is. :ref:`What each rule brings on a CPU <l-backend-rules>` was measured.
+:func:`~ortmeter.backend.explain` describes each graph before and after optimization, and why a rule
+did not apply to a match of its pattern. See also :ref:`what each rule brings on a CPU
+<l-backend-rules>`.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""What the backend raises, what it warns about, and what it silences."""
+"""Errors and warnings of the backend."""
 
 import logging
 import threading
@@ -21,9 +21,9 @@ class UnsupportedGraphError(OrtMeterError, NotImplementedError):
     Parameters
     ----------
     reason : str
-        Why; it starts with the operator when one is to blame.
+        Reason; it starts with the name of the operator, if one is responsible.
     way_out : str
-        What to change.
+        Advice to the user.
     """
 
     def __init__(self, reason: str, way_out: str = _WAY_OUT) -> None:
@@ -32,15 +32,15 @@ class UnsupportedGraphError(OrtMeterError, NotImplementedError):
 
 
 class FallbackWarning(UserWarning):
-    """A graph is left to torch; the message names the operator and the way out."""
+    """A graph runs on torch instead; the message gives the reason and some advice."""
 
 
 class KernelError(OrtMeterError, RuntimeError):
-    """A kernel cannot be compiled at run time, or does not compute what it replaces."""
+    """A kernel cannot be compiled at run time, or its results are wrong."""
 
 
 class KernelWarning(UserWarning):
-    """Chains of element-wise operators are left to ONNX Runtime; the message says why."""
+    """ONNX Runtime runs chains of element-wise operators itself; the message gives the reason."""
 
 
 @contextmanager

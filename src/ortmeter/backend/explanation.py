@@ -21,7 +21,7 @@ __all__ = ["Explanation", "explain"]
 
 @dataclass(frozen=True)
 class ExplainedGraph:
-    """A graph of a model: torch runs it when it is not compiled, or has nothing to compute.
+    """A graph of a model. Torch runs it if it is not compiled or has nothing to compute.
 
     Its outputs are compared with those of torch in its first call.
     """
@@ -32,7 +32,7 @@ class ExplainedGraph:
 
     def __str__(self) -> str:
         if self.compiled is None:
-            return str(self.fallback or "left to torch: nothing to compute")
+            return str(self.fallback or "runs on torch: nothing to compute")
         lines = [
             f"before: {_counts(self.compiled.exported_operators)}",
             f"after: {_counts(self.compiled.operators)}",
@@ -41,9 +41,9 @@ class ExplainedGraph:
         if self.compiled.provider != "cpu" and self.compiled.fusions:
             # what the rules bring was measured on CPU only
             unmeasured = ", ".join(self.compiled.fusions)
-            lines.append(f"never measured on {self.compiled.provider}: {unmeasured}")
+            lines.append(f"rules not measured on {self.compiled.provider}: {unmeasured}")
         if self.discrepancy is not None:
-            lines.append(f"against torch: {self.discrepancy.ulp_at_max:.3g} ulp of the largest")
+            lines.append(f"distance to torch: {self.discrepancy.ulp_at_max:.3g} ulp")
         return "\n  ".join([str(self.compiled), *lines])
 
 
@@ -54,16 +54,16 @@ class Explanation:
     Parameters
     ----------
     graphs : tuple of ExplainedGraph
-        In the order that dynamo found them.
+        In the order in which dynamo found them.
     discrepancy : Discrepancy
-        How far the outputs of the model are from those of torch.
+        Discrepancy between the outputs of the model and those of torch.
     """
 
     graphs: tuple[ExplainedGraph, ...]
     discrepancy: Discrepancy
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per graph: where it runs, nodes before and after, fusions, error in ulp."""
+        """Return one row per graph: where it runs, nodes before and after, fusions, error."""
         import pandas as pd
 
         rows = []
@@ -85,7 +85,7 @@ class Explanation:
         return pd.DataFrame(rows).set_index("graph")
 
     def operators(self) -> "pd.DataFrame":
-        """One row per graph and operator: how many nodes ``before`` and ``after``."""
+        """Return one row per graph and operator: number of nodes ``before`` and ``after``."""
         import pandas as pd
 
         rows = [
@@ -103,7 +103,7 @@ class Explanation:
         return pd.DataFrame(rows, columns=columns).set_index(["graph", "operator"])
 
     def refusals(self) -> "pd.DataFrame":
-        """One row per graph, rule and reason why it did not apply: ``times``, and where first."""
+        """Return one row per graph, rule and reason why it did not apply, with a count."""
         import pandas as pd
 
         rows = [
@@ -117,13 +117,13 @@ class Explanation:
 
     def __str__(self) -> str:
         graphs = [f"graph {i}: {graph}" for i, graph in enumerate(self.graphs)]
-        return "\n".join([*graphs, f"model against torch: {self.discrepancy}"])
+        return "\n".join([*graphs, f"model compared with torch: {self.discrepancy}"])
 
 
 def explain(
     model: Callable[..., Any], *inputs: Any, backend: OrtBackend | None = None
 ) -> Explanation:
-    """Compile a model, run it once and compare it with torch, as a whole and graph by graph.
+    """Compile a model, run it once, and compare it with torch, as a whole and graph by graph.
 
     Parameters
     ----------
@@ -132,13 +132,13 @@ def explain(
     *inputs : object
         Its arguments.
     backend : OrtBackend, optional
-        How to compile, by default with its default options.
+        Backend, by default with default options.
 
     Returns
     -------
     Explanation
-        Per graph the operators before and after, the fusions, why a rule did not apply where its
-        pattern is, why torch runs it if it does, and the error in ulp.
+        For each graph: operators before and after, fusions, reasons why a rule did not apply to a
+        match of its pattern, reason why torch runs the graph if it does, and error in ulp.
 
     Raises
     ------
@@ -211,6 +211,6 @@ def _by_reason(refusals: Sequence[Refusal]) -> dict[tuple[str, str], list[str]]:
 
 def _reasons(refusals: Sequence[Refusal]) -> list[str]:
     return [
-        f"{rule} not applied {len(results)} times, at {results[0]} first: {reason}"
+        f"{rule} not applied {len(results)} times, first at {results[0]}: {reason}"
         for (rule, reason), results in _by_reason(refusals).items()
     ]

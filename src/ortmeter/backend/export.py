@@ -282,8 +282,8 @@ def _refuse_random(node: onnx_ir.Node) -> None:
     """Refuse numbers drawn from another generator than the one of torch."""
     if node.op_type in _RANDOM:
         raise UnsupportedGraphError(
-            f"{node.op_type}: ONNX Runtime does not draw from the generator of torch",
-            "model.eval() leaves dropout out",
+            f"{node.op_type}: ONNX Runtime does not use the random generator of torch",
+            "model.eval() disables dropout",
         )
 
 

@@ -1,15 +1,15 @@
-"""Optimisation levels: which rewriting rules a graph goes through.
+"""Optimization levels and their rewriting rules.
 
 ``none``
-    The graph as it was exported.
+    The exported graph.
 ``default``
     Constants are folded and patterns become operators of the ONNX standard.
 ``default+onnxruntime``
     Then patterns become kernels of the domain ``com.microsoft``.
 ``default+onnxruntime+experimental``
-    Then chains of element-wise operators become kernels that are compiled on this machine.
+    Then chains of element-wise operators become kernels compiled on this machine.
 
-``-Rule`` after any of them leaves a rule out: ``default+onnxruntime-GroupQuery``.
+``-Rule`` after a level disables a rule: ``default+onnxruntime-GroupQuery``.
 """
 
 import re
@@ -48,13 +48,13 @@ class Level:
         if self.name not in LEVELS:
             raise InvalidArgumentError(
                 f"Level {str(self)!r} is not known. Accepted: {', '.join(LEVELS)}, "
-                "each with -Rule to leave a rule out"
+                "each optionally followed by -Rule to disable a rule"
             )
         known = [rule.name for rule in LEVELS[self.name]]
         unknown = sorted(self.without.difference(known))
         if unknown:
             raise InvalidArgumentError(
-                f"Level {str(self)!r} leaves out {', '.join(unknown)}, which {self.name!r} does "
+                f"Level {str(self)!r} disables {', '.join(unknown)}, which {self.name!r} does "
                 f"not have. Its rules: {', '.join(known) or 'none'}"
             )
 

@@ -25,27 +25,26 @@ class OrtBackend:
     Parameters
     ----------
     optimize : str
-        Optimisation level: ``none``, ``default``, ``default+onnxruntime``,
-        ``default+onnxruntime+experimental``, followed by ``-Rule`` for each rule to leave out,
-        as in ``default+onnxruntime-GroupQuery``. The last level compiles kernels with the compiler
-        of C++ of this machine, once: they stay in the user's cache folder. Where there is none, it
-        warns and gives what ``default+onnxruntime`` gives.
+        Optimization level: ``none``, ``default``, ``default+onnxruntime`` or
+        ``default+onnxruntime+experimental``, followed by ``-Rule`` for each disabled rule, as in
+        ``default+onnxruntime-GroupQuery``. The last level compiles kernels with a C++ compiler,
+        once; they are cached in the user's cache folder. Without a compiler, it warns and is the
+        same as ``default+onnxruntime``.
     fallback : bool
-        What to do with a graph that cannot run on ONNX Runtime: True leaves it to torch, with a
-        warning that names the operator; False raises.
+        If true, a graph that cannot run on ONNX Runtime runs on torch, with a warning that names
+        the operator. If false, an error is raised.
     prepack : bool
         On CPU, let ONNX Runtime keep a copy of the weights in the layout of its kernels, which is
-        faster for a few rows at a time. On CUDA, let it multiply a few rows by several weights at
-        once, put together in a copy. False reads large weights in the memory of torch: no copy,
-        and writes into them are seen at once.
+        faster for a few rows at a time. On CUDA, copy several weights into one, to multiply a few
+        rows by all of them at once. If false, large weights are read in the memory of torch,
+        without copy, and changes are visible at once.
     opset : int, optional
-        Version of the standard operators of ONNX. By default 23; on CUDA, a lower one when more of
-        the operators of the graph have a kernel there, as MaxPool, which has none from 22 on:
-        ``refusals`` say so. At the opset that is asked for, nodes without a kernel run on the CPU,
-        with a :class:`~ortmeter.PlacementWarning` that names the opsets that have one.
+        Version of the standard operators of ONNX. The default is 23 or, on CUDA, a lower one at
+        which more operators of the graph have a kernel (MaxPool has none from 22 on); ``refusals``
+        lists these. At a given opset, nodes without a kernel run on the CPU, with a
+        :class:`~ortmeter.PlacementWarning` that names the opsets that have one.
     provider : str, optional
-        ``cpu``, ``cuda`` or ``cuda:1``: where the tensors are expected to be. By default, wherever
-        they are.
+        ``cpu``, ``cuda`` or ``cuda:1``: expected device of the tensors. By default, any.
     threads : int, optional
         Threads inside an operator, on CPU. By default ``torch.get_num_threads()``.
     tf32 : bool
@@ -56,10 +55,10 @@ class OrtBackend:
     Attributes
     ----------
     graphs : list of CompiledGraph
-        What was done for each graph that runs on ONNX Runtime. Nothing refers to the inputs, the
-        outputs or the weights.
+        Description of each graph that runs on ONNX Runtime, without references to inputs, outputs
+        or weights.
     fallbacks : list of Fallback
-        Graphs left to torch, with the reason.
+        Graphs that run on torch, with the reason.
 
     Raises
     ------
@@ -70,16 +69,16 @@ class OrtBackend:
 
     Notes
     -----
-    A change of the weights is seen. Those that the session holds (small ones, and large ones with
-    ``prepack=True``) are checked at each call, and the session is built again when they changed:
-    it takes as long as the compilation did, ``graphs[i].builds`` counts it. Modules that share a
-    graph (:meth:`torch.nn.Module.compile` on each layer) have a session each. Writes through
-    ``.data``, and into tensors made under ``torch.inference_mode``, are not counted by torch
-    hence not seen in what a session holds.
+    Changes of weights are detected. Weights copied into the session (small ones, and large ones
+    with ``prepack=True``) are checked at each call. If they changed, the session is built again,
+    which takes as long as the compilation; ``graphs[i].builds`` counts the sessions. Modules that
+    share a graph (:meth:`torch.nn.Module.compile` on each layer) have separate sessions. torch does
+    not count writes through ``.data``, or into tensors created under ``torch.inference_mode``: the
+    session does not see them.
 
-    Outputs are contiguous. Outputs which are views of inputs or of other outputs stay views. On
-    CUDA they are ready in the order of the current stream, in memory of torch: a tensor that
-    another stream reads is given ``record_stream``, as any of torch.
+    Outputs are contiguous, except views of inputs or of other outputs, which stay views. On CUDA,
+    they are in memory of torch and ordered on the current stream. As for any tensor of torch, call
+    ``record_stream`` if another stream reads them.
 
     Examples
     --------
@@ -107,7 +106,7 @@ class OrtBackend:
     ) -> None:
         if threads is not None and threads < 0:
             raise InvalidArgumentError(
-                f"threads={threads} is negative. Accepted: None (as torch), 0 (automatic), 1, ..."
+                f"threads={threads}. Accepted: None (as torch), 0 (automatic), 1, ..."
             )
         self._settings = Settings(
             level=parse_level(optimize),
@@ -148,7 +147,7 @@ class OrtBackend:
         operations = sum(node.op.startswith("call_") for node in module.graph.nodes)
         if error.reason not in [known.reason for known in self.fallbacks]:
             warnings.warn(
-                f"A graph of {operations} operations is left to torch: {error}",
+                f"A graph of {operations} operations runs on torch: {error}",
                 FallbackWarning,
                 stacklevel=2,
             )
@@ -163,14 +162,14 @@ def compile_graph(
     *,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compile a graph of dynamo: what ``torch.compile(model, backend="ortmeter")`` calls.
+    """Compile a graph of dynamo, called by ``torch.compile(model, backend="ortmeter")``.
 
     Parameters
     ----------
     graph_module : GraphModule
         The graph.
     example_inputs : sequence
-        Its arguments in the call that is being compiled.
+        Its arguments in the call that triggers the compilation.
     options : mapping, optional
         Parameters of :class:`OrtBackend`, given to ``torch.compile(..., options=...)``.
 
@@ -182,7 +181,7 @@ def compile_graph(
     Raises
     ------
     InvalidArgumentError
-        An option is not known, or has a value that is not accepted.
+        An option is unknown, or has a value that is not accepted.
 
     Examples
     --------

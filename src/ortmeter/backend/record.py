@@ -1,4 +1,4 @@
-"""What the backend did with each graph."""
+"""Description of each graph compiled by the backend."""
 
 import hashlib
 import os
@@ -23,15 +23,15 @@ class CompiledGraph:
     Parameters
     ----------
     model : onnx.ModelProto
-        What the session was created from, before the optimisations of ONNX Runtime. Weights of
-        more than 64 KiB are inputs: the model holds none of them.
+        Model of the session, before the optimizations of ONNX Runtime. Weights of more than 64 KiB
+        are inputs, so the model does not contain them.
     level : str
-        Optimisation level.
+        Optimization level.
     provider : str
         Where it runs: ``cpu``, ``cuda``, ``cuda:1``.
     exported_operators : mapping of str to int
-        Nodes by operator before the rules of the level, subgraphs and functions included; those
-        out of the ONNX standard have their domain: ``com.microsoft.FusedMatMul``.
+        Nodes by operator before the rules of the level, including subgraphs and functions.
+        Operators outside the ONNX standard have their domain: ``com.microsoft.FusedMatMul``.
     fusions : mapping of str to int
         Number of times each rule was applied.
     export_s, optimization_s, session_s : float
@@ -39,21 +39,20 @@ class CompiledGraph:
     weight_bytes : int
         Size of the weights of more than 64 KiB.
     memory_bytes : int or None
-        What the process gained in resident memory while the session was created; None where
-        the system does not tell.
+        Growth of the resident memory while the session was created; None if unknown.
     placement : mapping of str to int
         Nodes by provider, in the graph that ONNX Runtime executes.
     builds : int
-        Sessions built for this graph: more than 1 when its weights changed.
+        Sessions built for this graph, more than 1 if its weights changed.
     file : Path or None
-        Where the model was written, when ``dump`` asked for it.
+        File of the model, with ``dump``.
     kernels : Path or None
-        Library of the kernels that were compiled for the model: what a session of it takes as
-        ``custom_ops``. None when it needs none.
+        Library of the kernels compiled for the model, the ``custom_ops`` of its session. None
+        without such kernels.
     without_kernels : str
-        Why the level ``+experimental`` gave what the level below gives; empty otherwise.
+        Reason why the level ``+experimental`` compiled no kernel; empty otherwise.
     refusals : tuple of Refusal
-        Where the pattern of a rule is and the rule does not apply, and why.
+        Matches of a pattern to which its rule does not apply, with the reason.
     """
 
     model: onnx.ModelProto
@@ -75,17 +74,17 @@ class CompiledGraph:
 
     @property
     def operators(self) -> dict[str, int]:
-        """Nodes by operator, subgraphs and functions included."""
+        """Nodes by operator, including subgraphs and functions."""
         return count_operators(self.model)
 
     @property
     def node_count(self) -> int:
-        """Number of nodes, subgraphs and functions included."""
+        """Number of nodes, including subgraphs and functions."""
         return sum(self.operators.values())
 
     @property
     def custom_count(self) -> int:
-        """Number of nodes out of the ONNX standard, subgraphs and functions included."""
+        """Number of nodes outside the ONNX standard, including subgraphs and functions."""
         return sum(count for name, count in self.operators.items() if "." in name)
 
     @property
@@ -106,7 +105,7 @@ class CompiledGraph:
 
 @dataclass(frozen=True)
 class Fallback:
-    """A graph that is left to torch.
+    """A graph that runs on torch instead.
 
     Parameters
     ----------
@@ -120,7 +119,7 @@ class Fallback:
     operations: int
 
     def __str__(self) -> str:
-        return f"left to torch, {self.operations} operations: {self.reason}"
+        return f"runs on torch, {self.operations} operations: {self.reason}"
 
 
 def count_operators(model: onnx.ModelProto) -> dict[str, int]:

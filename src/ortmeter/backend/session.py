@@ -325,7 +325,7 @@ def with_cuda_kernels(
         Refusal(
             f"Opset {OPSET}",
             result,
-            f"{op_type} has no CUDA kernel there, the graph is exported at opset {opset}",
+            f"{op_type} has no CUDA kernel at this opset, the graph is exported at opset {opset}",
         )
         for (op_type, _), result in missing.items()
     )
@@ -369,7 +369,7 @@ def _provider(exported: ExportedGraph, arguments: Sequence[Any], settings: Setti
     provider = Provider.parse(found[0])
     if settings.provider not in {None, provider}:
         raise UnsupportedGraphError(
-            f"provider={str(settings.provider)!r} was asked for while tensors are on {provider}"
+            f"provider={str(settings.provider)!r} was requested but tensors are on {provider}"
         )
     return provider
 

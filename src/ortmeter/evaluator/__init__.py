@@ -1,4 +1,4 @@
-"""Walk an ONNX graph, each node on a kernel that can be swapped, and find which one differs.
+"""Run an ONNX graph node by node with replaceable kernels, and find which node differs.
 
 ``evaluation`` is the evaluator: ``compiler`` turns graphs and functions into a ``plan``, a list of
 steps over numbered slots with what each one frees; ``kernels`` chooses what runs a node, among the

@@ -1,4 +1,4 @@
-"""Find which kernel makes two runs of a model differ."""
+"""Find the kernels that make two runs of a model differ."""
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,7 +39,7 @@ def attribute(
     sources: Sequence[str] = ("torch", "ort", "reference"),
     exact_kernels: Mapping[KernelKey, Swap] | None = None,
 ) -> Attribution:
-    """Find which nodes are responsible for what separates a candidate from a baseline.
+    """Find the nodes responsible for the difference between a candidate and a baseline.
 
     Parameters
     ----------
@@ -48,22 +48,21 @@ def attribute(
     feeds : mapping of str to array
         Inputs of the model, see :meth:`~ortmeter.evaluator.Evaluator.run`.
     baseline : str or mapping
-        A source, ``torch``, ``ort`` or ``reference``, for every node; or the kernels of some
-        nodes, as :class:`~ortmeter.evaluator.Evaluator` takes them, the others having the first of
-        *sources*.
+        A source for every node, ``torch``, ``ort`` or ``reference``; or the kernels of some nodes,
+        as in :class:`~ortmeter.evaluator.Evaluator`, where other nodes use the first of *sources*.
     candidate : str or mapping
-        What is compared with the baseline: a source for every node; or the kernels of some nodes,
-        the others keeping that of the baseline.
+        A source for every node; or the kernels of some nodes, where other nodes keep the kernel of
+        the baseline.
     provider : str or Provider
         ``auto``, ``cpu``, ``cuda`` or ``cuda:1``: where every kernel runs.
     tf32 : bool or mapping of str to bool
         Whether float32 products may round their operands to TF32 on CUDA, for all the sources or
         by source: ``{"ort": True}``.
     sources : sequence of str
-        Order of fallback for the nodes that a source has no kernel for. They may then have the
-        same kernel on both sides.
+        Fallback sources, in order, for nodes without a kernel in the chosen source. Such a node may
+        have the same kernel on both sides.
     exact_kernels : mapping, optional
-        Kernels of the evaluation in float64, for operators that no source knows.
+        Kernels of the evaluation in float64, for operators that no source supports.
 
     Returns
     -------
@@ -73,7 +72,7 @@ def attribute(
     Raises
     ------
     InvalidArgumentError
-        A source is not known, a kernel designates nothing or a constant.
+        A source is unknown, or a key of the kernels matches no node, or a constant.
     ModelError
         The model has no node, or no kernel runs one of its nodes, in float64 included.
     FeedError
@@ -83,12 +82,12 @@ def attribute(
 
     Notes
     -----
-    The model runs once on each side; at each node, the other kernel and the kernel in float64 run
-    too, on the same inputs. Then it runs again for every node alone, and for every node but one,
-    unless the two kernels gave the same values: a model of *n* nodes runs :math:`2n + 5` times at
-    most. No result of a node is kept after its last use.
+    The model runs once on each side. At each node, the other kernel and the float64 kernel run on
+    the same inputs. If their results differ, the model runs again with this node alone swapped, and
+    with all nodes but this one swapped: a model of *n* nodes runs at most :math:`2n + 5` times.
+    Results are released after their last use.
 
-    Swapping a node that executes graphs, or a local function, swaps the kernels of all its nodes. A
+    Swapping a local function, or a node that executes graphs, swaps the kernels of all its nodes. A
     constant has no row.
 
     Examples
@@ -103,7 +102,7 @@ def attribute(
     """
     proto = load_model(model)
     if not proto.graph.node:
-        raise ModelError("This model has no node: there is no kernel to hold responsible")
+        raise ModelError("This model has no node to compare. Accepted: a model with nodes")
     device = resolve_provider(provider)
     allowed = _tf32_by_library(tf32)
     order = list(

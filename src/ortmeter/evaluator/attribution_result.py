@@ -1,4 +1,4 @@
-"""What attributions found: which nodes make two runs differ, or a session from what is expected."""
+"""Results of attributions: nodes that make two runs, or a session and its reference, differ."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -44,10 +44,9 @@ class _Node:
 
 @dataclass(frozen=True)
 class NodeAttribution(_Node):
-    """What the two kernels of one node do, to its own outputs and to those of the model.
+    """Effect of the two kernels of a node on its outputs and on those of the model.
 
-    An *error* is a distance to the evaluation in float64, a *change* is a distance to what the
-    baseline computes.
+    An *error* is a distance to the evaluation in float64, a *change* is a distance to the baseline.
 
     Parameters
     ----------
@@ -57,8 +56,8 @@ class NodeAttribution(_Node):
         Operator, with its domain unless it is the standard one.
     baseline, candidate : str
         Kernels of the node: a source, ``schema`` (the body that ONNX gives to the operator),
-        ``callable``, ``function`` or ``evaluator`` for a node that executes others. Two sources
-        that fall back on the same one have nothing to swap.
+        ``callable``, ``function`` or ``evaluator`` for a node that executes others. If both are the
+        same after a fallback, nothing is swapped.
     local_change : Discrepancy
         Outputs of the node with the kernel of the candidate, against those with the kernel of the
         baseline, on the inputs that the node has in the baseline run.
@@ -83,7 +82,7 @@ class NodeAttribution(_Node):
 
 @dataclass(frozen=True)
 class SessionNode(_Node):
-    """What a node of a session adds to the discrepancy of the outputs.
+    """Contribution of a node of a session to the discrepancy of the outputs.
 
     Parameters
     ----------
@@ -92,14 +91,15 @@ class SessionNode(_Node):
     op : str
         Operator, with its domain unless it is the standard one.
     fused : tuple of str
-        Nodes before it whose results do not exist in the session: they are explained together.
+        Nodes fused with it, whose results do not exist in the session.
     own : Discrepancy
-        Its outputs in the session, against those expected from the inputs that it has there.
+        Own error: its outputs in the session, compared with the expected kernel on the same inputs.
     total : Discrepancy
-        Its outputs in the session, against the expected ones: its own errors, and those it gets.
+        Total error: its outputs in the session, compared with the expected ones; includes the
+        errors of its inputs.
     effect : Discrepancy
-        Outputs of the model when only its own errors are added to the expected results, against
-        the expected outputs, in ulp of the types that they have in the session.
+        Effect on the outputs of the model of its own error alone, in ulp of the types of the
+        session.
     """
 
     fused: tuple[str, ...]
@@ -128,21 +128,21 @@ class _Ranked(Generic[AnyNode]):
         Parameters
         ----------
         by : {"mean", "ulp", "abs"}
-            Figure to sort by, of what a node alone does to the outputs of the model: `only_change`
-            in an attribution, `effect` in a session. The mean tells which kernel moves the outputs
-            in general; the largest error finds a kernel that is wrong at a few places. In 16 bits
-            the latter is one or two roundings for every node.
+            Measure of the effect of a node alone on the outputs of the model: `only_change` in an
+            attribution, `effect` in a session. The mean finds kernels that change all outputs; the
+            largest error finds kernels that are wrong at a few places. In 16 bits, the largest
+            error is one or two roundings for every node.
 
         Returns
         -------
         tuple of nodes
-            Nodes that add NaN or infinities to the outputs come first. Equal nodes are sorted by
-            what happens to their own outputs, then stay in the order of the graph.
+            Nodes that add NaN or infinities to the outputs come first. Ties are sorted by the
+            change of their own outputs, then by order in the graph.
 
         Raises
         ------
         InvalidArgumentError
-            *by* is not known.
+            *by* is not accepted.
         """
         if by not in _FIGURES:
             raise InvalidArgumentError(f"by={by!r}. Accepted: {', '.join(map(repr, _FIGURES))}")
@@ -173,24 +173,23 @@ class _Ranked(Generic[AnyNode]):
 
 @dataclass(frozen=True)
 class Attribution(_Ranked[NodeAttribution]):
-    """Which nodes are responsible for what separates a candidate from a baseline.
+    """Nodes responsible for the difference between a candidate and a baseline.
 
     Parameters
     ----------
     nodes : tuple of NodeAttribution
         One per node, in the order of the graph; a node with subgraphs counts as one.
     change : Discrepancy
-        Outputs of the candidate, against those of the baseline: what has to be explained.
+        Outputs of the candidate, compared with those of the baseline.
     errors : mapping of str to Discrepancy
-        Outputs of whole runs against the evaluation in float64: ``baseline``, ``candidate``, and
-        when ONNX Runtime is one of them ``session, all`` and ``session, none``, the whole model in
-        a session with and without graph optimizations.
+        Outputs of whole runs, compared with the evaluation in float64: ``baseline``, ``candidate``
+        and, if one of them is ONNX Runtime, ``session, all`` and ``session, none``, the model in a
+        session with and without graph optimizations.
     controls : mapping of str to Discrepancy
-        What differs without any swap: each side against itself run a second time, which must be 0
-        for the attribution to mean something, and the kernels of ONNX Runtime, one by one, against
-        the two sessions.
+        Differences without any swap: each side run twice, which must be 0 for the attribution to be
+        valid, and the kernels of ONNX Runtime, run one by one, compared with the two sessions.
     missing : mapping of str to str
-        Sessions that ONNX Runtime refuses to create, with its reason.
+        Sessions that ONNX Runtime cannot create, with the reason.
     provider : str
         Where the kernels ran.
     """
@@ -214,8 +213,8 @@ class Attribution(_Ranked[NodeAttribution]):
         Returns
         -------
         pandas.DataFrame
-            Index: what is compared. Columns *ulp*, *abs*, *mean* as in
-            :meth:`NodeAttribution.to_row`, and *differ*, the number of elements that differ.
+            Index: the compared runs. Columns: *ulp*, *abs*, *mean* as in
+            :meth:`NodeAttribution.to_row`, and *differ*, the number of different elements.
         """
         import pandas as pd
 
@@ -237,18 +236,18 @@ class Attribution(_Ranked[NodeAttribution]):
 
 @dataclass(frozen=True)
 class SessionExplanation(_Ranked[SessionNode]):
-    """Where the discrepancy of a session comes from.
+    """Origin of the discrepancy of a session.
 
     Parameters
     ----------
     nodes : tuple of SessionNode
         One per node whose results exist in the session, in the order of the graph.
     session : Discrepancy
-        Outputs of the session, against the expected ones: what has to be explained.
+        Outputs of the session, compared with the expected ones.
     exposed : Discrepancy
-        The same once the intermediate results are outputs of the session: what `nodes` explains.
+        The same for the session whose intermediate results are outputs, which `nodes` explains.
     same_outputs : bool
-        Whether the two sessions give the same outputs, bit for bit. To make a result an output may
+        Whether both sessions give the same outputs, bit for bit. Reading an intermediate result may
         disable an optimization of ONNX Runtime.
     expected : str
         ``float64``, ``torch`` or ``reference``.

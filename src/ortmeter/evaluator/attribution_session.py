@@ -1,4 +1,4 @@
-"""Which nodes make the outputs of a session differ from the expected ones, read in that session."""
+"""Find the nodes of a session that make its outputs differ from the expected ones."""
 
 import dataclasses
 import functools
@@ -45,7 +45,7 @@ def explain_session(
     tf32: bool = False,
     sources: Sequence[str] = ("torch", "reference", "ort"),
 ) -> SessionExplanation:
-    """Find which nodes of a session are responsible for its discrepancy.
+    """Find the nodes of a session responsible for its discrepancy.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def explain_session(
     feeds : mapping of str to array
         Inputs of the model.
     expected : {"float64", "torch", "reference"}
-        What the session is compared with: an evaluation in float64, or with these kernels.
+        Reference: an evaluation in float64, or with these kernels.
     provider : str or Provider
         ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
     optimization : str
@@ -64,18 +64,18 @@ def explain_session(
     tf32 : bool
         Whether the session may round float32 products to TF32.
     sources : sequence of str
-        Sources of the expected kernels, see :class:`~ortmeter.evaluator.Evaluator`. For ``torch``
-        and ``reference``, that one comes first.
+        Sources of the expected kernels, see :class:`~ortmeter.evaluator.Evaluator`. With
+        ``torch`` or ``reference`` as *expected*, that source comes first.
 
     Returns
     -------
     SessionExplanation
-        One row per node, and whether the explained session is the one that was asked about.
+        One row per node, and whether reading intermediate results changes the session.
 
     Raises
     ------
     InvalidArgumentError
-        *expected* is not known.
+        *expected* is not accepted.
     ModelError
         ONNX Runtime, or every source, refuses the model.
     FeedError
@@ -85,12 +85,12 @@ def explain_session(
 
     Notes
     -----
-    The session runs twice: as it is, then with its intermediate results as outputs, only those
-    that its optimized graph still computes so that fusions stay. The expected kernels then run on
-    the expected inputs of each node and on those that it has in the session; the outputs are
-    computed again with its own errors alone. To first order, these effects add up to the whole.
+    The session runs twice: unchanged, then with the intermediate results of its optimized graph as
+    outputs, so that fusions stay. For each node, the expected kernel runs on the expected inputs
+    and on the inputs of the session; the outputs are computed again with its own error alone. To
+    first order, these effects add up to the whole discrepancy.
 
-    All the intermediate results are in memory at once.
+    All intermediate results are in memory at once.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Walk an ONNX graph, each node on a kernel that can be swapped."""
+"""Run an ONNX graph node by node, with replaceable kernels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Run an ONNX model node by node, each one on a kernel of its own.
+    """Run an ONNX model node by node; the kernel of each node can be replaced.
 
     Parameters
     ----------
@@ -37,16 +37,16 @@ class Evaluator:
     kernels : mapping, optional
         Kernels that replace those of the sources: ``{"LayerNormalization": "ort"}`` by operator,
         ``{("com.microsoft", "FusedMatMul"): "reference"}`` for another domain,
-        ``{"node:norm_1": function}`` by node, which comes first. A node without a name is
+        ``{"node:norm_1": function}`` by node, which has priority. A node without a name is
         designated by its first output. A value is the name of a source, or a callable
-        ``f(*inputs, **attributes)`` that returns one output or a tuple of outputs; it takes and
-        returns arrays of the library of the feeds, and must not write into its inputs. Nodes of
-        subgraphs and of local functions can be replaced too.
+        ``f(*inputs, **attributes)`` that returns one output or a tuple of outputs. The callable
+        gets and returns arrays of the library of the feeds, and must not write into its inputs.
+        Nodes of subgraphs and of local functions can be replaced too.
     sources : sequence of {"torch", "ort", "reference"}
-        Where the other kernels come from. The first source that supports a node, for the types of
-        its inputs, runs it: ``torch`` is the kernels of this package on torch tensors, ``ort`` is
-        a session of ONNX Runtime of this single node, ``reference`` is :mod:`onnx.reference`. When
-        none does, the node runs through the function that its ONNX schema defines, if any.
+        Sources of the other kernels: ``torch`` is the kernels of this package on torch tensors,
+        ``ort`` is a session of ONNX Runtime with this single node, ``reference`` is
+        :mod:`onnx.reference`. The first source that supports a node and the types of its inputs
+        runs it. If none does, the node runs as the function that its ONNX schema defines, if any.
     device : str or Provider
         ``cpu``, ``cuda``, ``cuda:1`` or ``auto``: where torch and ONNX Runtime run.
     tf32 : bool
@@ -61,8 +61,8 @@ class Evaluator:
     ModelError
         The model cannot be read, or a graph is not valid.
     InvalidArgumentError
-        A source is unknown, a kernel is neither a source nor a callable, or its key designates no
-        node of the model.
+        A source is unknown, a kernel is neither a source nor a callable, or its key matches no node
+        of the model.
     MissingDependencyError
         A source needs torch or onnxruntime, which is not installed.
     ProviderUnavailableError
@@ -71,7 +71,7 @@ class Evaluator:
     Notes
     -----
     Sources known to be wrong for an operator (:data:`~ortmeter.evaluator.KNOWN_ERRORS`) are passed
-    over, unless *kernels* asks for them.
+    over, unless *kernels* names them.
 
     Values are torch tensors on the device when torch is one of the sources, or on CUDA; NumPy
     arrays otherwise. Each one is released after its last use. An evaluator serves one thread.
@@ -152,7 +152,7 @@ class Evaluator:
         FeedError
             An input is missing, unknown, or has a wrong type, rank, shape or device.
         InvalidArgumentError
-            A result is not known.
+            A result is unknown.
         ModelError
             No kernel runs a node, or its kernel fails; the message names it.
         """
@@ -175,14 +175,14 @@ class Evaluator:
 
     @property
     def assignment(self) -> "pd.DataFrame":
-        """Which source ran each node last.
+        """Source that ran each node last.
 
         One row per node of the model: ``graph`` (empty for the main one, ``node/attribute`` for a
         subgraph, ``domain.name`` for a function), ``node`` (its name or its first output),
         ``domain``, ``op_type``, and ``source``: ``torch``, ``ort``, ``reference``, ``schema`` (the
         function of the ONNX schema), ``function`` (a local one), ``evaluator`` (constants, and
-        operators that execute graphs), ``callable`` (a function of the user). Before the node has
-        run, it is what would be tried first, empty when that depends on the inputs.
+        operators that execute graphs), ``callable`` (a function of the user). Before a run, it is
+        the first source to try, empty if it depends on the inputs.
         """
         import pandas as pd
 

@@ -1,4 +1,4 @@
-"""The same model in float64, the reference that discrepancies are measured against."""
+"""Convert a model to float64, as a reference to measure discrepancies."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any
@@ -55,7 +55,7 @@ _FLOAT_VALUES = ("value_float", "value_floats")
 
 
 def to_float64(model: ModelLike) -> onnx.ModelProto:
-    """Write a model whose float32, float16 and bfloat16 tensors are float64.
+    """Convert the float32, float16 and bfloat16 tensors of a model to float64.
 
     Parameters
     ----------
@@ -65,16 +65,15 @@ def to_float64(model: ModelLike) -> onnx.ModelProto:
     Returns
     -------
     onnx.ModelProto
-        The same graph with its floating-point inputs, outputs, weights, constants and targets of
-        Cast in float64, in subgraphs and local functions too. The weights keep their values: a
-        float16 weight is the same number in float64.
+        The same graph in float64: floating-point inputs, outputs, weights, constants and targets of
+        Cast, including subgraphs and local functions. The values of the weights do not change.
 
     Notes
     -----
-    A weight read only by inputs that ONNX does not define for float64, such as the scales of
-    Resize, is left as it is. Operators that ONNX defines in float32 only, such as
-    DynamicQuantizeLinear or the trees of ``ai.onnx.ml``, stay so, between casts; those of local
-    functions have none.
+    A weight is not converted if ONNX does not define float64 for the inputs that read it, such as
+    the scales of Resize. Operators that ONNX defines in float32 only, such as
+    DynamicQuantizeLinear or the trees of ``ai.onnx.ml``, stay in float32, between casts; local
+    functions get no casts.
 
     Examples
     --------

@@ -157,7 +157,7 @@ class KernelChain:
         for error in self._errors[rank]:
             if error.applies(self.node, inputs):
                 raise RefusedError(
-                    f"known to be wrong ({error.reason}); the argument kernels can ask for it"
+                    f"known to be wrong ({error.reason}); use the argument kernels to force it"
                 )
 
     def _kernel(self, rank: int) -> Kernel | NotImplementedError:
@@ -207,7 +207,7 @@ class Swaps:
         """Raise when a key designates none of the nodes, which were all seen."""
         if unused := [self._given[key] for key in self._kernels if key not in self._matched]:
             raise InvalidArgumentError(
-                f"kernels: {', '.join(map(repr, unused))} designate nothing in this model. "
+                f"kernels: {', '.join(map(repr, unused))} match no node of this model. "
                 f"Operators: {', '.join(sorted({node.operator for node in nodes}))}. "
                 f"Nodes: {_shortened([*dict.fromkeys(node.label for node in nodes)])}"
             )

@@ -56,23 +56,23 @@ _PAGE = """<!DOCTYPE html>
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """A graph, laid out.
+    """Drawing of a graph.
 
     Parameters
     ----------
     title : str
-        What is drawn.
+        Title of the drawing.
     dot : str
         The graph in the DOT language.
     svg : str
-        The picture, to put inside a page: it takes the text colour of the page and the width of its
-        container, up to its own.
+        The picture, to insert in a page: it uses the text colour of the page and shrinks to the
+        width of its container.
 
     Notes
     -----
     A notebook or a page shows the picture in a box: drag to move it, Ctrl + wheel or the buttons to
-    zoom, a tooltip for every node and edge. Without scripts the picture is static. Nothing is
-    loaded from elsewhere.
+    zoom, and a tooltip for every node and edge. Without scripts the picture is static. Nothing is
+    downloaded.
     """
 
     title: str
@@ -104,7 +104,7 @@ class Drawing:
             content = self.dot
         else:
             raise InvalidArgumentError(
-                f"A drawing is saved as .svg, .html, .dot, {path.name!r} is none of them"
+                f"got {path.name!r}. Accepted: a name that ends with .svg, .html or .dot"
             )
         write_atomically(path, content.encode())
         return path

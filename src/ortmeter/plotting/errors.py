@@ -1,4 +1,4 @@
-"""Plot errors and spreads beside what theory allows."""
+"""Plot errors and spreads with their theoretical bounds."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -37,19 +37,18 @@ def error_plot(
 ) -> "Axes":
     """Plot one row per case, one marker per candidate, and a bar at the bound of the case.
 
-    The axis is logarithmic, but for the part from 0 to the smallest positive error, which is
-    linear: a candidate without error is on the axis.
+    The axis is linear from 0 to the smallest positive error and logarithmic above, so that a
+    candidate without error is shown.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        One row per case and candidate: columns *case*, *candidate*, *error*, and *bound* if the
-        errors have one, all errors in one unit. A NaN or infinite value is not drawn. Other columns
-        are ignored.
+        One row per case and candidate: columns *case*, *candidate*, *error* and, if any, *bound*,
+        all in the same unit. NaN and infinite values are not drawn. Other columns are ignored.
     title, caption : str
         Title of the plot, and the line below it: the provider, the number of threads.
     what, unit : str
-        What the errors are and their unit, for the axis.
+        Name and unit of the errors, for the label of the axis.
 
     Returns
     -------
@@ -108,18 +107,18 @@ def _scale(ax: "Axes", values: np.ndarray) -> None:
 
 
 def spread_plot(frame: "pd.DataFrame", *, x: str, title: str, caption: str = "") -> "Axes":
-    """Plot the spread of the results of candidates, and its bound as a dashed line.
+    """Plot the spread of the results of candidates, with its bound as a dashed line.
 
-    Both axes are logarithmic, but for the part of the spreads from 0 to 1 ulp, which is linear: a
-    candidate whose results are all the same is on the axis.
+    Both axes are logarithmic, except spreads from 0 to 1 ulp, which are linear: a candidate whose
+    results are all equal is shown.
 
     Parameters
     ----------
     frame : pandas.DataFrame
         One row per candidate and size: columns *candidate*, *x*, *spread* and *bound*, the last two
-        in ulp. A spread that is NaN says that there is none, because a result overflowed: a cross
-        at the top replaces it. An infinite bound is not drawn, one that all the candidates share
-        is grey. Other columns are ignored.
+        in ulp. A NaN spread means that a result overflowed: a cross at the top replaces it. An
+        infinite bound is not drawn; a bound shared by all candidates is grey. Other columns are
+        ignored.
     x : str
         Column of the sizes, positive numbers.
     title, caption

@@ -49,14 +49,14 @@ edge [fontname="Helvetica,Arial,sans-serif", fontsize=9, arrowsize=0.6];"""
 
 @dataclasses.dataclass(frozen=True)
 class NodeNote:
-    """What a measurement adds to one node of a drawing.
+    """Measurement shown on one node of a drawing.
 
     Parameters
     ----------
     text : str
         Lines added to the tooltip of the node.
     share : float, optional
-        Share of a total, between 0 and 1: it colours the box, which shows it as a percentage.
+        Share of a total, between 0 and 1, shown as a percentage and by the colour of the box.
 
     Raises
     ------
@@ -82,19 +82,19 @@ def draw_model(
 ) -> Drawing:
     """Draw a model.
 
-    Every node is a box with its operator, its attributes and its initializers; inputs and outputs
-    of the graph are boxes too; a subgraph is a frame that a dashed edge links to its node. Edges
-    bear the name of the result, its type and its shape when they can be inferred.
+    A box is a node, with its operator, attributes and initializers, or an input or output of the
+    graph. A subgraph is a frame, linked to its node by a dashed edge. Edges show the name of the
+    result, and its type and shape if they can be inferred.
 
     Parameters
     ----------
     model : ModelProto, bytes, path or text
-        Anything that :func:`ortmeter.runtime.loading.load_model` takes.
+        See :func:`ortmeter.runtime.loading.load_model`.
     title : str, optional
         Title of the drawing, the name of the graph by default.
     notes : dict of NodeNote, optional
-        What to add to the nodes, by name of node, or by index in the main graph. The name comes
-        first; a name that several nodes share adds the note to each of them.
+        Notes by name of node, or by index in the main graph. A name has priority over an index. If
+        several nodes share a name, all of them get the note.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""A figure to explore, where what shows it knows plotly.js; a picture elsewhere."""
+"""Interactive figures for viewers with plotly.js, pictures elsewhere."""
 
 import base64
 import dataclasses
@@ -27,17 +27,17 @@ class InteractiveFigure:
     title : str
         Title of the figure.
     alt : str
-        What the figure shows, for a reader who does not see it.
+        Description of the figure for screen readers.
     figure : dict
-        ``data`` and ``layout`` of plotly, made of what JSON knows.
+        ``data`` and ``layout`` of plotly, as JSON values.
     picture : bytes
         The same as a PNG image, at two pixels per unit of length of a page.
 
     Notes
     -----
-    JupyterLab shows the interactive figure once ``plotly`` is installed beside it, VS Code as it
-    is, and the published gallery with the script of its site. Elsewhere the picture is shown.
-    Nothing is loaded from another site.
+    VS Code and the published gallery show the interactive figure, and so does JupyterLab if
+    ``plotly`` is installed. Other viewers show the picture. Nothing is downloaded from another
+    site.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Plot the latency of several candidates, and how many times faster they are than one of them."""
+"""Plot the latency of candidates, and their speedup over one of them."""
 
 import math
 from collections.abc import Sequence
@@ -128,7 +128,7 @@ def candidates_figure(
     frame : pandas.DataFrame
         One row per candidate: *candidate*, *median*, *q1* and *q3* (seconds).
     details : sequence of str
-        Other columns, told when a row is pointed at.
+        Other columns, shown when the pointer is over a row.
     title, caption : str
         Title of the plot, and the line below it: the machine, the provider, the number of threads.
 

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def profile_notes(profile: Profile) -> dict[str | int, NodeNote]:
-    """Make the notes that :func:`~ortmeter.plotting.draw_model` adds to the nodes of a graph.
+    """Make the notes of the nodes of a graph for :func:`~ortmeter.plotting.draw_model`.
 
     Parameters
     ----------
     profile : Profile
-        Profile whose graph is known.
+        Profile with its graph.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def profile_notes(profile: Profile) -> dict[str | int, NodeNote]:
     Raises
     ------
     InvalidArgumentError
-        The graph that ran is not known.
+        The profile has no graph.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def profile_notes(profile: Profile) -> dict[str | int, NodeNote]:
     """
     if profile.model is None:
         raise InvalidArgumentError(
-            "The graph of this profile is not known. Accepted: what profile returns, or "
+            "The graph of this profile is unknown. Accepted: a result of profile, or of "
             "read_profile(path, model=...)"
         )
     nodes = profile.by_node()

@@ -65,7 +65,7 @@ def sweep_plot(
     points = _points(claims, x, runs)
     shown = _first(_first(points, "panel", _MAX_PANELS), "line", _MAX_LINES if x else _MAX_ROWS)
     if len(shown) < len(points):
-        caption += f"; {len(points) - len(shown)} points are left out"
+        caption += f"; {len(points) - len(shown)} points are not shown"
     names = list(dict.fromkeys(point.panel for point in shown))
     lines = list(dict.fromkeys(point.line for point in shown))
     height = _PANEL_HEIGHT if x else 0.8 + _ROW_HEIGHT * len(lines)

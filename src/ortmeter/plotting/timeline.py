@@ -1,4 +1,4 @@
-"""Plot when the kernels of a run were executed."""
+"""Plot the timeline of the kernels of a run."""
 
 import dataclasses
 import textwrap
@@ -32,7 +32,7 @@ _MAX_ROWS = 40
 
 
 def timeline_figure(profile: Profile, *, title: str, caption: str = "") -> InteractiveFigure:
-    """Plot when each node ran, in the steady run of median duration.
+    """Plot the timeline of the steady run of median duration.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ def timeline_figure(profile: Profile, *, title: str, caption: str = "") -> Inter
     Returns
     -------
     InteractiveFigure
-        One row per node in the order of execution, or one per operator above 40 nodes. What is
-        between the bars is not inside a kernel. It zooms, hides operators, and tells of each bar
-        the node, its times, its provider, its types and its shapes.
+        One row per node in order of execution, or one per operator above 40 nodes. No kernel runs
+        between bars. The figure zooms, hides operators, and shows the node, times, provider, types
+        and shapes of each bar.
     """
     run = read_run(profile)
     alt = f"{title}: {len(run.kernels)} kernels in {len(run.labels)} rows, {run.duration:.3g} ms"

@@ -1,4 +1,4 @@
-"""What a sweep measured on its grid: candidates compared in several runs, and what that says."""
+"""Comparisons over the grid of a sweep: candidates in several runs, and conclusions."""
 
 import dataclasses
 import math
@@ -236,13 +236,13 @@ def _answer(outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]) -
     if not any(outcome.record for outcome in outcomes):
         return Answer("No task has a result.")
     if not comparisons:
-        return Answer("The pages measured nothing that can be compared.")
+        return Answer("The pages recorded no comparable measurements.")
     if not any(claim.has_interval for c in comparisons for claim in c.runs.values()):
         return Answer("Too few samples: no run gives an interval.")
     repeated = [c for c in comparisons if len(c.runs) > 1]
     decided = [c for c in repeated or comparisons if c.is_decided]
     if not decided:
-        return Answer("No run decides between two candidates.")
+        return Answer("No comparison is decided.")
     by_pair = group_by(comparisons, lambda c: c.pair)
     pairs = [own for own in by_pair.values() if any(c.is_decided for c in own)]
     values = {
@@ -328,16 +328,16 @@ def _judge_runs(several: Sequence[RunComparison]) -> Iterator[Claim]:
         counts = dict(Counter(c.verdicts))
         text = ", ".join(f"{verdict} in {{{verdict}}}" for verdict in counts)
         where = {"candidate": c.overall.subject, **place}
-        yield fact(f"the runs are {text}", where, **counts).about("change")
+        yield fact(f"verdict changes from run to run: {text}", where, **counts).about("change")
     if len(changed) > _MANY:
         yield fact("{more} other verdicts change", more=len(changed) - _MANY).about("change")
     if not several:
         return
     between = [float(np.expm1(c.between or 0.0)) for c in several]
     known = [c.runs_differ for c in several if c.runs_differ is not None]
-    text = "from run to run a speedup moves by {median:.1%} in the median, {most:.1%} at most"
+    text = "standard deviation of a speedup between runs: median {median:.1%}, maximum {most:.1%}"
     if known:
-        text += "; in {apart} of {known} cases, the intervals of two runs do not meet"
+        text += "; in {apart} of {known} cases, the intervals of two runs do not overlap"
     yield fact(
         text,
         median=statistics.median(between),
@@ -352,7 +352,7 @@ def _judge_pages(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
     table = gather_claims(outcomes)
     if tasks > 1 and len(table):
         yield fact(
-            "the {tasks} tasks end on {total} different claims, {common} common to all",
+            "the {tasks} tasks make {total} different claims, {common} common to all",
             tasks=tasks,
             total=len(table),
             common=int((table["where"] == _EVERYWHERE).sum()) or "none",
@@ -360,10 +360,10 @@ def _judge_pages(outcomes: Sequence[Outcome]) -> Iterator[Claim]:
 
 
 def gather_claims(outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    """Gather what the pages claim by where they claim it: one row per claim, numbers apart.
+    """Gather the claims of the pages, without their numbers: one row per claim.
 
-    Those that are not made everywhere come first; ``said`` is how often, of all the times that the
-    question is put.
+    ``count`` is how often the claim is made, out of all the times that its question is answered or
+    left out. Claims that are not made everywhere come first.
     """
     varying = varying_options(outcome.task for outcome in outcomes)
     done = [(outcome, _by_question(outcome)) for outcome in outcomes if outcome.record]
@@ -388,7 +388,7 @@ def gather_claims(outcomes: Sequence[Outcome]) -> pd.DataFrame:
         about = f"{topic}: {claim.words}" if topic else claim.words
         rows.append((page, about, f"{len(own)} of {len(everyone)}", _describe(own, everyone)))
     rows.sort(key=lambda row: row[-1] == _EVERYWHERE)
-    table = pd.DataFrame(rows, columns=["page", "claim", "said", "where"])
+    table = pd.DataFrame(rows, columns=["page", "claim", "count", "where"])
     return table.set_index(["page", "claim"])
 
 

@@ -1,4 +1,4 @@
-"""Run a page over a grid: reach the workers, submit the tasks, keep and show what comes back."""
+"""Run a page over a grid: connect to workers, submit tasks, save and show the results."""
 
 import hashlib
 import logging
@@ -67,42 +67,41 @@ def run_sweep(
     tls: "Security | None" = None,
     tell: Callable[[str], object] | None = None,
 ) -> SweepResult:
-    """Run a page over a grid of configurations, each one in a process of its own.
+    """Run a page over a grid of configurations, each in its own process.
 
-    Nothing starts before everything is checked: the page, its options and their values, the
-    code and the devices of the workers. Records are written as soon as they are there. A machine
-    times one page at a time.
+    The page, its options and their values, and the code and devices of the workers are checked
+    first. Each record is saved immediately. A machine times one page at a time.
 
     Parameters
     ----------
     page : path
-        Script of the page; its text goes to the workers.
+        Script of the page; it is sent to the workers.
     grid : mapping of str to sequence of str
-        Values of the options, as the command line of the page takes them.
+        Values of the options, as the command line of the page accepts them.
     options : mapping of str to str, optional
-        Options that all configurations share.
+        Options with the same value in all configurations.
     repeat_runs : int
-        Runs of each configuration, in as many processes.
+        Number of processes per configuration.
     scheduler : str, optional
-        Address, ``tcp://host:8786``. By default, one worker in this process and no port.
+        Address, ``tcp://host:8786``. By default, one worker in this process, without port.
     output : path
         Folder of the records.
     resume : bool
-        Run what has no record in `output` only. Without it, a folder that has a sweep of this page
-        is refused.
+        Run only the tasks without record in `output`. If false, a folder with a sweep of this page
+        is an error.
     timeout : float, optional
-        Seconds after which a run is killed, which fails its task.
+        Seconds after which a run is killed and its task fails.
     cores : str, optional
         Cores of a run, such as ``0-3``, by default those of the worker.
     tls : distributed.Security, optional
         What :func:`~ortmeter.sweep.read_tls` returns.
     tell : callable, optional
-        Takes a line for each task that ends. A terminal or a notebook shows a bar anyway.
+        Called with one line per finished task. A terminal or a notebook also shows a bar.
 
     Returns
     -------
     SweepResult
-        What became of every task. One that failed does not stop the others.
+        Outcome of every task. A failed task does not stop the others.
 
     Raises
     ------
@@ -111,9 +110,9 @@ def run_sweep(
     MissingDependencyError
         dask.distributed is missing.
     OrtMeterError
-        No worker can do this, or the scheduler was lost.
+        No worker can run a task, or the connection to the scheduler was lost.
     KeyboardInterrupt
-        After what runs was killed; the records stay, for `resume`.
+        Running tasks are killed first; records are kept for `resume`.
     """
     script = read_script(page)
     chosen = configurations(grid, options or {})
@@ -176,7 +175,7 @@ def _check_needs(tasks: Iterable[Task], machines: Mapping[str, Machine]) -> None
             have = "; ".join(f"{name}: {machine}" for name, machine in machines.items())
             asked = ", ".join(n for n in wanted if n != "cores")
             raise InvalidArgumentError(
-                f"no worker can run {task}: it takes {asked} and {wanted['cores']:.0f} cores. "
+                f"no worker can run {task}: it needs {asked} and {wanted['cores']:.0f} cores. "
                 f"Workers: {have}"
             )
 
@@ -214,7 +213,9 @@ class _Run:
                 while (left := sum(map(len, waiting.values()))) or self._flying:
                     self._submit(waiting)
                     if not self._flying:
-                        _logger.warning("no worker is left for %d tasks, one may join", left)
+                        _logger.warning(
+                            "no worker is left for %d tasks; waiting for another one", left
+                        )
                     if outcome := self._next_outcome():
                         outcomes[outcome.task.key] = outcome
                         bar.set_postfix(Counter(one.state for one in outcomes.values()))
@@ -260,7 +261,7 @@ class _Run:
             return future.result()
         except KilledWorker as error:
             times = error.allowed_failures + 1
-            return Attempt("", error=f"its worker died while it ran, {times} times")
+            return Attempt("", error=f"its worker died during the run, {times} times")
         except Exception as error:  # noqa: BLE001 - a fault of one worker fails one task
             return Attempt("", error=f"{type(error).__name__} on the worker: {error}")
 
@@ -274,7 +275,7 @@ class _Run:
 
 def _lost(client: "Client") -> OrtMeterError:
     return OrtMeterError(
-        f"the scheduler was lost ({client.status}). What was done is kept: --resume goes on"
+        f"the scheduler was lost ({client.status}). Finished tasks are kept: continue with --resume"
     )
 
 
@@ -283,23 +284,23 @@ def read_tls(
     cert: str | os.PathLike[str] | None,
     key: str | os.PathLike[str] | None,
 ) -> "Security | None":
-    """Check the files of TLS; whoever has them may run code on the workers.
+    """Check the files of TLS. Anyone who has them can run code on the workers.
 
     Parameters
     ----------
     ca, cert, key : path, optional
-        Certificate of the authority that signed the others, certificate of this side, its private
-        key, in PEM format; all three or none.
+        Certificate of the signing authority, certificate of this process and its private key, in
+        PEM format; all three or none.
 
     Returns
     -------
     distributed.Security or None
-        What dask takes, which then refuses what is not encrypted; None without files.
+        Settings with which dask rejects unencrypted connections; None without files.
 
     Raises
     ------
     InvalidArgumentError
-        Some are missing.
+        A file is missing.
     MissingDependencyError
         dask.distributed is missing.
 

@@ -1,4 +1,4 @@
-"""What a sweep says: tables over the grid, plots, a computed conclusion."""
+"""Report of a sweep: tables over the grid, plots, a computed conclusion."""
 
 import functools
 import math
@@ -37,12 +37,12 @@ _TIMES = ["median (ms)", "q1 (ms)", "q3 (ms)"]
 
 @dataclass(frozen=True)
 class SweepReport:
-    """The outcomes of a sweep, compared; :meth:`~ortmeter.sweep.SweepResult.report` makes it.
+    """Comparison of the outcomes of a sweep, see :meth:`~ortmeter.sweep.SweepResult.report`.
 
     Parameters
     ----------
     outcomes : tuple of Outcome
-        What became of every task.
+        Outcome of every task.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -162,7 +162,7 @@ class SweepReport:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What became of every task of a sweep; :func:`~ortmeter.sweep.run_sweep` makes it.
+    """Outcomes of all the tasks of a sweep, see :func:`~ortmeter.sweep.run_sweep`.
 
     Parameters
     ----------
@@ -177,12 +177,12 @@ class SweepResult:
 
     @property
     def done(self) -> tuple[Outcome, ...]:
-        """Those with a record."""
+        """Outcomes with a record."""
         return tuple(outcome for outcome in self.outcomes if outcome.state == "done")
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
-        """Those that ran and have no record."""
+        """Outcomes of tasks that ran and have no record."""
         return tuple(outcome for outcome in self.outcomes if outcome.state == "failed")
 
     def to_frame(self) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The files of a sweep: one for each record, one for what became of each task."""
+"""The files of a sweep: one per record, one per outcome of a task."""
 
 import dataclasses
 import errno
@@ -85,8 +85,8 @@ class Store:
         """Refuse a folder that has results of the page."""
         if (self._folder / _TASKS).exists():
             raise InvalidArgumentError(
-                f"{self._output} has a sweep of {self._folder.name} already: --resume runs what "
-                "is missing there, or give another folder with --output"
+                f"{self._output} already has a sweep of {self._folder.name}. Accepted: --resume "
+                "to finish it, or another folder with --output"
             )
 
     def keep(self, task: Task, attempt: Attempt) -> Outcome:
@@ -146,24 +146,24 @@ class Store:
 
 
 def load_sweep(folder: str | os.PathLike[str]) -> SweepResult:
-    """Read what a sweep left, even an interrupted one.
+    """Read the results of a sweep, finished or interrupted.
 
     Parameters
     ----------
     folder : path
-        Its output.
+        Output folder of the sweep.
 
     Returns
     -------
     SweepResult
-        One outcome for each task, page by page.
+        One outcome per task, page by page.
 
     Raises
     ------
     InvalidArgumentError
         The folder has no sweep.
     RecordError
-        A list of tasks cannot be read. A record that cannot is a failure of its task.
+        A list of tasks cannot be read. If a record cannot be read, its task is a failure.
     """
     output = Path(folder)
     lists = sorted(output.glob(f"{_FOLDER}/*/{_TASKS}"))
@@ -181,7 +181,7 @@ def _read_record(content: bytes, task: Task) -> Record:
     try:
         record = Record.from_dict(msgspec.json.decode(content))
     except (ValueError, RecursionError, msgspec.DecodeError, OrtMeterError) as error:
-        raise RecordError(f"the page wrote something else than a record: {error}") from None
+        raise RecordError(f"the page wrote a file that is not a record: {error}") from None
     if record.page != task.page:
         raise RecordError(f"the page wrote a record of {record.page!r}, expected {task.page!r}")
     return dataclasses.replace(record, run=task.run)

@@ -36,14 +36,14 @@ _RESERVED = {"record", "help"}
 
 @dataclass(frozen=True)
 class Task:
-    """One configuration of one page, run once.
+    """One run of one configuration of a page.
 
     Parameters
     ----------
     page : str
         Name of the page.
     options : mapping of str to str
-        Options given to the page, as its command line takes them.
+        Options of the page, as its command line accepts them.
     run : int
         1 for the first run of this configuration.
 
@@ -70,24 +70,24 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task: a record, an error, or nothing yet.
+    """Outcome of a task: a record, an error, or nothing yet.
 
     Parameters
     ----------
     task : Task
         The task.
     machine : str
-        Name of the machine that ran it, empty when none did.
+        Name of the machine that ran it, empty if it did not run.
     seconds : float
-        Time that its process took.
+        Duration of its process.
     record : Record or None
-        What the page recorded, None when it did not end well.
+        Record of the page, None if it failed.
     file : Path or None
         File of the record.
     error : str
-        Why there is no record, on one line; empty when there is one or when it never ran.
+        Why there is no record, on one line; empty if there is one or if the task did not run.
     output : str
-        Last lines that the page wrote, on both streams.
+        Last lines of the output of the page, both streams.
     """
 
     task: Task
@@ -178,7 +178,7 @@ def configurations(
 def _name(text: str) -> str:
     name = text.strip().lstrip("-").replace("-", "_")
     if name in _RESERVED:
-        raise InvalidArgumentError(f"{name} is not for a grid: a sweep always records")
+        raise InvalidArgumentError(f"{name} cannot be set: a sweep always records")
     return name
 
 
@@ -211,7 +211,7 @@ def check_page(script: Script, chosen: Sequence[Mapping[str, str]]) -> str:
         )
     if "record" not in parameters:
         raise InvalidArgumentError(
-            f"{script.file_name} declares no parameter 'record': it keeps nothing to compare"
+            f"{script.file_name} declares no parameter 'record': it saves nothing to compare"
         )
     if unknown := sorted({name for options in chosen for name in options} - set(parameters)):
         accepted = ", ".join(name for name in parameters if name != "record") or "no option"

@@ -1,4 +1,4 @@
-"""What a worker has, its machine, and what it does there: one page at a time in a process."""
+"""A worker: its machine, and the pages that it runs, one process at a time."""
 
 import hashlib
 import math
@@ -90,7 +90,7 @@ def code_version() -> str:
 def read_cores(text: str) -> frozenset[int]:
     """Read a set of cores, ``0-3,8``, among those that this process may use."""
     if not hasattr(os, "sched_setaffinity"):
-        raise InvalidArgumentError(f"cores: got {text!r}, this system lets nobody choose them")
+        raise InvalidArgumentError(f"cores: got {text!r}, this system cannot restrict them")
     matches = [re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip()) for part in text.split(",")]
     ranges = [range(int(m[1]), int(m[2] or m[1]) + 1) for m in matches if m]
     usable = os.sched_getaffinity(0)
@@ -216,7 +216,7 @@ def _run_page(job: Job, machine: str, lock: int, stopped: threading.Event) -> At
         if stopped.is_set():
             error = "cancelled while it ran"
         elif ended.code is None:
-            error = f"it took more than {job.timeout:g} s"
+            error = f"it exceeded its time limit of {job.timeout:g} s"
         elif ended.code == 0:
             record, error = _read_record(results)
     return Attempt(machine, seconds, record, error, ended.output)

@@ -122,8 +122,8 @@ def kernel_folder() -> Path:
         raise KernelError(f"the folder of the compiled kernels cannot be used: {cause}") from cause
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
         raise KernelError(
-            f"{os.fspath(folder)!r} belongs to, or may be written by, somebody else: what is "
-            "compiled there would not be safe. Set ORTMETER_CACHE to a folder of your own"
+            f"{os.fspath(folder)!r} belongs to another user, or others can write into it: it is "
+            "not safe for compiled code. Set ORTMETER_CACHE to a folder of your own"
         )
     return folder
 
