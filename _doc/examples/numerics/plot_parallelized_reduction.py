@@ -14,8 +14,8 @@ summations.
 torch leaves to one thread. Among five summations at the largest size, the naive one has the largest
 spread over the orders and Kahan's the smallest, exact summation apart, as long as :math:`n u < 1`
 (:math:`u` is the unit roundoff, :math:`2^{-24}` in float32). The blocked sum of a GPU spreads more
-than a pairwise one when :math:`n / 256 > \log_2 n`, from 4,096 terms on. In float16, the order alone
-decides whether some sums overflow.
+than a pairwise one when :math:`n / 256 > \log_2 n`, from 4,096 terms on. In float16, the order
+alone decides whether some sums overflow.
 """
 
 # fold: Imports and arguments
@@ -432,8 +432,8 @@ assert (by_summation.drop("exact") > 0).all()
 show(spread_table(sums))
 
 # %%
-# How does the spread grow? Dashed lines are bounds. In long vectors a blocked sum has a larger bound
-# than a pairwise one, and not always a larger spread: most roundings cancel.
+# How does the spread grow? Dashed lines are bounds. In long vectors a blocked sum has a larger
+# bound than a pairwise one, and not always a larger spread: most roundings cancel.
 
 # fold: Draw the growth
 own = sums[(sums["type"] == shown) & (sums["law"] == "normal")]

@@ -398,13 +398,13 @@ def is_near(claim, expected):
 
 def judge_traffic(cases):
     largest = max(case.coordinates.get("size", 0) for case in cases)
+    where = f" at size {largest}" if largest else ""
     for name in list(MOVED)[1:]:
         found = [case.overall for case in cases if case.overall.subject == name]
         own = [claim for claim in found if claim.where.get("size", 0) == largest]
         expected = MOVED["two Adds"] / MOVED[name]
         yield judge(
-            f"traffic predicts {{expected:.2f}} for {name}{f' at size {largest}' * (largest > 0)}; "
-            "measured {measured}",
+            f"traffic predicts {{expected:.2f}} for {name}{where}; measured {{measured}}",
             [is_near(claim, expected) for claim in own],
             expected=expected,
             measured=" and ".join(claim.interval for claim in own),
