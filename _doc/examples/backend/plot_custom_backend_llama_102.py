@@ -352,9 +352,9 @@ results = ortmeter.measure(
 )
 
 # %%
-# Then the graphs alone, without torch, in fresh processes: the place of the tensors in memory
-# changes from one to the next. Levels are compared there, because the intervals are narrower. The
-# weights are random, which does not change the time of a kernel.
+# Then the graphs alone, without torch. Levels are compared there, in several fresh processes: the
+# place of the tensors in memory changes from one to the next. The weights are random, which does
+# not change the time of a kernel.
 
 # fold: Forget the models of torch, and feed the graphs
 torch.compiler.reset()
@@ -529,7 +529,7 @@ NAMES = {
 BARS = ("torch eager", "no rule", "standard operators", "+ ONNX Runtime's", "+ compiled kernels")
 SMALL = "stay within 5 % of the level before"
 SAME = "leave the same graph"
-VERBS = {"equivalent": SMALL, "different": SMALL, "undecided": "are undecided"}
+VERBS = {"equivalent": SMALL, "different": SMALL, "undecided": "show no clear difference"}
 
 # %%
 
@@ -624,6 +624,7 @@ show(environment())
 # %%
 # How many times each rule of a level applies, and where a pattern is found but its rule refuses it.
 
+# fold: Count the rules
 applied = DataFrame(
     {
         level: {rule.name: graph.fusions.get(rule.name, 0) for rule in LEVELS[level]}
@@ -644,6 +645,7 @@ show(fold("Options of the backend", f"OrtBackend{inspect.signature(OrtBackend)}"
 # are inputs. ``OrtBackend(dump=folder)`` writes these graphs into files.
 
 
+# fold: Write the graphs
 def write_graph(graph):
     text = onnx_simple_text_plot(graph.model)
     return re.sub("l_self_modules_llama_|modules_|parameters_", "", text)
@@ -659,6 +661,7 @@ show(fold("Drawing of the last level", ortmeter.draw_model(graphs[last].model, t
 # %%
 # The profile of the last level, and how far it can be trusted.
 
+# fold: Show the profile
 operators = profiles[last].by_operator()
 trust = "\n".join(map(str, profiles[last].trust))
 show(fold("Time per operator of the last level (µs)", operators, trust))
@@ -666,6 +669,7 @@ show(fold("Time per operator of the last level (µs)", operators, trust))
 # %%
 # The samples behind the tables: processes, rounds, quartiles.
 
+# fold: Gather the samples
 raw = {"calls": results.to_frame(), "graphs": levels.to_frame(), "errors": errors}
 show(fold("Raw frames", *raw.values()))
 
