@@ -300,6 +300,9 @@ show(table(shown, f"kernels at size {args.sizes[-1]}, {provider.label}"))
 # %%
 # What the measurements say
 # -------------------------
+#
+# A verdict counts when every process has an interval and one of them at least is not undecided. It
+# holds when all the processes give the same one.
 
 
 # fold: Compute the answer
