@@ -114,7 +114,7 @@ def test_a_bench_executes_nothing_that_is_beside_the_model(folder, place):
         (folder / "script.py").write_text(SCRIPT)
         done = run([sys.executable, "script.py", ",".join(SHADOWED)], folder)
     assert done.returncode == 0, done.stderr
-    assert "Memory of a process" in done.stdout
+    assert "Memory of a fresh process" in done.stdout
     assert executed(folder) == []
 
 

@@ -93,7 +93,7 @@ def test_why_a_rule_does_not_apply_is_told():
         (0, "Flattening"): "the weight is transposed, as that of a Linear: Gemm is faster",
     }
     assert frame.times.tolist() == [1, 1]
-    assert f"Flattening not applied 1 times, at {frame['at'].iloc[0]} first" in str(explanation)
+    assert f"Flattening not applied 1 times, first at {frame['at'].iloc[0]}:" in str(explanation)
 
 
 def test_what_nobody_measured_is_told():

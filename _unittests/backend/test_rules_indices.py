@@ -285,5 +285,5 @@ def test_a_mask_that_is_no_window_is_told():
     refusals = []
     RULES["WindowMask"].apply(attention_in_a_window("Z = And(M, B)").model(), "cpu", refusals)
     assert [str(each) for each in refusals] == [
-        "WindowMask at Z: the mask shows all of the past: it is no window"
+        "WindowMask at Z: the mask shows all of the past: it is not a window"
     ]

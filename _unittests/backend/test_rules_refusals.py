@@ -157,7 +157,7 @@ NEAR_MISSES = [
     near("bias gelu", "a bias of each row", {"real[8] B": "real[4, 1] B"}),
     # long causal attention
     near("group query", "positions that start at one", positions=POSITIONS + 1, **LONGER),
-    near("group query", "the future is seen", {"is_causal=1": "is_causal=0"}),
+    near("group query", "it is not causal", {"is_causal=1": "is_causal=0"}),
     near("group query", "pairs are rotated", {"num_heads=4>(Q": "interleaved=1, num_heads=4>(Q"}),
     near("group query", "keys have other angles", {"(K, cos, sin": "(K, sin, cos"}),
     # tables, heads, scores, windows
@@ -237,7 +237,7 @@ NEAR_MISSES = [
         for cap in (1.5, -1.5)
     ),
     near("group query in a window", "a bias", mask=BAND - np.eye(16)),
-    near("group query in a window", "the future is seen", mask=np.zeros((16, 16))),
+    near("group query in a window", "it is not causal", mask=np.zeros((16, 16))),
     near(
         "group query in a window", "two windows", mask=np.stack([BAND] * 3 + [np.zeros((16, 16))])
     ),
@@ -334,20 +334,20 @@ REASONS = {
     "rms: epsilon of each row": "RMSNorm at Y: epsilon is not one constant number",
     "half table: a factor for each angle": "HalfTable at Y: the factor is not one number",
     "rotary: unequal parts": "Rotary at Y: the slices are not the halves of a head",
-    "partial rotary: rotated in part": "PartialRotary at Y: the part is rotated in part",
+    "partial rotary: rotated in part": "PartialRotary at Y: only a fraction of the part is rotated",
     "eager: a negative scale": "EagerAttention at Y: the scale is -0.3: the kernel takes its root",
     "normalized heads: two axes": "NormalizedHeads at Y: more than the features of a head are",
     "rotary before split: the batch is cut": "RotaryBeforeSplit at Y: the split into heads cuts",
     "repeated: values are not": "RepeatedHeads at Y: keys and values are not repeated in the same",
     "split: positions are merged": "AttentionBeforeSplit at Y: more than the heads is merged",
-    "mask: all is seen": "CausalMask at Y: the mask is not known to hide the future",
+    "mask: all is seen": "CausalMask at Y: the mask is not known to hide exactly the future",
     "tanh gelu: a square": "TanhGelu at Y: its coefficients are not those",
     "skip rms: a broadcast residual": "SkipRMSNorm at Y: the residual is broadcast",
     "skip layer: two axes": "SkipLayerNorm at Y: more than the last axis is normalized",
-    "bias gelu: one bias": "BiasGelu at Y: the bias is no vector over the last axis",
-    "bias tanh gelu: one bias": "BiasFastGelu at Y: the bias is no vector over the last axis",
+    "bias gelu: one bias": "BiasGelu at Y: the bias is not a vector over the last axis",
+    "bias tanh gelu: one bias": "BiasFastGelu at Y: the bias is not a vector over the last axis",
     "linear: a vector": "TransposedWeight at Y: a vector is multiplied: the kernel takes matrices",
-    "group query: heads of eight": "GroupQuery at Y: the size of a head is no multiple of 16",
+    "group query: heads of eight": "GroupQuery at Y: the size of a head is not a multiple of 16",
     "capped group query: a wide window": "CappedGroupQuery at Y: a window of 65 keys for 512",
     "eager widened: values of another type": "no kernel for double on cpu: float, float16",
 }

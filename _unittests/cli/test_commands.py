@@ -67,7 +67,7 @@ def test_bench_compares_what_varies(models, tmp_path):
         assert row["q1 (ms)"] <= row["median (ms)"] <= row["q3 (ms)"]
         assert row["runs/s"] == pytest.approx(1e3 / row["median (ms)"], rel=1e-2)
     assert [row["candidate"] for row in found["Speedup over the first"][0]] == names[1:]
-    memory = found["Memory of a process that runs it"][0]
+    memory = found["Memory of a fresh process"][0]
     if sys.platform == "linux":
         assert all(row["peak growth (MiB)"] > 1 for row in memory)
     assert len(report["conclusion"]) == 1

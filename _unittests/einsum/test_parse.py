@@ -112,5 +112,5 @@ def test_what_is_not_a_shape_is_refused(shape):
 
 @pytest.mark.parametrize("equation", [None, 3, ["ij", "jk"]])
 def test_an_equation_is_a_text(equation):
-    with pytest.raises(InvalidArgumentError, match="Accepted: a text such as"):
+    with pytest.raises(InvalidArgumentError, match="Accepted: a str such as"):
         decompose_einsum(equation)

@@ -56,7 +56,7 @@ def run(options: Namespace, report: Report) -> None:
         report.conclude(f"{results.ranking()}.")
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
-    report.add("Memory of a process that runs it", _memory_table(candidates))
+    report.add("Memory of a fresh process", _memory_table(candidates))
 
 
 def _latency_table(results: Comparison) -> pd.DataFrame:

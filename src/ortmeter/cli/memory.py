@@ -24,7 +24,7 @@ def memory_of_candidate(candidate: Candidate) -> float | None:
         file.write_text(json.dumps(recipe), encoding="utf-8")
         done = run_child("ortmeter.cli.memory", file)
     if done.returncode:
-        raise ModelError(f"a process that runs the model failed: {done.stderr.strip()[-300:]}")
+        raise ModelError(f"a child process failed to run the model: {done.stderr.strip()[-300:]}")
     return round(int(done.stdout.split()[-1]) / _KIB_PER_MIB, 1)
 
 

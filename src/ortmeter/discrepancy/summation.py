@@ -1,4 +1,4 @@
-"""Sums whose additions happen in a known order, each one rounded to the type of the terms.
+"""Sums with a known order of additions, each one rounded to the type of the terms.
 
 Pairwise and Kahan's are those of Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd
 edition, SIAM, 2002, section 4.1 and algorithm 4.2.
@@ -22,29 +22,29 @@ SUMMATIONS = ("naive", "blocked", "pairwise", "kahan", "exact")
 
 
 def simulated_sum(values: Any, summation: str) -> np.ndarray:
-    """Sum the last axis as an algorithm does it, every operation rounded to the type of the values.
+    """Sum the last axis by a given algorithm, rounding every operation to the type of the values.
 
     Parameters
     ----------
     values : array of shape (..., n)
         Terms, finite numbers of a floating-point type.
     summation : {"naive", "blocked", "pairwise", "kahan", "exact"}
-        *naive* adds the terms one after the other. *blocked* is what a block of 256 threads of a
-        GPU does: thread *t* adds the terms *t*, *t* + 256, ... one after the other, then a tree
-        adds the partial sums. *pairwise* adds the terms two by two, then these sums two by two.
-        *kahan* adds the rounding error of each addition to the next term. *exact* rounds the exact
-        sum: :func:`exact_sum`, then a rounding to the type.
+        *naive* adds the terms one after the other. *blocked* imitates a block of 256 GPU threads:
+        thread *t* adds the terms *t*, *t* + 256, ... in order, then a tree adds the partial sums.
+        *pairwise* adds terms two by two, then these sums two by two, and so on. *kahan* adds the
+        rounding error of each addition to the next term. *exact* rounds the result of
+        :func:`exact_sum` to the type.
 
     Returns
     -------
     numpy.ndarray
-        Shape (...), in the type of the values. A partial sum that overflows gives an infinity or
-        NaN, without a warning.
+        Shape (...), in the type of the values. Overflow gives an infinity or NaN, without a
+        warning.
 
     Raises
     ------
     InvalidArgumentError
-        Another summation, values that are not finite numbers of a floating-point type.
+        Unknown summation, or values that are not finite floating-point numbers.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def _kahan(terms: np.ndarray) -> np.ndarray:
 
 
 def exact_sum(values: Any) -> np.ndarray:
-    """Sum the last axis exactly, then round once: the order of the terms does not matter.
+    """Sum the last axis exactly and round once; the order of the terms does not matter.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def exact_sum(values: Any) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        Shape (...), float64: the sums of ``math.fsum``, which are correctly rounded.
+        Shape (...), float64, correctly rounded as by ``math.fsum``.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def exact_sum(values: Any) -> np.ndarray:
 
 
 def orders(values: Any, count: int, rng: np.random.Generator) -> np.ndarray:
-    """List orders in which the same terms may be added: sorted, reversed, then random ones.
+    """List orders of addition of the same terms: sorted, reversed, then random.
 
     Parameters
     ----------

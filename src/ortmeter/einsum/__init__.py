@@ -1,4 +1,4 @@
-"""Einsum on ONNX: read an equation, plan its steps, write them as a model."""
+"""Einsum on ONNX: parse an equation, plan its steps, and write them as a model."""
 
 from ortmeter.einsum.contract import einsum
 from ortmeter.einsum.emit import einsum_model

@@ -1,4 +1,4 @@
-"""Evaluate an equation on ONNX Runtime, numpy in and numpy out."""
+"""Evaluate an equation on NumPy arrays with ONNX Runtime."""
 
 import threading
 from collections import OrderedDict
@@ -33,34 +33,34 @@ def einsum(
 ) -> _Array:
     """Evaluate an equation on ONNX Runtime, on CPU.
 
-    The first call builds a model and a session, which are kept for the next calls of any thread of
-    the process: 256 of them, those in use.
+    The first call builds a model and a session. The 256 most recently used ones are cached, for all
+    threads of the process.
 
     Parameters
     ----------
     equation : str
-        As :func:`numpy.einsum` accepts.
+        Equation, as in :func:`numpy.einsum`.
     *operands : array_like
-        As many as the equation has terms. They are converted to their common type, see
+        One per term of the equation, converted to their common type, see
         :func:`numpy.result_type`.
     optimize : bool
-        Search for the fastest model, see :func:`~ortmeter.einsum.optimize_einsum`: the first call
-        on operands of these types and shapes takes up to two seconds. By default, the model is that
-        of :func:`~ortmeter.einsum.decompose_einsum`.
+        If true, search for the fastest model, see :func:`~ortmeter.einsum.optimize_einsum`: the
+        first call for given types and shapes takes up to two seconds. If false, use the model of
+        :func:`~ortmeter.einsum.decompose_einsum`.
     threads : int, optional
         Threads inside an operator; by default, ONNX Runtime chooses.
 
     Returns
     -------
     numpy.ndarray
-        The result, of the common type; without dimension for a scalar.
+        The result, of the common type; its shape is () for a scalar.
 
     Raises
     ------
     EinsumError
         The equation is not valid or does not suit the operands.
     InvalidArgumentError
-        There is no operand, or the common type is not one that ONNX multiplies.
+        There is no operand, or ONNX cannot multiply the common type.
     ModelError
         ONNX Runtime has no kernel for the common type.
 
@@ -92,7 +92,7 @@ def einsum(
 def _build(equation: str, arrays: Sequence[_Array], optimize: bool, threads: int) -> _Run:
     """Make what evaluates an equation on operands of these types and shapes."""
     if not arrays:
-        raise InvalidArgumentError(f"{equation!r} was given no operand. Accepted: one at least")
+        raise InvalidArgumentError(f"{equation!r} has no operand. Accepted: at least one")
     common = np.result_type(*arrays)
     if any(x.dtype != common for x in arrays):
 

@@ -1,7 +1,7 @@
-"""How long the steps of a plan should take, to order candidates before they are timed.
+"""Estimate the time of the steps of a plan, to rank candidates before they are timed.
 
-The constants are those of the kernels of ONNX Runtime on one core of a recent server, in float32.
-Only their ratios matter: a machine twice as fast orders the candidates alike.
+The constants describe the kernels of ONNX Runtime in float32 on one core of a recent server. Only
+their ratios matter: a machine twice as fast ranks the candidates the same way.
 """
 
 import math

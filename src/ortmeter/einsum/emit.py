@@ -43,18 +43,18 @@ def einsum_model(
     dtype: DTypeLike | None = None,
     opset: int = 18,
 ) -> onnx.ModelProto:
-    """Make the model of one node, ``Einsum``.
+    """Make a model with a single node, ``Einsum``.
 
     Parameters
     ----------
     equation : str
-        What :func:`numpy.einsum` accepts.
+        Equation, as in :func:`numpy.einsum`.
     *shapes_or_operands : tuple or array
         As for :func:`~ortmeter.einsum.decompose_einsum`.
     dtype : dtype, optional
-        Type of the elements. By default that of the operands, float32 for shapes.
+        Type of the elements, by default that of the operands, or float32 for shapes.
     opset : int
-        Version of the ONNX operators, from 15.
+        Version of the ONNX operators, at least 15.
 
     Returns
     -------

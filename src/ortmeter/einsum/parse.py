@@ -1,4 +1,4 @@
-"""Read an equation and its operands: the letters, their sizes, the type of the elements."""
+"""Parse an equation and its operands: letters, sizes, element type."""
 
 import math
 import operator
@@ -33,11 +33,11 @@ class EinsumError(InvalidArgumentError):
     message : str
         What is wrong, and what is accepted.
     equation : str
-        The equation as it was given.
+        The equation.
     start : int
-        Position in the equation of the first wrong character.
+        Position of the first wrong character.
     length : int
-        How many characters are wrong.
+        Number of wrong characters.
 
     Examples
     --------
@@ -246,7 +246,7 @@ def read_operands(
 ) -> Operands:
     """Read an equation and its operands; without any, their ranks are those of the equation."""
     if not isinstance(equation, str):
-        raise InvalidArgumentError(f"equation={equation!r}. Accepted: a text such as 'ij,jk->ik'")
+        raise InvalidArgumentError(f"equation={equation!r}. Accepted: a str such as 'ij,jk->ik'")
     given = shapes_or_operands or (None,) * (equation.count(",") + 1)
     shapes = [_shape(operand) for operand in given]
     parsed = parse_equation(equation, [None if s is None else len(s) for s in shapes])

@@ -1,4 +1,4 @@
-"""Turn an equation into steps, and hold them."""
+"""Decompose an equation into steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,15 +21,15 @@ Path: TypeAlias = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class EinsumPlan:
-    """Steps that compute an equation, made by :func:`~ortmeter.einsum.decompose_einsum`.
+    """Steps that compute an equation, see :func:`~ortmeter.einsum.decompose_einsum`.
 
     Parameters
     ----------
     operands : Operands
         The equation, explicit, the shapes of its operands and their type.
     steps : tuple of Step
-        What to do, in order. The operands are ``X0``, ``X1``, ...; the result of the last step is
-        ``Y``. Without a step, the result is the operand.
+        Steps, in order. The operands are ``X0``, ``X1``, ...; the result of the last step is ``Y``.
+        Without steps, the result is the operand.
     """
 
     operands: Operands
@@ -37,7 +37,7 @@ class EinsumPlan:
 
     @property
     def equation(self) -> str:
-        """The equation as it was given."""
+        """The equation."""
         return self.operands.equation.text
 
     @property
@@ -47,12 +47,12 @@ class EinsumPlan:
 
     @property
     def flop(self) -> int | None:
-        """Operations, None when a size is not known."""
+        """Number of operations, None if a size is unknown."""
         return _total([step.flop for step in self.steps])
 
     @property
     def bytes_moved(self) -> int | None:
-        """Bytes read and written by all the steps, None when a size is not known."""
+        """Bytes read and written by all the steps, None if a size is unknown."""
         return _total([step.bytes_moved for step in self.steps])
 
     def to_onnx(self, opset: int = 18, *, contrib: bool = False) -> onnx.ModelProto:
@@ -61,10 +61,10 @@ class EinsumPlan:
         Parameters
         ----------
         opset : int
-            Version of the ONNX operators, from 15.
+            Version of the ONNX operators, at least 15.
         contrib : bool
-            Let products absorb transposes by ``com.microsoft.FusedMatMul``, which only ONNX Runtime
-            knows.
+            Fuse transposes and products into ``com.microsoft.FusedMatMul``, which only ONNX Runtime
+            supports.
 
         Returns
         -------
@@ -75,19 +75,19 @@ class EinsumPlan:
         Raises
         ------
         EinsumError
-            No ONNX operator sums products of this type: complex numbers, strings, floats and
-            integers of less than 16 and 8 bits.
+            No ONNX operator sums products of this type: complex numbers, strings, floats of less
+            than 16 bits, integers of less than 8 bits.
         InvalidArgumentError
             The opset is not available.
 
         Notes
         -----
-        Sums and products have the type that the CPU provider of ONNX Runtime needs: int32 for
+        Sums and products use types that the CPU provider of ONNX Runtime supports: int32 for
         integers of 8 and 16 bits, int64 for unsigned integers of 32 and 64 bits, float32 for bool
         and bfloat16.
 
-        A size of 0 must be known when the model is made: with operands that turn out to be empty,
-        ONNX Runtime may refuse a reshape, or a product that absorbs a transpose.
+        A size of 0 must be known when the model is made. Otherwise ONNX Runtime may reject a
+        reshape, or a fused product, of an empty operand.
 
         Examples
         --------
@@ -104,12 +104,12 @@ class EinsumPlan:
         Parameters
         ----------
         *operands : array
-            One for each operand of the equation.
+            One per operand of the equation.
 
         Raises
         ------
         FeedError
-            There are more or fewer.
+            The number of operands is wrong.
         """
         names = self.input_names
         if len(operands) != len(names):
@@ -158,26 +158,24 @@ def decompose_einsum(
     path: Path | None = None,
     dtype: DTypeLike | None = None,
 ) -> EinsumPlan:
-    """Decompose an equation into products of matrices and moves.
+    """Decompose an equation into matrix products, transposes and reshapes.
 
     Parameters
     ----------
     equation : str
-        What :func:`numpy.einsum` accepts.
+        Equation, as in :func:`numpy.einsum`.
     *shapes_or_operands : tuple or array
-        Shape of each operand, or the operand. A dimension is an int, a str when it is symbolic, or
-        None when it is not known. Without any, the ranks come from the equation.
+        Shape of each operand, or the operand. A dimension is an int, a str if it is symbolic, or
+        None if it is unknown. Without shapes, the ranks come from the equation.
     order : str, optional
-        Every letter of the equation, in the order that the letters follow inside the products; the
-        dimensions of an ellipsis are ``0``, ``1``, ... By default, the order that moves the fewest
-        elements is chosen product by product.
+        Order of all the letters of the equation inside the products; the dimensions of an ellipsis
+        are ``0``, ``1``, ... By default, each product has the order that moves the fewest elements.
     path : sequence of pairs of int, optional
-        Operands to multiply at each step, by position: they are removed from the list and their
-        product is appended, as in :func:`numpy.einsum_path`. By default, the one that opt_einsum
-        finds.
+        Positions of the operands to multiply at each step: they are removed from the list and their
+        product is appended, as in :func:`numpy.einsum_path`. By default, the path of opt_einsum.
     dtype : dtype, optional
-        Type of the elements, see :mod:`ortmeter.dtypes`. By default that of the operands, float32
-        for shapes.
+        Type of the elements, see :mod:`ortmeter.dtypes`, by default that of the operands, or
+        float32 for shapes.
 
     Returns
     -------
@@ -189,13 +187,13 @@ def decompose_einsum(
     EinsumError
         The equation is not valid or does not suit the operands.
     InvalidArgumentError
-        A shape, *order* or *path* is not one that suits the equation, or the operands have several
+        A shape, *order* or *path* does not match the equation, or the operands have different
         types.
 
     Notes
     -----
-    Sizes that are not known are supposed to be equal where they share a letter: an operand is
-    broadcast along a dimension only when its size is known to be 1.
+    Unknown sizes with the same letter are assumed to be equal: an operand is broadcast along a
+    dimension only if its size is known to be 1.
 
     Examples
     --------

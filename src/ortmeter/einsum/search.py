@@ -41,24 +41,24 @@ _SAMPLE_S = 2e-4  # a sample of measure lasts as long, at least
 
 @dataclass(frozen=True, eq=False)
 class EinsumCandidate:
-    """A model of an equation.
+    """A candidate model of an equation.
 
     Parameters
     ----------
     name : str
-        ``Einsum``, or what tells a decomposition from the others.
+        ``Einsum``, or a description of the decomposition.
     plan : EinsumPlan
-        Its steps. Those of an ``Einsum`` only estimate its cost.
+        Its steps; for ``Einsum``, they are only used to estimate its cost.
     cost : float
         Estimated seconds of a run.
     order : str, optional
-        Order of the letters, None when it was chosen product by product.
+        Order of the letters, None if it is chosen for each product.
     decomposed : bool
         False for the plain ``Einsum``.
     contrib : bool
-        Whether products absorb transpositions by ``com.microsoft.FusedMatMul``.
+        Whether transposes and products are fused into ``com.microsoft.FusedMatMul``.
     split : bool
-        Whether slow transpositions are two fast ones.
+        Whether slow transposes are replaced by two fast ones.
     """
 
     name: str
@@ -97,19 +97,19 @@ class Race:
 
 @dataclass(frozen=True, eq=False)
 class EinsumSearch:
-    """The candidates of an equation and the one that was chosen.
+    """Candidate models of an equation, and the fastest one.
 
     Parameters
     ----------
     candidates : tuple of EinsumCandidate
-        All of them, the lowest estimated cost first.
+        All candidates, the lowest estimated cost first.
     best : EinsumCandidate
-        The one of lowest cost, or the one of lowest first quartile among those compared until the
-        end: what disturbs a machine only adds time.
+        By cost, the candidate of lowest cost. By time, the finalist with the lowest first quartile,
+        since disturbances of a machine only add time.
     race : Race or None
-        The times, None for a search by cost.
+        Times, None for a search by cost.
     seconds : float
-        What the search took.
+        Duration of the search.
 
     Examples
     --------
@@ -136,11 +136,11 @@ class EinsumSearch:
         Returns
         -------
         pandas.DataFrame
-            One row per candidate, those compared until the end first by median, then the others
-            by their time, then those that did not run by their cost: ``candidate``, ``order``,
-            ``contrib``, ``split``, ``steps`` (their number), ``flop``, ``bytes_moved`` (of the
-            steps), ``cost`` (estimated seconds), ``median``, ``q1``, ``q3`` (seconds, missing for
-            those that did not run), ``rounds``, ``finalist``.
+            One row per candidate: finalists by median, then other timed candidates by time, then
+            candidates that did not run by cost. Columns ``candidate``, ``order``, ``contrib``,
+            ``split``, ``steps`` (number), ``flop``, ``bytes_moved`` (of the steps), ``cost``
+            (estimated seconds), ``median``, ``q1``, ``q3`` (seconds, missing without a run),
+            ``rounds``, ``finalist``.
         """
         import pandas as pd
 
@@ -192,42 +192,43 @@ def optimize_einsum(
 ) -> EinsumSearch:
     """Find the fastest model of an equation for given operands.
 
-    The candidates are the plain ``Einsum``; the decompositions under every order of the letters
-    that gives another graph; under other paths, with three operands and more; a product element by
-    element followed by a sum; each of them with transpositions absorbed by the products, and with
-    slow transpositions replaced by two fast ones. A model of their cost orders them.
+    The candidates are the plain ``Einsum``; decompositions with every order of the letters that
+    gives a different graph; decompositions with other paths, for three operands or more; and an
+    element-wise product followed by a sum. Each has variants with transposes fused into the
+    products, and with slow transposes replaced by two fast ones. An estimate of their cost ranks
+    them.
 
     Parameters
     ----------
     equation : str
-        As :func:`numpy.einsum` accepts.
+        Equation, as in :func:`numpy.einsum`.
     *operands : array or tuple of int
-        Operands of the result to optimize, or their shapes, which stand for float32.
+        Operands, or shapes of float32 operands.
     by : {"time", "cost"}
-        ``"cost"`` takes the candidate of lowest estimated cost and runs nothing. ``"time"`` runs
-        the most promising candidates, then compares the fastest ones in turn.
+        ``"cost"`` returns the candidate of lowest estimated cost, without running any. ``"time"``
+        runs the most promising candidates, then compares the fastest ones in turn.
     budget : float
-        Seconds that a search by time may take, as long as single runs are shorter.
+        Maximum seconds of a search by time, if single runs are shorter.
     seed : int
-        Seed of the candidates, when there are too many orders, of the operands given by their
-        shapes, and of the order of the samples.
+        Seed of the choice of orders if there are too many, of operands given by their shapes, and
+        of the order of the samples.
     provider, threads
         Settings of the sessions, see :func:`~ortmeter.runtime.sessions.make_session`.
 
     Returns
     -------
     EinsumSearch
-        The model, with the table of the candidates. A search by cost is the same on every machine;
-        a search by time compares the same candidates in the same order.
+        The candidates and the best model. A search by cost is the same on every machine; a search
+        by time compares the same candidates in the same order.
 
     Raises
     ------
     EinsumError
         The equation is not valid or does not suit the operands.
     InvalidArgumentError
-        *by*, *budget* or *threads* has a value that is not accepted, or a shape is not known.
+        *by*, *budget* or *threads* has a value that is not accepted, or a shape is unknown.
     ModelError
-        ONNX Runtime runs none of the candidates.
+        ONNX Runtime cannot run any candidate.
 
     Examples
     --------

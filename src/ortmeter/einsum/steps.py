@@ -1,4 +1,4 @@
-"""Steps of a plan: what each one computes and costs, and a builder that writes no useless one."""
+"""Steps of a plan, their costs, and a builder that skips useless steps."""
 
 import itertools
 from collections.abc import Container, Sequence

@@ -42,12 +42,14 @@ class EagerAttention:
         return op.MatMul(op.Cast(weights) if self.widened else weights, v)
 
     def rewrite(self, op: Any, *, scores: ir.Value, v: ir.Value) -> Any:
-        found = known(read_scores(scores), "the scores are no scaled products by transposed keys")
+        found = known(
+            read_scores(scores), "the scores are not scaled products with transposed keys"
+        )
         require(not found.softcap, "the scores are capped, which the kernel does slowly")
         require(found.scale > 0, f"the scale is {found.scale:g}: the kernel takes its root")
-        require(found.q.dtype == v.dtype, "queries and values have other types")
+        require(found.q.dtype == v.dtype, "queries and values have different types")
         queries, keys, values = (
-            known(dimensions(x, rank=4), "heads are not split, or of no known shape")
+            known(dimensions(x, rank=4), "heads are not split, or their shape is not known")
             for x in (found.q, found.k, v)
         )
         if found.merged:
@@ -155,8 +157,8 @@ class CausalMask:
         )
         require(length == keys, "there are not as many queries as keys")
         shape = dimensions(mask) or ()
-        require(shape[-2:] == (length, length), "the mask is no square of the positions")
-        seen = known(window(mask), "the mask is not known to hide the future, and nothing else")
+        require(shape[-2:] == (length, length), "the mask is not a square of positions")
+        seen = known(window(mask), "the mask is not known to hide exactly the future")
         whole = seen >= (length if isinstance(length, int) else math.inf)
         require(whole, f"the mask is a window of {seen:g} keys")
         options = dict(producer(y).attributes) | {"is_causal": ir.AttrInt64("is_causal", 1)}
@@ -194,8 +196,8 @@ class WindowMask:
             return None
         if shape is None or len(shape) <= len(("queries", "keys")):
             return None
-        width = known(window(mask), "the mask is not known to show a window, and nothing else")
-        require(not math.isinf(width), "the mask shows all of the past: it is no window")
+        width = known(window(mask), "the mask is not known to show exactly a window")
+        require(not math.isinf(width), "the mask shows all of the past: it is not a window")
         require(not mask.is_graph_output(), "the mask is an output")
         length = known(_size(op, mask.graph, shape[-1]), "no input of the graph has this length")
         row = op.Range(_number(op, 0), length, _number(op, 1))

@@ -81,8 +81,8 @@ class CappedGroupQuery:
         require(dimensions(merged, rank=3) == shape, "more than the heads is merged after")
         length = shape[1]
         square = (dimensions(mask) or ())[-2:] == (length, length)
-        require(square, "the mask is no square of the positions")
-        seen = known(window(mask), "the mask is not known to show a window, and nothing else")
+        require(square, "the mask is not a square of positions")
+        seen = known(window(mask), "the mask is not known to show exactly a window")
         narrow = not self.windows or (isinstance(length, int) and self.windows * seen <= length)
         require(narrow, f"a window of {seen:g} keys for {length} positions is not narrow enough")
         options = {"scale": found.scale, "softcap": found.softcap}
@@ -106,9 +106,9 @@ def _group_query(
         require(_rotates_whole_heads(node), "heads are rotated in pairs, in part or by rows")
         rotations.append(node)
     (q, *tables), (k, *others) = (node.inputs for node in rotations)
-    require(tables == others, "queries and keys have other angles")
+    require(tables == others, "queries and keys have different angles")
     q_heads, kv_heads = (node.attributes.get_int("num_heads", 0) for node in rotations)
-    why = "the heads are split, or of no known shape"
+    why = "the heads are split, or their shape is not known"
     q, keys = known(q, why), known(dimensions(k, rank=3), why)
     batch, length, hidden = known(dimensions(q, rank=3), why)
     require(q_heads, why)
@@ -120,7 +120,7 @@ def _group_query(
     require(same, "there are not as many queries as keys and values")
     require(
         isinstance(hidden, int) and not hidden // q_heads % _HEAD_MULTIPLE,
-        f"the size of a head is no multiple of {_HEAD_MULTIPLE}",
+        f"the size of a head is not a multiple of {_HEAD_MULTIPLE}",
     )
     cos, sin, positions = tables
     require(affine(positions) == _POSITIONS, "the positions are not known to be 0, 1, 2...")
@@ -143,13 +143,13 @@ def _keys_seen(attention: ir.Node, mask: ir.Value | None) -> float:
     """Count the keys that a query sees, the last ones before it; infinity for all of them."""
     causal = attention.attributes.get_int("is_causal", 0)
     if mask is None:
-        require(causal, "the future is seen")
+        require(causal, "it is not causal")
         return math.inf
     require(not causal, "it is causal and has a mask")
     length = (dimensions(attention.inputs[0]) or (None,) * 3)[-2]
     square = (dimensions(mask) or ())[-2:] == (length, length)
-    require(square, "the mask is no square of the positions")
-    seen = known(window(mask), "the mask is not known to show a window, and nothing else")
+    require(square, "the mask is not a square of positions")
+    seen = known(window(mask), "the mask is not known to show exactly a window")
     require(isinstance(length, int) and seen < length, "the mask shows all of the past")
     return seen
 

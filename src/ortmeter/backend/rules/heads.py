@@ -36,7 +36,7 @@ class NormalizedHeads:
         last = options.get_int("axis", -1) in {-1, 3}
         require(last, "more than the features of a head are normalized")
         features = all(dimensions(vector) == shape[-1:] for vector in vectors)
-        require(features, "scale or shift is no vector of the features")
+        require(features, "scale or shift is not a vector of the features")
         normalized = getattr(op, self.operator)(heads, *vectors, **options)
         copy_type(normalized, heads)
         return op.Transpose(normalized, perm=SWAP)
@@ -100,7 +100,9 @@ class RepeatedHeads:
         if keys is None and values is None:
             return None
         names = ", ".join(sorted(each.name.lower() for each in self.types))
-        require(y.dtype in self.types, f"the kernels that share heads are slower but for {names}")
+        require(
+            y.dtype in self.types, f"the kernels that share heads are slower, except for {names}"
+        )
         shapes = dimensions(keys, rank=4), dimensions(values)
         require(keys and shapes[0] == shapes[1], "keys and values are not repeated in the same way")
         return op.Attention(q, keys, values, *producer(y).inputs[3:], **producer(y).attributes)

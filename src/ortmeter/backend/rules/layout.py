@@ -55,7 +55,9 @@ class FlatProduct:
         require(not linear, "the weight is transposed, as that of a Linear: Gemm is faster")
         columns = known(result, "the shape of the product is not known")[-1]
         require(isinstance(columns, int), "the number of columns is not known")
-        require(bias is None or dimensions(bias) == (columns,), "the bias is no vector of columns")
+        require(
+            bias is None or dimensions(bias) == (columns,), "the bias is not a vector of columns"
+        )
         x = _before_merge(op, rows)
         shape = (*(dimensions(x) or ())[:-1], columns)
         product = op.MatMul(x, weight)

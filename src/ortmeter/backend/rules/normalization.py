@@ -42,7 +42,7 @@ class RootMeanSquare:
     def rewrite(self, op: Any, *, x: ir.Value, scale: ir.Value, epsilon: ir.Value) -> Any:
         shape = known(dimensions(x), "the shape is not known")
         small = known(scalar(epsilon), "epsilon is not one constant number")
-        require(dimensions(scale) == shape[-1:], "the scale is no vector over the last axis")
+        require(dimensions(scale) == shape[-1:], "the scale is not a vector over the last axis")
         require(scale.dtype == x.dtype, "the scale has another type")
         require(x.dtype != F64, "64 bits: epsilon, an attribute, has 32")
         require((x.dtype == F32) is not self.widened, "16 bits are not normalized in 32 bits")
@@ -70,7 +70,7 @@ class SkipNormalization:
         given = [v for v in vectors.values() if v is not None]
         require(
             all(dimensions(v) == shape[-1:] for v in given),
-            "scale, shift or bias is no vector over the last axis",
+            "scale, shift or bias is not a vector over the last axis",
         )
         same = all(v.dtype == x.dtype for v in given)
         require(same, "scale, shift or bias has another type")
@@ -109,7 +109,7 @@ class BiasGelu:
         if producer(y).attributes.get_string("approximate", "none") != self.approximate:
             return None
         shape, vector = dimensions(x), dimensions(bias, rank=1)
-        require(shape and vector == shape[-1:], "the bias is no vector over the last axis")
+        require(shape and vector == shape[-1:], "the bias is not a vector over the last axis")
         kernel = op.BiasGelu if self.approximate == "none" else op.FastGelu
         return kernel(x, bias, _domain=MICROSOFT)
 
@@ -129,7 +129,7 @@ class TanhGelu:
     ) -> Any:
         x = known(_variable(half), "the other factor is not a constant times a variable")
         shape = known(dimensions(x), "the shape is not known")
-        require(shape == dimensions(y), "a constant brings an axis")
+        require(shape == dimensions(y), "a constant adds an axis")
         slope = math.sqrt(2 / math.pi)
         cubic = [0.0, slope, 0.0, 0.044715 * slope]
         expected = ((half, [0.0, 0.5]), (one, [1.0]), (inner, cubic))

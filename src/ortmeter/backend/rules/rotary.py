@@ -43,7 +43,7 @@ class HalfTable:
             return None
         shape = known(dimensions(y), "the shape of the table is not known")
         require(factor is None or scalar(factor) is not None, "the factor is not one number")
-        require(len(shape) == len(dimensions(half) or ()), "the factor brings an axis")
+        require(len(shape) == len(dimensions(half) or ()), "the factor adds an axis")
         inputs = (half,) if factor is None else (half, factor)
         result = getattr(op, self.operator)(*inputs, **producer(y).attributes)
         copy_type(result, y, dimensions(half))
@@ -86,7 +86,9 @@ class Rotary:
         y: ir.Value,
         **bounds: ir.Value,
     ) -> Any:
-        shape = known(dimensions(x, rank=_HEADS), "its heads are not split, or of no known shape")
+        shape = known(
+            dimensions(x, rank=_HEADS), "its heads are not split, or their shape is not known"
+        )
         first, cut, dim = (integers(bounds[name]) for name in ("begin", "middle", "axis"))
         halves = first == [0] and cut is not None and [2 * n for n in cut] == [shape[-1]]
         require(halves and dim in ([3], [-1]), "the slices are not the halves of a head")
@@ -198,14 +200,14 @@ class PartialRotary:
         return op.Concat(rotated, rest, axis=-1)
 
     def rewrite(self, op: Any, *, x: ir.Value, rotated: ir.Value, **values: ir.Value) -> Any:
-        shape = known(sizes(x, rank=_HEADS), "its heads are not split, or of no known shape")
+        shape = known(sizes(x, rank=_HEADS), "its heads are not split, or their shape is not known")
         part = known(sizes(rotated, rank=_HEADS), "the shape of the part is not known")
         begin, end, axis = (integers(values[name]) or [] for name in ("first", "end", "axis"))
         whole = begin == [0] and end >= [shape[-1]] and part[:3] == shape[:3]
         require(whole and axis in ([-1], [_HEADS - 1]), "both parts are not the whole of a head")
         options = dict(producer(rotated).attributes)
         partial = options.get("rotary_embedding_dim")
-        require(partial is None or not partial.as_int(), "the part is rotated in part")
+        require(partial is None or not partial.as_int(), "only a fraction of the part is rotated")
         options["rotary_embedding_dim"] = ir.AttrInt64("rotary_embedding_dim", part[-1])
         tables = (values[name] for name in ("cos", "sin", "positions"))
         return op.RotaryEmbedding(x, *tables, **options)
