@@ -11,7 +11,7 @@ the cores of each other. So do compile times and memory (the latter on Linux onl
 Goals: for ``llama`` at most 1.1 of the latency of the matrix products alone; for ``medium``, 3.5
 times faster than eager and twice as fast as inductor, on a machine where ONNX Runtime multiplies
 matrices twice as fast as torch, which not all do; for both no level slower than the one before;
-compile time below inductor's; at most 5 % of extra memory for large weights without prepacking; a
+compile time below inductor's; at most 5% of extra memory for large weights without prepacking; a
 call for one operator at most 1.3 of ``session.run`` on arrays that are ready.
 """
 

@@ -5,7 +5,7 @@ all. opt_einsum has its path found beforehand, ONNX Runtime its session created,
 what is compared is a call. A result that is a view to be computed later is none, so all of them
 are made contiguous. Goals of ``einsum(..., optimize=True)``:
 
-* never slower than ONNX Runtime's Einsum beyond 3 µs or 5 %, whichever is larger;
+* never slower than ONNX Runtime's Einsum beyond 3 µs or 5%, whichever is larger;
 * geometric mean over it, two operands: 1.05 with one thread and 1.3 with two; three operands and
   more: 2;
 * geometric mean over the best of the four per equation: 1.05;
@@ -265,7 +265,7 @@ def report(table: pd.DataFrame, threads: int) -> None:
     slower = table[table[OURS] - table[ORT] > np.maximum(3e-6, 0.05 * table[ORT])]
     two, many = table["operands"] == 2, table["operands"] > 2  # noqa: PLR2004 - the goals say so
     goal = 1.05 if threads == 1 else 1.3
-    print(f"slower than ONNX Runtime's Einsum beyond 3 µs or 5 %: {len(slower)} of {len(table)}")
+    print(f"slower than ONNX Runtime's Einsum beyond 3 µs or 5%: {len(slower)} of {len(table)}")
     for row in slower.to_dict("records"):
         print(f"  {row['case']}, {row['size']}: {1e6 * row[OURS]:.1f} and {1e6 * row[ORT]:.1f} µs")
     print(f"over it, two operands: {geometric_mean(over_ort[two]):.2f} (goal {goal})")

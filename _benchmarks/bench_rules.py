@@ -184,7 +184,7 @@ def write_record(rows: list[dict[str, Any]], path: Path = RECORD) -> None:
 Rules of the level ``{LEVEL}``, in the order in which they are applied, on the models that
 contain their pattern. *times* counts the matches. *nodes with* and *nodes without* count the nodes
 that ONNX Runtime executes. *without / with* is the latency without the rule divided by the latency
-with it (medians, 99 % interval): above 1, the rule is faster. The control compares two copies of the
+with it (medians, 99% interval): above 1, the rule is faster. The control compares two copies of the
 same session; a row is undecided when its interval overlaps that of the control.
 
 The models are small: two layers with the sizes of the tests, so that the cost of a node is mostly its

@@ -1,7 +1,7 @@
 """Overhead of a sweep over running its page by hand, and scaling from one machine to two.
 
 The page sleeps, so that everything but the sweep takes the same time everywhere. Goals: a task of a
-sweep takes less than 10 % more than the page run by hand, for the shortest page of the gallery
+sweep takes less than 10% more than the page run by hand, for the shortest page of the gallery
 (see SHORTEST_S), and two workers do twice the work of one. Two workers of this machine stand for
 two machines: each has a lock of its own, and what they run takes no core.
 
@@ -119,7 +119,7 @@ def compare_overhead(page: Path, folder: Path, rounds: int, tasks: int, seconds:
     low, middle, high = np.percentile(differences, [0, 50, 100])
     print(", ".join(f"{name} {value:.2f} s" for name, value in medians.items()), "per task")
     print(f"overhead per task: {middle:.2f} s ({low:.2f} to {high:.2f}), {tasks} tasks")
-    print(f"    {middle / SHORTEST_S:.1%} of a page of {SHORTEST_S:.0f} s, goal below 10 %")
+    print(f"    {middle / SHORTEST_S:.1%} of a page of {SHORTEST_S:.0f} s, goal below 10%")
 
 
 def compare_workers(page: Path, folder: Path, rounds: int, tasks: int, seconds: float) -> None:

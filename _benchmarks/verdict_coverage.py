@@ -205,7 +205,7 @@ def print_table(trials: int, workers: int, repeat: int | None, *, several: bool)
                 f"{'  FAILS' if failed else ''}",
                 flush=True,
             )
-    print(f"{failures} of {len(tasks)} cases hold less than 98 % or are wrong in more than 1 %")
+    print(f"{failures} of {len(tasks)} cases hold less than 98% or are wrong in more than 1%")
     return failures
 
 

@@ -89,6 +89,13 @@ def words_of(element):
     return " ".join(element.itertext()).split()
 
 
+def conclusions_of(page):
+    """What the page concludes, in this build and from its records."""
+    shown = (div.get("data-conclusion") for div in article_of(page).iter("div"))
+    found = [json.loads(data) for data in shown if data]
+    return [conclusion for conclusion in found if conclusion["page"] == page]
+
+
 @each_page
 def test_a_page_begins_with_its_answer(page):
     article = article_of(page)
@@ -98,10 +105,7 @@ def test_a_page_begins_with_its_answer(page):
     hidden = len(words_of(note)) if note is not None else 0
     starts = [i for i in range(len(text)) if text[i : i + len(sentence)] == sentence]
     assert starts[0] - hidden <= 60
-    shown = (div.get("data-conclusion") for div in article.iter("div"))
-    conclusions = [json.loads(found) for found in shown if found]
-    mine = next(found for found in conclusions if found["page"] == page)
-    assert sentence == mine["answer"].split()
+    assert sentence == conclusions_of(page)[0]["answer"].split()
 
 
 @each_page
@@ -135,7 +139,8 @@ def test_the_cards_have_the_answers_of_the_pages(name):
         page = Path(card.find(".//a").get("href")).stem
         answer = " ".join(words_of(article_of(page).find(".//div[@class='answer']/p")))
         assert answer in " ".join(words_of(card))
-        assert card.find(".//svg") is not None, page
+        bars = conclusions_of(page)[0]["bars"]
+        assert (card.find(".//svg") is not None) == bool(bars), page
 
 
 @each_page

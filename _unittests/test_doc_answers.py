@@ -17,7 +17,7 @@ from ortmeter.pages import Answer, Bar, Conclusion, judge
 
 DOC = Path(__file__).parent.parent / "_doc"
 sys.path.insert(0, str(DOC))
-from _ext import answers, cards, cells, hosting  # noqa: E402
+from _ext import answers, cards, cells, hosting, machines  # noqa: E402
 
 PAGE = "plot_op_gemm2_cuda"
 BARS = (Bar("two <Gemms>", 1.0), Bar("one", 1.25, 1.12, 1.38))
@@ -199,3 +199,15 @@ def test_a_notebook_opens_in_colab_when_the_site_has_an_address(base, links):
     hosting.link_colab(app, doctree, "x")
     found = [node["refuri"] for node in doctree.findall(nodes.reference) if "refuri" in node]
     assert [address.partition("#fileId=")[2] for address in found] == links
+
+
+def test_machines_have_one_row_for_each_answer(found):
+    text = "\n".join(machines.answers_text([found]))
+    assert text.index("2026-01-02, this build") < text.index("2026-01-01")
+    assert "H100" in text
+    assert "not recorded" not in text
+    on_cpu = dataclasses.replace(found, recorded=())
+    assert machines.answers_text([on_cpu])[0] == "On CUDA, no page is recorded yet."
+    both = machines.answers_text([found, on_cpu])
+    assert both[0] == "On CUDA, :ref:`l-plot-op-gemm2-cuda` is not recorded yet."
+    assert machines.answers_text([]) == []

@@ -376,8 +376,8 @@ def test_the_answer_is_drawn_by_bars(page):
     ("changes", "words"),
     [
         ({"default+onnxruntime": 6.0}, "kernels of ONNX Runtime make this Llama 2.0"),
-        ({"default+onnxruntime": 3.0}, "kernels of ONNX Runtime stay within 5 % of the level"),
-        ({"default+onnxruntime": 2.93}, "kernels of ONNX Runtime stay within 5 % of the level"),
+        ({"default+onnxruntime": 3.0}, "kernels of ONNX Runtime stay within 5% of the level"),
+        ({"default+onnxruntime": 2.93}, "kernels of ONNX Runtime stay within 5% of the level"),
         (
             {"noise": 0.5},
             "operators, then kernels of ONNX Runtime show no clear difference.",

@@ -64,11 +64,11 @@ def data(narrow=NARROW, wide=WIDE, labels=(2e-3, 1e-3), latencies=(4, 2), rounds
 @pytest.mark.parametrize(
     ("narrow", "expected", "verdict"),
     [
-        (NARROW, "With 20 features, 70 % [70, 70] of the kernel time is in Add and 20 % ", "Add"),
-        (operators(Gemm=60.0, Add=40.0), "60 % [60, 60] of the kernel time is in Gemm;", "Gemm"),
+        (NARROW, "With 20 features, 70% [70, 70] of the kernel time is in Add and 20% ", "Add"),
+        (operators(Gemm=60.0, Add=40.0), "60% [60, 60] of the kernel time is in Gemm;", "Gemm"),
         (
             operators(Add=40.0, Sqrt=40.0, FusedMatMul=15.0, Gemm=5.0),
-            "is in Add and Sqrt and 20 % [20, 20] in the matrix product;",
+            "is in Add and Sqrt and 20% [20, 20] in the matrix product;",
             "several",
         ),
     ],
@@ -76,7 +76,7 @@ def data(narrow=NARROW, wide=WIDE, labels=(2e-3, 1e-3), latencies=(4, 2), rounds
 def test_the_answer_tells_where_the_time_goes(page, narrow, expected, verdict):
     answer, _ = page["conclude"](data(narrow))
     assert expected in str(answer)
-    assert "; with 200, 60 % [60, 60] is in Gemm. Labels alone: onnx" in str(answer)
+    assert "; with 200, 60% [60, 60] is in Gemm. Labels alone: onnx" in str(answer)
     assert answer.label == verdict
     assert len(str(answer).split()) <= 60
 
@@ -154,12 +154,12 @@ def test_the_claims(page):
     said = [str(claim) for claim in claims]
     assert len(said) == 5
     assert said[0].startswith("Right: predicted less than half of the kernel time in the product, ")
-    assert said[0].endswith("measured 20 % [20, 20]")
+    assert said[0].endswith("measured 20% [20, 20]")
     assert said[1].startswith("Right: predicted a larger share with 200 features than with 20, ")
     assert said[2].startswith("Right: predicted more than twice the least time for the labels, ")
     assert "1 ms, 4.0 times [3.9" in said[2]
     assert said[2].endswith("] the 0.25 ms that the peaks of the machine allow")
-    saved = "Mu multiplies by zero: removing it saves up to 20 % of the kernel time"
+    saved = "Mu multiplies by zero: removing it saves up to 20% of the kernel time"
     assert said[3] == saved
     assert said[4].startswith(f"{LABELS} is 2.00 times faster than {PREDICT} [")
 
@@ -186,7 +186,7 @@ def test_too_few_samples_decide_nothing(page):
         "wide": operators(6, Gemm=80.0, Add=20.0),
     }
     answer, claims = page["conclude"](data(**few, rounds=6, processes=1))
-    assert str(answer).startswith("Undecided, too few samples: with 20 features, 80 % of the ")
+    assert str(answer).startswith("Undecided, too few samples: with 20 features, 80% of the ")
     assert "too few samples for an interval." in str(answer)
     assert {claim.verdict for claim in claims} == {"undecided", "fact"}
 
@@ -207,7 +207,7 @@ def test_what_multiplies_by_zero_is_told(page):
     }""")
     nodes = pd.DataFrame({"name": ["a", "b", "c"], "median": [25.0, 50.0, 25.0]})
     found = page["conclude_zeros"](page["multiplied_by_zero"](model), nodes)
-    assert str(found) == "a multiplies by zero: removing it saves up to 25 % of the kernel time"
+    assert str(found) == "a multiplies by zero: removing it saves up to 25% of the kernel time"
     assert str(page["conclude_zeros"]([], nodes)) == "no node multiplies by zero"
 
 

@@ -313,7 +313,7 @@ def test_the_session(page):
         "Right: float16: a session is closer to float64 than its kernels run one by one in 2 of 2 "
         "cases, and changes the outputs more than any swap of kernels in 2 of 2"
     )
-    set_mean(short, ("float64", "session"), 0.49)  # 2 % is no difference
+    set_mean(short, ("float64", "session"), 0.49)  # 2% is no difference
     set_mean(short, ("session", "ort kernels"), 0.1, weights="positive")
     text = str(page["judge_session"](short))
     assert text.startswith("Wrong: ")

@@ -45,7 +45,7 @@ CHANGES = pd.DataFrame(
 
 
 def planted(*medians, processes=5, rounds=12, names=LEVELS):
-    """Samples of known medians; a process is 1 % faster or slower than another."""
+    """Samples of known medians; a process is 1% faster or slower than another."""
     rng = np.random.default_rng(0)
     return Comparison(
         Measurement(name, m * np.exp(0.005 * rng.standard_normal((processes, rounds))))
@@ -56,10 +56,10 @@ def planted(*medians, processes=5, rounds=12, names=LEVELS):
 @pytest.mark.parametrize(
     ("medians", "total", "fusion"),
     [
-        ((4.0, 4.0, 2.0, 2.0), "makes it 2.0", "alone changes less than 5 % [0.9"),
-        ((2.0, 2.0, 4.0, 4.0), "makes it 2.0", "alone changes less than 5 % [0.9"),
+        ((4.0, 4.0, 2.0, 2.0), "makes it 2.0", "alone changes less than 5% [0.9"),
+        ((2.0, 2.0, 4.0, 4.0), "makes it 2.0", "alone changes less than 5% [0.9"),
         ((8.0, 2.0, 1.0, 1.0), "makes it 8.0", "alone makes it 4.0"),
-        ((4.0, 8.0, 4.0, 4.0), "changes less than 5 % [", "alone makes it 2.0"),
+        ((4.0, 8.0, 4.0, 4.0), "changes less than 5% [", "alone makes it 2.0"),
     ],
 )
 def test_the_answer_follows_the_samples(page, medians, total, fusion):

@@ -32,7 +32,7 @@ class Original:
 
 ORIGINALS = (
     Original(
-        "joining the weights at every run, then one Gemm, is 33 % faster than two Gemms",
+        "joining the weights at every run, then one Gemm, is 33% faster than two Gemms",
         "plot_op_gemm2_cuda",
         "weights that change",
         "CUDA",
@@ -70,13 +70,13 @@ ORIGINALS = (
         "CUDA",
     ),
     Original(
-        "the kernels of onnxruntime add 4 % to default",
+        "the kernels of onnxruntime add 4% to default",
         "plot_custom_backend_llama_102",
         "onnxruntime over default",
         "CUDA",
     ),
     Original(
-        "compiled kernels add 3 % more",
+        "compiled kernels add 3% more",
         "plot_custom_backend_llama_102",
         "experimental over onnxruntime",
         "CUDA",

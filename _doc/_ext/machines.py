@@ -1,7 +1,7 @@
 """Directives that write about what was recorded on every machine."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 from _ext.answers import Answers, page_files, read_answers
 from _ext.claims import claims_text
 from _ext.tables import list_table, plain, reference
-from ortmeter.pages import Record, load_records
+from ortmeter.pages import Record, enumerate_items, load_records
 
 #: The page that measures the peaks of a machine.
 PEAKS_PAGE = "plot_op_gemm2_cuda"
@@ -66,7 +66,7 @@ def machines_text(records: Sequence[Record]) -> list[str]:
     return list_table(header, map(_machine_row, _groups(records, lambda r: r.machine)))
 
 
-def answers_text(pages: Iterable[Answers]) -> list[str]:
+def answers_text(pages: Collection[Answers]) -> list[str]:
     """Write the table of the answers: what this build found, then what was recorded."""
     rows = []
     for page in pages:
@@ -74,9 +74,15 @@ def answers_text(pages: Iterable[Answers]) -> list[str]:
             when = f"{answer['date']}{', this build' if answer is page.here else ''}"
             cells = (answer["machine"], answer["provider"].upper(), when, answer["answer"])
             rows.append((reference(page.page), *map(plain, cells)))
-        if not page.on_cuda:
-            rows.append((reference(page.page), "", "CUDA", "", "not recorded yet"))
-    return list_table(("page", "machine", "provider", "date", "answer"), rows) if rows else []
+    if not rows:
+        return []
+    missing = [reference(page.page) for page in pages if not page.on_cuda]
+    some = (
+        f"{enumerate_items(missing)} {'is' if len(missing) == 1 else 'are'} not" if missing else ""
+    )
+    some = "no page is" if len(missing) == len(pages) else some
+    told = [f"On CUDA, {some} recorded yet.", ""] if missing else []
+    return told + list_table(("page", "machine", "provider", "date", "answer"), rows)
 
 
 def _groups(records: Iterable[Record], key: Callable[[Record], object]) -> list[list[Record]]:

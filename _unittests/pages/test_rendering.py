@@ -36,6 +36,8 @@ def test_a_page_or_a_notebook_displays_the_value(capsys, monkeypatch):
     monkeypatch.setattr(rendering, "in_ipython", lambda: True)
     assert show(WIDE) is WIDE
     assert capsys.readouterr().out == ""
+    assert show("a sentence") is None
+    assert capsys.readouterr().out == "a sentence\n"
 
 
 def test_the_answer_comes_first_and_everything_stays_within_its_width():

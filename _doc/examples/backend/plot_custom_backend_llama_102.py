@@ -392,7 +392,7 @@ levels = ortmeter.measure(
 
 # %%
 # *over eager* compares calls, *over previous* compares the graph of a level with that of the level
-# before, ``none`` for ``default-EagerAttention``. The 99 % interval is in brackets. Custom nodes
+# before, ``none`` for ``default-EagerAttention``. The 99% interval is in brackets. Custom nodes
 # are out of the ONNX standard.
 
 
@@ -527,7 +527,7 @@ NAMES = {
     "default+onnxruntime+experimental": ("compiled kernels", "experimental over onnxruntime"),
 }
 BARS = ("torch eager", "no rule", "standard operators", "+ ONNX Runtime's", "+ compiled kernels")
-SMALL = "stay within 5 % of the level before"
+SMALL = "stay within 5% of the level before"
 SAME = "leave the same graph"
 VERBS = {"equivalent": SMALL, "different": SMALL, "undecided": "show no clear difference"}
 

@@ -223,7 +223,7 @@ compared = ortmeter.measure_each(sizes, axis="size", **options)
 
 # %%
 # Each graph has one time for each size and number of threads: the median is with one thread. The
-# other columns are speedups over ``Einsum`` with their 99 % interval, with one thread, with more,
+# other columns are speedups over ``Einsum`` with their 99% interval, with one thread, with more,
 # and with one thread at another size.
 
 # fold: Make the table
@@ -384,7 +384,7 @@ show(table(nodes, f"profiled kernels, {legend}, one thread"))
 # What the measurements say
 # -------------------------
 #
-# In brackets, the 99 % interval of the ratio of latencies. It is wider for a graph that was chosen
+# In brackets, the 99% interval of the ratio of latencies. It is wider for a graph that was chosen
 # from the samples that judge it. The first claims are those of the original page in 2021: the
 # decomposition is faster than ``Einsum`` after a search, slower as written, thanks to a fused
 # product.

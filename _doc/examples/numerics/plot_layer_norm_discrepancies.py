@@ -9,7 +9,7 @@ product and a bias. Can the normalization of one library run inside the other? W
 which kernel is responsible?
 
 **Prediction.** In float32, ``MatMul`` is responsible, with or without TF32: it adds many terms, and
-each library adds them in its own order. In 16 bits, a swap of kernels changes less than 5 % of the
+each library adds them in its own order. In 16 bits, a swap of kernels changes less than 5% of the
 outputs, by at most 2 :term:`ulp`. There, a whole :term:`session` is closer to float64 than its
 kernels run one by one, and this changes the outputs more than any swap of kernels.
 """

@@ -34,6 +34,7 @@ from ortmeter.pages import (
     Answer,
     Bar,
     Param,
+    enumerate_items,
     fold,
     judge,
     load_records,
@@ -480,10 +481,10 @@ def answer(libraries, kind):
     changes = {n: c for n, c in CHANGES.items() if several or c != "other threads"}
     means = libraries[(libraries["type"] == kind) & (libraries["result"] == "mean")]
     worst = means.loc[means[means["size"] == means["size"].max()]["moves"].idxmax()]
-    names = enumerate_names(libraries["library"].unique())
+    names = enumerate_items(libraries["library"].unique())
     again = f"do not differ: {names} give the same bits"
-    again = f"differ with {enumerate_names(differ)}" if len(differ) else again
-    threads = f"some of {enumerate_names(moved)}" if len(moved) else "none"
+    again = f"differ with {enumerate_items(differ)}" if len(differ) else again
+    threads = f"some of {enumerate_items(moved)}" if len(moved) else "none"
     threads = f", other threads change {threads}" if several else ""
     return Answer(
         f"Two identical runs {again}. Another order of the terms changes "
@@ -557,11 +558,6 @@ def judge_overflows(sums):
 
 
 # fold: Conclude
-def enumerate_names(names):
-    *start, last = names
-    return f"{', '.join(start)} and {last}" if start else last
-
-
 def conclude(sums, libraries, kind):
     claims = (*judge_runs(libraries), *judge_spreads(sums), *judge_overflows(sums))
     return answer(libraries, kind), claims

@@ -56,6 +56,7 @@ from ortmeter.pages import (
     Answer,
     Bar,
     Param,
+    enumerate_items,
     fact,
     fold,
     judge,
@@ -72,7 +73,6 @@ from ortmeter.profiling import ProfileCheck, profile_together
 from ortmeter.runtime.environment import environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.claims import enumerate_items
 from ortmeter.timing.comparison import UNITS
 from ortmeter.timing.peaks import add_shares, measured_peaks
 
@@ -242,7 +242,7 @@ def write_interval(claim, digits):
 
 
 def write_share(claim):
-    return f"{as_share(claim)[0]:.0f} % {write_interval(claim, 0)}".rstrip()
+    return f"{as_share(claim)[0]:.0f}% {write_interval(claim, 0)}".rstrip()
 
 
 # %%
@@ -282,7 +282,7 @@ def plot_operators(operators, provider, legend):
 operators = {args.features: time_operators(ran), args.wide: time_operators(wide_ran)}
 operators = Comparisons(operators, "features")
 timed = "launches" if ran.devices else "kernels"
-caption = f"time of the {timed} in a run (median), share (%), its 99 % interval, {legend}"
+caption = f"time of the {timed} in a run (median), share (%), its 99% interval, {legend}"
 show(table(tabulate_operators(operators), caption))
 
 # %%
@@ -516,7 +516,7 @@ def multiplied_by_zero(model):
 def conclude_zeros(useless, nodes):
     if not useless:
         return fact("no node multiplies by zero")
-    text = "multiplies by zero: removing it saves up to {share:.0f} % of the kernel time"
+    text = "multiplies by zero: removing it saves up to {share:.0f}% of the kernel time"
     saved = nodes["median"][nodes["name"].isin(useless)].sum() / nodes["median"].sum()
     return fact(f"{enumerate_items(useless)} {text}", share=float(100 * saved))
 

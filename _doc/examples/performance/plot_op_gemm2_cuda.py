@@ -258,7 +258,7 @@ show(table(shares, f"{legend}, peaks: {peaks}"))
 # What the measurements say
 # -------------------------
 #
-# In brackets, the 99 % interval of the ratio of latencies.
+# In brackets, the 99% interval of the ratio of latencies.
 
 # fold: Judge the predictions
 

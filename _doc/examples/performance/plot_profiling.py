@@ -8,7 +8,7 @@ Before it runs a model, onnxruntime rewrites its graph: it fuses nodes, and on a
 the layout of images in memory. We run a small convolutional network of 14 nodes as it was written
 and as onnxruntime rewrites it. What changes, what does it bring, and where does the time go?
 
-**Prediction.** The rewritten network is faster. Fusion alone saves less than 10 %: only two small
+**Prediction.** The rewritten network is faster. Fusion alone saves less than 10%: only two small
 nodes can join a convolution, a ``Sigmoid`` and an ``Add``. The blocked layout pays for its
 reorders: with 64 channels and :math:`3 \times 3` kernels, a convolution has enough operations to
 gain more than the moves cost.
@@ -226,7 +226,7 @@ legend = f"float32 on {provider.label}, threads={args.threads}"
 show(table(measured.summary(AS_WRITTEN), f"{legend}, {measured.how}"))
 
 # %%
-# Speedups with their 99 % interval. Inside the grey band, a difference is too small to matter.
+# Speedups with their 99% interval. Inside the grey band, a difference is too small to matter.
 
 measured.speedup_plot(AS_WRITTEN, title=f"Speedup over the network as written, {provider.label}")
 
@@ -317,7 +317,7 @@ origins = origins.set_axis(["node", "made of", *IN_MS, "at the peaks (ms)"], axi
 show(table(origins.set_index("node"), f"{what}; peaks: {peaks}"))
 
 # %%
-# The same as a plot. Nodes below 1 % of both runs are one row.
+# The same as a plot. Nodes below 1% of both runs are one row.
 
 bars = {"written": "median_baseline", "rewritten": "median_candidate", "name": "name_candidate"}
 comparison_plot(
@@ -361,15 +361,15 @@ operators = operators_figure(profiles)
 # What the measurements say
 # -------------------------
 #
-# The sentences are computed from the samples of this page. In brackets, a 99 % interval of the
+# The sentences are computed from the samples of this page. In brackets, a 99% interval of the
 # ratio of latencies.
 
 # fold: Words of the answer
 PHRASES = {
     "faster": "makes it {0:.2f} times faster [{1:.2f}, {2:.2f}]",
     "slower": "makes it {3:.2f} times slower [{4:.2f}, {5:.2f}]",
-    "different": "changes less than 5 % [{1:.2f}, {2:.2f}]",
-    "equivalent": "changes less than 5 % [{1:.2f}, {2:.2f}]",
+    "different": "changes less than 5% [{1:.2f}, {2:.2f}]",
+    "equivalent": "changes less than 5% [{1:.2f}, {2:.2f}]",
     "undecided": "has an undecided effect [{1:.2f}, {2:.2f}]",
 }
 
@@ -421,7 +421,7 @@ def judge_predictions(measured):
     large = fusion.exceeds(1 / 0.9)
     tried = {
         "the rewritten network is faster": (total, total.exceeds(1)),
-        "fusion alone saves less than 10 %": (fusion, None if large is None else not large),
+        "fusion alone saves less than 10%": (fusion, None if large is None else not large),
         "the blocked layout pays for its reorders": (blocks, blocks.exceeds(1)),
     }
     for text, (claim, outcome) in tried.items():

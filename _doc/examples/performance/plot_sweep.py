@@ -5,14 +5,14 @@ Does a verdict hold from one process to the next, and from one size to another?
 ===============================================================================
 
 A benchmark measures two candidates in one process, at one size, and gives a verdict: faster,
-slower, below 5 % (too small to matter), equivalent or undecided. Does the next process give the
+slower, below 5% (too small to matter), equivalent or undecided. Does the next process give the
 same one? Does another size? This page adds three matrices in three ways, runs the same script in
 several processes for each size with :func:`~ortmeter.sweep.run_sweep`, and compares the verdicts.
 
 **Prediction.** At the largest size, time follows the memory traffic: one ``Sum`` is 1.5 times
 faster than two ``Add``, ``Concat`` then ``ReduceSum`` runs at 0.6 times their speed. Processes
 differ more than their own samples promise: in some cases, the intervals of two processes do not
-overlap. A verdict beyond 15 % is the same in every process.
+overlap. A verdict beyond 15% is the same in every process.
 """
 
 # fold: Imports and arguments
@@ -42,7 +42,7 @@ from ortmeter.pages import (
     show,
     table,
 )
-from ortmeter.plotting.latency import speedup_plot
+from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.environment import environment
 from ortmeter.sweep import Outcome, SweepResult, Task, run_sweep
 
@@ -227,7 +227,7 @@ def verdict_table(cases):
             **place(case),
             "candidate": case.overall.subject,
             "speedup": case.overall.ratio,
-            "99 % interval": case.overall.brackets,
+            "99% interval": case.overall.brackets,
             "all together": case.overall.verdict.replace("different", "below 5%"),
             "each process": each_process(case),
         }
@@ -272,7 +272,7 @@ plot_processes(cases, f"{provider.label}, threads=1")
 #
 # Why may the verdict change from one process to the next? The arrays lie elsewhere in memory and
 # the machine is in another state: then the intervals of two processes may not overlap. Or the
-# speedup is close to a limit, 1 or 5 %, and processes whose intervals overlap fall on both sides.
+# speedup is close to a limit, 1 or 5%, and processes whose intervals overlap fall on both sides.
 #
 # Why may all together be undecided where every process says *faster*? A process only knows its own
 # samples. The interval of all together comes from one number per process: with 5 processes it is
@@ -358,7 +358,7 @@ def over_the_sizes(cases):
 
 
 # %%
-# The prediction of the traffic is right when the interval is within 15 % of it, wrong when it is
+# The prediction of the traffic is right when the interval is within 15% of it, wrong when it is
 # outside, undecided when it is partly inside.
 
 # fold: Judge the predictions
@@ -464,7 +464,7 @@ here = record("plot_sweep", args, provider, {"tasks": tasks})
 here = dataclasses.replace(here, on_cpu=(*here.on_cpu, *gather_cpu_nodes(result)))
 
 # %%
-# In brackets, the 99 % interval of the speedup, all processes together.
+# In brackets, the 99% interval of the speedup, all processes together.
 
 show(conclusion(here))
 

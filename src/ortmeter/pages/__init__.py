@@ -7,7 +7,15 @@ plots and sentences can be computed again on another machine.
 from ortmeter.args import Param
 from ortmeter.pages.records import SCHEMA, Record, load, load_records, record, replay
 from ortmeter.pages.rendering import Conclusion, fold, save_tables, show, table
-from ortmeter.timing.claims import Answer, Bar, fact, group_claims, group_effects, judge
+from ortmeter.timing.claims import (
+    Answer,
+    Bar,
+    enumerate_items,
+    fact,
+    group_claims,
+    group_effects,
+    judge,
+)
 
 __all__ = [
     "SCHEMA",
@@ -16,6 +24,7 @@ __all__ = [
     "Conclusion",
     "Param",
     "Record",
+    "enumerate_items",
     "fact",
     "fold",
     "group_claims",

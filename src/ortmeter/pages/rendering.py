@@ -57,7 +57,8 @@ def show(result: _T) -> _T | None:
     >>> show("median 2 ms")
     median 2 ms
     """
-    if "sphinx_gallery" in sys.modules or in_ipython():
+    displayed = "sphinx_gallery" in sys.modules or in_ipython()
+    if displayed and not isinstance(result, str):  # which would be displayed in quotes
         return result
     # A frame shortens its text to the width of a terminal unless asked for all of it.
     print(result.to_string() if hasattr(result, "to_string") else result)  # noqa: T201

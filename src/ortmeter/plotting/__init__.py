@@ -4,7 +4,7 @@ from ortmeter.plotting.drawing import Drawing
 from ortmeter.plotting.errors import error_plot, spread_plot
 from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.interactive import InteractiveFigure
-from ortmeter.plotting.latency import candidates_figure
+from ortmeter.plotting.latency import candidates_figure, speedup_plot
 from ortmeter.plotting.profile import comparison_plot, node_plot, operator_plot, profile_notes
 from ortmeter.plotting.timeline import timeline_figure
 
@@ -19,6 +19,7 @@ __all__ = [
     "node_plot",
     "operator_plot",
     "profile_notes",
+    "speedup_plot",
     "spread_plot",
     "timeline_figure",
 ]

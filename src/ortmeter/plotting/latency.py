@@ -184,7 +184,26 @@ def _hint(row: dict[Any, Any], details: Sequence[str]) -> str:
 
 
 def speedup_plot(claims: Sequence[Claim], *, title: str, caption: str = "") -> "Axes":
-    """Plot speedups over one baseline; those of one place are side by side."""
+    """Plot speedups over one baseline; those of one place are side by side.
+
+    Parameters
+    ----------
+    claims : sequence of Claim
+        Comparisons with one baseline, as :meth:`Comparisons.speedups
+        <ortmeter.timing.Comparisons.speedups>` returns them.
+    title, caption : str
+        Title of the plot, and the line below it.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Points with their intervals. The band around 1 is the minimum effect.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The claims have several baselines or axes.
+    """
     baseline = _only({claim.baseline for claim in claims}, "baselines")
     axes = _only({", ".join(claim.where) for claim in claims}, "axes")
     places = list(dict.fromkeys(_place(claim) for claim in claims))

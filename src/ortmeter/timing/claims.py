@@ -17,6 +17,7 @@ __all__ = [
     "Answer",
     "Bar",
     "Claim",
+    "enumerate_items",
     "fact",
     "group_claims",
     "group_effects",
@@ -457,6 +458,16 @@ def group_claims(claims: Iterable[Claim]) -> str:
 def group_effects(claims: Iterable[Claim]) -> str:
     """Write in a few words what claims found at each place.
 
+    Parameters
+    ----------
+    claims : iterable of Claim
+        Comparisons of one subject with one baseline, each with its place.
+
+    Returns
+    -------
+    str
+        Effects in the order in which they are found, each with its places.
+
     Examples
     --------
     >>> won = compare_ratio("one", "two", 1.5, (1.4, 1.6))
@@ -476,7 +487,23 @@ def group_effects(claims: Iterable[Claim]) -> str:
 
 
 def enumerate_items(items: Sequence[str]) -> str:
-    """Write ``a, b and c``."""
+    """Write a list as a text.
+
+    Parameters
+    ----------
+    items : sequence of str
+        What to list, one item at least.
+
+    Returns
+    -------
+    str
+        The items with commas, and "and" before the last one.
+
+    Examples
+    --------
+    >>> enumerate_items(["a", "b", "c"])
+    'a, b and c'
+    """
     *start, last = items
     return f"{', '.join(start)} and {last}" if start else last
 
