@@ -212,7 +212,7 @@ def wrong(tmp_path, models):
         "broken": (["profile", str(tmp_path / "broken.onnx")], "are not an ONNX model"),
         "empty": (["bench", str(tmp_path / "empty.onnx")], "hold no graph"),
         "operator": (["bench", str(tmp_path / "unknown.onnx"), *dim], "NoSuchOp"),
-        "dimension": (["bench", exp], "or --dim batch=SIZE on the command line"),
+        "dimension": (["bench", exp], "--dim batch=SIZE on the command line"),
         "unknown": (["bench", exp, "--dim", "n=2"], "--dim: got 'n'. Accepted: 'batch'"),
         "no input": (["bench", exp, "--shape", "Z=2"], "--shape: got 'Z'. Accepted: 'X'"),
         "no size": (["bench", exp, "--dim", "batch"], "--dim: got 'batch', expected NAME=SIZE"),

@@ -83,7 +83,10 @@ def test_inputs_that_are_not_the_usual_ones_are_measured(files, arguments, capsy
         (["abs.onnx", "--dim", "n=3", "--seed", "-1"], "got '-1', expected an integer >= 0"),
         (["abs.onnx", "--dim", "n=3", "--html", ""], "cannot be written"),
         (["abs.onnx", "--feeds", ""], "input_*.pb"),
-        (["no rank.onnx"], "no rank in X: f32[...]: give shapes={name: shape}, or --shape X=..."),
+        (
+            ["no rank.onnx"],
+            "no rank in X: f32[...]. Accepted: shapes={name: shape} in Python, --shape X=...",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_at_once(files, arguments, message, capsys, monkeypatch):

@@ -19,6 +19,9 @@ def test_one_line():
     assert str(max_diff(2**62 + 1, 2**62 - 1)) == "largest error 2; 1 of 1 value differs"
     assert str(max_diff(1.0, 1.0)) == "no difference in 1 value"
     assert str(max_diff(1.0, math.nan)) == "1 of 1 value differs; 1 mismatched NaN"
+    assert str(max_diff([], [])) == "no difference in 0 values"
+    shapes = max_diff(np.ones(2), np.ones(3), on_mismatch="report")
+    assert str(shapes) == "shape: expected (2,), got (3,)"
 
 
 def test_one_line_about_a_structure():

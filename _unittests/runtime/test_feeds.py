@@ -70,8 +70,8 @@ def test_a_shape_gives_its_dimensions_to_the_other_inputs():
 @pytest.mark.parametrize(
     ("signature", "options", "message"),
     [
-        ("float[b, s] X", {}, "dimension 'b', 's': give .* or --dim b=SIZE --dim s=SIZE on"),
-        ("float[?] X", {}, r"unnamed dimension in X: \w+\[\?\]: give .* or --shape X=... on"),
+        ("float[b, s] X", {}, "dimensions 'b', 's'. Accepted: .*, --dim b=SIZE --dim s=SIZE on"),
+        ("float[?] X", {}, r"unnamed dimension in X: \w+\[\?\]. Accepted: .*, --shape X=... on"),
         ("float[b] X", {"dims": {"c": 1}}, "dimension given for 'c'. Accepted: 'b'"),
         ("float[3] X", {"dims": {"c": 1}}, "Accepted: none, all sizes are fixed"),
         ("float[b] X", {"shapes": {"Z": (1,)}}, "shape given for 'Z'. Accepted: 'X'"),
@@ -79,10 +79,10 @@ def test_a_shape_gives_its_dimensions_to_the_other_inputs():
         ("float[3] X", {"shapes": {"X": (3, 1)}}, "the ranks differ"),
         ("float[1] X", {"seed": -1}, "seed=-1. Accepted: an integer >= 0"),
         ("float[1] X", {"seed": "a"}, "seed='a'. Accepted: an integer >= 0"),
-        ("float[n] X", {"dims": {"n": -1}}, "a size is -1. Accepted: integers >= 0"),
-        ("float[n] X", {"dims": {"n": None}}, "a size is None. Accepted: integers >= 0"),
-        ("float[n] X", {"dims": {"n": True}}, "a size is True. Accepted: integers >= 0"),
-        ("float[n] X", {"shapes": {"X": (1.5,)}}, "a size is 1.5. Accepted: integers >= 0"),
+        ("float[n] X", {"dims": {"n": -1}}, "got size -1. Accepted: integers >= 0"),
+        ("float[n] X", {"dims": {"n": None}}, "got size None. Accepted: integers >= 0"),
+        ("float[n] X", {"dims": {"n": True}}, "got size True. Accepted: integers >= 0"),
+        ("float[n] X", {"shapes": {"X": (1.5,)}}, "got size 1.5. Accepted: integers >= 0"),
         ("float[b, b] X", {"shapes": {"X": (3, 4)}}, "4 where 3 is expected"),
         ("float[b] X", {"shapes": {"X": (3,)}, "dims": {"b": 2}}, "3 where 2 is expected"),
         ("float[b] X", {"dims": {"b": 2**60}}, "the largest is 'X'. Accepted"),
@@ -97,7 +97,7 @@ def test_what_cannot_be_drawn_is_said(signature, options, message):
 def test_an_input_without_a_rank_has_the_shape_that_is_given():
     loaded = onnx.parser.parse_model(model("float[1] X, float[n] Z"))
     loaded.graph.input[0].type.tensor_type.ClearField("shape")
-    with pytest.raises(FeedError, match=r"no rank in X: f32\[\.\.\.\]: .* --shape X=\.\.\. on the"):
+    with pytest.raises(FeedError, match=r"no rank in X: f32\[\.\.\.\]\. Accepted: .* --shape X=\.\.\. on the"):
         random_feeds(loaded, dims={"n": 2})
     feeds = random_feeds(loaded, dims={"n": 2}, shapes={"X": (3, 1)})
     assert {name: array.shape for name, array in feeds.items()} == {"X": (3, 1), "Z": (2,)}

@@ -35,7 +35,7 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODEL", nargs="+", help="one or two ONNX files")
     parser.add_argument(
         "--against",
-        help=f"reference: {', '.join(_EVALUATIONS)} or a provider (float64)",
+        help=f"what to compare with: {', '.join(_EVALUATIONS)} or a provider (float64)",
     )
     add_session(parser, several=False)
     add_feeds(parser)

@@ -306,11 +306,10 @@ class Discrepancy:
             )
         differ = self.histogram[0.0] + self.n_nan + self.n_inf
         values, differs = ("value", "differs") if self.n == 1 else ("values", "differ")
-        parts.append(
-            f"{differ} of {self.n} {values} {differs}"
-            if differ
-            else f"no difference in {self.n} {values}"
-        )
+        if differ:
+            parts.append(f"{differ} of {self.n} {values} {differs}")
+        elif self.n or not self.differences:
+            parts.append(f"no difference in {self.n} {values}")
         mismatches = {"NaN": self.n_nan, "inf": self.n_inf}
         parts += [f"{count} mismatched {what}" for what, count in mismatches.items() if count]
         if self.n_over:

@@ -134,8 +134,8 @@ class Compiler:
         if isinstance(swap, str):
             if function or has_graph:
                 raise InvalidArgumentError(
-                    f"kernels: {node} executes nodes of its own, which a source cannot replace: "
-                    f"{swap!r} was asked for. Accepted: a callable, or keys for these nodes"
+                    f"kernels: {node} executes other nodes, so {swap!r} cannot replace it. "
+                    "Accepted: a callable, or keys for these nodes"
                 )
             return KernelChain(node, [self._known[swap]], is_cautious=False).choose()
         if swap is not None:

@@ -130,15 +130,16 @@ def _refuse_unresolved(
     if missing := [name for name in named if name not in known]:
         options = " ".join(f"--dim {name}=SIZE" for name in missing)
         raise FeedError(
-            f"no size for dimension {', '.join(map(repr, missing))}: give dims={{name: size}}, "
-            f"or {options} on the command line"
+            f"no size for dimension{'s' if len(missing) > 1 else ''} "
+            f"{', '.join(map(repr, missing))}. Accepted: dims={{name: size}} in Python, "
+            f"{options} on the command line"
         )
     blank = [d for d in waiting if d.shape is None or None in d.shape]
     if blank:
         lacking = "no rank" if blank[0].shape is None else "unnamed dimension"
         raise FeedError(
-            f"{lacking} in {blank[0]}: give shapes={{name: shape}}, "
-            f"or --shape {blank[0].name}=... on the command line"
+            f"{lacking} in {blank[0]}. Accepted: shapes={{name: shape}} in Python, "
+            f"--shape {blank[0].name}=... on the command line"
         )
 
 

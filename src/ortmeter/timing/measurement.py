@@ -153,7 +153,8 @@ class Measurement:
         q1, q3 = self.quartiles
         text = (
             f"{self.name}: median {format_seconds(self.median)}, quartiles {format_seconds(q1)} to "
-            f"{format_seconds(q3)}, {self.repeat} samples of {self.number} calls"
+            f"{format_seconds(q3)}, {self.repeat} samples of {self.number} "
+            f"call{'s' if self.number > 1 else ''}"
         )
         if self.processes > 1:
             text += f" in each of {self.processes} processes"
