@@ -187,9 +187,9 @@ that ONNX Runtime executes. *without / with* is the latency without the rule div
 with it (medians, 99% interval): above 1, the rule is faster. The control compares two copies of the
 same session; a row is undecided when its interval overlaps that of the control.
 
-The models are small: two layers with the sizes of the tests, so that the cost of a node is mostly its
-overhead. They are measured in fresh processes. TransposedWeight saves a copy of the weights when the
-session is created, which this table does not show.
+The models are small, two layers with the sizes of the tests: the cost of a node is mostly overhead.
+They are measured in fresh processes. TransposedWeight saves a copy of the weights when the session
+is created, which this table does not show.
 
 Measured by ``_benchmarks/bench_rules.py --record``, one thread, float32, {today}, on
 {machine}.

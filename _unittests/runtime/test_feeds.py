@@ -97,7 +97,9 @@ def test_what_cannot_be_drawn_is_said(signature, options, message):
 def test_an_input_without_a_rank_has_the_shape_that_is_given():
     loaded = onnx.parser.parse_model(model("float[1] X, float[n] Z"))
     loaded.graph.input[0].type.tensor_type.ClearField("shape")
-    with pytest.raises(FeedError, match=r"no rank in X: f32\[\.\.\.\]\. Accepted: .* --shape X=\.\.\. on the"):
+    with pytest.raises(
+        FeedError, match=r"no rank in X: f32\[\.\.\.\]\. Accepted: .* --shape X=\.\.\. on the"
+    ):
         random_feeds(loaded, dims={"n": 2})
     feeds = random_feeds(loaded, dims={"n": 2}, shapes={"X": (3, 1)})
     assert {name: array.shape for name, array in feeds.items()} == {"X": (3, 1), "Z": (2,)}
