@@ -1,12 +1,12 @@
 """Run an ONNX graph node by node with replaceable kernels, and find which node differs.
 
-``evaluation`` is the evaluator: ``compiler`` turns graphs and functions into a ``plan``, a list of
-steps over numbered slots with what each one frees; ``kernels`` chooses what runs a node, among the
-``sources`` or what the user swaps; ``node`` is what they know of it, ``values`` how values travel.
+``evaluation`` has the evaluator. ``compiler`` turns graphs and functions into a ``plan``, a list of
+steps over numbered slots. ``kernels`` chooses the kernel of a ``node``, from the ``sources`` or the
+user. ``values`` converts values between libraries and devices.
 
-``attribution`` uses two evaluators to find the kernels responsible for a discrepancy,
-``attribution_session`` one beside a whole session; ``float64`` writes the model that is their
-reference.
+``attribution`` compares two evaluators to find the kernels responsible for a discrepancy,
+``attribution_session`` compares an evaluator with a session, and ``float64`` writes their reference
+model.
 """
 
 from ortmeter.evaluator.attribution import attribute

@@ -1,4 +1,4 @@
-"""A page over a grid of configurations, on this machine or on several, with dask.distributed."""
+"""Run a page over a grid of configurations, on one machine or several, with dask.distributed."""
 
 from ortmeter.sweep.engine import read_tls, run_sweep
 from ortmeter.sweep.report import SweepReport, SweepResult

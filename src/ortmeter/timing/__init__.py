@@ -1,7 +1,7 @@
 """Honest timing: interleaved candidates, raw samples, verdicts with an interval.
 
-``measuring`` repeats in fresh processes what ``loop`` does in one; ``measurement`` is what came out
-of one candidate, ``comparison`` of several, ``statistics`` the intervals of their ratios.
+``loop`` measures in one process, ``measuring`` repeats it in fresh processes. ``measurement`` has
+the samples of one candidate, ``comparison`` those of several, ``statistics`` intervals of ratios.
 """
 
 from ortmeter.timing.comparison import Comparison, Comparisons, Ranking, speedup
