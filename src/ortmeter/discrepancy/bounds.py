@@ -278,7 +278,7 @@ def layer_norm_error_bound(
 
     where :math:`\sigma^2 = v + \epsilon`, :math:`\Delta_\mu = (n + 2) u \overline{|x|}` and
     :math:`\Delta_v = (n + 7) u (\overline{x^2} + \mu^2) + 2 |\mu| \Delta_\mu`, computed with the
-    products of these terms. A large mean beside the standard deviation is what loses digits.
+    products of these terms. A mean that is large compared with the standard deviation loses digits.
     The error of Welford's update has the same form (Chan) and is checked by tests, not derived. The
     bound does not cover overflow.
 

@@ -122,7 +122,7 @@ def environment() -> Environment:
 
 @functools.cache
 def cpu_flags() -> tuple[str, ...]:
-    """Instruction sets that the CPU announces, sorted; empty where the system does not tell."""
+    """Instruction sets of the CPU, sorted; empty if unknown."""
     return tuple(sorted(_cpuinfo().get("flags", _cpuinfo().get("Features", "")).split()))
 
 

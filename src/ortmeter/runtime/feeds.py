@@ -129,7 +129,7 @@ def feeds_of_each(
     given = [feeds] * len(models) if isinstance(feeds, Mapping) else list(feeds)
     if len(given) != len(models):
         raise InvalidArgumentError(
-            f"{len(given)} feeds for {len(models)} models. Accepted: as many, or one for all"
+            f"{len(given)} feeds for {len(models)} models. Accepted: one for each, or one for all"
         )
     return given
 

@@ -134,10 +134,9 @@ def resolve_provider(provider: str | Provider) -> Provider:
     # The probe costs a child process: whoever asks for the CPU does not need it.
     if asked.name != "cpu" and (reason := probe_providers()[asked.name]):
         raise ProviderUnavailableError(
-            f"provider={provider!r} does not work on this machine: "
-            f"{reason}. To fix it: a GPU with its driver "
-            '(nvidia-smi -L lists it) and pip install "ortmeter[gpu]" without the wheel '
-            "onnxruntime beside it. Otherwise use provider='cpu' or 'auto'"
+            f"provider={provider!r} does not work on this machine: {reason}. It needs a GPU with "
+            'its driver (nvidia-smi -L lists it) and pip install "ortmeter[gpu]", without the CPU '
+            "wheel onnxruntime. Accepted otherwise: provider='cpu' or 'auto'"
         )
     return asked
 

@@ -53,7 +53,7 @@ class SweepReport:
 
     @property
     def comparisons(self) -> list[RunComparison]:
-        """Every candidate beside the first of its group, at every place of the grid."""
+        """Every candidate compared with the first of its group, at every place of the grid."""
         return [comparison for _, found in self._cells for comparison in found]
 
     @functools.cached_property
