@@ -86,7 +86,9 @@ def test_resume_runs_what_is_missing_or_failed(make_page, tmp_path):
     run_sweep(page.path, {"number": ["4", "5"]}, output=output)
     run_sweep(page.path, {"number": ["4", "5", "6"]}, output=output, resume=True)
     assert page.numbers == ["4", "5", "5", "6"]
-    with pytest.raises(InvalidArgumentError, match="already has a sweep of plot_fast. Accepted: --resume"):
+    with pytest.raises(
+        InvalidArgumentError, match="already has a sweep of plot_fast. Accepted: --resume"
+    ):
         run_sweep(page.path, {"number": ["7"]}, output=output)
 
 

@@ -106,7 +106,7 @@ def test_precision_is_that_of_all_processes_together():
 
 
 def test_an_interval_that_is_narrow_by_luck_ends_nothing():
-    """Narrow at 99 % after three processes, not at 99.9 %: a fourth one is asked for."""
+    """Narrow at 99% after three processes, not at 99.9%: a fourth one is asked for."""
     ratios = iter([0.999, 1.0, 1.001, *[1.0] * 20])
 
     def run(_i, keys, _budget):

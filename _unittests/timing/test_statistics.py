@@ -32,7 +32,7 @@ def test_several_processes_give_student_s_interval():
     a, b = np.exp(0.05 * rng.standard_normal((2, 5, 12)))
     logs = np.log(np.median(a, axis=1) / np.median(b, axis=1))
     log, half = log_ratio(a, b, 0.99)
-    # 99.4 %: the rest of the error is spent on stopping when the interval is narrow
+    # 99.4%: the rest of the error is spent on stopping when the interval is narrow
     low, high = stats.t.interval(0.994, df=4, loc=logs.mean(), scale=stats.sem(logs))
     assert (log - half, log + half) == pytest.approx((low, high))
 

@@ -129,7 +129,7 @@ def finish_rows(ax: "Axes", labels: list[str], title: str, caption: str) -> "Axe
 
 
 def group_small(frame: "pd.DataFrame", columns: list[str]) -> "pd.DataFrame":
-    """Sort by the sum of the columns; rows (labels) below 1 % of the total become one, the last."""
+    """Sort by the sum of the columns; rows (labels) below 1% of the total become one, the last."""
     import pandas as pd
 
     totals = frame[columns].sum(axis=1).to_numpy()

@@ -79,7 +79,7 @@ def operator_plot(profile: Profile, *, title: str, caption: str = "") -> "Axes":
     Returns
     -------
     matplotlib.axes.Axes
-        The axes, readable on a light and on a dark page. Operators below 1 % of the total are one
+        The axes, readable on a light and on a dark page. Operators below 1% of the total are one
         bar, *other*.
 
     Raises
@@ -150,7 +150,7 @@ def comparison_plot(
     -------
     matplotlib.axes.Axes
         Two bars per node, one for a node that a side lacks. Nodes whose two times together are
-        below 1 % of all of them are one row, *other*.
+        below 1% of all of them are one row, *other*.
 
     Raises
     ------

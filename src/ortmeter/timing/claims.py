@@ -244,7 +244,7 @@ class Answer:
     values : mapping of str to number or str
         Numbers of the sentence.
     verdict : str
-        One or two words, 16 characters at most: ``faster``, ``below 5 %``, ``2 of 6 wrong``. By
+        One or two words, 16 characters at most: ``faster``, ``below 5%``, ``2 of 6 wrong``. By
         default the verdict of the first claim.
     bars : tuple of Bar
         Two to five bars that show the answer.

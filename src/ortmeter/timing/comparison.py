@@ -191,7 +191,7 @@ class _Measured:
         return table if self.axis else table.droplevel(0)
 
     def summary(self, baseline: str | None = None, unit: str | None = None) -> "pd.DataFrame":
-        """Return the table of a page: latencies, and speedups with their 99 % interval.
+        """Return the table of a page: latencies, and speedups with their 99% interval.
 
         Parameters
         ----------
@@ -339,7 +339,7 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         ]
 
     def half_width(self, confidence: float = 0.99) -> float | None:
-        """Return the largest relative half-width of the intervals, 0.02 for 2 %.
+        """Return the largest relative half-width of the intervals, 0.02 for 2%.
 
         All pairs of candidates are compared; a single candidate is compared with itself. None with
         too few samples.

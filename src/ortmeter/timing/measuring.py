@@ -23,7 +23,7 @@ from ortmeter.timing.measurement import Candidate, Measurement
 
 _ROUNDS_OF_A_PROCESS = 12
 _MOST_TIMES = 3  # as many processes as asked for, when intervals stay wide
-# Level at which an interval is narrow enough to stop: at 99 % it may be so by luck, and each
+# Level at which an interval is narrow enough to stop: at 99% it may be so by luck, and each
 # process that is added is another chance.
 _SURE = 0.999
 
@@ -60,12 +60,12 @@ def measure(
         interval needs 100 rounds in one process, or 3 processes.
     warmup : int, optional
         Calls of each candidate before the samples. By default, the warm-up stops when times are
-        stable (the medians of the last two groups of 5 calls differ by less than 5 %), after 100
-        calls, one second, or the candidate's share of 30 % of the budget.
+        stable (the medians of the last two groups of 5 calls differ by less than 5%), after 100
+        calls, one second, or the candidate's share of 30% of the budget.
     precision : float, optional
-        Target for the relative half-width of the 99 % interval of a ratio. Rounds are added until
+        Target for the relative half-width of the 99% interval of a ratio. Rounds are added until
         every interval between two candidates reaches it. With several processes, processes are
-        added instead, up to three times *processes*, and the target applies to the 99.9 %
+        added instead, up to three times *processes*, and the target applies to the 99.9%
         interval. None takes exactly *repeat* rounds.
     budget_s : float
         Seconds for the whole measurement, including warm-up and processes. Sampling then stops,
