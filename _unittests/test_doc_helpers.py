@@ -317,6 +317,7 @@ def test_tidied_notebook_does_not_change_when_tidied_again():
             {"cell_type": "markdown", "metadata": {}, "source": ["\n\n# T\n", ":term:`x`\n"]},
             {"cell_type": "code", "metadata": {}, "source": ["\n"]},
             {"cell_type": "code", "metadata": {}, "source": ["s = ':term:`x`'"]},
+            {"cell_type": "code", "metadata": {}, "source": ["# fold: Set x\n", "\n", "x = 1"]},
         ],
         "nbformat": 4,
     }
@@ -327,11 +328,12 @@ def test_tidied_notebook_does_not_change_when_tidied_again():
         "install()\nit()",
         "# T\nx",
         "s = ':term:`x`'",
+        "# Set x\n\nx = 1",
     ]
     assert notebook.tidy_notebook(once, "install()\nit()\n", {}) == once
     other = notebook.tidy_notebook(once, "other()", {})
     assert "".join(other["cells"][0]["source"]) == "other()"
-    assert len(other["cells"]) == 3
+    assert len(other["cells"]) == 4
 
 
 # bundle
