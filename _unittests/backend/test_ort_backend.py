@@ -61,10 +61,11 @@ def test_an_unknown_option_is_refused():
     )
 
 
-@pytest.mark.parametrize(("threads", "expected"), [(None, torch.get_num_threads()), (1, 1), (2, 2)])
-def test_sessions_have_the_threads_of_torch_unless_told(sessions, threads, expected):
+@pytest.mark.parametrize("threads", [None, 1, 2])
+def test_sessions_have_the_threads_of_torch_unless_told(sessions, threads):
     compiled(OrtBackend(threads=threads))
-    assert [options["threads"] for options in sessions] == [expected]
+    # Read now: another test of this process may have changed it.
+    assert [options["threads"] for options in sessions] == [threads or torch.get_num_threads()]
 
 
 def test_options_reach_the_session(sessions):
