@@ -142,9 +142,8 @@ def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
     rows, control = [], results.speedup(CONTROL, WHOLE)
     for rule, times in (variants.graphs[WHOLE].fusions | {CONTROL: 0}).items():
         claim = results.speedup(rule, WHOLE)
-        interval = "" if claim.low is None else f" ({claim.low:.2f} to {claim.high:.2f})"
         verdict = claim.verdict if rule == CONTROL or differ(claim, control) else "undecided"
-        values = (times, nodes[WHOLE], nodes[rule], f"{claim.ratio:.2f}{interval}", verdict)
+        values = (times, nodes[WHOLE], nodes[rule], f"{claim.ratio:.2f} {claim.brackets}".strip(), verdict)
         rows.append(dict(zip(COLUMNS, (rule, name, *values), strict=True)))
         print(*rows[-1].values(), sep=", ", flush=True)
     return rows
