@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import sys
 
 import numpy as np
 import pandas as pd
@@ -70,7 +71,7 @@ def conclude(page, measured, compared=None, chosen="order fast"):
 def test_the_answer_follows_the_samples(page, fast, shape, start, verdict):
     measured = by_threads(*(group(median, shape=shape) for median in fast))
     found = page["answer"](measured, sums(), ROLES)
-    assert str(found).startswith(f"{start}as Transpose and MatMul nodes, bsnh,btnh->bnts is ")
+    assert str(found).startswith(f"{start}decomposed into Transpose and MatMul, bsnh,btnh->bnts ")
     assert found.label == verdict
     assert [claim.where for claim in found.claims] == [{"threads": 1}, {"threads": 2}]
     assert len(str(found).split()) <= 60
@@ -78,7 +79,18 @@ def test_the_answer_follows_the_samples(page, fast, shape, start, verdict):
 
 def test_what_is_undecided_with_more_threads_takes_nothing_back(page):
     measured = by_threads(group(), group(shape=TOO_FEW))
-    assert str(page["answer"](measured, sums(), ROLES)).startswith("Yes with 1 thread: ")
+    found = str(page["answer"](measured, sums(), ROLES))
+    assert found.startswith("Yes with 1 thread: ")
+    assert "]; hard to tell from Einsum with 2 threads. " in found
+    assert found.count("with 1 thread") == 1
+
+
+def test_the_answer_starts_with_the_threads_that_win(page):
+    found = str(page["answer"](by_threads(group(2.0), group(1.0)), sums(), ROLES))
+    assert found.startswith("Only with 2 threads: decomposed into Transpose and MatMul, ")
+    assert re.search(
+        r"is 2\.\d\d times faster than Einsum \[[^]]+\]; within 5% of .+ 1 thread\.", found
+    )
 
 
 def test_the_answer_tells_each_interval_and_what_the_order_costs(page):
@@ -87,12 +99,12 @@ def test_the_answer_tells_each_interval_and_what_the_order_costs(page):
     one, two = found.claims
     worst = measured[1].speedup("order slow", "Einsum", confidence=page["LEVEL"])
     assert str(found) == (
-        "Yes: as Transpose and MatMul nodes, bsnh,btnh->bnts is "
-        f"{one.ratio:.2f} times faster than Einsum [{one.low:.2f}, {one.high:.2f}] with 1 thread, "
+        "Yes: decomposed into Transpose and MatMul, bsnh,btnh->bnts is "
+        f"{one.ratio:.2f} times faster than Einsum [{one.low:.2f}, {one.high:.2f}] with 1 thread; "
         f"{two.ratio:.2f} times faster than Einsum [{two.low:.2f}, {two.high:.2f}] with 2 threads. "
-        "The order of the letters decides what is transposed: the worst one is "
-        f"{worst.ratio:.2f} times slower than Einsum {worst.brackets}, "
-        "with 62% of its time in transpositions."
+        "The worst order of the letters is "
+        f"{worst.ratio:.2f} times slower than Einsum {worst.brackets}: "
+        "transpositions take 62% of its time, 17% in the best order."
     )
     assert [bar.label for bar in found.bars] == [
         "Einsum",
@@ -178,18 +190,18 @@ UNSURE = compare_ratio("a", "b", 4.0, None)
 @pytest.mark.parametrize(
     ("worst", "gap", "verdict", "others"),
     [
-        ((100, 160, 0), SURE, "right", "10 µs more"),
-        ((100, 120, 0), SURE, "right", "30 µs less"),
-        ((20, 200, 0), SURE, "wrong", "130 µs more"),
-        ((100, 160, 0), UNSURE, "undecided", "10 µs more"),
+        ((100, 160, 0), SURE, "right", 60),
+        ((100, 120, 0), SURE, "right", 20),
+        ((20, 200, 0), SURE, "wrong", 180),
+        ((100, 160, 0), UNSURE, "undecided", 60),
     ],
 )
 def test_the_cause_follows_the_profiles(page, worst, gap, verdict, others):
     claim = page["judge_cause"](sums(worst=worst), gap)
     assert claim.verdict == verdict
     assert str(claim).endswith(
-        f"the transpositions decide (in the worst order they take {worst[0] - 10} µs more than in "
-        f"the best, the other nodes {others})"
+        f"the transpositions decide: 10 µs in the best order, {worst[0]} µs in the worst order; "
+        f"other nodes: 50 and {others} µs"
     )
 
 
@@ -198,8 +210,8 @@ def test_the_times_of_launches_tell_no_cause(page):
     claim = page["judge_cause"](launched, SURE)
     assert claim.verdict == "undecided"
     answer = str(page["answer"](by_threads(group()), launched, ROLES))
-    assert "the worst one is" in answer
-    assert "transpositions." not in answer
+    assert "The worst order of the letters is" in answer
+    assert "transpositions" not in answer
     assert "nan" not in f"{claim}{answer}"
 
 
@@ -234,12 +246,15 @@ def test_a_fused_product_is_no_cause_where_it_gains_nothing(page, fused, gap, va
     others = {} if variant is None else {"order fast, FusedMatMul": variant}
     claim = page["judge_fusion"](group(**others), sums(best, worst), ROLES, gap)
     assert claim.verdict == verdict
-    text = f"in the best order: {fused[0]}, in the worst: {fused[1]}"
-    if variant is None:
-        assert str(claim).endswith(f"{text})")
+    text, _, told = str(claim).partition("; adding one to the best: ")
+    assert text.endswith(f": {fused[0]} FusedMatMul in the best order, {fused[1]} in the worst")
+    effects = {None: "", 1.0: "within 5%", 0.98: "within 5%"}
+    if variant in effects:
+        assert told == effects[variant]
     else:
-        told = re.search(r"; speedup of the best order with one: (\d\.\d+) \[.+\]\)", str(claim))
-        assert float(told[1]) == pytest.approx(1 / variant, rel=0.02)
+        times = max(variant, 1 / variant)
+        assert told.partition(" [")[0].endswith("faster" if variant < 1 else "slower")
+        assert float(told.partition(" ")[0]) == pytest.approx(times, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +270,7 @@ def test_the_winner_of_a_size_is_judged_at_the_other(page, other, shape, verdict
     first = planted({"a": 1.0, "b": 2.0, "c": 3.0}, shape)
     claim = page["judge_sizes"](first, Comparisons({14: planted(other, shape)}, "size"))
     assert claim.verdict == verdict
-    assert "the fastest graph (a) wins at size 14 too (there, b takes " in str(claim)
+    assert "the fastest graph wins at size 14 too: speedup of a over b, " in str(claim)
 
 
 def test_each_graph_has_one_time_for_each_size_and_number_of_threads(page):
@@ -340,6 +355,13 @@ def test_the_steps_are_written_as_equations(page):
     assert re.findall("<(msub|mo>=)", html) == ["msub", "mo>=", "msub", "msub", "msub"]
     letters = re.sub("<.+?>", "", html).replace(" ", "")
     assert letters == re.sub("[_{} ]", "", written[2])
+
+
+def test_the_chosen_graph_is_shown_as_equations(page, monkeypatch):
+    formula = page["Formula"]("Y_{b} = X_{bh} Z_{h}")
+    monkeypatch.setitem(sys.modules, "sphinx_gallery", sys)  # the gallery, that displays results
+    assert page["show"](formula) is formula
+    assert formula._repr_html_().startswith("<p><math><msub>")
 
 
 def test_the_three_implementations_print_the_same_numbers(page):

@@ -8,14 +8,15 @@ Is a decomposed einsum faster, and why?
 
 .. math:: Y_{bnts} = \sum_h X_{bsnh} Z_{btnh}
 
-ONNX Runtime executes it as one node, ``Einsum``, or as the nodes it is made of: transpositions and
-a batched product of matrices. The order of the letters in the product decides what is transposed.
-Which order is the fastest, does it beat ``Einsum``, and why?
+ONNX Runtime can execute it as one node, ``Einsum``, or as several: transpositions and a batched
+product of matrices. The order of the letters decides what is transposed. Which order is the
+fastest, does it beat ``Einsum``, and why?
 
 **Prediction.** When every dimension is :math:`N`, the product makes :math:`2N^5` operations in any
 order, and a transposition reads and writes :math:`2N^4` elements. The orders only differ by their
 transpositions: how many there are, and whether they copy rows of elements or single elements. So
-the transpositions should decide, and the graph that wins at one size should win at another.
+the transpositions should decide, and the graph that wins at one size should win at another. The
+original page of 2021 credits something else: a product fused with a transposition.
 """
 
 # fold: Imports and arguments
@@ -76,8 +77,9 @@ legend = f"float32 on {provider.label}, every dimension is {args.size}"
 # The candidates
 # --------------
 #
-# ``decompose_einsum`` chooses the order that moves the fewest elements. With *order*, the letters
-# follow ours: as written, ``bsnht`` is the order in which the equation names them.
+# ``decompose_einsum`` chooses the order of the letters that moves the fewest elements. The argument
+# *order* imposes another one. The candidate *as written* uses ``bsnht``, the order in which the
+# equation names the letters.
 
 
 def draw_operands(size, seed=0):
@@ -91,10 +93,10 @@ written = decompose_einsum(EQUATION, *operands, order="bsnht")
 ortmeter.draw_model(decomposed.to_onnx(), title=f"{EQUATION}, decomposed")
 
 # %%
-# ``optimize_einsum`` writes the distinct graphs of all the orders. Some have variants: a product
+# ``optimize_einsum`` builds the distinct graphs of all the orders. Some have variants: a product
 # that transposes what it reads (*FusedMatMul*), two fast transpositions instead of one that copies
-# single elements (*split transposes*). It times the most promising graphs and ``Einsum`` on these
-# operands, for each number of threads.
+# single elements (*split transposes*). Then it times the graphs and ``Einsum`` on these operands,
+# for each number of threads. The most promising graphs are timed longer.
 
 
 def search_graph(threads, operands=operands, budget=args.search):
@@ -106,7 +108,7 @@ searches = {threads: search_graph(threads) for threads in THREADS}
 search = searches[1]
 
 # %%
-# What the search chose with one thread, as equations. A prime is a transposed tensor.
+# The graph chosen by the search with one thread, as equations. A prime marks a transposed tensor.
 
 # fold: Write steps as equations
 
@@ -125,9 +127,15 @@ def write_step(step):
     return f"{write_tensor(step.output, step.axes)} = {total}{' '.join(read)}"
 
 
-class Formula(str):  # noqa: D101, SLOT000
+@dataclasses.dataclass(frozen=True)
+class Formula:  # noqa: D101
+    text: str
+
+    def __str__(self):
+        return self.text
+
     def _repr_html_(self):
-        marks = re.sub(r"([^\w\s_{}])", r"<mo>\1</mo>", self)
+        marks = re.sub(r"([^\w\s_{}])", r"<mo>\1</mo>", self.text)
         letters = re.sub(r"([a-zA-Z])(?![^<]*>)", r"<mi>\1</mi>", marks)
         tensors = re.sub(r"(\S+)_{(.+?)}", r"<msub><mrow>\1</mrow><mrow>\2</mrow></msub>", letters)
         return "<p><math>" + tensors.replace("\n", "</math><br><math>") + "</math></p>"
@@ -144,7 +152,7 @@ show(Formula("\n".join(steps)))
 # -------------------------------
 #
 # The reference is numpy in float64. The tolerance is that of a sum of :math:`N` products in any
-# order, :math:`N u |X||Z|`. Each graph is within it, which is asserted.
+# order, :math:`N u |X||Z|`. Every graph is within it.
 
 # fold: Compare each graph with float64
 
@@ -179,9 +187,9 @@ show(table(errors, f"largest error, {legend}"))
 # How long does each one take?
 # ----------------------------
 #
-# With one thread: all the graphs, at two sizes, and numpy, which has no number of threads to set.
-# With more threads: ``Einsum``, the orders and what the search chose. The candidates run in turn
-# inside one loop, which is repeated in fresh processes.
+# With one thread, we measure all the graphs at two sizes, and numpy, whose einsum has no number of
+# threads to set. With more threads, we measure ``Einsum``, the four orders and the graph that the
+# search chose. The candidates run in turn in one loop, repeated in fresh processes.
 
 
 def build_numpy(equation, size, optimize):
@@ -222,9 +230,9 @@ measured = ortmeter.measure_each({t: make_group(t) for t in THREADS}, axis="thre
 compared = ortmeter.measure_each(sizes, axis="size", **options)
 
 # %%
-# Each graph has one time for each size and number of threads: the median is with one thread. The
-# other columns are speedups over ``Einsum`` with their 99% interval, with one thread, with more,
-# and with one thread at another size.
+# The median is with one thread. The other columns are speedups over ``Einsum`` and their 99%
+# intervals: with one thread, with more threads, and with one thread at another size. A dash means
+# not measured.
 
 # fold: Make the table
 
@@ -254,7 +262,7 @@ def make_table(measured, compared, roles):
 
 # %%
 
-show(table(make_table(measured, compared, ROLES), legend))
+show(table(make_table(measured, compared, ROLES), f"latency and speedup over Einsum, {legend}"))
 
 # %%
 # The medians of the graphs, without numpy. Whiskers are at the quartiles.
@@ -307,7 +315,7 @@ show(table(chosen, legend))
 # Why: transpositions or product?
 # -------------------------------
 #
-# The profiles of three orders, with one thread: the fastest, the one as written, the slowest.
+# We profile three orders with one thread: the fastest, the one as written, the slowest.
 
 BEST, WORST = "best order", "worst order"
 ranked = sorted(ORDERS, key=lambda name: measured[1][name].median)
@@ -323,9 +331,9 @@ profiles = profile_together(
 
 # %%
 # The time of each node. A transposition copies rows when the last axis stays in place, tiles when
-# it exchanges the last two groups of axes, single elements otherwise. These are kernels with the
-# profiler on: they do not add up to the latency above. On a device, only their launches are timed,
-# and the table has dashes.
+# it exchanges the last two groups of axes, single elements otherwise. The profiler adds its own
+# cost, so the times do not add up to the latency above. On a device, a profile times only the
+# launches of kernels, and the table has dashes.
 
 # fold: Describe each node
 
@@ -384,10 +392,9 @@ show(table(nodes, f"profiled kernels, {legend}, one thread"))
 # What the measurements say
 # -------------------------
 #
-# In brackets, the 99% interval of the ratio of latencies. It is wider for a graph that was chosen
-# from the samples that judge it. The first claims are those of the original page in 2021: the
-# decomposition is faster than ``Einsum`` after a search, slower as written, thanks to a fused
-# product.
+# Brackets are 99% intervals of speedups. They are wider for a graph that was chosen from the same
+# samples. The first three claims check the original page of 2021: the decomposition is faster than
+# ``Einsum`` after a search, slower as written, and a fused product explains it.
 
 # fold: Compute the answer
 
@@ -401,8 +408,10 @@ EFFECTS = {
 
 def tell(claim):
     text = EFFECTS.get(claim.verdict, f"within {claim.min_effect:.0%} of Einsum")
+    if claim.verdict == "undecided":
+        return text
     if claim.verdict != "slower":
-        return f"{text.format(claim.ratio)} {claim.brackets}".strip()
+        return f"{text.format(claim.ratio)} {claim.brackets}"
     return f"{text.format(1 / claim.ratio)} [{1 / claim.high:.2f}, {1 / claim.low:.2f}]"
 
 
@@ -415,7 +424,15 @@ def tell_places(claims):
     places = {}
     for claim in claims:
         places.setdefault(tell(claim), []).append(claim)
-    return ", ".join(f"{text} {tell_threads(found)}" for text, found in places.items())
+    return "; ".join(f"{text} {tell_threads(found)}" for text, found in places.items())
+
+
+def tell_worst(claim, split):
+    text = f"The worst order of the letters is {tell(claim)}"
+    worst, best = (split.loc[label, "copies"] / split.loc[label, "all"] for label in (WORST, BEST))
+    if np.isnan(worst):
+        return f"{text}."
+    return f"{text}: transpositions take {worst:.0%} of its time, {best:.0%} in the best order."
 
 
 # %%
@@ -433,13 +450,13 @@ def answer(measured, split, roles):
         word = "Yes" if whole or undecided else "Only"
         lead = word if whole else f"{word} {tell_threads(faster)}"
         verdict = "faster" if whole else "faster in part"
-    text = f"{lead}: as Transpose and MatMul nodes, {EQUATION} is {tell_places(claims)}."
+    found = tell_places(sorted(claims, key=lambda claim: claim.verdict != "faster"))
+    if faster and not whole:
+        found = found.replace(f" {tell_threads(faster)}", "", 1)  # the lead has it
+    text = f"{lead}: decomposed into Transpose and MatMul, {EQUATION} is {found}."
     group, worst = measured[1], roles[WORST]
     if group.speedup(roles[BEST], worst, confidence=LEVEL).is_difference:
-        found = tell(group.speedup(EINSUM, worst, confidence=LEVEL))
-        text += f" The order of the letters decides what is transposed: the worst one is {found}"
-        share = split.loc[WORST, "copies"] / split.loc[WORST, "all"]
-        text += "." if np.isnan(share) else f", with {share:.0%} of its time in transpositions."
+        text += f" {tell_worst(group.speedup(EINSUM, worst, confidence=LEVEL), split)}"
     shown = {"decomposed": "decomposed", "as written": "as written", WORST: "worst order"}
     found = {label: group.speedup(EINSUM, roles[role]) for role, label in shown.items()}
     bars = [Bar(label, c.ratio, c.low, c.high) for label, c in found.items()]
@@ -465,12 +482,12 @@ def judge_fusion(group, split, roles, gap):
     found = [group.speedup(roles[BEST], name) for name in variants]
     gained = any(claim.verdict == "faster" for claim in found)
     return judge(
-        "a product fused with a transposition explains the speed, as in 2021 (FusedMatMul nodes in "
-        "the best order: {best}, in the worst: {worst}{variant})",
+        "a fused product explains the speed, as in 2021: {best} FusedMatMul in the best order, "
+        "{worst} in the worst{variant}",
         [False if gap.is_difference and best <= worst and not gained else None],
         best=best,
         worst=worst,
-        variant="".join(f"; speedup of the best order with one: {c.interval}" for c in found),
+        variant="".join(f"; adding one to the best: {c.effect}" for c in found),
     ).about("fused product")
 
 
@@ -480,15 +497,15 @@ def judge_fusion(group, split, roles, gap):
 
 
 def judge_cause(split, gap):
-    lost = split.loc[WORST] - split.loc[BEST]
-    changes = [lost["copies"], lost["all"] - lost["copies"]]
-    known = gap.is_difference and not np.isnan(changes[0])
-    found = [f"{abs(change):.0f} µs {'less' if change < 0 else 'more'}" for change in changes]
-    told = f"in the worst order they take {found[0]} than in the best, the other nodes {found[1]}"
+    times = {"copies": split["copies"], "others": split["all"] - split["copies"]}
+    lost = {kind: found[WORST] - found[BEST] for kind, found in times.items()}
+    known = gap.is_difference and not np.isnan(lost["copies"])
+    told = ", ".join(f"{split.loc[k, 'copies']:.0f} µs in the {k}" for k in (BEST, WORST))
+    told += "; other nodes: {0[best order]:.0f} and {0[worst order]:.0f} µs".format(times["others"])
     return judge(
-        "the transpositions decide ({told})",
-        [bool(changes[0] > changes[1]) if known else None],
-        told="unknown times" if np.isnan(changes[0]) else told,
+        "the transpositions decide: {told}",
+        [bool(lost["copies"] > lost["others"]) if known else None],
+        told="unknown times" if np.isnan(lost["copies"]) else told,
     )
 
 
@@ -499,12 +516,12 @@ def judge_sizes(first, compared):
     found = [group.speedup(name, best, confidence=level) for name in group if name != best]
     least = min(found, key=lambda claim: claim.ratio)
     return judge(
-        "the fastest graph ({best}) wins at size {size} too (there, {second} takes {times})",
+        "the fastest graph wins at size {size} too: speedup of {best} over {second}, {times}",
         [claim.exceeds(1 / (1 + claim.min_effect)) for claim in found],
-        best=best,
+        best=best.removeprefix("order "),
         size=size,
-        second=least.baseline,
-        times=f"{least.ratio:.2f} times as long {least.brackets}".strip(),
+        second=least.baseline.removeprefix("order "),
+        times=f"{least.ratio:.2f} {least.brackets}".strip(),
     )
 
 
@@ -545,10 +562,10 @@ show(conclusion(here))
 # What this page does not cover
 # -----------------------------
 #
-# One equation, square dimensions, float32. A product of matrices of size :math:`n` needs :math:`n`
-# times more operations than copies: at large sizes (``--size``) the order of the letters matters
-# less. On CUDA the operands are on the device before the clock starts, and the kernels of
-# transpositions are not the same.
+# The page measures one equation, in float32, with all its dimensions equal. The product needs
+# :math:`N` times more operations than a transposition moves elements, so the order matters less at
+# large sizes: try ``--size``. On CUDA, the operands are on the device before the clock starts, and
+# the kernels of transpositions are different.
 #
 # How this was computed
 # ---------------------
@@ -579,14 +596,14 @@ for name, model in models.items():
 show(fold("Three results, every dimension is 2", *(f"{n}\n{result}" for n, result in results)))
 
 # %%
-# What the searches measured in this process, in seconds. Most graphs ran for a few rounds only: the
-# times differ from those of the tables above.
+# What the searches measured in this process, in seconds. Most graphs ran only a few times, so these
+# medians differ from those of the tables above.
 
 show(fold("The searches", *(found.to_frame() for found in searches.values())))
 
 # %%
-# The 120 orders of the letters give four graphs, 30 orders each, which is asserted. The second
-# column renames the letters so that the alphabetical order is the order of the row.
+# The 120 orders of the letters give four graphs, 30 orders each. The column *equation* renames the
+# letters so that their alphabetical order is the order of the row.
 
 # fold: List the equations
 
@@ -615,7 +632,7 @@ drawings = [
 show(fold("Graphs of the three orders", *drawings))
 
 # %%
-# Time and occurrences of each operator, for one run. On a device, the time is that of the launches.
+# Time and number of kernels of each operator in one run. On a device, only launches are timed.
 
 # fold: Draw the operators
 
@@ -659,8 +676,8 @@ tables |= {"equations": equations.reset_index(), "search": search.to_frame(), "p
 show(save_tables("plot_einsum_decomposition", tables))
 
 # %%
-# Other machines: the functions above compute the same table, plot and sentences from the samples
-# that ``--record`` kept.
+# With ``--record``, the page keeps its samples in a file. The files of other machines give the same
+# table, plot and sentences.
 
 # fold: Show the records of other machines
 
@@ -681,5 +698,5 @@ show(replay(report, load_records(here.page)))
 # %%
 # This page descends from the second part of the notebook `onnx_profile_ort
 # <https://github.com/sdpython/mlprodict/blob/master/_doc/notebooks/onnx_profile_ort.ipynb>`_ of
-# mlprodict. In 2021, the decomposition was faster than ``Einsum`` once its order was searched for,
-# slower as it was written, and the notebook explained it by a product fused with a transposition.
+# mlprodict. In 2021, it finds the decomposition faster than ``Einsum`` after a search of the order,
+# slower as written, and credits a product fused with a transposition.

@@ -5,8 +5,8 @@ Where does a KMeans spend its time?
 ===================================
 
 scikit-learn trains a KMeans and skl2onnx converts it to ONNX. ONNX Runtime then finds the nearest
-center of many points at once. Which operators take the time? How far is each one from what the
-machine can do? Is ONNX Runtime faster than scikit-learn?
+center of many points at once. Which operators take the time? How far is each one from the limits of
+the machine? Is ONNX Runtime faster than scikit-learn?
 
 With :math:`N` points :math:`x` of :math:`F` features and :math:`K` centers :math:`c`, the model
 expands the squared distance into :math:`\|x\|^2 - 2xc + \|c\|^2`:
@@ -21,10 +21,10 @@ nearest center           ArgMin               :math:`NK`             :math:`NK +
 distances                Sqrt                 :math:`NK`             :math:`2NK`
 =======================  ===================  =====================  ===========================
 
-**Prediction.** The matrix product, a Gemm, makes most of the operations. With few centers, it still
+**Prediction.** The matrix product, a Gemm, does most of the arithmetic. With few centers, it still
 takes less than half of the kernel time, because the other steps read and write :math:`NK` values
-again and again. With more features, its share of the time grows. Finding the labels takes more than
-twice the time that the machine needs to read the points and write the labels once.
+several times. With more features, its share grows. Finding the labels takes more than twice the
+least time: what the machine needs to read the points and write the labels once.
 """
 
 # sphinx_gallery_tags = ["speed", "profiling", "KMeans", "scikit-learn"]
@@ -118,8 +118,8 @@ X, wide_points = draw_points(args.features), draw_points(args.wide)
 (kmeans, model), (wide, wide_model) = train(X), train(wide_points[:TRAINED])
 
 # %%
-# The converted model has seven nodes and two outputs. Its Mul multiplies by zero: it makes the
-# third input of Gemm, which adds nothing.
+# The converted model has seven nodes and two outputs. Its Mul multiplies by zero, then Gemm adds
+# these zeros to the product: this changes nothing.
 
 ortmeter.draw_model(model, title="KMeans")
 
@@ -127,11 +127,12 @@ ortmeter.draw_model(model, title="KMeans")
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is computed in float64, from the differences. A squared distance is a sum of
-# :math:`F` products and three terms, so its error is below :math:`(F + 4) u (\|x\| + \|c\|)^2`,
-# where :math:`u` is the unit roundoff. The error of a distance :math:`d` is at most this bound
-# divided by :math:`d`. A label must be the nearest center, unless the two nearest centers are
-# closer than the two errors: such a point is a tie.
+# The reference is computed in float64, from the differences between points and centers. A squared
+# distance is a sum of :math:`F` products and three terms, so its error is below
+# :math:`(F + 4) u (\|x\| + \|c\|)^2`, where :math:`u` is the unit roundoff. The error of a distance
+# :math:`d` is at most this bound divided by :math:`d`. A point is a tie when its two smallest
+# distances differ by less than twice the bound. The label of any other point must be the nearest
+# center.
 
 # fold: The reference and its bound
 
@@ -149,7 +150,6 @@ def distance_bound(points, centers, expected):
 
 
 # %%
-# The check compares every label and every distance.
 
 # fold: The check
 
@@ -175,8 +175,7 @@ def check_agreement(points, centers, found):
 
 
 # %%
-# No label is wrong, and every distance is within its bound: an error divided by its bound stays
-# below 1.
+# No label is wrong, and every error is within its bound: the last column stays below 1.
 
 agreement = []
 for points, trained, converted in ((X, kmeans, model), (wide_points[:TRAINED], wide, wide_model)):
@@ -192,8 +191,8 @@ show(table(DataFrame(agreement).set_index("library"), "labels and distances agai
 # Where does the time go?
 # -----------------------
 #
-# ONNX Runtime records the time of every kernel. The model is profiled as it was written and
-# optimized, in turn. Then comes the second model, optimized.
+# ONNX Runtime records the time of every kernel. The first model is profiled twice, in turn: as it
+# was written, and after the optimizations of ONNX Runtime. The second model is profiled after them.
 
 WRITTEN, OPTIMIZED = "as written", "optimized"
 profiles = profile_together(
@@ -208,8 +207,8 @@ profiled = {"repeat": args.runs - 1, "overhead": False, **options}
 wide_ran = ortmeter.profile(wide_model, {"X": wide_points}, **profiled)
 
 # %%
-# The time of an operator in a run is the sum of its kernels. Its share is compared with all the
-# others, run by run, which gives an interval.
+# The time of an operator is the sum of its kernels in one run. Its share of all the kernels comes
+# with an interval, computed from the runs.
 
 # fold: Time and share of each operator
 
@@ -246,7 +245,6 @@ def write_share(claim):
 
 
 # %%
-# The table and the plot put the two models side by side.
 
 # fold: The table and the plot
 
@@ -277,16 +275,17 @@ def plot_operators(operators, provider, legend):
 
 # %%
 # The work of Gemm and ReduceSumSquare grows with :math:`F`. The other operators work on :math:`N`
-# or :math:`NK` values, whatever :math:`F` is. The number of features stands in parentheses.
+# or :math:`NK` values, whatever :math:`F` is. In the header, the number of features is in
+# parentheses.
 
 operators = {args.features: time_operators(ran), args.wide: time_operators(wide_ran)}
 operators = Comparisons(operators, "features")
 timed = "launches" if ran.devices else "kernels"
-caption = f"time of the {timed} in a run (median), share (%), its 99% interval, {legend}"
+caption = f"median time of the {timed} in a run, share in % and its 99% interval, {legend}"
 show(table(tabulate_operators(operators), caption))
 
 # %%
-# The same times as a plot: look at which bars grow.
+# The same times as a plot. Look at which bars grow.
 
 plot_operators(operators, provider, legend)
 
@@ -295,8 +294,8 @@ plot_operators(operators, provider, legend)
 # -------------------------------
 #
 # ``predict`` returns the labels only. The candidate *onnxruntime* does the same: ``Extractor``
-# removes the node that computes the distances. *onnxruntime, both* computes both. All use the same
-# number of threads. Fresh processes measure them: each one builds the estimator again.
+# removes the node that computes the distances. *onnxruntime, both* returns labels and distances.
+# All use the same number of threads. They are measured in fresh processes.
 
 PREDICT, LABELS, BOTH = "scikit-learn", "onnxruntime", "onnxruntime, both"
 labels_only = onnx.utils.Extractor(model).extract_model(["X"], ["label"])
@@ -316,7 +315,7 @@ def build_predict(file, centers, threads):
 
 
 # %%
-# The points reach the processes in a temporary file.
+# The processes read the points from a temporary file.
 
 with tempfile.TemporaryDirectory() as folder:
     file = str(Path(folder, "points.npy"))
@@ -336,8 +335,8 @@ assert list(check_agreement(X, kmeans.cluster_centers_, again))
 
 # %%
 # For scale, we also measure the peaks of this machine: the GFLOP/s of a large Gemm and the GB/s of
-# a large copy. The least time for the labels is the time to read the points and write the labels at
-# the speed of that copy, or the time of the product at the speed of that Gemm if it is longer.
+# a large copy. The *least time* for the labels is the longer of two: reading the points and writing
+# the labels at the speed of that copy, or computing the product at the speed of that Gemm.
 
 # fold: The least time and the table
 peaks = measured_peaks(**options)
@@ -365,9 +364,12 @@ show(table(tabulate_latencies(measured, floor), f"latency, {legend}, {measured.h
 # Why?
 # ----
 #
-# The same least time for each node, from its own operations and moves. A node close to it can only
-# gain if it is fused with another one. Data that stay in a cache move faster than the large copy,
-# so a node can pass the peak.
+# ``predict`` skips :math:`\|x\|^2`, which does not change the nearest center. It works on slices of
+# the points that stay in the caches. The model reads and writes whole arrays, node after node.
+#
+# Each node has a least time too, from its own operations and bytes. A node close to it can only
+# gain if it is fused with another one. Data in a cache move faster than the large copy, so a node
+# can exceed the peak.
 
 # fold: The nodes beside the peaks
 nodes = add_shares(ran.by_node(), peaks)
@@ -386,8 +388,7 @@ shown = DataFrame(
 ).set_index("node")
 
 # %%
-# The columns *written* and *optimized* compare the two profiles. The last two are in % of the
-# peaks.
+# The first two columns are the two profiles. The last two are in % of the peaks.
 
 show(table(shown.astype(float), f"time of a node (median), {legend}, peaks: {peaks}"))
 
@@ -402,7 +403,8 @@ ax = comparison_plot(frame, title=title, names=names, caption=legend)
 ax.set_ylabel("node")
 
 # %%
-# The graph that ran, coloured by the share of the time:
+# The graph that ran, coloured by the share of the total time. Slow runs weigh more in a total than
+# in a median, so the shares differ a little from those of the table.
 
 ortmeter.draw_model(ran.model, title="KMeans", notes=profile_notes(ran))
 
@@ -410,7 +412,9 @@ ortmeter.draw_model(ran.model, title="KMeans", notes=profile_notes(ran))
 # What the measurements say
 # -------------------------
 #
-# The sentences below are computed from the samples.
+# The sentences below are computed from the samples. Nothing is concluded about operators in two
+# cases: on a device, where a profile times only the launches of kernels, and when profiles and
+# latencies contradict each other.
 
 # fold: The operators that take the most time, and the product
 
@@ -432,8 +436,8 @@ def find_longest(times):
 
 
 def name_operators(found, nodes):
-    counts, words = nodes["op"].value_counts(), {2: "the two ", 3: "the three "}
-    return enumerate_items([f"{words.get(counts.get(op), '')}{op}" for op in found])
+    counts, words = nodes["op"].value_counts(), {2: "the two {} nodes", 3: "the three {} nodes"}
+    return enumerate_items([words.get(counts.get(op), "{}").format(op) for op in found])
 
 
 def draw_bars(times):
@@ -442,8 +446,6 @@ def draw_bars(times):
 
 
 # %%
-# Kernels on a device have no time in the profile, only their launches. Profiles that contradict the
-# latencies explain nothing either. In both cases nothing is concluded about operators.
 
 # fold: The answer
 
@@ -453,7 +455,7 @@ def answer(data, obstacle):
     labels = measured.speedup(PREDICT, LABELS)
     values = {"labels": str(labels).partition(" (")[0]}
     if obstacle:
-        text = f"The time of each operator is not known: {obstacle}. Labels alone: {{labels}}."
+        text = f"The time of each operator is not known: {obstacle}. For labels alone, {{labels}}."
         axis, bars = f"speedup over {PREDICT}", tuple(measured.bars(PREDICT))
         return Answer(text, (labels,), values, bars=bars, axis=axis)
     longest, last = find_longest(narrow), find_longest(wide)
@@ -463,16 +465,15 @@ def answer(data, obstacle):
     values |= dict(zip(("few", "many"), data["operators"], strict=True))
     decided = all(claim.has_interval for claim in claims[:3])
     text = "With" if decided else "Undecided, too few samples: with"
-    text += f" {{few}} features, {{first}} of the kernel time is in {told}"
-    text += "" if any(map(is_product, longest)) else " and {product} in the matrix product"
-    text += f"; with {{many}}, {{last}} is in {last_told}. Labels alone: {{labels}}."
+    text += f" {{few}} features, ONNX Runtime spends {{first}} of its kernel time in {told}"
+    text += "" if any(map(is_product, longest)) else ", {product} in the matrix product"
+    text += f"; with {{many}}, {{last}} in {last_told}. For labels alone, {{labels}}."
     verdict = longest[0][:16] if len(longest) == 1 else "several"
     axis, bars = f"% of the kernel time, {values['few']} features", draw_bars(narrow)
     return Answer(text, claims, values, verdict=verdict, bars=bars, axis=axis)
 
 
 # %%
-# The predictions, one by one.
 
 # fold: The predictions
 
@@ -484,26 +485,25 @@ def judge_product(operators, obstacle):
         grows = second.high < first.low or (False if second.low > first.high else None)
     values = {"few": few, "many": many, "first": write_share(first), "second": write_share(second)}
     for text, outcome in (
-        ("less than half of the kernel time in the product, measured {first}", first.exceeds(1)),
-        ("a larger share with {many} features than with {few}, measured {second}", grows),
+        ("the product takes less than half of the kernel time: {first}", first.exceeds(1)),
+        ("it takes a larger share with {many} features than with {few}: {second}", grows),
     ):
         why = f" ({obstacle})" if obstacle else ""
-        yield judge(f"predicted {text}{why}", [None if obstacle else outcome], **values)
+        yield judge(f"{text}{why}", [None if obstacle else outcome], **values)
 
 
 def judge_floor(measured, floor):
     labels = measured[LABELS]
     least = Measurement("least", np.full_like(labels.seconds, floor))
     times = Comparison([labels, least]).speedup(LABELS, "least")
-    text = "predicted more than twice the least time for the labels, measured {took:.3g} ms, "
-    text += "{times} the {least:.3g} ms that the peaks of the machine allow"
-    found = f"{labels.median / floor:.1f} times {times.brackets}".rstrip()
-    took, least = 1e3 * labels.median, 1e3 * floor
-    return judge(text, [times.exceeds(2)], took=took, times=found, least=least)
+    text = "labels take more than twice the least time: {times}"
+    found = f"{labels.median / floor:.1f} times"
+    if times.has_interval:
+        found += f" [{times.low:.1f}, {times.high:.1f}]"
+    return judge(text, [times.exceeds(2)], times=found)
 
 
 # %%
-# Some nodes are not needed at all.
 
 # fold: What is multiplied by zero
 
@@ -522,7 +522,6 @@ def conclude_zeros(useless, nodes):
 
 
 # %%
-# What the page records, and what it concludes from it.
 
 # fold: The conclusion
 check = profiles[WRITTEN].compare(profiles[OPTIMIZED])
@@ -552,7 +551,6 @@ def conclusion(record):
 
 
 # %%
-# The answer, then the predictions.
 
 show(conclusion(here))
 
@@ -561,11 +559,11 @@ show(conclusion(here))
 # -----------------------------
 #
 # The balance between the product and the other operators depends on the numbers of features and
-# clusters: try ``--features``, ``--wide`` and ``--clusters``. ``predict`` works on slices of the
-# points that stay in the caches, the model on all of them: with fewer points (``--points``), the
-# comparison changes. On CUDA, the points are on the device before the clock starts. The model runs
-# as skl2onnx wrote it: fused operators, labels without the square root, and distances computed from
-# differences for points close to a center are not tried.
+# clusters: try ``--features``, ``--wide`` and ``--clusters``. With fewer points (``--points``), the
+# arrays may fit in the caches, which changes the comparison with scikit-learn. On CUDA, the points
+# are on the device before the clock starts. The model runs as skl2onnx wrote it: the page tries
+# neither fused operators nor labels without :math:`\|x\|^2`. Distances computed from differences,
+# more accurate for points close to a center, are not tried either.
 
 # %%
 # How this was computed
@@ -583,8 +581,8 @@ show(args)
 show(environment())
 
 # %%
-# How far the profiles can be trusted. The first run allocates the results: no other time on this
-# page includes it.
+# How far the profiles can be trusted. The first run allocates the results. The other times on this
+# page leave it out.
 
 # fold: The runs
 runs = ran.by_iteration()
@@ -614,8 +612,8 @@ with tempfile.TemporaryDirectory() as folder:
     events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
 
 # %%
-# The file is a list of events. The session starts, then come the kernels, then what contains them,
-# ``model_run``. Its times are in µs, its sizes in bytes: the frame converts them to MiB.
+# The file is a list of events: the start of the session, then for each run its kernels and the
+# whole run, ``model_run``. Its times are in µs. Its sizes are in bytes, in MiB in the frame.
 
 # fold: The events as a frame, the kernels by operator
 raw = json_normalize(events, max_level=1).rename(columns={"dur": "dur (µs)", "ts": "ts (µs)"})
@@ -632,8 +630,8 @@ title = "The model as written: first events, raw frame, time and number of kerne
 show(fold(title, json.dumps(events[:3], indent=1), raw.head(20), axes.flat[0]))
 
 # %%
-# The model in JSON, as protobuf writes it. The values of a tensor are replaced by their number when
-# there are more than four.
+# The model in JSON, as protobuf writes it. A tensor of more than four values shows only how many it
+# has.
 
 # fold: The model in JSON
 MAX_VALUES = 4
@@ -666,8 +664,8 @@ tables = {
 show(save_tables("plot_kmeans_profiling", tables))
 
 # %%
-# With ``--record``, the page keeps its samples in a file. From the files of other machines, the
-# functions above compute the same tables, plot and sentences.
+# With ``--record``, the page keeps its samples in a file. The files of other machines give the same
+# tables, plot and sentences.
 
 # fold: What was recorded on other machines
 
