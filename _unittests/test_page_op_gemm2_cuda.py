@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 from page_runner import run_page
 
 from ortmeter.pages import replay
@@ -40,12 +41,13 @@ EQUAL = planted(two=1.0, concat=1.0, one=1.0, two_constant=1.0, copied=1.0)
 def test_the_answer_follows_the_samples(gemm_page):
     answer, claims = gemm_page["conclude"](Comparisons({1: FASTER, 2: SLOWER, 3: EQUAL}, "size"))
     text = str(answer)
-    assert text.startswith("It depends on the size. With constant weights, one Gemm is 3.0")
+    assert text.startswith("It depends on the size: with constant weights, one is 3.0")
     assert "times faster [2.9" in text
     assert "times slower [1.9" in text
-    assert "at size 2, within 5% at size 3. With weights that change" in text
+    assert "at size 2, as fast within 5% at size 3. If they change at each run, joining" in text
     assert answer.label == "by size"
-    assert [bar.value for bar in answer.bars] == pytest.approx([1, 3, 1.5, 3], rel=0.05)
+    # Each bar is over two Gemms with the same weights.
+    assert [bar.value for bar in answer.bars] == pytest.approx([1, 3, 2], rel=0.05)
     changing = [claim for claim in claims if claim.topic == "weights that change"]
     assert [claim.verdict for claim in changing][:2] == ["faster", "slower"]
     assert changing[0].ratio == pytest.approx(2, rel=0.05)
@@ -54,14 +56,27 @@ def test_the_answer_follows_the_samples(gemm_page):
 @pytest.mark.parametrize(
     ("groups", "lead"),
     [
-        ({1: FASTER}, "One, when the weights are constant."),
-        ({2: SLOWER}, "Two."),
-        ({3: EQUAL}, "No difference shows."),
+        ({1: FASTER}, "One, when the weights are constant: 3.0"),
+        ({2: SLOWER}, "Two: with constant weights, one is 2.0"),
+        ({3: EQUAL}, "No difference shows: with constant weights, one is as fast within 5% at"),
     ],
 )
 def test_the_answer_begins_with_what_to_do(gemm_page, groups, lead):
     answer, _ = gemm_page["conclude"](Comparisons(groups, "size"))
     assert str(answer).startswith(lead)
+    assert len(str(answer).split()) <= 45
+
+
+def test_the_ratios_of_the_answer_are_in_the_table_and_on_the_plot(gemm_page):
+    results = Comparisons({1: FASTER, 2: SLOWER}, "size")
+    rows = gemm_page["summarize"](results)["speedup"]
+    expected = {"one Gemm (constant)": 3.0, "Concat then Gemm": 2.0, "two Gemms (session.run)": 1.0}
+    for name, ratio in {"two Gemms": 1.0, "two Gemms (constant)": 1.0, **expected}.items():
+        assert rows.loc[1, name] == pytest.approx(ratio, rel=0.05)
+    axes = gemm_page["plot_speedups"](results, "planted")
+    drawn = [bars.lines[0].get_ydata()[0] for bars in axes.containers]
+    assert drawn == pytest.approx(list(expected.values()), rel=0.05)
+    plt.close(axes.figure)
 
 
 def judged(gemm_page, groups):
@@ -87,7 +102,7 @@ def test_the_three_predictions_are_judged(gemm_page, groups, verdicts):
 def test_too_few_samples_decide_nothing(gemm_page):
     few = Comparison(Measurement(m.name, m.seconds[:1, :5]) for m in FASTER.values())
     answer, claims = gemm_page["conclude"](Comparisons({1: few}, "size"))
-    assert "one Gemm is undecided at size 1." in str(answer)
+    assert "one is undecided at size 1." in str(answer)
     assert not any(claim.is_difference for claim in claims)
     assert judged(gemm_page, {1: few})[:3] == ["undecided"] * 3
 
@@ -101,6 +116,6 @@ def test_another_machine_gets_the_answer_of_its_own_samples(gemm_page):
     )
     text = " ".join(str(replay(gemm_page["report"], [there])).split())
     assert text.startswith("A Planted CPU, ")
-    assert "With constant weights, one Gemm is 2.0" in text
-    assert "Wrong: joined weights are never slower (at worst 0.50" in text
+    assert "Two: with constant weights, one is 2.0" in text
+    assert "Wrong: joined weights are never slower (lowest speedup: 0.50" in text
     assert "Measured on A Planted CPU" in text

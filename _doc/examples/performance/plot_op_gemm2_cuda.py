@@ -9,11 +9,11 @@ projections of an attention layer do. A runtime can execute two ``Gemm`` and con
 outputs, or concatenate the weights and execute one ``Gemm`` that is twice as wide. Which one is
 faster?
 
-**Prediction.** All candidates need the same :math:`4n^3` operations. They differ by the matrices
-they read and write, in units of :math:`n^2` elements, and by the number of kernels.
+**Prediction.** All candidates need the same :math:`4n^3` operations. They differ by the number of
+kernels and by the elements that they read and write, counted in matrices of :math:`n^2` elements.
 
 ======================  =======================================  =======  ==============
-candidate               what runs                                kernels  moved
+candidate               what runs                                kernels  traffic
 ======================  =======================================  =======  ==============
 two Gemms               two products, Concat of the outputs      3        3 + 3 + 4 = 10
 Concat then Gemm        Concat of the weights, one product       2        4 + 5 = 9
@@ -21,14 +21,16 @@ one Gemm (constant)     one product, weights joined beforehand   1        5
 two Gemms (constant)    two products, Concat of the outputs      3        3 + 3 + 4 = 10
 ======================  =======================================  =======  ==============
 
-Real weights are constant: they can be joined when the model is saved, which saves traffic and
-launches and should never be slower. With weights that change at every run, 9 moves against 10
+Real weights are constant: they can be joined when the model is saved. This saves traffic and
+kernels and should never be slower. With weights that change at every run, a traffic of 9 against 10
 should be hard to tell apart. Differences should fade when :math:`n` grows, since operations grow
-like :math:`n^3` and moves like :math:`n^2`.
+like :math:`n^3` and traffic like :math:`n^2`.
 """
 
 # fold: Imports and arguments
 # sphinx_gallery_tags = ["speed", "Gemm", "IOBinding"]
+
+import dataclasses
 
 import numpy as np
 import onnx
@@ -39,6 +41,7 @@ import ortmeter
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.pages import (
     Answer,
+    Bar,
     Param,
     fold,
     group_effects,
@@ -50,6 +53,7 @@ from ortmeter.pages import (
     show,
     table,
 )
+from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.environment import environment
 from ortmeter.timing.peaks import add_shares, measured_peaks
 
@@ -127,10 +131,11 @@ def make_candidates(size, itype):
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is the product in float64 of the same operands. The tolerance is derived: a product
-# of :math:`K` terms accumulated in float32 and rounded to the type of the output is within
-# :math:`K u_{32} |X||W| + u\,|XW|` of the exact one
-# (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). TF32 is off.
+# The reference is the product of the same operands in float64. The tolerance is derived. A sum of
+# :math:`K` products in float32, rounded to the type of the output, is within
+# :math:`K u_{32} |X||W| + u\,|XW|` of the exact one, where :math:`u_{32}` and :math:`u` are the
+# unit roundoffs of both types (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). TF32 is
+# off.
 
 # fold: Compare each candidate with float64
 
@@ -165,7 +170,7 @@ def check_agreement(size, itype):
 
 # %%
 # The table has the largest error of the four candidates. A type without a Gemm kernel on this
-# provider has dashes. Each error is below its bound, which is asserted.
+# provider has dashes. The page stops when an error is above its bound.
 
 rows = []
 for itype in (1, 10, 16):
@@ -183,9 +188,9 @@ show(table(largest, f"largest error on {provider.label}"))
 # How long does each one take?
 # ----------------------------
 #
-# The inputs are bound on the device before the clock starts, the outputs stay there. One more
-# candidate calls ``session.run``, which takes and returns host arrays. The candidates run in turn
-# inside one loop, in fresh processes.
+# The inputs are on the device before the clock starts, and the outputs stay there (IOBinding). A
+# fifth candidate calls ``session.run``, which takes and returns host arrays. The candidates run in
+# turn inside one loop, in fresh processes.
 
 ELEMENTS_MOVED = {
     "two Gemms (constant)": 10,
@@ -228,31 +233,57 @@ results = ortmeter.measure_each(
 )
 
 # %%
-# The speedup is over two Gemms with constant weights.
+# Each speedup is over two Gemms with the same weights: constant, or changing at each run.
 
-show(table(results.summary(BASELINE), legend))
+# fold: Make the table and the plot
+PAIRS = {
+    "constant": (BASELINE, "one Gemm (constant)"),
+    "changing": ("two Gemms", "Concat then Gemm"),
+    "copies": ("two Gemms", COPIED),
+}
+
+
+def summarize(results):
+    found, constant = results.summary("two Gemms"), results.summary(BASELINE)
+    rows = found.index.get_level_values("candidate").str.endswith("(constant)")
+    found[rows] = constant[rows]
+    return found
+
+
+def plot_speedups(results, legend):
+    claims = [claim for pair in PAIRS.values() for claim in results.speedup(*pair)]
+    same = [dataclasses.replace(claim, baseline="two Gemms") for claim in claims]
+    return speedup_plot(same, title="Speedup over two Gemms, same weights", caption=legend)
+
 
 # %%
-# Each point is a row of the table. Inside the grey band, a difference is too small to be worth a
-# claim.
 
-results.speedup_plot(
-    BASELINE, title=f"Speedup over two constant Gemms, {provider.label}", caption=legend
-)
+show(table(summarize(results), legend))
+
+# %%
+# Each point is a row of the table, with its 99% interval. Inside the grey band, a difference is too
+# small to matter.
+
+plot_speedups(results, legend)
 
 # %%
 # Why?
 # ----
 #
-# The best Gemm and copy of this machine (:mod:`~ortmeter.timing.peaks`) give the scale. Close to
-# the peak of Gemm, operations take the time and saved moves do not show. Matrices that stay in a
-# cache may move faster than the copy.
+# The fastest large Gemm and the fastest large copy of this machine give the scale
+# (:mod:`~ortmeter.timing.peaks`). A candidate close to the peak of Gemm spends its time in
+# operations: less traffic hardly shows. Small matrices stay in a cache, which may be faster than a
+# large copy.
 
 peaks = measured_peaks(provider=provider, threads=args.threads, itype=args.itype)
-shares = add_shares(results.to_frame(), peaks)[
-    ["GFLOP/s", "share of peak GFLOP/s", "GB/s", "share of peak GB/s"]
-]
-show(table(shares, f"{legend}, peaks: {peaks}"))
+shares = add_shares(results.to_frame(), peaks)
+rates = shares[["GFLOP/s", "GB/s"]].assign(
+    **{
+        "% of peak Gemm": 100 * shares["share of peak GFLOP/s"],
+        "% of peak copy": 100 * shares["share of peak GB/s"],
+    }
+)
+show(table(rates, f"{legend}, peaks: {peaks}"))
 
 # %%
 # What the measurements say
@@ -262,17 +293,11 @@ show(table(shares, f"{legend}, peaks: {peaks}"))
 
 # fold: Judge the predictions
 
-PAIRS = {
-    "constant": (BASELINE, "one Gemm (constant)"),
-    "changing": ("two Gemms", "Concat then Gemm"),
-    "copies": (COPIED, "two Gemms"),
-}
-
 
 def judge_joined(claims):
     tried = [claim.exceeds(1 / (1 + claim.min_effect)) for claim in claims]
     lowest = min(claims, key=lambda claim: claim.low or 0)
-    text = "joined weights are never slower (at worst {lowest}, at size {size})"
+    text = "joined weights are never slower (lowest speedup: {lowest}, at size {size})"
     return judge(text, tried, lowest=lowest.interval, size=lowest.where["size"])
 
 
@@ -307,31 +332,37 @@ def judge_fading(claims):
 
 # fold: Compute the answer
 
-AXIS = "speedup over two constant Gemms, size {}"
+AXIS = "speedup over two Gemms with the same weights, size {}"
 LEADS = {  # by whether one Gemm is faster somewhere, slower somewhere
-    (True, False): ("One, when the weights are constant", "faster"),
-    (False, True): ("Two", "slower"),
-    (True, True): ("It depends on the size", "by size"),
-    (False, False): ("No difference shows", "no difference"),
+    (True, False): ("One, when the weights are constant: {}", "faster"),
+    (False, True): ("Two: with constant weights, one is {}", "slower"),
+    (True, True): ("It depends on the size: with constant weights, one is {}", "by size"),
+    (False, False): ("No difference shows: with constant weights, one is {}", "no difference"),
 }
 
 
+def describe(claims):
+    return group_effects(claims).replace("within", "as fast within")
+
+
 def conclude(results):
-    constant, changing, copies = (results.speedup(*pair) for pair in PAIRS.values())
+    constant, changing = (results.speedup(*PAIRS[name]) for name in ("constant", "changing"))
     verdicts = {claim.verdict for claim in constant}
     lead, verdict = LEADS["faster" in verdicts, "slower" in verdicts]
     text = (
-        f"{lead}. With constant weights, one Gemm is {group_effects(constant)}. With weights that "
-        f"change at each run, joining them first is {group_effects(changing)}."
+        f"{lead.format(describe(constant))}. If they change at each run, joining them first is "
+        f"{describe(changing)}."
     )
     top = max(constant, key=lambda claim: abs(np.log(claim.ratio))).where["size"]
-    bars = results[top].bars(BASELINE, list(ELEMENTS_MOVED))
+    pairs = [
+        results[top].bars(base, [name]) for base, name in (PAIRS["constant"], PAIRS["changing"])
+    ]
+    bars = [Bar("two Gemms", 1.0), *(bar for _, bar in pairs)]
     claims = [
         judge_joined(constant),
         judge_changing(changing),
         judge_fading(constant),
         *(claim.about("weights that change") for claim in changing),
-        *copies,
     ]
     return Answer(text, constant, verdict=verdict, bars=tuple(bars), axis=AXIS.format(top)), claims
 
@@ -354,7 +385,7 @@ measured = {
 here = record("plot_op_gemm2_cuda", args, provider, measured)
 
 # %%
-# The function ``conclude`` computes these sentences from the samples.
+# The function ``conclude`` computes these sentences from the samples of this page.
 
 show(conclusion(here))
 
@@ -362,10 +393,10 @@ show(conclusion(here))
 # What this page does not cover
 # -----------------------------
 #
-# The shapes are square. Rectangular ones, a batch of one row for instance, move the balance from
-# operations to memory. Products that share an operand *and* have a bias, types with a scale
-# (float8, int8), models where the concatenation fuses with what follows, and a busy machine are not
-# measured here. ``--threads`` changes the number of threads.
+# The shapes are square. With a batch of one row, for instance, memory counts more than operations.
+# Products with a bias, types with a scale (float8, int8), models where the concatenation fuses with
+# what follows, and a busy machine are not measured here. ``--threads`` changes the number of
+# threads.
 #
 # How this was computed
 # ---------------------
@@ -391,9 +422,9 @@ drawings = [ortmeter.draw_model(model, title=name) for name, model in models.ite
 show(fold("Models", *texts, *drawings))
 
 # %%
-# Means, extremes and warm-up beside the median, in seconds; then one row per size. The warm-up is
-# the total of the calls before the samples, in the first process. The mean follows the outliers:
-# this is why verdicts use medians.
+# Means, extremes and warm-up beside the median, in seconds; then the medians, one row per size. The
+# warm-up is the total of the calls before the samples, in the first process. Outliers change the
+# mean, so verdicts use medians.
 
 # fold: Write the raw tables
 details = DataFrame(
@@ -431,9 +462,8 @@ show(save_tables("plot_op_gemm2_cuda", tables))
 
 def report(record):
     results, legend = record.data["results"], record.data["legend"]
-    yield table(results.summary(BASELINE), legend)
-    title = f"Speedup over two constant Gemms, {record.configuration['provider']}"
-    yield results.speedup_plot(BASELINE, title=title, caption=legend)
+    yield table(summarize(results), legend)
+    yield plot_speedups(results, legend)
     yield conclusion(record)
 
 
