@@ -83,10 +83,12 @@ def test_the_answers_of_a_page_are_read_from_what_it_shows(found):
 
 def test_the_box_has_the_answer_the_machine_and_the_other_machines(found):
     box = answers.box(found)
-    text = html.unescape(re.sub("<[^>]+>", " ", box))
-    assert "<b>1.25 times faster</b> [1.12, 1.38] &amp; smaller." in box
-    assert "A <CPU>, 2 cores. Float32. 2026-01-02." in text
-    assert " ".join(text.split()).endswith("H100, CUDA, 2026-01-01 : Two.")
+    text = " ".join(html.unescape(re.sub("<[^>]+>", " ", box)).split())
+    assert "<b>1.25 times faster</b> <span class=" in box
+    assert 'class="whole">[1.12, 1.38]</span> &amp; smaller.' in box
+    assert "A <CPU>, 2 cores, 2026-01-02 . Float32." in text
+    assert text.endswith("H100, CUDA, 2026-01-01 : Two.")
+    assert "<ul>" not in answers.box(dataclasses.replace(found, here=None))
     assert "not recorded yet" not in text
     on_cpu = dataclasses.replace(found, recorded=())
     assert "<b>CUDA</b>: not recorded yet." in answers.box(on_cpu)
@@ -96,7 +98,7 @@ def test_a_page_that_did_not_run_has_the_answer_of_its_record(tmp_path):
     kept = SimpleNamespace(concluded=concluded("Kept."))
     found = answers.read_page(PAGE, write_page(tmp_path), [kept])
     assert found.here is None
-    assert "recorded on 2026-01-02" in answers.box(found)
+    assert "2 cores, recorded on 2026-01-02." in re.sub("<[^>]+>", "", answers.box(found))
     assert [answer["answer"] for answer in found.all] == ["Kept."]
 
 
@@ -125,12 +127,29 @@ def test_cards_show_the_answer_of_each_machine(found):
     text = cards.cards([found], "../", choose=True)
     assert f'href="../auto_examples/performance/{PAGE}.html"' in text
     assert "this build: A &lt;CPU&gt;, 2 cores, CPU" in text
-    assert "H100, CUDA, recorded" in text
+    assert "recorded: H100, CUDA" in text
     assert text.count('class="from from-m') == 2
+    assert text.count('class="verdict won from from-m') == 2
+    assert re.findall(r'id="t-(\w+)" disabled', text) == ["accuracy"]
     assert 'class="card is-speed is-cpu is-cuda"' in text
     assert "CUDA: not recorded yet" not in text
     on_cpu = cards.cards([dataclasses.replace(found, recorded=())], "", choose=True)
     assert "CUDA: not recorded yet" in on_cpu
+    # A filter that keeps no card cannot be chosen.
+    assert re.findall(r'id="t-(\w+)" disabled', on_cpu) == ["accuracy", "cuda"]
+
+
+def test_without_a_choice_a_card_has_one_answer(found):
+    text = cards.cards([found], "../")
+    assert text.count("card-answer") == 1
+    assert "<b>1.25 times faster</b>" in text
+    assert "input" not in text
+
+
+def test_a_page_without_a_record_of_a_machine_says_so(found):
+    mine = dataclasses.replace(found, recorded=())
+    text = cards.cards([found, mine], "", choose=True)
+    assert text.count("Not recorded on this machine.") == 1
 
 
 def test_bars_are_as_long_as_their_values():
@@ -139,6 +158,10 @@ def test_bars_are_as_long_as_their_values():
     widths = [float(rect.get("width")) for rect in svg.iter("rect")]
     assert widths[1] / widths[0] == pytest.approx(1.25, abs=0.01)
     assert widths[1] / (cards.RIGHT - cards.LEFT) == pytest.approx(1.25 / 1.38, abs=0.01)
+    # The others are compared with the first one.
+    assert [rect.get("class") for rect in svg.iter("rect")] == ["baseline", None]
+    counted = cards.bars({**concluded().to_dict(), "axis": "counts"})
+    assert "baseline" not in counted
     assert [text.text for text in svg.iter("text")] == ["two <Gemms>", "1", "one", "1.25"]
     assert "speedup over two, size <8>: two <Gemms> 1, one 1.25" in svg.get("aria-label")
     assert cards.bars({**concluded().to_dict(), "bars": []}) == ""
@@ -178,6 +201,22 @@ def test_a_description_is_cut_between_words(text, longest, expected):
     assert answers.shorten(text, longest) == expected
 
 
+@pytest.mark.parametrize("whole", ["[1.02, 1.05]", "[-4e-06, 1.5e+10]", "8.03e-07", "2026-01-02"])
+def test_numbers_stay_on_one_line(whole):
+    assert answers.emphasize(f"It is {whole}.") == f'It is <span class="whole">{whole}</span>.'
+
+
+def test_an_interval_in_words_may_break():
+    assert answers.emphasize("[a, b] and e-mail") == "[a, b] and e-mail"
+
+
+def test_a_record_of_the_same_machine_is_named_shortly(tmp_path):
+    earlier = concluded("Before.", date="2025-12-31")
+    found = answers.read_page(PAGE, write_page(tmp_path, concluded(), earlier))
+    box = re.sub("<[^>]+>", "", answers.box(found))
+    assert "Same machine, 2025-12-31: Before." in box
+
+
 def test_conclusions_travel_as_json():
     shown = concluded()._repr_html_()
     (data,) = re.findall(r'data-conclusion="([^"]*)"', shown)
@@ -203,7 +242,7 @@ def test_a_notebook_opens_in_colab_when_the_site_has_an_address(base, links):
 
 def test_machines_have_one_row_for_each_answer(found):
     text = "\n".join(machines.answers_text([found]))
-    assert text.index("2026-01-02, this build") < text.index("2026-01-01")
+    assert text.index("(this build)") < text.index("2026-01-01")
     assert "H100" in text
     assert "not recorded" not in text
     on_cpu = dataclasses.replace(found, recorded=())

@@ -39,6 +39,7 @@ def test_a_table_is_a_list_of_lists():
 
 
 def test_texts_are_not_interpreted():
+    assert tables.list_table(["a"], [], classes="x")[2] == "   :class: x"
     assert tables.plain("a*b_`c`|d|") == r"a\*b\_\`c\`\|d\|"
 
 
@@ -68,13 +69,13 @@ def test_an_original_claim_is_answered_by_the_claims_of_every_machine():
         planted("plot_x", "no", fact("4").about("speed"), cpu="B"),
         planted("plot_y", "no", fact("5").about("speed")),
     ]
-    found = [("a-3-cores, CPU", "2"), ("b-3-cores, CPU", "4")]
+    found = [("A, 3 cores, CPU", "2"), ("B, 3 cores, CPU", "4")]
     assert claims.answers(original, records) == found
     # What a CPU says of a claim about CUDA leaves it open; a record on CUDA closes it.
     on_cuda = dataclasses.replace(original, provider="CUDA")
     assert claims.answers(on_cuda, records) == [("CUDA", "open: not recorded yet"), *found]
     gpu = planted("plot_x", "yes", fact("6").about("speed"), provider="cuda")
-    assert claims.answers(on_cuda, [gpu]) == [("a-cpu_1-3-cores, CUDA", "6")]
+    assert claims.answers(on_cuda, [gpu]) == [("A CPU_1, 3 cores, CUDA", "6")]
 
 
 @pytest.mark.parametrize("original", claims.ORIGINALS, ids=lambda original: original.text[:40])

@@ -21,6 +21,10 @@ _SHOWN = re.compile(r'data-conclusion="([^"]*)"')
 _TITLE = re.compile(r"^(.+)\n=+$", flags=re.MULTILINE)
 _TAGS = re.compile(r"^\s*🏷 Tags: (.+)$", flags=re.MULTILINE)
 _TIMES = re.compile(r"\d[\d.]* times (?:faster|slower|longer)")
+# What a line must not break: an interval, an exponent, a date.
+_WHOLE = re.compile(
+    r"\[-?[\d.]+(?:e[-+]\d+)?, -?[\d.]+(?:e[-+]\d+)?\]|\d[\d.]*e[-+]\d+|\d{4}-\d\d-\d\d"
+)
 _DESCRIPTION = 300  # characters, more are not shown by search engines
 
 
@@ -136,17 +140,25 @@ def box(found: Answers) -> str:
     """Write the box under the title of a page."""
     first, *others = found.all
     when = first["date"] if found.here else f"recorded on {first['date']}"
-    details = f"{first['machine']}. {_sentence(first['details'])} {when}."
+    details = f"{first['machine']}, {when}. {_sentence(first['details'])}"
     lines = "".join(
-        f"<li><b>{html.escape(place(other))}</b>: {emphasize(other['answer'])}</li>"
+        f"<li><b>{keep_whole(html.escape(_elsewhere(other, first)))}</b>: "
+        f"{emphasize(other['answer'])}</li>"
         for other in others
     )
     if not found.on_cuda:
         lines += "<li><b>CUDA</b>: not recorded yet.</li>"
     return (
         f'<div class="answer"><p>{emphasize(first["answer"])}</p>'
-        f'<p class="answer-source">{html.escape(details)}</p><ul>{lines}</ul></div>'
+        f'<p class="answer-source">{keep_whole(html.escape(details))}</p>'
+        f"{f'<ul>{lines}</ul>' if lines else ''}</div>"
     )
+
+
+def _elsewhere(found: dict[str, Any], first: dict[str, Any]) -> str:
+    """Name where another answer was measured, shortly when it is where the first one was."""
+    same = all(found[name] == first[name] for name in ("machine", "provider"))
+    return f"Same machine, {found['date']}" if same else place(found)
 
 
 def place(found: dict[str, Any]) -> str:
@@ -156,7 +168,12 @@ def place(found: dict[str, Any]) -> str:
 
 def emphasize(answer: str) -> str:
     """Write an answer as HTML, the ratios in bold."""
-    return _TIMES.sub(lambda match: f"<b>{match[0]}</b>", html.escape(answer))
+    return keep_whole(_TIMES.sub(lambda match: f"<b>{match[0]}</b>", html.escape(answer)))
+
+
+def keep_whole(text: str) -> str:
+    """Keep intervals, exponents and dates of a HTML text on one line."""
+    return _WHOLE.sub(lambda match: f'<span class="whole">{match[0]}</span>', text)
 
 
 def add_description(

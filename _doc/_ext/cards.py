@@ -22,10 +22,11 @@ from _ext.answers import (
 )
 
 #: Width of the drawing of a card, and where its bars begin and end.
-WIDTH, LEFT, RIGHT, ROW = 330, 142, 288, 18
+WIDTH, LEFT, RIGHT, ROW = 308, 136, 264, 18
 _THUMBNAIL = (5.6, 3.5)  # inches at 100 dots
 _WON = {"faster", "yes", "right", "equivalent"}
 _LOST = {"slower", "no", "wrong"}
+_FILTERS = ("speed", "accuracy", "cpu", "cuda")
 # A list of thumbnails, as sphinx-gallery writes it in the index of the gallery.
 _THUMBNAILS = re.compile(
     r'^\.\. raw:: html\n\n {4}<div class="sphx-glr-thumbnails">.*?'
@@ -85,7 +86,8 @@ def cards(found: Sequence[Answers], root: str, *, choose: bool = False) -> str:
     root : str
         Path from the page that shows the cards to the root of the site.
     choose : bool
-        Whether a reader chooses the machine and the tag.
+        Whether a reader chooses the machine and the tag. Without it, a card has one answer: that
+        of this build, else of the first record.
 
     Returns
     -------
@@ -93,7 +95,7 @@ def cards(found: Sequence[Answers], root: str, *, choose: bool = False) -> str:
         HTML that needs no script: the choices are radio buttons and rules of style.
     """
     sources = list(dict.fromkeys(_source(page, answer) for page in found for answer in page.all))
-    written = "".join(_card(page, root, sources) for page in found)
+    written = "".join(_card(page, root, sources if choose else []) for page in found)
     form = _choices(found, sources) if choose else ""
     style = _style(len(sources)) if choose else ""
     return f'<div class="cards">{style}{form}<div class="card-grid">{written}</div></div>'
@@ -103,7 +105,7 @@ def _source(page: Answers, answer: dict[str, Any]) -> str:
     provider = str(answer["provider"]).upper()
     if answer is page.here:
         return f"this build: {answer['machine']}, {provider}"
-    return f"{answer['machine']}, {provider}, recorded"
+    return f"recorded: {answer['machine']}, {provider}"
 
 
 def _choices(found: Sequence[Answers], sources: Sequence[str]) -> str:
@@ -112,20 +114,22 @@ def _choices(found: Sequence[Answers], sources: Sequence[str]) -> str:
     )
     if not any(page.on_cuda for page in found):
         machines += '<span class="choice-none">CUDA: not recorded yet</span>'
+    used = {"all"}.union(*map(_classes, found))
     tags = "".join(
-        _radio("tag", f"t-{tag}", tag, checked=tag == "all")
-        for tag in ("all", "speed", "accuracy", "cpu", "cuda")
+        _radio("tag", f"t-{tag}", tag, checked=tag == "all", disabled=tag not in used)
+        for tag in ("all", *_FILTERS)
     )
     return (
         f'<fieldset class="choices"><legend>Machine</legend>{machines}</fieldset>'
-        f'<fieldset class="choices"><legend>Topic</legend>{tags}</fieldset>'
+        f'<fieldset class="choices"><legend>Show</legend>{tags}</fieldset>'
     )
 
 
-def _radio(name: str, identifier: str, text: str, *, checked: bool) -> str:
+def _radio(name: str, identifier: str, text: str, *, checked: bool, disabled: bool = False) -> str:
+    state = " checked" if checked else " disabled" if disabled else ""
     return (
-        f'<label><input type="radio" name="{name}" id="{identifier}"'
-        f"{' checked' if checked else ''}>{html.escape(text)}</label>"
+        f'<label><input type="radio" name="{name}" id="{identifier}"{state}>'
+        f"{html.escape(text)}</label>"
     )
 
 
@@ -134,36 +138,44 @@ def _style(sources: int) -> str:
         f".cards:has(#m{i}:checked) .from:not(.from-m{i}){{display:none}}" for i in range(sources)
     ]
     rules += [
-        f".cards:has(#t-{tag}:checked) .card:not(.is-{tag}){{display:none}}"
-        for tag in ("speed", "accuracy", "cpu", "cuda")
+        f".cards:has(#t-{tag}:checked) .card:not(.is-{tag}){{display:none}}" for tag in _FILTERS
     ]
     return f"<style>{''.join(rules)}</style>"
 
 
-def _card(page: Answers, root: str, sources: Sequence[str]) -> str:
+def _classes(page: Answers) -> list[str]:
+    """Filters that keep the card of a page."""
     providers = {"cuda" if is_cuda(answer) else "cpu" for answer in page.all}
-    topics = [tag for tag in page.tags if tag in {"speed", "accuracy"}]
-    classes = " ".join(f"is-{tag}" for tag in (*topics, *sorted(providers)))
+    return [tag for tag in page.tags if tag in {"speed", "accuracy"}] + sorted(providers)
+
+
+def _card(page: Answers, root: str, sources: Sequence[str]) -> str:
+    classes = " ".join(f"is-{tag}" for tag in _classes(page))
     by_source = {_source(page, answer): answer for answer in reversed(page.all)}
-    shown = "".join(
-        f'<div class="from from-m{i}">{_answer(by_source.get(source))}</div>'
-        for i, source in enumerate(sources)
-        if source in by_source or len(sources) > 1
+    shown = [by_source.get(source) for source in sources] or page.all[:1]
+    verdicts = "".join(_verdict(answer, i) for i, answer in enumerate(shown))
+    answers = "".join(
+        f'<div class="from from-m{i}">{_answer(answer)}</div>' for i, answer in enumerate(shown)
     )
     tags = "".join(f"<span>{html.escape(tag)}</span>" for tag in page.tags)
     link = f'<a href="{root}{page.docname}.html">{html.escape(page.title)}</a>'
     return (
-        f'<article class="card {classes}"><p class="card-title">{link}</p>{shown}'
+        f'<article class="card {classes}"><p class="card-title">{verdicts}{link}</p>{answers}'
         f'<p class="card-tags">{tags}</p></article>'
     )
+
+
+def _verdict(answer: dict[str, Any] | None, source: int) -> str:
+    """Write the verdict of a source, in the corner of the card."""
+    verdict = str(answer["verdict"]) if answer else ""
+    classes = f"verdict {kind(verdict)} from from-m{source}"
+    return f'<span class="{classes}">{html.escape(verdict)}</span> ' if verdict else ""
 
 
 def _answer(answer: dict[str, Any] | None) -> str:
     if answer is None:
         return '<p class="card-answer">Not recorded on this machine.</p>'
-    verdict = str(answer["verdict"])
-    label = f'<span class="verdict {kind(verdict)}">{html.escape(verdict)}</span>'
-    text = f'<p class="card-answer">{label if verdict else ""} {emphasize(answer["answer"])}</p>'
+    text = f'<p class="card-answer">{emphasize(answer["answer"])}</p>'
     return text + bars(answer) + f'<p class="card-source">{html.escape(place(answer))}</p>'
 
 
@@ -184,7 +196,8 @@ def bars(answer: dict[str, Any]) -> str:
         end = LEFT + _length(high or value, top)
         parts.append(
             f'<text x="{LEFT - 6}" y="{y + 12}" text-anchor="end">{html.escape(label)}</text>'
-            f'<rect x="{LEFT}" y="{y + 3}" width="{_length(value, top):.1f}" height="11" rx="2"/>'
+            f'<rect{_baseline(answer, value, low)} x="{LEFT}" y="{y + 3}" '
+            f'width="{_length(value, top):.1f}" height="11" rx="2"/>'
         )
         if low is not None and high is not None:
             start = LEFT + _length(low, top)
@@ -197,6 +210,12 @@ def bars(answer: dict[str, Any]) -> str:
         f'aria-label="{axis}: {html.escape(told)}">{"".join(parts)}</svg>'
         f'<p class="card-axis">{axis}</p>'
     )
+
+
+def _baseline(answer: dict[str, Any], value: float, low: float | None) -> str:
+    """Class of the bar that the others are compared with: its speedup is 1, without interval."""
+    is_it = answer["axis"].startswith("speedup") and value == 1 and low is None
+    return ' class="baseline"' if is_it else ""
 
 
 def _length(value: float, top: float) -> float:

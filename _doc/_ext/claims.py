@@ -86,12 +86,14 @@ ORIGINALS = (
 
 def claims_text(records: Sequence[Record]) -> list[str]:
     """Write every original claim with its answers, in lines of reStructuredText."""
-    rows = [
-        (plain(original.text), original.provider, reference(original.page), *map(plain, answer))
-        for original in ORIGINALS
-        for answer in answers(original, records)
-    ]
-    return list_table(("claimed", "on", "page", "measured on", "what it says"), rows)
+    rows = []
+    for original in ORIGINALS:
+        claimed = f"On {original.provider}: {plain(original.text)}"
+        found = [
+            f"| **{plain(where)}**: {plain(text)}" for where, text in answers(original, records)
+        ]
+        rows.append((claimed, reference(original.page), "\n       ".join(found)))
+    return list_table(("claimed", "page", "measured"), rows, classes="claims")
 
 
 def answers(original: Original, records: Iterable[Record]) -> list[tuple[str, str]]:
@@ -101,12 +103,17 @@ def answers(original: Original, records: Iterable[Record]) -> list[tuple[str, st
     """
     own = [record for record in records if record.page == original.page]
     found = [
-        (f"{record.machine}, {record.configuration['provider'].upper()}", sentence)
+        (_where(record), sentence)
         for record in own
         for sentence in sentences(c for c in record.claims if c.topic == original.topic)
     ]
     answered = any(on_cuda(record) == (original.provider == "CUDA") for record in own)
     return found if answered else [(original.provider, "open: not recorded yet"), *found]
+
+
+def _where(record: Record) -> str:
+    found = record.concluded.to_dict()
+    return f"{found['machine']}, {found['provider'].upper()}"
 
 
 def on_cuda(record: Record) -> bool:

@@ -1,5 +1,6 @@
 """Directive that runs the command line during the build and shows what it printed."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def register(app: Sphinx) -> None:
 class CommandDirective(SphinxDirective):
     """Run ``ortmeter ARGUMENTS`` beside the sample models, ``cnn.onnx`` and ``norm.onnx``.
 
-    ``:after: Conclusion`` shows what follows this heading only.
+    ``:after: Conclusion`` shows what follows this heading only, each point on one line.
     """
 
     required_arguments = 1
@@ -48,6 +49,8 @@ class CommandDirective(SphinxDirective):
         if "after" in self.options:
             heading = self.options["after"]
             printed = printed.partition(f"\n{heading}\n{'-' * len(heading)}\n")[2]
+            # The width of the box breaks the lines.
+            printed = re.sub(r"\n +", " ", printed)
         text = f"$ ortmeter {self.arguments[0]}\n{printed}"
         return [nodes.literal_block(text, text, language="none"), *self._link(report)]
 

@@ -71,8 +71,8 @@ def answers_text(pages: Collection[Answers]) -> list[str]:
     rows = []
     for page in pages:
         for answer in page.all:
-            when = f"{answer['date']}{', this build' if answer is page.here else ''}"
-            cells = (answer["machine"], answer["provider"].upper(), when, answer["answer"])
+            where = f"{answer['machine']}{' (this build)' if answer is page.here else ''}"
+            cells = (where, answer["provider"].upper(), answer["date"], answer["answer"])
             rows.append((reference(page.page), *map(plain, cells)))
     if not rows:
         return []
@@ -82,7 +82,9 @@ def answers_text(pages: Collection[Answers]) -> list[str]:
     )
     some = "no page is" if len(missing) == len(pages) else some
     told = [f"On CUDA, {some} recorded yet.", ""] if missing else []
-    return told + list_table(("page", "machine", "provider", "date", "answer"), rows)
+    return told + list_table(
+        ("page", "machine", "provider", "date", "answer"), rows, classes="answers"
+    )
 
 
 def _groups(records: Iterable[Record], key: Callable[[Record], object]) -> list[list[Record]]:

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Sequence
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\*`|_<>"})
 
 
-def list_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def list_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], classes: str = ""
+) -> list[str]:
     r"""Write a table, a list of lines; the cells are taken as reStructuredText.
 
     Examples
@@ -20,7 +22,8 @@ def list_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str
          - 2
     <BLANKLINE>
     """
-    lines = [".. list-table::", "   :header-rows: 1", ""]
+    options = [f"   :class: {classes}"] if classes else []
+    lines = [".. list-table::", "   :header-rows: 1", *options, ""]
     for row in (header, *rows):
         lines += [f"   {'*' if i == 0 else ' '} - {cell}" for i, cell in enumerate(row)]
     return [*lines, ""]
