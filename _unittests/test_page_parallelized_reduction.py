@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 from page_runner import run_page
 
 
@@ -81,7 +82,7 @@ def test_the_conclusion_is_short(page):
     answer, claims = page["conclude"](planted_sums(), planted_libraries(), "float32")
     assert len(claims) == 5
     assert [claim.verdict for claim in claims] == ["right"] * 4 + ["wrong"]  # nothing overflows
-    assert len(str(answer).split()) <= 60
+    assert len(str(answer).split()) <= 50
 
 
 def test_the_page_itself_refuses_a_result_beyond_its_bound(page):
@@ -96,8 +97,9 @@ def test_the_answer_says_that_two_runs_agree_then_what_changes_the_result(page):
     found = page["answer"](libraries, "float32")
     assert str(found) == (
         "Two identical runs do not differ: onnxruntime and torch give the same bits. Another order "
-        "of the terms changes 50% of the results, other threads change none. In float32, a mean of "
-        "65,536 terms moves by up to 7e-05 of mean |x| (onnxruntime); theory allows 66."
+        "of the terms changes 50% of the results, another number of threads changes none. A "
+        "float32 mean of 65,536 terms moves by up to 8,192 units in the last place (onnxruntime); "
+        "theory allows 1,000,000."
     )
     assert found.label == "same bits"
     assert [(bar.label, bar.value) for bar in found.bars] == [
@@ -106,11 +108,13 @@ def test_the_answer_says_that_two_runs_agree_then_what_changes_the_result(page):
         ("another order", 8192),
     ]
     libraries.loc[at(libraries, library="torch", threads=2, size=65536), "other threads"] = 3
-    libraries.loc[at(libraries, library="torch"), "moves"] *= 2
+    libraries.loc[at(libraries, library="torch"), "spread"] *= 2
+    libraries.loc[at(libraries, library="torch"), "bound"] = 123456
+    libraries.loc[at(libraries, size=64), ["again", "other threads", "spread"]] = [0, 9, 99999]
     found = page["answer"](libraries, "float32")
-    assert "other threads change some of torch. In float32" in str(found)
-    assert "0.0001 of mean |x| (torch)" in str(found)
-    assert found.bars[1].value == 3
+    assert "another number of threads changes only some of onnxruntime and torch." in str(found)
+    assert "up to 16,384 units in the last place (torch); theory allows 123,000." in str(found)
+    assert [bar.value for bar in found.bars] == [0, 3, 16384]  # the longest vectors alone
 
 
 def test_one_number_of_threads_says_nothing_about_threads(page):
@@ -131,12 +135,38 @@ def test_the_answer_names_the_libraries_whose_runs_differ(page):
 def test_the_changes_are_counted(page):
     libraries = planted_libraries()
     libraries.loc[at(libraries, library="torch", threads=2, size=64), "other threads"] = 3
-    found = page["change_table"](libraries, "CPU").frame
-    assert found.index[0] == ("mean", "onnxruntime")
-    assert found.loc[("mean", "torch")].tolist()[:4] == ["0 of 4", "1 of 2", "4 of 4", 8192]
+    found = page["change_table"](libraries, "float32", "CPU").frame
+    assert found.index.tolist() == [
+        *(("mean", "onnxruntime"), ("mean", "torch")),
+        *(("layer norm", "onnxruntime"), ("layer norm", "torch"), ("both", "all")),
+    ]
+    row = ["0 of 4", "1 of 2 (50%)", "4 of 4 (100%)", 8192, 1e6]
+    assert found.loc[("mean", "torch")].tolist() == row
     assert found.loc[("layer norm", "torch"), "order"] == "0 of 4"
+    total = found.loc[("both", "all")]
+    assert total.tolist()[:3] == ["0 of 16", "2 of 8 (25%)", "8 of 16 (50%)"]
+    assert total[["spread (ulp)", "bound (ulp)"]].isna().all()
     alone = libraries[libraries["threads"] == 1]
-    assert set(page["change_table"](alone, "CPU").frame["threads"]) == {"-"}
+    found = page["change_table"](alone, "float32", "CPU").frame
+    assert set(found["threads"]) == {"-"}
+
+
+def test_the_spread_of_the_table_is_that_of_the_answer_and_of_the_plot(page):
+    libraries = planted_libraries()
+    other = planted_libraries(type="float64", spread=1e9)  # another type is not shown
+    libraries.loc[at(libraries, size=64), "spread"] = 1e8  # nor are shorter vectors
+    pareto = planted_libraries(law="Pareto(1)")
+    pareto["spread"] *= 2
+    libraries = pd.concat([libraries, other, pareto], ignore_index=True)
+    table = page["change_table"](libraries, "float32", "CPU")
+    assert table.frame.loc["mean", "spread (ulp)"].tolist() == [16384, 16384]
+    assert "float32, 65,536 terms" in table.caption
+    assert "up to 16,384 units" in str(page["answer"](libraries, "float32"))
+    means = libraries[at(libraries, type="float32", result="mean")]
+    assert page["find_worst"](means)["law"] == "Pareto(1)"
+    ax = page["plot_libraries"](libraries, "float32", "CPU")
+    assert max(max(line.get_ydata()) for line in ax.lines) == 1e6
+    plt.close(ax.figure)
 
 
 def test_the_table_of_sums_shows_what_overflows(page):
@@ -159,7 +189,7 @@ def test_tolerance(page):
     assert found.loc["float32", "guaranteed"] == pytest.approx(2 * 16383 * 2**-24)
     assert found.loc["float32", "random walk"] == pytest.approx(2 * 128 * 2**-24)
     assert found.loc["float16", "guaranteed"] == "nothing"
-    assert found.loc["float16", "within the walk (%)"] == 100
+    assert found.loc["float16", "random walk is enough (%)"] == 100
     sums.loc[at(sums, type="float16", candidate="naive"), "moves"] = 0.5
     found = page["tolerance_table"](sums).frame.loc["float16"]
     assert found.tolist()[2:] == [0.5, 80]
@@ -168,16 +198,16 @@ def test_tolerance(page):
 def test_predictions_on_summations(page):
     naive, kahan, blocked = page["judge_spreads"](planted_sums())
     assert [claim.verdict for claim in (naive, kahan, blocked)] == ["right"] * 3
-    assert str(naive).endswith("at 8,192 terms naive has the largest spread (2 of 2 cases)")
+    assert str(naive) == "Right: the naive sum has the largest spread (2 of 2 cases)"
     # 8192 * 2**-11 is 4 in float16: Kahan was predicted to be best in float32 alone.
-    assert str(kahan).endswith("while n u < 1 (1 of 1 cases; where n u >= 1, 1 of 1)")
+    assert str(kahan).endswith("where n u < 1 (1 of 1 cases, 1 of 1 elsewhere)")
     sums = planted_sums()
     sums.loc[at(sums, type="float16", size=8192, candidate="kahan"), "spread"] = 101
     sums.loc[at(sums, type="float32", size=8192, candidate="blocked"), "spread"] = 9999
     naive, kahan, _ = page["judge_spreads"](sums)
     assert (naive.verdict, kahan.verdict) == ("wrong", "right")
     assert str(naive).endswith("(1 of 2 cases)")
-    assert str(kahan).endswith("(1 of 1 cases; where n u >= 1, 0 of 1)")
+    assert str(kahan).endswith("(1 of 1 cases, 0 of 1 elsewhere)")
     sums.loc[at(sums, type="float32", size=8192, candidate="kahan"), "spread"] = 101
     assert [*page["judge_spreads"](sums)][1].verdict == "wrong"
 
@@ -189,7 +219,9 @@ def test_blocked_and_pairwise_are_compared_where_they_should_differ(page):
     sums.loc[at(sums, candidate="blocked", size=8192, type="float16"), "spread"] = 0
     blocked = [*page["judge_spreads"](sums)][2]
     assert blocked.verdict == "wrong"
-    assert str(blocked).endswith("from 4,096 terms on (1 of 2 cases)")
+    assert str(blocked).endswith("than a pairwise one (1 of 2 cases)")
+    short = [*page["judge_spreads"](planted_sums(sizes=(16, 2048)))][2]
+    assert short.verdict == "undecided"  # 2048 / 256 is below log2(2048)
 
 
 def test_overflows_are_counted_among_the_cases_of_their_type(page):
@@ -200,21 +232,25 @@ def test_overflows_are_counted_among_the_cases_of_their_type(page):
     sums.loc[at(sums, type="float16", size=8192, candidate="kahan"), "overflows"] = 40
     (claim,) = page["judge_overflows"](sums)
     assert claim.verdict == "right"
-    assert str(claim).endswith("(2 of 10 cases overflow, 1 of them in some orders only)")
+    assert str(claim) == (
+        "Right: in float16 1 of 10 sums overflow in some orders only, 1 in every order"
+    )
 
 
 def test_predictions_on_libraries(page):
     libraries = planted_libraries()
     (claim,) = page["judge_runs"](libraries)
     assert claim.verdict == "right"
-    # 16 identical runs, and the 4 cases with 2 threads and 64 terms.
-    assert str(claim).endswith("with other threads below 32,768 terms (20 of 20 cases)")
+    assert str(claim) == (
+        "Right: identical runs give the same bits; below 32,768 terms, so do other threads"
+    )
     libraries.loc[at(libraries, threads=2, size=65536), "other threads"] = 1
     assert next(iter(page["judge_runs"](libraries))).verdict == "right"
     libraries.loc[at(libraries, threads=2, size=64), "other threads"] = 1
     (claim,) = page["judge_runs"](libraries)
     assert claim.verdict == "wrong"
-    assert "(16 of 20 cases)" in str(claim)
+    # 16 identical runs, and the 4 cases with 2 threads and 64 terms.
+    assert str(claim).endswith("so do other threads (4 of 20 cases change)")
 
 
 def test_the_ulp_of_the_page_is_the_spacing_of_numpy(page):

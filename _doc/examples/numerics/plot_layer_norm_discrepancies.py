@@ -10,8 +10,8 @@ which kernel is responsible?
 
 **Prediction.** In float32, ``MatMul`` is responsible, with or without TF32: it adds many terms, and
 each library adds them in its own order. In 16 bits, a swap of kernels changes less than 5% of the
-outputs, by at most 2 :term:`ulp`. There, a whole :term:`session` is closer to float64 than its
-kernels run one by one, and this changes the outputs more than any swap of kernels.
+outputs, by at most 2 :term:`ulp`. There, a :term:`session` is closer to float64 than its kernels
+run one by one, and running a session changes the outputs more than any swap of kernels.
 """
 
 # fold: Imports and arguments
@@ -68,9 +68,9 @@ model = layer_norm_matmul(args.features, weights="positive", dtype="float32")
 ortmeter.draw_model(model, title="a layer normalization, then a product and a bias")
 
 # %%
-# :class:`~ortmeter.evaluator.Evaluator` runs this model node by node on the kernels of torch. One
-# entry replaces the kernel of an operator by that of onnxruntime. A session of onnxruntime runs the
-# whole model.
+# :class:`~ortmeter.evaluator.Evaluator` runs this model node by node on the kernels of torch.
+# ``KERNELS`` lists those that onnxruntime (*ort*) replaces. A session of onnxruntime runs the whole
+# model.
 
 KERNELS = {
     "torch": {},
@@ -128,8 +128,8 @@ def make_case(case):
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is the same expression in float64, on the weights and inputs once rounded to their
-# type. The bound comes from those of the two kernels
+# The reference is the same computation in float64, on weights and inputs already rounded to the
+# type. The error bound combines those of the two kernels
 # (:func:`~ortmeter.discrepancy.bounds.layer_norm_error_bound`,
 # :func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). It holds for any order of the additions,
 # hence for any library that accumulates in float32.
@@ -161,8 +161,8 @@ def reference(model, x):
 
 
 # %%
-# Every output of every run must be within its bound, which is asserted. The unit is the
-# :term:`ulp` of the largest output, so that types can be compared.
+# The page asserts that every output of every run is within its bound. The unit is the :term:`ulp`
+# of the largest output, so that types can be compared.
 
 # fold: Measure outputs and distances
 
@@ -245,12 +245,12 @@ for op, run in {"LayerNormalization": "ort LayerNorm", "MatMul": "ort MatMul"}.i
 assert not any(name.startswith("float") for name, _ in refused), refused
 
 # %%
-# The table has the largest error of torch and of a session against float64, its bound, and the
-# largest distance between the two. A dash means that no session runs this type. In 16 bits the
-# bound is a few roundings, and errors come close to it. In float32 it is that of the worst order of
-# the additions. One ulp is much larger in float16 than in float32: read both columns *distance*.
+# The table has the largest errors of torch and of a session, their bound, and the largest
+# *distance* between the two, in ulp and as an absolute value (*abs*): an ulp is 8192 times larger
+# in float16 than in float32. A dash means that onnxruntime cannot run this type. In float32 the
+# bound is far above the errors: it supposes the worst order of the additions.
 
-# fold: Tabulate
+# fold: Tabulate the errors
 
 
 def by_pair(distances, figure, unit="unit"):
@@ -268,7 +268,7 @@ def tabulate_errors(outputs, distances):
         "session (ulp)": ulps["float64", "session"],
         "bound (ulp)": cases["bound"].max() / cases["unit"].max(),
         "distance (ulp)": ulps["torch", "session"],
-        "distance": ulps["torch", "session"] * cases["unit"].max(),
+        "distance (abs)": ulps["torch", "session"] * cases["unit"].max(),
     }
     return DataFrame(columns, index=ulps.index)
 
@@ -280,11 +280,11 @@ show(table(tabulate_errors(outputs, distances), f"largest error and distance, {l
 # -----------------------------
 #
 # Inside torch, the ``LayerNormalization`` of onnxruntime replaces that of torch. Inside *ort*
-# (onnxruntime), it is the reverse. The table has the largest change of an output, in ulp and as it
-# is, the share of the outputs that *changed*, and the largest part of its error *bound* that an
-# output uses after the exchange.
+# (onnxruntime), it is the reverse. The table has the largest change of an output, in ulp and as an
+# absolute value, the share of the outputs that change, and the largest error after the exchange, in
+# percent of its bound.
 
-# fold: Tabulate
+# fold: Tabulate the exchanges
 
 
 def list_exchanges(outputs, distances):
@@ -292,7 +292,7 @@ def list_exchanges(outputs, distances):
     ulps, changed = by_pair(distances, "largest"), by_pair(distances, "> 0", "n")
     used = outputs.pivot_table("bound used", CASE, "run", sort=False)
     unit = distances.groupby(CASE, sort=False)["unit"].max()
-    columns = ("change (ulp)", "change", "changed (%)", "bound (%)")
+    columns = ("change (ulp)", "change (abs)", "changed (%)", "error (% of bound)")
     found = {}
     for library, pair in EXCHANGES.items():
         figures = (ulps[pair], ulps[pair] * unit, 100 * changed[pair], 100 * used[pair[1]])
@@ -304,10 +304,11 @@ exchanges = list_exchanges(outputs, distances)
 show(table(exchanges, f"exchange of LayerNormalization, {legend}"))
 
 # %%
-# The plot shows torch with one kernel of onnxruntime, and how far its outputs are from those of
-# torch and of a session of onnxruntime. A bar of length 0 means equal outputs.
+# In the plot, torch runs with one kernel of onnxruntime. The bars are the mean distances of its
+# outputs to those of torch and of a session of onnxruntime. A bar is missing where outputs are
+# equal, or where no session runs this type.
 
-# fold: Plot
+# fold: Plot the distances
 
 
 def gather_distances(distances):
@@ -326,6 +327,10 @@ def plot_distances(distances, legend):
     for rank, name in enumerate(shown.columns):
         places = np.arange(len(shown)) + 0.4 * (rank - 0.5)
         ax.barh(places, shown[name], height=0.38, color=series_style(rank)["color"], label=name)
+    least = shown.where(shown > 0).min(axis=None)
+    if least > 0:
+        ax.set_xscale("log")
+        ax.set_xlim(left=least / 2)
     ax.set_xlabel("mean distance (ulp of the largest output), lower is closer")
     add_legend(ax, list(shown.columns))
     return finish_rows(ax, [*map(", ".join, shown.index)], "One kernel swapped in torch", legend)
@@ -337,9 +342,9 @@ plot_distances(distances, legend)
 # Why: LayerNormalization, MatMul or the session?
 # -----------------------------------------------
 #
-# With :math:`u` the unit roundoff of the type (:math:`2^{-24}` for float32, :math:`2^{-11}` for
-# float16) and :math:`n` features, outputs of size :math:`|z|` receive these errors, if roundings
-# are independent. What touches every term of the product is divided by :math:`\sqrt n`.
+# This table estimates the error of an output of size :math:`|z|`, for :math:`n` features and a unit
+# roundoff :math:`u` (:math:`2^{-24}` in float32, :math:`2^{-11}` in float16), if roundings are
+# independent. The errors of the :math:`n` terms of a product average out: hence :math:`\sqrt n`.
 #
 # ==================  ===================================  ==================================
 # node                what is rounded                      typical error on an output
@@ -350,11 +355,11 @@ plot_distances(distances, legend)
 # MatMul and Add      their outputs, once to the type      :math:`u |z|` each
 # ==================  ===================================  ==================================
 #
-# In 16 bits, a kernel only moves the values that are near the edge of a rounding: few outputs
-# change. A session may keep several nodes in float32 between two ``Cast``, which saves roundings.
-# It knows its weights when it is created: its product may run on another kernel.
+# In 16 bits, another kernel only moves the values that are close to half way between two numbers:
+# few outputs change. A session may compute several nodes in float32 between two ``Cast``, which
+# saves roundings. It knows its weights in advance, and may choose another kernel for the product.
 
-# fold: Tabulate
+# fold: Tabulate the changes
 
 
 def tabulate_changes(distances):
@@ -379,9 +384,9 @@ def name_responsible(row):
 
 
 # %%
-# The table has the mean change when kernels of onnxruntime replace those of torch. *Session* is the
-# change from these kernels, run one by one, to a session. *Responsible* is the kernel that changes
-# the outputs more. It is a dash where only one of the two kernels can be swapped.
+# The table has the mean change when kernels of onnxruntime replace those of torch: one of them, or
+# *both*. *session* is the change from both kernels, run one by one, to a session. *responsible*
+# names the kernel that changes the outputs more, where each of them can be swapped.
 
 changes = tabulate_changes(distances)
 show(table(changes, f"mean change (ulp of the largest output), {legend}"))
@@ -390,9 +395,8 @@ show(table(changes, f"mean change (ulp of the largest output), {legend}"))
 # What the measurements say
 # -------------------------
 #
-# The answer is about the exchange of ``LayerNormalization`` in both directions, the predictions
-# about all swaps. The last two sentences check the original page, which says that "discrepancies
-# are significant on CUDA, higher for float16" and that the "implementation cannot be exchanged".
+# The last two sentences check the original page, which says that "discrepancies are significant on
+# CUDA, higher for float16" and that the "implementation cannot be exchanged".
 
 # fold: The answer
 
@@ -403,14 +407,14 @@ def answer(exchanges):
     changed, outside = exchanges["changed (%)"], count_outside(exchanges)
     moved = [f"{{{name}:.3g}} in {name}" for name in most.index]
     moved[0] = moved[0].replace(" in ", " units in the last place in ")
-    kept = "{outside} of {n} results leave" if outside else "all {n} results stay within"
-    bits = "Not bit for bit: {least:.2g}% to {most:.2g}% of the outputs change."
+    kept = "{outside} of {n} exchanges go beyond" if outside else "All {n} exchanges stay within"
+    bits = "Not bit for bit: up to {most:.2g}% of the outputs change."
     return Answer(
         f"{'No' if outside else 'Yes, up to rounding'}: with the LayerNormalization of the other "
-        f"library, outputs move by at most {', '.join(moved)}, and {kept} the bound of rounding "
+        f"library, outputs move by at most {', '.join(moved)}. {kept} the bound of rounding "
         f"errors. {bits if changed.any() else 'No bit changes.'}",
         values={"n": len(exchanges), "outside": outside, **most.astype(float)}
-        | {"least": float(changed.min()), "most": float(changed.max())},
+        | {"most": float(changed.max())},
         verdict="beyond the bound" if outside else "within rounding",
         bars=[Bar(name, float(ulps)) for name, ulps in most.items()],
         axis="largest change of an output when LayerNormalization is swapped (ulp)",
@@ -418,7 +422,7 @@ def answer(exchanges):
 
 
 def count_outside(exchanges):
-    return int((exchanges["bound (%)"] > 100).sum())  # noqa: PLR2004 - all of it
+    return int((exchanges["error (% of bound)"] > 100).sum())  # noqa: PLR2004 - all of it
 
 
 # %%
@@ -434,13 +438,11 @@ def judge_product(changes):
     single = changes[types.str.startswith("float32") & (types != "float32 (TF32)")]
     held = single["responsible"] == "MatMul"
     return judge(
-        "float32: MatMul is responsible in {held} of {n} cases; its swap changes the outputs by a "
-        "mean of {product:.2g} ulp or more, that of LayerNormalization by {norm:.2g} ulp or less",
+        "in float32 MatMul is responsible: it changes more than LayerNormalization ({held} of {n} "
+        "cases)",
         held.tolist(),
         held=int(held.sum()),
         n=len(held),
-        product=float(single["MatMul"].min()),
-        norm=float(single["LayerNorm"].max()),
     )
 
 
@@ -453,8 +455,8 @@ def judge_kernels(distances):
     largest = by_pair(distances, "largest")["torch"][SWAPS].max(axis=None)
     share = by_pair(distances, "> 0", "n")["torch"][SWAPS].max(axis=None)
     return judge(
-        f"{' and '.join(distances['type'].unique())}: a swap of kernels changes {{share:.2%}} of "
-        "the outputs at most, by {ulp:.2g} ulp at most",
+        f"in {' and '.join(distances['type'].unique())} a swap changes {{share:.2%}} of the "
+        "outputs at most, by {ulp:.2g} ulp at most",
         [bool(largest <= FEW and share < RARE)],
         share=float(share),
         ulp=float(largest),
@@ -474,9 +476,8 @@ def judge_session(distances):
     closer = means["float64", "session"] < (1 - MARGIN) * means["float64", "ort kernels"]
     larger = means["session", "ort kernels"] > means["torch"][SWAPS].max(axis=1)
     return judge(
-        f"{' and '.join(means.index.unique('type')) or '16 bits'}: a session is closer to float64 "
-        "than its kernels run one by one in {closer} of {n} cases, and changes the outputs more "
-        "than any swap of kernels in {larger} of {n}",
+        f"in {' and '.join(means.index.unique('type')) or '16 bits'} a session is closer to "
+        "float64 ({closer} of {n} cases), and changes more than any swap ({larger} of {n})",
         [*closer, *larger],
         closer=int(closer.sum()),
         larger=int(larger.sum()),
@@ -519,7 +520,7 @@ def judge_exchange(exchanges):
     bits, bound = ("true" if count else "false" for count in (changed, outside))
     return fact(
         f'Original, "cannot be exchanged": {bits} bit for bit ({{changed}} of {{n}} exchanges '
-        f"change some outputs), {bound} within the bound of rounding errors ({{outside}} leave it)",
+        f"change some outputs), {bound} up to rounding ({{outside}} go beyond the bound)",
         changed=changed,
         outside=outside,
         n=len(exchanges),
@@ -550,22 +551,16 @@ def conclusion(record):
 
 data = {"outputs": outputs, "distances": distances, "legend": legend}
 here = record("plot_layer_norm_discrepancies", args, provider, data)
-
-# %%
-# The function ``conclude`` computes these sentences from the distances.
-
 show(conclusion(here))
 
 # %%
-# Which tolerance to take?
-# ------------------------
+# Which tolerance should a test have?
+# -----------------------------------
 #
-# A test that compares two libraries can accept twice the bound of the first table. It holds for
-# every order of the additions, and can be computed for any weights. It is an absolute tolerance, in
-# proportion to :math:`|X||W|`: a relative one fails where terms of both signs give an output near
-# zero. In float32 the bound is much larger than the errors: roundings compensate each other. For a
-# tighter test, calibrate the tolerance on the largest distance seen on the machines that run it,
-# with a margin.
+# A test that compares two libraries can accept twice the bound of the first table, which can be
+# computed for any weights. This is an absolute tolerance: a relative one fails where terms of both
+# signs give an output near zero. For a tighter test, measure the largest distance on the machines
+# that run it, and add a margin.
 
 # %%
 # What this page does not cover
@@ -582,7 +577,7 @@ show(conclusion(here))
 # The same lines run on CUDA. On a GPU machine, ``make html RUNTIME=gpu PROVIDER=cuda`` builds this
 # site, ``python plot_layer_norm_discrepancies.py --provider cuda`` runs this page, and
 # ``make record PROVIDER=cuda`` keeps its results for other builds. On CUDA, the batch is larger,
-# and two more types use TF32 for float32.
+# and float32 also runs with TF32, in onnxruntime alone and in both libraries.
 
 show(args)
 
@@ -600,7 +595,13 @@ show(environment())
 
 
 def count_differences(distances):
-    counts = ["sum", "n", *(name for name in distances.columns if name.startswith(">"))]
+    distances = distances.assign(**{"changed (%)": 100 * distances["> 0"] / distances["n"]})
+    counts = [
+        "sum",
+        "n",
+        "changed (%)",
+        *(name for name in distances.columns if name.startswith(">")),
+    ]
     pairs = (distances["expected"] == "torch") & (distances["got"] != "torch, again")
     return distances[pairs].set_index(["got", *CASE])[counts]
 
@@ -615,7 +616,7 @@ def tabulate_means(distances):
 values = outputs.set_index([*CASE, "run"])[["min", "max", "mean"]]
 details = (
     onnx_simple_text_plot(model),
-    table(values.map("{:.8g}".format), "outputs"),
+    table(values.map("{:.8g}".format), "outputs of each run"),
     tabulate_means(distances).map("{:.3g}".format).replace("nan", "-"),
     count_differences(distances),
 )
@@ -636,8 +637,7 @@ show(fold("Attribution to each node, float32 and positive weights", *tables))
 show(save_tables("plot_layer_norm_discrepancies", {"outputs": outputs, "distances": distances}))
 
 # %%
-# With ``--record``, the page keeps its tables in a file. From the files of other machines, the same
-# functions draw the plot and write the conclusion.
+# With ``--record``, the page keeps its tables in a file. The results of other machines follow.
 
 # fold: Other machines
 
