@@ -330,7 +330,7 @@ def judge_fading(claims):
 
 # %%
 
-# fold: Compute the answer
+# fold: Words of the answer
 
 AXIS = "speedup over two Gemms with the same weights, size {}"
 LEADS = {  # by whether one Gemm is faster somewhere, slower somewhere
@@ -345,6 +345,10 @@ def describe(claims):
     return group_effects(claims).replace("within", "as fast within")
 
 
+# %%
+
+
+# fold: Compute the answer
 def conclude(results):
     constant, changing = (results.speedup(*PAIRS[name]) for name in ("constant", "changing"))
     verdicts = {claim.verdict for claim in constant}

@@ -9,9 +9,9 @@ the layout of images in memory. We run a small convolutional network of 14 nodes
 and as onnxruntime rewrites it. What changes, what does it bring, and where does the time go?
 
 **Prediction.** The rewritten network is faster. Fusion alone saves less than 10%: only two small
-nodes can join a convolution, a ``Sigmoid`` and an ``Add``. The blocked layout pays for its
-reorders: with 64 channels and :math:`3 \times 3` kernels, a convolution has enough operations to
-gain more than the moves cost.
+nodes can join a convolution, a ``Sigmoid`` and an ``Add``. The other layout stores images in blocks
+of channels, which costs copies. It pays for them: with 64 channels and :math:`3 \times 3` kernels,
+a convolution has enough operations to gain more than the copies cost.
 """
 
 # sphinx_gallery_tags = ["speed", "profiling", "optimization", "Conv"]
@@ -43,7 +43,7 @@ from ortmeter.pages import (
     show,
     table,
 )
-from ortmeter.plotting import comparison_plot, profile_notes, timeline_figure
+from ortmeter.plotting import comparison_plot, profile_notes, speedup_plot, timeline_figure
 from ortmeter.profiling import ProfileCheck, find_headroom, merge_profiles, profile_together
 from ortmeter.runtime.environment import cpu_flags, environment
 from ortmeter.runtime.models import sample_cnn
@@ -78,12 +78,12 @@ def tell(claims):
 # * *as written*: no optimization.
 # * *fused*: a node such as ``Sigmoid`` joins the convolution before it. This saves one write and
 #   one read of an image. The operations are the same.
-# * *blocked*: the default level. It fuses as well, and convolutions read and write images in blocks
-#   of channels, of the size of the vectors of the CPU, instead of channel after channel. A node
-#   without such a kernel needs the usual layout: ``ReorderOutput`` before it and ``ReorderInput``
-#   after it each read and write the image.
+# * *blocked*: the default level. It fuses as well, and convolutions store images in blocks of
+#   channels (NCHWc) instead of channel after channel (NCHW). A block fills a vector of the CPU. A
+#   node without such a kernel needs the usual layout: ``ReorderOutput`` before it and
+#   ``ReorderInput`` after it each copy the image.
 #
-# The weights are drawn from a seed. The image is a random surface, smooth as a photograph.
+# The weights are random, from a seed. The image is a random surface, smooth as a photograph.
 
 model = sample_cnn(size=args.size)
 noise = rng.standard_normal((1, 3, args.size, args.size), np.float32)
@@ -117,7 +117,8 @@ def count_changes(optimized):
 
 
 # %%
-# Each level gives a graph. A *removed* node is computed by the one it joined.
+# Each level gives a graph. A *removed* node is computed by the convolution that it joined. *Added*
+# nodes change the layout.
 
 counts = {
     name: count_changes(ortmeter.optimized_model(model, provider=provider, optimization=level))
@@ -130,9 +131,9 @@ show(table(levels, f"number of nodes on {provider.label}"))
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is the network in float64. The tolerance is derived: the rounding error of each node
-# is bounded, :math:`K u \sum |w||x|` for a sum of :math:`K` products where :math:`u` is the unit
-# roundoff, and goes through the nodes that follow.
+# The reference is the network in float64. The tolerance is derived. Each node adds a rounding
+# error, at most :math:`K u \sum |w||x|` for a sum of :math:`K` products where :math:`u` is the unit
+# roundoff, to the errors of its inputs.
 
 
 # fold: Bound of the rounding error of each node
@@ -166,7 +167,7 @@ def error_bound(node, values, errors):
 # %%
 
 
-# fold: Errors go through the nodes, weights are exact
+# fold: Carry the errors from node to node
 U = unit_roundoff("float32")
 
 
@@ -189,7 +190,7 @@ assert all(exact[node.output[0]].dtype == np.float64 for node in model.graph.nod
 bound = bound_output(model, exact)
 
 # %%
-# Each error is below its bound: a share of 1 would reach it.
+# The page stops when an error is above its bound, a share above 1.
 
 rows = {}
 for name, level in LEVELS.items():
@@ -207,8 +208,8 @@ show(table(errors, f"float32 on {provider.label}, against float64"))
 # -------------------------
 #
 # The levels are measured in turn, in fresh processes. A fourth candidate runs the blocked network
-# on an image of noise: operations and moves are the same, yet a ``PRelu`` chooses by a sign, and a
-# CPU guesses a choice better when neighbours look alike.
+# on an image of noise. The operations are the same, but ``PRelu`` branches on a sign, and a CPU
+# predicts a branch better when neighbours look alike.
 
 ON_NOISE = f"{REWRITTEN} on noise"
 
@@ -226,16 +227,22 @@ legend = f"float32 on {provider.label}, threads={args.threads}"
 show(table(measured.summary(AS_WRITTEN), f"{legend}, {measured.how}"))
 
 # %%
-# Speedups with their 99% interval. Inside the grey band, a difference is too small to matter.
+# The two levels with their 99% interval, on the same image. Inside the grey band, a difference is
+# too small to matter.
 
-measured.speedup_plot(AS_WRITTEN, title=f"Speedup over the network as written, {provider.label}")
+speedup_plot(
+    [measured.speedup(AS_WRITTEN, name) for name in (FUSED, REWRITTEN)],
+    title=f"Speedup over the network as written, {provider.label}",
+    caption=legend,
+)
 
 # %%
 # Where does the time go?
 # -----------------------
 #
-# ``profile_together`` runs both networks with the profiler of onnxruntime, in turn, and without it
-# in the same rounds. The times of nodes explain the latency when the two say the same.
+# ``profile_together`` runs both networks in turn, with the profiler of onnxruntime and without. The
+# times of nodes explain the latency when both give the same verdict. This is another measurement,
+# in one process: its times are not exactly those above.
 
 profiles = profile_together(
     {name: {"optimization": LEVELS[name]} for name in (AS_WRITTEN, REWRITTEN)},
@@ -249,15 +256,14 @@ check = before.compare(after)
 tell(check.claims)
 
 # %%
-# The network as it was written. The colour of a node is its share of the time.
+# The colour of a node is its share of the time. Nodes of domain ``com.microsoft.nchwc`` work on
+# blocks of channels.
 
-ortmeter.draw_model(before.model, title=AS_WRITTEN, notes=profile_notes(before))
-
-# %%
-# The network that runs by default. Nodes of domain ``com.microsoft.nchwc`` work on blocks of
-# channels.
-
-ortmeter.draw_model(after.model, title=REWRITTEN, notes=profile_notes(after))
+drawings = (
+    ortmeter.draw_model(ran.model, title=name, notes=profile_notes(ran))
+    for name, ran in profiles.items()
+)
+show(fold("Both networks, as drawings", *drawings))
 
 # %%
 
@@ -291,8 +297,8 @@ def sum_changes(matched):
 
 
 # %%
-# What each change brings. *Blocked* convolutions are compared with all the nodes they were made of.
-# *Added* nodes change the layout of images.
+# What does each change bring? *Blocked* convolutions are compared with all the nodes they were made
+# of.
 
 nodes = {name: ran.by_node() for name, ran in profiles.items()}
 matched = match_nodes(*nodes.values())
@@ -302,10 +308,10 @@ what = f"medians of {timed}, {legend}"
 show(table(changes, what))
 
 # %%
-# Origin of each rewritten node, read from its name. A fused node is compared with the sum of its
-# originals; a reorder has none. *At the peaks* is the time of the same work at the throughput of a
-# large Gemm or of a large copy on this machine, whichever is longer. It is no lower bound: what
-# stays in a cache moves faster than a large copy.
+# The same for each node. A fused node is compared with the sum of the nodes it was made of; a
+# reorder has none. *At the peaks* is the time of the same work at the speed of a large Gemm or of a
+# large copy on this machine, whichever is longer. It is no lower bound: a cache may be faster than
+# a large copy.
 
 peaks = measured_peaks(provider=provider, threads=args.threads)
 at_peaks = 1e3 * peaks.least_seconds(matched["flop"], matched["bytes"])
@@ -317,7 +323,7 @@ origins = origins.set_axis(["node", "made of", *IN_MS, "at the peaks (ms)"], axi
 show(table(origins.set_index("node"), f"{what}; peaks: {peaks}"))
 
 # %%
-# The same as a plot. Nodes below 1% of both runs are one row.
+# The table as a plot. Nodes below 1% of both runs are one row, *other*.
 
 bars = {"written": "median_baseline", "rewritten": "median_candidate", "name": "name_candidate"}
 comparison_plot(
@@ -328,49 +334,19 @@ comparison_plot(
 )
 
 # %%
-
-# fold: Durations and occurrences of each operator, for both networks
-GREY, BLUE, ORANGE = "#767676", "#0072B2", "#D55E00"
-STYLE = dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color"], GREY)
-STYLE |= {"axes.edgecolor": GREY, "axes.facecolor": "none", "figure.facecolor": "none"}
-
-
-def operators_figure(profiles):
-    with plt.rc_context(STYLE):
-        figure, rows = plt.subplots(2, 2, figsize=(7.5, 6), sharex="col", layout="constrained")
-        for (name, ran), axes in zip(profiles.items(), rows, strict=True):
-            found = ran.by_operator().iloc[::-1]
-            blocked = np.where(found["domain"] == BLOCKED, " (blocks)", "")
-            for ax, values, color in zip(
-                axes, (MS * found["median"], found["calls"]), (BLUE, ORANGE), strict=True
-            ):
-                ax.barh(found["op"].astype(str) + blocked, values, color=color)
-            axes[0].set_title(name, loc="left")
-            axes[1].set_yticklabels([])
-        rows[1][0].set_xlabel(f"median time of {timed} (ms), lower is better")
-        rows[1][1].set_xlabel("kernels per run")
-    return figure
-
-
-# %%
-# By operator: durations on the left, occurrences on the right, the baseline above.
-
-operators = operators_figure(profiles)
-
-# %%
 # What the measurements say
 # -------------------------
 #
-# The sentences are computed from the samples of this page. In brackets, a 99% interval of the
+# These sentences are computed from the samples of this page. In brackets, the 99% interval of the
 # ratio of latencies.
 
 # fold: Words of the answer
 PHRASES = {
-    "faster": "makes it {0:.2f} times faster [{1:.2f}, {2:.2f}]",
-    "slower": "makes it {3:.2f} times slower [{4:.2f}, {5:.2f}]",
-    "different": "changes less than 5% [{1:.2f}, {2:.2f}]",
-    "equivalent": "changes less than 5% [{1:.2f}, {2:.2f}]",
-    "undecided": "has an undecided effect [{1:.2f}, {2:.2f}]",
+    "faster": "makes this network {0:.2f} times faster [{1:.2f}, {2:.2f}]",
+    "slower": "makes this network {3:.2f} times slower [{4:.2f}, {5:.2f}]",
+    "different": "changes its speed by less than 5%: {0:.2f} [{1:.2f}, {2:.2f}]",
+    "equivalent": "changes its speed by less than 5%: {0:.2f} [{1:.2f}, {2:.2f}]",
+    "undecided": "has an undecided effect: {0:.2f} [{1:.2f}, {2:.2f}]",
 }
 
 
@@ -383,10 +359,12 @@ def describe_changes(counts):
     if counts["blocked"]:
         every = counts["blocked"] == counts["convolutions"]
         which = "all {blocked}" if every else "{blocked} of {convolutions}"
-        text = f"The convolutions: {which} use images stored in blocks of {{block}} channels"
-        return text + (", and {removed} nodes are fused into them." if counts["removed"] else ".")
+        text = f"The convolutions: {which} work on blocks of {{block}} channels"
+        text += ", and {removed} nodes are fused into them" if counts["removed"] else ""
+        return f"{text}. The other {{unchanged}} nodes do not change."
     if counts["removed"]:
-        return "Little in this network: {removed} of {written} nodes fused into others."
+        text = "Little in this small network: {removed} of {written} nodes fused into others"
+        return f"{text}, {{unchanged}} unchanged."
     return "Nothing in this network: its {written} nodes run as written."
 
 
@@ -398,10 +376,8 @@ def answer(measured, counts):
     total, fusion = (measured.speedup(AS_WRITTEN, name) for name in (REWRITTEN, FUSED))
     effect = "There are too few samples to tell what this changes."
     if total.has_interval:
-        changed = counts["unchanged"] < counts["written"]
-        rest = ", and the other {unchanged} nodes are unchanged" if changed else ""
-        effect = f"Rewriting a small network {describe_effect(total)}; fusion alone "
-        effect += f"{describe_effect(fusion)}{rest}."
+        effect = f"Rewriting {describe_effect(total)}; "
+        effect += f"fusion alone {describe_effect(fusion)}."
     return ortmeter.Answer(
         f"{describe_changes(counts)} {effect}",
         (total, fusion),
@@ -422,10 +398,11 @@ def judge_predictions(measured):
     tried = {
         "the rewritten network is faster": (total, total.exceeds(1)),
         "fusion alone saves less than 10%": (fusion, None if large is None else not large),
-        "the blocked layout pays for its reorders": (blocks, blocks.exceeds(1)),
+        "the blocked layout pays for its copies": (blocks, blocks.exceeds(1)),
     }
     for text, (claim, outcome) in tried.items():
-        yield judge(f"{text}: {{interval}}", [outcome], interval=claim.interval)
+        pair = f"{claim.subject} over {claim.baseline}: {{interval}}"
+        yield judge(f"{text} ({pair})", [outcome], interval=claim.interval)
 
 
 def conclude(data):
@@ -485,8 +462,8 @@ show(conclusion(here))
 # CUDA has no layout in blocks, so the last two levels run the same kernels. All the nodes of this
 # network have a CUDA kernel. The profiler records the launch of a kernel, not its execution: the
 # page then compares latencies and says nothing about nodes. The first run is slow, since cuDNN
-# searches for an algorithm; it is left out. These lines run the default level on every provider
-# that works here.
+# searches for an algorithm; it is left out. The table has the default level on each provider of
+# this machine.
 
 rows = {}
 for name in usable_providers():
@@ -495,18 +472,17 @@ for name in usable_providers():
     rows[name] = {
         **{kind: count_changes(ran.model)[kind] for kind in ("nodes", "removed", "blocked")},
         "nodes run on": ", ".join(placed).replace("ExecutionProvider", ""),
-        "times of": "launches" if ran.devices else "kernels",
+        "profiled": "launches" if ran.devices else "kernels",
     }
-show(table(pd.DataFrame(rows).T.rename_axis("provider"), "blocked level"))
+show(table(pd.DataFrame(rows).T.rename_axis("provider"), "number of nodes, default level"))
 
 # %%
 # What this page does not cover
 # -----------------------------
 #
-# A batch of several images has the same balance between convolutions and reorders, but other
-# caches. Other types, several threads (``--threads``), and transformers, where fusion replaces
-# dozens of nodes, are left out. The agreement of the three levels holds wherever this page builds.
-# The rest depends on the machine.
+# Other networks, batches of several images, other types, several threads (``--threads``), and
+# transformers, where fusion replaces dozens of nodes. The agreement of the three levels holds
+# wherever this page builds. The rest depends on the machine.
 #
 # How this was computed
 # ---------------------
@@ -522,8 +498,8 @@ show(args)
 show(environment())
 
 # %%
-# What the profile leaves out and costs, and on which CPUs the saved model is valid (block = vector
-# width).
+# What the profile leaves out and what it costs. If the rewritten model is saved, it is valid on
+# CPUs with blocks of the same size only.
 
 # fold: Limits of the profile and of the saved model
 
@@ -544,14 +520,42 @@ def limits(data):
 tell(limits(data))
 
 # %%
-# One run of the rewritten network. What is not inside a kernel is between the bars.
+# Durations of each operator on the left, occurrences on the right.
+
+# fold: Draw the operators
+GREY, BLUE, ORANGE = "#767676", "#0072B2", "#D55E00"
+STYLE = dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color"], GREY)
+STYLE |= {"axes.edgecolor": GREY, "axes.facecolor": "none", "figure.facecolor": "none"}
+
+
+def operators_figure(profiles):
+    with plt.rc_context(STYLE):
+        figure, rows = plt.subplots(2, 2, figsize=(7.5, 6), sharex="col", layout="constrained")
+        for (name, ran), axes in zip(profiles.items(), rows, strict=True):
+            found = ran.by_operator().iloc[::-1]
+            blocked = np.where(found["domain"] == BLOCKED, " (blocks)", "")
+            for ax, values, color in zip(
+                axes, (MS * found["median"], found["calls"]), (BLUE, ORANGE), strict=True
+            ):
+                ax.barh(found["op"].astype(str) + blocked, values, color=color)
+            axes[0].set_title(name, loc="left")
+            axes[1].set_yticklabels([])
+        rows[1][0].set_xlabel(f"median time of {timed} (ms), lower is better")
+        rows[1][1].set_xlabel("kernels per run")
+    return figure
+
+
+operators = operators_figure(profiles)
+
+# %%
+# One run of the rewritten network. The time outside of kernels is between the bars.
 
 timeline_figure(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=legend)
 
 # %%
-# The two profiles, matched by operator, domain, provider, types and shapes: ``=`` is on both sides,
-# ``-`` as written only, ``+`` rewritten only. A convolution on blocks is another kernel: it appears
-# twice here, once in the table above.
+# The two profiles, matched by operator, domain, provider, types and shapes: ``=`` runs in both
+# networks, ``-`` as written only, ``+`` rewritten only. A convolution on blocks is another kernel:
+# it has two rows here, one in the table of nodes.
 
 # fold: Sums of each side
 SIGNS = {"both": "=", "baseline only": "-", "candidate only": "+"}
@@ -577,8 +581,8 @@ by_kernel["kernel"] = by_kernel.pop("kernel")  # the longest column, last
 show(
     fold(
         "Kernels matched by types and shapes, with the count and the time of each side",
-        table(sum_by("side", "provider"), "count per side, all kernels"),
-        table(by_kernel, "count per side, by kernel"),
+        table(sum_by("side", "provider").set_index("side"), "number and time of kernels"),
+        table(by_kernel.set_index("side"), "number and time of each kernel"),
     )
 )
 

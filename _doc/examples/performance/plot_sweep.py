@@ -5,14 +5,15 @@ Does a verdict hold from one process to the next, and from one size to another?
 ===============================================================================
 
 A benchmark measures two candidates in one process, at one size, and gives a verdict: faster,
-slower, below 5% (too small to matter), equivalent or undecided. Does the next process give the
-same one? Does another size? This page adds three matrices in three ways, runs the same script in
-several processes for each size with :func:`~ortmeter.sweep.run_sweep`, and compares the verdicts.
+slower, below 5% (a difference too small to matter), equivalent or undecided. Does the next process
+give the same one? Does another size? This page adds three matrices in three ways, runs the same
+script in several processes for each size with :func:`~ortmeter.sweep.run_sweep`, and compares the
+verdicts.
 
 **Prediction.** At the largest size, time follows the memory traffic: one ``Sum`` is 1.5 times
-faster than two ``Add``, ``Concat`` then ``ReduceSum`` runs at 0.6 times their speed. Processes
-differ more than their own samples promise: in some cases, the intervals of two processes do not
-overlap. A verdict beyond 15% is the same in every process.
+faster than two ``Add``, ``Concat`` then ``ReduceSum`` runs at 0.6 times their speed. In some cases,
+the intervals of two processes do not overlap: processes differ more than the samples of one tell.
+The verdict on a difference beyond 15% is the same in every process.
 """
 
 # fold: Imports and arguments
@@ -32,6 +33,7 @@ from ortmeter.pages import (
     Answer,
     Bar,
     Param,
+    enumerate_items,
     fact,
     fold,
     judge,
@@ -145,7 +147,7 @@ if args.record:
 # Each task is a child process. Without a scheduler they run one after the other on this machine;
 # ``--scheduler tcp://host:8786`` sends them to other machines. The same from a terminal::
 #
-#     ortmeter sweep plot_sums.py --grid size=64,256,1024 type=float,double --repeat-runs 5
+#     ortmeter sweep plot_sums.py --grid size=64,256,1024 type=float --repeat-runs 5
 
 SCRIPT = START + CHECK + MEASURE
 with tempfile.TemporaryDirectory() as folder:
@@ -204,9 +206,9 @@ show(agreement_table(tasks.values()))
 # Does every process give the same verdict?
 # -----------------------------------------
 #
-# Each process gives a speedup with the interval of its own samples, and a verdict: the last column
-# counts them. The other columns take all the processes together. Then each process is one number,
-# and the interval covers what changes from one process to the next.
+# The last column counts the verdicts of the processes, each from the interval of its own samples.
+# The other columns pool the processes: each one is then one number, and the interval covers what
+# changes from one process to the next.
 
 
 # fold: Make the table
@@ -228,7 +230,7 @@ def verdict_table(cases):
             "candidate": case.overall.subject,
             "speedup": case.overall.ratio,
             "99% interval": case.overall.brackets,
-            "all together": case.overall.verdict.replace("different", "below 5%"),
+            "pooled verdict": case.overall.verdict.replace("different", "below 5%"),
             "each process": each_process(case),
         }
         for case in cases
@@ -242,8 +244,9 @@ cases = report_of_sweep.comparisons
 show(verdict_table(cases))
 
 # %%
-# The plot has the candidate whose verdict is the least stable: each process with its own interval,
-# then all of them together. Inside the grey band, a difference is too small to be worth a claim.
+# The plot has the candidate whose verdict is the least stable: each process with its own 99%
+# interval, then all of them pooled. Inside the grey band, a difference is too small to matter. An
+# interval much wider than the others is cut.
 
 # fold: Draw the processes
 SHOWN = 5
@@ -258,10 +261,13 @@ def plot_processes(cases, legend):
     for case in cases:
         if case.overall.subject == name:
             series = {f"process {run}": claim for run, claim in [*case.runs.items()][:SHOWN]}
-            series[f"all {len(case.runs)} together"] = case.overall
+            series[f"{len(case.runs)} pooled"] = case.overall
             where = place(case) or {"size": "the only one"}
             claims += [dataclasses.replace(c, subject=n, where=where) for n, c in series.items()]
-    return speedup_plot(claims, title=f"{name}: do processes say the same?", caption=legend)
+    axes = speedup_plot(claims, title=f"{name}: do processes give one verdict?", caption=legend)
+    ratios = [claim.ratio for claim in claims]
+    axes.set_ylim(0.85 * min(ratios), 1.15 * max(ratios))
+    return axes
 
 
 plot_processes(cases, f"{provider.label}, threads=1")
@@ -270,18 +276,17 @@ plot_processes(cases, f"{provider.label}, threads=1")
 # Why?
 # ----
 #
-# Why may the verdict change from one process to the next? The arrays lie elsewhere in memory and
-# the machine is in another state: then the intervals of two processes may not overlap. Or the
-# speedup is close to a limit, 1 or 5%, and processes whose intervals overlap fall on both sides.
+# A verdict may change from one process to the next for two reasons. The arrays lie elsewhere in
+# memory and the machine is in another state: the intervals of two processes may not overlap. Or the
+# speedup is close to a limit, 0% or 5%, and the processes fall on both sides.
 #
-# Why may all together be undecided where every process says *faster*? A process only knows its own
-# samples. The interval of all together comes from one number per process: with 5 processes it is
-# twice as wide as with 10, with 3 more than five times.
+# The pooled verdict may be undecided where every process says *faster*. Its interval comes from one
+# number per process: with 5 processes it is twice as wide as with 10, with 3 more than five times.
 #
-# Why does the traffic not predict the speedup? It supposes that every kernel reads and writes at
-# the same rate. A profile tells the rate of each one (on CUDA it times launches, and has no rate).
-# ``Sum`` should read the three matrices at once. The CUDA kernel of ONNX Runtime does so; its CPU
-# kernel adds its inputs two by two, which moves as much as two ``Add``.
+# Traffic predicts the speedup if every kernel reads and writes at the same rate. The table has the
+# rate of each one (on CUDA, the profiler times launches: there is no rate). The CUDA kernel of
+# ``Sum`` reads the three matrices at once. Its CPU kernel adds them two by two, which moves as much
+# as two ``Add``.
 
 # fold: Profile the candidates
 frames = []
@@ -295,28 +300,36 @@ kernels = concat(frames).set_index("candidate")
 kernels["traffic (MiB)"] = kernels["bytes"] / 2**20
 columns = {"op": "kernel", "median": "median (µs)", "gb_per_s": "GB/s"}
 shown = kernels.rename(columns=columns)[["kernel", "traffic (MiB)", "median (µs)", "GB/s"]]
-show(table(shown, f"kernels at size {args.sizes[-1]}, {provider.label}"))
+show(table(shown, f"profile of one process at size {args.sizes[-1]}, {provider.label}"))
 
 # %%
 # What the measurements say
 # -------------------------
 #
-# A verdict counts when every process has an interval and one of them at least is not undecided. It
-# holds when all the processes give the same one.
+# A verdict holds when all the processes give the same one. A case where all are undecided, or where
+# one has no interval, is not counted.
 
 
 # fold: Compute the answer
+FAR = 1.15
+
+
+def is_far(case):
+    return max(case.overall.ratio, 1 / case.overall.ratio) >= FAR
+
+
 def answer(found):
     several = [case for case in found.comparisons if len(case.runs) > 1]
     decided = [case for case in several if case.is_decided]
     if not decided:
         return dataclasses.replace(found.conclusion.answer, verdict="undecided")
-    changed = [case for case in decided if not case.holds]
-    held = f"{len(decided) - len(changed)} of {len(decided)}"
-    text = f"{held} verdicts hold in all {how_many(decided)}"
-    if changed:
-        more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
-        text += f"; that of {name_case(changed[0])} changes ({each_process(changed[0])}){more}"
+    kept, far = ([case.holds for case in found] for found in (decided, filter(is_far, decided)))
+    held = f"{sum(kept)} of {len(kept)}"
+    text = f"{'Yes, here' if all(kept) else 'Not always'}: {held} verdicts hold in all "
+    text += how_many(decided)
+    if far and not all(kept):
+        which = "all" if all(far) else f"{sum(far)} of"
+        text += f", among them {which} {len(far)} on differences beyond {FAR - 1:.0%}"
     case = least_stable(decided)
     shown = [*case.runs.items()][:SHOWN]
     return Answer(
@@ -329,13 +342,16 @@ def answer(found):
 
 
 # %%
-# A candidate keeps its verdict over the sizes when all together give the same one everywhere.
+# A candidate keeps its verdict over the sizes when the pooled verdict is the same everywhere.
 
 
 # fold: Compute the answer, continued
+def name_place(case):
+    return ", ".join(f"{n} {v}".removeprefix("type ") for n, v in place(case).items())
+
+
 def name_case(case):
-    where = [f"{n} {v}".removeprefix("type ") for n, v in place(case).items()]
-    return f"{case.overall.subject} at {', '.join(where)}" if where else case.overall.subject
+    return f"{case.overall.subject} at {name_place(case)}" if place(case) else case.overall.subject
 
 
 def over_the_sizes(cases):
@@ -347,7 +363,8 @@ def over_the_sizes(cases):
     kept = [own[-1] for own in by_name.values() if len({c.overall.verdict for c in own}) == 1]
     kept = [case for case in kept if case.overall.verdict != "undecided"]
     told = [
-        f": {name_case(case)} is {claim.effect.replace(' [', f' than {claim.baseline} [')}"
+        f": {claim.subject} is {claim.effect.replace(' [', f' than {claim.baseline} [')} "
+        f"at {name_place(case)}"
         for case in kept
         if (claim := case.overall).is_difference
     ]
@@ -358,20 +375,19 @@ def over_the_sizes(cases):
 
 
 # %%
-# The prediction of the traffic is right when the interval is within 15% of it, wrong when it is
-# outside, undecided when it is partly inside.
+# What the traffic predicts is right when the whole interval is within 15% of it, wrong when none of
+# it is.
 
 # fold: Judge the predictions
-FAR = 1.15
 MOVED = {"two Adds": 6, "one Sum": 4, "Concat then ReduceSum": 10}
 
 
 def judge_runs(cases):
     several = [c for c in cases if len(c.runs) > 1]
-    far = [c for c in several if max(c.overall.ratio, 1 / c.overall.ratio) >= FAR]
+    far = [c for c in several if is_far(c)]
     decided = [c for c in far if c.is_decided]
     yield judge(
-        "verdicts beyond {far:.0%} are the same in every process ({held} of {cases})",
+        "verdicts on differences beyond {far:.0%} hold in every process ({held} of {cases})",
         [c.holds if c.is_decided else None for c in far],
         held=sum(c.holds for c in decided),
         cases=len(far),
@@ -379,10 +395,9 @@ def judge_runs(cases):
     )
     known = [c.runs_differ for c in several if c.runs_differ is not None]
     yield judge(
-        "some processes differ more than their samples promise (all their intervals overlap in "
-        "{together} of {cases} cases)",
+        "the intervals of two processes do not always overlap (not in {apart} of {cases} cases)",
         [any(known) if known else None],
-        together=len(known) - sum(known),
+        apart=sum(known),
         cases=len(known),
     )
 
@@ -415,17 +430,17 @@ def judge_traffic(cases):
 
 
 # %%
-# The last claim explains where all together do not say what every process says.
+# A last sentence explains a pooled verdict that no process gives.
 
 
-# fold: Explain
+# fold: Explain the pooled verdict
 def explain_together(cases):
     agreed = [case for case in cases if len(case.runs) > 1 and case.holds and case.is_decided]
     for case in [case for case in agreed if case.overall.verdict not in case.verdicts][:1]:
         yield fact(
             f"{name_case(case)} is {case.verdicts[0]} in each of the {how_many(cases)}, "
-            f"{case.overall.verdict} in all together: the speedups go from {{low:.2f}} to "
-            "{high:.2f}, so few numbers give the interval {interval}",
+            f"{case.overall.verdict} when they are pooled: {len(case.runs)} speedups from "
+            "{low:.2f} to {high:.2f} give the interval {interval}",
             low=min(case.ratios),
             high=max(case.ratios),
             interval=case.overall.brackets,
@@ -434,7 +449,7 @@ def explain_together(cases):
 
 # %%
 
-# fold: Conclude from what was recorded
+# fold: Rebuild the report from what was recorded
 
 
 def rebuild(record):
@@ -453,18 +468,31 @@ def rebuild(record):
     return SweepResult(tuple(outcomes), Path()).report()
 
 
+# %%
+
+
+# fold: Conclude
+def describe(record):
+    tasks = record.data["tasks"].values()
+    types = enumerate_items(list(dict.fromkeys(task["type"] for task in tasks)))
+    runs = max(task["run"] for task in tasks)
+    samples = max(m.seconds.size for task in tasks for m in task["measured"].values())
+    where = f"{types} on {record.configuration['provider'].upper()}, threads=1"
+    return f"{where}, {runs} processes of {samples} samples for each size"
+
+
 def conclusion(record):
     found = rebuild(record)
     parts = (judge_traffic, judge_runs, explain_together)
     claims = [claim for part in parts for claim in part(found.comparisons)]
-    return record.conclude(answer(found), claims, f"{record.parameters}, threads=1")
+    return record.conclude(answer(found), claims, describe(record))
 
 
 here = record("plot_sweep", args, provider, {"tasks": tasks})
 here = dataclasses.replace(here, on_cpu=(*here.on_cpu, *gather_cpu_nodes(result)))
 
 # %%
-# In brackets, the 99% interval of the speedup, all processes together.
+# In brackets, the 99% interval of the speedup, all processes pooled.
 
 show(conclusion(here))
 
@@ -473,12 +501,12 @@ show(conclusion(here))
 # -----------------------------
 #
 # A few processes tell that a verdict changes, not how often: ``--runs 20`` does. They follow each
-# other within a minute; another day or another version may differ more. One thread runs, and
-# nothing else on the machine.
+# other within a minute; another day or another version may differ more. Operators run on one
+# thread. A busy machine is not studied.
 #
 # The interval of one process says nothing about another process. To cover what changes between
-# them, measure in several: ``measure(..., processes=10)``. *Several machines*, in the
-# documentation, tells how to sweep over machines.
+# them, measure in several: ``measure(..., processes=10)``. The page *Several machines* shows how to
+# sweep over machines.
 #
 # How this was computed
 # ---------------------
@@ -496,8 +524,8 @@ show(environment())
 
 
 # %%
-# How long does a process take, and how much of it is measurement? The rest is the start of Python
-# and of the sessions, and the checks.
+# The time of a process, and the part that is measurement. The rest is the start of Python and of
+# the sessions, and the checks.
 
 
 # fold: Time the processes
@@ -518,8 +546,8 @@ def time_table(tasks):
 show(time_table(tasks.values()))
 
 # %%
-# The models, and the report of the sweep: latencies, the speedup of every process, and what each
-# process concluded. The claims are grouped after removing the numbers.
+# The models, and the report of the sweep: latencies, the speedup of every process, and the claims
+# of each process, grouped without their numbers.
 
 # fold: Write the details
 small = {n: text.replace("KIND", "float").replace("N, N", "8, 8") for n, text in MODELS.items()}
@@ -533,7 +561,7 @@ tables = {
 }
 details = (
     fold("Models", *texts, *drawings),
-    fold("Latencies and speedups, all processes together", report_of_sweep.table),
+    fold("Latencies and speedups, all processes pooled", report_of_sweep.table),
     fold("The speedup of every process", report_of_sweep.spread),
     fold("What each process concluded", report_of_sweep.claims),
     fold("The tasks", tables["tasks"]),
