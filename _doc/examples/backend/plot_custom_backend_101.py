@@ -7,11 +7,11 @@ What does a torch.compile backend on ONNX Runtime bring?
 ``torch.compile`` captures the operations of a model as a graph and gives it to a *backend*, a
 function that returns what runs instead. The default backend, inductor, generates kernels.
 :class:`~ortmeter.backend.OrtBackend` translates the graph into ONNX, rewrites it and runs it with
-onnxruntime. Is it faster than torch, and how many calls pay for its compilation?
+onnxruntime. Is it faster than torch and than inductor? How many calls pay for its compilation?
 
-**Prediction.** With few rows, fixed costs dominate: compiled graphs are faster than eager torch,
-and a graph with fewer nodes is faster. With many rows, matrix products dominate: rewriting the
-graph changes little.
+**Prediction.** With few rows in a batch, fixed costs dominate: compiled graphs are faster than
+eager torch, and a graph with fewer nodes is faster. With many rows, matrix products dominate:
+rewriting the graph changes little.
 """
 
 # sphinx_gallery_tags = ["speed", "torch.compile", "MLP"]
@@ -23,6 +23,7 @@ import dataclasses
 import functools
 import gc
 import itertools
+import math
 import time
 import warnings
 
@@ -39,6 +40,7 @@ from ortmeter.dtypes import unit_roundoff
 from ortmeter.pages import (
     Answer,
     Param,
+    enumerate_items,
     fact,
     fold,
     group_effects,
@@ -52,7 +54,6 @@ from ortmeter.pages import (
 )
 from ortmeter.runtime.environment import environment
 from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.measurement import format_seconds
 
 args = ortmeter.get_parsed_args(
     "plot_custom_backend_101",
@@ -66,7 +67,7 @@ args = ortmeter.get_parsed_args(
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=1, help="threads of torch and of onnxruntime"),
     budget=Param(7.0, fast=1.0, full=15.0, help="seconds for the calls, then again for the graphs"),
-    processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure the graphs"),
+    processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes for the graphs, at least"),
     compilations=Param(2, fast=1, full=3, minimum=1, help="samples of a compilation"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
@@ -129,8 +130,8 @@ inputs = {
 #
 # * ``none`` translates the graph as it is,
 # * ``default`` folds constants and replaces patterns by standard ONNX operators,
-# * ``default+onnxruntime``, the level used when none is given, also replaces patterns by operators
-#   that only onnxruntime has.
+# * ``default+onnxruntime`` also replaces patterns by operators that only onnxruntime has. This is
+#   what ``OrtBackend()`` does, and what the answer is about.
 #
 # ``dynamic=False`` compiles one graph per shape. With ``fallback=False``, a graph that onnxruntime
 # cannot run is an error. By default torch runs it, with a warning.
@@ -189,9 +190,9 @@ functions = {
 # Do they compute the same thing?
 # -------------------------------
 #
-# Every candidate is compared with the model in float64. The tolerance follows the rounding errors
-# from one operation to the next (see the end of the page). The page stops if an output is outside.
-# An ulp is the spacing of float32 at the largest output.
+# Every candidate is compared with the model in float64. The tolerance is computed from the rounding
+# errors of each operation (see the end of the page). The page stops if an output is outside. An ulp
+# is the distance between neighbouring float32 numbers, here at the largest output.
 
 # fold: Reference in float64 and tolerance
 U, DEVIATIONS = unit_roundoff("float32"), 8
@@ -254,8 +255,8 @@ show(table(errors.set_index(["batch", "candidate"]), f"error against float64, {p
 # How long does a call take?
 # --------------------------
 #
-# A call takes a tensor on the device and returns one there. Candidates are timed in turn, in this
-# process.
+# A call takes a tensor on the device and returns one there. Candidates are timed in turn. A speedup
+# is a mean over the measurement: it may differ a little from the ratio of two medians.
 
 results = ortmeter.measure_each(
     {
@@ -266,10 +267,10 @@ results = ortmeter.measure_each(
     budget_s=args.budget,
     sync=device,
 )
-show(table(results.summary(EAGER), legend))
+show(table(results.summary(EAGER), f"{legend}, {results.how}"))
 
 # %%
-# Differences inside the grey band are too small to matter.
+# The grey band is 5% around eager.
 
 results.speedup_plot(EAGER, title=f"Speedup over {EAGER}, {provider.label}", caption=legend)
 
@@ -277,9 +278,9 @@ results.speedup_plot(EAGER, title=f"Speedup over {EAGER}, {provider.label}", cap
 # How many calls pay for the compilation?
 # ---------------------------------------
 #
-# A compilation lasts from ``torch.compile`` to the first result. The caches are empty. Loading the
-# libraries is excluded. ``eager`` is also a backend of torch, which runs the graph as it is: it
-# shows what ``torch.compile`` itself costs.
+# A compilation lasts from ``torch.compile`` to the first result, for the first batch, with empty
+# caches. Loading the libraries is excluded. ``eager`` is also a backend of torch, which runs the
+# graph as it is: the caption has its time, which is that of ``torch.compile`` itself.
 
 DYNAMO = "eager behind guards"
 
@@ -303,17 +304,18 @@ compiling = Comparison(
 )
 
 # %%
-# With :math:`c` the time of a compilation, :math:`t_e` and :math:`t` the latencies of eager and of
-# the compiled model, :math:`c / (t_e - t)` calls pay for it. The interval is that of the speedup
-# alone. *never*: the compiled model is slower. *undecided*: the interval of the speedup contains 1,
-# or there are too few samples.
+# A call of the compiled model takes :math:`t`, one of eager :math:`t_e`. A compilation that takes
+# :math:`c` pays off after :math:`c / (t_e - t)` calls. The interval comes from that of the speedup.
+# *never*: the compiled model is slower. *undecided*: the interval of the speedup contains 1, or
+# there are too few samples.
 
 
 # fold: Count the calls
 
 
 def shorten(number):
-    return float(f"{number:.3g}")
+    """Keep three significant digits of a number of calls."""
+    return math.ceil(float(f"{number:.3g}"))
 
 
 def count_calls(gain, eager, seconds):
@@ -329,23 +331,28 @@ def tabulate_calls(results, compiling):
         eager, seconds = results[gain.where["batch"]][EAGER], compiling[gain.subject].median
         counts = count_calls(gain, eager.median, seconds)
         no_gain = "never" if gain.exceeds(1) is False else "undecided"
-        calls, *bounds = (n / 1000 for n in counts) if counts else [no_gain]
+        calls, *bounds = map(shorten, counts) if counts else [no_gain]
         rows.append(
             {
                 **gain.where,
                 "candidate": gain.subject,
                 "compilation (s)": seconds,
-                "calls (thousands)": calls,
-                "99% interval": "[{:g}, {:g}]".format(*map(shorten, bounds)) if bounds else "",
+                "calls": calls,
+                "99% interval": "[{}, {}]".format(*bounds) if bounds else "",
             }
         )
     return DataFrame(rows).set_index(["batch", "candidate"])
 
 
+def show_calls(results, compiling, provider):
+    alone = f"torch.compile itself takes {compiling[DYNAMO].median:.3g} s"
+    calls = tabulate_calls(results, compiling)
+    return table(calls, f"calls that pay for a compilation, {provider}; {alone}")
+
+
 # %%
 
-break_even = tabulate_calls(results, compiling)
-show(table(break_even, f"calls that pay for a compilation, {provider.label}"))
+show(show_calls(results, compiling, provider.label))
 
 # %%
 # What does a backend receive?
@@ -353,7 +360,8 @@ show(table(break_even, f"calls that pay for a compilation, {provider.label}"))
 #
 # This is the smallest backend. It keeps what it receives and runs the graph as it is. It receives
 # the parameters of the model as tensors, like the input. The graph is valid only for inputs that
-# satisfy its *guards*, on their shape for instance: another shape gives another graph.
+# pass its *guards*, tests on their shape for instance. Below, three calls on two shapes give two
+# graphs.
 
 received = []
 
@@ -373,8 +381,8 @@ assert len(received) == len({first.shape, x.shape}), "one graph per shape"
 # What is left of the graph at each level?
 # ----------------------------------------
 #
-# *translated* counts the nodes of the ONNX graph, *rewritten* those left at this level, *executed*
-# those that the session runs once onnxruntime has optimized it.
+# *translated*: nodes of the ONNX graph. *rewritten*: nodes left at this level. *executed*: nodes
+# that run, once onnxruntime has optimized the graph as well.
 
 graphs = {level: backends[args.batch[0]][level].graphs[0] for level in LEVELS}
 
@@ -396,7 +404,8 @@ show(table(counts.rename_axis("level"), f"number of nodes, {provider.label}"))
 ortmeter.draw_model(graphs[OURS].model, title=OURS)
 
 # %%
-# The graphs alone, without torch, with constant weights, timed in fresh processes:
+# The graphs alone, without torch, with constant weights, timed in fresh processes. Speedups are
+# over ``none``.
 
 
 def load_graph(graph):
@@ -416,15 +425,15 @@ levels = ortmeter.measure_each(
     processes=args.processes,
     budget_s=args.budget,
 )
-show(table(levels.summary(LEVELS[0]), f"graphs alone, {legend}"))
+show(table(levels.summary(LEVELS[0]), f"graphs alone, {provider.label}, {levels.how}"))
 
 # %%
 # What does a call cost when there is nothing to compute?
 # -------------------------------------------------------
 #
-# One ``relu`` on a small tensor, called in five ways. A session runs on numpy arrays. The function
-# of ``OrtBackend`` takes and returns tensors. ``torch.compile`` adds the guards, checked at every
-# call, around this function and around the backend ``eager``.
+# One ``relu`` on a small tensor, called in five ways. ``session.run`` takes numpy arrays. The
+# function that ``OrtBackend`` returns takes tensors. ``torch.compile`` checks the guards before
+# every call of this function, or of the one of the backend ``eager``.
 
 SESSION, RETURNED = "session.run on arrays", "function of OrtBackend"
 GUARDED = "OrtBackend behind guards"
@@ -474,11 +483,19 @@ show(table(calls.to_frame("µs").iloc[:, :3], f"one relu, {provider.label}"))
 # fold: Write the calls, draw the bars
 
 
+def write_beside(gains):
+    """Write where OrtBackend is faster than inductor."""
+    places = {}
+    for gain in gains:
+        words = gain.verdict if gain.is_difference else gain.effect
+        places.setdefault(words, []).append(str(gain.where["batch"]))
+    told = [f"{words} at batch {enumerate_items(found)}" for words, found in places.items()]
+    return f"Against inductor, it is {', '.join(told)}. " if told else ""
+
+
 def write_calls(paid):
     told = [
-        f"never at batch {batch}"
-        if calls == "never"
-        else f"after {shorten(1000 * calls):,.0f} calls at batch {batch}"
+        f"never at batch {batch}" if calls == "never" else f"after {calls:,} calls at batch {batch}"
         for batch, calls in paid.items()
         if calls != "undecided"
     ]
@@ -496,17 +513,23 @@ def draw_bars(results, few):
 # fold: Compute the answer
 
 
+def compare_with(results, baseline):
+    """Compare OrtBackend at every batch with a baseline, if that was measured."""
+    return [dataclasses.replace(g, subject="OrtBackend") for g in results.speedup(baseline, OURS)]
+
+
 def answer(results, compiling):
-    gains = [dataclasses.replace(g, subject="OrtBackend") for g in results.speedup(EAGER, OURS)]
-    paid = tabulate_calls(results, compiling)["calls (thousands)"].xs(OURS, level="candidate")
+    gains, beside = (compare_with(results, baseline) for baseline in (EAGER, INDUCTOR))
+    paid = tabulate_calls(results, compiling)["calls"].xs(OURS, level="candidate")
     few, many = min(results), max(results)
     return Answer(
-        "Compared with torch without compilation, OrtBackend is {effects}. Its compilation takes "
-        "{seconds} and is paid back {calls}.",
-        tuple(gains),
+        "Against eager torch, the ONNX Runtime backend is {effects}. {beside}Its compilation "
+        "({seconds:.3g} s) pays off {calls}.",
+        (*gains, *beside),
         {
             "effects": group_effects(gains),
-            "seconds": format_seconds(compiling[OURS].median),
+            "beside": write_beside(beside),
+            "seconds": compiling[OURS].median,
             "calls": write_calls({batch: paid[batch] for batch in (few, many)}),
         },
         verdict="depends on batch" if len({gain.verdict for gain in gains}) > 1 else "",
@@ -520,9 +543,9 @@ def answer(results, compiling):
 # fold: Judge the predictions
 
 
-def count(text, outcomes, **values):
+def count(text, outcomes, cases, **values):
     """Judge a prediction, with the number of cases where it holds."""
-    held = f"{sum(outcome is True for outcome in outcomes)} of {len(outcomes)}"
+    held = f"{sum(outcome is True for outcome in outcomes)} of {len(outcomes)} {cases}"
     return judge(text + " ({held})", outcomes, held=held, **values)
 
 
@@ -534,16 +557,19 @@ def judge_all(results, levels, nodes):
     yield count(
         "at batch {batch}, compiled graphs are faster than eager",
         [gain.exceeds(1) for gain in results[few].speedups(EAGER)],
+        "candidates",
         batch=few,
     )
     yield count(
         "at batch {batch}, a graph with fewer nodes is faster",
         [gain.exceeds(1) for gain in fewer],
+        "levels",
         batch=few,
     )
     yield count(
-        "at batch {batch}, each level changes the latency by less than {least}",
+        "at batch {batch}, each level changes the time of the graph by less than {least}",
         [None if gain.verdict == "undecided" else not gain.is_difference for gain in last],
+        "levels",
         batch=many,
         least=f"{last[0].min_effect:.0%}",
     )
@@ -560,19 +586,19 @@ def write_guards(calls, plain, guarded):
     gain, before = calls.speedup(plain, guarded), calls[plain].median * 1e6
     cost = f"{calls[guarded].median * 1e6 - before:.3g} µs"
     if not gain.has_interval:
-        return f"{cost} (too few samples for an interval)"
+        return f"{cost} (no interval)"
     low, high = (before * (1 / ratio - 1) for ratio in (gain.high, gain.low))
     return f"{cost} [{low:.3g}, {high:.3g}]" if gain.verdict == "slower" else "an undecided time"
 
 
 def conclude(data):
     results, calls = data["results"], data["calls"]
-    beside = [dataclasses.replace(g, subject="OrtBackend") for g in results.speedup(INDUCTOR, OURS)]
+    beside = compare_with(results, INDUCTOR)
     claims = [
         *judge_all(results, data["levels"], data["nodes"]),
-        *(beside or [fact("inductor is not compared: {reason}", reason=data["left_out"])]),
+        *(beside or [fact("Inductor is not compared: {reason}", reason=data["left_out"])]),
         fact(
-            "guards cost {eager} around the eager backend, {ours} around OrtBackend",
+            "Guards cost {eager} around the eager backend, {ours} around OrtBackend",
             eager=write_guards(calls, EAGER, DYNAMO),
             ours=write_guards(calls, RETURNED, GUARDED),
         ),
@@ -581,9 +607,7 @@ def conclude(data):
 
 
 def conclusion(record):
-    data = record.data
-    how = f"{data['results'].how}; graphs alone: {data['levels'].how}"
-    return record.conclude(*conclude(data), f"{data['legend']}, {how}")
+    return record.conclude(*conclude(record.data), record.data["legend"])
 
 
 # %%
@@ -598,7 +622,7 @@ show(conclusion(here))
 # What this page does not cover
 # -----------------------------
 #
-# * Larger models: a transformer has attention and rotary embeddings, so rewriting does more. See
+# * Larger models. A transformer has more patterns to rewrite: see
 #   :ref:`the page on Llama <l-plot-custom-backend-llama-102>`.
 # * Training, 16-bit types, ``dynamic=True``, graph breaks and weights that change.
 # * The other modes of inductor, ``max-autotune`` and CUDA graphs, and its cache on disk.
@@ -643,15 +667,16 @@ show(environment())
 # fold: Gather the graphs
 texts = [received[0].code.strip(), onnx_simple_text_plot(graphs[OURS].model)]
 drawings = [ortmeter.draw_model(graphs[level].model, title=level) for level in LEVELS[:2]]
-title = "The captured graph of one block, default+onnxruntime as text, the other levels"
+title = "The captured graph of one block, then the ONNX graph of each level"
 show(fold(title, *texts, *map(str, graphs.values()), *drawings))
 
 # %%
-# All the frames. In that of compilations, *eager behind guards* is the part of ``torch.compile``.
+# The frames behind the tables.
 
 # fold: Gather the frames
 raw = {"latency": results.to_frame(), "graphs": levels.to_frame(), "calls": calls.to_frame("µs")}
-raw |= {"compilations": compiling.to_frame("s"), "errors": errors, "break-even": break_even}
+raw |= {"compilations": compiling.to_frame("s"), "errors": errors}
+raw["break-even"] = tabulate_calls(results, compiling)
 show(fold("Raw frames", *raw.values()))
 
 # %%
@@ -666,11 +691,11 @@ show(save_tables("plot_custom_backend_101", raw))
 def report(record):
     data = record.data
     results, provider, legend = data["results"], data["provider"], data["legend"]
-    yield table(results.summary(EAGER), legend)
+    yield table(results.summary(EAGER), f"{legend}, {results.how}")
     yield results.speedup_plot(EAGER, title=f"Speedup over {EAGER}, {provider}", caption=legend)
-    paid = tabulate_calls(results, data["compiling"])
-    yield table(paid, f"calls that pay for a compilation, {provider}")
-    yield table(data["levels"].summary(LEVELS[0]), f"graphs alone, {provider}")
+    yield show_calls(results, data["compiling"], provider)
+    levels = data["levels"]
+    yield table(levels.summary(LEVELS[0]), f"graphs alone, {provider}, {levels.how}")
     yield table(data["calls"].to_frame("µs").iloc[:, :3], f"one relu, {provider}")
     yield conclusion(record)
 
