@@ -6,12 +6,12 @@ What does each level of fusion bring to a small Llama?
 
 :class:`~ortmeter.backend.OrtBackend` compiles a model of torch for ONNX Runtime. Before it creates
 the session, it rewrites the graph at one of four levels. Each level has the rules of the one before
-and more: it merges more nodes, so the model runs fewer kernels. How much faster does each level
+and more: it fuses more nodes, so the model runs fewer kernels. How much faster does each level
 make one layer of a Llama? How much of the speedup over torch needs no rule at all?
 
-**Prediction.** A rule removes kernels and passes over memory, so no level is slower than the one
-before. A rule removes no matrix product: products take more than half of the time of the last
-level, which bounds what is left to gain.
+**Prediction.** A rule removes kernels, with their reads and writes of memory, so no level is slower
+than the one before. No rule removes a matrix product: products take more than half of the time of
+the last level, which bounds what is left to gain.
 """
 
 # sphinx_gallery_tags = ["speed", "accuracy", "torch.compile", "Llama", "fusion"]
@@ -20,8 +20,8 @@ level, which bounds what is left to gain.
 # A small Llama
 # -------------
 #
-# The model comes from transformers, with random weights. The weights of the normalizations are one
-# in a new model. They are drawn as well: a rule that forgets them changes the outputs.
+# The model comes from transformers, with random weights. Those of the normalizations, all 1 in a
+# new model, are drawn as well: a rule that forgets them would change the outputs.
 
 # fold: Imports
 import copy
@@ -77,7 +77,7 @@ RULES = tuple(rule.name for rule in LEVELS["default"])
 args = ortmeter.get_parsed_args(
     "plot_custom_backend_llama_102",
     description="What does each level of fusion bring to a small Llama?",
-    config=Param("auto", fast="tiny", choices=("auto", *CONFIGURATIONS), help="sizes"),
+    config=Param("auto", fast="tiny", choices=("auto", *CONFIGURATIONS), help="sizes of the model"),
     num_hidden_layers=Param(1, minimum=1, help="layers of the model"),
     with_mask=Param(False, help="sequences of several lengths, with a mask of their padding"),
     attention=Param("eager", choices=("eager", "sdpa"), help="how torch computes the attention"),
@@ -88,7 +88,7 @@ args = ortmeter.get_parsed_args(
     threads=Param(1, minimum=1, help="threads of torch and of ONNX Runtime"),
     warmup=Param(3, fast=1, minimum=1, help="calls of each candidate before the samples"),
     repeat=Param(100, fast=5, minimum=1, help="samples of a latency in this process"),
-    processes=Param(6, fast=1, full=10, minimum=1, help="fresh processes that run the graphs"),
+    processes=Param(6, fast=1, full=10, minimum=1, help="fresh processes for the graphs, at least"),
     budget=Param(13.0, fast=1.0, full=30.0, help="seconds for the calls, again for the graphs"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
@@ -174,8 +174,8 @@ model, inputs = make_model(), make_inputs()
 #   Runtime has.
 # * ``default+onnxruntime+experimental`` (*+ experimental*): chains of element-wise operators become
 #   kernels that are compiled for this model.
-# * ``default-EagerAttention``: the level ``default`` without one of its rules, which ``--without``
-#   names. ``-`` leaves a rule out of any level.
+# * ``default-EagerAttention``: the level ``default`` without its rule ``EagerAttention``.
+#   ``--without`` chooses another rule.
 
 EAGER, INDUCTOR = "eager", "inductor"
 
@@ -197,9 +197,9 @@ def compile_model(backend, function, *inputs):
 
 
 # %%
-# TF32 rounds the operands of float32 products to 11 significant bits. ONNX Runtime turns it on by
-# default on CUDA, torch does not: a comparison that forgets it compares two precisions. It is off
-# here. Where the provider has it, one more candidate turns it on, ``default, TF32``.
+# TF32 rounds the operands of float32 products to 11 significant bits. On CUDA, ONNX Runtime turns
+# it on by default and torch does not. It is off here, so that candidates have the same precision.
+# Where the provider has TF32, one more candidate, ``default, TF32``, turns it on.
 
 
 # fold: Look for TF32
@@ -214,10 +214,10 @@ def rounds_to_tf32():
 has_tf32 = rounds_to_tf32() and args.dtype == "float32"
 
 # %%
-# Inductor needs a compiler of C++ on a CPU, Triton on CUDA. The last level needs a compiler too,
-# without which it equals the level before. What does not work here is named below, after the time
-# that each candidate takes to compile and to return its first result. Inductor starts with an empty
-# cache, the kernels of the last level may be in the user's.
+# Inductor and the last level need a compiler: C++ on a CPU, Triton for inductor on CUDA. The output
+# names the candidates that cannot be compiled here. It has the time from the compilation to the
+# first result. Inductor starts with an empty cache. The last level may find its kernels in the
+# cache of the user.
 
 
 # fold: Compile the candidates
@@ -232,14 +232,13 @@ def compile_all(compilers):
         except RuntimeError as error:
             if name != INDUCTOR:
                 raise
-            missing[name] = f"its compiler does not work here ({type(error).__name__})"
+            missing[name] = f"not compared, no working compiler ({type(error).__name__})"
     return functions, seconds, missing
 
 
 def tell_compilations(seconds, missing):
-    first = ", ".join(f"{name} {duration:.1f} s" for name, duration in seconds.items())
-    told = (f"{name} is not compared: {reason}." for name, reason in missing.items())
-    return "\n".join([f"First result after: {first}.", *told])
+    first = (f"{name}: first result after {duration:.1f} s" for name, duration in seconds.items())
+    return "\n".join([*first, *(f"{name}: {reason}" for name, reason in missing.items())])
 
 
 # %%
@@ -251,7 +250,7 @@ functions, first_results, missing = compile_all(compilers)
 assert all(len(backend.graphs) == 1 for backend in backends.values())
 graphs = {level: backend.graphs[0] for level, backend in backends.items()}
 for level in [level for level, graph in graphs.items() if graph.without_kernels]:
-    missing[level] = "its kernels cannot be compiled here"
+    missing[level] = "not compared, no working compiler"
     del graphs[level], functions[level]
 functions = {EAGER: model} | functions
 if has_tf32:
@@ -262,12 +261,14 @@ print(tell_compilations(first_results, missing))
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is the model in float64, with the same weights. A level is accepted when no output
-# is farther from the reference, nor from eager, than :math:`168\,u` times the largest output
-# (:math:`10^{-5}` in float32), and when the root mean square (RMS) of its errors is at most
-# :math:`\sqrt n` times that of eager, where :math:`n` is the length of the longest sum. A library
-# that accumulates a sum of :math:`n` terms in its own type rounds :math:`n` times, one that uses a
-# wider type rounds once: independent roundings make them :math:`\sqrt n` apart [1]_.
+# The reference is the model in float64, with the same weights. Two limits:
+#
+# * Each output is within :math:`10^{-5}` of the reference and of eager, relative to the largest
+#   output. This is for float32; for other types, :math:`168\,u`, where :math:`u` is the unit
+#   roundoff.
+# * The root mean square (RMS) of the errors is at most :math:`\sqrt n` times that of eager, where
+#   :math:`n` is the length of the longest sum. A sum that is rounded after each term is about
+#   :math:`\sqrt n` times less accurate than one that is rounded once [1]_.
 
 # fold: The reference and the tolerance
 LONGEST = max(hidden, intermediate, sequence)
@@ -298,7 +299,7 @@ def root_mean_square(values):
 
 # %%
 
-# fold: Errors, and what is refused
+# fold: Errors and limits
 COLUMNS = ("largest error", "gap to eager", "RMS error", "RMS / eager")
 SHORT = {level: f"+ {level.split('+')[-1]}" for level in LEVELS if "+" in level}
 
@@ -339,8 +340,8 @@ show(table(errors.rename(SHORT), accepted))
 # How long does a call take?
 # --------------------------
 #
-# First, calls of the model as a user makes them: tensors of torch in and out, the candidates in
-# turn inside one loop of this process.
+# First, calls of the model as a user makes them, with tensors of torch in and out. Candidates are
+# called in turn in this process.
 
 results = ortmeter.measure(
     {name: functools.partial(function, *inputs) for name, function in functions.items()},
@@ -352,11 +353,11 @@ results = ortmeter.measure(
 )
 
 # %%
-# Then the graphs alone, without torch. Levels are compared there, in several fresh processes: the
-# place of the tensors in memory changes from one to the next. The weights are random, which does
-# not change the time of a kernel.
+# Then the graphs alone, without torch, to compare the levels. They run in several fresh processes,
+# since the place of the tensors in memory matters. Their weights are random as well: values do not
+# change the time of a kernel.
 
-# fold: Forget the models of torch, and feed the graphs
+# fold: Inputs of the graphs
 torch.compiler.reset()
 torch.set_num_threads(threads_before)
 del functions, compilers, backends
@@ -391,9 +392,9 @@ levels = ortmeter.measure(
 )
 
 # %%
-# *over eager* compares calls, *over previous* compares the graph of a level with that of the level
-# before, ``none`` for ``default-EagerAttention``. The 99% interval is in brackets. Custom nodes
-# are out of the ONNX standard.
+# *over eager* is the speedup of a call over ``eager``. *over previous* is the speedup of the graph
+# alone over that of the level before (``none`` for ``default-EagerAttention``). Brackets are 99%
+# intervals. A speedup is a mean over the measurement: it may differ from the ratio of two medians.
 
 
 # fold: The table
@@ -411,9 +412,10 @@ def tabulate(data):
     results, levels = data["results"], data["levels"]
     steps = find_steps(levels)
     steps |= {name: levels.speedup("none", name) for name in levels if name not in LEVELS}
-    rows = results.summary(EAGER).iloc[:, :1]
-    counts = [data["nodes"].get(name, (None, None)) for name in rows.index]
-    rows["nodes"], rows["custom"] = zip(*counts, strict=True)
+    unit = results.unit
+    rows = results.summary(EAGER).iloc[:, :1].set_axis([f"call ({unit})"], axis=1)
+    rows[f"graph ({unit})"] = levels.summary("none", unit).iloc[:, 0].reindex(rows.index)
+    rows["nodes"] = [data["nodes"].get(name, (None,))[0] for name in rows.index]
     overs = [None if n == EAGER else results.speedup(EAGER, n) for n in rows.index]
     rows["over eager"] = [*map(write_ratio, overs)]
     rows["over previous"] = [write_ratio(steps.get(name)) for name in rows.index]
@@ -421,13 +423,13 @@ def tabulate(data):
 
 
 def show_table(data):
-    calls = f"{data['provider']}; calls: {data['results'].how}, after {data['warmup']} to warm up"
-    return table(tabulate(data).rename(SHORT), f"{calls}; graphs alone: {data['levels'].how}")
+    calls = f"{data['provider']}, warm-up {data['warmup']}. Calls: {data['results'].how}"
+    return table(tabulate(data).rename(SHORT), f"{calls}. Graphs alone: {data['levels'].how}")
 
 
 # %%
 
-# fold: What the conclusions are computed from
+# fold: Samples of the tables and of the conclusion
 nodes = {level: (graph.node_count, graph.custom_count) for level, graph in graphs.items()}
 data = {
     "results": results,
@@ -443,8 +445,7 @@ data = {
 show(show_table(data))
 
 # %%
-# The graphs alone, beside the graph without any rule. Inside the grey band, a difference is too
-# small to be worth a claim.
+# The graphs alone. The grey band is 5% around ``none``.
 
 
 def plot_levels(data):
@@ -459,11 +460,14 @@ plot_levels(data)
 # Why?
 # ----
 #
-# The profiler of ONNX Runtime adds up the kernels of each graph. Products have the same operations
-# at every level: :math:`2BS(4H^2 + 3HI)` with the weights, for :math:`B` sequences of :math:`S`
-# tokens, a hidden size :math:`H` and an intermediate size :math:`I`, and :math:`4BS^2H` in the
-# attention. The latter are in the column of the attention once a rule makes one kernel of it. Rules
-# save time in the last column.
+# The profiler of ONNX Runtime times the kernels of each graph. *nodes* are those that the level
+# leaves, *custom* those outside of the ONNX standard, *kernels* those that run, once ONNX Runtime
+# has optimized the graph as well.
+#
+# No level changes the work of the products: :math:`2BS(4H^2 + 3HI)` operations with the weights,
+# for :math:`B` sequences of :math:`S` tokens, a hidden size :math:`H` and an intermediate size
+# :math:`I`, and :math:`4BS^2H` in the attention. Once a rule makes one kernel of the attention, its
+# products move to the column *attention*. The other kernels are what rules can remove.
 
 profiles = profile_together(
     {
@@ -496,14 +500,17 @@ data["kernels"] = DataFrame(
 
 
 def show_kernels(data):
-    what = "launches of kernels, not their times" if data["launches"] else "kernels of a run"
-    return table(data["kernels"].set_index("level").rename(SHORT), f"{data['provider']}, {what}")
+    rows = data["kernels"].set_index("level")
+    for i, name in enumerate(("nodes", "custom")):
+        rows.insert(i, name, [data["nodes"][level][i] for level in rows.index])
+    times = "times of the launches, not of the kernels" if data["launches"] else "times of one run"
+    return table(rows.rename(SHORT), f"{data['provider']}, {times}")
 
 
 show(show_kernels(data))
 
 # %%
-# What is one rule worth? The level with the rule, compared with the level without it:
+# What is one rule worth? The level with the rule beside the level without it, graphs alone:
 
 
 def compare_rule(data):
@@ -516,20 +523,21 @@ print(compare_rule(data))
 # %%
 # What the measurements say
 # -------------------------
-#
-# The answer, what each level brings and the two predictions are computed from the samples.
 
 # fold: The words of the answer
 # How the answer calls each level, and the topic of its claim.
 NAMES = {
-    "default": ("nodes fused into standard operators", "default over eager"),
-    "default+onnxruntime": ("kernels of ONNX Runtime", "onnxruntime over default"),
-    "default+onnxruntime+experimental": ("compiled kernels", "experimental over onnxruntime"),
+    "default": ("fusing nodes into standard operators", "default over eager"),
+    "default+onnxruntime": ("adding kernels of ONNX Runtime", "onnxruntime over default"),
+    "default+onnxruntime+experimental": (
+        "adding compiled kernels",
+        "experimental over onnxruntime",
+    ),
 }
-BARS = ("torch eager", "no rule", "standard operators", "+ ONNX Runtime's", "+ compiled kernels")
-SMALL = "stay within 5% of the level before"
-SAME = "leave the same graph"
-VERBS = {"equivalent": SMALL, "different": SMALL, "undecided": "show no clear difference"}
+BARS = ("torch eager", "as exported", "standard operators", "+ ONNX Runtime's", "+ compiled")
+SMALL = "changes the time by less than 5%"
+SAME = "leaves the same graph"
+VERBS = {"equivalent": SMALL, "different": SMALL, "undecided": "makes no clear difference"}
 
 # %%
 
@@ -540,13 +548,13 @@ def answer(data):
     found = {}
     for level, step in steps.items():
         same = rules[level] == rules[step.baseline]
-        words = VERBS.get(step.verdict, f"make this Llama {step.effect}")
+        words = VERBS.get(step.verdict, f"makes this Llama {step.effect}")
         found.setdefault(SAME if same else words, []).append(NAMES[level][0])
     parts = "; ".join(f"{', then '.join(names)} {words}" for words, names in found.items())
     first, last = (results.speedup(EAGER, level) for level in ("none", [*steps][-1]))
     text = (
         f"{parts[0].upper()}{parts[1:]}. Against torch eager, ONNX Runtime is {first.effect} "
-        f"without a rule, {last.effect} at the last level."
+        f"with none of this, {last.effect} with all of it."
     )
     shown = results.bars(EAGER, [level for level in LEVELS if level in results])
     bars = (Bar(label, b.value, b.low, b.high) for label, b in zip(BARS, shown, strict=False))
@@ -560,10 +568,12 @@ def answer(data):
 # fold: The claims
 def judge_levels(data):
     steps = find_steps(data["levels"]).values()
+    worst = min(steps, key=lambda step: step.low or step.ratio)
     return judge(
-        "no level is slower than the one before (lowest ratio {lowest:.2f})",
+        "no level is slower than the one before (worst: {level}, {speedup})",
         [step.exceeds(1 / (1 + step.min_effect)) for step in steps],
-        lowest=min(step.ratio for step in steps),
+        level=SHORT.get(worst.subject, worst.subject),
+        speedup=worst.interval,
     )
 
 
@@ -571,7 +581,7 @@ def judge_products(data):
     times = data["kernels"].set_index("level").drop(columns="kernels").loc[[*data["levels"]][-1]]
     share = float(times["products (ms)"] / times.sum())
     return judge(
-        "products take more than half of the time of the last level ({share:.0%} of its kernels)",
+        "products take more than half of the time of the last level ({share:.0%} of the profile)",
         [None if data["launches"] else share > 1 / 2],
         share=share,
     )
@@ -597,14 +607,14 @@ show(conclusion(here))
 # What this page does not cover
 # -----------------------------
 #
-# * Weights of a trained model, training, and the generation of tokens one by one, whose products
-#   have one row and which keeps keys and values.
+# * Trained weights, training, and the generation of tokens one by one, where products have one row
+#   and keys and values are kept.
 # * Several threads. ``--threads`` gives both libraries the same number, and the idle threads of one
 #   slow down the other.
 # * Memory: candidates share a process, and its allocator reuses what another one freed.
-# * Why ``none`` is faster or slower than eager. The table has the total of three causes: the matrix
-#   products of the two libraries, what ONNX Runtime fuses by itself, and the calls from Python.
-# * The time of a second compilation, which :ref:`l-plot-custom-backend-101` measures.
+# * Why ``none`` is faster or slower than eager. Three causes add up: the matrix products of the two
+#   libraries, what ONNX Runtime fuses by itself, and the calls from Python.
+# * When a compilation pays off: see :ref:`l-plot-custom-backend-101`.
 #
 # How this was computed
 # ---------------------
@@ -622,27 +632,28 @@ show(args)
 show(environment())
 
 # %%
-# How many times each rule of a level applies, and where a pattern is found but its rule refuses it.
+# How many times each rule of a level applies, and the patterns that a rule leaves as they are.
+
 
 # fold: Count the rules
-applied = DataFrame(
-    {
-        level: {rule.name: graph.fusions.get(rule.name, 0) for rule in LEVELS[level]}
-        for level, graph in graphs.items()
-        if LEVELS.get(level)
-    },
-    dtype=object,
-).fillna("")
+def count_rules(level):
+    own = {rule.name for rule in LEVELS[level]}
+    names = [rule.name for rule in LEVELS[[*LEVELS][-1]]]
+    return {name: graphs[level].fusions.get(name, 0) if name in own else "" for name in names}
+
+
+applied = DataFrame({level: count_rules(level) for level in graphs if LEVELS.get(level)})
 refusals = dict.fromkeys(str(refusal) for g in graphs.values() for refusal in g.refusals)
-show(fold("Rules of each level", applied, "\n".join(["Where a rule does not apply:", *refusals])))
+left = "\n".join(["Patterns that a rule leaves as they are:", *refusals])
+show(fold("Rules of each level", applied, left))
 
 # %%
 
 show(fold("Options of the backend", f"OrtBackend{inspect.signature(OrtBackend)}"))
 
 # %%
-# The graph that each level leaves to ONNX Runtime, with shortened names of weights. Large weights
-# are inputs. ``OrtBackend(dump=folder)`` writes these graphs into files.
+# The graph that each level gives to ONNX Runtime. The names of the weights are shortened, and large
+# weights are inputs. ``OrtBackend(dump=folder)`` writes these graphs into files.
 
 
 # fold: Write the graphs
@@ -679,8 +690,7 @@ raw |= {"levels": tabulate(data), "kernels": data["kernels"], "operators": opera
 show(save_tables("plot_custom_backend_llama_102", raw | {"rules": applied}))
 
 # %%
-# Other machines: with ``--record``, the page keeps its samples, from which the functions above
-# compute the same tables, plot and sentences.
+# On other machines, from the samples kept with ``--record``:
 
 
 # fold: Show the records of other machines
