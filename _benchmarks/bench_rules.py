@@ -16,6 +16,7 @@ import datetime as dt
 import io
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,13 @@ def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
     for rule, times in (variants.graphs[WHOLE].fusions | {CONTROL: 0}).items():
         claim = results.speedup(rule, WHOLE)
         verdict = claim.verdict if rule == CONTROL or differ(claim, control) else "undecided"
-        values = (times, nodes[WHOLE], nodes[rule], f"{claim.ratio:.2f} {claim.brackets}".strip(), verdict)
+        values = (
+            times,
+            nodes[WHOLE],
+            nodes[rule],
+            f"{claim.ratio:.2f} {claim.brackets}".strip(),
+            verdict,
+        )
         rows.append(dict(zip(COLUMNS, (rule, name, *values), strict=True)))
         print(*rows[-1].values(), sep=", ", flush=True)
     return rows
@@ -169,6 +176,12 @@ def write_record(rows: list[dict[str, Any]], path: Path = RECORD) -> None:
     writer.writerows(sorted(rows, key=lambda row: order.index(row["rule"])))
     on_cuda = [name for name, rule in RULES.items() if "cpu" not in rule.fusions]
     today = dt.datetime.now(dt.UTC).date()
+    verdicts = Counter(row["verdict"] for row in rows if row["rule"] != CONTROL)
+    total = verdicts.total()
+    counts = ", ".join(
+        f"{n or 'none'} {v}" for v, n in ({"faster": 0, "slower": 0} | verdicts).items()
+    )
+    summary = f"With the rule, the {total} pairs of a rule and a model below are: {counts}."
     title = "What each rule of the backend brings on a CPU"
     machine = textwrap.fill(str(environment()), 100)
     body = textwrap.indent(table.getvalue().strip(), "   ")
@@ -179,6 +192,8 @@ def write_record(rows: list[dict[str, Any]], path: Path = RECORD) -> None:
 
 {title}
 {"=" * len(title)}
+
+{summary}
 
 Rules of the level ``{LEVEL}``, in the order in which they are applied, on the models that
 contain their pattern. *times* counts the matches. *nodes with* and *nodes without* count the nodes

@@ -38,8 +38,13 @@ def test_a_table_is_a_list_of_lists():
     ]
 
 
+def test_a_cell_of_a_table_may_have_several_lines():
+    table = tables.list_table(["a", "b"], [["1", "| 2\n| 3"]], classes="x")
+    assert table[1:3] == ["   :header-rows: 1", "   :class: x"]
+    assert table[-4:] == ["   * - 1", "     - | 2", "       | 3", ""]
+
+
 def test_texts_are_not_interpreted():
-    assert tables.list_table(["a"], [], classes="x")[2] == "   :class: x"
     assert tables.plain("a*b_`c`|d|") == r"a\*b\_\`c\`\|d\|"
 
 
@@ -59,7 +64,7 @@ def test_machines_have_one_row_each():
 def test_without_records_nothing_is_claimed():
     assert machines.machines_text([])[0] == "Nothing was recorded yet."
     text = "\n".join(claims.claims_text([]))
-    assert text.count("open: not recorded yet") == len(claims.ORIGINALS)
+    assert text.count("open, not recorded yet") == len(claims.ORIGINALS)
 
 
 def test_an_original_claim_is_answered_by_the_claims_of_every_machine():
@@ -73,7 +78,7 @@ def test_an_original_claim_is_answered_by_the_claims_of_every_machine():
     assert claims.answers(original, records) == found
     # What a CPU says of a claim about CUDA leaves it open; a record on CUDA closes it.
     on_cuda = dataclasses.replace(original, provider="CUDA")
-    assert claims.answers(on_cuda, records) == [("CUDA", "open: not recorded yet"), *found]
+    assert claims.answers(on_cuda, records) == [("CUDA", "open, not recorded yet"), *found]
     gpu = planted("plot_x", "yes", fact("6").about("speed"), provider="cuda")
     assert claims.answers(on_cuda, [gpu]) == [("A CPU_1, 3 cores, CUDA", "6")]
 

@@ -92,7 +92,7 @@ def claims_text(records: Sequence[Record]) -> list[str]:
         found = [
             f"| **{plain(where)}**: {plain(text)}" for where, text in answers(original, records)
         ]
-        rows.append((claimed, reference(original.page), "\n       ".join(found)))
+        rows.append((claimed, reference(original.page), "\n".join(found)))
     return list_table(("claimed", "page", "measured"), rows, classes="claims")
 
 
@@ -108,7 +108,7 @@ def answers(original: Original, records: Iterable[Record]) -> list[tuple[str, st
         for sentence in sentences(c for c in record.claims if c.topic == original.topic)
     ]
     answered = any(on_cuda(record) == (original.provider == "CUDA") for record in own)
-    return found if answered else [(original.provider, "open: not recorded yet"), *found]
+    return found if answered else [(original.provider, "open, not recorded yet"), *found]
 
 
 def _where(record: Record) -> str:

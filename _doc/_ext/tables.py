@@ -25,7 +25,9 @@ def list_table(
     options = [f"   :class: {classes}"] if classes else []
     lines = [".. list-table::", "   :header-rows: 1", *options, ""]
     for row in (header, *rows):
-        lines += [f"   {'*' if i == 0 else ' '} - {cell}" for i, cell in enumerate(row)]
+        for i, cell in enumerate(row):
+            first, *others = cell.split("\n")
+            lines += [f"   {' ' if i else '*'} - {first}", *(f"       {line}" for line in others)]
     return [*lines, ""]
 
 
