@@ -200,8 +200,8 @@ def test_the_cause_follows_the_profiles(page, worst, gap, verdict, others):
     claim = page["judge_cause"](sums(worst=worst), gap)
     assert claim.verdict == verdict
     assert str(claim).endswith(
-        f"the transpositions decide: 10 µs in the best order, {worst[0]} µs in the worst order; "
-        f"other nodes: 50 and {others} µs"
+        f"the transpositions decide: 10 µs (best order) to {worst[0]} µs (worst), "
+        f"other nodes 50 to {others} µs"
     )
 
 
@@ -246,8 +246,8 @@ def test_a_fused_product_is_no_cause_where_it_gains_nothing(page, fused, gap, va
     others = {} if variant is None else {"order fast, FusedMatMul": variant}
     claim = page["judge_fusion"](group(**others), sums(best, worst), ROLES, gap)
     assert claim.verdict == verdict
-    text, _, told = str(claim).partition("; adding one to the best: ")
-    assert text.endswith(f": {fused[0]} FusedMatMul in the best order, {fused[1]} in the worst")
+    text, _, told = str(claim).partition("; adding one: ")
+    assert text.endswith(f": the best order has {fused[0]}, the worst {fused[1]}")
     effects = {None: "", 1.0: "within 5%", 0.98: "within 5%"}
     if variant in effects:
         assert told == effects[variant]
@@ -270,7 +270,7 @@ def test_the_winner_of_a_size_is_judged_at_the_other(page, other, shape, verdict
     first = planted({"a": 1.0, "b": 2.0, "c": 3.0}, shape)
     claim = page["judge_sizes"](first, Comparisons({14: planted(other, shape)}, "size"))
     assert claim.verdict == verdict
-    assert "the fastest graph wins at size 14 too: speedup of a over b, " in str(claim)
+    assert re.search(r"the fastest graph \(a\) wins at size 14 too: .+ over b$", str(claim))
 
 
 def test_each_graph_has_one_time_for_each_size_and_number_of_threads(page):

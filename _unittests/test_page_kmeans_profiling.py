@@ -156,7 +156,7 @@ def test_the_claims(page):
     assert len(said) == 5
     text = "Right: the product takes less than half of the kernel time: 20% [20, 20]"
     assert said[0] == text
-    share = "Right: it takes a larger share with 200 features than with 20: 60% [60, 60]"
+    share = "Right: the product takes a larger share with 200 features than with 20: 60% [60, 60]"
     assert said[1] == share
     assert said[2] == "Right: labels take more than twice the least time: 4.0 times [4.0, 4.0]"
     saved = "Mu multiplies by zero: removing it saves up to 20% of the kernel time"
@@ -186,7 +186,7 @@ def test_too_few_samples_decide_nothing(page):
         "wide": operators(6, Gemm=80.0, Add=20.0),
     }
     answer, claims = page["conclude"](data(**few, rounds=6, processes=1))
-    assert str(answer).startswith("Undecided, too few samples: with 20 features, ONNX ")
+    assert str(answer).startswith("Undecided (few or unstable samples): with 20 features, ONNX ")
     assert "too few samples for an interval." in str(answer)
     assert {claim.verdict for claim in claims} == {"undecided", "fact"}
 

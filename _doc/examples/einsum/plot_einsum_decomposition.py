@@ -482,12 +482,11 @@ def judge_fusion(group, split, roles, gap):
     found = [group.speedup(roles[BEST], name) for name in variants]
     gained = any(claim.verdict == "faster" for claim in found)
     return judge(
-        "a fused product explains the speed, as in 2021: {best} FusedMatMul in the best order, "
-        "{worst} in the worst{variant}",
+        "a fused product explains the speed: the best order has {best}, the worst {worst}{variant}",
         [False if gap.is_difference and best <= worst and not gained else None],
         best=best,
         worst=worst,
-        variant="".join(f"; adding one to the best: {c.effect}" for c in found),
+        variant="".join(f"; adding one: {c.effect}" for c in found),
     ).about("fused product")
 
 
@@ -500,8 +499,8 @@ def judge_cause(split, gap):
     times = {"copies": split["copies"], "others": split["all"] - split["copies"]}
     lost = {kind: found[WORST] - found[BEST] for kind, found in times.items()}
     known = gap.is_difference and not np.isnan(lost["copies"])
-    told = ", ".join(f"{split.loc[k, 'copies']:.0f} µs in the {k}" for k in (BEST, WORST))
-    told += "; other nodes: {0[best order]:.0f} and {0[worst order]:.0f} µs".format(times["others"])
+    told = "{:.0f} µs (best order) to {:.0f} µs (worst)".format(*times["copies"][[BEST, WORST]])
+    told += ", other nodes {:.0f} to {:.0f} µs".format(*times["others"][[BEST, WORST]])
     return judge(
         "the transpositions decide: {told}",
         [bool(lost["copies"] > lost["others"]) if known else None],
@@ -516,7 +515,7 @@ def judge_sizes(first, compared):
     found = [group.speedup(name, best, confidence=level) for name in group if name != best]
     least = min(found, key=lambda claim: claim.ratio)
     return judge(
-        "the fastest graph wins at size {size} too: speedup of {best} over {second}, {times}",
+        "the fastest graph ({best}) wins at size {size} too: {times} over {second}",
         [claim.exceeds(1 / (1 + claim.min_effect)) for claim in found],
         best=best.removeprefix("order "),
         size=size,

@@ -464,7 +464,7 @@ def answer(data, obstacle):
     values |= dict(zip(("first", "product", "last"), map(write_share, claims), strict=False))
     values |= dict(zip(("few", "many"), data["operators"], strict=True))
     decided = all(claim.has_interval for claim in claims[:3])
-    text = "With" if decided else "Undecided, too few samples: with"
+    text = "With" if decided else "Undecided (few or unstable samples): with"
     text += f" {{few}} features, ONNX Runtime spends {{first}} of its kernel time in {told}"
     text += "" if any(map(is_product, longest)) else ", {product} in the matrix product"
     text += f"; with {{many}}, {{last}} in {last_told}. For labels alone, {{labels}}."
@@ -486,7 +486,7 @@ def judge_product(operators, obstacle):
     values = {"few": few, "many": many, "first": write_share(first), "second": write_share(second)}
     for text, outcome in (
         ("the product takes less than half of the kernel time: {first}", first.exceeds(1)),
-        ("it takes a larger share with {many} features than with {few}: {second}", grows),
+        ("the product takes a larger share with {many} features than with {few}: {second}", grows),
     ):
         why = f" ({obstacle})" if obstacle else ""
         yield judge(f"{text}{why}", [None if obstacle else outcome], **values)
