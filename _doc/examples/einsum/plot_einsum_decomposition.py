@@ -399,20 +399,14 @@ show(table(nodes, f"profiled kernels, {legend}, one thread"))
 # fold: Compute the answer
 
 LEVEL = 1 - 0.01 / 6  # the best and the worst are one of six pairs of orders
-EFFECTS = {
-    "faster": "{:.2f} times faster than Einsum",
-    "slower": "{:.2f} times slower than Einsum",
-    "undecided": "hard to tell from Einsum",
-}
 
 
 def tell(claim):
-    text = EFFECTS.get(claim.verdict, f"within {claim.min_effect:.0%} of Einsum")
-    if claim.verdict == "undecided":
-        return text
-    if claim.verdict != "slower":
-        return f"{text.format(claim.ratio)} {claim.brackets}"
-    return f"{text.format(1 / claim.ratio)} [{1 / claim.high:.2f}, {1 / claim.low:.2f}]"
+    if claim.is_difference:
+        return claim.effect.replace(" [", " than Einsum [")
+    return (
+        f"{claim.effect} of Einsum" if claim.verdict != "undecided" else "hard to tell from Einsum"
+    )
 
 
 def tell_threads(claims):
@@ -445,14 +439,13 @@ def answer(measured, split, roles):
     faster = [claim for claim in claims if claim.verdict == "faster"]
     undecided = any(claim.verdict == "undecided" for claim in claims)
     lead, verdict = ("Undecided", "undecided") if undecided else ("No", "not faster")
-    if faster:
-        whole = len(faster) == len(claims)
-        word = "Yes" if whole or undecided else "Only"
-        lead = word if whole else f"{word} {tell_threads(faster)}"
-        verdict = "faster" if whole else "faster in part"
     found = tell_places(sorted(claims, key=lambda claim: claim.verdict != "faster"))
-    if faster and not whole:
-        found = found.replace(f" {tell_threads(faster)}", "", 1)  # the lead has it
+    if len(faster) == len(claims):
+        lead, verdict = "Yes", "faster"
+    elif faster:
+        place = tell_threads(faster)
+        lead, verdict = f"{'Yes' if undecided else 'Only'} {place}", "faster in part"
+        found = found.replace(f" {place}", "", 1)  # the lead has it
     text = f"{lead}: decomposed into Transpose and MatMul, {EQUATION} is {found}."
     group, worst = measured[1], roles[WORST]
     if group.speedup(roles[BEST], worst, confidence=LEVEL).is_difference:
@@ -496,15 +489,14 @@ def judge_fusion(group, split, roles, gap):
 
 
 def judge_cause(split, gap):
-    times = {"copies": split["copies"], "others": split["all"] - split["copies"]}
-    lost = {kind: found[WORST] - found[BEST] for kind, found in times.items()}
-    known = gap.is_difference and not np.isnan(lost["copies"])
-    told = "{:.0f} µs (best order) to {:.0f} µs (worst)".format(*times["copies"][[BEST, WORST]])
-    told += ", other nodes {:.0f} to {:.0f} µs".format(*times["others"][[BEST, WORST]])
+    ends = split.loc[[BEST, WORST]]
+    copies, others = ends["copies"], ends["all"] - ends["copies"]
+    lost, rest = (times[WORST] - times[BEST] for times in (copies, others))
+    told = "{:.0f} µs (best order) to {:.0f} µs (worst), other nodes {:.0f} to {:.0f} µs"
     return judge(
         "the transpositions decide: {told}",
-        [bool(lost["copies"] > lost["others"]) if known else None],
-        told="unknown times" if np.isnan(lost["copies"]) else told,
+        [bool(lost > rest) if gap.is_difference and not np.isnan(lost) else None],
+        told="unknown times" if np.isnan(lost) else told.format(*copies, *others),
     )
 
 
