@@ -88,6 +88,22 @@ def test_the_answer_counts_the_verdicts_that_hold_in_all_processes(page):
     assert found.axis == "speedup over two Adds, one Sum at size 256"
 
 
+def test_a_process_without_interval_is_named_in_the_table(page):
+    cases = page["rebuild"](planted(page, ("float", 64, (1.5, 1.5)), repeat=5)).comparisons
+    assert page["each_process"](cases[0]) == "no interval in 2"
+
+
+@pytest.mark.parametrize(
+    ("rows", "held"),
+    [
+        ([(64, (1.1, 1.0, 1.1))], "among them the only one on differences beyond 15%."),
+        ([(64, (1.1, 1.0, 1.1)), (256, (1.0, 1.0, 1.0))], "among them both on differences"),
+    ],
+)
+def test_few_large_differences_are_counted_in_words(page, rows, held):
+    assert held in str(answer(page, *(("float", *row) for row in rows)))
+
+
 def test_small_differences_that_change_are_told_from_large_ones(page):
     text = str(answer(page, ("float", 64, (1.1, 1.0, 1.1)), ("float", 256, (1.5, 1.5, 1.5))))
     assert "3 of 4 verdicts hold in all 3 processes, among them all 3 on differences" in text
@@ -167,7 +183,7 @@ def test_verdicts_far_from_1_are_judged(page, rows, verdict, count):
 def test_the_spread_of_the_processes_is_judged(page, ratios, verdict, count):
     found = claims(page, ("float", 64, ratios))[3]
     assert found.verdict == verdict
-    assert str(found).endswith(f"do not always overlap (not in {count} cases)")
+    assert str(found).endswith(f"the intervals of two processes do not overlap ({count})")
 
 
 def test_all_together_may_be_undecided_where_each_process_is_not_and_it_is_explained(page):

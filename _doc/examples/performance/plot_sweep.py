@@ -219,7 +219,10 @@ def place(case):
 
 def each_process(case):
     words = {"different": f"below {case.overall.min_effect:.0%}"}
-    counts = Counter(words.get(verdict, verdict) for verdict in case.verdicts)
+    counts = Counter(
+        words.get(claim.verdict, claim.verdict) if claim.has_interval else "no interval"
+        for claim in case.runs.values()
+    )
     return ", ".join(f"{verdict} in {count}" for verdict, count in counts.most_common())
 
 
@@ -278,7 +281,7 @@ plot_processes(cases, f"{provider.label}, threads=1")
 #
 # A verdict may change from one process to the next for two reasons. The arrays lie elsewhere in
 # memory and the machine is in another state: the intervals of two processes may not overlap. Or the
-# speedup is close to a limit, 0% or 5%, and the processes fall on both sides.
+# speedup is close to a limit of a verdict, 1 or 1.05, and the processes fall on both sides.
 #
 # The pooled verdict may be undecided where every process says *faster*. Its interval comes from one
 # number per process: with 5 processes it is twice as wide as with 10, with 3 more than five times.
@@ -328,8 +331,9 @@ def answer(found):
     text = f"{'Yes, here' if all(kept) else 'Not always'}: {held} verdicts hold in all "
     text += how_many(decided)
     if far and not all(kept):
-        which = "all" if all(far) else f"{sum(far)} of"
-        text += f", among them {which} {len(far)} on differences beyond {FAR - 1:.0%}"
+        every = {1: "the only one", 2: "both"}.get(len(far), f"all {len(far)}")
+        which = every if all(far) else f"{sum(far)} of {len(far)}"
+        text += f", among them {which} on differences beyond {FAR - 1:.0%}"
     case = least_stable(decided)
     shown = [*case.runs.items()][:SHOWN]
     return Answer(
@@ -395,7 +399,7 @@ def judge_runs(cases):
     )
     known = [c.runs_differ for c in several if c.runs_differ is not None]
     yield judge(
-        "the intervals of two processes do not always overlap (not in {apart} of {cases} cases)",
+        "in some cases, the intervals of two processes do not overlap ({apart} of {cases})",
         [any(known) if known else None],
         apart=sum(known),
         cases=len(known),
