@@ -404,9 +404,8 @@ LEVEL = 1 - 0.01 / 6  # the best and the worst are one of six pairs of orders
 def tell(claim):
     if claim.is_difference:
         return claim.effect.replace(" [", " than Einsum [")
-    return (
-        f"{claim.effect} of Einsum" if claim.verdict != "undecided" else "hard to tell from Einsum"
-    )
+    effect = "hard to tell from" if claim.verdict == "undecided" else f"{claim.effect} of"
+    return f"{effect} Einsum"
 
 
 def tell_threads(claims):
