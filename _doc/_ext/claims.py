@@ -93,7 +93,7 @@ def claims_text(records: Sequence[Record]) -> list[str]:
             f"| **{plain(where)}**: {plain(text)}" for where, text in answers(original, records)
         ]
         rows.append((claimed, reference(original.page), "\n".join(found)))
-    return list_table(("claimed", "page", "measured"), rows, classes="claims")
+    return list_table(("claimed", "page", "measured"), rows, classes="stacked claims")
 
 
 def answers(original: Original, records: Iterable[Record]) -> list[tuple[str, str]]:

@@ -28,7 +28,8 @@ def register(app: Sphinx) -> None:
 class CommandDirective(SphinxDirective):
     """Run ``ortmeter ARGUMENTS`` beside the sample models, ``cnn.onnx`` and ``norm.onnx``.
 
-    ``:after: Conclusion`` shows what follows this heading only, each point on one line.
+    ``:after: Conclusion`` shows what follows this heading only, each point on one line; ``:last:``
+    shows the last point.
     """
 
     required_arguments = 1
@@ -37,6 +38,7 @@ class CommandDirective(SphinxDirective):
         "report": directives.unchanged_required,
         "code": directives.nonnegative_int,
         "after": directives.unchanged_required,
+        "last": directives.flag,
     }
 
     def run(self) -> list[nodes.Node]:
@@ -47,10 +49,8 @@ class CommandDirective(SphinxDirective):
         extra = ["--html", str(self._folder(REPORTS) / report), "--force"] if report else []
         printed = run_command([*arguments, *extra], self._models(), self.options.get("code", 0))
         if "after" in self.options:
-            heading = self.options["after"]
-            printed = printed.partition(f"\n{heading}\n{'-' * len(heading)}\n")[2]
-            # The width of the box breaks the lines.
-            printed = re.sub(r"\n +", " ", printed)
+            points = find_points(printed, self.options["after"])
+            printed = "\n".join(points[-1:] if "last" in self.options else points)
         text = f"$ ortmeter {self.arguments[0]}\n{printed}"
         return [nodes.literal_block(text, text, language="none"), *self._link(report)]
 
@@ -77,6 +77,14 @@ class CommandDirective(SphinxDirective):
         address = "../" * depth + (REPORTS / report).as_posix()
         link = nodes.reference("", "The report of this command", refuri=address)
         return [nodes.paragraph("", "", link)]
+
+
+def find_points(printed: str, heading: str) -> list[str]:
+    """Return the points below a heading, each on one line: the width of the box breaks it."""
+    text = printed.partition(f"\n{heading}\n{'-' * len(heading)}\n")[2]
+    if not text:
+        raise ExtensionError(f"nothing is printed below {heading!r}")
+    return re.sub(r"\n +", " ", text).strip().splitlines()
 
 
 def run_command(arguments: list[str], folder: Path, expected: int) -> str:

@@ -63,7 +63,8 @@ def machines_text(records: Sequence[Record]) -> list[str]:
     if not records:
         return ["Nothing was recorded yet.", ""]
     header = ("machine", "system", "versions", "peaks, one thread")
-    return list_table(header, map(_machine_row, _groups(records, lambda r: r.machine)))
+    rows = map(_machine_row, _groups(records, lambda record: record.machine))
+    return list_table(header, rows, classes="stacked")
 
 
 def answers_text(pages: Collection[Answers]) -> list[str]:
@@ -83,7 +84,7 @@ def answers_text(pages: Collection[Answers]) -> list[str]:
     some = "no page is" if len(missing) == len(pages) else some
     told = [f"On CUDA, {some} recorded yet.", ""] if missing else []
     return told + list_table(
-        ("page", "machine", "provider", "date", "answer"), rows, classes="answers"
+        ("page", "machine", "provider", "date", "answer"), rows, classes="stacked answers"
     )
 
 

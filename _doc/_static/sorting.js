@@ -1,6 +1,7 @@
 // Columns are aligned by what they hold; with simple-datatables, long tables sort and filter.
 (() => {
   const LEAST_SORTED = 3, LEAST_FILTERED = 10; // rows
+  const SHORT = 16; // characters that stay on one line, as those of an interval
   const SCALES = { n: 1e-9, µ: 1e-6, m: 1e-3, k: 1e3, M: 1e6, G: 1e9, T: 1e12 };
   const BLANK = /^(|[-–—]|nan|nat|none|<na>)$/i;
   // A number, its unit and its interval: "1,234.5", "12 ms", "98 %", "1.05 [1.01, 1.10]".
@@ -15,8 +16,9 @@
   };
 
   const readColumns = (rows) => [...rows[0].cells].map((cell, i) => {
-    const values = rows.map((row) => parse(row.cells[i].textContent.trim()));
-    return { heads: cell.tagName === "TH", numeric: values.every((v) => v !== undefined) && values.some((v) => v > -Infinity) };
+    const texts = rows.map((row) => row.cells[i].textContent.trim());
+    const values = texts.map(parse);
+    return { heads: cell.tagName === "TH", short: texts.every((text) => text.length <= SHORT), numeric: values.every((v) => v !== undefined) && values.some((v) => v > -Infinity) };
   });
 
   const template = ({ classes, searchable }) =>
@@ -42,7 +44,10 @@
     const rows = [...(table.tBodies[0]?.rows ?? [])];
     if (!table.tHead || !rows.length) return;
     const columns = readColumns(rows);
-    [...table.tHead.rows, ...rows].forEach((row) => columns.forEach(({ numeric }, i) => row.cells[i].classList.toggle("words", !numeric)));
+    [...table.tHead.rows, ...rows].forEach((row) => columns.forEach(({ numeric, short }, i) => {
+      row.cells[i].classList.toggle("words", !numeric);
+      row.cells[i].classList.toggle("short", short);
+    }));
     if (!window.simpleDatatables || rows.length < LEAST_SORTED) return;
     // The headings of a table that is folded have no text for simple-datatables: it waits.
     const sort = () => makeSortable(table, rows, columns);
