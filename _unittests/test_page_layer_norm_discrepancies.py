@@ -275,7 +275,7 @@ def test_responsible(page, norm, product, name):
 def test_the_product_is_responsible(page):
     claim = page["judge_product"](page["tabulate_changes"](planted_distances()))
     assert str(claim) == (
-        "Right: in float32 MatMul is responsible: it changes more than LayerNormalization (2 of 2 "
+        "Right: in float32, MatMul is responsible: it changes more than LayerNormalization (2 of 2 "
         "cases)"
     )
     distances = planted_distances(ON_CUDA)
@@ -295,7 +295,7 @@ def test_swaps_in_16_bits(page):
     distances = planted_distances()
     short = distances[distances["type"] == "float16"]
     assert str(page["judge_kernels"](short)) == (
-        "Right: in float16 a swap changes 0.75% of the outputs at most, by 0.75 ulp at most"
+        "Right: in float16, a swap changes 0.75% of the outputs at most, by 0.75 ulp at most"
     )
     many = short.assign(**{"> 0": 20})
     assert page["judge_kernels"](many).verdict == "wrong"
@@ -309,7 +309,7 @@ def test_the_session(page):
     distances = planted_distances()
     short = distances[distances["type"] == "float16"]
     assert str(page["judge_session"](short)) == (
-        "Right: in float16 a session is closer to float64 (2 of 2 cases), and changes more than "
+        "Right: in float16, a session is closer to float64 (2 of 2 cases), and changes more than "
         "any swap (2 of 2)"
     )
     set_mean(short, ("float64", "session"), 0.49)  # 2% is no difference

@@ -246,8 +246,8 @@ assert not any(name.startswith("float") for name, _ in refused), refused
 
 # %%
 # The table has the largest errors of torch and of a session, their bound, and the largest
-# *distance* between the two, in ulp and as an absolute value (*abs*): an ulp is 8192 times larger
-# in float16 than in float32. A dash means that onnxruntime cannot run this type. In float32 the
+# *gap* between the two, in ulp and as an absolute value (*abs*): an ulp is 8192 times larger in
+# float16 than in float32. A dash means that onnxruntime cannot run this type. In float32 the
 # bound is far above the errors: it supposes the worst order of the additions.
 
 # fold: Tabulate the errors
@@ -267,13 +267,13 @@ def tabulate_errors(outputs, distances):
         "torch (ulp)": ulps["float64", "torch"],
         "session (ulp)": ulps["float64", "session"],
         "bound (ulp)": cases["bound"].max() / cases["unit"].max(),
-        "distance (ulp)": ulps["torch", "session"],
-        "distance (abs)": ulps["torch", "session"] * cases["unit"].max(),
+        "gap (ulp)": ulps["torch", "session"],
+        "gap (abs)": ulps["torch", "session"] * cases["unit"].max(),
     }
     return DataFrame(columns, index=ulps.index)
 
 
-show(table(tabulate_errors(outputs, distances), f"largest error and distance, {legend}"))
+show(table(tabulate_errors(outputs, distances), f"largest errors and gap, {legend}"))
 
 # %%
 # What does an exchange change?
@@ -282,7 +282,7 @@ show(table(tabulate_errors(outputs, distances), f"largest error and distance, {l
 # Inside torch, the ``LayerNormalization`` of onnxruntime replaces that of torch. Inside *ort*
 # (onnxruntime), it is the reverse. The table has the largest change of an output, in ulp and as an
 # absolute value, the share of the outputs that change, and the largest error after the exchange, in
-# percent of its bound.
+# percent of its *bound*.
 
 # fold: Tabulate the exchanges
 
@@ -292,7 +292,7 @@ def list_exchanges(outputs, distances):
     ulps, changed = by_pair(distances, "largest"), by_pair(distances, "> 0", "n")
     used = outputs.pivot_table("bound used", CASE, "run", sort=False)
     unit = distances.groupby(CASE, sort=False)["unit"].max()
-    columns = ("change (ulp)", "change (abs)", "changed (%)", "error (% of bound)")
+    columns = ("change (ulp)", "change (abs)", "changed (%)", "bound (%)")
     found = {}
     for library, pair in EXCHANGES.items():
         figures = (ulps[pair], ulps[pair] * unit, 100 * changed[pair], 100 * used[pair[1]])
@@ -422,7 +422,7 @@ def answer(exchanges):
 
 
 def count_outside(exchanges):
-    return int((exchanges["error (% of bound)"] > 100).sum())  # noqa: PLR2004 - all of it
+    return int((exchanges["bound (%)"] > 100).sum())  # noqa: PLR2004 - all of it
 
 
 # %%
@@ -438,7 +438,7 @@ def judge_product(changes):
     single = changes[types.str.startswith("float32") & (types != "float32 (TF32)")]
     held = single["responsible"] == "MatMul"
     return judge(
-        "in float32 MatMul is responsible: it changes more than LayerNormalization ({held} of {n} "
+        "in float32, MatMul is responsible: it changes more than LayerNormalization ({held} of {n} "
         "cases)",
         held.tolist(),
         held=int(held.sum()),
@@ -455,7 +455,7 @@ def judge_kernels(distances):
     largest = by_pair(distances, "largest")["torch"][SWAPS].max(axis=None)
     share = by_pair(distances, "> 0", "n")["torch"][SWAPS].max(axis=None)
     return judge(
-        f"in {' and '.join(distances['type'].unique())} a swap changes {{share:.2%}} of the "
+        f"in {' and '.join(distances['type'].unique())}, a swap changes {{share:.2%}} of the "
         "outputs at most, by {ulp:.2g} ulp at most",
         [bool(largest <= FEW and share < RARE)],
         share=float(share),
@@ -476,7 +476,7 @@ def judge_session(distances):
     closer = means["float64", "session"] < (1 - MARGIN) * means["float64", "ort kernels"]
     larger = means["session", "ort kernels"] > means["torch"][SWAPS].max(axis=1)
     return judge(
-        f"in {' and '.join(means.index.unique('type')) or '16 bits'} a session is closer to "
+        f"in {' and '.join(means.index.unique('type')) or '16 bits'}, a session is closer to "
         "float64 ({closer} of {n} cases), and changes more than any swap ({larger} of {n})",
         [*closer, *larger],
         closer=int(closer.sum()),

@@ -309,15 +309,19 @@ show(agreement_table(libraries, legend))
 
 
 # fold: Count the changes
-def changed(values):
-    count, total = int((values > 0).sum()), len(values)
-    return "-" if not total else f"{count} of {total}" + f" ({count / total:.0%})" * (count > 0)
+def count(values):
+    return f"{int((values > 0).sum())} of {len(values)}" if len(values) else "-"
 
 
-def count_changes(own):
+def share(values):
+    found = float((values > 0).mean()) if len(values) else np.nan
+    return "-" if np.isnan(found) else "less than 1%" if 0 < found < 0.01 else f"{found:.0%}"  # noqa: PLR2004
+
+
+def describe_changes(own, describe=count):
     others = own[own["threads"] != own.groupby("library")["threads"].transform("first")]
-    counts = {"same run": own["again"], "threads": others["other threads"], "order": own["spread"]}
-    return {name: changed(values) for name, values in counts.items()}
+    found = {"same run": own["again"], "threads": others["other threads"], "order": own["spread"]}
+    return {name: describe(values) for name, values in found.items()}
 
 
 def change_table(libraries, kind, legend):
@@ -326,10 +330,11 @@ def change_table(libraries, kind, legend):
         last = own[(own["type"] == kind) & (own["size"] == libraries["size"].max())]
         worst = last.loc[last["spread"].idxmax()]
         ulps = {"spread (ulp)": worst["spread"], "bound (ulp)": worst["bound"]}
-        rows[key] = count_changes(own) | ulps
+        rows[key] = describe_changes(own) | ulps
     frame = DataFrame.from_dict(rows, orient="index").rename_axis(["result", "library"])
     ordered = frame.sort_index(level=0, ascending=False, sort_remaining=False)
-    ordered.loc[("both", "all"), ["same run", "threads", "order"]] = count_changes(libraries)
+    shares = describe_changes(libraries, share)
+    ordered.loc[("both", "all"), [*shares]] = shares
     longest = f"spread and bound: {kind}, {libraries['size'].max():,} terms"
     return table(ordered, f"cases that change, {legend}; {longest}")
 
@@ -497,11 +502,12 @@ def answer(libraries, kind):
     names = enumerate_items(libraries["library"].unique())
     again = f"do not differ: {names} give the same bits"
     again = f"differ with {enumerate_items(differ)}" if len(differ) else again
-    threads = f"only some of {enumerate_items(moved)}" if len(moved) else "none"
-    threads = f", another number of threads changes {threads}" if several else ""
+    shares = describe_changes(libraries, share)
+    threads = f"{shares['threads']} ({enumerate_items(moved)})" if len(moved) else "none"
+    threads = f", another number of threads {threads}" if several else ""
     return Answer(
         f"Two identical runs {again}. Another order of the terms changes "
-        f"{(libraries['spread'] > 0).mean():.0%} of the results{threads}. A {kind} mean of "
+        f"{shares['order']} of the results{threads}. A {kind} mean of "
         f"{worst['size']:,} terms moves by up to {worst['spread']:,.0f} units in the last place "
         f"({worst['library']}); theory allows {float(format(worst['bound'], '.3g')):,.0f}.",
         verdict="they differ" if len(differ) else "same bits",
@@ -559,7 +565,7 @@ def judge_overflows(sums):
     own = sums[sums["type"] == "float16"]
     lost = own[own["overflows"] > 0]
     decided = int((lost["overflows"] < lost["orders"]).sum())
-    text = "in float16 {decided} of {n} sums overflow in some orders only, {always} in every order"
+    text = "in float16, {decided} of {n} sums overflow in some orders only, {always} in every order"
     yield judge(text, [decided > 0], n=len(own), decided=decided, always=len(lost) - decided)
 
 
