@@ -233,7 +233,7 @@ def test_errors_are_in_ulp_and_a_distance_is_absolute_too(page):
 
 def test_two_results_within_their_bound_are_within_twice_the_bound(page):
     table = page["tabulate_errors"](page["outputs"], page["distances"])
-    apart = table["distance (ulp)"].dropna()
+    apart = table["gap (ulp)"].dropna()
     assert len(apart) >= 4
     assert (apart <= 2 * table["bound (ulp)"][apart.index]).all()
 
