@@ -351,8 +351,7 @@ def plot_libraries(libraries, kind, legend):
     law = find_worst(own)["law"]
     rows = own[own["law"] == law].rename(columns={"size": "number of terms"})
     title = "Spread of a mean over the orders of its terms"
-    caption = f"{kind}, {law}, {legend}"
-    return spread_plot(rows, x="number of terms", title=title, caption=caption)
+    return spread_plot(rows, x="number of terms", title=title, caption=f"{kind}, {law}, {legend}")
 
 
 def find_worst(means):
@@ -579,9 +578,9 @@ def conclude(sums, libraries, kind):
 
 
 def conclusion(record):
-    data = record.data
-    found = conclude(data["sums"], data["libraries"], data["type"])
-    return record.conclude(*found, data["legend"])
+    kept = ("sums", "libraries", "type", "legend")
+    sums, libraries, kind, legend = (record.data[name] for name in kept)
+    return record.conclude(*conclude(sums, libraries, kind), legend)
 
 
 data = {"sums": sums, "libraries": libraries, "legend": legend, "type": shown}
@@ -628,8 +627,7 @@ half = terms[terms["type"] == "float16"]
 lost = half.pivot_table("overflows", ["law", "number of terms"], "candidate", sort=False)
 lost = table(lost.astype(int), f"orders whose sum overflows, out of {args.orders}, float16")
 huge = half[half["law"] == "huge"]
-title = "Sums that overflow"
-overflow = spread_plot(huge, x="number of terms", title=title, caption="float16, huge")
+overflow = spread_plot(huge, x="number of terms", title="Overflows", caption="float16, huge")
 drawing = ortmeter.draw_model(model, title="mean and layer normalization")
 details = (
     fold("The model", onnx_simple_text_plot(model), drawing),
