@@ -122,7 +122,7 @@ def test_noise_leaves_the_steps_undecided(page):
     rng = np.random.default_rng(1)
     noisy = Comparison(Measurement(n, np.exp(rng.standard_normal((5, 12)))) for n in LEVELS)
     text = str(page["answer"](noisy, COUNTS))
-    assert text.count("has an undecided effect: ") == 2
+    assert text.count("has an undecided effect on its speed: ") == 2
 
 
 @pytest.mark.parametrize(

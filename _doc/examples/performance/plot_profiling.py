@@ -346,7 +346,7 @@ PHRASES = {
     "slower": "makes this network {3:.2f} times slower [{4:.2f}, {5:.2f}]",
     "different": "changes its speed by less than 5%: {0:.2f} [{1:.2f}, {2:.2f}]",
     "equivalent": "changes its speed by less than 5%: {0:.2f} [{1:.2f}, {2:.2f}]",
-    "undecided": "has an undecided effect: {0:.2f} [{1:.2f}, {2:.2f}]",
+    "undecided": "has an undecided effect on its speed: {0:.2f} [{1:.2f}, {2:.2f}]",
 }
 
 

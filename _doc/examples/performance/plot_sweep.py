@@ -12,8 +12,8 @@ verdicts.
 
 **Prediction.** At the largest size, time follows the memory traffic: one ``Sum`` is 1.5 times
 faster than two ``Add``, ``Concat`` then ``ReduceSum`` runs at 0.6 times their speed. In some cases,
-the intervals of two processes do not overlap: processes differ more than the samples of one tell.
-The verdict on a difference beyond 15% is the same in every process.
+the intervals of two processes do not overlap. The verdict on a difference beyond 15% is the same in
+every process.
 """
 
 # fold: Imports and arguments
@@ -232,15 +232,18 @@ def verdict_table(cases):
             **place(case),
             "candidate": case.overall.subject,
             "speedup": case.overall.ratio,
-            "99% interval": case.overall.brackets,
+            "interval": case.overall.brackets,
             "pooled verdict": case.overall.verdict.replace("different", "below 5%"),
             "each process": each_process(case),
         }
         for case in cases
     ]
     frame = DataFrame(rows).set_index([*place(cases[0]), "candidate"])
-    return table(frame, f"speedup over {cases[0].overall.baseline}, {how_many(cases)}")
+    legend = f"speedup over {cases[0].overall.baseline}, 99% interval, {how_many(cases)}"
+    return table(frame, legend)
 
+
+# %%
 
 report_of_sweep = result.report()
 cases = report_of_sweep.comparisons
