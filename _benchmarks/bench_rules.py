@@ -209,6 +209,8 @@ Measured by ``_benchmarks/bench_rules.py --record``, one thread, float32, {today
 {machine}.
 
 .. csv-table::
+   :class: rules
+   :widths: auto
    :header: {", ".join(COLUMNS)}
 
 {body}

@@ -243,6 +243,7 @@ def test_a_notebook_opens_in_colab_when_the_site_has_an_address(base, links):
 def test_machines_have_one_row_for_each_answer(found):
     text = "\n".join(machines.answers_text([found]))
     assert text.index("(this build)") < text.index("2026-01-01")
+    assert "[1.12,\N{NO-BREAK SPACE}1.38]" in text
     assert "H100" in text
     assert "not recorded" not in text
     on_cpu = dataclasses.replace(found, recorded=())

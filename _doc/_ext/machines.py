@@ -1,6 +1,7 @@
 """Directives that write about what was recorded on every machine."""
 
 import itertools
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +18,8 @@ from ortmeter.pages import Record, enumerate_items, load_records
 
 #: The page that measures the peaks of a machine.
 PEAKS_PAGE = "plot_op_gemm2_cuda"
+
+_SPACED = re.compile(r"\[[-+\d.e]+, [-+\d.e]+\]")  # an interval, which stays on one line
 
 
 def register(app: Sphinx) -> None:
@@ -73,7 +76,10 @@ def answers_text(pages: Collection[Answers]) -> list[str]:
     for page in pages:
         for answer in page.all:
             where = f"{answer['machine']}{' (this build)' if answer is page.here else ''}"
-            cells = (where, answer["provider"].upper(), answer["date"], answer["answer"])
+            text = _SPACED.sub(
+                lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), answer["answer"]
+            )
+            cells = (where, answer["provider"].upper(), answer["date"], text)
             rows.append((reference(page.page), *map(plain, cells)))
     if not rows:
         return []
