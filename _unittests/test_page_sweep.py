@@ -119,7 +119,7 @@ def test_the_answer_names_the_type(page):
 def test_every_verdict_may_hold(page):
     text = str(answer(page, ("float", 64, (1.5, 1.5, 1.5)), ("float", 256, (1.5, 1.5, 1.5))))
     assert text.startswith(
-        "Yes, here: 4 of 4 verdicts hold in all 3 processes. 2 of 2 candidates keep their"
+        "Yes, between processes: 4 of 4 verdicts hold in all 3 processes. 2 of 2 candidates keep their"
     )
 
 
@@ -131,7 +131,7 @@ def test_undecided_everywhere_is_no_verdict_that_a_candidate_keeps(page):
 def test_one_size_does_not_tell_about_sizes(page):
     found = answer(page, ("float", 64, (1.5, 1.5, 1.5)))
     assert str(found) == (
-        "Yes, here: 2 of 2 verdicts hold in all 3 processes. One size was measured."
+        "Yes, between processes: 2 of 2 verdicts hold in all 3 processes. One size was measured."
     )
 
 
