@@ -314,7 +314,6 @@ compiling = Comparison(
 
 
 def shorten(number):
-    """Keep three significant digits of a number of calls."""
     return math.ceil(float(f"{number:.3g}"))
 
 
@@ -325,6 +324,10 @@ def count_calls(gain, eager, seconds):
     return [seconds / (eager * (1 - 1 / ratio)) for ratio in (gain.ratio, gain.high, gain.low)]
 
 
+# %%
+
+
+# fold: Tabulate the calls
 def tabulate_calls(results, compiling):
     rows = []
     for gain in results.speedups(EAGER):
@@ -346,8 +349,8 @@ def tabulate_calls(results, compiling):
 
 def show_calls(results, compiling, provider):
     alone = f"torch.compile itself takes {compiling[DYNAMO].median:.3g} s"
-    calls = tabulate_calls(results, compiling)
-    return table(calls, f"calls that pay for a compilation, {provider}; {alone}")
+    caption = f"calls that pay for a compilation, {provider}; {alone}"
+    return table(tabulate_calls(results, compiling), caption)
 
 
 # %%
@@ -484,7 +487,6 @@ show(table(calls.to_frame("µs").iloc[:, :3], f"one relu, {provider.label}"))
 
 
 def write_beside(gains):
-    """Write where OrtBackend is faster than inductor."""
     places = {}
     for gain in gains:
         words = gain.verdict if gain.is_difference else gain.effect
@@ -514,7 +516,6 @@ def draw_bars(results, few):
 
 
 def compare_with(results, baseline):
-    """Compare OrtBackend at every batch with a baseline, if that was measured."""
     return [dataclasses.replace(g, subject="OrtBackend") for g in results.speedup(baseline, OURS)]
 
 
@@ -543,10 +544,9 @@ def answer(results, compiling):
 # fold: Judge the predictions
 
 
-def count(text, outcomes, cases, **values):
-    """Judge a prediction, with the number of cases where it holds."""
-    held = f"{sum(outcome is True for outcome in outcomes)} of {len(outcomes)} {cases}"
-    return judge(text + " ({held})", outcomes, held=held, **values)
+def count(text, outcomes, **values):
+    held = f"{sum(outcome is True for outcome in outcomes)} of {len(outcomes)}"
+    return judge(text, outcomes, held=held, **values)
 
 
 def judge_all(results, levels, nodes):
@@ -555,21 +555,18 @@ def judge_all(results, levels, nodes):
     fewer = [levels[few].speedup(*p) for p in pairs if nodes[p[1]] < nodes[p[0]]]
     last = [levels[many].speedup(*pair) for pair in pairs]
     yield count(
-        "at batch {batch}, compiled graphs are faster than eager",
+        "at batch {batch}, compiled graphs are faster than eager ({held} candidates)",
         [gain.exceeds(1) for gain in results[few].speedups(EAGER)],
-        "candidates",
         batch=few,
     )
     yield count(
-        "at batch {batch}, a graph with fewer nodes is faster",
+        "at batch {batch}, a graph with fewer nodes is faster ({held} levels)",
         [gain.exceeds(1) for gain in fewer],
-        "levels",
         batch=few,
     )
     yield count(
-        "at batch {batch}, each level changes the time of the graph by less than {least}",
+        "at batch {batch}, each level changes the time by less than {least} ({held} levels)",
         [None if gain.verdict == "undecided" else not gain.is_difference for gain in last],
-        "levels",
         batch=many,
         least=f"{last[0].min_effect:.0%}",
     )
