@@ -451,10 +451,9 @@ show(spread_table(sums))
 # one. Its spread is not always larger: most roundings cancel.
 
 # fold: Draw the growth
-terms = sums.rename(columns={"size": "number of terms"})
-own = terms[(terms["type"] == shown) & (terms["law"] == "normal")]
-title = "Spread of a simulated sum over the orders of its terms"
-spread_plot(own, x="number of terms", title=title, caption=f"{shown}, normal")
+terms = sums.rename(columns={"size": "number of terms", "law": "distribution"})
+own = terms[(terms["type"] == shown) & (terms["distribution"] == "normal")]
+spread_plot(own, x="number of terms", title="Spread of a sum", caption=f"{shown}, normal")
 
 # %%
 # Which tolerance should a test have? The *guaranteed* one, :math:`2 (n - 1) u`, supposes that all
@@ -618,15 +617,16 @@ show(environment())
 
 # fold: Write the details
 model = write_model(args.lengths[0], np.dtype(np.float32))
-last = libraries[libraries["size"] == libraries["size"].max()]
+named = libraries.rename(columns={"law": "distribution"})
+last = named[named["size"] == named["size"].max()]
 by_library = last.pivot_table(
-    "spread", ["type", "law", "result"], ["library", "threads"], sort=False
+    "spread", ["type", "distribution", "result"], ["library", "threads"], sort=False
 )
 by_library = by_library.map("{:.3g}".format).replace("nan", "-")
 half = terms[terms["type"] == "float16"]
-lost = half.pivot_table("overflows", ["law", "number of terms"], "candidate", sort=False)
+lost = half.pivot_table("overflows", ["distribution", "number of terms"], "candidate", sort=False)
 lost = table(lost.astype(int), f"orders whose sum overflows, out of {args.orders}, float16")
-huge = half[half["law"] == "huge"]
+huge = half[half["distribution"] == "huge"]
 overflow = spread_plot(huge, x="number of terms", title="Overflows", caption="float16, huge")
 drawing = ortmeter.draw_model(model, title="mean and layer normalization")
 details = (
