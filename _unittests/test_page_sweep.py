@@ -119,7 +119,7 @@ def test_the_answer_names_the_type(page):
 def test_every_verdict_may_hold(page):
     text = str(answer(page, ("float", 64, (1.5, 1.5, 1.5)), ("float", 256, (1.5, 1.5, 1.5))))
     assert text.startswith(
-        "Yes, between processes: 4 of 4 verdicts hold in all 3 processes. 2 of 2 candidates keep their"
+        "Yes, between processes: 4 of 4 verdicts hold in all 3 processes. 2 of 2 candidates keep"
     )
 
 

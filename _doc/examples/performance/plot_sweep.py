@@ -331,10 +331,8 @@ def answer(found):
         return dataclasses.replace(found.conclusion.answer, verdict="undecided")
     kept, far = ([case.holds for case in found] for found in (decided, filter(is_far, decided)))
     held = f"{sum(kept)} of {len(kept)}"
-    text = (
-        f"{'Yes, between processes' if all(kept) else 'Not always'}: {held} verdicts hold in all "
-    )
-    text += how_many(decided)
+    lead = "Yes, between processes" if all(kept) else "Not always"
+    text = f"{lead}: {held} verdicts hold in all {how_many(decided)}"
     if far and not all(kept):
         every = {1: "the only one", 2: "both"}.get(len(far), f"all {len(far)}")
         which = every if all(far) else f"{sum(far)} of {len(far)}"
