@@ -31,7 +31,7 @@ from ortmeter.timing.claims import (
         (1.0, (0.96, 1.04), "equivalent", "b and a are within 5%: 1.00 ["),
         (1.03, (0.96, 1.07), "undecided", "undecided between b and a: 1.03 ["),
         (1.5, (0.9, 2.0), "undecided", "undecided between b and a: 1.50 ["),
-        (9.0, None, "undecided", "9.00, too few samples for an interval"),
+        (9.0, None, "undecided", "9.00, no interval"),
     ],
 )
 def test_five_verdicts(ratio, interval, verdict, text):
@@ -135,7 +135,7 @@ def test_a_summary_groups_the_places_by_verdict():
     ]
     assert group_claims(claims) == (
         "b is faster than a at size 1 (2.00 [1.80, 2.20]); "
-        "undecided at size 2 (1.01 [0.90, 1.10]) and 4 (1.10, too few samples for an interval); "
+        "undecided at size 2 (1.01 [0.90, 1.10]) and 4 (1.10, no interval); "
         "b is slower than a at size 3 (0.50 [0.40, 0.60])"
     )
 

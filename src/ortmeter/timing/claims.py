@@ -156,7 +156,7 @@ class Claim:
         if self.ratio is None:
             return ""
         if self.low is None or self.high is None:
-            return f"{self.ratio:.2f}, too few samples for an interval"
+            return f"{self.ratio:.2f}, no interval"
         return f"{self.ratio:.2f} {self.brackets}"
 
     @property
@@ -187,7 +187,7 @@ class Claim:
     def _compared(self, ratio: float) -> str:
         pair = f"{self.subject} and {self.baseline}"
         if self.low is None or self.high is None:
-            return f"undecided between {pair}: {ratio:.2f}, too few samples for an interval"
+            return f"undecided between {pair}: {ratio:.2f}, no interval"
         how = f"({100 * self.confidence:.3g}%{f', {self.how}' if self.how else ''})"
         interval = f"{self.brackets} {how}"
         if self.verdict == "faster":

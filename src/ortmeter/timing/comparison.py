@@ -134,7 +134,7 @@ class Ranking:
 
 def _times(claim: Claim) -> str:
     if claim.ratio is None or claim.low is None or claim.high is None:
-        return "too few samples for an interval"
+        return "no interval"
     return f"{1 / claim.ratio:.2f} times [{1 / claim.high:.2f}, {1 / claim.low:.2f}]"
 
 
