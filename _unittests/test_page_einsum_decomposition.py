@@ -53,10 +53,20 @@ def sums(best=(10, 60, 0), worst=(100, 160, 0), written=(20, 80, 0)):
     return pd.DataFrame([best, written, worst], index=index, columns=columns)
 
 
+def searched(measured, *names):
+    """What the search chose for each number of threads, the fast order by default."""
+    return pd.DataFrame({"chosen": names or ["order fast"] * len(measured)})
+
+
+def answer(page, measured, split=None, chosen=None):
+    found = searched(measured) if chosen is None else chosen
+    return page["answer"](measured, sums() if split is None else split, ROLES, found)
+
+
 def conclude(page, measured, compared=None, chosen="order fast"):
     found = compared or Comparisons({14: group()}, "size")
-    table = pd.DataFrame({"chosen": [chosen] * len(measured)})
-    return page["conclude"](measured, found, sums(), ROLES, table)
+    names = searched(measured, *[chosen] * len(measured))
+    return page["conclude"](measured, found, sums(), ROLES, names)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +80,8 @@ def conclude(page, measured, compared=None, chosen="order fast"):
 )
 def test_the_answer_follows_the_samples(page, fast, shape, start, verdict):
     measured = by_threads(*(group(median, shape=shape) for median in fast))
-    found = page["answer"](measured, sums(), ROLES)
-    assert str(found).startswith(f"{start}decomposed into Transpose and MatMul, bsnh,btnh->bnts ")
+    found = answer(page, measured)
+    assert str(found).startswith(f"{start}decomposed into Transpose and MatMul, after a search, bs")
     assert found.label == verdict
     assert [claim.where for claim in found.claims] == [{"threads": 1}, {"threads": 2}]
     assert len(str(found).split()) <= 60
@@ -79,14 +89,14 @@ def test_the_answer_follows_the_samples(page, fast, shape, start, verdict):
 
 def test_what_is_undecided_with_more_threads_takes_nothing_back(page):
     measured = by_threads(group(), group(shape=TOO_FEW))
-    found = str(page["answer"](measured, sums(), ROLES))
+    found = str(answer(page, measured))
     assert found.startswith("Yes with 1 thread: ")
     assert "]; hard to tell from Einsum with 2 threads. " in found
     assert found.count("with 1 thread") == 1
 
 
 def test_the_answer_starts_with_the_threads_that_win(page):
-    found = str(page["answer"](by_threads(group(2.0), group(1.0)), sums(), ROLES))
+    found = str(answer(page, by_threads(group(2.0), group(1.0))))
     assert found.startswith("Only with 2 threads: decomposed into Transpose and MatMul, ")
     assert re.search(
         r"is 2\.\d\d times faster than Einsum \[[^]]+\]; within 5% of .+ 1 thread\.", found
@@ -95,11 +105,11 @@ def test_the_answer_starts_with_the_threads_that_win(page):
 
 def test_the_answer_tells_each_interval_and_what_the_order_costs(page):
     measured = by_threads(group(1.0), group(0.5))
-    found = page["answer"](measured, sums(), ROLES)
+    found = answer(page, measured)
     one, two = found.claims
     worst = measured[1].speedup("order slow", "Einsum", confidence=page["LEVEL"])
     assert str(found) == (
-        "Yes: decomposed into Transpose and MatMul, bsnh,btnh->bnts is "
+        "Yes: decomposed into Transpose and MatMul, after a search, bsnh,btnh->bnts is "
         f"{one.ratio:.2f} times faster than Einsum [{one.low:.2f}, {one.high:.2f}] with 1 thread; "
         f"{two.ratio:.2f} times faster than Einsum [{two.low:.2f}, {two.high:.2f}] with 2 threads. "
         "The worst order of the letters is "
@@ -115,15 +125,31 @@ def test_the_answer_tells_each_interval_and_what_the_order_costs(page):
     assert [bar.value for bar in found.bars] == pytest.approx([1, 2, 4 / 3, 1 / 3], rel=0.02)
 
 
+def test_the_answer_is_that_of_the_graph_which_the_search_chose(page):
+    """With two threads, only a fused product wins: the answer agrees with the claim of 2021."""
+    fused = group(2.0, **{"order fast, FusedMatMul": 1.0})
+    measured = by_threads(group(1.0, **{"order fast, FusedMatMul": 1.0}), fused)
+    chosen = searched(measured, "order fast", "order fast, FusedMatMul")
+    assert str(answer(page, measured, chosen=chosen)).startswith("Yes: decomposed")
+    _, claims = page["conclude"](
+        measured, Comparisons({14: group()}, "size"), sums(), ROLES, chosen
+    )
+    after = [claim for claim in claims if claim.topic == "decomposed after search"]
+    assert [claim.verdict for claim in after] == ["faster", "faster"]
+    (product,) = [claim for claim in claims if claim.topic == "fused product"]
+    assert product.verdict == "wrong"
+    assert "within 5% with 1 thread, 2.0" in str(product)
+
+
 def test_orders_that_cannot_be_told_apart_are_not_told_apart(page):
     alike = group(1.0, written=1.0, slow=1.0)
-    assert "order" not in str(page["answer"](by_threads(alike), sums(), ROLES))
+    assert "order" not in str(answer(page, by_threads(alike)))
 
 
 def test_two_numbers_of_threads_that_say_the_same_are_told_once(page):
     few = group(shape=TOO_FEW)
     assert "is hard to tell from Einsum with 1 and 2 threads." in str(
-        page["answer"](by_threads(few, few), sums(), ROLES)
+        answer(page, by_threads(few, few))
     )
 
 
@@ -209,10 +235,10 @@ def test_the_times_of_launches_tell_no_cause(page):
     launched = sums(*[(np.nan, np.nan, 0)] * 3)
     claim = page["judge_cause"](launched, SURE)
     assert claim.verdict == "undecided"
-    answer = str(page["answer"](by_threads(group()), launched, ROLES))
-    assert "The worst order of the letters is" in answer
-    assert "transpositions" not in answer
-    assert "nan" not in f"{claim}{answer}"
+    text = str(answer(page, by_threads(group()), launched))
+    assert "The worst order of the letters is" in text
+    assert "transpositions" not in text
+    assert "nan" not in f"{claim}{text}"
 
 
 def test_nodes_without_a_time_have_no_sum(page):
@@ -244,15 +270,16 @@ def test_nodes_are_summed_by_order(page):
 def test_a_fused_product_is_no_cause_where_it_gains_nothing(page, fused, gap, variant, verdict):
     best, worst = ((10, 60, n) for n in fused)
     others = {} if variant is None else {"order fast, FusedMatMul": variant}
-    claim = page["judge_fusion"](group(**others), sums(best, worst), ROLES, gap)
+    claim = page["judge_fusion"](by_threads(group(**others)), sums(best, worst), ROLES, gap)
     assert claim.verdict == verdict
     text, _, told = str(claim).partition("; adding one: ")
     assert text.endswith(f": the best order has {fused[0]}, the worst {fused[1]}")
-    effects = {None: "", 1.0: "within 5%", 0.98: "within 5%"}
+    effects = {None: "", **dict.fromkeys((1.0, 0.98), "within 5% with 1 thread")}
     if variant in effects:
         assert told == effects[variant]
     else:
         times = max(variant, 1 / variant)
+        assert told.endswith("] with 1 thread")
         assert told.partition(" [")[0].endswith("faster" if variant < 1 else "slower")
         assert float(told.partition(" ")[0]) == pytest.approx(times, rel=0.02)
 

@@ -176,6 +176,15 @@ def test_verdicts_far_from_1_are_judged(page, rows, verdict, count):
     assert any(text in str(claim) for claim in claims(page, *rows))
 
 
+def test_large_differences_without_an_interval_are_not_counted_as_kept(page):
+    found = page["judge_runs"](
+        page["rebuild"](planted(page, ("float", 64, (1.5, 1.6)), repeat=5)).comparisons
+    )
+    first = next(iter(found))
+    assert first.verdict == "undecided"
+    assert str(first).endswith("(0 of 0, 2 with a process without an interval)")
+
+
 @pytest.mark.parametrize(
     ("ratios", "verdict", "count"),
     [((1.0, 1.2, 1.4), "right", "1 of 2"), ((1.2, 1.2, 1.2), "wrong", "0 of 2")],

@@ -433,8 +433,10 @@ def tell_worst(claim, split):
 # fold: Write the sentence and the bars
 
 
-def answer(measured, split, roles):
-    claims = measured.speedup(EINSUM, roles["decomposed"])
+def answer(measured, split, roles, chosen):
+    searched = dict(zip(measured, chosen["chosen"], strict=True))
+    names = {k: roles["decomposed"] if name == EINSUM else name for k, name in searched.items()}
+    claims = [measured[k].speedup(EINSUM, name).at(threads=k) for k, name in names.items()]
     faster = [claim for claim in claims if claim.verdict == "faster"]
     undecided = any(claim.verdict == "undecided" for claim in claims)
     lead, verdict = ("Undecided", "undecided") if undecided else ("No", "not faster")
@@ -445,7 +447,7 @@ def answer(measured, split, roles):
         place = tell_threads(faster)
         lead, verdict = f"{'Yes' if undecided else 'Only'} {place}", "faster in part"
         found = found.replace(f" {place}", "", 1)  # the lead has it
-    text = f"{lead}: decomposed into Transpose and MatMul, {EQUATION} is {found}."
+    text = f"{lead}: decomposed into Transpose and MatMul, after a search, {EQUATION} is {found}."
     group, worst = measured[1], roles[WORST]
     if group.speedup(roles[BEST], worst, confidence=LEVEL).is_difference:
         text += f" {tell_worst(group.speedup(EINSUM, worst, confidence=LEVEL), split)}"
@@ -453,7 +455,7 @@ def answer(measured, split, roles):
     found = {label: group.speedup(EINSUM, roles[role]) for role, label in shown.items()}
     bars = [Bar(label, c.ratio, c.low, c.high) for label, c in found.items()]
     axis = "speedup over Einsum, one thread"
-    return Answer(text, claims, verdict=verdict, bars=(Bar(EINSUM, 1.0), *bars), axis=axis)
+    return Answer(text, tuple(claims), verdict=verdict, bars=(Bar(EINSUM, 1.0), *bars), axis=axis)
 
 
 # %%
@@ -468,17 +470,17 @@ def compare_roles(measured, label, names):
         yield claim.at(threads=threads).about(label.replace("after a", "after"))
 
 
-def judge_fusion(group, split, roles, gap):
+def judge_fusion(measured, split, roles, gap):
     best, worst = (int(split.loc[label, "FusedMatMul"]) for label in (BEST, WORST))
-    variants = [name for name in group if name == f"{roles[BEST]}, FusedMatMul"]
-    found = [group.speedup(roles[BEST], name) for name in variants]
-    gained = any(claim.verdict == "faster" for claim in found)
+    found = measured.speedup(roles[BEST], f"{roles[BEST]}, FusedMatMul")
+    told = [f"{claim.effect} {tell_threads([claim])}" for claim in found]
+    gained = any(claim.verdict == "faster" and claim.where["threads"] == 1 for claim in found)
     return judge(
         "a fused product explains the speed: the best order has {best}, the worst {worst}{variant}",
         [False if gap.is_difference and best <= worst and not gained else None],
         best=best,
         worst=worst,
-        variant="".join(f"; adding one: {c.effect}" for c in found),
+        variant="; adding one: " * bool(found) + ", ".join(told),
     ).about("fused product")
 
 
@@ -527,11 +529,11 @@ def conclude(measured, compared, split, roles, chosen):
     claims = [
         *compare_roles(measured, "decomposed after a search", chosen["chosen"]),
         *compare_roles(measured, "decomposed as written", written),
-        judge_fusion(group, split, roles, gap),
+        judge_fusion(measured, split, roles, gap),
         judge_cause(split, gap),
         judge_sizes(group, compared),
     ]
-    return answer(measured, split, roles), claims
+    return answer(measured, split, roles, chosen), claims
 
 
 def conclusion(record):

@@ -393,11 +393,13 @@ def judge_runs(cases):
     several = [c for c in cases if len(c.runs) > 1]
     far = [c for c in several if is_far(c)]
     decided = [c for c in far if c.is_decided]
+    missing = len(far) - len(decided)
     yield judge(
-        "verdicts on differences beyond {far:.0%} hold in every process ({held} of {cases})",
+        "verdicts on differences beyond {far:.0%} hold in every process ({held} of {cases}{rest})",
         [c.holds if c.is_decided else None for c in far],
         held=sum(c.holds for c in decided),
-        cases=len(far),
+        cases=len(decided),
+        rest=f", {missing} with a process without an interval" if missing else "",
         far=FAR - 1,
     )
     known = [c.runs_differ for c in several if c.runs_differ is not None]
