@@ -39,10 +39,9 @@ def define_page(name):
 
 
 def _defines(node):
-    if isinstance(node, ast.Assign):
-        names = [
-            x.id for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name)
-        ]
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)]
         return all(name.isupper() or name in {"args", "provider"} for name in names)
     return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
 
