@@ -266,6 +266,8 @@ class Answer:
 
     def __post_init__(self) -> None:
         render(self.text, self.values)
+        for name in ("claims", "bars"):  # as they come back from a file
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if len(self.verdict) > _VERDICT:
             raise InvalidArgumentError(
                 f"verdict={self.verdict!r}. Accepted: {_VERDICT} characters at most"
