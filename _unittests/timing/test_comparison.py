@@ -70,8 +70,18 @@ def test_a_candidate_that_cannot_be_told_apart_is_not_called_a_leader():
     got = Comparison([Measurement("calm", 0.9 * calm), Measurement("noisy", noisy)]).ranking()
     (claim,) = got.claims
     assert claim.verdict == "undecided"
-    assert "undecided: " in str(got)
-    assert "noisy (1.11 times [0.87, 1.43])" in str(got)
+    assert str(got) == "undecided between calm and noisy: 1.11 [0.87, 1.43] (99%, 5 processes)"
+    # Among three, the same is one of the verdicts.
+    three = [Measurement("calm", 0.9 * calm), Measurement("noisy", noisy), Measurement("b", calm)]
+    assert "; undecided: noisy (1.11 times [" in str(Comparison(three).ranking())
+
+
+def test_of_two_candidates_the_fastest_is_the_subject():
+    found = planted(slow=2.0, fast=1.0)
+    claim = found.speedup("slow", "fast")
+    assert str(found.ranking()) == str(claim)
+    slower = found.ranking().claims[0]
+    assert (slower.subject, slower.verdict) == ("slow", "slower")
 
 
 def test_the_intervals_of_a_ranking_hold_together():

@@ -1,5 +1,6 @@
 """Measurements taken together, and the claims that follow from them."""
 
+import dataclasses
 import importlib
 import itertools
 import math
@@ -111,13 +112,15 @@ class Ranking:
     >>> import numpy as np
     >>> times = {"a": np.full((3, 9), 1.0), "b": np.full((3, 9), 2.0)}
     >>> print(Comparison([Measurement(name, t) for name, t in times.items()]).ranking())
-    a has the lowest median; slower: b (2.00 times [2.00, 2.00])
+    a is 2.00 times faster than b [2.00, 2.00] (99%, 3 processes)
     """
 
     fastest: str
     claims: tuple[Claim, ...]
 
     def __str__(self) -> str:
+        if len(self.claims) == 1:
+            return str(_reverse(self.claims[0]))
         text = f"{self.fastest} has the lowest median"
         for verdict, words in (
             ("slower", "slower"),
@@ -130,6 +133,22 @@ class Ranking:
                 named = enumerate_items([f"{c.subject} ({_times(c)})" for c in found])
                 text += f"; {words.format(found[0].min_effect)}: {named}"
         return text
+
+
+def _reverse(claim: Claim) -> Claim:
+    """Say of the baseline what was said of the subject."""
+    verdict = {"slower": "faster", "faster": "slower"}.get(claim.verdict, claim.verdict)
+    low, high = (1 / end if end else None for end in (claim.high, claim.low))
+    ratio = 1 / claim.ratio if claim.ratio else None
+    return dataclasses.replace(
+        claim,
+        subject=claim.baseline,
+        baseline=claim.subject,
+        verdict=verdict,
+        ratio=ratio,
+        low=low,
+        high=high,
+    )
 
 
 def _times(claim: Claim) -> str:
