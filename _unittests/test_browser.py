@@ -61,6 +61,11 @@ def violations(visit, axe):
     ]
 
 
+def unfold(visit):
+    """Open what the page folds."""
+    visit.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+
+
 def numbers(table, column):
     """Numbers of a column but for absent ones; none when it holds units, intervals or words."""
     texts = table.locator(f"tbody tr > :nth-child({column + 1})").all_inner_texts()
@@ -139,6 +144,7 @@ def check_sorting(table):
 @each_gallery_page
 def test_drawings_zoom_and_move(browser, path):
     with Visit(browser, FILES, path) as visit:
+        unfold(visit)
         drawings = visit.page.locator(".ortmeter-drawing").all()
         assert drawings
         for drawing in drawings:
@@ -157,6 +163,7 @@ def test_drawings_zoom_and_move(browser, path):
 @each_gallery_page
 def test_plots_can_be_read_on_a_phone(browser, path):
     with Visit(browser, FILES, path, viewport={"width": 390, "height": 900}) as visit:
+        unfold(visit)
         boxes = visit.page.locator(".ortmeter-plot")
         assert boxes.count() or visit.page.locator(".ortmeter-figure").count()
         for box in boxes.all():
@@ -245,7 +252,7 @@ def test_search_finds_functions_and_pages(browser, served, scheme, words, target
 @pytest.mark.parametrize("address", ["missing.html", "api/generated/missing/deeper.html"])
 def test_a_missing_page_leads_back_at_any_depth(browser, served, address):
     with Visit(browser, served, address) as visit:
-        assert "no such page" in visit.page.title()
+        assert "Page not found" in visit.page.title()
         assert [c for c in visit.complaints if "404" not in c] == []
         assert len(visit.complaints) == 1  # the page itself
         assert visit.evaluate("getComputedStyle(document.body).margin") == "0px"

@@ -257,7 +257,7 @@ def tabulate_operators(operators):
         columns[f"{unit} ({n})"] = {op: factor * 1e6 * m.median for op, m in times.items()}
         claims = {op: weigh(times, {op}) for op in times}
         columns[f"% ({n})"] = {op: as_share(claims[op])[0] for op in times}
-        columns[f"interval ({n})"] = {op: write_interval(claims[op], 1) for op in times}
+        columns[f"99% ({n})"] = {op: write_interval(claims[op], 1) for op in times}
     return DataFrame(columns).rename_axis("operator").sort_values(next(iter(columns)))[::-1]
 
 

@@ -530,7 +530,7 @@ STYLE |= {"axes.edgecolor": GREY, "axes.facecolor": "none", "figure.facecolor": 
 
 def operators_figure(profiles):
     with plt.rc_context(STYLE):
-        figure, rows = plt.subplots(2, 2, figsize=(7.5, 6), sharex="col", layout="constrained")
+        figure, rows = plt.subplots(2, 2, figsize=(6.4, 6), sharex="col", layout="constrained")
         for (name, ran), axes in zip(profiles.items(), rows, strict=True):
             found = ran.by_operator().iloc[::-1]
             blocked = np.where(found["domain"] == BLOCKED, " (blocks)", "")
