@@ -440,6 +440,12 @@ def name_operators(found, nodes):
     return enumerate_items([words.get(counts.get(op), "{}").format(op) for op in found])
 
 
+def name_longest(found, nodes):
+    first, *others = found
+    told = f" (hard to tell from {enumerate_items(others)})" if others else ""
+    return f"{name_operators([first], nodes)}{told}"
+
+
 def draw_bars(times):
     bars = [Bar(op[:20], *as_share(weigh(times, {op}))) for op in times]
     return tuple(sorted(bars, key=lambda bar: -bar.value)[:5])
@@ -459,16 +465,17 @@ def answer(data, obstacle):
         axis, bars = f"speedup over {PREDICT}", tuple(measured.bars(PREDICT))
         return Answer(text, (labels,), values, bars=bars, axis=axis)
     longest, last = find_longest(narrow), find_longest(wide)
-    told, last_told = (name_operators(found, data["nodes"]) for found in (longest, last))
-    claims = weigh(narrow, longest), weigh_product(narrow), weigh(wide, last), labels
+    told, last_told = (name_longest(found, data["nodes"]) for found in (longest, last))
+    first, final = weigh(narrow, longest[:1]), weigh(wide, last[:1])
+    claims = first, weigh_product(narrow), final, labels
     values |= dict(zip(("first", "product", "last"), map(write_share, claims), strict=False))
     values |= dict(zip(("few", "many"), data["operators"], strict=True))
     decided = all(claim.has_interval for claim in claims[:3])
     text = "With" if decided else "Undecided (few or unstable samples): with"
     text += f" {{few}} features, ONNX Runtime spends {{first}} of its kernel time in {told}"
-    text += "" if any(map(is_product, longest)) else ", {product} in the matrix product"
+    text += "" if is_product(longest[0]) else ", {product} in the matrix product"
     text += f"; with {{many}}, {{last}} in {last_told}. For labels alone, {{labels}}."
-    verdict = longest[0][:16] if len(longest) == 1 else "several"
+    verdict = longest[0][:16] if len(longest) == 1 else "undecided"
     axis, bars = f"% of the kernel time, {values['few']} features", draw_bars(narrow)
     return Answer(text, claims, values, verdict=verdict, bars=bars, axis=axis)
 
