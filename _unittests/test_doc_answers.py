@@ -69,7 +69,7 @@ def found(tmp_path):
     """Answers of a page with a record of another machine."""
     there = concluded("Two.", machine="H100", provider="cuda", date="2026-01-01")
     other = concluded("Not of this page.", page="plot_x")
-    return answers.read_page(PAGE, write_page(tmp_path, concluded(), other, there))
+    return answers.read_page(write_page(tmp_path, concluded(), other, there), tmp_path / "results")
 
 
 def test_the_answers_of_a_page_are_read_from_what_it_shows(found):
@@ -94,9 +94,10 @@ def test_the_box_has_the_answer_the_machine_and_the_other_machines(found):
     assert "<b>CUDA</b>: not recorded yet." in answers.box(on_cpu)
 
 
-def test_a_page_that_did_not_run_has_the_answer_of_its_record(tmp_path):
+def test_a_page_that_did_not_run_has_the_answer_of_its_record(tmp_path, monkeypatch):
     kept = SimpleNamespace(concluded=concluded("Kept."))
-    found = answers.read_page(PAGE, write_page(tmp_path), [kept])
+    monkeypatch.setattr(answers, "load_records", lambda page, folder: [kept])
+    found = answers.read_page(write_page(tmp_path), tmp_path / "results")
     assert found.here is None
     assert "2 cores, recorded on 2026-01-02." in re.sub("<[^>]+>", "", answers.box(found))
     assert [answer["answer"] for answer in found.all] == ["Kept."]
@@ -212,7 +213,7 @@ def test_an_interval_in_words_may_break():
 
 def test_a_record_of_the_same_machine_is_named_shortly(tmp_path):
     earlier = concluded("Before.", date="2025-12-31")
-    found = answers.read_page(PAGE, write_page(tmp_path, concluded(), earlier))
+    found = answers.read_page(write_page(tmp_path, concluded(), earlier), tmp_path / "results")
     box = re.sub("<[^>]+>", "", answers.box(found))
     assert "Same machine, 2025-12-31: Before." in box
 

@@ -3,7 +3,7 @@
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 from _ext.gallery import page_rank
-from ortmeter.pages import Record, load_records
+from ortmeter.pages import load_records
 
 #: Folder of the pages that sphinx-gallery writes, below the folder of the sources.
 GALLERY = "auto_examples"
@@ -21,8 +21,8 @@ _SHOWN = re.compile(r'data-conclusion="([^"]*)"')
 _TITLE = re.compile(r"^(.+)\n=+$", flags=re.MULTILINE)
 _TAGS = re.compile(r"^\s*🏷 Tags: (.+)$", flags=re.MULTILINE)
 _TIMES = re.compile(r"\d[\d.]* times (?:faster|slower|longer)")
-# What a line must not break: an interval, an exponent, a date.
-_WHOLE = re.compile(
+#: What a line must not break: an interval, an exponent, a date.
+WHOLE = re.compile(
     r"\[-?[\d.]+(?:e[-+]\d+)?, -?[\d.]+(?:e[-+]\d+)?\]|\d[\d.]*e[-+]\d+|\d{4}-\d\d-\d\d"
 )
 _DESCRIPTION = 300  # characters, more are not shown by search engines
@@ -64,8 +64,8 @@ class Answers:
         return any(is_cuda(found) for found in self.all)
 
 
-def is_cuda(found: dict[str, Any]) -> bool:
-    """Whether a conclusion was measured on CUDA."""
+def is_cuda(found: Mapping[str, Any]) -> bool:
+    """Whether a conclusion, or the configuration of a record, is that of CUDA."""
     return str(found["provider"]).startswith("cuda")
 
 
@@ -88,35 +88,35 @@ def read_answers(source: Path) -> dict[str, Answers]:
     dict of str to Answers
         By name of page, in the order of the site.
     """
-    records = load_records(folder=source / "results")
-    return {
-        page: read_page(page, file, [record for record in records if record.page == page])
-        for page, file in page_files(source).items()
-    }
+    return {page: read_page(file, source / "results") for page, file in page_files(source).items()}
 
 
-def read_page(page: str, file: Path, records: Sequence[Record] = ()) -> Answers:
+def read_page(file: Path, results: Path) -> Answers:
     """Read the conclusions of a page; those of the records stand in where it did not run."""
+    page = file.stem
     text = file.read_text(encoding="utf-8")
     shown = [json.loads(html.unescape(found)) for found in _SHOWN.findall(text)]
     mine = [found for found in shown if found.get("page") == page]
     tags = _TAGS.search(text)
+    if mine:
+        recorded = mine[1:]
+    else:
+        recorded = [record.concluded.to_dict() for record in load_records(page, results)]
     return Answers(
         page=page,
         title=_TITLE.findall(text)[0],
         docname=f"{GALLERY}/{file.parent.name}/{page}",
         tags=tuple(tags[1].split(", ")) if tags else (),
         here=mine[0] if mine else None,
-        recorded=tuple(mine[1:] if mine else (record.concluded.to_dict() for record in records)),
+        recorded=tuple(recorded),
     )
 
 
 def add_answers(app: Sphinx, doctree: nodes.document) -> None:
     """Put the answer of a page in a box under its title, the judged predictions beside them."""
-    page = page_of(app.env.docname)
-    if page is None:
+    if not is_page(app.env.docname):
         return
-    found = read_page(page, app.env.doc2path(app.env.docname), load_for(app, page))
+    found = read_document(app, app.env.docname)
     title = next(iter(doctree.findall(nodes.title)), None)
     if title is None or not found.all:
         return
@@ -125,15 +125,14 @@ def add_answers(app: Sphinx, doctree: nodes.document) -> None:
     _judge(doctree, found)
 
 
-def page_of(docname: str) -> str | None:
-    """Return the name of the page of a document, None when it is something else."""
-    name = docname.rpartition("/")[2]
-    return name if docname.startswith(f"{GALLERY}/") and name.startswith("plot_") else None
+def is_page(docname: str) -> bool:
+    """Whether a document is a page that sphinx-gallery wrote."""
+    return docname.startswith(f"{GALLERY}/") and docname.rpartition("/")[2].startswith("plot_")
 
 
-def load_for(app: Sphinx, page: str) -> list[Record]:
-    """Load the records of a page."""
-    return load_records(page, Path(app.srcdir, "results"))
+def read_document(app: Sphinx, docname: str) -> Answers:
+    """Read the conclusions of a page, given by the name of its document."""
+    return read_page(Path(app.env.doc2path(docname)), Path(app.srcdir, "results"))
 
 
 def box(found: Answers) -> str:
@@ -173,17 +172,14 @@ def emphasize(answer: str) -> str:
 
 def keep_whole(text: str) -> str:
     """Keep intervals, exponents and dates of a HTML text on one line."""
-    return _WHOLE.sub(lambda match: f'<span class="whole">{match[0]}</span>', text)
+    return WHOLE.sub(lambda match: f'<span class="whole">{match[0]}</span>', text)
 
 
 def add_description(
     app: Sphinx, pagename: str, _template: str, context: dict[str, Any], _doctree: nodes.document
 ) -> None:
     """Make the answer of a page its description, which search engines and messages show."""
-    page = page_of(pagename)
-    if page is None:
-        return
-    found = read_page(page, Path(app.env.doc2path(pagename)), load_for(app, page)).all
+    found = read_document(app, pagename).all if is_page(pagename) else []
     if found:
         text = html.escape(shorten(found[0]["answer"], _DESCRIPTION), quote=True)
         context["metatags"] += f'\n<meta name="description" content="{text}" />'

@@ -18,7 +18,6 @@ from _ext.answers import (
     page_files,
     place,
     read_answers,
-    read_page,
 )
 
 #: Width of the drawing of a card, and where its bars begin and end.
@@ -224,11 +223,10 @@ def _length(value: float, top: float) -> float:
 
 def draw_thumbnails(app: Sphinx) -> None:
     """Replace the thumbnails of the pages by their bars, which can be read at 200 pixels."""
-    for page, file in page_files(Path(app.srcdir)).items():
-        found = read_page(page, file).all
-        if found and found[0]["bars"]:
-            target = file.parent / "images" / "thumb" / f"sphx_glr_{page}_thumb.png"
-            write_thumbnail(found[0]["bars"], target)
+    for page, found in read_answers(Path(app.srcdir)).items():
+        if found.here and found.here["bars"]:
+            folder = Path(app.srcdir, found.docname).parent / "images" / "thumb"
+            write_thumbnail(found.here["bars"], folder / f"sphx_glr_{page}_thumb.png")
 
 
 def write_thumbnail(rows: Iterable[Sequence[Any]], file: Path) -> None:

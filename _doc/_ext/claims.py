@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from _ext.answers import is_cuda
 from _ext.tables import list_table, plain, reference
 from ortmeter.pages import Record
 from ortmeter.timing.claims import sentences
@@ -107,15 +108,10 @@ def answers(original: Original, records: Iterable[Record]) -> list[tuple[str, st
         for record in own
         for sentence in sentences(c for c in record.claims if c.topic == original.topic)
     ]
-    answered = any(on_cuda(record) == (original.provider == "CUDA") for record in own)
+    answered = any(is_cuda(record.configuration) == (original.provider == "CUDA") for record in own)
     return found if answered else [(original.provider, "open, not recorded yet"), *found]
 
 
 def _where(record: Record) -> str:
-    found = record.concluded.to_dict()
-    return f"{found['machine']}, {found['provider'].upper()}"
-
-
-def on_cuda(record: Record) -> bool:
-    """Whether a record was measured on CUDA."""
-    return record.configuration["provider"].startswith("cuda")
+    origin = record.concluded.origin
+    return f"{origin['machine']}, {origin['provider'].upper()}"

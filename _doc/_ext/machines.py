@@ -1,7 +1,6 @@
 """Directives that write about what was recorded on every machine."""
 
 import itertools
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -11,15 +10,13 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from _ext.answers import Answers, page_files, read_answers
+from _ext.answers import WHOLE, Answers, page_files, read_answers
 from _ext.claims import claims_text
 from _ext.tables import list_table, plain, reference
 from ortmeter.pages import Record, enumerate_items, load_records
 
 #: The page that measures the peaks of a machine.
 PEAKS_PAGE = "plot_op_gemm2_cuda"
-
-_SPACED = re.compile(r"\[[-+\d.e]+, [-+\d.e]+\]")  # an interval, which stays on one line
 
 
 def register(app: Sphinx) -> None:
@@ -76,7 +73,7 @@ def answers_text(pages: Collection[Answers]) -> list[str]:
     for page in pages:
         for answer in page.all:
             where = f"{answer['machine']}{' (this build)' if answer is page.here else ''}"
-            text = _SPACED.sub(
+            text = WHOLE.sub(
                 lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), answer["answer"]
             )
             cells = (where, answer["provider"].upper(), answer["date"], text)
@@ -84,11 +81,13 @@ def answers_text(pages: Collection[Answers]) -> list[str]:
     if not rows:
         return []
     missing = [reference(page.page) for page in pages if not page.on_cuda]
-    some = (
-        f"{enumerate_items(missing)} {'is' if len(missing) == 1 else 'are'} not" if missing else ""
-    )
-    some = "no page is" if len(missing) == len(pages) else some
-    told = [f"On CUDA, {some} recorded yet.", ""] if missing else []
+    if len(missing) == len(pages):
+        told = ["On CUDA, no page is recorded yet.", ""]
+    elif missing:
+        verb = "is" if len(missing) == 1 else "are"
+        told = [f"On CUDA, {enumerate_items(missing)} {verb} not recorded yet.", ""]
+    else:
+        told = []
     return told + list_table(
         ("page", "machine", "provider", "date", "answer"), rows, classes="stacked answers"
     )

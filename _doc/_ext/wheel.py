@@ -62,16 +62,16 @@ class InstallDirective(SphinxDirective):
         wheel = published_wheel(self.env.app).name
         base = self.config.html_baseurl
         path = f"_static/wheel/{wheel}"
-        where = f"{base.rstrip('/')}/{path}" if base else f"./{wheel}"
-        text = (
-            f'pip install "ortmeter[cpu,draw] @ {where}"'
-            if base
-            else (f'pip install "{where}[cpu,draw]"')
-        )
+        extras = "[cpu,draw]"
+        named = f"ortmeter{extras} @ {base.rstrip('/')}/{path}" if base else f"./{wheel}{extras}"
+        text = f'pip install "{named}"'
         link = nodes.reference("", wheel, refuri="../" * self.env.docname.count("/") + path)
-        extra = nodes.literal("", "gpu")
         told = nodes.paragraph("", "Install the wheel ", link)
-        told += [nodes.Text(", with "), extra, nodes.Text(" instead of cpu on a GPU machine:")]
+        told += [
+            nodes.Text(", with "),
+            nodes.literal("", "gpu"),
+            nodes.Text(" instead of cpu on a GPU machine:"),
+        ]
         return [told, nodes.literal_block(text, text, language="bash")]
 
 

@@ -201,3 +201,14 @@ def test_the_label_of_an_answer_is_its_verdict_or_that_of_its_first_claim():
     assert Answer("text", (less,)).label == "below 5%"
     assert Answer("text", (less,), verdict="yes").label == "yes"
     assert Answer("text").label == ""
+
+
+def test_a_comparison_is_reversed():
+    slower = compare_ratio("b", "a", 0.5, (0.4, 0.625), how="3 processes").at(size=8)
+    assert str(slower.reversed) == (
+        "size 8: a is 2.00 times faster than b [1.60, 2.50] (99%, 3 processes)"
+    )
+    assert slower.reversed.reversed == slower
+    assert compare_ratio("b", "a", 2.0, None).reversed.interval == "0.50, no interval"
+    with pytest.raises(InvalidArgumentError, match="Accepted: a comparison"):
+        _ = fact("2 sizes").reversed

@@ -32,7 +32,9 @@ JUDGED = ("right", "wrong", "undecided")
 Scalar: TypeAlias = bool | int | float | str | None
 
 _FACT = "fact"
-_LABEL, _VERDICT = 20, 16  # characters
+#: Characters of the label of a bar.
+LABEL = 20
+_VERDICT = 16  # characters
 _FEWEST, _MOST = 2, 5  # bars
 _SPEC = re.compile(r",?(\.\d)?[a-z%]?")
 
@@ -160,6 +162,22 @@ class Claim:
         return f"{self.ratio:.2f} {self.brackets}"
 
     @property
+    def reversed(self) -> "Claim":
+        """The same comparison, with the baseline as the subject."""
+        if self.ratio is None:
+            raise InvalidArgumentError(f"{self} has no baseline. Accepted: a comparison")
+        opposite = {"faster": "slower", "slower": "faster"}
+        return dataclasses.replace(
+            self,
+            subject=self.baseline,
+            baseline=self.subject,
+            verdict=opposite.get(self.verdict, self.verdict),
+            ratio=1 / self.ratio,
+            low=1 / self.high if self.high else None,
+            high=1 / self.low if self.low else None,
+        )
+
+    @property
     def brackets(self) -> str:
         """The interval alone, ``[1.40, 1.60]``, empty when there are too few samples."""
         return "" if self.low is None or self.high is None else f"[{self.low:.2f}, {self.high:.2f}]"
@@ -170,10 +188,8 @@ class Claim:
         if self.ratio is None or not self.is_difference:
             small = self.verdict in {"different", "equivalent"}
             return f"within {self.min_effect:.0%}" if small else self.verdict
-        low, high = self.low or 0.0, self.high or 0.0  # a difference has an interval
-        if self.verdict == "faster":
-            return f"{self.ratio:.2f} times faster [{low:.2f}, {high:.2f}]"
-        return f"{1 / self.ratio:.2f} times slower [{1 / high:.2f}, {1 / low:.2f}]"
+        found = self if self.verdict == "faster" else self.reversed
+        return f"{found.ratio:.2f} times {self.verdict} {found.brackets}"
 
     def __str__(self) -> str:
         place = f"{', '.join(f'{k} {v}' for k, v in self.where.items())}: " if self.where else ""
@@ -193,7 +209,7 @@ class Claim:
         if self.verdict == "faster":
             return f"{self.subject} is {ratio:.2f} times faster than {self.baseline} {interval}"
         if self.verdict == "slower":
-            bounds = f"[{1 / self.high:.2f}, {1 / self.low:.2f}] {how}"
+            bounds = f"{self.reversed.brackets} {how}"
             return f"{self.subject} is {1 / ratio:.2f} times slower than {self.baseline} {bounds}"
         if self.verdict == "different":
             word = "faster" if ratio > 1 else "slower"
@@ -225,9 +241,9 @@ class Bar:
 
     def __post_init__(self) -> None:
         lengths = [n for n in (self.value, self.low, self.high) if n is not None]
-        if len(self.label) > _LABEL or not all(0 <= n < math.inf for n in lengths):
+        if len(self.label) > LABEL or not all(0 <= n < math.inf for n in lengths):
             raise InvalidArgumentError(
-                f"{self!r}. Accepted: a label of {_LABEL} characters at most, finite numbers from 0"
+                f"{self!r}. Accepted: a label of {LABEL} characters at most, finite numbers from 0"
             )
 
 

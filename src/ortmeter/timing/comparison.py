@@ -1,6 +1,5 @@
 """Measurements taken together, and the claims that follow from them."""
 
-import dataclasses
 import importlib
 import itertools
 import math
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing.claims import Bar, Claim, compare_ratio, enumerate_items
+from ortmeter.timing.claims import LABEL, Bar, Claim, compare_ratio, enumerate_items
 from ortmeter.timing.measurement import Measurement, rounded
 from ortmeter.timing.statistics import log_ratio
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
-_LABEL = 20  # characters of the label of a bar
 
 
 def common_unit(seconds: Iterable[float]) -> str:
@@ -120,7 +118,7 @@ class Ranking:
 
     def __str__(self) -> str:
         if len(self.claims) == 1:
-            return str(_reverse(self.claims[0]))
+            return str(self.claims[0].reversed)
         text = f"{self.fastest} has the lowest median"
         for verdict, words in (
             ("slower", "slower"),
@@ -135,26 +133,10 @@ class Ranking:
         return text
 
 
-def _reverse(claim: Claim) -> Claim:
-    """Say of the baseline what was said of the subject."""
-    verdict = {"slower": "faster", "faster": "slower"}.get(claim.verdict, claim.verdict)
-    low, high = (1 / end if end else None for end in (claim.high, claim.low))
-    ratio = 1 / claim.ratio if claim.ratio else None
-    return dataclasses.replace(
-        claim,
-        subject=claim.baseline,
-        baseline=claim.subject,
-        verdict=verdict,
-        ratio=ratio,
-        low=low,
-        high=high,
-    )
-
-
 def _times(claim: Claim) -> str:
-    if claim.ratio is None or claim.low is None or claim.high is None:
+    if not claim.has_interval:
         return "no interval"
-    return f"{1 / claim.ratio:.2f} times [{1 / claim.high:.2f}, {1 / claim.low:.2f}]"
+    return f"{claim.reversed.ratio:.2f} times {claim.reversed.brackets}"
 
 
 class _Measured:
@@ -353,8 +335,8 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         others = [name for name in (self if names is None else names) if name != first]
         claims = [self.speedup(first, name) for name in others]
         return [
-            Bar(first[:_LABEL], 1.0),
-            *(Bar(c.subject[:_LABEL], c.ratio or 0.0, c.low, c.high) for c in claims),
+            Bar(first[:LABEL], 1.0),
+            *(Bar(c.subject[:LABEL], c.ratio or 0.0, c.low, c.high) for c in claims),
         ]
 
     def half_width(self, confidence: float = 0.99) -> float | None:
