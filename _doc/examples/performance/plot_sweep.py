@@ -332,8 +332,7 @@ def answer(found):
     kept, far = ([case.holds for case in found] for found in (decided, filter(is_far, decided)))
     held = f"{sum(kept)} of {len(kept)}"
     lead = "Yes, between processes" if all(kept) else "Not always"
-    verb = "holds" if sum(kept) == 1 else "hold"
-    text = f"{lead}: {held} verdicts {verb} in all {how_many(decided)}"
+    text = f"{lead}: {held} verdicts hold{'s' * (sum(kept) == 1)} in all {how_many(decided)}"
     if far and not all(kept):
         every = {1: "the only one", 2: "both"}.get(len(far), f"all {len(far)}")
         which = every if all(far) else f"{sum(far)} of {len(far)}"
