@@ -12,7 +12,7 @@ from ortmeter.timing.candidates import (
     bench,
     candidate_from_files,
     function_candidate,
-    model_candidates,
+    model_variants,
     session_candidate,
 )
 
@@ -112,8 +112,8 @@ def test_a_bench_names_what_varies(tmp_path):
 
 def test_a_bench_without_feeds_draws_them():
     fixed = MATMUL.replace("n, k", "2, 4").replace("k, 3", "4, 3").replace("n, 3", "2, 3")
-    (candidate,) = model_candidates(load_model(fixed), provider="cpu").values()
-    candidate.function()
+    (variant,) = model_variants(load_model(fixed), provider="cpu").values()
+    variant.candidate().function()
 
 
 def test_a_bench_of_texts_runs_what_cannot_be_bound():
@@ -128,4 +128,4 @@ def test_a_bench_of_texts_runs_what_cannot_be_bound():
 )
 def test_a_bench_says_what_is_missing(models, feeds, message):
     with pytest.raises(InvalidArgumentError, match=message):
-        model_candidates(models, feeds)
+        model_variants(models, feeds)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 
 from ortmeter.cli.memory import memory_of_candidate
-from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, split, thread_count
+from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, session_axes
 from ortmeter.report import Report
 from ortmeter.timing import Candidate, Comparison, measure
-from ortmeter.timing.candidates import model_candidates
+from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.measurement import rounded
 
 
@@ -36,13 +36,9 @@ def register(parser: ArgumentParser) -> None:
 def run(options: Namespace, report: Report) -> None:
     """Fill the report with latencies, memory and verdicts."""
     models = list(dict.fromkeys(map(Path, options.models)))
-    candidates = model_candidates(
-        models,
-        list(make_feeds(options, models).values()),
-        provider=split("--provider", options.provider),
-        optimization=split("--optimization", options.optimization),
-        threads=split("--threads", options.threads, thread_count),
-    )
+    feeds = list(make_feeds(options, models).values())
+    variants = model_variants(models, feeds, **session_axes(options))
+    candidates = {name: variant.candidate() for name, variant in variants.items()}
     results = measure(
         candidates,
         repeat=options.repeat,

@@ -17,6 +17,15 @@ from ortmeter.runtime.sessions import MAX_THREADS
 LOCALHOST = "127.0.0.1"
 
 
+# Option -> argument in Python.
+_GROUPS = {
+    "session_option": "session_options",
+    "session_config": "session_config",
+    "provider_option": "provider_options",
+    "run_config": "run_config",
+}
+
+
 def add_session(parser: ArgumentParser, *, several: bool) -> None:
     """Declare the options of a session."""
     more = "; separate several by commas to compare them" if several else ""
@@ -27,6 +36,68 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
     parser.add_argument(
         "--threads", default="1", help=f"threads per operator, 0 lets onnxruntime choose (1){more}"
     )
+    parser.add_argument(
+        "--spinning",
+        default="stop",
+        help="threads that wait for work: on (they spin, the default of onnxruntime), off (they "
+        f"sleep), or stop (they spin during a run, and sleep after it) (stop){more}",
+    )
+    for name, what in (
+        ("session-option", "attribute of SessionOptions, inter_op_num_threads=2"),
+        ("session-config", "configuration entry, session.set_denormal_as_zero=1"),
+        ("provider-option", "option of the CUDA provider, cudnn_conv_algo_search=HEURISTIC"),
+        ("run-config", "configuration entry of a run, memory.enable_memory_arena_shrinkage=cpu:0"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            help=f"{what}; may be repeated{more}",
+        )
+
+
+def session_axes(options: Namespace) -> dict[str, Any]:
+    """Read the options of the sessions to compare, as :func:`~ortmeter.bench` takes them."""
+    return {
+        "provider": split("--provider", options.provider),
+        "optimization": split("--optimization", options.optimization),
+        "threads": split("--threads", options.threads, thread_count),
+        "spinning": split("--spinning", options.spinning),
+        **_settings(options, split),
+    }
+
+
+def session_settings(options: Namespace) -> dict[str, Any]:
+    """Read the options of one session, as :func:`~ortmeter.runtime.sessions.make_session` takes.
+
+    ``run_config`` is for :class:`~ortmeter.runtime.iobinding.BoundSession`.
+    """
+    return {
+        "provider": options.provider,
+        "optimization": options.optimization,
+        "threads": thread_count(options.threads),
+        "spinning": options.spinning,
+        **_settings(options, lambda _option, text: text),
+    }
+
+
+def _settings(options: Namespace, read: Callable[[str, str], Any]) -> dict[str, Any]:
+    """Read ``KEY=VALUE`` options by group; a group that is not given is left out."""
+    found: dict[str, Any] = {}
+    for group, argument in _GROUPS.items():
+        option = f"--{group.replace('_', '-')}"
+        pairs: dict[str, Any] = {}
+        for text in getattr(options, group):
+            name, equal, value = text.partition("=")
+            if not (name and equal and value):
+                raise InvalidArgumentError(f"{option}: got {text!r}, expected KEY=VALUE")
+            if name in pairs:
+                raise InvalidArgumentError(f"{option} is given twice for {name!r}")
+            pairs[name] = read(option, value)
+        if pairs:
+            found[argument] = pairs
+    return found
 
 
 def add_feeds(parser: ArgumentParser) -> None:

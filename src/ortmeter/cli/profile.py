@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, thread_count
+from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, session_settings
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, merge_profiles, profile_together
 from ortmeter.report import MAX_DRAWN, Report, readable
@@ -34,18 +34,19 @@ def run(options: Namespace, report: Report) -> None:
     model = Path(options.models[0])
     other = model if options.baseline in {None, _UNOPTIMIZED} else Path(options.baseline)
     feeds = make_feeds(options, list(dict.fromkeys([model, other])))
-    levels = {_MODEL: options.optimization}
+    settings = session_settings(options)
+    level = settings.pop("optimization")
+    levels = {_MODEL: level}
     if options.baseline:
         unoptimized = options.baseline == _UNOPTIMIZED
-        levels = {_BASELINE: "none" if unoptimized else options.optimization, **levels}
+        levels = {_BASELINE: "none" if unoptimized else level, **levels}
     files = {_MODEL: model, _BASELINE: other}
     profiles = profile_together(
         {
             name: {"model": files[name], "feeds": feeds[files[name]], "optimization": level}
             for name, level in levels.items()
         },
-        provider=options.provider,
-        threads=thread_count(options.threads),
+        **settings,
         repeat=options.repeat or (100 if options.baseline else 50),
     )
     _describe(report, profiles[_MODEL], options.top)

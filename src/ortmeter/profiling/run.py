@@ -35,13 +35,21 @@ _RECORDED, _OPTIMIZED = "profile", "optimized.onnx"
 
 
 class Settings(TypedDict, total=False):
-    """Settings of a session, those of :func:`~ortmeter.runtime.sessions.make_session`."""
+    """Settings of a session, those of :func:`~ortmeter.runtime.sessions.make_session`.
+
+    ``run_config`` is that of :class:`~ortmeter.runtime.iobinding.BoundSession`.
+    """
 
     provider: str | Provider
     optimization: str
     threads: int
     tf32: bool
     custom_ops: Sequence[str | os.PathLike[str]]
+    spinning: str
+    session_options: Mapping[str, Any]
+    session_config: Mapping[str, Any]
+    provider_options: Mapping[str, Any]
+    run_config: Mapping[str, Any]
 
 
 _REQUIRED = ("model", "feeds")
@@ -79,8 +87,10 @@ def profile(
         *repeat* while they fit in a second, up to 100 (the minimum for a verdict), with at least
         10 rounds.
     **settings
-        ``provider``, ``optimization``, ``threads``, ``tf32``, ``custom_ops`` of the session, see
-        :func:`~ortmeter.runtime.sessions.make_session`.
+        Arguments of :func:`~ortmeter.runtime.sessions.make_session`: ``provider``,
+        ``optimization``, ``threads``, ``tf32``, ``custom_ops``, ``spinning``, ``session_options``,
+        ``session_config``, ``provider_options``; and ``run_config``, see
+        :class:`~ortmeter.runtime.iobinding.BoundSession`.
 
     Returns
     -------
@@ -128,7 +138,7 @@ def profile_together(
     ----------
     variants : mapping of str to mapping
         By name, the arguments of :func:`profile` for this variant: ``model``, ``feeds``,
-        ``provider``, ``optimization``, ``threads``, ``tf32``, ``custom_ops``.
+        ``provider``, ``optimization``...
     repeat : int
         Number of rounds, which is the number of runs in the statistics. Below 100, the agreement of
         profiles and latencies is undecided.
@@ -270,7 +280,13 @@ class _Pair:
 
 @contextmanager
 def _open(
-    name: str, folder: Path, *, model: ModelLike, feeds: Mapping[str, Any], **settings: Any
+    name: str,
+    folder: Path,
+    *,
+    model: ModelLike,
+    feeds: Mapping[str, Any],
+    run_config: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> Iterator[_Pair]:
     """Create the two sessions of a model; the file of the runs is complete on exit."""
     folder.mkdir()
@@ -280,12 +296,12 @@ def _open(
     # External data is beside the file: another file would not find it.
     keeps_file = original is loaded or (path and has_external_data(path))
     source = model if keeps_file else original
-    with BoundSession(make_session(source, **settings), feeds) as bound:
+    with BoundSession(make_session(source, **settings), feeds, run_config) as bound:
         # Names of inserted nodes may differ in another session: this one tells its own graph.
         settings |= {"profile": folder / _RECORDED, "optimized_path": folder / _OPTIMIZED}
         session = make_session(source, **settings)
         try:
-            with BoundSession(session, feeds) as recorded:
+            with BoundSession(session, feeds, run_config) as recorded:
                 yield _Pair(
                     _Runner(bound, f"{name}, without the profiler"),
                     _Runner(recorded, f"{name}, with the profiler"),

@@ -1,6 +1,7 @@
 """Bind inputs and outputs once, run many times without copies."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from ortmeter.optional import import_optional
 from ortmeter.runtime.arrays import as_numpy, device_of
 from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
 from ortmeter.runtime.sessions import session_provider
+from ortmeter.runtime.settings import run_options
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -29,11 +31,16 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         array on the device of the session is used without copy: writing into it changes the input
         of the next run, once your own device streams are done. Other host arrays are copied to the
         device, once.
+    run_config : mapping, optional
+        Configuration entries of each run, such as
+        ``{"memory.enable_memory_arena_shrinkage": "cpu:0"}``.
 
     Raises
     ------
     FeedError
         An input is missing or unknown, or has a wrong type, rank, shape or device.
+    InvalidArgumentError
+        ONNX Runtime would ignore a key of *run_config*.
 
     Notes
     -----
@@ -54,7 +61,12 @@ class BoundSession(AbstractContextManager["BoundSession"]):
     [1.0, 2.0]
     """
 
-    def __init__(self, session: "onnxruntime.InferenceSession", feeds: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        session: "onnxruntime.InferenceSession",
+        feeds: Mapping[str, Any],
+        run_config: Mapping[str, Any] | None = None,
+    ) -> None:
         self.provider = session_provider(session)
         self._required = {node.name: node for node in session.get_inputs()}
         self._accepted = self._required | {
@@ -70,6 +82,10 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         self._shown_to: Any = None  # torch.cuda, when it may read the outputs
         # Without options, a run ends with a synchronization of the streams that it used.
         self._run_bound = session.run_with_iobinding
+        if run_config:
+            self._run_bound = functools.partial(
+                _run_with, session.run_with_iobinding, run_options(run_config)
+            )
         for name in self._values:
             self._bind_input(name)
         self._bind_outputs()
@@ -246,6 +262,10 @@ def _describe(node: Any) -> str:
     dimensions = ", ".join("?" if d is None else str(d) for d in node.shape)
     element_type = short_name(node.type) if node.type.startswith("tensor(") else node.type
     return f"{node.name!r} {element_type}[{dimensions}]"
+
+
+def _run_with(run: Callable[..., None], options: Any, binding: Any) -> None:
+    run(binding, options)
 
 
 def _run_closed(_binding: object) -> None:

@@ -21,6 +21,12 @@ from ortmeter.runtime.loading import (
 )
 from ortmeter.runtime.placement import node_assignment, warn_of_cpu_nodes
 from ortmeter.runtime.providers import Provider, load_cuda_libraries, resolve_provider
+from ortmeter.runtime.settings import (
+    SPINNING,
+    apply_config,
+    apply_options,
+    refuse_options_of_cpu,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -52,6 +58,10 @@ def make_session(
     initializers: Mapping[str, "onnxruntime.OrtValue"] | None = None,
     stream: int | None = None,
     custom_ops: Iterable[str | os.PathLike[str]] = (),
+    spinning: str = "stop",
+    session_options: Mapping[str, Any] | None = None,
+    session_config: Mapping[str, Any] | None = None,
+    provider_options: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> "onnxruntime.InferenceSession":
     """Create a session that runs on the requested provider, or fail.
@@ -83,6 +93,19 @@ def make_session(
         Handle of the CUDA stream to run on, by default one of ONNX Runtime.
     custom_ops : iterable of path
         Libraries of custom operators. Their native code runs in this process.
+    spinning : {"stop", "on", "off"}
+        What the threads of an operator do between two pieces of work. ``stop`` lets them spin, as
+        ONNX Runtime does by default, and stops them when a run ends: idle threads of one session
+        would otherwise take the time of another that is measured in turn. ``on`` lets them spin
+        after a run too, ``off`` makes them sleep.
+    session_options : mapping, optional
+        Attributes of ``onnxruntime.SessionOptions``: ``inter_op_num_threads``, ``execution_mode``
+        (sequential, parallel), ``enable_mem_pattern``, ``enable_cpu_mem_arena``...
+    session_config : mapping, optional
+        Configuration entries, such as ``{"session.set_denormal_as_zero": 1}``. A key that the
+        installed library does not have is refused: ONNX Runtime would ignore it.
+    provider_options : mapping, optional
+        Options of the CUDA provider, such as ``{"cudnn_conv_algo_search": "HEURISTIC"}``.
     quiet : bool
         Log nothing, for attempts that may fail.
 
@@ -109,7 +132,10 @@ def make_session(
     """
     import_optional("onnxruntime", "cpu", "gpu")
     resolved = resolve_provider(provider)
-    options = _session_options(threads, optimization)
+    refuse_options_of_cpu(provider_options or {}, [resolved])
+    options = _session_options(threads, optimization, spinning)
+    apply_options(options, session_options or {})
+    apply_config(options, session_config or {})
     if quiet:
         options.log_severity_level = _FATAL_ONLY
     if profile is not None:
@@ -125,7 +151,8 @@ def make_session(
     for library in custom_ops:
         _register(library, options)
     source = _source(model)
-    session = _create(source, options, resolved, tf32=tf32, stream=stream)
+    asked = {"use_tf32": int(tf32), **(provider_options or {})}
+    session = _create(source, options, resolved, asked, stream=stream)
     got = session.get_providers()[0]
     if got != resolved.execution_provider:
         raise ProviderUnavailableError(
@@ -190,7 +217,7 @@ def optimized_model(
         return load_model(file, external_folder=folder)
 
 
-def _session_options(threads: int, optimization: str) -> Any:
+def _session_options(threads: int, optimization: str, spinning: str) -> Any:
     import onnxruntime
 
     if optimization not in list(_LEVELS):  # a list has no hash
@@ -201,6 +228,8 @@ def _session_options(threads: int, optimization: str) -> Any:
         raise InvalidArgumentError(
             f"threads={threads!r}. Accepted: an integer from 0 (automatic) to {MAX_THREADS}"
         )
+    if spinning not in list(SPINNING):
+        raise InvalidArgumentError(f"spinning={spinning!r}. Accepted: {', '.join(SPINNING)}")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = getattr(
@@ -208,20 +237,26 @@ def _session_options(threads: int, optimization: str) -> Any:
     )
     options.log_severity_level = _ERRORS_ONLY
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    # Idle threads of one candidate would otherwise spin while the next candidate is timed.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    for key, value in SPINNING[spinning].items():
+        options.add_session_config_entry(key, value)
     return options
 
 
 def _create(
-    source: str | bytes, options: Any, provider: Provider, *, tf32: bool, stream: int | None
+    source: str | bytes,
+    options: Any,
+    provider: Provider,
+    asked: Mapping[str, Any],
+    *,
+    stream: int | None,
 ) -> Any:
     import onnxruntime
 
     providers: list[Any] = ["CPUExecutionProvider"]
     if provider.name == "cuda":
         load_cuda_libraries()
-        cuda_options = {"device_id": str(provider.index), "use_tf32": str(int(tf32))}
+        cuda_options = {"device_id": str(provider.index)}
+        cuda_options |= {name: str(value) for name, value in asked.items()}
         if stream is not None:
             cuda_options["user_compute_stream"] = str(stream)
         providers.insert(0, (provider.execution_provider, cuda_options))

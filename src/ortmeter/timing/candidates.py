@@ -9,6 +9,7 @@ import os
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ortmeter.runtime.loading import ModelLike, is_path, load_model
 from ortmeter.runtime.ortvalues import is_known_to_numpy, to_ortvalue
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
+from ortmeter.runtime.settings import refuse_options_of_cpu, run_options
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import SOURCE, Candidate, Recipe
 from ortmeter.timing.measuring import measure
@@ -29,6 +31,7 @@ from ortmeter.timing.measuring import measure
 __all__ = ["bench", "function_candidate", "session_candidate"]
 
 _Feeds = Mapping[str, Any]
+_Settings = Mapping[str, Any] | None
 
 
 def bench(
@@ -38,9 +41,14 @@ def bench(
     provider: str | Provider | Sequence[str | Provider] = "auto",
     optimization: str | Sequence[str] = "all",
     threads: int | Sequence[int] = 1,
+    spinning: str | Sequence[str] = "stop",
+    session_options: _Settings = None,
+    session_config: _Settings = None,
+    provider_options: _Settings = None,
+    run_config: _Settings = None,
     **options: Any,
 ) -> Comparison:
-    """Compare the latencies of models, providers, optimization levels and numbers of threads.
+    """Compare the latencies of models, providers, and anything that ONNX Runtime takes.
 
     The command ``ortmeter bench`` does the same.
 
@@ -51,8 +59,13 @@ def bench(
     feeds : mapping of str to array, or one for each model, optional
         Inputs, by default random, see :func:`~ortmeter.runtime.feeds.random_feeds`. Models share
         random inputs of the same name, shape and kind, then the others by rank.
-    provider, optimization, threads : value or sequence of values
+    provider, optimization, threads, spinning : value or sequence of values
         As in :func:`~ortmeter.runtime.sessions.make_session`.
+    session_options, session_config, provider_options : mapping to values or sequences, optional
+        As in :func:`~ortmeter.runtime.sessions.make_session`. Options of a provider are for the
+        candidates that run on it.
+    run_config : mapping to values or sequences, optional
+        As in :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **options
         Options of :func:`~ortmeter.timing.measure`: ``repeat``, ``processes``, ``budget_s``...
 
@@ -65,8 +78,8 @@ def bench(
     Raises
     ------
     InvalidArgumentError
-        There is no model, or the numbers of feeds and models differ; see also
-        :func:`~ortmeter.timing.measure`.
+        There is no model, an option is not known, or the numbers of feeds and models differ; see
+        also :func:`~ortmeter.timing.measure`.
     ModelError, ProviderUnavailableError, FeedError
         As in :func:`session_candidate` and :func:`~ortmeter.runtime.feeds.random_feeds`.
 
@@ -78,47 +91,126 @@ def bench(
     >>> list(found)
     ['optimization=none', 'optimization=all']
     """
-    return measure(
-        model_candidates(
-            models, feeds, provider=provider, optimization=optimization, threads=threads
-        ),
-        **options,
+    variants = model_variants(
+        models,
+        feeds,
+        provider=provider,
+        optimization=optimization,
+        threads=threads,
+        spinning=spinning,
+        session_options=session_options,
+        session_config=session_config,
+        provider_options=provider_options,
+        run_config=run_config,
     )
+    candidates = {name: variant.candidate() for name, variant in variants.items()}
+    return measure(candidates, **options)
 
 
-def model_candidates(
+@dataclass(frozen=True)
+class Variant:
+    """A model with its inputs and the settings of its session, not created yet.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs.
+    settings : mapping
+        Arguments of :func:`~ortmeter.runtime.sessions.make_session`, ``provider`` resolved.
+    run_config : mapping
+        Configuration entries of each run.
+    """
+
+    model: ModelLike
+    feeds: _Feeds
+    settings: Mapping[str, Any]
+    run_config: Mapping[str, Any]
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether inputs and outputs are bound; ONNX Runtime binds no texts."""
+        return not any(as_numpy(array).dtype.kind in "OUT" for array in self.feeds.values())
+
+    def session(self) -> Any:
+        """Create the session."""
+        return make_session(self.model, **self.settings)
+
+    def call(self, session: Any) -> Callable[[], object]:
+        """Return a function that runs once; it has its own binding, a session may have several."""
+        return _call(session, self.feeds, self.run_config, bound=self.is_bound)
+
+    def candidate(self) -> Candidate:
+        """Create the session, and a candidate that fresh processes can build again."""
+        return session_candidate(
+            self.model,
+            self.feeds,
+            bound=self.is_bound,
+            run_config=dict(self.run_config),
+            **self.settings,
+        )
+
+
+def model_variants(
     models: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike],
     feeds: _Feeds | Sequence[_Feeds] | None = None,
     *,
-    provider: str | Provider | Sequence[str | Provider] = "auto",
-    optimization: str | Sequence[str] = "all",
-    threads: int | Sequence[int] = 1,
-) -> dict[str, Candidate]:
-    """Make a candidate of every combination, named by what distinguishes it."""
+    run_config: _Settings = None,
+    **settings: Any,
+) -> dict[str, Variant]:
+    """Combine models and settings of :func:`bench`; name each variant by what distinguishes it."""
     named = _named(models)
     if not named:
         raise InvalidArgumentError("there is no model. Accepted: one or more")
     inputs = dict(zip(named, feeds_of_each(list(named.values()), feeds), strict=True))
-    axes: dict[str, list[Any]] = {
-        "model": list(named),
-        "provider": list(dict.fromkeys(map(resolve_provider, _several(provider)))),
-        "optimization": _several(optimization),
-        "threads": _several(threads),
-    }
-    varying = [axis for axis, values in axes.items() if len(values) > 1] or ["model"]
-    candidates = {}
+    axes = _axes({**settings, "run_config": run_config})
+    axes = {("", "model"): list(named), **axes}
+    refuse_options_of_cpu(
+        [name for group, name in axes if group == "provider_options"], axes[_PROVIDER]
+    )
+    varying = [axis for axis, values in axes.items() if len(values) > 1] or [("", "model")]
+    variants = {}
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
-        name = ", ".join(chosen[a] if a == "model" else f"{a}={chosen[a]}" for a in varying)
-        arrays = inputs[chosen.pop("model")]
-        # ONNX Runtime binds no texts.
-        bound = not any(as_numpy(array).dtype.kind in "OUT" for array in arrays.values())
-        candidates[name] = session_candidate(named[values[0]], arrays, bound=bound, **chosen)
-    return candidates
+        if chosen[_PROVIDER].name == "cpu":  # it has no options: combinations of them are the same
+            chosen = {axis: v for axis, v in chosen.items() if axis[0] != "provider_options"}
+        shown = (axis for axis in varying if axis in chosen)
+        name = ", ".join(
+            chosen[axis] if axis[1] == "model" else f"{axis[1]}={chosen[axis]}" for axis in shown
+        )
+        model = chosen.pop(("", "model"))
+        nested: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
+        for (group, key), value in chosen.items():
+            if group:
+                nested[group][key] = value
+        run = nested.pop("run_config")
+        plain = {key: value for (group, key), value in chosen.items() if not group}
+        given = {group: values for group, values in nested.items() if values}
+        variants[name] = Variant(named[model], inputs[model], {**plain, **given}, run)
+    return variants
+
+
+_GROUPS = ("session_options", "session_config", "provider_options", "run_config")
+_PROVIDER = ("", "provider")
+
+
+def _axes(settings: Mapping[str, Any]) -> dict[tuple[str, str], list[Any]]:
+    """List the values of each setting, by group, empty for those of the session, and name."""
+    axes: dict[tuple[str, str], list[Any]] = {}
+    for name, given in {"provider": "auto", **settings}.items():
+        if name in _GROUPS:
+            axes |= {(name, key): _several(values) for key, values in (given or {}).items()}
+        else:
+            axes["", name] = _several(given)
+    axes[_PROVIDER] = list(dict.fromkeys(map(resolve_provider, axes[_PROVIDER])))
+    if empty := [name for (_, name), values in axes.items() if not values]:
+        raise InvalidArgumentError(f"no value for {', '.join(empty)}. Accepted: one or more")
+    return axes
 
 
 def _several(given: Any) -> list[Any]:
-    one = isinstance(given, (str, bytes, int, os.PathLike, Provider, onnx.ModelProto))
+    one = isinstance(given, (str, bytes, int, float, os.PathLike, Provider, onnx.ModelProto))
     return [given] if one else list(given)
 
 
@@ -144,6 +236,7 @@ def session_candidate(
     bound: bool = True,
     flop: float | None = None,
     bytes_moved: float | None = None,
+    run_config: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Candidate:
     """Make a candidate that runs a model, here or in a fresh process.
@@ -161,6 +254,8 @@ def session_candidate(
         the host to the device, and the outputs back.
     flop, bytes_moved : float, optional
         Work of a call.
+    run_config : mapping, optional
+        See :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **options
         Other options of :func:`~ortmeter.runtime.sessions.make_session`.
 
@@ -171,21 +266,30 @@ def session_candidate(
     """
     resolved = resolve_provider(provider)
     session = make_session(model, provider=resolved, **options)
-    function = BoundSession(session, feeds).run if bound else _run_from_host(session, feeds)
+    function = _call(session, feeds, run_config, bound=bound)
     plain = {"bound": bound, "flop": flop, "bytes_moved": bytes_moved, **options}
+    plain |= {"run_config": dict(run_config)} if run_config else {}
     recipe = functools.partial(_write_recipe, model, feeds, {**plain, "provider": str(resolved)})
     return Candidate(function, flop=flop, bytes_moved=bytes_moved, recipe=recipe)
 
 
-def _run_from_host(session: Any, feeds: Mapping[str, Any]) -> Callable[[], Any]:
+def _call(
+    session: Any, feeds: _Feeds, run_config: Mapping[str, Any] | None, *, bound: bool
+) -> Callable[[], object]:
+    if bound:
+        return BoundSession(session, feeds, run_config).run
+    return _run_from_host(session, feeds, run_options(run_config) if run_config else None)
+
+
+def _run_from_host(session: Any, feeds: _Feeds, options: Any) -> Callable[[], Any]:
     """Run on arrays of the host; ONNX Runtime exchanges with NumPy the types that NumPy has."""
     nodes = (*session.get_inputs(), *session.get_outputs())
     if all(is_known_to_numpy(n.type) for n in nodes if n.type.startswith("tensor(")):
         arrays = {name: as_numpy(value) for name, value in feeds.items()}
-        return functools.partial(session.run, None, arrays)
+        return functools.partial(session.run, None, arrays, options)
     values = {name: to_ortvalue(value, Provider("cpu")) for name, value in feeds.items()}
     names = [node.name for node in session.get_outputs()]
-    return functools.partial(session.run_with_ort_values, names, values)
+    return functools.partial(session.run_with_ort_values, names, values, options)
 
 
 def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candidate:

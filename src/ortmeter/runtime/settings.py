@@ -1,0 +1,166 @@
+"""What a session takes beyond its provider: attributes, configuration keys, options of a run.
+
+ONNX Runtime ignores a configuration key that it does not know: a typo would look like a
+measurement. The keys are read from the installed library itself.
+"""
+
+import difflib
+import functools
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.providers import Provider
+
+#: What threads of a pool do when a run ends: stop spinning at once, spin for a while, never spin.
+SPINNING: Mapping[str, Mapping[str, str]] = {
+    "stop": {"session.force_spinning_stop": "1"},
+    "on": {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"},
+    "off": {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"},
+}
+
+_CHOICES: Mapping[str, Mapping[str, str]] = {
+    "execution_mode": {"sequential": "ORT_SEQUENTIAL", "parallel": "ORT_PARALLEL"},
+    "execution_order": {
+        "default": "DEFAULT",
+        "priority_based": "PRIORITY_BASED",
+        "memory_efficient": "MEMORY_EFFICIENT",
+    },
+}
+_ENUMS = {"execution_mode": "ExecutionMode", "execution_order": "ExecutionOrder"}
+_SWITCHES = (
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+    "enable_mem_reuse",
+    "use_deterministic_compute",
+)
+_COUNTS = ("inter_op_num_threads",)
+_BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
+_MOST_THREADS = 1024
+
+_AREAS = (b"session.", b"optimization.", b"ep.", b"mlas.")
+_KEY = re.compile(rb"[a-z0-9_.]*[a-z0-9_](?=\0)")
+# Names of the options of a run have no common form, and there are few of them.
+_RUN_KEYS = (
+    "disable_synchronize_execution_providers",
+    "gpu_graph_id",
+    "memory.enable_memory_arena_shrinkage",
+)
+
+
+def apply_options(options: Any, given: Mapping[str, Any]) -> None:
+    """Set attributes of ``onnxruntime.SessionOptions``; texts of a command line are converted."""
+    import onnxruntime
+
+    accepted = [*_CHOICES, *_SWITCHES, *_COUNTS]
+    for name, value in given.items():
+        if name not in accepted:
+            raise InvalidArgumentError(
+                f"session option {name!r} is not known{_near(name, accepted)}. "
+                f"Accepted: {', '.join(accepted)}"
+            )
+        text = str(value).lower()
+        if name in _CHOICES and text in _CHOICES[name]:
+            kind = getattr(onnxruntime, _ENUMS[name])
+            setattr(options, name, getattr(kind, _CHOICES[name][text]))
+        elif name in _SWITCHES and text in _BOOLEANS:
+            setattr(options, name, _BOOLEANS[text])
+        elif name in _COUNTS and text.isdecimal() and int(text) <= _MOST_THREADS:
+            setattr(options, name, int(text))
+        else:
+            choices = _CHOICES.get(name) or (_BOOLEANS if name in _SWITCHES else None)
+            expected = ", ".join(choices) if choices else f"an integer from 0 to {_MOST_THREADS}"
+            raise InvalidArgumentError(f"session option {name}={value!r}. Accepted: {expected}")
+
+
+def apply_config(options: Any, given: Mapping[str, Any]) -> None:
+    """Add configuration entries to the options of a session, keys that the library knows."""
+    for name, value in _checked("session", given, session_keys()).items():
+        options.add_session_config_entry(name, value)
+
+
+def run_options(given: Mapping[str, Any]) -> Any:
+    """Make the options of a run from its configuration entries."""
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    for name, value in _checked("run", given, run_keys()).items():
+        options.add_run_config_entry(name, value)
+    return options
+
+
+def _checked(what: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[str, str]:
+    """Refuse a key that ONNX Runtime would ignore, and a boolean in words, which it would too."""
+    keys = sorted(known)
+    for name, value in given.items():
+        if name not in keys:
+            area = [key for key in keys if key.startswith(name.partition(".")[0])] or keys
+            raise InvalidArgumentError(
+                f"{what} configuration key {name!r} is not read by the installed ONNX Runtime, "
+                f"which would ignore it{_near(name, keys)}. Accepted: {', '.join(area)}"
+            )
+        if str(value).lower() in {"true", "false", ""}:
+            raise InvalidArgumentError(
+                f"{what} configuration {name}={value!r}. Accepted: 0 or 1, or the values that the "
+                "documentation of ONNX Runtime gives for this key"
+            )
+    return {name: str(value) for name, value in given.items()}
+
+
+def refuse_options_of_cpu(names: Collection[str], providers: Iterable[Provider]) -> None:
+    """Refuse options of a provider that no session would read."""
+    if names and all(provider.name == "cpu" for provider in providers):
+        raise InvalidArgumentError(
+            f"provider options {', '.join(names)} given for the CPU, which has none. Accepted: "
+            "provider='cuda', or session_options and session_config"
+        )
+
+
+@functools.cache
+def session_keys() -> frozenset[str]:
+    """Keys of the configuration of a session that the installed ONNX Runtime has."""
+    import onnxruntime
+
+    found = {
+        (area + match.group()).decode()
+        for data in _libraries()
+        for area in _AREAS
+        for start in _positions(data, area)
+        if (match := _KEY.match(data, start + len(area)))
+    }
+    # A session reads its attributes, and ignores the keys of the same name.
+    attributes = {f"session.{name}" for name in (*dir(onnxruntime.SessionOptions), "log_id")}
+    return frozenset(found - attributes)
+
+
+@functools.cache
+def run_keys() -> frozenset[str]:
+    """Keys of the configuration of a run that the installed ONNX Runtime has."""
+    data = list(_libraries())
+    return frozenset(key for key in _RUN_KEYS if any(key.encode() + b"\0" in d for d in data))
+
+
+def _libraries() -> Iterator[bytes]:
+    """Read the libraries of ONNX Runtime, without those of the providers, which are large."""
+    import onnxruntime
+
+    for file in sorted((Path(onnxruntime.__file__).parent / "capi").iterdir()):
+        kinds = {".so", ".pyd", ".dll", ".dylib"}
+        if "provider" not in file.name and kinds & {f".{part}" for part in file.name.split(".")}:
+            yield file.read_bytes()
+
+
+def _positions(data: bytes, text: bytes) -> Iterator[int]:
+    start = data.find(text)
+    while start >= 0:
+        # A name that ends so, session_options.value, is not a key of this area.
+        if not (data[start - 1 : start].isalnum() or data[start - 1 : start] in {b"_", b"."}):
+            yield start
+        start = data.find(text, start + 1)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
+    return f" (did you mean {close[0]!r}?)" if close else ""
