@@ -70,10 +70,44 @@ def test_a_table_in_a_page_sorts_and_a_missing_value_is_empty():
 
 def test_the_text_has_tables_and_sentences_and_no_plot():
     text = planted().to_text()
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.startswith("Conclusion\n----------\n- a is faster.\n\nMeasured on ")
     assert "Times & more\n------------\nSome <text>.\n" in text
-    assert text.endswith("Conclusion\n----------\n- a is faster.")
     assert "plot" not in text
+
+
+SIGNATURE = "(f32 1x64x112x112, f32 64x64x3x3, f32 64, f32 1x64x56x56) -> f32 1x64x56x56"
+WIDE = pd.DataFrame(
+    {
+        "name": ["stage.1/conv_with_a_name_that_no_terminal_holds/kernel_of_the_node", "b"],
+        **{f"number {i} (µs)": [1234567.0, math.nan] for i in range(4)},
+        "signature": [SIGNATURE, "() -> f32"],
+    }
+).set_index("name")
+
+
+@pytest.mark.parametrize("width", [80, 120, 400])
+def test_a_table_fits_in_the_terminal_and_loses_no_number(width):
+    report = Report("x")
+    report.add("t", WIDE)
+    lines = report.to_text(width).split("-\n")[-1].splitlines()
+    assert max(map(len, lines)) <= width
+    assert "\n".join(lines).count("1230000") == 4
+    text = " ".join(lines)
+    assert "stage.1" in text
+    assert "kernel_of_the_node" in text or "of_the_node" in text or "node" in text
+    assert (SIGNATURE in text) == (width == 400)
+
+
+def test_a_long_text_is_cut_in_its_middle_on_two_lines():
+    report = Report("x")
+    report.add("t", pd.DataFrame({"v": [1.0]}, index=pd.Index([SIGNATURE * 3], name="name")))
+    header, first, second = report.to_text(40).splitlines()[-3:]
+    assert header.split() == ["name", "v"]
+    assert first.startswith("(f32")
+    assert first.endswith("1")
+    assert "1x64x56x56" in second
+    assert "…" in first + second
 
 
 @pytest.mark.parametrize(

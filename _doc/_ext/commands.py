@@ -81,7 +81,8 @@ class CommandDirective(SphinxDirective):
 
 def find_points(printed: str, heading: str) -> list[str]:
     """Return the points below a heading, each on one line: the width of the box breaks it."""
-    text = printed.partition(f"\n{heading}\n{'-' * len(heading)}\n")[2]
+    text = f"\n{printed}".partition(f"\n{heading}\n{'-' * len(heading)}\n")[2]
+    text = text.partition("\n\n")[0]
     if not text:
         raise ExtensionError(f"nothing is printed below {heading!r}")
     return re.sub(r"\n +", " ", text).strip().splitlines()

@@ -1,6 +1,7 @@
 """Report of a command: title, tables and plots, computed conclusion, machine."""
 
 import json
+import math
 import os
 import textwrap
 from collections.abc import Mapping
@@ -13,13 +14,15 @@ import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.files import replaceable, write_atomically
-from ortmeter.pages.rendering import as_html, as_text, bullets, digits, flatten, freeze
+from ortmeter.pages.rendering import as_html, bullets, digits, flatten, freeze
 from ortmeter.runtime.environment import Environment, environment
 
 __all__ = ["Report"]
 
 INTERRUPTED = "This report is partial: the command was interrupted."
-_WIDTH = 100
+_GAP = "  "
+_NARROWEST = 12
+_LINES = 2  # of a cell
 
 #: Larger graphs take too long to lay out, and cannot be read.
 MAX_DRAWN = 300
@@ -44,7 +47,7 @@ class Section(NamedTuple):
 
 @dataclass
 class Report:
-    """A report filled step by step, so that an interrupted command can still write it.
+    r"""A report filled step by step, so that an interrupted command can still write it.
 
     Parameters
     ----------
@@ -58,7 +61,9 @@ class Report:
     >>> report = Report("two plus two")
     >>> report.add("Sum", pd.DataFrame({"sum": [4]}))
     >>> report.conclude("the sum is 4.")
-    >>> print(report.to_text().splitlines()[-1])
+    >>> print("\n".join(report.to_text().splitlines()[:3]))
+    Conclusion
+    ----------
     - the sum is 4.
     """
 
@@ -76,29 +81,29 @@ class Report:
         """Add sentences to the conclusion, computed from what the sections show."""
         self.sentences.extend(sentences)
 
-    def to_text(self) -> str:
-        """Return the report for a terminal: tables and sentences, without plots."""
-        blocks = [textwrap.fill(str(self.machine), _WIDTH)]
-        for title, items in self.sections:
-            shown = [as_text(i) for i in items if isinstance(i, (pd.DataFrame, str))]
-            if shown:
-                blocks.append("\n".join([title, "-" * len(title), *shown]))
+    def to_text(self, width: int = 80) -> str:
+        """Return the report for a terminal, the conclusion first, without plots."""
+        blocks = [INTERRUPTED] if self.interrupted else []
         if self.sentences:
-            blocks.append("\n".join(["Conclusion", "----------", *bullets(self.sentences, _WIDTH)]))
-        if self.interrupted:
-            blocks.append(INTERRUPTED)
+            blocks.append("\n".join(["Conclusion", "----------", *bullets(self.sentences, width)]))
+        blocks.append(textwrap.fill(f"Measured on {self.machine}", width))
+        for title, items in self.sections:
+            shown = [_fitted(i, width) for i in items if isinstance(i, (pd.DataFrame, str))]
+            if shown:
+                heading = shorten(title, width)
+                blocks.append("\n".join([heading, "-" * len(heading), *shown]))
         return "\n\n".join(blocks)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values for JSON: no plot, missing numbers are None."""
         return {
             "title": self.title,
+            "conclusion": list(self.sentences),
             "environment": self.machine.to_dict(),
             "sections": [
                 {"title": title, "tables": [_rows(i) for i in items if isinstance(i, pd.DataFrame)]}
                 for title, items in self.sections
             ],
-            "conclusion": list(self.sentences),
             "interrupted": self.interrupted,
         }
 
@@ -134,6 +139,78 @@ def check_writable(file: Path, *, overwrite: bool) -> None:
         raise InvalidArgumentError(f"{file} cannot be written: choose a file in a writable folder")
 
 
+def _fitted(item: Any, width: int) -> str:
+    """Write a table within a width: texts are broken at spaces, or shortened in the middle."""
+    if isinstance(item, str):
+        return textwrap.fill(item, width)
+    table = flatten(item)
+    columns = [_Column(table.iloc[:, i]) for i in range(table.shape[1])]
+    room = width - len(_GAP) * (len(columns) - 1)
+    for least in ("words", "least"):  # between words first, inside of them if need be
+        while sum(column.width for column in columns) > room:
+            widest = max(columns, key=lambda column: column.width - getattr(column, least))
+            if widest.width <= getattr(widest, least):
+                break
+            widest.width -= 1
+    title = textwrap.wrap(str(item.columns.name or ""), width)
+    rows = [[column.cell(rank) for column in columns] for rank in range(-1, len(table))]
+    lines = [line for row in rows for line in _lines(row, columns)]
+    return "\n".join([*title, *lines])
+
+
+class _Column:
+    """Texts of a column of a table, and the width that it is given."""
+
+    def __init__(self, values: "pd.Series[Any]") -> None:
+        self.texts = [_written(value) for value in values]
+        self.header = str(values.name)
+        self.is_text = any(isinstance(value, str) for value in values)
+        self.width = max(map(len, [self.header, *self.texts]), default=0)
+        whole = [self.header, *self.texts] if self.is_text else [self.header]
+        longest = max((len(word) for text in whole for word in text.split()), default=0)
+        number = 0 if self.is_text else max(map(len, self.texts), default=0)
+        self.words = max(longest, number)
+        self.least = min(self.words, _NARROWEST) if self.is_text else self.words
+
+    def cell(self, rank: int) -> list[str]:
+        """Return the lines of a cell, the header for -1."""
+        text = self.header if rank < 0 else self.texts[rank]
+        room = _LINES * self.width
+        while True:
+            lines = textwrap.wrap(
+                shorten(text, room), self.width, break_long_words=False, break_on_hyphens=False
+            )
+            if len(lines) <= _LINES or room <= self.width:
+                return [shorten(line, self.width) for line in lines] or [""]
+            room -= 1
+
+
+def _lines(row: list[list[str]], columns: list[_Column]) -> list[str]:
+    height = max(map(len, row), default=0)
+    padded = [[*cell, *[""] * (height - len(cell))] for cell in row]
+    return [
+        _GAP.join(
+            line.ljust(column.width) if column.is_text else line.rjust(column.width)
+            for line, column in zip(parts, columns, strict=True)
+        ).rstrip()
+        for parts in zip(*padded, strict=True)
+    ]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, float) and math.isfinite(value):
+        return digits(value)
+    return "-" if value is None or value is pd.NA or value != value else str(value)  # noqa: PLR0124
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text in its middle: the beginning and the end of a name or of a signature matter."""
+    if len(text) <= width:
+        return text
+    kept = max(width - 1, 0)
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+
+
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads(flatten(table).to_json(orient="records"))
     return rows
@@ -159,4 +236,6 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 
 def _plain(column: "pd.Series[Any]") -> "pd.Series[Any]":
     """Forget categories and nullable types, which print their missing values in their own way."""
+    if column.name == "provider":
+        return column.astype(object).str.removesuffix("ExecutionProvider")
     return column.astype(float) if column.dtype.kind == "f" else column.astype(object)

@@ -56,7 +56,7 @@ def run(options: Namespace, report: Report) -> None:
 
 
 def _latency_table(results: Comparison) -> pd.DataFrame:
-    table = results.to_frame()
+    table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
     table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
     return table
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ortmeter import __version__
-from ortmeter.cli.terminal import printable, show, tell
+from ortmeter.cli.terminal import printable, show, tell, terminal_width
 from ortmeter.errors import OrtMeterError
 
 COMMANDS: Mapping[str, str] = {
@@ -113,7 +113,9 @@ def _run(options: Namespace) -> int:
     if options.html is not None:  # first: the standard output may be closed, or its disk full
         file = report.save(options.html, overwrite=options.force)
         tell(f"report: {file}")
-    show(json.dumps(report.to_dict(), indent=2) if options.json else report.to_text())
+    show(
+        json.dumps(report.to_dict(), indent=2) if options.json else report.to_text(terminal_width())
+    )
     return code
 
 

@@ -1,6 +1,7 @@
 """Texts for a terminal: names of models and messages of libraries are not trusted."""
 
 import os
+import shutil
 import sys
 import unicodedata
 from contextlib import suppress
@@ -23,6 +24,11 @@ def show(text: str) -> None:
             # What is left to write would fail again when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise OrtMeterError(f"the standard output cannot be written: {cause.strerror}") from cause
+
+
+def terminal_width() -> int:
+    """Return the width to write in: that of the terminal, within what can be read."""
+    return min(max(shutil.get_terminal_size((80, 24)).columns, 60), 120)
 
 
 def tell(line: str) -> None:

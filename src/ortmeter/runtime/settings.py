@@ -36,12 +36,13 @@ _SWITCHES = (
     "enable_mem_reuse",
     "use_deterministic_compute",
 )
-_COUNTS = ("inter_op_num_threads",)
+# Attribute -> largest value.
+_COUNTS: Mapping[str, int] = {"inter_op_num_threads": 1024, "log_severity_level": 4}
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
-_MOST_THREADS = 1024
 
 _AREAS = (b"session.", b"optimization.", b"ep.", b"mlas.")
 _KEY = re.compile(rb"[a-z0-9_.]*[a-z0-9_](?=\0)")
+_RULE = re.compile(rb"\0((?:Eliminate|Fuse)[A-Za-z]+|[A-Z][A-Za-z_]+(?:Elimination|Fusion|Rewrite))(?=\0)")
 # Names of the options of a run have no common form, and there are few of them.
 _RUN_KEYS = (
     "disable_synchronize_execution_providers",
@@ -67,17 +68,35 @@ def apply_options(options: Any, given: Mapping[str, Any]) -> None:
             setattr(options, name, getattr(kind, _CHOICES[name][text]))
         elif name in _SWITCHES and text in _BOOLEANS:
             setattr(options, name, _BOOLEANS[text])
-        elif name in _COUNTS and text.isdecimal() and int(text) <= _MOST_THREADS:
+        elif name in _COUNTS and text.isdecimal() and int(text) <= _COUNTS[name]:
             setattr(options, name, int(text))
         else:
             choices = _CHOICES.get(name) or (_BOOLEANS if name in _SWITCHES else None)
-            expected = ", ".join(choices) if choices else f"an integer from 0 to {_MOST_THREADS}"
+            expected = ", ".join(choices) if choices else f"an integer from 0 to {_COUNTS[name]}"
             raise InvalidArgumentError(f"session option {name}={value!r}. Accepted: {expected}")
 
 
+_DENORMALS = "session.set_denormal_as_zero"
+_first_of_process: list[str] = []
+
+
 def apply_config(options: Any, given: Mapping[str, Any]) -> None:
-    """Add configuration entries to the options of a session, keys that the library knows."""
-    for name, value in _checked("session", given, session_keys()).items():
+    """Add configuration entries to the options of a session, keys that the library knows.
+
+    The first session of a process decides for its main thread, and for good, whether denormal
+    numbers are zero: another value would be ignored.
+    """
+    entries = _checked("session", given, session_keys()) if given else {}
+    asked = entries.get(_DENORMALS, "0")
+    if not _first_of_process:
+        _first_of_process.append(asked)
+    if _DENORMALS in entries and asked != _first_of_process[0]:
+        raise InvalidArgumentError(
+            f"session configuration {_DENORMALS}={asked} after a session with "
+            f"{_first_of_process[0]}: the first session of a process decides. Accepted: one value "
+            "in a process; --save and --baseline compare two commands"
+        )
+    for name, value in entries.items():
         options.add_session_config_entry(name, value)
 
 
@@ -140,6 +159,17 @@ def run_keys() -> frozenset[str]:
     """Keys of the configuration of a run that the installed ONNX Runtime has."""
     data = list(_libraries())
     return frozenset(key for key in _RUN_KEYS if any(key.encode() + b"\0" in d for d in data))
+
+
+@functools.cache
+def rewrite_rules() -> tuple[str, ...]:
+    """Names, in the installed ONNX Runtime, that its small optimizations may have.
+
+    They are rules of one optimizer: its log does not name them. Names of other optimizers are
+    here too.
+    """
+    found = {match.decode() for data in _libraries() for match in _RULE.findall(data)}
+    return tuple(sorted(found))
 
 
 def _libraries() -> Iterator[bytes]:
