@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from ortmeter.runtime import inputs
 from ortmeter.runtime.inputs import half_of_memory
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -39,17 +38,13 @@ MIB = 2**20
         ("nonsense\n\n0::", {"memory.max": "many"}, MACHINE),
     ],
 )
-def test_the_limits_of_the_groups_count(tmp_path, monkeypatch, membership, files, expected):
-    told, groups = tmp_path / "cgroup", tmp_path / "groups"
-    told.write_text(membership)
-    for name, text in files.items():
-        (groups / name).parent.mkdir(parents=True, exist_ok=True)
-        (groups / name).write_text(text)
-    monkeypatch.setattr(inputs, "_MEMBERSHIP", told)
-    monkeypatch.setattr(inputs, "_GROUPS", groups)
-    assert half_of_memory() == expected // 2
+def test_the_limits_of_the_groups_count(tmp_path, membership, files, expected):
+    groups = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in {"proc/self/cgroup": membership, **groups}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert half_of_memory(tmp_path) == expected // 2
 
 
-def test_a_system_without_groups_has_its_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "_MEMBERSHIP", tmp_path / "missing")
-    assert half_of_memory() == MACHINE // 2
+def test_a_system_without_groups_has_its_memory(tmp_path):
+    assert half_of_memory(tmp_path) == MACHINE // 2

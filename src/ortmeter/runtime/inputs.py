@@ -1,16 +1,17 @@
 """What the graph of a model declares about its inputs, and how much memory they may take."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import onnx
 
 from ortmeter.dtypes import numpy_dtype, short_name
 from ortmeter.errors import FeedError, InvalidArgumentError
+from ortmeter.runtime.control_groups import group_files
 from ortmeter.runtime.graphs import walk_nodes
 
 
@@ -186,11 +187,7 @@ def _indexed_size(node: onnx.NodeProto, shapes: Mapping[str, list[int]]) -> int:
     return max(shape[axis] if -len(shape) <= axis < len(shape) else 0, 0)
 
 
-_MEMBERSHIP = Path("/proc/self/cgroup")
-_GROUPS = Path("/sys/fs/cgroup")
-
-
-def half_of_memory() -> int:
+def half_of_memory(root: Path = Path("/")) -> int:
     """Return half of the memory that this process may use, in bytes.
 
     That of the machine, or less where a container or a scheduler of jobs sets a limit; 2 GiB where
@@ -199,21 +196,7 @@ def half_of_memory() -> int:
     if not hasattr(os, "sysconf"):
         return 2**31
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for file in _limits():
+    for file in group_files("memory.max", "memory", "memory.limit_in_bytes", root=root):
         with suppress(OSError, ValueError):  # no limit, or none that is told
             limits.append(int(file.read_text(encoding="ascii")))
     return min(limits) // 2
-
-
-def _limits() -> Iterator[Path]:
-    """Files of the limits of the control groups of this process, and of the groups above."""
-    with suppress(OSError):
-        for line in _MEMBERSHIP.read_text(encoding="utf-8", errors="replace").splitlines():
-            rank, kinds, path = [*line.split(":", 2), "", ""][:3]
-            group = PurePosixPath(path.strip("/"))
-            # A container often sees its own group as the root, under a path that it cannot see.
-            for folder in (group, *group.parents):
-                if rank == "0" and not kinds:  # version 2: one tree for everything
-                    yield _GROUPS / folder / "memory.max"
-                elif "memory" in kinds.split(","):
-                    yield _GROUPS / "memory" / folder / "memory.limit_in_bytes"
