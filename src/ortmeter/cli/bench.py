@@ -1,7 +1,8 @@
 """Compare latencies of models, providers, optimization levels and numbers of threads."""
 
+import math
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ from ortmeter.report import Report
 from ortmeter.timing import Candidate, Comparison, measure
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.measurement import rounded
+from ortmeter.timing.statistics import MIN_PROCESSES, MIN_ROUNDS
 
 
 def register(parser: ArgumentParser) -> None:
@@ -49,10 +51,22 @@ def run(options: Namespace, report: Report) -> None:
     report.add("Latency", table, results.plot(title="Latency of a run"))
     if len(results) > 1:
         report.add("Speedup over the first", _speedup_table(results))
-        report.conclude(f"{results.ranking()}.")
+        report.conclude(f"{results.ranking()}.", *_why_undecided(results, options.budget))
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
     report.add("Memory of a fresh process", _memory_table(candidates))
+
+
+def _why_undecided(results: Comparison, budget_s: float) -> Iterator[str]:
+    """Say what to ask for when there are too few samples for a verdict."""
+    first = next(iter(results.values()))
+    few = first.repeat < MIN_ROUNDS if first.processes == 1 else first.processes < MIN_PROCESSES
+    if few:
+        enough = math.ceil(1.2 * budget_s * MIN_ROUNDS / first.repeat)
+        yield (
+            f"{results.how}: a verdict needs {MIN_ROUNDS} rounds, or {MIN_PROCESSES} processes. "
+            f"Ask for --budget {enough}, or --processes {MIN_PROCESSES}."
+        )
 
 
 def _latency_table(results: Comparison) -> pd.DataFrame:
