@@ -1,0 +1,79 @@
+"""What would disturb a measurement on a GPU, as its driver tells it through nvidia-ml-py."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ortmeter.runtime.providers import Provider
+
+_BUSY = 5  # percent
+_LOW_CLOCK = 0.9  # of the highest one
+
+#: Reasons for which a driver lowers the clocks, by their bit; those of users are left out.
+_REASONS: Mapping[int, str] = {
+    0x4: "limit of power",
+    0x8: "slowdown of the hardware",
+    0x20: "heat",
+    0x40: "heat (hardware)",
+    0x80: "power brake (hardware)",
+}
+
+
+def gpu_findings(provider: Provider) -> list[str] | None:
+    """Look at the GPU of a provider; None without nvidia-ml-py, or when the driver refuses."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return _look(pynvml, _handle(pynvml, provider.index))
+    except (pynvml.NVMLError, ValueError):
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _handle(nvml: Any, index: int) -> Any:
+    """Find the device of an index of CUDA: a variable may choose and order those that it sees."""
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    name = visible[index] if visible[0] and index < len(visible) else str(index)
+    if name.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(name))
+    return nvml.nvmlDeviceGetHandleByUUID(name)
+
+
+def _look(nvml: Any, gpu: Any) -> list[str]:
+    def ask(name: str, *arguments: Any) -> Any:
+        """Call a function that this driver, or this release of the bindings, may not have."""
+        try:
+            return getattr(nvml, name)(gpu, *arguments)
+        except (nvml.NVMLError, AttributeError):
+            return None
+
+    found = []
+    number = ask("nvmlDeviceGetIndex")
+    label, command = f"GPU {number}", f"nvidia-smi -i {number}"
+    kinds = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+    others = {process.pid for kind in kinds for process in ask(kind) or ()} - {os.getpid()}
+    load = ask("nvmlDeviceGetUtilizationRates")
+    busy = load.gpu if load is not None and load.gpu >= _BUSY else 0
+    if others or busy:
+        used = f", which is {busy}% busy" if busy else ""
+        who = f"other processes ({len(others)}) use" if others else "something uses"
+        found.append(f"{who} {label}{used}: {command} lists them, stop them")
+    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:  # its name before
+        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+    if told := [text for bit, text in _REASONS.items() if reasons & bit]:
+        found.append(f"the clocks of {label} are lowered ({', '.join(told)}): wait, cool it")
+    clock, most = ask("nvmlDeviceGetClockInfo", 1), ask("nvmlDeviceGetMaxClockInfo", 1)  # 1: SM
+    if clock and most and clock < _LOW_CLOCK * most:
+        seen = f"the clock of {label} is {clock} of {most} MHz"
+        found.append(f"{seen}: lock it with {command} --lock-gpu-clocks=MHZ")
+    if ask("nvmlDeviceGetPersistenceMode") == 0:
+        found.append(f"{label} unloads its driver between processes: {command} -pm 1")
+    return found
