@@ -42,7 +42,6 @@ _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 
 _AREAS = (b"session.", b"optimization.", b"ep.", b"mlas.")
 _KEY = re.compile(rb"[a-z0-9_.]*[a-z0-9_](?=\0)")
-_RULE = re.compile(rb"\0((?:Eliminate|Fuse)[A-Za-z]+|[A-Z][A-Za-z_]+(?:Elimination|Fusion|Rewrite))(?=\0)")
 # Names of the options of a run have no common form, and there are few of them.
 _RUN_KEYS = (
     "disable_synchronize_execution_providers",
@@ -144,7 +143,7 @@ def session_keys() -> frozenset[str]:
 
     found = {
         (area + match.group()).decode()
-        for data in _libraries()
+        for data in libraries()
         for area in _AREAS
         for start in _positions(data, area)
         if (match := _KEY.match(data, start + len(area)))
@@ -157,22 +156,11 @@ def session_keys() -> frozenset[str]:
 @functools.cache
 def run_keys() -> frozenset[str]:
     """Keys of the configuration of a run that the installed ONNX Runtime has."""
-    data = list(_libraries())
+    data = list(libraries())
     return frozenset(key for key in _RUN_KEYS if any(key.encode() + b"\0" in d for d in data))
 
 
-@functools.cache
-def rewrite_rules() -> tuple[str, ...]:
-    """Names, in the installed ONNX Runtime, that its small optimizations may have.
-
-    They are rules of one optimizer: its log does not name them. Names of other optimizers are
-    here too.
-    """
-    found = {match.decode() for data in _libraries() for match in _RULE.findall(data)}
-    return tuple(sorted(found))
-
-
-def _libraries() -> Iterator[bytes]:
+def libraries() -> Iterator[bytes]:
     """Read the libraries of ONNX Runtime, without those of the providers, which are large."""
     import onnxruntime
 
