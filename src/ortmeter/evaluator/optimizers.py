@@ -1,0 +1,310 @@
+"""Find the graph optimizations that make the outputs of a session differ from the unoptimized."""
+
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
+from ortmeter.discrepancy.models import ModelDiff, compare_outputs
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evaluator.attribution_result import differing
+from ortmeter.profiling.graph import find_origins, name_nodes
+from ortmeter.progress import progress_bar
+from ortmeter.runtime.graphs import walk_nodes
+from ortmeter.runtime.iobinding import run_session
+from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.optimizers import Optimizer, optimizers_of, rewriting_rules, without
+from ortmeter.runtime.sessions import make_session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LEVELS = ("basic", "extended", "layout", "all")
+
+
+@dataclass(frozen=True)
+class OptimizerEffect:
+    """An optimizer of ONNX Runtime that changes the outputs.
+
+    Parameters
+    ----------
+    name : str
+        Name in ONNX Runtime, which ``optimization.disable_specified_optimizers`` takes.
+    level : str
+        Level that enables it.
+    alone : Discrepancy
+        Outputs when it is the only one that runs of those that are responsible, compared with the
+        unoptimized ones.
+    without : Discrepancy
+        Outputs when it is the only one that does not run, compared with the unoptimized ones.
+    nodes : tuple of str
+        Nodes of the optimized graph that are there only when it runs, as ``op (original nodes)``.
+    """
+
+    name: str
+    level: str
+    alone: Discrepancy
+    without: Discrepancy
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OptimizerExplanation:
+    """Graph optimizations responsible for a discrepancy.
+
+    Parameters
+    ----------
+    levels : mapping of str to ModelDiff
+        Outputs at each level up to the requested one, compared with the unoptimized ones.
+    optimizers : tuple of OptimizerEffect
+        Minimal set, the largest effect first: without them the outputs are the unoptimized ones,
+        and with any of them they are not. Empty when the levels do not differ.
+    remaining : Discrepancy
+        Outputs without them, compared with the unoptimized ones.
+    repeated : Discrepancy
+        Outputs of the unoptimized session created and run twice: 0 if it is deterministic.
+    n_candidates : int
+        Optimizers that ran.
+    n_sessions : int
+        Sessions created by the search.
+    """
+
+    levels: Mapping[str, ModelDiff]
+    optimizers: tuple[OptimizerEffect, ...]
+    remaining: Discrepancy
+    repeated: Discrepancy
+    n_candidates: int
+    n_sessions: int
+
+    @property
+    def level(self) -> str | None:
+        """First level whose outputs differ, None if all give the same."""
+        return next((name for name, found in self.levels.items() if not found.passed), None)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per optimizer that is responsible.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: *optimizer*, *level*, *alone* and *without* (largest absolute error), *nodes*
+            (how many depend on it), *first nodes*.
+        """
+        import pandas as pd
+
+        rows = [
+            (o.name, o.level, o.alone.abs, o.without.abs, len(o.nodes), "; ".join(o.nodes[:3]))
+            for o in self.optimizers
+        ]
+        columns = ["optimizer", "level", "alone", "without", "nodes", "first nodes"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def __str__(self) -> str:
+        if differing(self.repeated):
+            return "the unoptimized session differs from itself: nothing can be concluded"
+        if self.level is None:
+            return "no optimization changes the outputs"
+        if not self.optimizers:
+            return (
+                f"the outputs change from level {self.level} on, but none of the "
+                f"{self.n_candidates} optimizers that can be disabled is responsible"
+            )
+        named = ", ".join(f"{o.name} ({o.level})" for o in self.optimizers)
+        one = len(self.optimizers) == 1
+        text = f"{named} {'is' if one else 'are'} responsible"
+        rest = f"without {'it' if one else 'them'}"
+        if not differing(self.remaining):
+            return f"{text}: {rest}, the outputs are those of the unoptimized graph"
+        return f"{text}: {rest}, {self.remaining}"
+
+
+def explain_optimization(
+    model: ModelLike,
+    feeds: Mapping[str, Any],
+    *,
+    optimization: str = "all",
+    tolerance: Tolerance | None = None,
+    **session: Any,
+) -> OptimizerExplanation:
+    """Find the graph optimizations that make the outputs differ from the unoptimized ones.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs of the model.
+    optimization : {"basic", "extended", "layout", "all"}
+        Level that is compared with the unoptimized graph.
+    tolerance : Tolerance, optional
+        Outputs within it are the same. By default, all values must be equal.
+    **session
+        Other settings of both sessions, see :func:`~ortmeter.runtime.sessions.make_session`.
+
+    Returns
+    -------
+    OptimizerExplanation
+        Each level compared with none, the optimizers responsible, the nodes that they change.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The level is not accepted.
+    ModelError, FeedError, ProviderUnavailableError
+        As for :func:`~ortmeter.runtime.sessions.make_session`.
+
+    Notes
+    -----
+    The optimizers that ran are read in the log of ONNX Runtime. Those that can be enabled again
+    without a difference are removed, by halves, then quarters [1]_: the set that is left is
+    minimal. When it has the optimizer of small rules, the search goes on among its rules.
+
+    References
+    ----------
+    .. [1] Zeller and Hildebrandt, *Simplifying and isolating failure-inducing input*, IEEE
+       Transactions on Software Engineering 28(2), 2002.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Z = Identity(X)  Y = Abs(Z) }'''
+    >>> found = explain_optimization(text, {"X": np.float32([1])}, provider="cpu")
+    >>> found.level is None, print(found)
+    no optimization changes the outputs
+    (True, None)
+    """
+    if optimization not in _LEVELS:
+        raise InvalidArgumentError(
+            f"optimization={optimization!r} is compared with none. Accepted: {', '.join(_LEVELS)}"
+        )
+    search = _Search(model, feeds, tolerance or Tolerance(), session)
+    reached = _LEVELS[: _LEVELS.index(optimization) + 1]
+    levels = {name: search.against_none(optimization=name) for name in reached}
+    repeated = search.discrepancy(search.run(optimization="none"))
+    found: list[OptimizerEffect] = []
+    remaining = search.discrepancy(search.run(optimization=optimization))
+    candidates: Sequence[Optimizer] = ()
+    if not levels[optimization].passed and not differing(repeated):
+        asked = {**session, "optimization": optimization}
+        candidates = optimizers_of(model, **asked)
+        responsible = search.responsible(candidates, optimization)
+        names = list(responsible)
+        found = [
+            OptimizerEffect(
+                name,
+                level,
+                search.disabled([n for n in names if n != name], optimization),
+                search.disabled([name], optimization),
+                _changed_nodes(model, asked, name),
+            )
+            for name, level in responsible.items()
+        ]
+        found.sort(key=lambda effect: effect.alone.abs, reverse=True)
+        remaining = search.disabled(names, optimization)
+    return OptimizerExplanation(
+        levels, tuple(found), remaining, repeated, len(candidates), search.n_sessions
+    )
+
+
+class _Search:
+    """Outputs of sessions without some optimizers, compared with the unoptimized ones."""
+
+    def __init__(
+        self,
+        model: ModelLike,
+        feeds: Mapping[str, Any],
+        tolerance: Tolerance,
+        session: Mapping[str, Any],
+    ) -> None:
+        self._model, self._feeds = model, feeds
+        self._tolerance, self._session = tolerance, session
+        self.n_sessions = 0
+        self._expected = self.run(optimization="none")
+
+    def run(self, disabled: Collection[str] = (), *, optimization: str) -> dict[str, Any]:
+        self.n_sessions += 1
+        settings = without({**self._session, "optimization": optimization}, disabled)
+        return run_session(make_session(self._model, **settings), self._feeds)
+
+    def against_none(self, *, optimization: str) -> ModelDiff:
+        return compare_outputs(self._expected, self.run(optimization=optimization), self._tolerance)
+
+    def discrepancy(self, outputs: Mapping[str, Any]) -> Discrepancy:
+        expected = [self._expected[name] for name in outputs]
+        return max_diff(
+            expected, list(outputs.values()), tolerance=self._tolerance, on_mismatch="report"
+        )
+
+    def disabled(self, names: Collection[str], optimization: str) -> Discrepancy:
+        return self.discrepancy(self.run(names, optimization=optimization))
+
+    def responsible(self, candidates: Sequence[Optimizer], optimization: str) -> dict[str, str]:
+        """Find a minimal set of optimizers without which the outputs are the unoptimized ones."""
+        levels = {optimizer.name: optimizer.level for optimizer in candidates}
+        ran = [optimizer.name for optimizer in candidates]
+
+        def restores(names: Sequence[str]) -> bool:
+            bar.update()
+            return self._tolerance.check(self.disabled(names, optimization)).passed
+
+        with progress_bar("optimizers", total=0) as bar:
+            changed = [optimizer.name for optimizer in candidates if optimizer.changed]
+            # Without those that changed the graph, others may change it.
+            suspects = next((names for names in (changed, ran) if restores(names)), [])
+            found = minimal(suspects, restores)
+            for group in [o.name for o in candidates if o.has_rules and o.name in found]:
+                others = [name for name in found if name != group]
+                rules = [rule for rule in rewriting_rules() if rule not in levels]
+                if restores([*others, *rules]):
+                    rules = minimal(rules, lambda some, kept=others: restores([*kept, *some]))
+                    levels |= dict.fromkeys(rules, levels[group])
+                    found = [*others, *rules]
+        return {name: levels[name] for name in found}
+
+
+def minimal(names: Sequence[str], holds: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Reduce a list for which a property holds until it does for no list with one name less."""
+    left, parts = list(names), 2
+    while len(left) > 1:
+        size = -(-len(left) // parts)
+        chunks = [left[start : start + size] for start in range(0, len(left), size)]
+        rests = [[name for name in left if name not in chunk] for chunk in chunks]
+        kept = next(filter(holds, chunks if parts == 2 else []), None)  # noqa: PLR2004 - halves
+        if kept is not None:
+            left, parts = kept, 2
+        elif (kept := next(filter(holds, rests), None)) is not None:
+            left, parts = kept, max(parts - 1, 2)
+        elif parts < len(left):
+            parts = min(2 * parts, len(left))
+        else:
+            break
+    return left
+
+
+def _changed_nodes(model: ModelLike, session: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Describe the nodes of the optimized graph that are not there without an optimizer."""
+    original = name_nodes(load_model(model))
+    full, reduced = (_optimized(model, without(session, disabled)) for disabled in ((), (name,)))
+    same = {_key(node) for node in walk_nodes(reduced.graph.node)}
+    origins = find_origins(full, original)
+    return tuple(
+        f"{node.op_type} ({', '.join(origins.get(node.name, ())) or node.name})"
+        for node in walk_nodes(full.graph.node)
+        if _key(node) not in same
+    )
+
+
+def _optimized(model: ModelLike, session: Mapping[str, Any]) -> onnx.ModelProto:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimized.onnx"
+        make_session(model, **session, optimized_path=path)
+        return onnx.load(path, load_external_data=False)
+
+
+def _key(node: onnx.NodeProto) -> tuple[Any, ...]:
+    return node.domain, node.op_type, tuple(node.input), tuple(node.output)
