@@ -161,7 +161,7 @@ def test_nothing_runs_before_everything_is_checked(models, monkeypatch, capsys, 
     assert main(["profile", str(models / "cnn.onnx"), *options]) == 2
     expected = {
         "missing file": "no.onnx",
-        "its dimension": "--dim batch=SIZE",
+        "its dimension": "--dim batch=1",
         "level": "Accepted: none, basic",
     }
     assert expected[wrong] in capsys.readouterr().err
@@ -212,7 +212,7 @@ def wrong(tmp_path, models):
         "broken": (["profile", str(tmp_path / "broken.onnx")], "are not an ONNX model"),
         "empty": (["bench", str(tmp_path / "empty.onnx")], "hold no graph"),
         "operator": (["bench", str(tmp_path / "unknown.onnx"), *dim], "NoSuchOp"),
-        "dimension": (["bench", exp], "--dim batch=SIZE on the command line"),
+        "dimension": (["bench", exp], "--dim batch=1 on the command line"),
         "unknown": (["bench", exp, "--dim", "n=2"], "--dim: got 'n'. Accepted: 'batch'"),
         "no input": (["bench", exp, "--shape", "Z=2"], "--shape: got 'Z'. Accepted: 'X'"),
         "no size": (["bench", exp, "--dim", "batch"], "--dim: got 'batch', expected NAME=SIZE"),

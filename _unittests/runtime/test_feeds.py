@@ -1,18 +1,12 @@
-"""Tests of ortmeter.runtime.feeds: what is drawn, what is read."""
+"""Tests of ortmeter.runtime.feeds: what is drawn, what is given."""
 
-import io
-import os
-import pickle
-import zipfile
-
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 
 from ortmeter import make_session
 from ortmeter.errors import FeedError
-from ortmeter.runtime.feeds import random_feeds, read_feeds, shared_feeds
+from ortmeter.runtime.feeds import random_feeds, shared_feeds
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 
@@ -70,8 +64,6 @@ def test_a_shape_gives_its_dimensions_to_the_other_inputs():
 @pytest.mark.parametrize(
     ("signature", "options", "message"),
     [
-        ("float[b, s] X", {}, "dimensions 'b', 's'. Accepted: .*, --dim b=SIZE --dim s=SIZE on"),
-        ("float[?] X", {}, r"unnamed dimension in X: \w+\[\?\]. Accepted: .*, --shape X=... on"),
         ("float[b] X", {"dims": {"c": 1}}, "dimension given for 'c'. Accepted: 'b'"),
         ("float[3] X", {"dims": {"c": 1}}, "Accepted: none, all sizes are fixed"),
         ("float[b] X", {"shapes": {"Z": (1,)}}, "shape given for 'Z'. Accepted: 'X'"),
@@ -94,14 +86,14 @@ def test_what_cannot_be_drawn_is_said(signature, options, message):
         random_feeds(model(signature), **options)
 
 
-def test_an_input_without_a_rank_has_the_shape_that_is_given():
+def without_rank():
     loaded = onnx.parser.parse_model(model("float[1] X, float[n] Z"))
     loaded.graph.input[0].type.tensor_type.ClearField("shape")
-    with pytest.raises(
-        FeedError, match=r"no rank in X: f32\[\.\.\.\]\. Accepted: .* --shape X=\.\.\. on the"
-    ):
-        random_feeds(loaded, dims={"n": 2})
-    feeds = random_feeds(loaded, dims={"n": 2}, shapes={"X": (3, 1)})
+    return loaded
+
+
+def test_an_input_without_a_rank_has_the_shape_that_is_given():
+    feeds = random_feeds(without_rank(), dims={"n": 2}, shapes={"X": (3, 1)})
     assert {name: array.shape for name, array in feeds.items()} == {"X": (3, 1), "Z": (2,)}
 
 
@@ -255,242 +247,50 @@ def test_sizes_are_for_the_models_that_have_them():
         shared_feeds(texts, dims={"batch": 3, "n": 3, "c": 1})
 
 
-MODEL = f"{HEADER} g (float[n] X, int64[1] I) => (float[n] Y) {{ Y = Gather(X, I) }}"
-ONE = f"{HEADER} g (float[n] X) => (float[n] Y) {{ Y = Abs(X) }}"
-FEEDS = {"X": np.float32([1, -2]), "I": np.int64([1])}
-TENSOR = onnx.numpy_helper.from_array(FEEDS["X"]).SerializeToString()
+def test_values_are_those_given_and_the_rest_is_drawn():
+    text = model("float[n] X, int64[n] sizes, int64 sr, string[2] names")
+    feeds = random_feeds(text, values={"sizes": [5, 6, 7], "sr": 16000, "names": ["a", "b"]})
+    assert feeds["sizes"].tolist() == [5, 6, 7]
+    assert feeds["sr"].shape == ()
+    assert feeds["sr"] == 16000
+    assert feeds["names"].tolist() == ["a", "b"]
+    assert feeds["X"].shape == (3,)  # the values tell n
 
 
-def same(got, expected):
-    assert set(got) == set(expected)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(got[name], array)
-        assert got[name].dtype == array.dtype
+def test_a_single_value_fills_the_input():
+    text = model("int64[batch, seq] ids, int64[batch, 1] start, bool[1] cached")
+    values = {"ids": 7, "start": 0, "cached": True}
+    feeds = random_feeds(text, dims={"seq": 3}, values=values)
+    assert feeds["ids"].tolist() == [[7, 7, 7]]  # a size that nothing gives is 1
+    assert feeds["start"].tolist() == [[0]]
+    assert feeds["cached"].tolist() == [True]
+    assert random_feeds(text, dims={"seq": 1, "batch": 2}, values=values)["ids"].shape == (2, 1)
 
 
-def test_npz(tmp_path):
-    np.savez(tmp_path / "feeds.npz", **FEEDS)
-    same(read_feeds(MODEL, tmp_path / "feeds.npz"), FEEDS)
-
-
-def test_bfloat16_in_npz(tmp_path):
-    array = np.array([1.5, -2], dtype=ml_dtypes.bfloat16)
-    np.savez(tmp_path / "feeds.npz", X=array)
-    text = ONE.replace("float[n] X", "bfloat16[n] X")
-    same(read_feeds(text, tmp_path / "feeds.npz"), {"X": array})
-
-
-def test_folder_of_test_data(tmp_path):
-    for i, (name, array) in enumerate(FEEDS.items()):
-        tensor = onnx.numpy_helper.from_array(array, name)
-        (tmp_path / f"input_{i}.pb").write_bytes(tensor.SerializeToString())
-    same(read_feeds(MODEL, tmp_path), FEEDS)
-
-
-def test_the_names_of_the_tensors_come_before_their_rank(tmp_path):
-    for i, (name, array) in enumerate(reversed(FEEDS.items())):
-        tensor = onnx.numpy_helper.from_array(array, name)
-        (tmp_path / f"input_{i}.pb").write_bytes(tensor.SerializeToString())
-    same(read_feeds(MODEL, tmp_path), FEEDS)
-
-
-def test_more_than_ten_files_are_in_the_order_of_the_inputs(tmp_path):
-    names = [f"X{i}" for i in range(12)]
-    signature = ", ".join(f"float[1] {name}" for name in names)
-    text = f"{HEADER} g ({signature}) => (float[1] Y) {{ Y = Abs(X0) }}"
-    for i in range(12):
-        tensor = onnx.numpy_helper.from_array(np.float32([i]))
-        (tmp_path / f"input_{i}.pb").write_bytes(tensor.SerializeToString())
-    assert [array[0] for array in read_feeds(text, tmp_path).values()] == list(range(12))
-
-
-@pytest.mark.parametrize("name", ["X", "", "another"])
-def test_a_tensor_file_feeds_the_only_input(tmp_path, name):
-    tensor = onnx.numpy_helper.from_array(FEEDS["X"], name)
-    (tmp_path / "x.pb").write_bytes(tensor.SerializeToString())
-    same(read_feeds(ONE, tmp_path / "x.pb"), {"X": FEEDS["X"]})
+def test_a_value_is_for_the_models_that_have_the_input():
+    texts = model("float[2] X, int64 sr"), model("int32 sr"), model("float[2] X")
+    first, second, third = shared_feeds(texts, values={"sr": 8})
+    assert (first["sr"].dtype, second["sr"].dtype) == (np.int64, np.int32)
+    assert first["sr"] == second["sr"] == 8
+    np.testing.assert_array_equal(first["X"], third["X"])
 
 
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    ("options", "message"),
     [
-        ({"X": FEEDS["X"]}, "'feeds.npz' has 'X'. Accepted: one array for each of X: "),
-        ({**FEEDS, "Z": FEEDS["X"]}, "'feeds.npz' has 'X', 'I', 'Z'. Accepted"),
-        ({**FEEDS, "X": np.float64([1])}, "'X' of type float64 and shape"),
-        ({**FEEDS, "X": np.float32([[1]])}, r"'X' of type float32 and shape \(1, 1\)"),
-        ({}, "has no array"),
+        ({"values": {"Z": 1}}, "value given for 'Z'. Accepted: 'X', 'I'"),
+        ({"values": {"X": [1, 2]}, "dims": {"n": 3}}, "2 where 3 is expected"),
+        ({"values": {"X": [[1]]}}, "the ranks differ"),
+        ({"values": {"X": [1], "I": 300}}, "value 300 given for I: u8\\[2\\]. Accepted: integers"),
+        ({"values": {"X": [1], "I": [1, 2, 3]}}, "3 where 2 is expected"),
+        ({"values": {"X": [1]}, "shapes": {"X": (1,)}}, "'X' is given a shape and values"),
     ],
 )
-def test_arrays_that_do_not_fit_the_model_are_refused(tmp_path, arrays, message):
-    np.savez(tmp_path / "feeds.npz", **arrays)
+def test_values_that_contradict_the_model_are_refused(options, message):
     with pytest.raises(FeedError, match=message):
-        read_feeds(MODEL, tmp_path / "feeds.npz")
+        random_feeds(model("float[n] X, uint8[2] I"), **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("feeds.npz", b"", "cannot be read"),
-        ("feeds.npz", b"PK\x03\x04 broken", "cannot be read"),
-        ("feeds.pb", b"\xff\xff", "is not a tensor"),
-        ("feeds.pb", b"", "is not a tensor"),
-        ("feeds.pb", TENSOR + b"\x10\x63", "is not a tensor"),  # data_type 99
-        ("feeds.pb", b"\x08\x01\x10\x08\x32\x02\xff\xfe", "is not a tensor"),  # not UTF-8
-        ("feeds.pb", b"\x08\x80\x80\x80\x80\x80\x80\x40\x10\x01", "is not a tensor"),  # huge
-        ("feeds.pb", TENSOR[:-2], "is not a tensor"),
-        ("feeds.txt", b"", "neither a folder nor a file of a known kind. Accepted: .npz, .pb"),
-    ],
-)
-def test_broken_files_are_refused(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(FeedError, match=message):
-        read_feeds(ONE, tmp_path / name)
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(FeedError, match="'feeds.npz' cannot be read"):
-        read_feeds(ONE, tmp_path / "feeds.npz")
-
-
-def test_an_incomplete_folder_is_refused(tmp_path):
-    with pytest.raises(FeedError, match=r"has 0 files input_\*.pb, the model has 1 inputs"):
-        read_feeds(ONE, tmp_path)
-
-
-class Trap:
-    def __reduce__(self):
-        return (exec, ("raise SystemExit('unpickled')",))
-
-
-def test_nothing_is_unpickled(tmp_path):
-    content = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        content, {"descr": "|O", "fortran_order": False, "shape": (1,)}
-    )
-    with zipfile.ZipFile(tmp_path / "feeds.npz", "w") as archive:
-        archive.writestr("X.npy", content.getvalue() + pickle.dumps(Trap()))
-    with pytest.raises(FeedError, match="cannot be read: Object arrays cannot be loaded"):
-        read_feeds(ONE, tmp_path / "feeds.npz")
-
-
-def test_a_huge_archive_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    np.savez_compressed(tmp_path / "feeds.npz", X=np.zeros(10**6, np.float32))
-    monkeypatch.setattr("ortmeter.runtime.feeds.half_of_memory", lambda: 10**6)
-    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("read"))
-    with pytest.raises(FeedError, match="more than half of the memory"):
-        read_feeds(ONE, tmp_path / "feeds.npz")
-
-
-def npy(header, data=b""):
-    """Return an array as numpy writes it, with a header that may be wrong."""
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
-
-
-def zipped(content, name="X.npy", **options):
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", **options) as archive:
-        archive.writestr(name, content)
-    return bytearray(stream.getvalue())
-
-
-def changed(content, offset, value):
-    """Change two bytes of the header of the member and of its copy at the end."""
-    for signature, place in ((b"PK\x03\x04", offset), (b"PK\x01\x02", offset + 2)):
-        start = content.index(signature) + place
-        content[start : start + 2] = value.to_bytes(2, "little")
-    return content
-
-
-GOOD = npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", bytes(8))
-HOSTILE = {
-    "no header": zipped(npy(b"")),
-    "not Python": zipped(npy(b"{'descr': '<f4', 'shape': (")),
-    "code": zipped(npy(b"__import__('os').abort()")),
-    "deep": zipped(npy(b"(" * 9000)),
-    "null": zipped(npy(b"\0" * 20)),
-    "not text": zipped(npy(b"\xff" * 20)),
-    "type": zipped(npy(b"{'descr': 'no', 'fortran_order': False, 'shape': (2,)}")),
-    "shape": zipped(npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}")),
-    "huge": zipped(npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d,)}" % 2**60)),
-    "cut": zipped(GOOD[:-1]),
-    "foreign": zipped(b"notes", name="notes.txt"),
-    "encrypted": changed(zipped(GOOD), 6, 1),
-    "compression": changed(zipped(GOOD), 8, 77),
-    "not compressed": changed(zipped(GOOD), 8, 8),
-    "not bzip2": changed(zipped(GOOD), 8, 12),
-    "not lzma": changed(zipped(GOOD), 8, 14),
-    "checksum": changed(zipped(GOOD), 14, 1),
-}
-
-
-def test_the_archive_is_good_before_it_is_broken(tmp_path):
-    (tmp_path / "feeds.npz").write_bytes(zipped(GOOD))
-    same(read_feeds(ONE, tmp_path / "feeds.npz"), {"X": np.zeros(2, np.float32)})
-
-
-@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_archives_are_refused(tmp_path, content):
-    (tmp_path / "feeds.npz").write_bytes(content)
-    with pytest.raises(
-        FeedError, match="'feeds.npz' (cannot be read: .|has 'notes.txt'. Accepted)"
-    ):
-        read_feeds(ONE, tmp_path / "feeds.npz")
-
-
-@pytest.mark.parametrize("name", ["feeds.npz", "feeds.pb"])
-def test_a_pipe_is_refused(tmp_path, name):
-    if not hasattr(os, "mkfifo"):
-        pytest.skip("no pipe with a name here")
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(FeedError, match=f"'{name}' is not a regular file"):
-        read_feeds(ONE, tmp_path / name)
-
-
-@pytest.fixture
-def external(tmp_path, monkeypatch):
-    """Write a tensor whose elements are elsewhere; the current folder has others."""
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    (tmp_path / "feeds").mkdir()
-    for folder, number in (("elsewhere", 1), ("feeds", 2), (".", 3)):
-        (tmp_path / folder / "x.bin").write_bytes(np.float32([number, number]).tobytes())
-    (tmp_path / "feeds" / "link.bin").symlink_to(tmp_path / "x.bin")
-
-    def write(location):
-        tensor = onnx.TensorProto(dims=[2], data_type=1, data_location=onnx.TensorProto.EXTERNAL)
-        tensor.external_data.add(key="location", value=location.format(tmp_path))
-        path = tmp_path / "feeds" / "input_0.pb"
-        path.write_bytes(tensor.SerializeToString())
-        return path
-
-    return write
-
-
-def test_external_data_is_beside_the_tensor(external):
-    path = external("x.bin")
-    same(read_feeds(ONE, path), {"X": np.float32([2, 2])})
-    same(read_feeds(ONE, path.parent), {"X": np.float32([2, 2])})
-
-
-@pytest.mark.parametrize(
-    "location", ["../x.bin", "{}/x.bin", "link.bin", "none.bin", "", ".", "/dev/zero", "a\0b"]
-)
-def test_external_data_does_not_leave_its_folder(external, location):
-    with pytest.raises(FeedError, match="'input_0.pb' is not a tensor: ."):
-        read_feeds(ONE, external(location))
-
-
-def test_an_input_without_a_rank_is_read(tmp_path):
-    model = onnx.parser.parse_model(ONE)
-    model.graph.input[0].type.tensor_type.ClearField("shape")
-    np.savez(tmp_path / "feeds.npz", X=np.ones((2, 3), np.float32))
-    same(read_feeds(model, tmp_path / "feeds.npz"), {"X": np.ones((2, 3), np.float32)})
-
-
-def test_texts_are_read(tmp_path):
-    model = f"{HEADER} g (string[n] X) => (string[n] Y) {{ Y = Identity(X) }}"
-    np.savez(tmp_path / "feeds.npz", X=np.array(["a", "é"]))
-    assert read_feeds(model, tmp_path / "feeds.npz")["X"].tolist() == ["a", "é"]
-    tensor = onnx.numpy_helper.from_array(np.array(["a", "é"], object))
-    (tmp_path / "x.pb").write_bytes(tensor.SerializeToString())
-    assert read_feeds(model, tmp_path / "x.pb")["X"].tolist() == ["a", "é"]
+def test_what_is_given_is_not_copied_when_it_is_an_array():
+    array = np.ones(3, np.float32)
+    assert random_feeds(model("float[3] X"), values={"X": array})["X"] is array

@@ -19,8 +19,8 @@ from .profiling import merge_profiles as merge_profiles
 from .profiling import profile as profile
 from .profiling import profile_together as profile_together
 from .profiling import read_profile as read_profile
+from .runtime.feed_files import read_feeds as read_feeds
 from .runtime.feeds import random_feeds as random_feeds
-from .runtime.feeds import read_feeds as read_feeds
 from .runtime.iobinding import BoundSession as BoundSession
 from .runtime.loading import load_model as load_model
 from .runtime.models import freeze_inputs as freeze_inputs

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.memory import memory_of_candidate
-from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, session_axes
+from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.report import Report
 from ortmeter.timing import Candidate, Comparison, measure
 from ortmeter.timing.candidates import model_variants

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pandas as pd
 
-from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, thread_count
+from ortmeter.cli.inputs import add_feeds, make_feeds
+from ortmeter.cli.options import add_session, number, thread_count
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError

@@ -2,16 +2,10 @@
 
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.runtime.feeds import read_feeds, shared_feeds
-from ortmeter.runtime.inputs import declared_inputs
-from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.sessions import MAX_THREADS
 
 LOCALHOST = "127.0.0.1"
@@ -100,65 +94,11 @@ def _settings(options: Namespace, read: Callable[[str, str], Any]) -> dict[str, 
     return found
 
 
-def add_feeds(parser: ArgumentParser) -> None:
-    """Declare where the inputs come from."""
-    parser.add_argument(
-        "--feeds", metavar="FILE", help="inputs: a .npz or .pb file, or a folder of input_0.pb..."
-    )
-    parser.add_argument(
-        "--dim",
-        metavar="NAME=SIZE",
-        action="append",
-        default=[],
-        help="size of a symbolic dimension of random inputs; may be repeated",
-    )
-    parser.add_argument(
-        "--shape",
-        metavar="NAME=1x3x224",
-        action="append",
-        default=[],
-        help="shape of a random input; may be repeated",
-    )
-    parser.add_argument("--seed", type=number(0), default=0, help="seed of random inputs (0)")
-
-
 def add_tls(parser: ArgumentParser) -> None:
     """Declare the files of TLS, which :func:`~ortmeter.sweep.read_tls` checks."""
     parser.add_argument("--tls-ca", metavar="FILE", help="certificate of the authority (PEM)")
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate of this process (PEM)")
     parser.add_argument("--tls-key", metavar="FILE", help="private key of this process (PEM)")
-
-
-def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[str, np.ndarray]]:
-    """Read the inputs of each model, or draw them once for all the models that share them.
-
-    A size or a shape is for the models that have such a dimension or such an input.
-    """
-    dims = _pairs("--dim", options.dim, _size)
-    shapes = _pairs("--shape", options.shape, lambda text: tuple(map(_size, text.split("x"))))
-    if options.feeds is not None and (dims or shapes):
-        raise InvalidArgumentError(
-            "--dim and --shape describe random inputs: remove them or --feeds"
-        )
-    if options.feeds is not None:
-        return {model: read_feeds(model, options.feeds) for model in models}
-    loaded = {model: load_model(model) for model in models}
-    inputs = [one for proto in loaded.values() for one in declared_inputs(proto)]
-    _refuse_unknown("--dim", dims, {size for one in inputs for size in one.sizes})
-    _refuse_unknown("--shape", shapes, {one.name for one in inputs})
-    drawn = shared_feeds(list(loaded.values()), dims=dims, shapes=shapes, seed=options.seed)
-    return dict(zip(loaded, drawn, strict=True))
-
-
-def _refuse_unknown(
-    option: str, given: Mapping[str, object], known: Collection[int | str | None]
-) -> None:
-    accepted = sorted(name for name in known if isinstance(name, str))
-    if unknown := [name for name in given if name not in accepted]:
-        raise InvalidArgumentError(
-            f"{option}: got {', '.join(map(repr, unknown))}. "
-            f"Accepted: {', '.join(map(repr, accepted)) or 'none, all sizes are fixed'}"
-        )
 
 
 def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]:
@@ -193,26 +133,3 @@ def number(
         raise ArgumentTypeError(f"got {text!r}, expected {what} {bounds}")
 
     return read
-
-
-def _pairs(option: str, texts: Iterable[str], read: Callable[[str], Any]) -> Mapping[str, Any]:
-    pairs = {}
-    for text in texts:
-        name, _, value = text.rpartition("=")
-        try:
-            size = read(value)
-        except ValueError:
-            name = ""
-        if not name:
-            raise InvalidArgumentError(f"{option}: got {text!r}, expected NAME=SIZE")
-        if name in pairs:
-            raise InvalidArgumentError(f"{option} is given twice for {name!r}")
-        pairs[name] = size
-    return pairs
-
-
-def _size(text: str) -> int:
-    size = int(text)
-    if size < 0:
-        raise ValueError(text)
-    return size

@@ -3,7 +3,8 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ortmeter.cli.options import add_feeds, add_session, make_feeds, number, session_settings
+from ortmeter.cli.inputs import add_feeds, make_feeds
+from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, merge_profiles, profile_together
 from ortmeter.report import MAX_DRAWN, Report, readable

@@ -1,31 +1,21 @@
-"""Inputs of a model: random, as its graph declares them, or read from files."""
+"""Inputs of a model: given, or random as its graph declares them."""
 
 import itertools
 import math
-import os
-import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
-from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
-from ortmeter.dtypes import short_name
 from ortmeter.errors import FeedError, InvalidArgumentError
-from ortmeter.runtime.inputs import (
-    Input,
-    declared_inputs,
-    half_of_memory,
-    index_bounds,
-    resolve_shapes,
-)
+from ortmeter.runtime.inputs import Input, declared_inputs, half_of_memory, index_bounds
 from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.shapes import refuse_unknown, resolve_shapes, symbols
+from ortmeter.runtime.values import as_declared
 
-__all__ = ["random_feeds", "read_feeds"]
+__all__ = ["random_feeds"]
 
 # Integers that index nothing: small, so that a shape or a count made of them is small.
 _DEFAULT_BOUND = 10
@@ -36,9 +26,10 @@ def random_feeds(
     *,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Draw the inputs of a model at random.
+    """Draw the inputs of a model at random, except those whose values are given.
 
     Floating-point numbers follow a normal distribution. Integers of 8 bits or less take every
     value; wider ones are small, and valid indices where the graph uses them as indices. Masks
@@ -52,6 +43,10 @@ def random_feeds(
         Sizes of the symbolic dimensions.
     shapes : mapping of str to sequence of int, optional
         Shapes by input.
+    values : mapping of str to number, bool, str, nested list of them, or array, optional
+        Values by input, written in its element type: ``{"sr": 16000, "names": ["a", "b"]}``. An
+        array has this type already. A single value fills the input; a size that nothing else
+        gives is then 1.
     seed : int
         Seed of the random generator.
 
@@ -63,8 +58,8 @@ def random_feeds(
     Raises
     ------
     FeedError
-        A dimension has no size, a shape contradicts the model, an input is not a dense tensor, or
-        the arrays need more than half of the memory.
+        A dimension has no size, a shape or a value contradicts the model, an input is not a dense
+        tensor, or the arrays need more than half of the memory.
 
     Examples
     --------
@@ -72,8 +67,10 @@ def random_feeds(
     ... g (float[n, 4] X, int64[n] I) => (float[n, 4] Y) { Y = Gather(X, I) }'''
     >>> {name: array.shape for name, array in random_feeds(text, dims={"n": 2}).items()}
     {'X': (2, 4), 'I': (2,)}
+    >>> random_feeds(text, values={"I": [3, 1]})["I"]
+    array([3, 1])
     """
-    return shared_feeds([model], dims=dims, shapes=shapes, seed=seed)[0]
+    return shared_feeds([model], dims=dims, shapes=shapes, values=values, seed=seed)[0]
 
 
 def shared_feeds(
@@ -81,6 +78,7 @@ def shared_feeds(
     *,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> list[dict[str, np.ndarray]]:
     """Draw the inputs of models that are compared: each array once, for all those that read it.
@@ -93,25 +91,35 @@ def shared_feeds(
     """
     protos = [load_model(model) for model in models]
     declared = [declared_inputs(proto) for proto in protos]
-    known_shapes = {one.name for inputs in declared for one in inputs}
-    known_dims = {size for inputs in declared for one in inputs for size in one.sizes}
+    names = list(dict.fromkeys(one.name for inputs in declared for one in inputs))
+    known_dims = {size for inputs in declared for size in symbols(inputs)}
+    refuse_unknown("value", values or {}, names)
+    arrays: dict[tuple[int, str], np.ndarray] = {}
     draws: list[list[_Reader]] = []
     for rank, (proto, inputs) in enumerate(zip(protos, declared, strict=True)):
-        own = {one.name for one in inputs}
-        symbols = {size for one in inputs for size in one.sizes}
+        own = {one.name: one for one in inputs}
+        given = {
+            name: as_declared(own[name], value)
+            for name, value in (values or {}).items()
+            if name in own
+        }
         chosen = resolve_shapes(
             inputs,
-            _of_this(dims or {}, symbols, known_dims),
-            _of_this(shapes or {}, own, known_shapes),
+            _of_this(dims or {}, symbols(inputs), known_dims),
+            _with_shapes_of(given, _of_this(shapes or {}, own, names)),
+            filled=given,
         )
         _refuse_too_large(inputs, chosen)
+        for name, value in given.items():
+            filled = np.broadcast_to(value, chosen[name]).copy()
+            arrays[rank, name] = value if value.ndim else filled
         bounds = index_bounds(proto)
-        _join(draws, [_Reader(rank, d, chosen[d.name], bounds.get(d.name)) for d in inputs])
+        drawn = [one for one in inputs if one.name not in given]
+        _join(draws, [_Reader(rank, d, chosen[d.name], bounds.get(d.name)) for d in drawn])
     try:
         rng = np.random.default_rng(seed)
     except (TypeError, ValueError):
         raise FeedError(f"seed={seed!r}. Accepted: an integer >= 0") from None
-    arrays: dict[tuple[int, str], np.ndarray] = {}
     for readers in draws:
         array = _draw(readers, rng)
         arrays |= {(r.model, r.declared.name): array.astype(r.declared.dtype) for r in readers}
@@ -145,7 +153,17 @@ class _Reader:
 
     def same_values(self, other: "_Reader") -> bool:
         """Return whether both may have the same values."""
-        return (_kind(self.declared), self.shape) == (_kind(other.declared), other.shape)
+        return (self.declared.kind, self.shape) == (other.declared.kind, other.shape)
+
+
+def _with_shapes_of(
+    given: Mapping[str, np.ndarray], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, Sequence[int]]:
+    """Add the shapes of the arrays that are given; a single value fills any shape."""
+    arrays = {name: array.shape for name, array in given.items() if array.ndim}
+    if both := [name for name in arrays if name in shapes]:
+        raise FeedError(f"{both[0]!r} is given a shape and values, which have theirs: remove one")
+    return {**shapes, **arrays}
 
 
 def _of_this(given: Mapping[str, Any], own: Collection[Any], all_known: Collection[Any]) -> Any:
@@ -170,14 +188,6 @@ def _join(draws: list[list[_Reader]], readers: Sequence[_Reader]) -> None:
             draws.append([reader])
 
 
-def _kind(declared: Input) -> str:
-    """Name what a type holds: text, booleans, integers, complex numbers, floats."""
-    name = short_name(declared.element_type)
-    if name in {"s", "b8"}:
-        return name
-    return {"i": "integer", "u": "integer", "c": "complex"}.get(name[0], "float")
-
-
 def _refuse_too_large(inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]) -> None:
     sizes = {d.name: math.prod(shapes[d.name]) * d.dtype.itemsize for d in inputs}
     if (total := sum(sizes.values())) > (most := half_of_memory()):
@@ -190,12 +200,12 @@ def _refuse_too_large(inputs: Sequence[Input], shapes: Mapping[str, tuple[int, .
 
 def _draw(readers: Sequence[_Reader], rng: np.random.Generator) -> np.ndarray:
     """Draw values that all the types hold."""
-    first, kind = readers[0], _kind(readers[0].declared)
+    first, kind = readers[0], readers[0].declared.kind
     types = list(dict.fromkeys(reader.declared.dtype for reader in readers))
     shape = first.shape
-    if kind == "s":
+    if kind == "text":
         return rng.integers(_DEFAULT_BOUND, size=shape).astype(str).astype(object)
-    if kind == "b8" or "mask" in first.declared.name.lower():
+    if kind == "boolean" or "mask" in first.declared.name.lower():
         return np.ones(shape, types[0])
     if kind == "integer":
         return _draw_integers(types, shape, rng, [reader.bound for reader in readers])
@@ -221,148 +231,3 @@ def _draw_integers(
         return rng.integers(low, high + 1, shape).astype(types[0])
     bound = min(_DEFAULT_BOUND, *(int(limit.max) + 1 for limit in limits))
     return rng.integers(bound, size=shape).astype(types[0])
-
-
-def read_feeds(model: ModelLike, path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """Read the inputs of a model from a file or a folder. Nothing is unpickled.
-
-    Parameters
-    ----------
-    model : ModelProto, bytes, path or text
-        See :func:`~ortmeter.runtime.loading.load_model`.
-    path : path
-        ``.npz`` file with one array per input; ``.pb`` file with a serialized ``TensorProto``, for
-        the input of that name or the only input; or folder of ``input_0.pb``, ``input_1.pb``, ...,
-        as in the test data of ONNX, matched by name, or by order if the names are not those of the
-        inputs. External data of a tensor is in its folder.
-
-    Returns
-    -------
-    dict of str to array
-        One array for each input that is not an initializer.
-
-    Raises
-    ------
-    FeedError
-        The file cannot be read, an input is missing or unknown, or has another type or rank.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
-    ... g (float[n] X) => (float[n] Y) { Y = Abs(X) }'''
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savez(Path(folder, "feeds.npz"), X=np.float32([1, -2]))
-    ...     read_feeds(text, Path(folder, "feeds.npz"))["X"].tolist()
-    [1.0, -2.0]
-    """
-    inputs = declared_inputs(load_model(model))
-    path = Path(path)
-    readers = {".npz": _read_npz, ".pb": _read_tensor_file}
-    if path.is_dir():
-        arrays = _read_folder(path, inputs)
-    elif path.suffix in readers:
-        arrays = readers[path.suffix](path, inputs)
-    else:
-        raise FeedError(
-            f"{path.name!r} is neither a folder nor a file of a known kind. "
-            f"Accepted: {', '.join(readers)}"
-        )
-    _check(arrays, inputs, path.name)
-    return arrays
-
-
-def _read_npz(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
-    _refuse_other_than_file(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            total = sum(member.file_size for member in archive.infolist())
-        if total > half_of_memory():
-            raise FeedError(f"it holds {total / 2**30:.3g} GiB, more than half of the memory")
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-    except Exception as cause:  # what zipfile and numpy raise has nothing in common
-        raise FeedError(f"{path.name!r} cannot be read: {_reason(cause)}") from cause
-    if foreign := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-        raise FeedError(
-            f"{path.name!r} has {', '.join(map(repr, foreign))}. Accepted: arrays, as numpy.savez "
-            "writes them"
-        )
-    return _with_custom_types(arrays, inputs)
-
-
-def _refuse_other_than_file(path: Path) -> None:
-    if path.exists() and not path.is_file():  # a pipe or a device may have no end
-        raise FeedError(f"{path.name!r} is not a regular file")
-
-
-def _reason(cause: Exception) -> str:
-    return str(cause) or type(cause).__name__
-
-
-def _with_custom_types(
-    arrays: dict[str, np.ndarray], inputs: Sequence[Input]
-) -> dict[str, np.ndarray]:
-    """Read bfloat16 and its like as their type: numpy writes their bits without it."""
-    custom = {declared.name: declared.dtype for declared in inputs if declared.dtype.kind == "V"}
-    return {
-        name: array.view(custom[name])
-        if name in custom and array.dtype == f"V{custom[name].itemsize}"
-        else array
-        for name, array in arrays.items()
-    }
-
-
-def _read_tensor_file(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
-    read, array = _read_tensor(path)
-    names = [declared.name for declared in inputs]
-    name = read if read in names or len(names) != 1 else names[0]
-    return {name: array}
-
-
-def _read_folder(path: Path, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
-    files = sorted(path.glob("input_*.pb"), key=lambda file: (len(file.name), file.name))
-    if len(files) != len(inputs):
-        raise FeedError(
-            f"folder {path.name!r} has {len(files)} files input_*.pb, "
-            f"the model has {len(inputs)} inputs"
-        )
-    tensors = [_read_tensor(file) for file in files]
-    names = [declared.name for declared in inputs]
-    if {name for name, _ in tensors} == set(names):
-        return dict(tensors)
-    return {name: array for name, (_, array) in zip(names, tensors, strict=True)}
-
-
-def _read_tensor(path: Path) -> tuple[str, np.ndarray]:
-    """Return the name of a tensor and its elements."""
-    _refuse_other_than_file(path)
-    tensor = onnx.TensorProto()
-    try:
-        tensor.ParseFromString(path.read_bytes())
-        if uses_external_data(tensor):
-            load_external_data_for_tensor(tensor, str(path.parent))  # refuses to leave the folder
-            tensor.data_location = onnx.TensorProto.DEFAULT  # which onnx 1.22 forgets
-        onnx.checker.check_tensor(tensor)
-        return tensor.name, np.asarray(onnx.numpy_helper.to_array(tensor))
-    except Exception as cause:  # protobuf, the checker and numpy raise everything
-        raise FeedError(f"{path.name!r} is not a tensor: {_reason(cause)}") from cause
-
-
-def _check(arrays: dict[str, np.ndarray], inputs: Sequence[Input], origin: str) -> None:
-    expected = {declared.name: declared for declared in inputs}
-    if set(arrays) != set(expected):
-        raise FeedError(
-            f"{origin!r} has {', '.join(map(repr, arrays)) or 'no array'}. "
-            f"Accepted: one array for each of {', '.join(map(str, inputs))}"
-        )
-    for name, array in arrays.items():
-        declared = expected[name]
-        same_kind = array.dtype == declared.dtype or (
-            declared.dtype == object and array.dtype.kind in "UO"
-        )
-        if not same_kind or (declared.shape is not None and array.ndim != len(declared.shape)):
-            raise FeedError(
-                f"{origin!r} has {name!r} of type {array.dtype} and shape {array.shape}. "
-                f"Accepted: {declared}"
-            )

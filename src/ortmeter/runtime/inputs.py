@@ -1,7 +1,7 @@
 """What the graph of a model declares about its inputs, and how much memory they may take."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,13 @@ class Input:
     def sizes(self) -> tuple[int | str | None, ...]:
         """The sizes that are declared, none without a rank."""
         return self.shape or ()
+
+    @property
+    def kind(self) -> str:
+        """What the elements are: text, boolean, integer, complex or float."""
+        name = short_name(self.element_type)
+        named = {"s": "text", "b8": "boolean"}.get(name)
+        return named or {"i": "integer", "u": "integer", "c": "complex"}.get(name[0], "float")
 
     @property
     def dtype(self) -> np.dtype:
@@ -74,74 +81,6 @@ def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return dim.dim_value
     return dim.dim_param or None
-
-
-def resolve_shapes(
-    inputs: Sequence[Input],
-    dims: Mapping[str, int],
-    shapes: Mapping[str, Sequence[int]],
-) -> dict[str, tuple[int, ...]]:
-    """Choose the shape of each input; the symbolic dimensions of one hold for the others."""
-    _refuse_unknown("shape", shapes, [declared.name for declared in inputs])
-    for sizes in (dims.values(), *shapes.values()):
-        for size in sizes:
-            if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 0:
-                raise FeedError(f"got size {size!r}. Accepted: integers >= 0")
-    known = dict(dims)
-    for declared in inputs:
-        if declared.name in shapes:
-            _learn(declared, shapes[declared.name], known)
-    symbols = [size for declared in inputs for size in declared.sizes if isinstance(size, str)]
-    _refuse_unknown("dimension", dims, list(dict.fromkeys(symbols)))
-    _refuse_unresolved(inputs, known, shapes)
-    return {
-        declared.name: tuple(shapes[declared.name])
-        if declared.name in shapes
-        else tuple(known[size] if isinstance(size, str) else size or 0 for size in declared.sizes)
-        for declared in inputs
-    }
-
-
-def _refuse_unknown(what: str, given: Mapping[str, object], accepted: Sequence[str]) -> None:
-    if unknown := [name for name in given if name not in accepted]:
-        raise FeedError(
-            f"{what} given for {', '.join(map(repr, unknown))}. "
-            f"Accepted: {', '.join(map(repr, accepted)) or 'none, all sizes are fixed'}"
-        )
-
-
-def _learn(declared: Input, shape: Sequence[int], known: dict[str, int]) -> None:
-    if declared.shape is None:
-        return
-    if len(shape) != len(declared.shape):
-        raise FeedError(f"shape {tuple(shape)} given for {declared}: the ranks differ")
-    for size, asked in zip(shape, declared.shape, strict=True):
-        expected = known.setdefault(asked, size) if isinstance(asked, str) else asked
-        if expected is not None and size != expected:
-            raise FeedError(
-                f"shape {tuple(shape)} given for {declared}: {size} where {expected} is expected"
-            )
-
-
-def _refuse_unresolved(
-    inputs: Sequence[Input], known: Mapping[str, int], shapes: Mapping[str, Sequence[int]]
-) -> None:
-    waiting = [declared for declared in inputs if declared.name not in shapes]
-    named = {size: 0 for d in waiting for size in d.sizes if isinstance(size, str)}
-    if missing := [name for name in named if name not in known]:
-        options = " ".join(f"--dim {name}=SIZE" for name in missing)
-        raise FeedError(
-            f"no size for dimension{'s' if len(missing) > 1 else ''} "
-            f"{', '.join(map(repr, missing))}. Accepted: dims={{name: size}} in Python, "
-            f"{options} on the command line"
-        )
-    blank = [d for d in waiting if d.shape is None or None in d.shape]
-    if blank:
-        lacking = "no rank" if blank[0].shape is None else "unnamed dimension"
-        raise FeedError(
-            f"{lacking} in {blank[0]}. Accepted: shapes={{name: shape}} in Python, "
-            f"--shape {blank[0].name}=... on the command line"
-        )
 
 
 # Operators whose output holds the elements of their first input.

@@ -1,0 +1,132 @@
+"""Tests of ortmeter.cli.inputs: the inputs that a command line gives."""
+
+import json
+import shlex
+from argparse import ArgumentParser
+
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter.cli import main
+from ortmeter.cli.inputs import add_feeds, make_feeds
+from ortmeter.errors import FeedError, InvalidArgumentError
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+GRAPHS = {
+    "audio": "(float[batch, length] input, int64 sr) => (float[batch, length] Y) {Y = Abs(input)}",
+    "image": "(float[?, 3, ?, ?] x, float[2] scale) => (float[2] Y) {Y = Abs(scale)}",
+    "two": "(float[a, 4] x, uint8[a] y, string[2] names) => (float[a, 4] Y) {Y = Abs(x)}",
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, graph in GRAPHS.items():
+        onnx.save(onnx.parser.parse_model(f"{HEADER} g {graph}"), f"{name}.onnx")
+    np.save("x.npy", np.arange(12, dtype=np.float32).reshape(3, 4))
+    np.savez("xy.npz", x=np.ones((3, 4), np.float32), y=np.ones(3, np.uint8))
+    (tmp_path / "names.json").write_text(json.dumps(["a", "b"]))
+    return tmp_path
+
+
+def made(line, *models):
+    parser = ArgumentParser()
+    add_feeds(parser)
+    found = make_feeds(parser.parse_args(shlex.split(line)), models or ("two.onnx",))
+    return list(found.values())
+
+
+def test_values_are_of_the_types_of_the_model(files):
+    (feeds,) = made("--value sr=16000 --dim batch=1 --dim length=8", "audio.onnx")
+    assert feeds["sr"].dtype == np.int64
+    assert feeds["sr"] == 16000
+    assert feeds["input"].shape == (1, 8)
+
+
+def test_inputs_come_from_files_of_their_own(files):
+    (feeds,) = made("--feeds x=x.npy --feeds names=names.json --value y=1,2,255")
+    assert feeds["x"][2, 3] == 11
+    assert feeds["y"].tolist() == [1, 2, 255]
+    assert feeds["names"].tolist() == ["a", "b"]
+
+
+def test_what_has_no_file_is_drawn(files):
+    (feeds,) = made("--feeds x=x.npy --seed 3")
+    assert feeds["y"].shape == (3,)  # as many as x has rows
+
+
+def test_a_file_for_all_inputs_leaves_those_that_have_a_value(files):
+    (feeds,) = made("--feeds xy.npz --value names=a,b")
+    assert feeds["names"].tolist() == ["a", "b"]
+    (feeds,) = made("--feeds xy.npz --feeds names=names.json")
+    assert feeds["x"].shape == (3, 4)
+
+
+def test_a_size_is_for_the_input_that_lacks_one(files):
+    (feeds,) = made("--size 1x3x8x8", "image.onnx")
+    assert {name: array.shape for name, array in feeds.items()} == {
+        "x": (1, 3, 8, 8),
+        "scale": (2,),
+    }
+    audio, image = made("--size 1x3x8x8 --dim batch=1 --dim length=2", "audio.onnx", "image.onnx")
+    assert audio["input"].shape == (1, 2)
+    assert image["x"].shape == (1, 3, 8, 8)
+    (feeds,) = made("--size 5x4 --value y=1", "two.onnx")
+    assert (feeds["x"].shape, feeds["y"].shape) == ((5, 4), (5,))
+
+
+def test_a_file_may_have_a_name_with_an_equal_sign(files):
+    (files / "x.npy").rename(files / "x=1.npy")
+    (feeds,) = made("--feeds x=x=1.npy")
+    assert feeds["x"].shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--value z=1", "--value: got 'z=1'. Accepted: NAME=VALUE for one of x: f32[a, 4], y: u8"),
+        ("--value x", "--value: got 'x'. Accepted: NAME=VALUE"),
+        ("--value y=1 --value y=2", "--value: 'y' has a value already"),
+        ("--value x=1 --feeds x=x.npy", "--feeds: 'x' has a value already"),
+        ("--value y=300", "value 300 given for y: u8[a]. Accepted: integers from 0 to 255"),
+        ("--value y=1,,2", "value '' given for y"),
+        ("--value y=one", "value 'one' given for y: u8[a]. Accepted: integers"),
+        ("--value 'x=[[1, 2]' --dim a=1", "this is not JSON"),
+        ("--value 'x=[[1, 2]]'", "shape (1, 2) given for x: f32[a, 4]: 2 where 4 is expected"),
+        ("--value x=1,2 --dim a=1", "shape (2,) given for x: f32[a, 4]: the ranks differ"),
+        ("--value y=1,2 --dim a=3", "2 where 3 is expected"),
+        ("--value y=1,2 --shape y=2 --dim a=2", "'y' is given a shape and values"),
+        (
+            "--feeds z=x.npy",
+            "--feeds: got 'z=x.npy'. Accepted: one file for all the inputs, or NAME",
+        ),
+        ("--feeds xy.npz --feeds xy.npz", "--feeds: got 'xy.npz', 'xy.npz'. Accepted: one file"),
+        ("--feeds xy.npz", "'xy.npz' has 'x', 'y'. Accepted: one array for each of x"),
+        ("--feeds x=no.npy", "'no.npy' cannot be read"),
+        ("--feeds y=x.npy", "'x.npy' has 'y' of type float32 and shape (3, 4)"),
+        ("--feeds xy.npz --dim a=3", "--dim, --shape and --size describe random inputs"),
+        ("--feeds xy.npz --size 3x4", "--dim, --shape and --size describe random inputs"),
+        ("--size 5x4", "2 inputs lack a size, x: f32[a, 4], y: u8[a]. Accepted: --shape x=... --"),
+        ("--size 5x4 --dim a=5", "--size 5x4: no input lacks a size"),
+        ("--size 5,4", "--size: got '5,4', expected 1x3x224x224"),
+        ("--size 5x-4", "--size: got '5x-4'"),
+        ("--size 5x6 --value y=1", "6 where 4 is expected"),
+        ("--shape x=a", "--shape: got 'x=a', expected NAME=1x3x224"),
+    ],
+)
+def test_what_is_wrong_is_said(files, line, message):
+    with pytest.raises((FeedError, InvalidArgumentError)) as caught:
+        made(line)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("command", ["bench", "profile", "diff"])
+def test_every_command_takes_values(files, command, capsys):
+    quick = ["--budget", "0.1"] if command == "bench" else []
+    asked = [command, "audio.onnx", "--provider", "cpu", "--value", "sr=16000", *quick]
+    assert main([*asked, "--size", "1x8"]) == 0, capsys.readouterr().err
+    assert main(asked) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "--dim batch=1 --dim length=128 on the command line" in told

@@ -1,0 +1,123 @@
+"""Tests of ortmeter.runtime.shapes: sizes that are chosen, computed, asked for."""
+
+import shlex
+
+import onnx
+import pytest
+
+from ortmeter.errors import FeedError
+from ortmeter.runtime.inputs import Input
+from ortmeter.runtime.shapes import resolve_shapes
+
+F32 = onnx.TensorProto.FLOAT
+
+
+def inputs(**shapes):
+    return [Input(name, F32, shape) for name, shape in shapes.items()]
+
+
+def asked(*args, **shapes):
+    with pytest.raises(FeedError) as caught:
+        resolve_shapes(inputs(**shapes), *(args or ({}, {})))
+    return str(caught.value)
+
+
+def typed(message):
+    """Return the options that a message says to type, as a shell splits them."""
+    line = message.partition("for instance ")[2].removesuffix(" on the command line")
+    words = shlex.split(line)
+    return list(zip(words[::2], words[1::2], strict=True))
+
+
+def test_what_is_missing_is_named_with_the_inputs_that_share_it():
+    message = asked(x=("batch", "seq", 4), mask=("batch", "seq"), state=(2, "batch", 128))
+    assert message == (
+        "no size for 'batch' (in x, mask, state); 'seq' (in x, mask). Accepted: dims={name: size} "
+        "in Python, for instance --dim batch=1 --dim seq=128 on the command line"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "n's", 'say "x"', "$(reboot)", "a=b", "`x`", "é", "p2o.DynamicDimension.0"]
+)
+def test_a_shell_reads_the_name_that_the_model_has(name):
+    message = asked(x=(name, 3))
+    assert typed(message) == [("--dim", f"{name}=1")]
+    assert resolve_shapes(inputs(x=(name, 3)), {name: 1}, {}) == {"x": (1, 3)}
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"x": (None, 3)},
+        {"x": (None, "n"), "z": ("n", "m")},
+        {"x": None, "z": ("n",)},
+        {"x": None},
+        {"a b": (None, None, 3)},
+        {"x": ("past + 1", "batch")},
+        {"x": ("a", "Max(1, a + b)"), "z": ("c.d", None)},
+    ],
+)
+def test_what_is_told_to_type_is_accepted(shapes):
+    known = {"--dim": {}, "--shape": {}}
+    for option, text in typed(asked(**shapes)):
+        name, _, value = text.rpartition("=")
+        known[option][name] = tuple(map(int, value.split("x")))
+    dims = {name: size for name, (size,) in known["--dim"].items()}
+    chosen = resolve_shapes(inputs(**shapes), dims, known["--shape"])
+    assert set(chosen) == set(shapes)
+
+
+@pytest.mark.parametrize(
+    ("size", "known", "expected"),
+    [
+        ("past + 1", {"past": 4}, 5),
+        ("2*s77", {"s77": 4}, 8),
+        ("(s1 + s2)//2", {"s1": 4, "s2": 3}, 3),
+        ("Max(1, s77 - 2)", {"s77": 2}, 1),
+        ("Min(a, b, 9)", {"a": 12, "b": 11}, 9),
+        ("past + 1", {"past + 1": 7}, 7),  # given as it is named
+        ("128", {}, 128),
+    ],
+)
+def test_a_dimension_that_is_a_formula_is_computed(size, known, expected):
+    assert resolve_shapes(inputs(x=(size,)), known, {})["x"] == (expected,)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        *("__import__('os')", "a.b", "a**9", "a[0]", "lambda: 1", "None", "True", "1.5", "a b"),
+        *(
+            "f(a)",
+            "Max()",
+            "Max(a, key=b)",
+            "-",
+            "(" * 90,
+            "a/2",
+            "-a",
+            "1if",
+            "1 // 0",
+            "+".join("a" * 99),
+        ),
+    ],
+)
+def test_any_other_name_is_only_a_name(size):
+    assert f"no size for {size!r} (in x)" in asked(x=(size,))
+    assert resolve_shapes(inputs(x=(size,)), {size: 3}, {})["x"] == (3,)
+
+
+def test_a_formula_asks_for_its_terms():
+    message = asked(ids=("batch", "seq"), mask=("batch", "past + seq"))
+    assert "'past' (in mask)" in message
+    assert typed(message)[-1] == ("--dim", "past=128")
+
+
+def test_a_size_below_zero_is_refused():
+    with pytest.raises(FeedError, match=r"x: f32\[n - 3\] would have the shape \(-1,\)"):
+        resolve_shapes(inputs(x=("n - 3",)), {"n": 2}, {})
+
+
+def test_a_term_of_no_dimension_is_unknown():
+    with pytest.raises(FeedError, match="dimension given for 'n'. Accepted: 'past \\+ 1', 'past'"):
+        resolve_shapes(inputs(x=("past + 1",)), {"n": 2}, {})

@@ -1,0 +1,120 @@
+"""Tests of ortmeter.runtime.values: what a type holds, read from a line or from Python."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter.errors import FeedError
+from ortmeter.runtime.inputs import Input
+from ortmeter.runtime.values import as_declared, decode_json, parse_value
+
+TYPES = onnx.TensorProto.DataType
+
+
+def one(kind, shape=()):
+    return Input("X", TYPES.Value(kind), shape)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "text", "expected"),
+    [
+        ("INT64", (), "16000", 16000),
+        ("INT64", (3,), "1, -2,3", [1, -2, 3]),
+        ("INT64", ("n", 2), "[[1, 2], [3, 4]]", [[1, 2], [3, 4]]),
+        ("INT64", None, "5", 5),
+        ("INT64", None, "5,6", [5, 6]),
+        ("UINT64", (), str(2**64 - 1), 2**64 - 1),
+        ("INT4", ("n",), "-8,7", [-8, 7]),
+        ("FLOAT", (), "1.5", 1.5),
+        ("FLOAT", ("n",), "1,nan,-inf", [1, math.nan, -math.inf]),
+        ("BFLOAT16", (), "2", 2),
+        ("COMPLEX64", (), "1+2j", 1 + 2j),
+        ("BOOL", (), "true", True),
+        ("BOOL", ("n",), "True,false", [True, False]),
+        ("STRING", (), "a,b", "a,b"),
+        ("STRING", (), "[1]", "[1]"),
+        ("STRING", (), "", ""),
+        ("STRING", ("n",), "a,12", ["a", "12"]),
+        ("STRING", ("n",), '["a,b"]', ["a,b"]),
+    ],
+)
+def test_a_text_becomes_what_the_model_declares(kind, shape, text, expected):
+    declared = one(kind, shape)
+    array = as_declared(declared, parse_value(declared, text))
+    assert array.dtype == declared.dtype
+    wanted = np.array(expected, declared.dtype)
+    assert array.shape == wanted.shape
+    assert array.astype(object).tolist() == wanted.astype(object).tolist() or (
+        np.array_equal(array, wanted, equal_nan=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        # out of range
+        ("UINT8", 300, r"value 300 given for X: u8\[n\]. Accepted: integers from 0 to 255"),
+        ("UINT8", -1, "value -1 .*from 0 to 255"),
+        ("INT4", [7, 8], "value 8 .*from -8 to 7"),
+        ("INT64", 2**63, "value 9223372036854775808 .*from -9223372036854775808 to"),
+        ("UINT64", 2**64, "from 0 to 18446744073709551615"),
+        ("FLOAT16", 70000, "value 70000.0 .*Accepted: numbers that this type holds"),
+        ("FLOAT", [1, -1e39], "value -1e\\+39"),
+        ("FLOAT", 10**400, r"value 1000+\.\.\."),
+        ("FLOAT8E4M3FN", 1e4, "value 10000.0"),
+        # of another kind
+        ("INT64", 1.0, "value 1.0 .*Accepted: integers from"),
+        ("INT64", True, "value True .*Accepted: integers"),
+        ("INT64", "abc", "value 'abc'"),
+        ("FLOAT", False, "value False .*Accepted: numbers"),
+        ("FLOAT", "1", "value '1'"),
+        ("FLOAT", 1j, "value 1j"),
+        ("BOOL", 1, "value 1 .*Accepted: true or false"),
+        ("STRING", 1, "value 1 .*Accepted: texts"),
+        ("STRING", ["a", None], "value None"),
+        ("INT64", {"a": 1}, "value {'a': 1}"),
+        # not an array
+        ("INT64", [[1], [1, 2]], r"value \[1\]"),
+        ("STRING", "x" * 10**5, None),
+        ("INT64", "x" * 10**5, r"value 'xxxxx.{0,40}' given"),
+    ],
+)
+def test_what_the_type_does_not_hold_is_refused(kind, value, message):
+    if message is None:
+        assert as_declared(one(kind, ("n",)), value).item() == value
+        return
+    with pytest.raises(FeedError, match=message):
+        as_declared(one(kind, ("n",)), value)
+
+
+@pytest.mark.parametrize(
+    ("array", "fits"),
+    [
+        (np.int64([1, 2]), True),
+        (np.int32([1, 2]), False),
+        (np.int64([[1, 2]]), False),
+        (np.float64([1, 2]), False),
+    ],
+)
+def test_an_array_has_the_type_already(array, fits):
+    if fits:
+        assert as_declared(one("INT64", ("n",)), array) is array
+    else:
+        with pytest.raises(FeedError, match=r"got 'X' of type .*Accepted: X: i64\[n\]"):
+            as_declared(one("INT64", ("n",)), array)
+
+
+def test_a_number_of_numpy_is_a_number():
+    assert as_declared(one("INT64"), np.int32(5)) == 5
+    assert as_declared(one("BFLOAT16"), ml_dtypes.bfloat16(1.5)) == 1.5
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN", "[Infinity]", "1e400", "{'a': 1}", '{"a": 1, "a": 2}', "["]
+)
+def test_json_is_strict(text):
+    with pytest.raises(FeedError, match="this is not JSON"):
+        decode_json(text)

@@ -1,0 +1,143 @@
+"""Values of an input as a user writes them: numbers, booleans and texts, on a line or in JSON."""
+
+import json
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ortmeter.errors import FeedError
+from ortmeter.runtime.arrays import as_numpy, is_array
+from ortmeter.runtime.inputs import Input
+
+_PYTHON = (bool, int, float, complex, str)
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "text": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "float": (int, float),
+    "complex": (int, float, complex),
+}
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "text": str,
+    "boolean": lambda text: {"true": True, "false": False}[text.lower()],
+    "integer": int,
+    "float": float,
+    "complex": complex,
+}
+
+
+def as_declared(declared: Input, value: Any) -> np.ndarray:
+    """Make the array of an input from Python values, checked one by one, or check an array."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if is_array(value) and not isinstance(value, _PYTHON):
+        array = as_numpy(value)
+        refuse_misfit(declared, array)
+        return array
+    given = np.array(value, object)  # of lists when their lengths differ
+    for element in given.flat:
+        if not isinstance(element, _KINDS[declared.kind]) or (
+            isinstance(element, bool) and declared.kind != "boolean"
+        ):
+            raise _refusal(declared, element)
+    if declared.kind == "text":
+        return given
+    return _cast(declared, given)
+
+
+def _cast(declared: Input, given: np.ndarray) -> np.ndarray:
+    """Convert to the element type; a number out of its range is refused."""
+    if declared.kind == "integer":
+        low, high = _range(declared)
+        for element in given.flat:
+            if not low <= element <= high:
+                raise _refusal(declared, element)
+        return given.astype(np.uint64 if high >= 2**63 else np.int64).astype(declared.dtype)
+    try:
+        exact = given.astype(np.complex128 if declared.kind == "complex" else np.float64)
+    except OverflowError:  # an integer of Python
+        raise _refusal(declared, max(given.flat, key=abs)) from None
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = exact.astype(declared.dtype)
+        lost = np.isfinite(exact) & ~np.isfinite(array.astype(exact.dtype))
+    if lost.any():
+        raise _refusal(declared, exact[lost].flat[0].item())
+    return array
+
+
+def _range(declared: Input) -> tuple[int, int]:
+    limits: Any = ml_dtypes.iinfo(declared.dtype)
+    return int(limits.min), int(limits.max)
+
+
+def _refusal(declared: Input, element: Any) -> FeedError:
+    accepted = {
+        "text": "texts",
+        "boolean": "true or false",
+        "complex": "complex numbers",
+        "float": "numbers that this type holds",
+    }.get(declared.kind)
+    if accepted is None:
+        accepted = "integers from {} to {}".format(*_range(declared))
+    return FeedError(f"value {reprlib.repr(element)} given for {declared}. Accepted: {accepted}")
+
+
+def refuse_misfit(declared: Input, array: np.ndarray, origin: str = "") -> None:
+    """Check the type and the rank of an array."""
+    same_type = array.dtype == declared.dtype or (
+        declared.kind == "text" and array.dtype.kind in "UO"
+    )
+    if not same_type or (declared.shape is not None and array.ndim != len(declared.shape)):
+        where = f"{origin!r} has" if origin else "got"
+        raise FeedError(
+            f"{where} {declared.name!r} of type {array.dtype} and shape {array.shape}. "
+            f"Accepted: {declared}"
+        )
+
+
+def parse_value(declared: Input, text: str) -> Any:
+    """Read one value, values separated by commas, or nested lists in JSON."""
+    if declared.shape == ():
+        return _read(declared.kind, text)
+    if text.startswith("["):
+        return decode_json(text)
+    values = [_read(declared.kind, part) for part in text.split(",")]
+    return values[0] if len(values) == 1 else values
+
+
+def _read(kind: str, text: str) -> Any:
+    try:
+        return _READERS[kind](text)
+    except (ValueError, KeyError):
+        return text  # which is refused, with what is accepted
+
+
+def decode_json(text: str | bytes) -> Any:
+    """Read JSON as its standard defines it: no NaN, no name twice."""
+    try:
+        return json.loads(
+            text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_unique
+        )
+    except (ValueError, RecursionError) as cause:
+        raise FeedError(f"this is not JSON: {cause}") from cause
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not part of it")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise ValueError(f"{reprlib.repr(text)} is too large")
+    return number
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
