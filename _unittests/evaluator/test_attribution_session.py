@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 import ortmeter
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator import attribution_session, explain_session
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.models import layer_norm_matmul
@@ -144,7 +144,136 @@ def test_not_a_number_of_the_session_comes_first():
     assert found.ranking()[0].name == "large"
 
 
+def many(n):
+    """A chain of n matrix products: each one adds an error of its own."""
+    body = " ".join(f"[p{i}] V{i + 1} = MatMul(V{i}, W)" for i in range(n))
+    model = onnx.parser.parse_model(
+        f"{HEADER} g (float[4, 8] V0) => (float[4, 8] V{n}) {{ {body} }}"
+    )
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.standard_normal((8, 8)))[0].astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(turn, "W"))
+    return model, {"V0": rng.standard_normal((4, 8)).astype(np.float32)}
+
+
+def test_effects_are_those_of_numpy():
+    """The effect of a node against numpy in float64, for every node of a chain."""
+    n = 6
+    model, feeds = many(n)
+    found = explain_session(model, feeds, provider="cpu", optimization="none", sources=SOURCES)
+    assert (found.searched, found.remaining, found.explained) == (n, (), 1.0)
+    exposing = onnx.ModelProto()
+    exposing.CopyFrom(model)
+    names = [node.output[0] for node in model.graph.node]
+    exposing.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names[:-1])
+    session = onnxruntime.InferenceSession(exposing.SerializeToString())
+    results = [feeds["V0"], *session.run(names, feeds)]
+    weight = onnx.numpy_helper.to_array(model.graph.initializer[0]).astype(np.float64)
+    after = [v.astype(np.float64) @ np.linalg.matrix_power(weight, n - i) for i, v in
+             enumerate(results)]  # fmt: skip
+    for i, node in enumerate(found.nodes):
+        assert node.effect.abs == pytest.approx(np.abs(after[i + 1] - after[i]).max(), rel=1e-6)
+
+
+def test_what_the_budget_leaves_is_told(monkeypatch):
+    model, feeds = many(12)
+    ticks = iter(range(100))
+    monkeypatch.setattr(
+        attribution_session,
+        "find_effects",
+        lambda *given, **options: FIND(*given, **options, clock=lambda: next(ticks)),
+    )
+    found = explain_session(
+        model, feeds, provider="cpu", optimization="none", sources=SOURCES, budget_s=50
+    )
+    left = [name for group in found.remaining for name in group.nodes]
+    assert 0 < found.searched < 12
+    assert {node.name for node in found.nodes if node.effect is None} == set(left)
+    assert len(left) == len(set(left)) == 12 - found.searched
+    assert 0 < found.explained < 1
+    assert f"{found.searched} of 12 nodes are searched, " in str(found)
+    assert f"{len(left)} are not, in {len(found.remaining)} group" in str(found)
+    ranked = found.ranking()
+    assert [node.effect is None for node in ranked] == [False] * found.searched + [True] * len(left)
+    frame = found.to_frame()
+    assert frame["effect_mean"].isna().sum() == len(left)
+    row = found.remaining[0].to_row()
+    assert (row["first"], row["nodes"]) == (left[0], len(found.remaining[0].nodes))
+    nothing = explain_session(
+        model, feeds, provider="cpu", optimization="none", sources=SOURCES, budget_s=0
+    )
+    assert nothing.searched == 0
+    assert len(nothing.remaining) == 1
+    assert "0 of 12 nodes are searched" in str(nothing)
+    assert nothing.remaining[0].effect.abs == nothing.exposed.abs > 0
+
+
+FIND = attribution_session.find_effects
+
+
+def test_what_no_output_needs_is_not_computed_again(monkeypatch):
+    """The dead node reads Y after the living one does: Y stays there for the search."""
+    text = f"""{HEADER} g (float[4, 4] X) => (float[4, 4] Z) {{
+        [one] Y = MatMul(X, X)  [two] U = MatMul(Y, X)  [three] Z = MatMul(U, Y)
+        [dead] D = MatMul(Y, Y)  [shape] S = Shape(Y)
+    }}"""
+    feeds = {"X": np.random.default_rng(0).standard_normal((4, 4), np.float32)}
+    ran = []
+    monkeypatch.setattr(
+        attribution_session._Walk,
+        "_mixed",
+        lambda walk, count, is_late: ran.append(count) or MIXED(walk, count, is_late),
+    )
+    found = explain_session(text, feeds, provider="cpu", optimization="none", sources=SOURCES)
+    rows = {node.name: node for node in found.nodes}
+    assert set(rows) == {"one", "two", "three", "dead", "shape"}
+    assert rows["dead"].own.abs > 0
+    assert rows["dead"].effect.abs == rows["shape"].effect.abs == 0
+    assert len(ran) == 2  # three suspects
+    assert all(rows[name].effect.abs > 0 for name in ("one", "two", "three"))
+
+
+MIXED = attribution_session._Walk._mixed
+
+
+def test_results_that_do_not_fit_are_refused(monkeypatch):
+    model, feeds = many(3)
+    size = 4 * 8 * 4
+    monkeypatch.setattr(attribution_session, "half_of_memory", lambda: 2 * 3 * size)
+    assert explain_session(model, feeds, provider="cpu", optimization="none").searched == 3
+    monkeypatch.setattr(attribution_session, "half_of_memory", lambda: 2 * 3 * size - 1)
+    with pytest.raises(ModelError, match="results of the nodes take .* Accepted: smaller inputs"):
+        explain_session(model, feeds, provider="cpu", optimization="none")
+
+
+def test_settings_of_the_session_reach_it(monkeypatch):
+    model, feeds = many(2)
+    asked = []
+    monkeypatch.setattr(
+        attribution_session,
+        "make_session",
+        lambda *given, **settings: asked.append(settings) or ortmeter.make_session(
+            *given, **settings
+        ),
+    )  # fmt: skip
+    settings = {"spinning": "off", "session_options": {"enable_mem_pattern": 0}}
+    found = explain_session(model, feeds, provider="cpu", run_config=SHRINK, **settings)
+    assert found.searched == 2
+    assert all(settings.items() <= given.items() for given in asked)
+    assert len(asked) == 2
+    with pytest.raises(InvalidArgumentError, match="is not read by the installed"):
+        explain_session(model, feeds, provider="cpu", run_config={"no.such.key": 1})
+
+
+SHRINK = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+
+
 def test_what_is_refused(norm):
     model, feeds = norm
+    for wrong in (-1, float("nan"), float("inf")):
+        with pytest.raises(InvalidArgumentError, match="budget_s=.*Accepted: a finite number"):
+            explain_session(model, feeds, provider="cpu", budget_s=wrong)
+    with pytest.raises(InvalidArgumentError, match="by='size'"):
+        explain_session(model, feeds, provider="cpu", by="size")
     with pytest.raises(InvalidArgumentError, match="expected='exact'. Accepted: float64, torch"):
         explain_session(model, feeds, "exact", provider="cpu")

@@ -5,8 +5,9 @@ steps over numbered slots. ``kernels`` chooses the kernel of a ``node``, from th
 user. ``values`` converts values between libraries and devices.
 
 ``attribution`` compares two evaluators to find the kernels responsible for a discrepancy,
-``attribution_session`` compares an evaluator with a session, and ``float64`` writes their reference
-model.
+``attribution_session`` compares an evaluator with a session, ``attribution_search`` bisects their
+nodes, and ``float64`` writes their reference model. ``optimizers`` finds the graph optimizations
+that change the outputs of a session.
 """
 
 from ortmeter.evaluator.attribution import attribute
@@ -14,21 +15,31 @@ from ortmeter.evaluator.attribution_result import (
     Attribution,
     NodeAttribution,
     SessionExplanation,
+    SessionGroup,
     SessionNode,
 )
 from ortmeter.evaluator.attribution_session import explain_session
 from ortmeter.evaluator.evaluation import Evaluator
 from ortmeter.evaluator.float64 import to_float64
 from ortmeter.evaluator.kernels import KNOWN_ERRORS
+from ortmeter.evaluator.optimizers import (
+    OptimizerEffect,
+    OptimizerExplanation,
+    explain_optimization,
+)
 
 __all__ = [
     "KNOWN_ERRORS",
     "Attribution",
     "Evaluator",
     "NodeAttribution",
+    "OptimizerEffect",
+    "OptimizerExplanation",
     "SessionExplanation",
+    "SessionGroup",
     "SessionNode",
     "attribute",
+    "explain_optimization",
     "explain_session",
     "to_float64",
 ]

@@ -1,6 +1,7 @@
 """Results of attributions: nodes that make two runs, or a session and its reference, differ."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -29,12 +30,14 @@ class _Node:
         dict
             *node*, *op* and the other texts, then three columns for each discrepancy: ``_ulp``
             (largest error in ulp of the largest value), ``_abs`` (largest absolute error) and
-            ``_mean`` (mean absolute error).
+            ``_mean`` (mean absolute error); NaN for what is not known.
         """
         row: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, Discrepancy):
+            if value is None:
+                row |= dict.fromkeys((f"{field.name}_{name}" for name in _FIGURES), math.nan)
+            elif isinstance(value, Discrepancy):
                 row |= _figures(value, f"{field.name}_")
             else:
                 text = ", ".join(value) if isinstance(value, tuple) else value
@@ -97,15 +100,44 @@ class SessionNode(_Node):
     total : Discrepancy
         Total error: its outputs in the session, compared with the expected ones; includes the
         errors of its inputs.
-    effect : Discrepancy
+    effect : Discrepancy or None
         Effect on the outputs of the model of its own error alone, in ulp of the types of the
-        session.
+        session. The nodes before it have the results of the session, those after it are computed
+        by the expected kernels. None if the search ended before.
     """
 
     fused: tuple[str, ...]
     own: Discrepancy
     total: Discrepancy
+    effect: Discrepancy | None
+
+
+@dataclass(frozen=True)
+class SessionGroup:
+    """Nodes that follow each other, whose effects on the outputs are not told apart.
+
+    Parameters
+    ----------
+    nodes : tuple of str
+        Their names, in the order of the graph.
+    effect : Discrepancy
+        Effect on the outputs of the model of all their own errors together.
+    """
+
+    nodes: tuple[str, ...]
     effect: Discrepancy
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the figures for a table.
+
+        Returns
+        -------
+        dict
+            *first* and *last* node, their number, and ``effect_ulp``, ``effect_abs``,
+            ``effect_mean`` as in :meth:`SessionNode.to_row`.
+        """
+        ends = {"first": self.nodes[0], "last": self.nodes[-1], "nodes": len(self.nodes)}
+        return ends | _figures(self.effect, "effect_")
 
 
 AnyNode = TypeVar("AnyNode", NodeAttribution, SessionNode)
@@ -137,21 +169,22 @@ class _Ranked(Generic[AnyNode]):
         -------
         tuple of nodes
             Nodes that add NaN or infinities to the outputs come first. Ties are sorted by the
-            change of their own outputs, then by order in the graph.
+            change of their own outputs, then by order in the graph. Nodes whose effect is not known
+            come last.
 
         Raises
         ------
         InvalidArgumentError
             *by* is not accepted.
         """
-        if by not in _FIGURES:
-            raise InvalidArgumentError(f"by={by!r}. Accepted: {', '.join(map(repr, _FIGURES))}")
+        judged: Callable[[Discrepancy], tuple[float, float]] = severity(by)
 
-        def severity(node: AnyNode) -> tuple[float, ...]:
-            moved, own = (getattr(node, name) for name in self._JUDGED)
-            return _mismatches(moved), getattr(moved, _FIGURES[by]), getattr(own, _FIGURES[by])
+        def rank(node: AnyNode) -> tuple[float, ...]:
+            moved: Discrepancy | None = getattr(node, self._JUDGED[0])
+            own: Discrepancy = getattr(node, self._JUDGED[1])
+            return (*((-1, 0) if moved is None else judged(moved)), judged(own)[1])
 
-        return tuple(sorted(self.nodes, key=severity, reverse=True))
+        return tuple(sorted(self.nodes, key=rank, reverse=True))
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row per node, in the order of the graph.
@@ -251,14 +284,44 @@ class SessionExplanation(_Ranked[SessionNode]):
         disable an optimization of ONNX Runtime.
     expected : str
         ``float64``, ``torch`` or ``reference``.
+    remaining : tuple of SessionGroup
+        Nodes that the search had no time to tell apart, in the order of the graph. With the effects
+        of the nodes, theirs add up to the discrepancy of the exposed session, element by element.
     """
 
     session: Discrepancy
     exposed: Discrepancy
     same_outputs: bool
     expected: str
+    remaining: tuple[SessionGroup, ...] = ()
 
     _JUDGED: ClassVar[tuple[str, str]] = ("effect", "own")
+
+    @property
+    def searched(self) -> int:
+        """Number of nodes whose effect on the outputs is known."""
+        return sum(node.effect is not None for node in self.nodes)
+
+    @property
+    def explained(self) -> float:
+        """Share of the effects, in mean absolute error, that comes from the nodes searched."""
+        if not self.remaining:
+            return 1.0
+        known = sum(node.effect.mean_abs for node in self.nodes if node.effect is not None)
+        left = sum(group.effect.mean_abs for group in self.remaining)
+        return known / (known + left) if known + left > 0 else math.nan
+
+    @property
+    def progress(self) -> str:
+        """How far the search went, in one sentence."""
+        if not self.remaining:
+            return f"all {len(self.nodes)} nodes are searched"
+        left, groups = len(self.nodes) - self.searched, len(self.remaining)
+        share = "" if math.isnan(self.explained) else f", {_percent(self.explained)} of the effects"
+        return (
+            f"{self.searched} of {len(self.nodes)} nodes are searched{share}; {left} are not, in "
+            f"{groups} group{'s' if groups > 1 else ''}"
+        )
 
     def __str__(self) -> str:
         asked = f"the session is {self.session.ulp_at_max:.3g} ulp from {self.expected}"
@@ -272,9 +335,27 @@ class SessionExplanation(_Ranked[SessionNode]):
         if not self.nodes or not differing(self.exposed):
             return f"{asked}; {what}"
         first = self.ranking()[0]
+        if first.effect is None:
+            return f"{asked}; {what}; {self.progress}"
         fused = f", fused with {', '.join(first.fused)}" if first.fused else ""
         effect = f"{first.effect.ulp_at_max:.3g} ulp alone"
-        return f"{asked}; {what}; largest effect: {first.name} ({first.op}{fused}), {effect}"
+        judged = severity("mean")
+        is_beaten = any(judged(left.effect) > judged(first.effect) for left in self.remaining)
+        largest = "largest effect of a node that is searched" if is_beaten else "largest effect"
+        told = f"{asked}; {what}; {largest}: {first.name} ({first.op}{fused}), {effect}"
+        return f"{told}; {self.progress}" if self.remaining else told
+
+
+def _percent(share: float) -> str:
+    """Write a share without rounding it to all or to nothing."""
+    return "over 99.9%" if share > 0.999 else "under 0.1%" if share < 0.001 else f"{share:.1%}"  # noqa: PLR2004
+
+
+def severity(by: str) -> Callable[[Discrepancy], tuple[float, float]]:
+    """Make what sorts effects: NaN, infinities and shapes that do not match, then a figure."""
+    if by not in _FIGURES:
+        raise InvalidArgumentError(f"by={by!r}. Accepted: {', '.join(map(repr, _FIGURES))}")
+    return lambda diff: (_mismatches(diff), getattr(diff, _FIGURES[by]))
 
 
 def _figures(diff: Discrepancy, prefix: str = "") -> dict[str, float]:

@@ -1,37 +1,51 @@
 """Find the nodes of a session that make its outputs differ from the expected ones."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import google.protobuf.message
 import numpy as np
 import onnx
+import onnx.shape_inference
 
 from ortmeter.discrepancy import Discrepancy
 from ortmeter.discrepancy.arrays import arithmetic, is_integer
-from ortmeter.dtypes import short_name
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.dtypes import numpy_dtype, short_name
+from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evaluator.attribution_result import (
     SessionExplanation,
+    SessionGroup,
     SessionNode,
     compare,
     differing,
+    severity,
 )
+from ortmeter.evaluator.attribution_search import find_effects
 from ortmeter.evaluator.evaluation import Evaluator, parts
 from ortmeter.evaluator.float64 import exact_feeds, is_added, to_float64
+from ortmeter.evaluator.node import NOTHING, Node
 from ortmeter.evaluator.plan import Step
+from ortmeter.progress import progress_bar
 from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 
 _EXPECTED = ("float64", "torch", "reference")
+_NOT_INFERRED = (
+    *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError),
+    *(ValueError, google.protobuf.message.EncodeError),
+)
 
 
 def explain_session(
@@ -40,10 +54,11 @@ def explain_session(
     expected: str = "float64",
     *,
     provider: str | Provider = "auto",
-    optimization: str = "all",
-    threads: int = 1,
-    tf32: bool = False,
     sources: Sequence[str] = ("torch", "reference", "ort"),
+    by: str = "mean",
+    budget_s: float = 20.0,
+    run_config: Mapping[str, Any] | None = None,
+    **session: Any,
 ) -> SessionExplanation:
     """Find the nodes of a session responsible for its discrepancy.
 
@@ -57,15 +72,19 @@ def explain_session(
         Reference: an evaluation in float64, or with these kernels.
     provider : str or Provider
         ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
-    optimization : str
-        Level of optimization of the session, see :func:`~ortmeter.runtime.sessions.make_session`.
-    threads : int
-        Threads of the session.
-    tf32 : bool
-        Whether the session may round float32 products to TF32.
     sources : sequence of str
         Sources of the expected kernels, see :class:`~ortmeter.evaluator.Evaluator`. With
         ``torch`` or ``reference`` as *expected*, that source comes first.
+    by : {"mean", "ulp", "abs"}
+        Error that directs the search, see :meth:`SessionExplanation.ranking`.
+    budget_s : float
+        Seconds for the search, once the model has run. When they are spent, the nodes that are left
+        are in `remaining`.
+    run_config : mapping, optional
+        Configuration entries of a run, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
+    **session
+        Other settings of :func:`~ortmeter.runtime.sessions.make_session`: optimization, threads,
+        tf32, spinning...
 
     Returns
     -------
@@ -75,9 +94,10 @@ def explain_session(
     Raises
     ------
     InvalidArgumentError
-        *expected* is not accepted.
+        *expected*, *by*, *budget_s* or a setting is not accepted.
     ModelError
-        ONNX Runtime, or every source, refuses the model.
+        ONNX Runtime, or every source, refuses the model, a kernel fails, or the intermediate
+        results do not fit in memory.
     FeedError
         An input is missing, unknown, or has a wrong type.
     ProviderUnavailableError
@@ -87,10 +107,15 @@ def explain_session(
     -----
     The session runs twice: unchanged, then with the intermediate results of its optimized graph as
     outputs, so that fusions stay. For each node, the expected kernel runs on the expected inputs
-    and on the inputs of the session; the outputs are computed again with its own error alone. To
-    first order, these effects add up to the whole discrepancy.
+    and on the inputs of the session, which gives its own error.
 
-    All intermediate results are in memory at once.
+    The search computes the outputs when the first k nodes have the results of the session and the
+    others the expected kernels. Such outputs differ from those for another k by the effect of the
+    nodes in between: groups are split, the largest effect first, until there is one node in each.
+    Effects add up to the whole discrepancy. Nodes without an error of their own, or that no output
+    needs, are not searched. A group whose nodes cancel each other has a small effect.
+
+    The intermediate results of the session are in memory at once, in its own types.
 
     Examples
     --------
@@ -100,26 +125,29 @@ def explain_session(
     >>> found = explain_session(text, {"X": np.float32([1, 2])}, "reference", provider="cpu")
     >>> found.same_outputs, [node.name for node in found.nodes]
     (True, ['exp', 'abs'])
+    >>> found.searched, found.remaining
+    (2, ())
     """
     if expected not in _EXPECTED:
         raise InvalidArgumentError(f"expected={expected!r}. Accepted: {', '.join(_EXPECTED)}")
+    if not 0 <= budget_s < math.inf:
+        raise InvalidArgumentError(f"budget_s={budget_s!r}. Accepted: a finite number >= 0")
+    severity(by)
     proto = load_model(model)
     device = resolve_provider(provider)
-    make = functools.partial(
-        make_session, provider=device, optimization=optimization, threads=threads, tf32=tf32
-    )
+    make: Callable[..., Any] = functools.partial(make_session, provider=device, **session)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimized.onnx"
-        outputs = run_session(make(model, optimized_path=path), feeds)
+        outputs = run_session(make(model, optimized_path=path), feeds, run_config)
         exposing = _exposing(proto, onnx.load(path, load_external_data=False))
-    exposed = run_session(make(exposing), feeds)
+    _refuse_too_large(exposing, feeds)
+    exposed = run_session(make(exposing), feeds, run_config)
     walk = _Walk(proto, feeds, expected, device, sources)
-    nodes = walk.nodes(exposed)
-    wanted = walk.outputs(walk.expected)
+    nodes, remaining = walk.explain(exposed, by, budget_s)
     same = [_same_bits(value, exposed[name]) for name, value in outputs.items()]
-    asked = compare(wanted, list(outputs.values()))
-    explained = compare(wanted, [exposed[name] for name in outputs])
-    return SessionExplanation(nodes, asked, explained, all(same), expected)
+    asked = compare(list(walk.outputs), list(outputs.values()))
+    explained = compare(list(walk.outputs), [exposed[name] for name in outputs])
+    return SessionExplanation(nodes, asked, explained, all(same), expected, remaining)
 
 
 def _exposing(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto:
@@ -135,13 +163,48 @@ def _exposing(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelP
     return copy
 
 
+def _refuse_too_large(exposing: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
+    """Refuse outputs that would not fit, as far as their shapes follow from those of the inputs."""
+    graph = onnx.GraphProto()
+    copy = onnx.ModelProto()
+    copy.CopyFrom(exposing)
+    for value in copy.graph.input:
+        if value.name in feeds and value.type.HasField("tensor_type"):
+            sizes = as_numpy(feeds[value.name]).shape
+            shape = value.type.tensor_type.shape
+            del shape.dim[:]
+            shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in sizes)
+    with contextlib.suppress(*_NOT_INFERRED):
+        graph = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
+    kinds = [value.type.tensor_type for value in graph.output]
+    total = sum(
+        math.prod(dim.dim_value for dim in kind.shape.dim) * numpy_dtype(kind.elem_type).itemsize
+        for kind in kinds
+        if kind.HasField("shape")  # a size that is not known counts for 0
+    )
+    if 2 * total > half_of_memory():  # ONNX Runtime has them too while they are copied
+        raise ModelError(
+            f"The results of the nodes take {total / 2**30:.1f} GiB, more than a quarter of the "
+            "memory. Accepted: smaller inputs"
+        )
+
+
+class _Narrow(NamedTuple):
+    """A result of the session, and the type that the expected kernels read."""
+
+    value: Any
+    dtype: np.dtype[Any]
+
+
 @dataclass(frozen=True)
 class _Read:
-    """A node whose results the session has: by slot, what is expected there and what it has."""
+    """A node whose results the session has."""
 
-    step: Step
+    rank: int
+    node: Node
     fused: tuple[str, ...]
-    pairs: dict[int, tuple[Any, Any]]
+    own: Discrepancy
+    total: Discrepancy
 
 
 class _Walk:
@@ -165,94 +228,143 @@ class _Walk:
         self._memory = context.memory
         context.library = "numpy"
         self._given = checker.take(feeds)
-        self.expected = self._plan.start(self._given)
         self._names = {slot: name for name, slot in self._plan.slots.items() if name}
+        self._ends = [self._plan.slots[name] for name in self._plan.outputs]
+        self._needed, self._useful, self._freed = _uses(self._plan.steps, self._ends)
+        self.outputs: tuple[Any, ...] = ()
 
-    def nodes(self, session: Mapping[str, Any]) -> tuple[SessionNode, ...]:
-        """Compare each node with what it gives in the session, then add its own errors alone."""
-        beside = self._plan.start(self._given)  # results of the session, where it has them
+    def explain(
+        self, session: Mapping[str, Any], by: str, budget_s: float
+    ) -> tuple[tuple[SessionNode, ...], tuple[SessionGroup, ...]]:
+        """Compare each node with what it gives in the session, then search the largest effects."""
+        with self._memory.policy(tf32=False), np.errstate(all="ignore"):  # inf of the session
+            reads = self._reads(session)
+            suspects = [r for r in reads if differing(r.own) and r.rank in self._needed]
+            self._ranks = [read.rank for read in suspects]
+            types = [_type(session[name]) for name in self._plan.outputs]
+            measure = functools.partial(_effect, types=types)
+            spans = find_effects(
+                self._mixed,
+                (self.outputs, self._values(self._beside, self._ends)),
+                [_weight(read.own) for read in suspects],
+                measure,
+                severity(by),
+                budget_s=budget_s,
+                most_kept=half_of_memory() / _n_bytes(self.outputs),
+            )
+        effects: dict[int, Discrepancy | None] = dict.fromkeys(self._ranks)
+        effects |= {self._ranks[span.start]: span.effect for span in spans if span.is_single}
+        nothing = measure(self.outputs, self.outputs)
+        nodes = (
+            (r.node.label, r.node.operator, r.fused, r.own, r.total, effects.get(r.rank, nothing))
+            for r in reads
+        )
+        left = sorted((span for span in spans if not span.is_single), key=lambda span: span.start)
+        return tuple(itertools.starmap(SessionNode, nodes)), tuple(
+            SessionGroup(
+                tuple(read.node.label for read in suspects[span.start : span.stop]), span.effect
+            )
+            for span in left
+        )
+
+    def _reads(self, session: Mapping[str, Any]) -> list[_Read]:
+        """Run the expected kernels on the expected results, and on those of the session."""
+        steps = self._plan.steps
+        expected, beside = (self._plan.start(self._given) for _ in range(2))
         fused: dict[int, tuple[str, ...]] = {}  # by slot of what the session has not
         found = []
-        self._types = [_type(session[name]) for name in self._plan.outputs]
-        with self._memory.policy(tf32=False), np.errstate(all="ignore"):  # inf of the session
-            for step in self._plan.steps:
-                step.execute(self.expected)
-                step.execute(beside)
+        with progress_bar("expected results", total=len(steps)) as bar:
+            for rank, step in enumerate(steps):
+                step.execute(expected)
+                given = self._values(beside, step.inputs)
+                step.store(beside, step.apply(given))
                 hidden = tuple(dict.fromkeys(n for s in step.inputs for n in fused.get(s, ())))
                 slots = [s for s in step.outputs if self._names.get(s) in session]
                 if slots:
-                    found.append(_Read(step, hidden, self._read(slots, beside, session)))
+                    got = [session[self._names[s]] for s in slots]
+                    own = compare([beside[s] for s in slots], got)
+                    total = compare([expected[s] for s in slots], got)
+                    found.append(_Read(rank, step.node, hidden, own, total))
+                    for slot, value in zip(slots, got, strict=True):
+                        beside[slot] = self._as_read(beside[slot], value)
                 else:
                     label = () if is_added(step.node.proto) else (step.node.label,)
                     fused |= {slot: (*hidden, *label) for slot in step.outputs if slot}
-            outputs = self.outputs(self.expected)
-            return tuple(self._node(read, outputs) for read in found)
+                for slot in self._freed[rank]:
+                    expected[slot] = None
+                    if slot not in self._useful:
+                        beside[slot] = None
+                bar.update()
+        self.outputs = tuple(expected[slot] for slot in self._ends)
+        self._beside = beside
+        return found
 
-    def _read(
-        self, slots: Sequence[int], beside: list[Any], session: Mapping[str, Any]
-    ) -> dict[int, tuple[Any, Any]]:
-        """Pair the expected results of a node with those of the session, which it then has."""
-        pairs = {slot: (beside[slot], session[self._names[slot]]) for slot in slots}
-        for slot, (own, got) in pairs.items():
-            beside[slot] = self._like(own, got)
-        return pairs
+    def _mixed(self, count: int, is_late: Callable[[], bool]) -> tuple[Any, ...] | None:
+        """Compute the outputs when the first suspects have the results of the session.
 
-    def _node(self, read: "_Read", outputs: list[Any]) -> SessionNode:
-        node, pairs = read.step.node, read.pairs
-        expected, got = (list(side) for side in zip(*pairs.values(), strict=True))
-        own = compare(expected, got)
-        moved = self._after(read.step, pairs) if differing(own) else outputs
-        return SessionNode(
-            node.label,
-            node.operator,
-            read.fused,
-            own,
-            compare([self.expected[slot] for slot in pairs], got),
-            _effect(outputs, moved, self._types),
-        )
-
-    def _after(self, changed: Step, pairs: Mapping[int, tuple[Any, Any]]) -> list[Any]:
-        """Compute the outputs again, with the errors of one node alone."""
-        values = self.expected.copy()
-        for slot, (own, got) in pairs.items():
-            values[slot] = self._like(own, _moved(values[slot], own, got))
-        moved = set(pairs)
-        following = itertools.dropwhile(lambda step: step is not changed, self._plan.steps)
-        for step in itertools.islice(following, 1, None):
-            if not moved.isdisjoint(step.inputs):
-                step.execute(values)
+        Only what follows from the others is computed.
+        """
+        values, moved = self._beside.copy(), set[int]()
+        exact = set(self._ranks[count:])
+        for rank in range(self._ranks[count], len(self._plan.steps)):
+            if is_late():
+                return None
+            step = self._plan.steps[rank]
+            if rank in exact or (rank in self._needed and not moved.isdisjoint(step.inputs)):
+                step.store(values, step.apply(self._values(values, step.inputs)))
                 moved.update(slot for slot in step.outputs if slot)
-        return self.outputs(values)
+            for slot in self._freed[rank]:
+                values[slot] = None
+        return self._values(values, self._ends)
 
-    def outputs(self, values: Sequence[Any]) -> list[Any]:
-        return [values[self._plan.slots[name]] for name in self._plan.outputs]
-
-    def _like(self, expected: Any, value: Any) -> Any:
-        """Convert a result to the type that the expected kernels read."""
+    def _as_read(self, expected: Any, value: Any) -> Any:
+        """Keep a result of the session, with the type that the expected kernels read."""
         if expected is None or value is None or isinstance(value, list):
             return self._memory.hold(value)
-        return self._memory.hold(as_numpy(value).astype(as_numpy(expected).dtype))
+        return _Narrow(value, as_numpy(expected).dtype)
+
+    def _values(self, values: Sequence[Any], slots: Sequence[int]) -> tuple[Any, ...]:
+        """Take what a kernel reads: results of the session are converted each time."""
+        found = (values[slot] for slot in slots)
+        return tuple(
+            self._memory.hold(as_numpy(value.value).astype(value.dtype))
+            if isinstance(value, _Narrow)
+            else value
+            for value in found
+        )
 
 
-def _moved(value: Any, own: Any, got: Any) -> Any:
-    """Add the error of a node, ``got - own``, to a result; what has no difference is replaced."""
-    if any(side is None or isinstance(side, list) for side in (value, own, got)):
-        return got
-    value, own, got = (as_numpy(side) for side in (value, own, got))
-    if own.shape != got.shape or own.shape != value.shape:
-        return got
-    if is_integer(name := short_name(own.dtype)) or name == "s":
-        return np.where(own == got, value, got)
-    kind = np.complex128 if own.dtype.kind == "c" else np.float64
-    value, own, got = (side.astype(kind) for side in (value, own, got))
-    with np.errstate(all="ignore"):
-        error = got - own
-        return np.where(np.isfinite(error), value + error, np.where(own == got, value, got))
+def _uses(
+    steps: Sequence[Step], outputs: Sequence[int]
+) -> tuple[set[int], set[int], list[tuple[int, ...]]]:
+    """Find the steps and the slots that outputs need; what nothing reads after each step."""
+    needed, useful, later = set[int](), set(outputs), {NOTHING, *outputs}
+    freed = []
+    for rank, step in reversed(list(enumerate(steps))):
+        slots = {*step.inputs, *step.outputs}
+        freed.append(tuple(slots - later))
+        later |= slots
+        if not useful.isdisjoint(set(step.outputs) - {NOTHING}):
+            needed.add(rank)
+            useful.update(step.inputs)
+    return needed, useful, freed[::-1]
 
 
-def _effect(expected: list[Any], moved: list[Any], types: Sequence[str | None]) -> Discrepancy:
+def _weight(own: Discrepancy) -> float:
+    """Own error relative to the largest value, 1 at most and for what has none."""
+    is_relative = 0 < own.abs < own.largest
+    return own.abs / own.largest if is_relative else 1.0
+
+
+def _n_bytes(values: Sequence[Any]) -> int:
+    return 1 + sum(int(getattr(value, "nbytes", 0)) for value in values)
+
+
+def _effect(
+    expected: Sequence[Any], moved: Sequence[Any], types: Sequence[str | None]
+) -> Discrepancy:
     """Compare outputs of the expected types; their ulp are those of other types."""
-    whole = compare(expected, moved)
+    whole = compare(list(expected), list(moved))
     each = [compare(*pair) for pair in zip(expected, moved, strict=True)]
     units = [
         _spacing(diff.dtype_got) / _spacing(wanted) if wanted and diff.dtype_got else 1.0

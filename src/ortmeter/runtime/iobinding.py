@@ -225,17 +225,20 @@ class BoundSession(AbstractContextManager["BoundSession"]):
 
 
 def run_session(
-    session: "onnxruntime.InferenceSession", feeds: Mapping[str, Any]
+    session: "onnxruntime.InferenceSession",
+    feeds: Mapping[str, Any],
+    run_config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run a session once, whatever the types of its inputs and outputs, which are on the host."""
     if is_bindable(session):
-        with BoundSession(session, feeds) as bound:
+        with BoundSession(session, feeds, run_config) as bound:
             bound.run()
             return {name: value.copy() for name, value in bound.outputs().items()}
     names = [value.name for value in session.get_outputs()]
     arrays = {name: as_numpy(value) for name, value in feeds.items()}
+    options = run_options(run_config) if run_config else None
     try:
-        found = session.run(names, arrays)
+        found = session.run(names, arrays, options)
     except Exception as cause:
         raise ModelError(f"The model failed: {cause}") from cause
     return dict(zip(names, found, strict=True))

@@ -1,5 +1,6 @@
 """Convolutions and pooling: windows that slide over images, with the padding of ONNX."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,10 +140,32 @@ def _conv(
 ) -> Tensor:
     _check_rank("Conv", x)
     frame = _window(x, kernel_shape or weight.shape[2:], **geometry)
+    is_by_channel = group == x.shape[1] == weight.shape[0] > 1
+    if is_by_channel and x.dtype == torch.float64 and x.device.type == "cpu":
+        return _conv_by_channel(frame.pad(x), weight, bias, frame)
     padding = frame.before if frame.is_symmetric else 0
     x = x if frame.is_symmetric else frame.pad(x)
     function = _of_rank("conv", x.ndim - 2)
     return function(x, weight, bias, frame.strides, padding, frame.dilations, group)
+
+
+def _conv_by_channel(x: Tensor, weight: Tensor, bias: Tensor | None, frame: _Window) -> Tensor:
+    """Convolve each channel alone: in float64 on CPU, torch does it ten times slower."""
+    spans = [(size - 1) * gap for size, gap in zip(frame.kernel, frame.dilations, strict=True)]
+    column = (1, -1) + (1,) * len(spans)
+    y = torch.zeros((), dtype=x.dtype) if bias is None else bias.reshape(column)
+    taps: Any = itertools.product(*(range(size) for size in frame.kernel))
+    for tap in taps:
+        starts = [i * gap for i, gap in zip(tap, frame.dilations, strict=True)]
+        window: Any = tuple(
+            slice(first, size - span + first, step)
+            for first, size, span, step in zip(
+                starts, x.shape[2:], spans, frame.strides, strict=True
+            )
+        )
+        factor = weight[:, 0, *tap].reshape(column)
+        y = torch.addcmul(y, x[:, :, *window], factor)
+    return y
 
 
 @kernel("ConvInteger", since=10, options_of=_window)
