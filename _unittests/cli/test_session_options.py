@@ -1,0 +1,72 @@
+"""Anything that a session takes, from the command line, in every command."""
+
+import json
+
+import onnx
+import onnx.parser
+import pytest
+
+from ortmeter.cli import main
+
+TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Y) { Y = Exp(X) }'
+QUICK = {
+    "bench": ["--repeat", "2", "--budget", "0.1"],
+    "profile": ["--repeat", "2"],
+    "diff": ["--against", "reference"],
+}
+
+
+@pytest.fixture
+def model(tmp_path):
+    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "m.onnx")
+    return str(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("command", QUICK)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--session-config", "session.typo=1"], "'session.typo' is not read by the installed"),
+        (["--session-config", "session.disable_prepacking"], "expected KEY=VALUE"),
+        (["--session-option", "=1"], "--session-option: got '=1', expected KEY=VALUE"),
+        (["--session-option", "spin=1"], "session option 'spin' is not known"),
+        (["--run-config", "a=1", "--run-config", "a=2"], "--run-config is given twice for 'a'"),
+        (["--run-config", "gpu_graph=1"], "did you mean 'gpu_graph_id'"),
+        (["--provider-option", "use_tf32=1"], "given for the CPU, which has none"),
+        (["--spinning", "maybe"], "spinning='maybe'. Accepted: stop, on, off"),
+    ],
+)
+def test_what_would_be_ignored_is_refused_in_one_line(model, command, given, message, capsys):
+    options = ["--provider", "cpu", *QUICK[command], *given]
+    assert main([command, model, *options]) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_what_onnxruntime_knows_is_accepted(model, command, capsys):
+    options = [
+        *("--provider", "cpu", "--spinning", "off", "--threads", "2"),
+        *("--session-option", "execution_mode=parallel", "--session-option", "enable_mem_reuse=0"),
+        *("--session-config", "session.disable_prepacking=1"),
+        *("--run-config", "memory.enable_memory_arena_shrinkage=cpu:0"),
+    ]
+    assert main([command, model, *QUICK[command], *options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["conclusion"]
+
+
+def test_bench_compares_values_separated_by_commas(model, capsys):
+    options = [
+        *("--spinning", "stop,off", "--session-option", "inter_op_num_threads=1,2"),
+        *("--session-config", "session.disable_prepacking=0,1"),
+    ]
+    assert main(["bench", model, "--provider", "cpu", *QUICK["bench"], *options, "--json"]) == 0
+    sections = json.loads(capsys.readouterr().out)["sections"]
+    assert [row["candidate"] for row in sections[0]["tables"][0]] == [
+        f"spinning={a}, inter_op_num_threads={b}, session.disable_prepacking={c}"
+        for a in ("stop", "off")
+        for b in "12"
+        for c in "01"
+    ]
