@@ -1,5 +1,6 @@
 """Find the graph optimizations that make the outputs of a session differ from the unoptimized."""
 
+import functools
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,7 @@ def explain_optimization(
     *,
     optimization: str = "all",
     tolerance: Tolerance | None = None,
+    run_config: Mapping[str, Any] | None = None,
     **session: Any,
 ) -> OptimizerExplanation:
     """Find the graph optimizations that make the outputs differ from the unoptimized ones.
@@ -142,6 +144,8 @@ def explain_optimization(
         Level that is compared with the unoptimized graph.
     tolerance : Tolerance, optional
         Outputs within it are the same. By default, all values must be equal.
+    run_config : mapping, optional
+        Configuration entries of a run, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **session
         Other settings of both sessions, see :func:`~ortmeter.runtime.sessions.make_session`.
 
@@ -182,7 +186,7 @@ def explain_optimization(
         raise InvalidArgumentError(
             f"optimization={optimization!r} is compared with none. Accepted: {', '.join(_LEVELS)}"
         )
-    search = _Search(model, feeds, tolerance or Tolerance(), session)
+    search = _Search(model, feeds, tolerance or Tolerance(), session, run_config)
     reached = _LEVELS[: _LEVELS.index(optimization) + 1]
     levels = {name: search.against_none(optimization=name) for name in reached}
     repeated = search.discrepancy(search.run(optimization="none"))
@@ -220,8 +224,9 @@ class _Search:
         feeds: Mapping[str, Any],
         tolerance: Tolerance,
         session: Mapping[str, Any],
+        run_config: Mapping[str, Any] | None,
     ) -> None:
-        self._model, self._feeds = model, feeds
+        self._model, self._feeds, self._run_config = model, feeds, run_config
         self._tolerance, self._session = tolerance, session
         self.n_sessions = 0
         self._expected = self.run(optimization="none")
@@ -229,7 +234,7 @@ class _Search:
     def run(self, disabled: Collection[str] = (), *, optimization: str) -> dict[str, Any]:
         self.n_sessions += 1
         settings = without({**self._session, "optimization": optimization}, disabled)
-        return run_session(make_session(self._model, **settings), self._feeds)
+        return run_session(make_session(self._model, **settings), self._feeds, self._run_config)
 
     def against_none(self, *, optimization: str) -> ModelDiff:
         return compare_outputs(self._expected, self.run(optimization=optimization), self._tolerance)
@@ -261,10 +266,17 @@ class _Search:
                 others = [name for name in found if name != group]
                 rules = [rule for rule in rewriting_rules() if rule not in levels]
                 if restores([*others, *rules]):
-                    rules = minimal(rules, lambda some, kept=others: restores([*kept, *some]))
+                    beside = functools.partial(_beside, restores, others)
+                    rules = minimal(rules, beside)
                     levels |= dict.fromkeys(rules, levels[group])
                     found = [*others, *rules]
         return {name: levels[name] for name in found}
+
+
+def _beside(
+    holds: Callable[[Sequence[str]], bool], kept: Sequence[str], names: Sequence[str]
+) -> bool:
+    return holds([*kept, *names])
 
 
 def minimal(names: Sequence[str], holds: Callable[[Sequence[str]], bool]) -> list[str]:
