@@ -5,6 +5,9 @@ import onnx
 import pytest
 
 import ortmeter
+import ortmeter.cli.diff
+import ortmeter.discrepancy.models
+import ortmeter.evaluator.attribution_session
 from ortmeter.cli import main
 from ortmeter.runtime.models import layer_norm_matmul
 
@@ -85,12 +88,54 @@ def test_the_tolerance_gives_the_exit_code(models, capsys):
     assert report["conclusion"][-1] == "all outputs are within the tolerance atol=0.6."
 
 
-def test_a_large_model_is_not_searched(models, capsys):
-    options = ["--against", "torch", "--max-nodes", "5"]
-    code, report, _ = run(capsys, models / "cnn.onnx", *options)
+def test_the_search_takes_the_time_that_it_is_given(models, capsys):
+    options = ["--against", "torch", "--search-budget"]
+    code, report, _ = run(capsys, models / "cnn.onnx", *options, "0")
     assert code == 0
     assert len(tables(report)) == 1
-    assert "nodes are not searched: 14, more than --max-nodes 5." in report["conclusion"]
+    assert "nodes are not searched: --search-budget 0." in report["conclusion"]
+    code, report, _ = run(capsys, models / "cnn.onnx", *options, "1e-9", "--optimization", "none")
+    assert code == 0
+    outputs, nodes, groups = tables(report)
+    assert all(row["effect on outputs"] == 0 == row["own error"] for row in nodes)
+    assert [row["nodes"] > 1 for row in groups] == [True]
+    assert groups[0]["effect"] == pytest.approx(outputs[0]["mean absolute"], rel=1e-6)
+    told = next(line for line in report["conclusion"] if line.startswith("the session is"))
+    assert "changes its outputs" not in told
+    left = groups[0]["nodes"]
+    assert told.endswith(
+        f"; {14 - left} of 14 nodes are searched, under 0.1% of the effects; {left} are not, in 1 "
+        "group."
+    )
+
+
+def test_options_of_the_session_reach_it(models, capsys, monkeypatch):
+    asked = []
+
+    def spy(module):
+        make = module.make_session
+        monkeypatch.setattr(
+            module, "make_session", lambda *a, **given: asked.append(given) or make(*a, **given)
+        )
+
+    spy(ortmeter.cli.diff)
+    spy(ortmeter.evaluator.attribution_session)
+    spy(ortmeter.discrepancy.models)
+    options = ["--session-config", "session.set_denormal_as_zero=0", "--spinning", "off"]
+    options += ["--session-option", "enable_mem_pattern=0", "--threads", "2"]
+    options += ["--run-config", "memory.enable_memory_arena_shrinkage=cpu:0", "--provider", "cpu"]
+    for sides, count in ([], 3), (["--against", "cpu"], 2), ([models / "cnn.onnx"], 2):
+        asked.clear()
+        code, *_ = run(capsys, models / "cnn.onnx", *sides, *options)
+        assert code == 0
+        assert len(asked) == count
+        for given in asked:
+            assert given["spinning"] == "off"
+            assert given["threads"] == 2
+            assert given["session_options"] == {"enable_mem_pattern": "0"}
+            assert given["session_config"] == {"session.set_denormal_as_zero": "0"}
+    assert main(["diff", str(models / "cnn.onnx"), "--run-config", "no.key=1"]) == 2
+    assert "'no.key' is not read by the installed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ ABS = f"{HEADER} g (float[n] X) => (float[n] Y) {{ Y = Abs(X) }}"
 QUICK = {
     "bench": ["--repeat", "2", "--budget", "0.1"],
     "profile": ["--repeat", "2"],
-    "diff": ["--against", "reference", "--max-nodes", "0"],
+    "diff": ["--against", "reference", "--search-budget", "0"],
 }
 # What is read before anything runs is read by the same functions: cases go from one to the next.
 COMMANDS = itertools.cycle(QUICK)
@@ -193,13 +193,14 @@ OPTIONS = {
     "profile diff": "--top",
     "bench": "--processes --budget --dim --shape",
     "profile": "--baseline",
-    "diff": "--atol --rtol --max-nodes --against",
+    "diff": "--atol --rtol --search-budget --against",
 }
 RIGHT = {  # slow or useless, not wrong
     ("--seed", "9" * 30), ("--seed", ARABIC), ("--repeat", "9" * 30), ("--repeat", ARABIC),
     ("--processes", "9" * 30), ("--processes", ARABIC), ("--budget", "9" * 30), ("--budget", "1.5"),
     ("--budget", ARABIC), ("--threads", ARABIC), ("--top", "9" * 30), ("--top", ARABIC),
-    ("--max-nodes", "9" * 30), ("--max-nodes", ARABIC), ("--atol", "9" * 30), ("--atol", "1.5"),
+    ("--search-budget", "9" * 30), ("--search-budget", ARABIC), ("--search-budget", "1.5"),
+    ("--atol", "9" * 30), ("--atol", "1.5"),
     ("--atol", ARABIC), ("--rtol", "9" * 30), ("--rtol", "1.5"), ("--rtol", ARABIC),
     ("--baseline", ""), ("--against", ""),
 }  # fmt: skip

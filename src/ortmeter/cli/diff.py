@@ -11,7 +11,7 @@ import onnx
 import pandas as pd
 
 from ortmeter.cli.inputs import add_feeds, make_feeds
-from ortmeter.cli.options import add_session, number, thread_count
+from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError
@@ -48,10 +48,11 @@ def register(parser: ArgumentParser) -> None:
         "--by", choices=_RANKED_BY, default="mean", help="error that ranks the nodes (mean)"
     )
     parser.add_argument(
-        "--max-nodes",
-        type=number(0),
-        default=200,
-        help="skip the search in larger models: it runs the model once per node (200)",
+        "--search-budget",
+        type=number(0, kind=float),
+        default=20.0,
+        metavar="SECONDS",
+        help="time of the search for the nodes responsible, 0 for none (20)",
     )
 
 
@@ -61,23 +62,20 @@ def run(options: Namespace, report: Report) -> int:
     tolerance = None if limits == (None, None) else Tolerance(*limits)
     models, against = _sides(options)
     provider = resolve_provider(options.provider)
-    session = {
-        "optimization": options.optimization,
-        "threads": thread_count(options.threads),
-    }
+    session = session_settings(options) | {"provider": provider}
     feeds = make_feeds(options, models)
     if against is None:
         names = (models[0].name, models[1].name)
         given = [feeds[model] for model in models]
-        found = diff(models[0], models[1], given, tolerance=tolerance, provider=provider, **session)
+        found = diff(models[0], models[1], given, tolerance=tolerance, **session)
     else:
         names = (against, f"ONNX Runtime on {provider.label}")
         (arrays,) = feeds.values()
-        got = run_session(make_session(models[0], provider=provider, **session), arrays)
+        got = _run(models[0], arrays, **session)
         if against in _EVALUATIONS:
             expected = _evaluate(load_model(models[0]), arrays, against, provider)
         else:
-            expected = run_session(make_session(models[0], provider=against, **session), arrays)
+            expected = _run(models[0], arrays, **_on(against, session))
         found = compare_outputs(expected, got, tolerance)
     title = f"{names[1]} against {names[0]}"
     report.add(title, readable(found.to_frame()))
@@ -85,7 +83,7 @@ def run(options: Namespace, report: Report) -> int:
     if against is None:
         report.conclude(*_pairing(found))
     if against in _EVALUATIONS:
-        _explain(options, report, models[0], arrays, against)
+        _explain(options, report, models[0], arrays, against, session=session)
     report.conclude(*(f"{told}." for told in found.conclusions()))
     return int(not found.passed)
 
@@ -101,6 +99,23 @@ def _sides(options: Namespace) -> tuple[list[Path], str | None]:
         f"got {len(models)} models and --against {options.against}. "
         "Accepted: one model, or two models without --against"
     )
+
+
+def _run(
+    model: Path,
+    feeds: Mapping[str, np.ndarray],
+    run_config: Mapping[str, Any] | None = None,
+    **session: Any,
+) -> dict[str, Any]:
+    return run_session(make_session(model, **session), feeds, run_config)
+
+
+def _on(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:
+    """Move a session to another provider, with the options that it has."""
+    moved = {**session, "provider": resolve_provider(provider)}
+    if moved["provider"].name == "cpu":
+        moved.pop("provider_options", None)
+    return moved
 
 
 def _evaluate(
@@ -137,28 +152,29 @@ def _explain(
     path: Path,
     feeds: Mapping[str, np.ndarray],
     against: str,
+    *,
+    session: Mapping[str, Any],
 ) -> None:
-    """Find the nodes of the session that are responsible, unless the model is too large."""
-    model = load_model(path)
-    if (count := len(model.graph.node)) > options.max_nodes:
-        report.conclude(
-            f"nodes are not searched: {count}, more than --max-nodes {options.max_nodes}."
-        )
+    """Find the nodes of the session that are responsible, within the budget."""
+    if options.search_budget == 0:
+        report.conclude("nodes are not searched: --search-budget 0.")
         return
+    model = load_model(path)
     try:
         found = explain_session(
             model,
             feeds,
             against,
-            provider=options.provider,
-            optimization=options.optimization,
-            threads=thread_count(options.threads),
             sources=_sources(),
+            by=options.by,
+            budget_s=options.search_budget,
+            **session,
         )
     except ModelError as error:  # an operator without a kernel of its own, in float64 for instance
         report.conclude(f"nodes are not searched: {error}")
         return
-    ranked = [node.to_row() for node in found.ranking(options.by)[: options.top]]
+    known = [node for node in found.ranking(options.by) if node.effect is not None]
+    ranked = [node.to_row() for node in known[: options.top]]
     columns = {
         "node": "node",
         "op": "op",
@@ -167,18 +183,34 @@ def _explain(
         f"total_{options.by}": "total error",
         f"effect_{options.by}": "effect on outputs",
     }
-    session = "the session" if found.same_outputs else "the session that exposes them"
+    which = "the session" if found.same_outputs else "the session that exposes them"
     report.add(
-        f"Nodes of {session} by the effect of their own error ({_RANKED_BY[options.by]})",
+        f"Nodes of {which} by the effect of their own error ({_RANKED_BY[options.by]})",
         readable(pd.DataFrame(ranked, columns=list(columns)).rename(columns=columns)),
     )
-    if count <= MAX_DRAWN:
+    if found.remaining:
+        report.add(
+            f"Nodes that {options.search_budget:g} s did not tell apart ({_RANKED_BY[options.by]})",
+            _left(found, options),
+        )
+    if len(model.graph.node) <= MAX_DRAWN:
         report.add("The graph, coloured by effect on outputs", _draw(model, found, options.by))
     report.conclude(f"{found}.")
 
 
+def _left(found: SessionExplanation, options: Namespace) -> pd.DataFrame:
+    """List the groups of nodes that are left, the largest effect first."""
+    effect = f"effect_{options.by}"
+    columns = {"first": "first node", "last": "last node", "nodes": "nodes", effect: "effect"}
+    rows = pd.DataFrame([group.to_row() for group in found.remaining], columns=list(columns))
+    rows = rows.sort_values(effect, ascending=False, na_position="first").head(options.top)
+    return readable(rows.rename(columns=columns))
+
+
 def _draw(model: onnx.ModelProto, found: SessionExplanation, by: str) -> Any:
-    moved = {node.name: node.to_row()[f"effect_{by}"] for node in found.nodes}
+    moved = {
+        node.name: node.to_row()[f"effect_{by}"] for node in found.nodes if node.effect is not None
+    }
     total = sum(value for value in moved.values() if np.isfinite(value)) or 1.0
     notes: dict[str | int, NodeNote] = {
         rank: NodeNote(

@@ -114,8 +114,8 @@ def diff(
     tolerance: Tolerance | None = None,
     *,
     provider: str | Provider = "auto",
-    optimization: str = "all",
-    threads: int = 1,
+    run_config: Mapping[str, Any] | None = None,
+    **session: Any,
 ) -> ModelDiff:
     """Run two models on the same inputs and compare their outputs, by name then by rank.
 
@@ -130,8 +130,12 @@ def diff(
         :func:`~ortmeter.runtime.feeds.random_feeds`.
     tolerance : Tolerance, optional
         Tolerance of the outputs.
-    provider, optimization, threads : str or Provider, str, int
-        As in :func:`~ortmeter.runtime.sessions.make_session`, for both models.
+    provider : str or Provider
+        ``auto``, ``cpu``, ``cuda`` or ``cuda:1``, for both models.
+    run_config : mapping, optional
+        Configuration entries of a run, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
+    **session
+        Other settings of :func:`~ortmeter.runtime.sessions.make_session`: optimization, threads...
 
     Returns
     -------
@@ -158,10 +162,7 @@ def diff(
     """
     given = feeds_of_each([model_a, model_b], feeds)
     expected, got = (
-        run_session(
-            make_session(model, provider=provider, optimization=optimization, threads=threads),
-            inputs,
-        )
+        run_session(make_session(model, provider=provider, **session), inputs, run_config)
         for model, inputs in zip((model_a, model_b), given, strict=True)
     )
     return compare_outputs(expected, got, tolerance, given)

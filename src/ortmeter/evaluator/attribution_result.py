@@ -335,7 +335,7 @@ class SessionExplanation(_Ranked[SessionNode]):
         if not self.nodes or not differing(self.exposed):
             return f"{asked}; {what}"
         first = self.ranking()[0]
-        if first.effect is None:
+        if first.effect is None or (self.remaining and not differing(first.effect)):
             return f"{asked}; {what}; {self.progress}"
         fused = f", fused with {', '.join(first.fused)}" if first.fused else ""
         effect = f"{first.effect.ulp_at_max:.3g} ulp alone"
