@@ -151,6 +151,13 @@ class Variant:
             **self.settings,
         )
 
+    def recipe(self, folder: Path) -> Recipe:
+        """Write the files from which a fresh process builds the variant again."""
+        options = {**self.settings, "provider": str(self.settings["provider"])}
+        options["run_config"] = dict(self.run_config)
+        written = _write_recipe(self.model, self.feeds, options, folder)
+        return Recipe(f"{__name__}:{variant_from_files.__name__}", written.arguments)
+
 
 def model_variants(
     models: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike],
@@ -354,10 +361,27 @@ def candidate_from_files(
     model: str, feeds: Mapping[str, str], *, provider: str, **options: Any
 ) -> Candidate:
     """Make the candidate again in a fresh process, from what its recipe wrote."""
-    arrays = {
-        name: onnx.numpy_helper.to_array(onnx.load_tensor(path)) for name, path in feeds.items()
+    found = _read_feeds(feeds)
+    return session_candidate(model, found, provider=Provider.parse(provider), **options)
+
+
+def variant_from_files(
+    model: str,
+    feeds: Mapping[str, str],
+    *,
+    provider: str,
+    run_config: Mapping[str, Any],
+    **settings: Any,
+) -> Variant:
+    """Make the variant again in a fresh process, from what its recipe wrote."""
+    settings["provider"] = Provider.parse(provider)
+    return Variant(model, _read_feeds(feeds), settings, run_config)
+
+
+def _read_feeds(files: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        name: onnx.numpy_helper.to_array(onnx.load_tensor(path)) for name, path in files.items()
     }
-    return session_candidate(model, arrays, provider=Provider.parse(provider), **options)
 
 
 def _write_recipe(

@@ -1,0 +1,80 @@
+"""Tests of ortmeter.cli.cold: what `ortmeter bench --cold` writes."""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+import pytest
+
+from ortmeter.cli import cold
+from ortmeter.report import Report
+from ortmeter.timing.candidates import model_variants
+
+TEXT = """<ir_version: 11, opset_import: ["": 23]>
+g (float[4] X) => (float[4] Y) { A = Identity(X)  Y = Abs(A) }"""
+
+
+def asked(*given, processes=1, budget=None):
+    parser = ArgumentParser()
+    cold.add_options(parser)
+    options = vars(parser.parse_args(given))
+    return Namespace(**options, processes=processes, budget=budget)
+
+
+def test_the_mode_is_off_unless_it_is_asked_for():
+    assert not cold.is_asked(asked())
+    assert not cold.is_asked(asked("--save-optimized"))
+    assert cold.is_asked(asked("--cold"))
+
+
+def test_one_candidate_has_its_phases_and_no_verdict():
+    report = Report("bench")
+    cold.fill(asked("--cold"), report, model_variants({"a<b>": TEXT}, provider="cpu"))
+    told = json.loads(json.dumps(report.to_dict()))
+    (section,) = told["sections"]
+    assert [row["phase"] for row in section["tables"][0]][:3] == ["import", "session", "first run"]
+    assert told["conclusion"][0].startswith("a<b>: the first result takes ")
+    assert "[" not in told["conclusion"][0]  # one process gives no interval
+    assert "page cache" in told["conclusion"][-1]
+    assert "a&lt;b&gt;" in report.to_html()
+    assert max(map(len, report.to_text().splitlines())) <= 100
+
+
+def test_saved_candidates_are_compared_and_their_files_go():
+    options, report = asked("--cold", "--save-optimized"), Report("bench")
+    variants = model_variants({"m": TEXT}, provider="cpu")
+    with cold.saved_optimized(options, report, variants) as candidates:
+        assert list(candidates) == ["m", "m, saved optimized"]
+        file = candidates["m, saved optimized"].model
+        assert file.exists()
+        cold.fill(options, report, candidates)
+    assert not file.exists()
+    assert [section.title for section in report.sections] == [
+        "Cold start",
+        "Speedup over the first",
+    ]
+    *verdicts, cache, specific = report.sentences
+    assert [text.partition(":")[0] for text in verdicts] == ["first result", "session", "first run"]
+    assert "page cache" in cache
+    assert "level all is for CPUs like this one" in specific
+
+
+def test_nothing_is_saved_unless_it_is_asked_for():
+    report, variants = Report("bench"), model_variants({"m": TEXT}, provider="cpu")
+    with cold.saved_optimized(asked("--cold"), report, variants) as candidates:
+        assert candidates is variants
+    assert not report.sentences
+
+
+@pytest.mark.parametrize("level", ["basic", "extended"])
+def test_a_model_that_runs_anywhere_has_no_caveat(level):
+    report = Report("bench")
+    variants = model_variants({"m": TEXT}, provider="cpu", optimization=level)
+    with cold.saved_optimized(asked("--save-optimized"), report, variants):
+        pass
+    assert not report.sentences
+
+
+def test_the_memory_of_each_candidate_is_in_a_table():
+    table = cold.memory_table(model_variants({"m": TEXT}, provider="cpu"))
+    assert (table.index.name, list(table.index)) == ("candidate", ["m"])
+    assert list(table.columns) == ["peak growth (MiB)"]

@@ -1,0 +1,112 @@
+"""``ortmeter bench --cold``: the start of each candidate, each time in a fresh process."""
+
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+
+from ortmeter.plotting.cold import cold_plot
+from ortmeter.report import Report
+from ortmeter.timing.candidates import Variant
+from ortmeter.timing.cold import (
+    FIRST,
+    IMPORT,
+    RESULT,
+    SESSION,
+    STEADY,
+    ColdStart,
+    cold_start,
+    peak_memory,
+)
+from ortmeter.timing.measurement import format_seconds, rounded
+from ortmeter.timing.optimized import level_of, optimized_variants
+
+_PROCESSES, _BUDGET_S = 10, 60.0
+_JUDGED = (RESULT, SESSION, FIRST)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Declare the options of a cold start."""
+    parser.add_argument(
+        "--cold",
+        action="store_true",
+        help="time the start in fresh processes: import, session, first run, second run, steady "
+        f"run, and their memory (--processes, {_PROCESSES}; --budget, {_BUDGET_S:g} seconds)",
+    )
+    parser.add_argument(
+        "--save-optimized",
+        action="store_true",
+        help="add candidates that load the model already optimized by onnxruntime",
+    )
+
+
+def is_asked(options: Namespace) -> bool:
+    return bool(options.cold)
+
+
+@contextmanager
+def saved_optimized(
+    options: Namespace, report: Report, variants: Mapping[str, Variant]
+) -> Iterator[Mapping[str, Variant]]:
+    """Add the candidates of ``--save-optimized``, whose files live as long as this block."""
+    if not options.save_optimized:
+        yield variants
+        return
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        yield {**variants, **optimized_variants(variants, Path(folder))}
+    levels = set(map(level_of, variants.values()))
+    if shared := sorted(levels & {"layout", "all"}):
+        report.conclude(
+            f"a model saved at level {' or '.join(shared)} is for CPUs like this one: save it at "
+            "level extended to run it elsewhere."
+        )
+
+
+def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) -> None:
+    """Fill the report with the phases of each start, their memory and verdicts."""
+    found = cold_start(
+        variants,
+        processes=options.processes or _PROCESSES,
+        budget_s=_BUDGET_S if options.budget is None else options.budget,
+    )
+    times = found.to_frame().rename_axis(columns=found.times.how)
+    report.add("Cold start", times, cold_plot(found, title="Time to the first result"))
+    if len(found.names) > 1:
+        report.add("Speedup over the first", _speedup_table(found))
+        report.conclude(*(f"{phase}: {found.times[phase].ranking()}." for phase in _JUDGED))
+    else:
+        report.conclude(_sentence(found))
+    report.conclude(
+        "files were in the page cache: after a boot, they are read from the disk first."
+    )
+
+
+def memory_table(variants: Mapping[str, Variant]) -> pd.DataFrame:
+    """Measure by how much a fresh process grows to create each session and run it once."""
+    rows = [(name, rounded(peak_memory(variant))) for name, variant in variants.items()]
+    return pd.DataFrame(rows, columns=["candidate", "peak growth (MiB)"]).set_index("candidate")
+
+
+def _speedup_table(found: ColdStart) -> pd.DataFrame:
+    claims = [claim for claim in found.times.speedups() if claim.where["phase"] in _JUDGED]
+    rows = [(c.subject, c.where["phase"], c.ratio, c.low, c.high, c.verdict) for c in claims]
+    columns = ["candidate", "phase", "speedup", "low", "high", "verdict"]
+    return pd.DataFrame(rows, columns=columns).set_index(["candidate", "phase"]).round(3)
+
+
+def _sentence(found: ColdStart) -> str:
+    (name,) = found.names
+
+    def shown(phase: str) -> str:
+        middle, low, high = found.typical(name, phase)
+        if low is None or high is None:
+            return format_seconds(middle)
+        return f"{format_seconds(middle)} [{format_seconds(low)}, {format_seconds(high)}]"
+
+    parts = ", ".join(f"{phase} {shown(phase)}" for phase in (IMPORT, SESSION, FIRST))
+    return (
+        f"{name}: the first result takes {shown(RESULT)} ({parts}), a steady run {shown(STEADY)}."
+    )

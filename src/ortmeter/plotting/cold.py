@@ -1,0 +1,52 @@
+"""Plot what a user waits for until the first result of a model."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ortmeter.plotting.axes import GREY, add_legend, finish, new_axes, series_style, wrap
+from ortmeter.timing.cold import FIRST, IMPORT, RESULT, SESSION, ColdStart
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MS = 1e3
+
+
+def cold_plot(found: ColdStart, *, title: str, caption: str = "") -> "Axes":
+    """Plot the phases until the first result, one row per candidate.
+
+    Parameters
+    ----------
+    found : ColdStart
+        What :func:`~ortmeter.timing.cold.cold_start` returns.
+    title, caption : str
+        Title of the plot, and the line below it.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Bars end to end; whiskers are the interval of the first result.
+    """
+    names = found.names
+    ax = new_axes(2.2 + 0.4 * len(names))
+    places = range(len(names))
+    left = [0.0] * len(names)
+    for rank, phase in enumerate((IMPORT, SESSION, FIRST)):
+        widths = [_MS * found.typical(name, phase)[0] for name in names]
+        ax.barh(places, widths, left=left, height=0.6, color=series_style(rank)["color"])
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    labels = [IMPORT, SESSION, FIRST]
+    sums = [[_MS * (s or 0.0) for s in found.typical(name, RESULT)] for name in names]
+    # Without interval, its ends are zero.
+    if known := [(place, *ends) for place, ends in zip(places, sums, strict=True) if ends[2]]:
+        rows, middle, low, high = np.transpose(known)
+        whiskers = [middle - low, high - middle]
+        ax.errorbar(middle, rows, xerr=whiskers, fmt="none", capsize=4, color=GREY)
+        labels.append("99% interval of the sum")
+    ax.set_yticks(places, [wrap(name, 24) for name in names])
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.set_xlim(left=0)
+    ax.set(xlabel="time to the first result (ms), lower is better", ylabel="candidate")
+    add_legend(ax, labels)
+    return finish(ax, title, caption)

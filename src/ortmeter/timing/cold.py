@@ -1,0 +1,312 @@
+"""Time the start of a model in fresh processes: import, session, first runs, and their memory.
+
+The parent starts processes, one at a time; each builds one candidate and measures its phases. Feeds
+and all that is not ONNX Runtime are loaded before the clock starts. Files are in the page cache.
+"""
+
+import dataclasses
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from ortmeter.child import run_child
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.timing.comparison import Comparisons
+from ortmeter.timing.measurement import Measurement, Recipe, format_seconds, rounded
+from ortmeter.timing.measuring import collect
+from ortmeter.timing.statistics import log_ratio
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ortmeter.timing.candidates import Variant
+
+IMPORT, SESSION, FIRST, SECOND, STEADY = (
+    "import",
+    "session",
+    "first run",
+    "second run",
+    "steady run",
+)
+#: What a user waits for: the first three phases.
+RESULT = "first result"
+PHASES = (IMPORT, SESSION, FIRST, RESULT, SECOND, STEADY)
+
+_STEADY_RUNS, _STEADY_S = 20, 0.5
+_KIB_PER_MIB = 1024
+_MEMORY = Path("/proc/self")
+_RESET_PEAK = "5"
+_NEAR = 1.0  # MiB: the system counts approximately
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """What a phase took: seconds; growth and peak of the memory, in MiB, None if unknown."""
+
+    seconds: float
+    growth: float | None
+    peak: float | None
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """Starts of candidates in fresh processes, see :func:`cold_start`.
+
+    Parameters
+    ----------
+    times : Comparisons
+        Seconds of each phase, along the axis ``phase``.
+    memory : mapping
+        By candidate and phase, median over processes of the growth of the resident memory during
+        the phase, and of its peak above what it was before (MiB); None where the system does not
+        tell.
+    """
+
+    times: Comparisons
+    memory: Mapping[str, Mapping[str, tuple[float | None, float | None]]]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the candidates."""
+        return list(self.memory)
+
+    def typical(self, name: str, phase: str) -> tuple[float, float | None, float | None]:
+        """Geometric mean over processes of the seconds of a phase, and its 99% interval."""
+        seconds = self.times[phase][name].seconds
+        log, half = log_ratio(seconds, np.ones_like(seconds), 0.99)
+        if half is None:
+            return math.exp(log), None, None
+        return math.exp(log), math.exp(log - half), math.exp(log + half)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with one row per candidate and phase.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Index ``candidate`` and ``phase``. Columns ``time (ms)``, the geometric mean over
+            processes, ``low`` and ``high``, its 99% interval, ``growth (MiB)`` and ``peak (MiB)``
+            of the resident memory during the phase.
+        """
+        import pandas as pd
+
+        rows = []
+        for name, memory in self.memory.items():
+            for phase in PHASES:
+                times = (s if s is None else s * 1e3 for s in self.typical(name, phase))
+                rows.append((name, phase, *map(rounded, times), *map(rounded, memory[phase])))
+        columns = ["time (ms)", "low", "high", "growth (MiB)", "peak (MiB)"]
+        frame = pd.DataFrame(rows, columns=["candidate", "phase", *columns])
+        return frame.set_index(["candidate", "phase"])
+
+    def __str__(self) -> str:
+        parts = []
+        for name in self.names:
+            texts = [f"{p} {format_seconds(self.typical(name, p)[0])}" for p in PHASES]
+            parts.append(f"{name}: {', '.join(texts)}")
+        return "; ".join(parts)
+
+
+def cold_start(
+    variants: "Mapping[str, Variant]",
+    *,
+    processes: int = 10,
+    budget_s: float = 60.0,
+    seed: int = 0,
+) -> ColdStart:
+    """Time each phase of the start of candidates, each time in a fresh process.
+
+    Candidates take turns, in a random order in each round. One round is not counted: it fills the
+    page cache, and fails early when a candidate cannot run.
+
+    Parameters
+    ----------
+    variants : mapping of str to Variant
+        Candidates by name.
+    processes : int
+        Fresh processes of each candidate; an interval needs three.
+    budget_s : float
+        Seconds for all of them, after which none is started.
+    seed : int
+        Seed of the orders.
+
+    Returns
+    -------
+    ColdStart
+        Phases ``import`` (of onnxruntime, NumPy being loaded), ``session`` (its creation),
+        ``first run`` (with the binding of its inputs), ``first result`` (all of these),
+        ``second run`` and ``steady run`` (median of the next ones).
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no candidate, or no process.
+    ModelError
+        A candidate cannot run.
+
+    Examples
+    --------
+    >>> from ortmeter.timing.candidates import model_variants
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[4] X) => (float[4] Y) { Y = Abs(X) }'''
+    >>> found = cold_start(model_variants({"abs": text}, provider="cpu"), processes=1)
+    >>> list(found.times)
+    ['import', 'session', 'first run', 'first result', 'second run', 'steady run']
+    """
+    if not variants or processes < 1:
+        raise InvalidArgumentError(
+            f"{len(variants)} candidates in {processes} processes. Accepted: one or more of each"
+        )
+    begin = time.perf_counter()
+    rng = np.random.default_rng(seed)
+    starts: dict[str, list[dict[str, Phase]]] = {name: [] for name in variants}
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
+        tasks = {}
+        for i, (name, variant) in enumerate(variants.items()):
+            folder = Path(temporary, str(i))
+            folder.mkdir()
+            tasks[name] = folder / "task.json"
+            recipe = dataclasses.asdict(variant.recipe(folder))
+            tasks[name].write_text(json.dumps(recipe), encoding="utf-8")
+            _start(name, tasks[name])
+
+        def run(*_: object) -> dict[str, dict[str, Measurement]]:
+            for name in rng.permutation(list(tasks)).tolist():
+                starts[name].append(_start(name, tasks[name]))
+            return {
+                phase: {
+                    n: Measurement(n, np.array([[s[-1][phase].seconds]])) for n, s in starts.items()
+                }
+                for phase in PHASES
+            }
+
+        left = max(budget_s - (time.perf_counter() - begin), 0.0)
+        times = collect(PHASES, run, processes=processes, precision=None, budget_s=left)
+    memory = {
+        name: {p: (_median(s, p, "growth"), _median(s, p, "peak")) for p in PHASES}
+        for name, s in starts.items()
+    }
+    return ColdStart(Comparisons(times, "phase"), memory)
+
+
+def peak_memory(variant: "Variant") -> float | None:
+    """Return by how many MiB a fresh process grows at most to create a session and run it once.
+
+    None where the system does not tell.
+    """
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        task = Path(folder, "task.json")
+        recipe = dataclasses.asdict(variant.recipe(Path(folder)))
+        task.write_text(json.dumps(recipe), encoding="utf-8")
+        found = _start("the model", task)
+    return _together([found[SESSION], found[FIRST]]).peak
+
+
+def _start(name: str, task: Path) -> dict[str, Phase]:
+    """Measure one fresh process."""
+    answer = task.with_name("answer.json")
+    child = run_child("ortmeter.timing.cold", task, answer)
+    if child.returncode:
+        reason = " ".join(child.stderr.split())[-300:]
+        raise ModelError(f"{name!r} failed in a fresh process: {reason}")
+    found = msgspec.json.decode(answer.read_bytes(), type=dict[str, Phase])
+    return {**found, RESULT: _together([found[phase] for phase in (IMPORT, SESSION, FIRST)])}
+
+
+def _together(phases: list[Phase]) -> Phase:
+    """Add phases that follow one another: the peak is above what was there before the first."""
+    seconds = sum(phase.seconds for phase in phases)
+    growth, peak = 0.0, 0.0
+    for phase in phases:
+        if phase.growth is None or phase.peak is None:
+            return Phase(seconds, None, None)
+        peak = max(peak, growth + phase.peak)
+        growth += phase.growth
+    return Phase(seconds, growth, peak)
+
+
+def _median(starts: list[dict[str, Phase]], phase: str, field: str) -> float | None:
+    values = [getattr(start[phase], field) for start in starts]
+    return None if None in values else statistics.median(values)
+
+
+def main(task: str, answer: str) -> None:
+    """Measure the phases of one candidate in this process: the child's part."""
+    try:
+        variant = Recipe(**json.loads(Path(task).read_text(encoding="utf-8"))).build()
+        found = dict(_phases(variant))
+    except OrtMeterError as error:
+        sys.exit(str(error))
+    Path(answer).write_bytes(msgspec.json.encode(found))
+
+
+def _phases(variant: "Variant") -> Iterator[tuple[str, Phase]]:
+    from ortmeter.runtime.providers import load_cuda_libraries
+    from ortmeter.runtime.settings import run_keys, session_keys
+
+    with _watched() as seen:
+        import onnxruntime  # noqa: F401 - what is timed
+
+        if variant.settings["provider"].name == "cuda":
+            load_cuda_libraries()
+    yield IMPORT, seen[0]
+    if "session_config" in variant.settings or variant.run_config:
+        session_keys(), run_keys()  # our own checks read the libraries: not part of a session
+    with _watched() as seen:
+        session = variant.session()
+    yield SESSION, seen[0]
+    with _watched() as seen:
+        call = variant.call(session)
+        call()
+    yield FIRST, seen[0]
+    with _watched() as seen:
+        call()
+    yield SECOND, seen[0]
+    seconds: list[float] = []
+    with _watched() as seen:
+        while len(seconds) < _STEADY_RUNS and sum(seconds) < _STEADY_S:
+            start = time.perf_counter()
+            call()
+            seconds.append(time.perf_counter() - start)
+    yield STEADY, msgspec.structs.replace(seen[0], seconds=statistics.median(seconds))
+
+
+@contextmanager
+def _watched() -> Iterator[list[Phase]]:
+    """Time what follows, and watch the memory of this process."""
+    seen: list[Phase] = []
+    with suppress(OSError):
+        (_MEMORY / "clear_refs").write_text(_RESET_PEAK, encoding="ascii")
+    before = _memory()
+    start = time.perf_counter()
+    yield seen
+    seconds = time.perf_counter() - start
+    after = _memory()
+    if before is None or after is None:
+        seen.append(Phase(seconds, None, None))
+        return
+    growth, peak = after[0] - before[0], after[1] - before[0]
+    # Where the peak cannot be reset, one that did not move is that of an earlier phase.
+    own = after[1] > before[1] or before[1] <= before[0] + _NEAR
+    seen.append(Phase(seconds, growth, max(peak, growth, 0.0) if own else None))
+
+
+def _memory() -> tuple[float, float] | None:
+    """Read the resident memory of this process and its peak, in MiB."""
+    try:
+        text = (_MEMORY / "status").read_text(encoding="ascii", errors="replace")
+        fields = dict(line.split(":", 1) for line in text.splitlines())
+        resident, peak = (int(fields[name].split()[0]) for name in ("VmRSS", "VmHWM"))
+    except (OSError, ValueError, LookupError):
+        return None
+    return resident / _KIB_PER_MIB, peak / _KIB_PER_MIB
