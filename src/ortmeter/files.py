@@ -1,4 +1,4 @@
-"""Write files that are never seen half-written."""
+"""Write files that are never seen half-written, find the folders of the cache."""
 
 import os
 import stat
@@ -6,7 +6,9 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from ortmeter.errors import InvalidArgumentError
+import platformdirs
+
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
 
 
 def replaceable(path: Path) -> Path:
@@ -67,3 +69,20 @@ def _kind(mode: int) -> str:
         stat.S_IFSOCK: "a socket",
     }
     return kinds.get(stat.S_IFMT(mode), "no regular file")
+
+
+def cache_folder(name: str) -> Path:
+    """Return a folder of the cache for code that runs: nobody else may write into it."""
+    cache = os.environ.get("ORTMETER_CACHE") or platformdirs.user_cache_path("ortmeter")
+    folder = Path(cache, name).absolute()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as cause:
+        raise OrtMeterError(f"the folder of the {name} cannot be used: {cause}") from cause
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+        raise OrtMeterError(
+            f"{os.fspath(folder)!r} belongs to another user, or others can write into it: it is "
+            "not safe for code that runs. Set ORTMETER_CACHE to a folder of your own"
+        )
+    return folder

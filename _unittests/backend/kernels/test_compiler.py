@@ -124,7 +124,7 @@ def test_the_folder_is_private():
 
 def test_a_folder_that_others_may_write_into_is_refused():
     kernel_folder().chmod(0o777)
-    with pytest.raises(KernelError, match="not safe for compiled code. Set ORTMETER_CACHE"):
+    with pytest.raises(KernelError, match="not safe for code that runs. Set ORTMETER_CACHE"):
         compile_library(ANSWER.format(1))
 
 

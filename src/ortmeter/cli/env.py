@@ -6,16 +6,39 @@ import pandas as pd
 
 from ortmeter.report import Report
 
+_MIB = 1 << 20
+
 
 def register(parser: ArgumentParser) -> None:
-    """Declare nothing more than what all commands accept."""
+    parser.add_argument(
+        "--runtimes",
+        action="store_true",
+        help="list the environments that ortmeter bench --runtime keeps in the cache",
+    )
+    parser.add_argument("--remove-runtimes", action="store_true", help="remove them")
 
 
-def run(options: Namespace, report: Report) -> None:  # noqa: ARG001 - all commands look alike
-    """Fill the report with the environment."""
+def run(options: Namespace, report: Report) -> None:
+    """Fill the report with the environment, or with the releases in the cache."""
+    if options.runtimes or options.remove_runtimes:
+        _fill_runtimes(report, remove=options.remove_runtimes)
+        return
     rows = [row for row in report.machine.to_rows() if row[0] != "Providers"]
     report.add("Environment", pd.DataFrame(rows, columns=["what", "value"]).set_index("what"))
     providers = report.machine.providers.items()
     report.add(
         "Providers", pd.DataFrame(providers, columns=["provider", "state"]).set_index("provider")
     )
+
+
+def _fill_runtimes(report: Report, *, remove: bool) -> None:
+    from ortmeter.runtime.releases import kept_releases, remove_releases
+
+    found = remove_releases() if remove else kept_releases()
+    rows = [(kept.name, round(kept.size / _MIB), str(kept.folder)) for kept in found]
+    columns = ["release", "size (MiB)", "folder"]
+    if rows:
+        report.add("Releases", pd.DataFrame(rows, columns=columns).set_index("release"))
+    many = f"{len(rows)} environment{'' if len(rows) == 1 else 's'}"
+    what = "removed" if remove else "in the cache"
+    report.conclude(f"{many} {what}, {sum(row[1] for row in rows)} MiB.")

@@ -36,14 +36,14 @@ __all__ = ["make_session", "optimized_model"]
 #: No machine has more, and a system may not survive them.
 MAX_THREADS = 1024
 
-_LEVELS = {
+LEVELS = {
     "none": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
     "extended": "ORT_ENABLE_EXTENDED",
     "layout": "ORT_ENABLE_LAYOUT",
     "all": "ORT_ENABLE_ALL",
 }
-_ERRORS_ONLY, _FATAL_ONLY = 3, 4
+_FATAL_ONLY = 4
 
 
 def make_session(
@@ -62,7 +62,6 @@ def make_session(
     session_options: Mapping[str, Any] | None = None,
     session_config: Mapping[str, Any] | None = None,
     provider_options: Mapping[str, Any] | None = None,
-    quiet: bool = False,
 ) -> "onnxruntime.InferenceSession":
     """Create a session that runs on the requested provider, or fail.
 
@@ -106,8 +105,6 @@ def make_session(
         installed library does not have is refused: ONNX Runtime would ignore it.
     provider_options : mapping, optional
         Options of the CUDA provider, such as ``{"cudnn_conv_algo_search": "HEURISTIC"}``.
-    quiet : bool
-        Log nothing, for attempts that may fail.
 
     Returns
     -------
@@ -136,8 +133,6 @@ def make_session(
     options = _session_options(threads, optimization, spinning)
     apply_options(options, session_options or {})
     apply_config(options, session_config or {})
-    if quiet:
-        options.log_severity_level = _FATAL_ONLY
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = os.fspath(profile)
@@ -217,12 +212,11 @@ def optimized_model(
         return load_model(file, external_folder=folder)
 
 
-def _session_options(threads: int, optimization: str, spinning: str) -> Any:
-    import onnxruntime
-
-    if optimization not in list(_LEVELS):  # a list has no hash
+def check_settings(threads: int, optimization: str, spinning: str) -> None:
+    """Refuse values that no session takes."""
+    if optimization not in list(LEVELS):  # a list has no hash
         raise InvalidArgumentError(
-            f"optimization={optimization!r} is not known. Accepted: {', '.join(_LEVELS)}"
+            f"optimization={optimization!r} is not known. Accepted: {', '.join(LEVELS)}"
         )
     if not isinstance(threads, int) or not 0 <= threads <= MAX_THREADS:
         raise InvalidArgumentError(
@@ -230,12 +224,18 @@ def _session_options(threads: int, optimization: str, spinning: str) -> Any:
         )
     if spinning not in list(SPINNING):
         raise InvalidArgumentError(f"spinning={spinning!r}. Accepted: {', '.join(SPINNING)}")
+
+
+def _session_options(threads: int, optimization: str, spinning: str) -> Any:
+    import onnxruntime
+
+    check_settings(threads, optimization, spinning)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = getattr(
-        onnxruntime.GraphOptimizationLevel, _LEVELS[optimization]
+        onnxruntime.GraphOptimizationLevel, LEVELS[optimization]
     )
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = _FATAL_ONLY  # an error is raised: it is not logged as well
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in SPINNING[spinning].items():
         options.add_session_config_entry(key, value)

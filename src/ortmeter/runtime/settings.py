@@ -75,6 +75,11 @@ def apply_options(options: Any, given: Mapping[str, Any]) -> None:
             raise InvalidArgumentError(f"session option {name}={value!r}. Accepted: {expected}")
 
 
+def checked_config(given: Mapping[str, Any]) -> dict[str, str]:
+    """Refuse configuration entries that ONNX Runtime would ignore."""
+    return _checked("session", given, session_keys()) if given else {}
+
+
 _DENORMALS = "session.set_denormal_as_zero"
 _first_of_process: list[str] = []
 
@@ -85,7 +90,7 @@ def apply_config(options: Any, given: Mapping[str, Any]) -> None:
     The first session of a process decides for its main thread, and for good, whether denormal
     numbers are zero: another value would be ignored.
     """
-    entries = _checked("session", given, session_keys()) if given else {}
+    entries = checked_config(given)
     asked = entries.get(_DENORMALS, "0")
     if not _first_of_process:
         _first_of_process.append(asked)

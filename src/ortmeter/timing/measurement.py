@@ -55,7 +55,8 @@ class Candidate:
     ----------
     function : callable without arguments
         Function to time. It returns once its results are ready, unless ``measure(..., sync=...)``
-        waits for them.
+        waits for them. If it has a method ``sample(number)``, this is called instead, and returns
+        the seconds of a call, mean of *number* calls, that another process measured.
     flop : float, optional
         Floating-point operations of a call.
     bytes_moved : float, optional

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from ortmeter.backend.errors import KernelError
+from ortmeter.errors import OrtMeterError
+from ortmeter.files import cache_folder
 from ortmeter.runtime.environment import cpu_flags
 from ortmeter.runtime.providers import nvidia_folders
 
@@ -113,19 +113,10 @@ def keep(what: Sequence[str], suffix: str, build: Callable[[Path], None]) -> Pat
 
 def kernel_folder() -> Path:
     """Return the folder of the compiled kernels, which nobody else may write into."""
-    cache = os.environ.get("ORTMETER_CACHE") or platformdirs.user_cache_path("ortmeter")
-    folder = Path(cache, "kernels")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as cause:
-        raise KernelError(f"the folder of the compiled kernels cannot be used: {cause}") from cause
-    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
-        raise KernelError(
-            f"{os.fspath(folder)!r} belongs to another user, or others can write into it: it is "
-            "not safe for compiled code. Set ORTMETER_CACHE to a folder of your own"
-        )
-    return folder
+        return cache_folder("kernels")
+    except OrtMeterError as cause:
+        raise KernelError(str(cause)) from cause
 
 
 def run_compiler(command: Sequence[str]) -> str:

@@ -1,0 +1,33 @@
+import math
+
+import numpy as np
+import pytest
+
+from ortmeter.profiling.releases import _table, profile_releases
+from ortmeter.runtime.releases import Release
+from ortmeter.timing.candidates import model_variants
+
+CHAIN = """<ir_version: 10, opset_import: ["": 21]>
+g (float[4096] X) => (float[4096] Y) { A = Sin(X) B = Cos(A) Y = Sin(B) }"""
+
+
+def test_operators_of_two_releases():
+    feeds = {"X": np.linspace(0, 1, 4096, dtype=np.float32)}
+    (variant,) = model_variants(CHAIN, feeds, provider="cpu").values()
+    found = profile_releases([Release("a"), Release("b")], variant, processes=2, repeat=3)
+    assert sorted(found.index) == ["Cos", "Sin"]
+    assert found.loc["Sin", ["nodes a", "nodes b"]].tolist() == [2, 2]
+    assert (found[["a (µs)", "b (µs)"]] > 0).all(axis=None)
+    assert found["low"].isna().all()  # two processes have no interval
+    assert set(found["verdict"]) == {"undecided"}
+
+
+def test_changes_are_ranked_and_operators_of_one_release_said():
+    before = [{"Conv": (2, 100.0 + i), "Relu": (1, 50.0), "Cast": (1, 0.1)} for i in range(5)]
+    after = [{"Conv": (2, 201.0 + i), "FusedConv": (1, 40.0), "Cast": (1, 0.1)} for i in range(5)]
+    found = _table(["a", "b"], [before, after])
+    assert list(found.index) == ["Conv", "Relu", "FusedConv"]  # Cast is below 1%
+    assert found.loc["Conv", "change (µs)"] == 101
+    assert found.loc["Conv", "speedup"] == pytest.approx(102 / 203, rel=0.01)
+    assert found["verdict"].tolist() == ["slower", "not in b", "not in a"]
+    assert math.isnan(found.loc["Relu", "speedup"])

@@ -1,0 +1,174 @@
+import stat
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.runtime.releases import Release
+from ortmeter.timing import release_process
+from ortmeter.timing.candidates import model_variants
+from ortmeter.timing.release_process import ReleaseProcess, open_model, write_questions
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+HERE = Release("here")  # this interpreter stands for any release
+
+
+def question(tmp_path, body, feeds, **settings):
+    variants = model_variants(f"{HEADER} g {body}", feeds, provider="cpu", **settings)
+    (found,) = write_questions(variants, tmp_path).values()
+    return found
+
+
+def outputs(tmp_path, asked):
+    with ReleaseProcess("here", Path(sys.executable)) as child:
+        open_model(child, HERE, asked)
+        names = child.ask("outputs", file=str(tmp_path / "outputs.npz"))
+        with np.load(tmp_path / "outputs.npz") as file:
+            return {name: file[key] for name, key in names.items()}
+
+
+def stand_in(folder, code):
+    """Write a program that stands for the interpreter of a release."""
+    file = folder / "python"
+    file.write_text(f"#!{sys.executable}\nimport sys, time\n{code}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("body", "feeds", "expected"),
+    [
+        # bound
+        (
+            "(float[n] X, float[n] file) => (float[n] Y) { Y = Sub(X, file) }",
+            {"X": np.float32([1, 2]), "file": np.float32([5, 7])},
+            [-4, -5],
+        ),
+        # texts are not
+        (
+            "(string[n] X) => (string[n] S, bool[n] Y) { S = Identity(X) Y = Equal(X, S) }",
+            {"X": np.array(["é", "a b"], object)},
+            [True, True],
+        ),
+        # a type that NumPy lacks
+        (
+            "(bfloat16[n] X) => (float[n] Y) { Y = Cast<to = 1>(X) }",
+            {"X": np.array([1.5, -2], ml_dtypes.bfloat16)},
+            [1.5, -2],
+        ),
+    ],
+)
+def test_inputs_reach_the_process(tmp_path, body, feeds, expected):
+    found = outputs(tmp_path, question(tmp_path, body, feeds))
+    assert list(found) == ["Y"]  # of those that are numbers
+    np.testing.assert_array_equal(found["Y"], expected)
+
+
+def test_packed_types_are_refused(tmp_path):
+    feeds = {"X": np.array([1, 2], ml_dtypes.int4)}
+    with pytest.raises(InvalidArgumentError, match="'X' is int4. Accepted between releases"):
+        question(tmp_path, "(int4[n] X) => (int4[n] Y) { Y = Identity(X) }", feeds)
+
+
+ABS = "(float[n] X) => (float[n] Y) { Z = Identity(X) Y = Abs(Z) }"
+FEEDS = {"X": np.float32([-1, 2])}
+
+
+def test_a_sample_is_the_mean_of_calls(tmp_path):
+    with ReleaseProcess("here", Path(sys.executable)) as child:
+        versions = child.ask("describe")
+        open_model(child, HERE, question(tmp_path, ABS, FEEDS))
+        assert 0 < child.ask("sample", number=3) < 60
+    assert versions["numpy"] == np.__version__
+
+
+@pytest.mark.parametrize(("level", "nodes"), [("none", 2), ("all", 1)])
+def test_settings_reach_the_process(tmp_path, level, nodes):
+    options = {"execution_mode": "parallel", "enable_mem_pattern": "0"}
+    asked = question(
+        tmp_path,
+        ABS,
+        FEEDS,
+        optimization=level,
+        session_options=options,
+        session_config={"session.set_denormal_as_zero": 1},
+        run_config={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+    )
+    assert asked["attributes"]["execution_mode"] == ["ExecutionMode", "ORT_PARALLEL"]
+    assert asked["attributes"]["enable_mem_pattern"] is False
+    with ReleaseProcess("here", Path(sys.executable)) as child:
+        open_model(child, HERE, asked)
+        file = child.ask(
+            "profile",
+            prefix=str(tmp_path / "p"),
+            optimized=str(tmp_path / "optimized.onnx"),
+            repeat=1,
+        )
+    assert Path(file).exists()
+    assert len(onnx.load(tmp_path / "optimized.onnx").graph.node) == nodes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "/no/such/file.onnx"}, "here: Load model from /no/such/file.onnx failed"),
+        ({"session_config": {"session.no_such": "1"}}, "does not read the configuration key"),
+        ({"run_config": {"no_such": "1"}}, "does not read the configuration key no_such"),
+        ({"attributes": {"no_such": 1}}, "has no session option no_such"),
+        (
+            {"attributes": {"graph_optimization_level": ["GraphOptimizationLevel", "ORT_X"]}},
+            "has no GraphOptimizationLevel ORT_X, but ORT_DISABLE_ALL",
+        ),
+        ({"provider": ["XExecutionProvider", {}]}, "has no XExecutionProvider, but"),
+    ],
+)
+def test_what_a_release_lacks_is_said(tmp_path, change, message):
+    asked = question(tmp_path, ABS, FEEDS) | change
+    with (
+        ReleaseProcess("here", Path(sys.executable)) as child,
+        pytest.raises(ModelError, match=message),
+    ):
+        open_model(child, HERE, asked)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"spinning": "often"},
+        {"optimization": "most"},
+        {"session_options": {"enable_mem_patern": 0}},
+        {"session_config": {"session.set_denormal_as_zeros": 1}},
+    ],
+)
+def test_a_wrong_setting_is_refused_before_any_process(tmp_path, settings):
+    with pytest.raises(InvalidArgumentError, match="Accepted"):
+        question(tmp_path, ABS, FEEDS, **settings)
+
+
+def test_a_process_that_dies_says_its_last_words(tmp_path):
+    python = stand_in(tmp_path, "sys.exit('no module named onnxruntime')")
+    with (
+        ReleaseProcess("1.0", python) as child,
+        pytest.raises(OrtMeterError, match="1.0: its process stopped with exit code 1: no module"),
+    ):
+        child.ask("describe")
+
+
+def test_a_process_that_hangs_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(release_process, "_PATIENCE_S", 0.3)
+    with (
+        ReleaseProcess("1.0", stand_in(tmp_path, "time.sleep(60)")) as child,
+        pytest.raises(OrtMeterError, match="did not answer within 0.3 s and was killed"),
+    ):
+        child.ask("describe")
+
+
+def test_no_process_is_left_after_an_interruption():
+    with pytest.raises(KeyboardInterrupt), ReleaseProcess("here", Path(sys.executable)) as child:  # noqa: PT012
+        child.ask("describe")
+        raise KeyboardInterrupt
+    assert child._process.returncode is not None

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+
+from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.runtime.releases import Release
+from ortmeter.timing.candidates import model_variants
+from ortmeter.timing.comparison import Comparison
+from ortmeter.timing.measurement import Measurement
+from ortmeter.timing.releases import compare_releases, measure_releases
+
+ABS = '<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[n] Y) { Y = Abs(X) }'
+FEEDS = {"X": np.float32([-1, 2])}
+
+
+@pytest.fixture(scope="module")
+def variants():
+    return model_variants(ABS, FEEDS, provider="cpu", optimization=["none", "all"])
+
+
+def test_releases_are_measured_in_turn_in_fresh_processes(variants):
+    releases = [Release("old"), Release("broken", provider="XExecutionProvider"), Release("new")]
+    options = {"processes": 2, "repeat": 3, "precision": None, "budget_s": 60}
+    found = measure_releases(releases, variants, **options, control=True)
+    assert list(found.comparisons) == list(variants)
+    for name, comparison in found.comparisons.items():
+        assert {n: m.seconds.shape for n, m in comparison.items()} == {"old": (2, 3), "new": (2, 3)}
+        assert comparison.control.seconds.shape == (2, 3)
+        assert "broken: it has no XExecutionProvider" in found.left_out[name, "broken"]
+        for release in ("old", "new"):
+            np.testing.assert_array_equal(found.outputs[name, release]["Y"], [1, 2])
+    assert found.versions["old"]["numpy"] == np.__version__
+
+
+def test_no_release_runs_the_model(variants):
+    with pytest.raises(ModelError, match="no release runs this model. x: it has no XExec"):
+        measure_releases([Release("x", provider="XExecutionProvider")], variants)
+
+
+@pytest.mark.parametrize("names", [[], ["a", "a"]])
+def test_releases_are_distinct(names, variants):
+    with pytest.raises(InvalidArgumentError, match="Accepted: distinct ones"):
+        measure_releases([Release(name) for name in names], variants)
+
+
+def compared(noise=0.001, **seconds):
+    rng = np.random.default_rng(0)
+    return Comparison(
+        Measurement(name, value * (1 + noise * rng.standard_normal((5, 12))))
+        for name, value in seconds.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "starts", "ends"),
+    [
+        ({"a": 1.0, "b": 2.0}, ["b is 2.00 times slower than a"], ["5 processes)."]),
+        # since one release, since two
+        (
+            {"a": 1.0, "b": 2.0, "c": 2.0},
+            ["c is 2.00 times slower than a"],
+            ["since b (2.00 times slower"],
+        ),
+        (
+            {"a": 1.0, "b": 2.0, "c": 4.0},
+            ["c is 4.00 times slower than a"],
+            ["and c (2.00 times slower"],
+        ),
+        # there and back
+        (
+            {"a": 1.0, "b": 2.0, "c": 1.0},
+            ["c and a are within 5%", "b is 2.00 times slower than a", "c is 2.00 times faster"],
+            ["", "", ""],
+        ),
+        # small steps: none is worth a claim
+        (
+            {"a": 1.0, "b": 1.04, "c": 1.08},
+            ["c is 1.08 times slower than a"],
+            ["; the intervals do not say since which release."],
+        ),
+    ],
+)
+def test_since_which_release(seconds, starts, ends):
+    told = compare_releases(compared(**seconds)).sentences()
+    assert len(told) == len(starts)
+    for sentence, start, end in zip(told, starts, ends, strict=True):
+        assert sentence.startswith(start)
+        assert end in sentence
+
+
+def test_the_intervals_hold_together():
+    found = compare_releases(compared(a=1.0, b=1.0, c=1.0))
+    assert found.overall.confidence == pytest.approx(1 - 0.01 / 3)
+    assert found.largest is found.overall  # nothing differs
+
+
+def test_the_largest_difference_may_be_between_two_in_the_middle():
+    assert compare_releases(compared(a=1.0, b=3.0, c=1.5)).largest.subject == "b"
+
+
+def test_one_release_is_compared_with_nothing():
+    assert compare_releases(compared(a=1.0)) is None

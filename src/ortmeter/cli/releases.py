@@ -1,0 +1,143 @@
+"""Compare releases of ONNX Runtime on the same model: which one made it slower, and where."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from ortmeter.cli.options import split
+from ortmeter.cli.terminal import tell
+from ortmeter.discrepancy import max_diff
+from ortmeter.plotting.releases import release_plot
+from ortmeter.profiling.releases import profile_releases
+from ortmeter.report import Report
+from ortmeter.runtime.releases import Release, parse_release, prepare
+from ortmeter.timing import Comparison
+from ortmeter.timing.candidates import Variant
+from ortmeter.timing.claims import enumerate_items
+from ortmeter.timing.measurement import rounded
+from ortmeter.timing.releases import PROCESSES, ReleaseResults, compare_releases, measure_releases
+
+_TOP = 10
+_NAMED = 5
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Declare the options of this mode."""
+    parser.add_argument(
+        "--runtime",
+        metavar="RELEASE,RELEASE",
+        help="releases of ONNX Runtime to compare, oldest first: 1.24.1, onnxruntime-gpu==1.30.0, "
+        "onnxruntime-openvino, a wheel file, nightly, or installed; each gets an environment in "
+        "the cache, see ortmeter env --runtimes",
+    )
+
+
+def is_asked(options: Namespace) -> bool:
+    """Whether releases are compared."""
+    return options.runtime is not None
+
+
+def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) -> None:
+    """Fill the report with latencies by release, since when, and the operators that changed."""
+    provider = {variant.settings["provider"].name for variant in variants.values()}
+    default = "cuda" if provider == {"cuda"} else "cpu"
+    releases = [parse_release(text, default) for text in split("--runtime", options.runtime)]
+    for release in releases:
+        prepare(release, lambda line: tell(f"ortmeter bench: {line}"))
+    # The interval of releases is over processes: one of them has none.
+    processes = options.processes if (options.processes or 1) > 1 else PROCESSES
+    found = measure_releases(
+        releases,
+        variants,
+        processes=processes,
+        repeat=options.repeat,
+        budget_s=options.budget,
+    )
+    report.add("Releases", _releases_table(releases, found, list(variants)))
+    by_name = {release.name: release for release in releases}
+    for name, comparison in found.comparisons.items():
+        several = f"{name}: " if len(variants) > 1 else ""
+        plots = []
+        if len(comparison) > 1:
+            plots.append(release_plot(comparison, title=f"{several}latency by release"))
+        report.add(f"{several}latency", _latency_table(comparison), *plots)
+        _conclude(report, comparison, variants[name], by_name, several)
+    for (name, _), reason in found.left_out.items():
+        report.conclude(f"left out: {f'{name}, ' if len(variants) > 1 else ''}{reason}.")
+
+
+def _conclude(
+    report: Report,
+    comparison: Comparison,
+    variant: Variant,
+    releases: Mapping[str, Release],
+    several: str,
+) -> None:
+    """Say since when, then profile the two releases that differ most."""
+    claims = compare_releases(comparison)
+    if claims is None:
+        report.conclude(*(f"{several}{measured}." for measured in comparison.values()))
+        return
+    report.conclude(*(f"{several}{sentence}" for sentence in claims.sentences()))
+    names = claims.largest.baseline, claims.largest.subject
+    table = profile_releases([releases[name] for name in names], variant)
+    title = f"{several}operators of {names[1]} beside {names[0]}, mean time in a profiled run"
+    report.add(title, table.head(_TOP))
+    report.conclude(f"{several}{_operators_sentence(table, names)}")
+
+
+def _operators_sentence(table: pd.DataFrame, names: tuple[str, str]) -> str:
+    before, after = names
+    moved = table[table["verdict"].isin(["faster", "slower"])]
+    if moved.empty:
+        return f"no operator is shown to be slower or faster in {after} than in {before}."
+    first, row = moved.index[0], moved.iloc[0]
+    others = f"; {enumerate_items(list(moved.index[1:_NAMED]))} too" if len(moved) > 1 else ""
+    return (
+        f"{first} is the operator that changed most: {row[f'{before} (µs)']:g} µs in {before}, "
+        f"{row[f'{after} (µs)']:g} µs in {after}{others}."
+    )
+
+
+def _latency_table(comparison: Comparison) -> pd.DataFrame:
+    table = comparison.to_frame().rename_axis("release").rename_axis(columns=comparison.how)
+    claims = {claim.subject: claim for claim in comparison.speedups()}
+    for column in ("ratio", "low", "high"):
+        bounds = [getattr(claims.get(name), column, None) for name in comparison]
+        table["speedup" if column == "ratio" else column] = [rounded(b, 3) for b in bounds]
+    return table
+
+
+def _releases_table(
+    releases: Sequence[Release], found: ReleaseResults, variants: Sequence[str]
+) -> pd.DataFrame:
+    """Say what each release is made of, and how far its outputs are from those of the first."""
+    first = {
+        name: next((r.name for r in releases if (name, r.name) in found.outputs), "")
+        for name in variants
+    }
+    table = pd.DataFrame(
+        [
+            {
+                "release": release.name,
+                **found.versions[release.name],
+                "provider": release.provider or "as asked",
+                "largest change of outputs": _largest_change(release.name, found, first),
+            }
+            for release in releases
+        ]
+    )
+    return table.set_index("release")
+
+
+def _largest_change(release: str, found: ReleaseResults, first: Mapping[str, str]) -> float | None:
+    """Largest absolute difference of the outputs of a release, None where it ran nothing."""
+    changes = [
+        max_diff(expected, found.outputs[name, release][output]).abs
+        for name, reference in first.items()
+        if (name, release) in found.outputs
+        for output, expected in found.outputs[name, reference].items()
+        if output in found.outputs[name, release]
+    ]
+    return rounded(max(changes, default=None), 3)

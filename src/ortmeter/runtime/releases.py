@@ -1,0 +1,370 @@
+"""Releases of ONNX Runtime, each in an environment of its own that is kept in the cache."""
+
+import datetime as dt
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import venv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.files import cache_folder, write_atomically
+
+#: Distributions that install the module ``onnxruntime``.
+DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
+_MADE_FOR = {"onnxruntime-openvino": "OpenVINOExecutionProvider"}
+INSTALLED = "installed"
+NIGHTLY = "nightly"
+
+_NIGHTLY_INDEX = (
+    "https://aiinfra.pkgs.visualstudio.com/PublicProjects/_packaging/ORT-Nightly/pypi/simple/"
+)
+_ACCEPTED = (
+    f"Accepted: a version (1.31.1), a distribution with or without its version "
+    f"({', '.join(DISTRIBUTIONS)}==1.30.0), a wheel file, {NIGHTLY}, {INSTALLED}"
+)
+_FOR_NUMPY_2 = Version("1.19")  # the first release that is
+_GPU_LIBRARIES = Version("1.21")  # the first release that takes them from wheels
+# Seconds: of silence on a connection, and until the registry said something.
+_SILENCE_S, _ANSWER_S = 4, 4.5
+_ANSWERED = re.compile(r"\s*(Fetched page http|Downloading |Using cached |Resolved |Processing )")
+_UNREACHED = "Could not fetch URL"
+_MARK = "release.json"
+_MAKING = ".making-"
+_MIB = 1 << 20
+
+_Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release of ONNX Runtime, as asked for.
+
+    Parameters
+    ----------
+    name : str
+        How tables name it: ``1.31.1``, ``onnxruntime-gpu 1.30.0``.
+    requirements : tuple of str
+        What the installer is asked for; empty for the environment of this process.
+    key : str
+        Name of its folder in the cache.
+    index : str
+        Address of the registry, empty for the one of the installer.
+    provider : str
+        The execution provider that this distribution is made for, empty for the one asked for.
+    """
+
+    name: str
+    requirements: tuple[str, ...] = ()
+    key: str = ""
+    index: str = ""
+    provider: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the environment; it exists when the environment is complete."""
+        return _environments() / self.key
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that has this release."""
+        return _python_of(self.folder) if self.key else Path(sys.executable)
+
+
+def parse_release(text: str, provider: str = "cpu") -> Release:
+    """Read what names a release.
+
+    Parameters
+    ----------
+    text : str
+        A version (``1.31.1``), a distribution (``onnxruntime-gpu==1.30.0``,
+        ``onnxruntime-openvino``), the path of a wheel, ``nightly`` or ``installed``.
+    provider : str
+        A version alone is one of ``onnxruntime-gpu`` when this is ``cuda``.
+
+    Returns
+    -------
+    Release
+        Nothing is installed yet, see :func:`prepare`.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The text is something else: an option of the installer, another package, an address.
+
+    Examples
+    --------
+    >>> parse_release("1.31.1").requirements[0]
+    'onnxruntime==1.31.1'
+    """
+    if text == INSTALLED:
+        return Release(INSTALLED)
+    default = "onnxruntime-gpu" if provider == "cuda" else "onnxruntime"
+    today = f"{dt.datetime.now(tz=dt.UTC).date()}"
+    if text == NIGHTLY:
+        return _release(NIGHTLY, default, None, f"{NIGHTLY}-{today}", _NIGHTLY_INDEX)
+    if text.endswith(".whl"):
+        return _wheel(text)
+    try:
+        number = str(Version(text))
+    except InvalidVersion:
+        name, version = _distribution(text)
+        return _release(text.replace("==", " "), name, version, str(version or today))
+    return _release(number, default, Version(number), number)
+
+
+def _distribution(text: str) -> tuple[str, Version | None]:
+    """Read ``name`` or ``name==version``, nothing else that a requirement may hold."""
+    try:
+        asked = Requirement(text)
+        name = canonicalize_name(asked.name)
+        exact = [part.version for part in asked.specifier if part.operator == "=="]
+        plain = text in {asked.name, f"{asked.name}=={''.join(exact)}"}
+        if name in DISTRIBUTIONS and plain:
+            return name, Version(exact[0]) if exact else None
+    except (InvalidRequirement, InvalidVersion):
+        pass
+    raise InvalidArgumentError(f"release {text!r} is not known. {_ACCEPTED}")
+
+
+def _release(
+    name: str, distribution: str, version: Version | None, suffix: str, index: str = ""
+) -> Release:
+    number = "" if version is None else f"=={version}"
+    takes_libraries = version is None or version >= _GPU_LIBRARIES
+    extras = "[cuda,cudnn]" if distribution == "onnxruntime-gpu" and takes_libraries else ""
+    requirements = (f"{distribution}{extras}{number}", _numpy_for(version))
+    key = _key(distribution, suffix, requirements)
+    return Release(name, requirements, key, index, _MADE_FOR.get(distribution, ""))
+
+
+def _wheel(text: str) -> Release:
+    file = Path(text)
+    try:
+        name, version, *_ = parse_wheel_filename(file.name)
+    except (InvalidWheelFilename, InvalidVersion) as cause:
+        raise InvalidArgumentError(f"{text!r} is not the name of a wheel: {cause}") from cause
+    if name not in DISTRIBUTIONS:
+        raise InvalidArgumentError(
+            f"{text!r} is a wheel of {name}. Accepted: {', '.join(DISTRIBUTIONS)}"
+        )
+    if not file.is_file():
+        raise InvalidArgumentError(f"{text!r} is not a file. {_ACCEPTED}")
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    requirements = (str(file.resolve()), _numpy_for(version))
+    key = _key(name, f"{version}-{digest[:12]}", requirements)
+    return Release(file.name, requirements, key, provider=_MADE_FOR.get(name, ""))
+
+
+def _numpy_for(version: Version | None) -> str:
+    """Keep the NumPy of this process, so that the releases differ by themselves only."""
+    if version is not None and version < _FOR_NUMPY_2:
+        return "numpy<2"
+    return f"numpy=={np.__version__}"
+
+
+def _key(distribution: str, suffix: str, requirements: Sequence[str]) -> str:
+    tag = f"{sys.implementation.cache_tag}-{requirements[-1].replace('==', '').replace('<', '-')}"
+    return f"{distribution}-{suffix}-{tag}"
+
+
+def prepare(release: Release, tell: _Tell = lambda _line: None) -> Release:
+    """Make the environment of a release, unless the cache has it.
+
+    Parameters
+    ----------
+    release : Release
+        See :func:`parse_release`.
+    tell : callable
+        Takes the lines that say where the environment is, and how large.
+
+    Returns
+    -------
+    Release
+        The same one.
+
+    Raises
+    ------
+    OrtMeterError
+        The installer failed, or no registry answered within 5 s. Nothing is left in the cache.
+    """
+    if not release.key or (release.folder / _MARK).is_file():
+        return release
+    home = _environments()
+    for left in home.glob(f"{_MAKING}*"):
+        if _is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True)
+    tell(f"{release.name}: an environment is made in {release.folder}")
+    temporary = home / f"{_MAKING}{os.getpid()}-{release.key}"
+    try:
+        _install(release, temporary)
+        # Renamed once complete: another process sees the whole environment or none.
+        temporary.rename(release.folder)
+    except OSError as cause:
+        if not (release.folder / _MARK).is_file():  # else another process made it meanwhile
+            raise OrtMeterError(f"{release.name}: its environment fails: {cause}") from cause
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    tell(f"{release.name}: its environment takes {folder_size(release.folder) / _MIB:.0f} MiB")
+    return release
+
+
+def _install(release: Release, folder: Path) -> None:
+    """Install binary wheels only: nothing of a package is built or run."""
+    uv = _find_uv()
+    has_pip = importlib.util.find_spec("pip") is not None
+    venv.create(folder, symlinks=os.name != "nt", with_pip=not (uv or has_pip))
+    python = _python_of(folder)
+    pip = [sys.executable if has_pip else str(python), "-I", "-m", "pip"]
+    command = [uv, "pip", "install"] if uv else [*pip, "--python", str(python), "install"]
+    command += ["--python", str(python)] if uv else ["--no-input", "--progress-bar=off"]
+    # pip says that it could not reach a registry at this level only.
+    command += [] if uv else ["--retries=0", f"--timeout={_SILENCE_S}", "--no-compile", "-vv"]
+    command += ["--only-binary=:all:"]
+    # The other dependencies serve the tools of ONNX Runtime; those of CUDA are its libraries.
+    runtime, numpy = release.requirements
+    command += [] if "[" in runtime else ["--no-deps"]
+    if release.index:
+        _run_installer([*command, numpy], release)
+        pre = ["--prerelease=allow"] if uv else ["--pre"]
+        _run_installer([*command, *pre, f"--index-url={release.index}", runtime], release)
+        if not any(folder.glob("**/onnxruntime*.dev*.dist-info")):
+            raise OrtMeterError(
+                f"{release.name}: {release.index} does not answer: another registry has a stable "
+                "release only"
+            )
+    else:
+        _run_installer([*command, runtime, numpy], release)
+    made = {"name": release.name, "requirements": release.requirements, "index": release.index}
+    write_atomically(folder / _MARK, json.dumps(made).encode())
+
+
+def _run_installer(command: Sequence[str], release: Release) -> None:
+    """Run an installer, which must hear from the registry before it is given more time."""
+    limits = {"UV_HTTP_TIMEOUT": str(_SILENCE_S), "UV_HTTP_RETRIES": "0", "UV_NO_PROGRESS": "1"}
+    start, answered, lines = time.monotonic(), False, []
+    with subprocess.Popen(  # noqa: S603 - requirements were checked, no shell
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, **limits},
+    ) as process:
+        silence = threading.Timer(_ANSWER_S, process.kill)
+        silence.start()
+        try:
+            for line in process.stdout or ():
+                lines.append(line.strip())
+                if _ANSWERED.match(line):
+                    answered = True
+                    silence.cancel()
+            code = process.wait()
+        finally:
+            silence.cancel()
+            process.kill()
+    if code:
+        reason = " ".join(_errors(lines)) or f"exit code {code}"
+        if not answered and time.monotonic() - start >= _ANSWER_S:
+            reason = f"no registry of packages answered within {_ANSWER_S:g} s"
+        raise OrtMeterError(
+            f"{release.name}: {' and '.join(release.requirements)} cannot be installed for Python "
+            f"{sys.version_info.major}.{sys.version_info.minor}: {reason[-_LONGEST:]}"
+        )
+
+
+_LONGEST = 600  # characters of a reason
+
+
+def _errors(lines: Sequence[str]) -> list[str]:
+    """Keep what an installer says of its failure: pip in capitals, uv in several lines."""
+    if told := [line for line in lines if line.startswith(_UNREACHED)]:
+        return list(dict.fromkeys(told))
+    first = next((i for i, line in enumerate(lines) if line.startswith("error")), len(lines))
+    return [line for line in lines if line.startswith("ERROR")] + list(lines[first:])
+
+
+def _find_uv() -> str | None:
+    if found := shutil.which("uv"):
+        return found
+    if importlib.util.find_spec("uv") is None:
+        return None
+    from uv import find_uv_bin  # type: ignore[import-not-found]
+
+    return str(find_uv_bin())
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An environment in the cache: its name, its folder, its size in bytes."""
+
+    name: str
+    folder: Path
+    size: int
+
+
+def kept_releases() -> list[Kept]:
+    """List the environments in the cache, those that an interruption left included."""
+    folders = sorted(path for path in _environments().iterdir() if path.is_dir())
+    return [Kept(_name_of(folder), folder, folder_size(folder)) for folder in folders]
+
+
+def remove_releases() -> list[Kept]:
+    """Remove the environments of the cache; return what was removed."""
+    found = kept_releases()
+    for kept in found:
+        (kept.folder / _MARK).unlink(missing_ok=True)  # first: what is left is not complete
+        shutil.rmtree(kept.folder)
+    return found
+
+
+def _name_of(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / _MARK).read_bytes())["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "incomplete"
+
+
+def folder_size(folder: Path) -> int:
+    """Sum the sizes of the files of a folder, without following links."""
+    files = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
+    return sum(file.lstat().st_size for file in files)
+
+
+def _python_of(folder: Path) -> Path:
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+@functools.cache
+def _proc() -> bool:
+    return Path("/proc/self").exists()
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether the process that made a folder is gone."""
+    process = folder.name.removeprefix(_MAKING).partition("-")[0]
+    if _proc():
+        return not Path("/proc", process).exists() or process == str(os.getpid())
+    age = dt.datetime.now(tz=dt.UTC).timestamp() - folder.stat().st_mtime
+    return age > dt.timedelta(hours=1).total_seconds()
+
+
+def _environments() -> Path:
+    return cache_folder("runtimes")

@@ -1,0 +1,210 @@
+"""Run models with one release of ONNX Runtime, for a parent that measures several in turn.
+
+This script runs in the environment of that release: it imports NumPy and ONNX Runtime, nothing
+else. It reads one question in JSON per line, and answers each in one line.
+"""
+
+import gc
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+_SHORT_S = 1e-2
+_Run = Callable[[], object]
+_Read = Callable[[], Sequence[Any]]
+_FATAL_ONLY = 4
+
+
+class Runner:
+    """A session and its inputs."""
+
+    def __init__(self, question: Mapping[str, Any]) -> None:
+        self.question = question
+        self.session = _session(question, {})
+        self.call, self.read = _bind(self.session, question)
+        self.last = 0.0
+
+    def sample(self, number: int) -> float:
+        """Return the seconds of a call, mean of *number* calls."""
+        if self.last < _SHORT_S:  # another process ran meanwhile: caches are cold
+            self.call()
+        loop = range(number)
+        start = time.perf_counter()
+        for _ in loop:
+            self.call()
+        self.last = (time.perf_counter() - start) / number
+        return self.last
+
+    def outputs(self, file: str) -> dict[str, str]:
+        """Write the outputs of a run that are arrays of numbers; return their names in the file."""
+        self.call()
+        names = [node.name for node in self.session.get_outputs()]
+        pairs = zip(names, self.read(), strict=True)
+        found = {name: array for name, array in pairs if _is_numeric(array)}
+        np.savez(file, *found.values())
+        return {name: f"arr_{rank}" for rank, name in enumerate(found)}
+
+    def profile(self, prefix: str, optimized: str, repeat: int) -> str:
+        """Record runs of another session; return the file of the profile."""
+        paths = {
+            "enable_profiling": True,
+            "profile_file_prefix": prefix,
+            "optimized_model_filepath": optimized,
+        }
+        session = _session(self.question, paths)
+        call, _ = _bind(session, self.question)
+        for _ in range(repeat + 1):
+            call()
+        return str(session.end_profiling())
+
+
+def describe() -> dict[str, str]:
+    """Return the versions of this process."""
+    return {"onnxruntime": ort.__version__, "numpy": np.__version__}
+
+
+def _session(question: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = _FATAL_ONLY
+    for name, value in {**question["attributes"], **attributes}.items():
+        if not hasattr(options, name):
+            raise ValueError(f"it has no session option {name}")
+        setattr(options, name, _enumerated(value) if isinstance(value, list) else value)
+    _need_keys([*question["session_config"], *question["run_config"]])
+    for name, value in question["session_config"].items():
+        options.add_session_config_entry(name, value)
+    name, device = question["provider"]
+    providers = [(name, device), "CPUExecutionProvider"]
+    if name == "CPUExecutionProvider":
+        providers = [name]
+    elif name not in ort.get_available_providers():
+        raise ValueError(f"it has no {name}, but {', '.join(ort.get_available_providers())}")
+    elif name.startswith("CUDA") and hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()
+    session = ort.InferenceSession(
+        question["model"], options, providers=providers, enable_fallback=0
+    )
+    got = session.get_providers()[0]
+    if got != name:
+        raise ValueError(f"{name} does not work there: the session runs on {got}")
+    return session
+
+
+def _enumerated(value: Sequence[str]) -> Any:
+    kind, name = value
+    members = getattr(getattr(ort, kind, None), "__members__", {})
+    if name not in members:
+        raise ValueError(f"it has no {kind} {name}, but {', '.join(members)}")
+    return members[name]
+
+
+def _need_keys(names: Sequence[str]) -> None:
+    """Refuse the keys that this release would ignore."""
+    folder = Path(ort.__file__).parent / "capi"
+    if not names:
+        return
+    libraries = [p for p in folder.iterdir() if {".so", ".pyd", ".dll", ".dylib"} & {*p.suffixes}]
+    data = [file.read_bytes() for file in libraries if "provider" not in file.name]
+    for name in names:
+        if not any(name.encode() + b"\0" in found for found in data):
+            raise ValueError(f"it does not read the configuration key {name}")
+
+
+def _bind(session: Any, question: Mapping[str, Any]) -> tuple[_Run, _Read]:
+    """Return functions that run once, on inputs that are bound if they can be, and that read."""
+    with np.load(question["arrays"]) as file:
+        feeds = {name: (file[key], kind) for name, (key, kind) in question["feeds"].items()}
+    options = ort.RunOptions()
+    for name, value in question["run_config"].items():
+        options.add_run_config_entry(name, value)
+    nodes = [*session.get_inputs(), *session.get_outputs()]
+    if all(node.type.startswith("tensor(") and "string" not in node.type for node in nodes):
+        device = "cuda" if session.get_providers()[0].startswith("CUDA") else "cpu"
+        index = int(question["provider"][1].get("device_id", 0))
+        binding = session.io_binding()
+        for name, (array, kind) in feeds.items():
+            binding.bind_ortvalue_input(name, _value(array, kind, device, index))
+        for node in session.get_outputs():
+            binding.bind_output(node.name, device, index)
+        return (
+            lambda: session.run_with_iobinding(binding, options),
+            lambda: [_array(value) for value in binding.get_outputs()],
+        )
+    if any(kind for _, kind in feeds.values()):
+        raise ValueError("it takes no type that NumPy lacks beside texts or sequences")
+    arrays = {
+        name: array.astype(object) if array.dtype.kind == "U" else array
+        for name, (array, _) in feeds.items()
+    }
+    return (
+        lambda: session.run(None, arrays, options),
+        lambda: session.run(None, arrays, options),
+    )
+
+
+def _value(array: Any, kind: int, device: str, index: int) -> Any:
+    """Make a value of a type that NumPy lacks when *kind* is one of ONNX, on the host."""
+    if not kind:
+        return ort.OrtValue.ortvalue_from_numpy(array, device, index)
+    if device != "cpu" or not hasattr(ort.OrtValue, "ortvalue_from_numpy_with_onnx_type"):
+        raise ValueError(f"it does not exchange the ONNX element type {kind} with NumPy")
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
+
+
+def _array(value: Any) -> Any:
+    """Copy an output to NumPy, None when its type is not one of NumPy."""
+    try:
+        return value.numpy()
+    except Exception:  # noqa: BLE001 - each release has its own error for bfloat16
+        return None
+
+
+def _is_numeric(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype != object
+
+
+def _reason(error: Exception) -> str:
+    """Write an error on one line, without the codes of ONNX Runtime."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = text.partition("[ONNXRuntimeError] : ")[2].split(" : ", 2)[-1] or text
+    return re.sub(r"/\S+\.(cc|h|hpp):\d+ .*\) (?=[A-Z])", "", text)
+
+
+def main() -> None:
+    """Answer until the parent closes the pipe."""
+    # What libraries print is not an answer.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    ort.set_default_logger_severity(_FATAL_ONLY)
+    runner = None
+    gc.disable()
+    for line in sys.stdin:
+        question = json.loads(line)
+        arguments = question.get("arguments", {})
+        try:
+            if question["do"] == "open":
+                runner = None  # its memory is free for the next one
+                gc.collect()
+                runner = Runner(arguments)
+                answer = None
+            elif question["do"] == "describe":
+                answer = describe()
+            else:
+                answer = getattr(runner, question["do"])(**arguments)
+            told: dict[str, Any] = {"answer": answer}
+        except Exception as error:  # noqa: BLE001 - the parent leaves this release out, and says why
+            told = {"error": _reason(error)}
+        answers.write(json.dumps(told) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""A process of its own for each release of ONNX Runtime, and the questions that it answers."""
+
+import json
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ortmeter.dtypes import onnx_type
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.loading import holds_text, is_path, load_model
+from ortmeter.runtime.ortvalues import is_known_to_numpy
+from ortmeter.runtime.releases import Release
+from ortmeter.runtime.sessions import LEVELS, check_settings
+from ortmeter.runtime.settings import SPINNING, apply_options, checked_config
+from ortmeter.timing.candidates import Variant
+
+_SCRIPT = Path(__file__).with_name("release_child.py")
+_PATIENCE_S = 300.0
+
+
+class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
+    """A process that runs models with one release; it answers one question at a time."""
+
+    def __init__(self, name: str, python: Path) -> None:
+        self.name = name
+        # A pipe that nobody reads would block.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
+        self._process = subprocess.Popen(  # noqa: S603 - our own script
+            [str(python), "-I", str(_SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            encoding="utf-8",
+        )
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        """Return the answer to a question; an error of ONNX Runtime is a ModelError."""
+        start = time.monotonic()
+        patience = threading.Timer(_PATIENCE_S, self._process.kill)
+        patience.start()
+        try:
+            line = self._exchange(json.dumps({"do": what, "arguments": arguments}))
+        finally:
+            patience.cancel()
+        if not line:
+            raise OrtMeterError(f"{self.name}: {self._end(time.monotonic() - start)}")
+        told = json.loads(line)
+        if "error" in told:
+            raise ModelError(f"{self.name}: {told['error']}")
+        return told["answer"]
+
+    def _exchange(self, question: str) -> str:
+        if self._process.stdin is None or self._process.stdout is None:
+            return ""
+        try:
+            self._process.stdin.write(question + "\n")
+            self._process.stdin.flush()
+            return self._process.stdout.readline()
+        except OSError:  # it is dead
+            return ""
+
+    def _end(self, seconds: float) -> str:
+        """Say how the process ended."""
+        code = self._process.wait()
+        if seconds >= _PATIENCE_S:
+            return f"its process did not answer within {_PATIENCE_S:g} s and was killed"
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        return f"its process stopped with exit code {code}{': ' if last else ''}{''.join(last)}"
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                try:
+                    stream.close()
+                except OSError:  # what was left to write has no reader
+                    continue
+
+
+def open_model(child: ReleaseProcess, release: Release, question: Mapping[str, Any]) -> None:
+    """Create the session of a variant in a process; it takes the place of the one before."""
+    provider = [release.provider, {}] if release.provider else question["provider"]
+    child.ask("open", **{**question, "provider": provider})
+
+
+def write_questions(variants: Mapping[str, Variant], folder: Path) -> dict[str, dict[str, Any]]:
+    """Write what the processes read: models that are no file, inputs, settings."""
+    return {
+        name: _question(variant, folder / str(rank))
+        for rank, (name, variant) in enumerate(variants.items())
+    }
+
+
+def _question(variant: Variant, base: Path) -> dict[str, Any]:
+    settings = {"threads": 1, "optimization": "all", "spinning": "stop", **variant.settings}
+    plain = {name: settings[name] for name in ("threads", "optimization", "spinning")}
+    check_settings(**plain)
+    # Values are checked as those of a session are, and travel by name.
+    attributes = SimpleNamespace()
+    apply_options(attributes, settings.get("session_options") or {})
+    config = {**SPINNING[plain["spinning"]], **checked_config(settings.get("session_config") or {})}
+    provider = settings["provider"]
+    device = {"device_id": str(provider.index), "use_tf32": str(int(settings.get("tf32", False)))}
+    device |= {k: str(v) for k, v in (settings.get("provider_options") or {}).items()}
+    if is_path(variant.model) and not holds_text(variant.model):
+        model = Path(variant.model).resolve()
+    else:
+        model = base.with_suffix(".onnx")
+        model.write_bytes(load_model(variant.model).SerializeToString())
+    return {
+        "model": str(model),
+        "arrays": str(base.with_suffix(".npz")),
+        "feeds": _write_arrays(variant.feeds, base.with_suffix(".npz")),
+        "provider": [provider.execution_provider, {} if provider.name == "cpu" else device],
+        "attributes": {
+            "intra_op_num_threads": plain["threads"],
+            "graph_optimization_level": ["GraphOptimizationLevel", LEVELS[plain["optimization"]]],
+            **{name: _by_name(value) for name, value in vars(attributes).items()},
+        },
+        "session_config": config,
+        "run_config": {name: str(value) for name, value in variant.run_config.items()},
+    }
+
+
+def _by_name(value: Any) -> Any:
+    """Write a member of an enumeration by its name: its number may differ in another release."""
+    return value if isinstance(value, bool | int) else [type(value).__name__, value.name]
+
+
+def _write_arrays(feeds: Mapping[str, Any], file: Path) -> dict[str, tuple[str, int]]:
+    """Write inputs without pickle; for each, its name in the file and a type that NumPy lacks."""
+    arrays, found = [], {}
+    for rank, (name, value) in enumerate(feeds.items()):
+        array, kind = as_numpy(value), 0
+        if array.dtype.kind in "OSUT":
+            array = array.astype(str)
+        elif not is_known_to_numpy(array.dtype):
+            kind = onnx_type(array.dtype)
+            if "4" in array.dtype.name or "int2" in array.dtype.name:
+                raise InvalidArgumentError(
+                    f"input {name!r} is {array.dtype}. Accepted between releases: types of a byte "
+                    "or more, texts"
+                )
+            array = array.view(f"u{array.dtype.itemsize}")
+        arrays.append(array)
+        found[name] = (f"arr_{rank}", kind)
+    np.savez(file, *arrays)
+    return found

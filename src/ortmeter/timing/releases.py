@@ -1,0 +1,226 @@
+"""Measure models with several releases of ONNX Runtime in turn, and say since which one."""
+
+import itertools
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.runtime.releases import Release
+from ortmeter.timing.candidates import Variant
+from ortmeter.timing.claims import Claim, enumerate_items
+from ortmeter.timing.comparison import Comparison
+from ortmeter.timing.loop import measure_here
+from ortmeter.timing.measurement import Candidate
+from ortmeter.timing.measuring import collect
+from ortmeter.timing.release_process import ReleaseProcess, open_model, write_questions
+
+PROCESSES = 5
+_ROUNDS = 12
+
+
+class _Call:
+    """A model in another process, as a candidate: that process has the clock."""
+
+    def __init__(self, process: ReleaseProcess) -> None:
+        self._process = process
+
+    def sample(self, number: int) -> float:
+        return float(self._process.ask("sample", number=number))
+
+    def __call__(self) -> None:
+        self.sample(1)
+
+
+@dataclass(frozen=True)
+class ReleaseResults:
+    """What releases measured.
+
+    Parameters
+    ----------
+    comparisons : mapping of str to Comparison
+        For each variant, the latency of each release that runs it.
+    versions : mapping of str to mapping
+        For each release, the versions of ``onnxruntime`` and ``numpy`` in its environment.
+    left_out : mapping
+        For a variant and a release, why it was not measured.
+    outputs : mapping
+        For a variant and a release that runs it, the outputs that are arrays of numbers, by name.
+    """
+
+    comparisons: Mapping[str, Comparison]
+    versions: Mapping[str, Mapping[str, str]]
+    left_out: Mapping[tuple[str, str], str]
+    outputs: Mapping[tuple[str, str], Mapping[str, np.ndarray]]
+
+
+def measure_releases(
+    releases: Sequence[Release],
+    variants: Mapping[str, Variant],
+    *,
+    processes: int = PROCESSES,
+    repeat: int | None = None,
+    precision: float | None = 0.02,
+    budget_s: float = 10.0,
+    control: bool = False,
+) -> ReleaseResults:
+    """Measure each variant with each release, in turn inside the same loop.
+
+    Parameters
+    ----------
+    releases : sequence of Release
+        Their environments exist, see :func:`~ortmeter.runtime.releases.prepare`.
+    variants : mapping of str to Variant
+        Models with their inputs and settings.
+    processes : int
+        Sets of fresh processes, one process per release in each, for Student's intervals.
+    repeat, precision, budget_s, control
+        As in :func:`~ortmeter.timing.measure`.
+
+    Returns
+    -------
+    ReleaseResults
+        One comparison per variant that a release runs.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A setting or an input cannot be given to another process, or two releases share a name.
+    ModelError
+        No release runs any variant.
+    OrtMeterError
+        A process died while it was measured, or hung.
+    """
+    if len({release.name for release in releases}) < len(releases) or not releases:
+        raise InvalidArgumentError(
+            f"releases {', '.join(r.name for r in releases) or '(none)'}. Accepted: distinct ones"
+        )
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
+        questions = write_questions(variants, Path(temporary))
+        versions, left_out, outputs = _try_each(releases, questions, Path(temporary))
+        able = {name: [r for r in releases if (name, r.name) not in left_out] for name in questions}
+        able = {name: found for name, found in able.items() if found}
+        if not able:
+            raise ModelError("no release runs this model. " + ". ".join(left_out.values()))
+
+        def run(i: int, names: Sequence[str], budget: float) -> Mapping[str, Comparison]:
+            deadline = time.perf_counter() + budget
+            found: dict[str, Comparison] = {}
+            for rank, name in enumerate(names):
+                share = max(deadline - time.perf_counter(), 0.0) / (len(names) - rank)
+                ends = time.perf_counter() + share
+                with _calls(able[name], questions[name]) as calls:
+                    found[name] = measure_here(
+                        {release: Candidate(call) for release, call in calls.items()},
+                        repeat=repeat or _ROUNDS,
+                        precision=None,
+                        budget_s=max(ends - time.perf_counter(), 0.0),
+                        seed=i,
+                        control=control,
+                    )
+            return found
+
+        comparisons = collect(
+            list(able), run, processes=processes, precision=precision, budget_s=budget_s
+        )
+    return ReleaseResults(comparisons, versions, left_out, outputs)
+
+
+def _try_each(
+    releases: Sequence[Release], questions: Mapping[str, Mapping[str, Any]], folder: Path
+) -> tuple[
+    dict[str, dict[str, str]],
+    dict[tuple[str, str], str],
+    dict[tuple[str, str], dict[str, np.ndarray]],
+]:
+    """Run each variant once with each release: what fails is left out, the others go on."""
+    versions, left_out, outputs = {}, {}, {}
+    for release, (name, question) in itertools.product(releases, questions.items()):
+        # A model that kills its process does not keep the others from running.
+        with ReleaseProcess(release.name, release.python) as child:
+            versions[release.name] = child.ask("describe")
+            try:
+                open_model(child, release, question)
+                names = child.ask("outputs", file=str(folder / "outputs.npz"))
+            except OrtMeterError as error:
+                left_out[name, release.name] = str(error)
+                continue
+        with np.load(folder / "outputs.npz", allow_pickle=False) as file:
+            outputs[name, release.name] = {n: file[key] for n, key in names.items()}
+    return versions, left_out, outputs
+
+
+@contextmanager
+def _calls(releases: Sequence[Release], question: Mapping[str, Any]) -> Iterator[dict[str, _Call]]:
+    """Start a process for each release, with a session."""
+    with ExitStack() as stack:
+        calls = {}
+        for release in releases:
+            child = stack.enter_context(ReleaseProcess(release.name, release.python))
+            open_model(child, release, question)
+            calls[release.name] = _Call(child)
+        yield calls
+
+
+@dataclass(frozen=True)
+class ReleaseClaims:
+    r"""The last release beside the first one, and each one beside the one before it.
+
+    Their intervals hold together at the level that was asked for.
+
+    Parameters
+    ----------
+    overall : Claim
+        The last release over the first.
+    steps : tuple of Claim
+        Each release over the one before it, empty for two releases.
+
+    Examples
+    --------
+    >>> from ortmeter.timing.measurement import Measurement
+    >>> times = {"1.24.1": 1.0, "1.27.0": 1.5, "1.31.1": 1.5}
+    >>> found = Comparison(Measurement(n, np.full((5, 9), t)) for n, t in times.items())
+    >>> print(*compare_releases(found).sentences(), sep="\n")
+    1.31.1 is 1.50 times slower than 1.24.1 [1.50, 1.50] (99.7%, 5 processes), since 1.27.0 (1.50 \
+times slower than 1.24.1 [1.50, 1.50]).
+    """
+
+    overall: Claim
+    steps: tuple[Claim, ...] = ()
+
+    @property
+    def largest(self) -> Claim:
+        """The difference that is surest and largest; the overall comparison when there is none."""
+        found = [c for c in (self.overall, *self.steps) if c.is_difference and c.ratio]
+        return max(found, key=lambda c: abs(math.log(c.ratio or 1)), default=self.overall)
+
+    def sentences(self) -> list[str]:
+        """Say by how much the last release differs, and since which one."""
+        moved = [step for step in self.steps if step.is_difference]
+        causes = [s for s in moved if s.verdict == self.overall.verdict]
+        others = [f"{step}." for step in moved if step not in causes]
+        text = str(self.overall)
+        if causes:
+            told = [f"{step.subject} ({step.effect} than {step.baseline})" for step in causes]
+            text += f", since {enumerate_items(told)}"
+        elif self.steps and self.overall.is_difference:
+            text += "; the intervals do not say since which release"
+        return [f"{text}.", *others]
+
+
+def compare_releases(found: Comparison, confidence: float = 0.99) -> ReleaseClaims | None:
+    """Compare releases in the order in which they were given; None when there is one only."""
+    names = list(found)
+    if len(names) == 1:
+        return None
+    pairs = list(itertools.pairwise(names)) if len(names) > 2 else []  # noqa: PLR2004 - a pair
+    each = 1 - (1 - confidence) / (len(pairs) + 1)
+    overall = found.speedup(names[0], names[-1], confidence=each)
+    return ReleaseClaims(overall, tuple(found.speedup(*pair, confidence=each) for pair in pairs))
