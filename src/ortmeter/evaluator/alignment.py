@@ -1,10 +1,11 @@
 """Align the intermediate results of two graphs whose names differ, and find where they part."""
 
 import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -23,6 +24,9 @@ from ortmeter.runtime.sessions import make_session
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Whether two operators, of one graph each, may be the same.
+Similar: TypeAlias = Callable[[str, str], bool]
+
 _SAMPLED = 64  # values that tell results of one shape apart
 _CLOSE = 1e-2  # relative error of two results that are the same one, whatever computed them
 _NUMERIC = "biufcV"  # V: bfloat16 and float8
@@ -32,7 +36,8 @@ _NUMERIC = "biufcV"  # V: bfloat16 and float8
 class Result:
     """An intermediate result: its name, the node and the operator that compute it, its value.
 
-    `parents` are the positions, in a list, of the results that its node reads.
+    `parents` are the positions, in a list, of the results that its node reads; `alias` is the name
+    that it has in the other graph, when that is known.
     """
 
     name: str
@@ -40,6 +45,7 @@ class Result:
     op: str
     value: np.ndarray
     parents: frozenset[int] = frozenset()
+    alias: str = ""
 
 
 @dataclass(frozen=True)
@@ -194,12 +200,26 @@ def align(
         results_of(model, run_session(make_session(exposing(model), **session), arrays, run_config))
         for model, arrays in zip(models, given, strict=True)
     )
-    return aligned(first, second, tolerance or Tolerance())
+    names = [[output.name for output in model.graph.output] for model in models]
+    return aligned(first, known_as(second, names[1], names[0]), tolerance or Tolerance())
 
 
-def aligned(expected: Sequence[Result], got: Sequence[Result], tolerance: Tolerance) -> Alignment:
+def known_as(
+    results: Sequence[Result], outputs: Sequence[str], others: Sequence[str]
+) -> list[Result]:
+    """Say which outputs of the other graph these are: by rank, when they are as many."""
+    same = dict(zip(outputs, others, strict=True)) if len(outputs) == len(others) else {}
+    return [replace(result, alias=same.get(result.name, "")) for result in results]
+
+
+def aligned(
+    expected: Sequence[Result],
+    got: Sequence[Result],
+    tolerance: Tolerance,
+    similar: Similar = operator.eq,
+) -> Alignment:
     """Align two lists of results, each one in the order of its graph."""
-    pairs = match(expected, got)
+    pairs = match(expected, got, similar)
     sizes: dict[int, float] = {}  # by position in `got`, those of its ancestors until known
     partner = {j: i for i, j in pairs}
     found = []
@@ -240,11 +260,11 @@ def results_of(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Result
             sources[name] = parents
             if computed and isinstance(value, np.ndarray) and value.dtype.kind in _NUMERIC:
                 sources[name] = frozenset([len(found)])
-                found.append(Result(name, node.name or name, operator(node), value, parents))
+                found.append(Result(name, node.name or name, operator_of(node), value, parents))
     return found
 
 
-def operator(node: onnx.NodeProto) -> str:
+def operator_of(node: onnx.NodeProto) -> str:
     return ".".join(filter(None, (domain_name(node.domain), node.op_type)))
 
 
@@ -259,15 +279,17 @@ def captured(body: onnx.GraphProto) -> set[str]:
     return (read | {value.name for value in body.output} - known) - {""}
 
 
-def match(expected: Sequence[Result], got: Sequence[Result]) -> list[tuple[int, int]]:
+def match(
+    expected: Sequence[Result], got: Sequence[Result], similar: Similar = operator.eq
+) -> list[tuple[int, int]]:
     """Pair positions of the same results; the sum of the scores of the pairs is the largest."""
-    scores = _scores(expected, got)
+    scores = _scores(expected, got, similar)
     order = _like_first(scores, [result.parents for result in got])
     chosen = _longest(scores[:, order])
     return [(i, order[column]) for i, column in chosen]
 
 
-def _scores(expected: Sequence[Result], got: Sequence[Result]) -> np.ndarray:
+def _scores(expected: Sequence[Result], got: Sequence[Result], similar: Similar) -> np.ndarray:
     """Score pairs of results: 0 if they cannot be the same, at most 3 if everything agrees."""
     scores = np.zeros((len(expected), len(got)))
     by_shape: dict[Any, list[int]] = {}
@@ -283,8 +305,9 @@ def _scores(expected: Sequence[Result], got: Sequence[Result]) -> np.ndarray:
         error = np.abs(theirs - mine).max(axis=1, initial=0) / np.where(scale > 0, scale, 1)
         with np.errstate(divide="ignore"):
             agree = np.clip(-np.log10(error) / 7, 0, 1)  # 1 when float32 results are equal
-        same_op = np.array([_similar(result, got[j]) for j in by_shape[form]], float)
-        same_name = np.array([result.name == got[j].name for j in by_shape[form]], float)
+        others = [got[j] for j in by_shape[form]]
+        same_op = np.array([similar(result.op, other.op) for other in others], float)
+        same_name = np.array([result.name in (other.name, other.alias) for other in others], float)
         possible = (error <= _CLOSE) | (same_op > 0) | (same_name > 0)
         scores[i, by_shape[form]] = (agree + same_op + same_name) * possible
     return scores
@@ -301,10 +324,6 @@ def _sample(value: np.ndarray) -> np.ndarray:
     kind = np.complex128 if chosen.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
         return np.asarray(np.nan_to_num(chosen.astype(kind), posinf=1e300, neginf=-1e300))
-
-
-def _similar(first: Result, second: Result) -> bool:
-    return first.op == second.op
 
 
 def _like_first(scores: np.ndarray, parents: Sequence[frozenset[int]]) -> list[int]:
