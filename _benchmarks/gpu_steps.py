@@ -131,7 +131,7 @@ def _schema(op_type: str, opset: int) -> Any:
 
 def _placement(model: onnx.ModelProto) -> dict[str, str]:
     try:
-        session = ortmeter.make_session(model, provider="cuda", optimization="none", quiet=True)
+        session = ortmeter.make_session(model, provider="cuda", optimization="none")
     except ortmeter.OrtMeterError:
         return {"node": "refused"}
     return {node.name: node.provider for node in ortmeter.node_assignment(session)}
@@ -346,7 +346,7 @@ def _on_cpu(model: Callable[..., Any], given: torch.Tensor, opset: int) -> dict[
         return short(error)
     counts: dict[str, int] = {}
     for graph in backend.graphs:
-        session = ortmeter.make_session(graph.model, provider="cuda", quiet=True)
+        session = ortmeter.make_session(graph.model, provider="cuda")
         for node in ortmeter.node_assignment(session):
             if node.provider == CPU:
                 counts[node.op_type] = counts.get(node.op_type, 0) + 1

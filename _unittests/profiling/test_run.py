@@ -68,7 +68,7 @@ def test_a_model_that_fails_in_the_middle_leaves_nothing(empty, monkeypatch):
                 raise ModelError("out of luck")
             super().run()
 
-    monkeypatch.setattr(run, "BoundSession", Fragile)
+    monkeypatch.setattr(run, "open_session", Fragile)
     with pytest.raises(ModelError, match="out of luck") as caught:
         profile(TEXT, FEEDS, provider="cpu")
     (note,) = caught.value.__notes__
@@ -167,7 +167,7 @@ def growing(monkeypatch):
             self.update("X", np.ones(log.count(self), np.float32))
             super().run()
 
-    monkeypatch.setattr(run, "BoundSession", Growing)
+    monkeypatch.setattr(run, "open_session", Growing)
     return log
 
 
@@ -256,3 +256,12 @@ def test_nothing_runs_when_a_variant_is_refused(empty, growing):
 def test_on_cuda_times_are_those_of_the_launch():
     found = profile(TEXT, FEEDS, provider="cuda", repeat=2)
     assert any("launch of a kernel" in str(caveat) for caveat in found.caveats)
+
+
+def test_texts_are_profiled():
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (string[n] X, float[n] Z) => (string[n] Y, float[n] W) { Y = Identity(X) W = Exp(Z) }"""
+    feeds = {"X": np.array(["a", "b"], object), "Z": np.float32([1, 2])}
+    found = profile(text, feeds, provider="cpu", repeat=3)
+    assert "Exp" in found.by_node()["op"].tolist()
+    assert len(found.by_iteration()) == 4

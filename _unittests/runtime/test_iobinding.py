@@ -11,7 +11,7 @@ import torch
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime import iobinding
 from ortmeter.runtime.feeds import random_feeds
-from ortmeter.runtime.iobinding import BoundSession, run_session
+from ortmeter.runtime.iobinding import BoundSession, HostSession, open_session, run_session
 from ortmeter.runtime.ortvalues import to_ortvalue
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
@@ -325,5 +325,36 @@ def test_strings_and_kernels_that_fail():
         Y = Gather(X, I) T = Identity(S) }}"""
     session = make_session(text, provider="cpu")
     arrays = {"X": np.zeros(4, np.float32), "I": np.int64([9]), "S": np.array("a", object)}
-    with pytest.raises(ModelError, match="The model failed: "):
+    with pytest.raises(ModelError, match="failed on cpu: Gather node.* was given I=9; to try"):
         run_session(session, arrays)
+
+
+def test_a_session_that_cannot_be_bound_runs_from_the_host():
+    text = f"{HEADER} g (string[2] X) => (string[2] Y) {{ Y = Identity(X) }}"
+    arrays = {"X": np.array(["a", "b"])}
+    with open_session(make_session(text, provider="cpu"), arrays) as opened:
+        assert isinstance(opened, HostSession)
+        assert opened.run()[0].tolist() == ["a", "b"]
+    with open_session(make_session(MATMUL, provider="cpu"), feeds()) as opened:
+        assert isinstance(opened, BoundSession)
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_failure_tells_the_integers_that_were_given(bound):
+    text = f"""{HEADER} g (float[4] X, int64 I, int64[2] J, float[1] S) => (float Y, float[2] Z) {{
+        Y = Gather(X, I) Z = Gather(X, J) }}"""
+    arrays = {"X": np.zeros(4, np.float32), "I": np.array(9), "J": np.int64([0, 1])}
+    arrays["S"] = np.ones(1, np.float32)
+    kind = BoundSession if bound else HostSession
+    with pytest.raises(ModelError) as caught:
+        kind(make_session(text, provider="cpu"), arrays).run()
+    assert "It was given I=9; to try another value" in str(caught.value)
+    assert str(caught.value).endswith("--value I=... on the command line")
+
+
+def test_a_failure_is_not_logged_as_well(capfd):
+    text = f"{HEADER} g (float[4] X, int64[1] I) => (float[1] Y) {{ Y = Gather(X, I) }}"
+    arrays = {"X": np.zeros(4, np.float32), "I": np.int64([9])}
+    with pytest.raises(ModelError):
+        run_session(make_session(text, provider="cpu"), arrays)
+    assert capfd.readouterr().err == ""

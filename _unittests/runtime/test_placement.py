@@ -132,7 +132,7 @@ def test_a_body_and_nodes_without_names(placed_on_cpu):
 
 
 def test_a_session_is_refused_on_demand(placed_on_cpu):
-    assert placed_on_cpu(net(23), {"pool"}, quiet=True)  # quiet is about what is logged
+    assert placed_on_cpu(net(23), {"pool"})
     with warnings.catch_warnings():
         warnings.simplefilter("error", PlacementWarning)
         with pytest.raises(PlacementWarning, match="MaxPool"):

@@ -125,7 +125,7 @@ def test_seventeen_dimensions_are_an_error(sessions, capfd):
 
 def test_without_its_library_a_model_is_refused():
     with pytest.raises(ModelError, match="ortmeter.kernels"):
-        make_session(ir.to_proto(kernel_model(WEIGHTED)), provider="cpu", quiet=True)
+        make_session(ir.to_proto(kernel_model(WEIGHTED)), provider="cpu")
 
 
 # Sessions take libraries of custom operators.

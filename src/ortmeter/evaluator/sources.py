@@ -79,7 +79,7 @@ def one_node_session(
 ) -> "onnxruntime.InferenceSession":
     """Create the session of one node, shared by all the evaluators of the process."""
     # What is asked is this operator, not what an optimizer would replace it with.
-    return make_session(model, provider=provider, optimization="none", tf32=tf32, quiet=True)
+    return make_session(model, provider=provider, optimization="none", tf32=tf32)
 
 
 class OrtSource:

@@ -18,7 +18,7 @@ from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.profiling.graph import name_nodes
 from ortmeter.profiling.read import keep_runs, read_frames
 from ortmeter.profiling.record import Profile
-from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.iobinding import BoundSession, HostSession, open_session
 from ortmeter.runtime.loading import ModelLike, has_external_data, is_path, load_model
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
@@ -77,7 +77,8 @@ def profile(
         See :func:`~ortmeter.runtime.loading.load_model`. Nodes without a name get one, operator
         and rank, unless the model has external data.
     feeds : mapping of str to array
-        Inputs, bound once on the device, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
+        Inputs, bound once on the device, see :class:`~ortmeter.runtime.iobinding.BoundSession`;
+        texts and sequences, which cannot be bound, stay on the host.
     repeat : int
         Number of runs in the statistics.
     warmup : int
@@ -211,7 +212,7 @@ def _profile(
 class _Runner:
     """A bound session, with the seconds of its samples and the ranks of these among its runs."""
 
-    def __init__(self, bound: BoundSession, of: str) -> None:
+    def __init__(self, bound: BoundSession | HostSession, of: str) -> None:
         self.seconds: list[float] = []
         self.ranks: list[int] = []
         self._bound, self._of = bound, of
@@ -296,12 +297,12 @@ def _open(
     # External data is beside the file: another file would not find it.
     keeps_file = original is loaded or (path and has_external_data(path))
     source = model if keeps_file else original
-    with BoundSession(make_session(source, **settings), feeds, run_config) as bound:
+    with open_session(make_session(source, **settings), feeds, run_config) as bound:
         # Names of inserted nodes may differ in another session: this one tells its own graph.
         settings |= {"profile": folder / _RECORDED, "optimized_path": folder / _OPTIMIZED}
         session = make_session(source, **settings)
         try:
-            with BoundSession(session, feeds, run_config) as recorded:
+            with open_session(session, feeds, run_config) as recorded:
                 yield _Pair(
                     _Runner(bound, f"{name}, without the profiler"),
                     _Runner(recorded, f"{name}, with the profiler"),

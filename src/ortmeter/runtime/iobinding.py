@@ -1,15 +1,19 @@
 """Bind inputs and outputs once, run many times without copies."""
 
 import functools
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ortmeter.dtypes import short_name
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.optional import import_optional
 from ortmeter.runtime.arrays import as_numpy, device_of
-from ortmeter.runtime.ortvalues import EXPORTS, to_ortvalue
+from ortmeter.runtime.ortvalues import EXPORTS, is_known_to_numpy, to_ortvalue
+from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import session_provider
 from ortmeter.runtime.settings import run_options
 
@@ -110,7 +114,7 @@ class BoundSession(AbstractContextManager["BoundSession"]):
         except OrtMeterError:
             raise
         except Exception as cause:
-            raise ModelError(f"The model failed on {self.provider}: {cause}") from cause
+            raise _failure(self.provider, self._sources, cause) from cause
 
     def outputs(self, kind: str = "numpy") -> dict[str, Any]:
         """Return the outputs of the last run.
@@ -235,13 +239,79 @@ def run_session(
             bound.run()
             return {name: value.copy() for name, value in bound.outputs().items()}
     names = [value.name for value in session.get_outputs()]
-    arrays = {name: as_numpy(value) for name, value in feeds.items()}
-    options = run_options(run_config) if run_config else None
-    try:
-        found = session.run(names, arrays, options)
-    except Exception as cause:
-        raise ModelError(f"The model failed: {cause}") from cause
+    found = HostSession(session, feeds, run_config).run()
     return dict(zip(names, found, strict=True))
+
+
+class HostSession(AbstractContextManager["HostSession"]):
+    """A session whose inputs and outputs are on the host: every run copies them.
+
+    It takes what a :class:`BoundSession` does not: texts, sequences, optionals.
+    """
+
+    def __init__(
+        self,
+        session: "onnxruntime.InferenceSession",
+        feeds: Mapping[str, Any],
+        run_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._provider = session_provider(session)
+        self._feeds = feeds
+        nodes = (*session.get_inputs(), *session.get_outputs())
+        names = [node.name for node in session.get_outputs()]
+        options = run_options(run_config) if run_config else None
+        self._run: Callable[[], list[Any]]
+        if all(is_known_to_numpy(n.type) for n in nodes if n.type.startswith("tensor(")):
+            arrays = {name: as_numpy(value) for name, value in feeds.items()}
+            self._run = functools.partial(session.run, names, arrays, options)
+        else:
+            host = Provider("cpu")
+            values = {name: to_ortvalue(value, host) for name, value in feeds.items()}
+            self._run = functools.partial(session.run_with_ort_values, names, values, options)
+
+    def run(self) -> list[Any]:
+        """Run the model; return its outputs, arrays if NumPy has their types, else OrtValues.
+
+        Raises
+        ------
+        ModelError
+            A kernel failed, or the inputs do not match the model.
+        """
+        try:
+            return self._run()
+        except Exception as cause:
+            raise _failure(self._provider, self._feeds, cause) from cause
+
+    def __exit__(self, *_error: object) -> None:
+        """Nothing is held on a device."""
+
+
+def open_session(
+    session: "onnxruntime.InferenceSession",
+    feeds: Mapping[str, Any],
+    run_config: Mapping[str, Any] | None = None,
+) -> BoundSession | HostSession:
+    """Bind the inputs and the outputs of a session, or run it from the host if they cannot be."""
+    kind = BoundSession if is_bindable(session) else HostSession
+    return kind(session, feeds, run_config)
+
+
+def _failure(provider: Provider, feeds: Mapping[str, Any], cause: Exception) -> ModelError:
+    """Say which node failed, innermost, and which integers it was given: models refuse some."""
+    reason = str(cause).rpartition("Non-zero status code returned while running ")[2]
+    host = {name: v for name, v in feeds.items() if isinstance(v, np.ndarray | np.generic)}
+    integers = {
+        name: int(v.reshape(())) for name, v in host.items() if v.size == 1 and v.dtype.kind in "iu"
+    }
+    told = f"The model failed on {provider}: {reason}"
+    if integers:
+        given = ", ".join(f"{name}={value}" for name, value in integers.items())
+        options = " ".join(f"--value {shlex.quote(f'{name}=...')}" for name in integers)
+        told += (
+            f". It was given {given}; to try another value: values={{name: value}} in Python, "
+            f"{options} on the command line"
+        )
+    return ModelError(told)
 
 
 def is_bindable(session: "onnxruntime.InferenceSession") -> bool:

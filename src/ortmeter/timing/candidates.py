@@ -18,12 +18,11 @@ import onnx
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.feeds import feeds_of_each
-from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.iobinding import HostSession, open_session
 from ortmeter.runtime.loading import ModelLike, is_path, load_model
-from ortmeter.runtime.ortvalues import is_known_to_numpy, to_ortvalue
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
-from ortmeter.runtime.settings import refuse_options_of_cpu, run_options
+from ortmeter.runtime.settings import refuse_options_of_cpu
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import SOURCE, Candidate, Recipe
 from ortmeter.timing.measuring import measure
@@ -128,25 +127,19 @@ class Variant:
     settings: Mapping[str, Any]
     run_config: Mapping[str, Any]
 
-    @property
-    def is_bound(self) -> bool:
-        """Whether inputs and outputs are bound; ONNX Runtime binds no texts."""
-        return not any(as_numpy(array).dtype.kind in "OUT" for array in self.feeds.values())
-
     def session(self) -> Any:
         """Create the session."""
         return make_session(self.model, **self.settings)
 
     def call(self, session: Any) -> Callable[[], object]:
         """Return a function that runs once; it has its own binding, a session may have several."""
-        return _call(session, self.feeds, self.run_config, bound=self.is_bound)
+        return open_session(session, self.feeds, self.run_config).run
 
     def candidate(self) -> Candidate:
         """Create the session, and a candidate that fresh processes can build again."""
         return session_candidate(
             self.model,
             self.feeds,
-            bound=self.is_bound,
             run_config=dict(self.run_config),
             **self.settings,
         )
@@ -257,8 +250,8 @@ def session_candidate(
     provider : str or Provider
         See :func:`~ortmeter.runtime.sessions.make_session`.
     bound : bool
-        If true, bind the inputs on the device once. If false, every call copies the inputs from
-        the host to the device, and the outputs back.
+        If true, bind the inputs on the device once, unless they cannot be: texts, sequences. If
+        false, every call copies the inputs from the host to the device, and the outputs back.
     flop, bytes_moved : float, optional
         Work of a call.
     run_config : mapping, optional
@@ -273,30 +266,11 @@ def session_candidate(
     """
     resolved = resolve_provider(provider)
     session = make_session(model, provider=resolved, **options)
-    function = _call(session, feeds, run_config, bound=bound)
+    opened = (open_session if bound else HostSession)(session, feeds, run_config)
     plain = {"bound": bound, "flop": flop, "bytes_moved": bytes_moved, **options}
     plain |= {"run_config": dict(run_config)} if run_config else {}
     recipe = functools.partial(_write_recipe, model, feeds, {**plain, "provider": str(resolved)})
-    return Candidate(function, flop=flop, bytes_moved=bytes_moved, recipe=recipe)
-
-
-def _call(
-    session: Any, feeds: _Feeds, run_config: Mapping[str, Any] | None, *, bound: bool
-) -> Callable[[], object]:
-    if bound:
-        return BoundSession(session, feeds, run_config).run
-    return _run_from_host(session, feeds, run_options(run_config) if run_config else None)
-
-
-def _run_from_host(session: Any, feeds: _Feeds, options: Any) -> Callable[[], Any]:
-    """Run on arrays of the host; ONNX Runtime exchanges with NumPy the types that NumPy has."""
-    nodes = (*session.get_inputs(), *session.get_outputs())
-    if all(is_known_to_numpy(n.type) for n in nodes if n.type.startswith("tensor(")):
-        arrays = {name: as_numpy(value) for name, value in feeds.items()}
-        return functools.partial(session.run, None, arrays, options)
-    values = {name: to_ortvalue(value, Provider("cpu")) for name, value in feeds.items()}
-    names = [node.name for node in session.get_outputs()]
-    return functools.partial(session.run_with_ort_values, names, values, options)
+    return Candidate(opened.run, flop=flop, bytes_moved=bytes_moved, recipe=recipe)
 
 
 def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candidate:
