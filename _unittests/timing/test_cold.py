@@ -187,8 +187,8 @@ def test_memory_that_is_not_told_is_missing(starts):
     assert found.memory["b"]["session"] == (None, None)
     assert found.memory["a"]["session"][0] > 0
     table = found.to_frame()
-    assert table.loc["b", "growth (MiB)"].isna().all()
-    assert table.loc["a", "peak (MiB)"].notna().all()
+    assert table.loc[(slice(None), "b"), "growth (MiB)"].isna().all()
+    assert table.loc[(slice(None), "a"), "peak (MiB)"].notna().all()
 
 
 @pytest.mark.parametrize(

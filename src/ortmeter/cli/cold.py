@@ -91,10 +91,10 @@ def memory_table(variants: Mapping[str, Variant]) -> pd.DataFrame:
 
 
 def _speedup_table(found: ColdStart) -> pd.DataFrame:
-    claims = [claim for claim in found.times.speedups() if claim.where["phase"] in _JUDGED]
-    rows = [(c.subject, c.where["phase"], c.ratio, c.low, c.high, c.verdict) for c in claims]
-    columns = ["candidate", "phase", "speedup", "low", "high", "verdict"]
-    return pd.DataFrame(rows, columns=columns).set_index(["candidate", "phase"]).round(3)
+    claims = [c for c in found.times.speedups() if c.where["phase"] in _JUDGED]
+    rows = [(c.where["phase"], c.subject, c.ratio, c.low, c.high, c.verdict) for c in claims]
+    columns = ["phase", "candidate", "speedup", "low", "high", "verdict"]
+    return pd.DataFrame(rows, columns=columns).set_index(["phase", "candidate"]).round(3)
 
 
 def _sentence(found: ColdStart) -> str:

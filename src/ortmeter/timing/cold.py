@@ -5,6 +5,7 @@ and all that is not ONNX Runtime are loaded before the clock starts. Files are i
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import statistics
@@ -89,25 +90,25 @@ class ColdStart:
         return math.exp(log), math.exp(log - half), math.exp(log + half)
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per candidate and phase.
+        """Return a table with one row per phase and candidate.
 
         Returns
         -------
         pandas.DataFrame
-            Index ``candidate`` and ``phase``. Columns ``time (ms)``, the geometric mean over
+            Index ``phase`` and ``candidate``. Columns ``time (ms)``, the geometric mean over
             processes, ``low`` and ``high``, its 99% interval, ``growth (MiB)`` and ``peak (MiB)``
             of the resident memory during the phase.
         """
         import pandas as pd
 
         rows = []
-        for name, memory in self.memory.items():
-            for phase in PHASES:
-                times = (s if s is None else s * 1e3 for s in self.typical(name, phase))
-                rows.append((name, phase, *map(rounded, times), *map(rounded, memory[phase])))
+        for phase, (name, memory) in itertools.product(PHASES, self.memory.items()):
+            times = (s if s is None else s * 1e3 for s in self.typical(name, phase))
+            sizes = (math.nan if mib is None else round(mib, 1) for mib in memory[phase])
+            rows.append((phase, name, *map(rounded, times), *sizes))
         columns = ["time (ms)", "low", "high", "growth (MiB)", "peak (MiB)"]
-        frame = pd.DataFrame(rows, columns=["candidate", "phase", *columns])
-        return frame.set_index(["candidate", "phase"])
+        frame = pd.DataFrame(rows, columns=["phase", "candidate", *columns])
+        return frame.set_index(["phase", "candidate"])
 
     def __str__(self) -> str:
         parts = []
