@@ -73,6 +73,8 @@ def test_a_size_is_for_the_input_that_lacks_one(files):
     audio, image = made("--size 1x3x8x8 --dim batch=1 --dim length=2", "audio.onnx", "image.onnx")
     assert audio["input"].shape == (1, 2)
     assert image["x"].shape == (1, 3, 8, 8)
+    (feeds,) = made("--size 2x3x1x1 --value x=0.5", "image.onnx")
+    assert feeds["x"].tolist() == np.full((2, 3, 1, 1), 0.5).tolist()
     (feeds,) = made("--size 5x4 --value y=1", "two.onnx")
     assert (feeds["x"].shape, feeds["y"].shape) == ((5, 4), (5,))
 

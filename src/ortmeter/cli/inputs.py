@@ -62,7 +62,12 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, _Feeds]
     _refuse_unknown("--dim", dims, symbols(every))
     _refuse_unknown("--shape", shapes, known)
     if options.size is not None:
-        shapes |= _sized(options.size, inputs.values(), dims, {*shapes, *values})
+        shaped = {*shapes, *(n for n, v in values.items() if isinstance(v, list | np.ndarray))}
+        waiting = [
+            [one for one in group if one.name not in shaped and lacks_size(one, dims)]
+            for group in inputs.values()
+        ]
+        shapes |= _sized(options.size, waiting, values)
     drawn = shared_feeds(
         list(loaded.values()), dims=dims, shapes=shapes, values=values, seed=options.seed
     )
@@ -112,16 +117,16 @@ def _complete(
 
 
 def _sized(
-    text: str, inputs: Iterable[Sequence[Input]], dims: Mapping[str, int], done: Collection[str]
+    text: str, waiting: Iterable[Sequence[Input]], filled: Collection[str]
 ) -> dict[str, tuple[int, ...]]:
-    """Give the size to the input that lacks one, in each model."""
+    """Give the size to the input that lacks one, in each model: to one that is drawn, if any."""
     try:
         shape = _shape(text)
     except ValueError:
         raise InvalidArgumentError(f"--size: got {text!r}, expected 1x3x224x224") from None
     found: dict[str, tuple[int, ...]] = {}
-    for group in inputs:
-        lacking = [one for one in group if one.name not in done and lacks_size(one, dims)]
+    for group in waiting:
+        lacking = [one for one in group if one.name not in filled] or group
         if len(lacking) > 1:
             options = " ".join(f"--shape {shlex.quote(f'{one.name}=...')}" for one in lacking)
             raise InvalidArgumentError(
