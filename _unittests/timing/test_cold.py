@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 import scipy.stats
 
 from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.runtime import placement
 from ortmeter.timing import cold
 from ortmeter.timing.candidates import Variant, model_variants
 from ortmeter.timing.cold import PHASES, Phase, cold_start, peak_memory
@@ -96,6 +99,20 @@ def test_a_variant_is_built_again_from_its_files(tmp_path):
     assert (again.settings, again.run_config) == (variant.settings, variant.run_config)
     assert again.feeds["X"].tolist() == [-1, 2, -3, 4]
     assert list(dict(cold._phases(again))) == [phase for phase in PHASES if phase != "first result"]
+
+
+def test_what_a_child_is_warned_of_is_told_once(tmp_path, monkeypatch):
+    phases = {phase: Phase(1.0, None, None) for phase in PHASES if phase != "first result"}
+    monkeypatch.setattr(placement, "warned", ["old"])
+
+    def run_child(module, task, answer):
+        answer.write_bytes(msgspec.json.encode(cold._Answer(phases, ["old", "1 node on the CPU"])))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(cold, "run_child", run_child)
+    with pytest.warns(placement.PlacementWarning, match="^1 node on the CPU$"):
+        cold._start("a", tmp_path / "task.json")
+    cold._start("a", tmp_path / "task.json")  # a second warning would be an error
 
 
 def test_strings_start_too():  # as in a pipeline of scikit-learn

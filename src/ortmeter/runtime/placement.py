@@ -88,7 +88,7 @@ def node_assignment(session: "onnxruntime.InferenceSession") -> tuple[NodeAssign
 def warn_of_cpu_nodes(model: onnx.ModelProto, placed: Sequence[NodeAssignment]) -> None:
     """Warn when nodes of a session on CUDA run on the CPU because CUDA has no kernel for them."""
     reasons: dict[str, list[str]] = {}
-    for node, reason in _without_kernel(model, placed):
+    for node, reason in without_kernel(model, placed):
         reasons.setdefault(f"{node.op_type} ({reason})", []).append(node.name or "without a name")
     if not reasons:
         return
@@ -108,12 +108,19 @@ def warn_of_cpu_nodes(model: onnx.ModelProto, placed: Sequence[NodeAssignment]) 
     warnings.warn(message, PlacementWarning, stacklevel=3)
 
 
+def warn_again(messages: Iterable[str]) -> None:
+    """Warn of what a child process was warned of, once each."""
+    for message in set(messages).difference(warned):
+        warned.append(message)
+        warnings.warn(message, PlacementWarning, stacklevel=3)
+
+
 def _enumerate(names: Sequence[str]) -> str:
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _without_kernel(
+def without_kernel(
     model: onnx.ModelProto, placed: Iterable[NodeAssignment]
 ) -> Iterable[tuple[NodeAssignment, str]]:
     """List the nodes that run on the CPU because CUDA has no kernel for them, and say which."""

@@ -23,6 +23,7 @@ import numpy as np
 
 from ortmeter.child import run_child
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.comparison import Comparisons
 from ortmeter.timing.measurement import Measurement, Recipe, format_seconds, rounded
 from ortmeter.timing.measuring import collect
@@ -57,6 +58,13 @@ class Phase(msgspec.Struct, frozen=True):
     seconds: float
     growth: float | None
     peak: float | None
+
+
+class _Answer(msgspec.Struct):
+    """What a child tells its parent: its phases, and what it was warned of."""
+
+    phases: dict[str, Phase]
+    warned: list[str]
 
 
 @dataclass(frozen=True)
@@ -220,7 +228,9 @@ def _start(name: str, task: Path) -> dict[str, Phase]:
     if child.returncode:
         reason = " ".join(child.stderr.split())[-300:]
         raise ModelError(f"{name!r} failed in a fresh process: {reason}")
-    found = msgspec.json.decode(answer.read_bytes(), type=dict[str, Phase])
+    told = msgspec.json.decode(answer.read_bytes(), type=_Answer)
+    warn_again(told.warned)
+    found = told.phases
     return {**found, RESULT: _together([found[phase] for phase in (IMPORT, SESSION, FIRST)])}
 
 
@@ -245,7 +255,7 @@ def main(task: str, answer: str) -> None:
     """Measure the phases of one candidate in this process: the child's part."""
     try:
         variant = Recipe(**json.loads(Path(task).read_text(encoding="utf-8"))).build()
-        found = dict(_phases(variant))
+        found = _Answer(dict(_phases(variant)), warned)
     except OrtMeterError as error:
         sys.exit(str(error))
     Path(answer).write_bytes(msgspec.json.encode(found))
