@@ -1,0 +1,188 @@
+"""The loads of `ortmeter bench`: several callers, requests at a rate, runs after a pause."""
+
+import json
+from argparse import ArgumentParser
+
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter.cli import load
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.report import Report
+from ortmeter.timing.candidates import model_variants
+from ortmeter.timing.load import Load, Point, Turn
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[64, 64] X) => (float[64, 64] Y) { A = MatMul(X, X)  Y = Tanh(A) }"""
+NAMES = """<ir_version: 10, opset_import: ["": 21]>
+g (string[2] X) => (string[2] Y) { Y = Identity(X) }"""
+LEVELS = ["p50", "p90", "p95", "p99"]
+
+
+def parse(*arguments):
+    parser = ArgumentParser()
+    parser.add_argument("--budget", type=float, default=1.0)
+    load.add_options(parser)
+    return parser.parse_args(list(map(str, arguments)))
+
+
+def fill(*arguments, **axes):
+    report = Report("bench")
+    model = axes.pop("model", onnx.parser.parse_model(TEXT))
+    load.fill(parse(*arguments), report, model_variants(model, provider="cpu", **axes))
+    return json.loads(json.dumps(report.to_dict())), report
+
+
+def levels(row):
+    return [name.split(" ")[0] for name in row if name.startswith("p")]
+
+
+def test_callers_have_their_latency_and_throughput():
+    found, report = fill("--callers", "2,1", optimization=["none", "all"])
+    (section,) = found["sections"]
+    speeds, latencies = section["tables"]
+    names = ["optimization=none", "optimization=all"]
+    for table in (speeds, latencies):
+        assert [(row["candidate"], row["callers"]) for row in table] == [
+            (name, k) for name in names for k in (1, 2)
+        ]
+    assert all("[" in row["runs/s"] for row in speeds)
+    assert levels(latencies[0]) == LEVELS
+    beginnings = [*(f"{name}: throughput, " for name in names), "Throughput with callers=2, "]
+    for sentence, beginning in zip(found["conclusion"], beginnings, strict=True):
+        assert sentence.startswith(beginning)
+    assert all("callers=2" in text for text in found["conclusion"])
+    assert report.to_html().count("data:image/png") == 2
+
+
+def test_one_number_of_callers_has_its_throughput():
+    found, _ = fill("--callers", 1, "--seconds", 0.2, "--sessions")
+    (sentence,) = found["conclusion"]
+    assert sentence.startswith("callers=1 get ")
+    assert list(found["sections"][0]["tables"][0][0]) == ["callers", "runs/s"]
+
+
+def test_texts_are_served_too():
+    found, _ = fill(
+        "--callers",
+        2,
+        "--seconds",
+        0.1,
+        model=onnx.parser.parse_model(NAMES),
+        feeds={"X": np.array(["a", "b"], object)},
+    )
+    assert found["sections"][0]["tables"][0][0]["callers"] == 2
+
+
+def test_a_rate_tells_its_queue_and_the_target():
+    found, _ = fill("--rate", "5,10", "--target-ms", 1000, "--seconds", 0.3, "--workers", 2)
+    (section,) = found["sections"]
+    assert "2 at a time" in section["title"]
+    queue, latencies = section["tables"]
+    assert [row["rate"] for row in queue] == [5, 10]
+    assert {row["queue"] for row in queue} <= {"stable", "undecided", "overloaded"}
+    assert [row["p99 (ms)"] for row in latencies] == ["-", "-"]
+    (sentence,) = found["conclusion"]
+    assert sentence.startswith("no rate is known to keep p99 below 1000 ms (")
+
+
+def test_auto_rates_are_shares_of_the_capacity():
+    found, _ = fill("--rate", "auto", "--seconds", 0.3)
+    rates = np.array([row["rate"] for row in found["sections"][0]["tables"][0]])
+    assert rates / rates[-1] == pytest.approx(np.array([3, 5, 7, 9]) / 9, rel=0.01)
+
+
+def test_pauses_are_compared_with_the_shortest():
+    found, _ = fill("--gap", "0.002,0", "--seconds", 0.1)
+    ratios, latencies = found["sections"][0]["tables"]
+    assert [row["gap"] for row in ratios] == [0, 0.002]
+    assert ratios[0]["speedup over gap=0"] == "1"
+    assert levels(latencies[0]) == LEVELS
+    (sentence,) = found["conclusion"]
+    assert "gap=0.002" in sentence
+
+
+def make_load(rate, service, count=4000):
+    """Requests that never wait: latencies follow from the service times."""
+    rng = np.random.default_rng(0)
+    turns = []
+    for _ in range(5):
+        arrivals = np.arange(count) / rate
+        ends = arrivals + service * rng.uniform(0.5, 1.5, count)
+        turns.append(Turn(arrivals, arrivals, ends, rate))
+    return Load(Point([int], rate), tuple(turns))
+
+
+@pytest.mark.parametrize(
+    ("loads", "expected"),
+    [
+        (
+            {10: (0.01, 4000), 20: (0.01, 4000), 40: (0.02, 4000), 90: (0.02, 4000)},
+            "20/s is the highest rate asked that keeps p99 below 20 ms: 14.9 [",
+        ),
+        ({40: (0.02, 4000)}, "no rate is known to keep p99 below 20 ms (above at 40/s)."),
+        (
+            {40: (0.01, 40)},
+            (
+                "no rate is known to keep p99 below 20 ms (too few requests at 40/s). Ask for "
+                "--seconds 25 or more."
+            ),
+        ),
+    ],
+)
+def test_the_highest_rate_is_the_one_whose_interval_is_below(loads, expected):
+    found = {rate: make_load(rate, *one) for rate, one in loads.items()}
+    sentence = load._rate_sentence(found, 20.0)
+    assert sentence.startswith(expected)
+    assert ("above at 40/s; overloaded at 90/s" in sentence) == (90 in loads)
+
+
+def test_without_a_target_the_queue_is_told():
+    found = {rate: make_load(rate, 0.02) for rate in (10, 40, 60, 90)}
+    expected = "the queue is stable up to 40/s, overloaded from 60/s on."
+    assert load._rate_sentence(found, None) == expected
+    assert (
+        load._rate_sentence({90: found[90]}, None) == "no queue is stable, overloaded from 90/s on."
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--workers", 2),
+        ("--target-ms", 20),
+        ("--seconds", 3),
+        ("--sessions",),
+        ("--sessions", "--gap", "0,1"),
+        ("--workers", 2, "--callers", "1,2"),
+    ],
+)
+def test_options_that_need_another_are_refused(arguments):
+    with pytest.raises(InvalidArgumentError, match=r"need --rate|needs --callers"):
+        load.is_asked(parse(*arguments))
+
+
+def test_the_mode_is_asked_by_a_load():
+    assert not load.is_asked(parse())
+    for given in (("--callers", 1), ("--rate", "auto"), ("--gap", 0), ("--rate", 5, "--sessions")):
+        assert load.is_asked(parse(*given))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--callers", "0"), "--callers: got '0', expected integers from 1 to 256"),
+        (("--callers", "1.5"), "--callers: got '1.5'"),
+        (("--callers", ","), "--callers: got ','"),
+        (("--rate", "0"), "--rate: got '0', expected auto, or numbers from 0.001"),
+        (("--rate", "auto,5"), "--rate: got 'auto,5'"),
+        (("--rate", "nan"), "--rate: got 'nan'"),
+        (("--rate", "1e6", "--seconds", "60"), "Accepted: up to 5000000 requests"),
+        (("--gap", "-1"), "--gap: got '-1', expected numbers from 0 to 3600"),
+        (("--gap", "inf"), "--gap: got 'inf'"),
+    ],
+)
+def test_wrong_numbers_are_refused(arguments, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        fill(*arguments)

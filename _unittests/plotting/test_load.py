@@ -1,0 +1,53 @@
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.plotting.load import load_plot, throughput_plot
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def lines(ax):
+    return [container.lines[0].get_xydata().tolist() for container in ax.containers]
+
+
+def test_percentiles_are_drawn_in_their_unit():
+    rows = [
+        ("p50", 0, 1e-3, 0.9e-3, 1.1e-3),
+        ("p50", 0.1, 2e-3, 1.9e-3, 2.1e-3),
+        ("_p$9", 0, 3e-3, 2e-3, 4e-3),
+    ]
+    frame = pd.DataFrame(rows, columns=["series", "gap", "seconds", "low", "high"])
+    ax = load_plot(frame, x="gap", title="Latency")
+    assert lines(ax) == [
+        [[0, pytest.approx(1)], [0.1, pytest.approx(2)]],
+        [[0, pytest.approx(3)]],
+    ]
+    assert ax.get_ylabel() == "latency (ms), lower is better"
+    assert ax.get_xlabel() == "pause before the run (s)"
+    assert [text.get_text() for text in ax.figure.legends[0].get_texts()] == ["p50", r"_p\$9"]
+    ends = ax.containers[1].lines[2][0].get_segments()[0][:, 1]
+    assert ends.tolist() == pytest.approx([2, 4])
+    ax.figure.canvas.draw()
+
+
+def test_a_throughput_without_interval_has_no_whiskers():
+    rows = [("a", 1, 10.0, None, None), ("a", 2, 19.0, 18.0, 20.0)]
+    frame = pd.DataFrame(rows, columns=["candidate", "callers", "runs/s", "low", "high"])
+    ax = throughput_plot(frame, title="Throughput")
+    assert lines(ax) == [[[1, 10], [2, 19]]]
+    segments = ax.containers[0].lines[2][0].get_segments()
+    assert [segment[:, 1].tolist() for segment in segments] == [[10, 10], [18, 20]]
+    assert ax.get_ylabel() == "runs/s, higher is better"
+
+
+@pytest.mark.parametrize("plot", [load_plot, throughput_plot])
+def test_a_frame_without_its_columns_is_refused(plot):
+    options = {"x": "rate"} if plot is load_plot else {}
+    with pytest.raises(InvalidArgumentError, match="are expected"):
+        plot(pd.DataFrame({"series": ["a"]}), title="x", **options)

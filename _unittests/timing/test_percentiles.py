@@ -1,0 +1,135 @@
+"""The oracle is scipy's quantile test, and samples whose percentiles are known."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.signal import lfilter
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.percentiles import LEVELS, _ranks, percentile_table, percentiles
+
+TRIALS = 200
+
+
+def correlated(rng, count, correlation):
+    """Normal samples whose neighbours are correlated, of unit variance."""
+    steps = rng.standard_normal(count) * np.sqrt(1 - correlation**2)
+    steps[0] = rng.standard_normal()
+    return lfilter([1.0], [1.0, -correlation], steps)
+
+
+def held(draw, true):
+    """For each level, shares of the trials whose interval is wrong, and that have one."""
+    wrong, found = np.zeros(len(LEVELS)), np.zeros(len(LEVELS))
+    for seed in range(TRIALS):
+        for i, p in enumerate(percentiles(draw(np.random.default_rng(seed)))):
+            found[i] += p.low is not None
+            wrong[i] += p.low is not None and not p.low <= true[i] <= p.high
+    return wrong / TRIALS, found / TRIALS
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("count", [8, 105, 528, 5000])
+def test_the_ranks_are_those_of_a_quantile_test(count, level):
+    ordered = np.arange(1.0, count + 1)
+    expected = stats.quantile_test(ordered, p=level / 100).confidence_interval(0.99)
+    ranks = _ranks(count, count, level / 100, 0.99)
+    if ranks is None:
+        assert np.isnan(expected.low) or np.isnan(expected.high)
+    else:
+        assert ranks == (expected.low, expected.high)
+
+
+def test_fewer_samples_have_no_interval():
+    assert _ranks(528, 528, 0.99, 0.99) is not None
+    assert _ranks(527, 527, 0.99, 0.99) is None
+    assert _ranks(7, 7, 0.5, 0.99) is None
+    (p99,) = percentiles(np.random.default_rng(0).standard_normal(400), [99])
+    assert p99.low is None
+    assert p99.text(1) == "-"
+
+
+@pytest.mark.parametrize(
+    ("count", "correlation"), [(100, 0.0), (100, 0.8), (1000, 0.0), (1000, 0.5), (2000, 0.9)]
+)
+def test_intervals_hold_the_percentile_of_correlated_samples(count, correlation):
+    true = stats.norm.ppf(np.array(LEVELS) / 100)
+    wrong, _ = held(lambda rng: correlated(rng, count, correlation), true)
+    assert wrong.max() <= 0.025
+
+
+def test_independent_samples_have_intervals():
+    _, found = held(lambda rng: rng.standard_normal(1000), np.zeros(4))
+    assert found.min() >= 0.95
+
+
+def test_intervals_hold_the_percentiles_of_a_queue():
+    """Latencies of M/M/1 are exponential: the true percentiles are known."""
+
+    def draw(rng):
+        between, service = rng.exponential(1 / 0.5, 8000), rng.exponential(1, 8000)
+        walk = np.cumsum(service - between)
+        wait = np.concatenate([[0.0], walk - np.minimum.accumulate(np.minimum(walk, 0))])
+        return (wait[:-1] + service)[500:]
+
+    wrong, found = held(draw, stats.expon(scale=1 / 0.5).ppf(np.array(LEVELS) / 100))
+    assert wrong.max() <= 0.03
+    assert found[:3].min() >= 0.95
+
+
+def test_processes_that_differ_widen_the_interval():
+    def draw(rng):
+        return [rng.standard_normal(300) + 0.6 * rng.standard_normal() for _ in range(10)]
+
+    true = stats.norm(scale=np.sqrt(1.36)).ppf(np.array(LEVELS) / 100)
+    wrong, found = held(draw, true)
+    assert wrong.max() <= 0.025
+    assert found[0] > 0.9
+    # Taken as one process, they are said to be better known than they are.
+    rows = draw(np.random.default_rng(0))
+    apart, mixed = percentiles(rows, [50])[0], percentiles(np.array(rows).T.ravel(), [50])[0]
+    assert apart.high - apart.low > 2 * (mixed.high - mixed.low)
+
+
+def test_a_cluster_of_slow_samples_is_one_event():
+    rng = np.random.default_rng(0)
+    slow = np.zeros(1500)
+    slow[700:730] = 10.0
+    seconds = 1 + 0.01 * rng.standard_normal(1500)
+    assert percentiles(seconds + slow, [99])[0].low is None
+    assert percentiles(seconds + rng.permutation(slow), [99])[0].low is not None
+
+
+def test_equal_samples_have_a_narrow_interval():
+    (p,) = percentiles(np.full(100, 2.0), [50])
+    assert (p.seconds, p.low, p.high) == (2.0, 2.0, 2.0)
+
+
+def test_the_interval_is_in_the_unit_that_is_asked():
+    (p,) = percentiles(1e-3 * np.arange(1.0, 1001.0)[np.random.default_rng(0).permutation(1000)])[
+        :1
+    ]
+    value, rest = p.text(1e3).split(" ", 1)
+    low, high = map(float, rest.strip("[]").split(", "))
+    assert low < float(value) < high
+    assert float(value) == pytest.approx(500.5, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "arguments", [([],), ([1.0], [100]), ([1.0], [0]), ([[1.0], [[2.0]]], [50])]
+)
+def test_what_has_no_percentile_is_refused(arguments):
+    with pytest.raises(InvalidArgumentError, match="Accepted"):
+        percentiles(*arguments)
+
+
+def test_the_table_has_a_dash_for_means_of_several_calls():
+    rng = np.random.default_rng(0)
+    seconds = 0.01 * rng.uniform(1, 2, (1, 1000))
+    found = Comparison([Measurement("one", seconds), Measurement("several", seconds, number=3)])
+    table = percentile_table(found)
+    assert table.index.name == "candidate"
+    assert list(table.columns) == ["p50 (ms)", "p90 (ms)", "p95 (ms)", "p99 (ms)"]
+    assert all("[" in text for text in table.loc["one"])
+    assert set(table.loc["several"]) == {"-"}

@@ -1,0 +1,311 @@
+"""Latencies under load: several callers, requests that arrive at a rate, runs after a pause."""
+
+import math
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from ortmeter.cli.options import number, split
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.plotting.load import load_plot, throughput_plot
+from ortmeter.report import Report
+from ortmeter.timing.candidates import Variant
+from ortmeter.timing.claims import enumerate_items
+from ortmeter.timing.comparison import common_unit
+from ortmeter.timing.load import Load, Point, compare_throughput, measure_load
+from ortmeter.timing.measurement import rounded
+from ortmeter.timing.pauses import AfterPause, measure_pauses
+from ortmeter.timing.percentiles import Percentile, percentile_texts
+
+_MAX_CALLERS = 256
+_AUTO = (0.3, 0.5, 0.7, 0.9)  # of the capacity
+_CAPACITY_SHARE = 0.1  # of the time of a rate
+_CONFIDENCE = 0.99
+_P99 = 99
+_REQUESTS_OF_P99 = 1000
+_TOO_FEW = "too few requests"
+
+_Calls = Mapping[str, list[Callable[[], object]]]
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    load = parser.add_argument_group("load")
+    load.add_argument(
+        "--callers",
+        metavar="1,2,4",
+        help="numbers of threads that call one session again and again: latency and throughput",
+    )
+    load.add_argument(
+        "--rate",
+        metavar="50,100",
+        help="requests that arrive in a second, at random: latency from the arrival, queue "
+        "included; auto takes 30, 50, 70 and 90%% of the capacity of the first candidate",
+    )
+    load.add_argument(
+        "--workers", type=number(1, _MAX_CALLERS), help="threads that serve the requests (1)"
+    )
+    load.add_argument(
+        "--target-ms",
+        type=number(0, kind=float),
+        help="with --rate, find the highest rate whose p99 is below",
+    )
+    load.add_argument("--sessions", action="store_true", help="a session for each thread")
+    load.add_argument(
+        "--gap",
+        metavar="0,0.01,0.1,1",
+        help="seconds of pause before a run: latency after it",
+    )
+    load.add_argument(
+        "--seconds",
+        type=number(0.01, kind=float),
+        help="for each candidate and load; by default they share --budget",
+    )
+
+
+def is_asked(options: Namespace) -> bool:
+    """Whether an option of this mode is given; check those that go together."""
+    if options.rate is None and not (options.workers is None and options.target_ms is None):
+        raise InvalidArgumentError("--workers and --target-ms need --rate")
+    if options.sessions and options.rate is None and options.callers is None:
+        raise InvalidArgumentError("--sessions needs --callers or --rate")
+    if not (loads := (options.callers, options.rate, options.gap)).count(None) < len(loads):
+        if options.seconds is not None:
+            raise InvalidArgumentError("--seconds needs --callers, --rate or --gap")
+        return False
+    return True
+
+
+def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) -> None:
+    """Fill the report with what was asked, one section for each option."""
+    callers = _numbers("--callers", options.callers, int, 1, _MAX_CALLERS)
+    rates = [] if options.rate == "auto" else _numbers("--rate", options.rate, float, 1e-3, 1e6)
+    gaps = _numbers("--gap", options.gap, float, 0, 3600)
+    loads = len(callers) + (len(_AUTO) if options.rate == "auto" else len(rates)) + len(gaps)
+    seconds = options.seconds or max(options.budget / (loads * len(variants)), 0.01)
+    workers = options.workers or 1
+    calls = _calls(variants, max([1, workers, *callers]), several=options.sessions)
+    if callers:
+        _fill_callers(report, calls, callers, seconds)
+    if options.rate is not None:
+        rates = rates or _auto_rates(calls, workers, seconds)
+        _fill_rates(report, calls, rates, workers, seconds, options.target_ms)
+    if gaps:
+        _fill_gaps(report, calls, gaps, seconds)
+
+
+def _calls(variants: Mapping[str, Variant], threads: int, *, several: bool) -> _Calls:
+    """Make a call for each thread, each with its own binding; the first run of each is over."""
+    calls = {}
+    for name, variant in variants.items():
+        one = None if several else variant.session()
+        calls[name] = [
+            variant.call(variant.session() if one is None else one) for _ in range(threads)
+        ]
+        for call in calls[name]:
+            call()
+    return calls
+
+
+def _fill_callers(report: Report, calls: _Calls, callers: list[int], seconds: float) -> None:
+    points = {(name, k): Point(calls[name][:k]) for name in calls for k in callers}
+    found = measure_load(points, seconds=seconds)
+    extra = {key: {"runs/s": load.throughput().text} for key, load in found.items()}
+    tables, frame = _tables(found, "callers", extra)
+    speeds = {key: load.throughput() for key, load in found.items()}
+    rows = [(name, k, s.value, s.low, s.high) for (name, k), s in speeds.items()]
+    throughput = pd.DataFrame(rows, columns=["candidate", "callers", "runs/s", "low", "high"])
+    report.add(
+        f"Callers: {_turns(found)} each",
+        *tables,
+        throughput_plot(throughput, title="Throughput of callers that wait for their results"),
+        *_drawn(frame, "callers", "Latency of a run with several callers"),
+    )
+    report.conclude(*_throughput_sentences(found, list(calls), callers))
+
+
+def _throughput_sentences(
+    found: Mapping[tuple[str, int], Load], names: list[str], callers: list[int]
+) -> Iterator[str]:
+    """Compare the best number of callers with the first one, then candidates at that number."""
+    first, *others = callers
+    each = 1 - (1 - _CONFIDENCE) / max(len(others), 1)  # the best was chosen among them
+    for name in names:
+        speeds = {k: found[name, k].throughput() for k in callers}
+        if not others:
+            yield f"{_prefix(name, names)}callers={first} get {speeds[first].text} runs/s (99%)."
+            continue
+        best = max(others, key=lambda k: speeds[k].value)
+        pair = found[name, best], found[name, first]
+        claim = compare_throughput(
+            f"callers={best}", pair[0], f"callers={first}", pair[1], confidence=each
+        )
+        yield f"{_prefix(name, names)}throughput, {claim}."
+    last = callers[-1]
+    for name in names[1:]:
+        pair = found[name, last], found[names[0], last]
+        each = 1 - (1 - _CONFIDENCE) / (len(names) - 1)
+        claim = compare_throughput(name, pair[0], names[0], pair[1], confidence=each)
+        yield f"Throughput with callers={last}, {claim}."
+
+
+def _auto_rates(calls: _Calls, workers: int, seconds: float) -> list[float]:
+    """Take shares of what the first candidate serves when requests never end."""
+    first = next(iter(calls.values()))
+    found = measure_load({"": Point(first[:workers])}, seconds=_CAPACITY_SHARE * seconds)
+    return [rounded(share * found[""].throughput().value, 3) for share in _AUTO]
+
+
+def _fill_rates(  # noqa: PLR0917 - private, called once with everything
+    report: Report,
+    calls: _Calls,
+    rates: list[float],
+    workers: int,
+    seconds: float,
+    target_ms: float | None,
+) -> None:
+    points = {(name, rate): Point(calls[name][:workers], rate) for name in calls for rate in rates}
+    found = measure_load(points, seconds=seconds)
+    extra = {
+        key: {
+            "requests": load.requests,
+            "busy": rounded(load.utilization().value, 2),
+            "queue": load.state(),
+        }
+        for key, load in found.items()
+    }
+    tables, frame = _tables(found, "rate", extra)
+    title = f"Requests at a rate: latency from the arrival, {workers} at a time"
+    report.add(title, *tables, *_drawn(frame, "rate", "Latency from the arrival of a request"))
+    for name in calls:
+        mine = {rate: found[name, rate] for rate in rates}
+        report.conclude(f"{_prefix(name, list(calls))}{_rate_sentence(mine, target_ms)}")
+
+
+def _rate_sentence(found: Mapping[float, Load], target_ms: float | None) -> str:
+    if target_ms is None:
+        overloaded = [rate for rate, load in found.items() if load.state() == "overloaded"]
+        stable = [rate for rate, load in found.items() if load.state() == "stable"]
+        most = f"the queue is stable up to {max(stable):g}/s" if stable else "no queue is stable"
+        return most + (f", overloaded from {min(overloaded):g}/s on." if overloaded else ".")
+    reasons = {rate: _why_not(load, target_ms / 1e3) for rate, load in found.items()}
+    kept = max((rate for rate, reason in reasons.items() if not reason), default=0.0)
+    rest: dict[str, list[str]] = {}
+    for rate, reason in reasons.items():
+        if reason and rate > kept:
+            rest.setdefault(reason, []).append(f"{rate:g}")
+    text = "; ".join(f"{why} at {enumerate_items(rates)}/s" for why, rates in rest.items())
+    more = f" Ask for --seconds {_enough(found)} or more." if _TOO_FEW in rest else ""
+    others = f" ({text})" if text else ""
+    if not kept:
+        return f"no rate is known to keep p99 below {target_ms:g} ms{others}.{more}"
+    p99 = found[kept].percentiles([_P99])[0].text(1e3)
+    return (
+        f"{kept:g}/s is the highest rate asked that keeps p99 below {target_ms:g} ms: "
+        f"{p99} ms (99%){others}.{more}"
+    )
+
+
+def _why_not(load: Load, target: float) -> str:
+    """Say why a rate is not known to keep the target, nothing if it does."""
+    if (state := load.state()) != "stable":
+        return "overloaded" if state == "overloaded" else "close to the capacity"
+    found = load.percentiles([_P99])
+    if not found or found[0].low is None or found[0].high is None:
+        return _TOO_FEW
+    if found[0].high <= target:
+        return ""
+    return "above" if found[0].low > target else "undecided"
+
+
+def _enough(found: Mapping[float, Load]) -> int:
+    """Return seconds that may do: the interval of p99, and twice what did not."""
+    rate = min(found)
+    return math.ceil(max(_REQUESTS_OF_P99, 2 * found[rate].requests) / rate)
+
+
+def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float) -> None:
+    firsts = {name: some[0] for name, some in calls.items()}
+    found = measure_pauses(firsts, gaps, seconds=seconds * len(gaps) * len(calls))
+    first = gaps[0]
+    claims = {
+        (name, gap): pause.compare(
+            found[name, first],
+            f"gap={gap:g}",
+            f"gap={first:g}",
+            confidence=1 - (1 - _CONFIDENCE) / (len(gaps) - 1),
+        )
+        for (name, gap), pause in found.items()
+        if gap != first
+    }
+    over = f"speedup over gap={first:g}"
+    extra = {key: {over: claims[key].interval if key in claims else "1"} for key in found}
+    tables, frame = _tables(found, "gap", extra)
+    rounds = len(found[next(iter(calls)), first].seconds)
+    title = f"After a pause of gap seconds: {rounds} rounds"
+    report.add(title, *tables, *_drawn(frame, "gap", "Latency of a run after a pause"))
+    names = list(calls)
+    report.conclude(*(f"{_prefix(name, names)}{claim}." for (name, _), claim in claims.items()))
+
+
+def _tables(
+    found: Mapping[tuple[str, Any], Load] | Mapping[tuple[str, Any], AfterPause],
+    axis: str,
+    extra: Mapping[tuple[str, Any], Mapping[str, object]],
+) -> tuple[list[pd.DataFrame], pd.DataFrame]:
+    """Return the tables that are read, and the percentiles that are drawn."""
+    values = {key: one.percentiles() for key, one in found.items()}
+    unit = common_unit([v[0].seconds for v in values.values() if v] or [1e-3])
+    names = list(dict.fromkeys(name for name, _ in found))
+    texts = {key: percentile_texts(several, unit) for key, several in values.items()}
+    tables = []
+    for cells in (extra, texts):  # side by side, they would not fit in a terminal
+        table = pd.DataFrame([*cells.values()], pd.MultiIndex.from_tuples(found))
+        table.index.names = ["candidate", axis]
+        tables.append(table if len(names) > 1 else table.droplevel(0))
+    drawn = [
+        (_series(name, one, names), place, one.seconds, one.low, one.high)
+        for (name, place), several in values.items()
+        for one in several
+        if one.level in {50, _P99} and one.low is not None
+    ]
+    frame = pd.DataFrame(drawn, columns=["series", axis, "seconds", "low", "high"])
+    return tables, frame
+
+
+def _series(name: str, one: Percentile, names: list[str]) -> str:
+    return f"{name}, {one.name}" if len(names) > 1 else one.name
+
+
+def _drawn(frame: pd.DataFrame, axis: str, title: str) -> list[Any]:
+    """Draw the percentiles, if there is one that has an interval."""
+    return [load_plot(frame, x=axis, title=title)] if len(frame) else []
+
+
+def _prefix(name: str, names: list[str]) -> str:
+    return f"{name}: " if len(names) > 1 else ""
+
+
+def _turns(found: Mapping[Any, Load]) -> str:
+    turns = len(next(iter(found.values())).turns)
+    return f"{turns} turn{'s' if turns > 1 else ''}"
+
+
+def _numbers(option: str, text: str | None, kind: type, least: float, most: float) -> list[Any]:
+    """Read numbers separated by commas, in increasing order."""
+    if text is None:
+        return []
+    what = "integers" if kind is int else "numbers"
+    auto = "auto, or " if option == "--rate" else ""
+    try:
+        values = split(option, text, kind)
+    except ValueError:
+        values = [math.nan]
+    if all(least <= value <= most for value in values):
+        return sorted(values)
+    raise InvalidArgumentError(
+        f"{option}: got {text!r}, expected {auto}{what} from {least:g} to {most:g}, separated by "
+        "commas"
+    )

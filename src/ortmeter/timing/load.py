@@ -1,0 +1,361 @@
+"""Latencies under load: callers that wait for their results, or requests that arrive at a rate.
+
+``_benchmarks/load_theory.py`` compares the waits of a fixed service time with queueing theory.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.progress import progress_bar
+from ortmeter.timing.claims import Claim, compare_ratio
+from ortmeter.timing.loop import collector_off
+from ortmeter.timing.measurement import rounded
+from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles, write_interval
+from ortmeter.timing.statistics import log_ratio
+
+__all__ = ["Estimate", "Load", "Point", "Turn", "compare_throughput", "measure_load"]
+
+#: Requests of a point: more would not fit in memory.
+MAX_REQUESTS = 5_000_000
+
+_TURNS, _FEWEST_TURNS = 10, 5
+_REQUESTS_OF_A_TURN = 200  # a queue needs time to fill
+_WARM_UP = 0.1  # share of the time of a point
+_FILLING = 0.2  # share of a turn of requests
+_SPIN_NS = 200_000  # a sleep may last that much longer
+_START_S = 60.0  # for the threads to be ready
+_PATIENCE = 2  # a turn of requests ends after so many times its length
+
+_Array = npt.NDArray[np.float64]
+_Call = Callable[[], object]
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is measured under one load.
+
+    Parameters
+    ----------
+    calls : sequence of callables
+        One per thread; two threads never share one.
+    rate : float, optional
+        Requests that arrive in a second, at random (Poisson), whether or not the previous ones are
+        done. By default, each thread calls again as soon as it has its result.
+    """
+
+    calls: Sequence[_Call]
+    rate: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """What was served in one turn of a point.
+
+    Parameters
+    ----------
+    arrivals, starts, ends : array of shape (requests,)
+        Seconds since the beginning of the turn, in the order of the arrivals. A caller starts when
+        it arrives.
+    runs_per_s : float
+        Throughput: the sum of those of the threads.
+    left : int
+        Requests that arrived and were not served.
+    """
+
+    arrivals: _Array
+    starts: _Array
+    ends: _Array
+    runs_per_s: float
+    left: int = 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A positive number and its interval, None with fewer than 3 turns.
+
+    Examples
+    --------
+    >>> Estimate(812.3, 805.0, 820.0).text, Estimate(812.3).text
+    ('812 [805, 820]', '812')
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The number and its interval, with three digits."""
+        if self.low is None or self.high is None:
+            return f"{rounded(self.value, 3):g}"
+        return write_interval(self.value, self.low, self.high)
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """Turns of a point, taken among those of other points.
+
+    Parameters
+    ----------
+    point : Point
+        What was measured.
+    turns : tuple of Turn
+        In the order of time.
+    """
+
+    point: Point
+    turns: tuple[Turn, ...]
+
+    @property
+    def requests(self) -> int:
+        """Number of requests that were served."""
+        return sum(len(turn.ends) for turn in self.turns)
+
+    def percentiles(
+        self, levels: Sequence[float] = LEVELS, *, confidence: float = 0.99
+    ) -> tuple[Percentile, ...]:
+        """Return percentiles of the latency, from the arrival of a request to its end.
+
+        There is none when the queue is not known to be stable: latencies then grow with time.
+        """
+        if self.point.rate is not None and self.state() != "stable":
+            return ()
+        rows = [(turn.ends - turn.arrivals)[self.settled(turn)] for turn in self.turns]
+        seconds = np.concatenate(rows)
+        return percentiles(seconds, levels, confidence=confidence) if seconds.size else ()
+
+    def throughput(self, *, confidence: float = 0.99) -> Estimate:
+        """Return the runs per second."""
+        return _estimate([turn.runs_per_s for turn in self.turns], confidence)
+
+    def utilization(self, *, confidence: float = 0.99) -> Estimate:
+        """Return the share of the time that the threads are busy; above 1, the queue grows.
+
+        It is the rate times the mean time of a run, divided by the number of threads.
+        """
+        if self.point.rate is None:
+            raise InvalidArgumentError("callers are always busy. Accepted: a point with a rate")
+        scale = self.point.rate / len(self.point.calls)
+        means = [float((turn.ends - turn.starts).mean()) for turn in self.turns if turn.ends.size]
+        return _estimate([scale * mean for mean in means], confidence)
+
+    def state(self, *, confidence: float = 0.99) -> str:
+        """Return ``stable``, ``overloaded``, or ``undecided`` when the interval does not tell."""
+        found = self.utilization(confidence=confidence)
+        if found.low is not None and found.low > 1:
+            return "overloaded"
+        served = not any(turn.left for turn in self.turns)
+        return "stable" if served and found.high is not None and found.high < 1 else "undecided"
+
+    def settled(self, turn: Turn) -> npt.NDArray[np.bool_]:
+        """Return which requests count: the first ones of a turn found an empty queue."""
+        late = 0.0 if self.point.rate is None else _FILLING * float(turn.arrivals[-1:].sum())
+        return turn.arrivals >= late
+
+
+def compare_throughput(
+    subject: str, found: Load, baseline: str, other: Load, *, confidence: float = 0.99
+) -> Claim:
+    """Compare two points of one call of :func:`measure_load`: more runs per second is faster."""
+    ours, theirs = (np.array([[t.runs_per_s] for t in load.turns]) for load in (found, other))
+    log, half = log_ratio(ours, theirs, confidence)
+    interval = None if half is None else (math.exp(log - half), math.exp(log + half))
+    how = f"{len(ours)} turns"
+    return compare_ratio(subject, baseline, math.exp(log), interval, confidence=confidence, how=how)
+
+
+def measure_load(
+    points: Mapping[_Key, Point],
+    *,
+    seconds: float,
+    seed: int = 0,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    sleep: Callable[[float], object] = time.sleep,
+) -> dict[_Key, Load]:
+    """Measure points in turn, each one several times, in random orders.
+
+    Parameters
+    ----------
+    points : mapping of Point
+        By any key.
+    seconds : float
+        For each point, warm-up included. A turn serves at least one run per thread.
+    seed : int
+        Seed of the orders and of the arrivals.
+    clock, sleep : callable
+        Clock in nanoseconds, and a wait in seconds.
+
+    Returns
+    -------
+    dict of Load
+        With 10 turns of each point, 5 if requests are few, fewer if the runs are long beside
+        *seconds*. An interval needs 3 turns.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no point, no call, or a number is out of range.
+
+    Notes
+    -----
+    Each thread takes the next request as soon as it is free: the queue has one line, and the first
+    come is the first served. The latency of a request counts from its arrival, drawn beforehand: a
+    slow run delays those that follow, and their latencies say so. Python takes a few microseconds
+    per request, one thread at a time.
+
+    Examples
+    --------
+    >>> found = measure_load({2: Point([lambda: sum(range(9999))] * 2)}, seconds=0.05)
+    >>> found[2].requests > 2
+    True
+    """
+    _check(points, seconds)
+    rng = np.random.default_rng(seed)
+    length = {key: seconds * (1 - _WARM_UP) / _turns(p, seconds) for key, p in points.items()}
+    turns: dict[_Key, list[Turn]] = {key: [] for key in points}
+    rounds = max(_turns(point, seconds) for point in points.values())
+    deadline = clock() + int(1.5e9 * seconds * len(points))
+    threads = max(len(point.calls) for point in points.values())
+    with (
+        ThreadPoolExecutor(threads, "ortmeter-load") as pool,
+        collector_off(),
+        progress_bar("turns", total=rounds) as bar,
+    ):
+        for point in points.values():
+            _Turn(point.calls, clock, sleep).callers(pool, _WARM_UP * seconds)
+        for i in range(rounds):
+            for rank in rng.permutation(len(points)).tolist():
+                key = list(points)[rank]
+                if i < _turns(points[key], seconds):
+                    turn = _Turn(points[key].calls, clock, sleep)
+                    turns[key].append(turn.run(pool, points[key].rate, length[key], rng))
+            bar.update()
+            if clock() >= deadline:
+                break
+    return {key: Load(points[key], tuple(found)) for key, found in turns.items()}
+
+
+def _check(points: Mapping[Any, Point], seconds: float) -> None:
+    if not points or not all(point.calls for point in points.values()):
+        raise InvalidArgumentError("there is nothing to call. Accepted: points with calls")
+    if not 0 < seconds < math.inf:
+        raise InvalidArgumentError(f"seconds={seconds!r}. Accepted: a positive number")
+    for rate in (point.rate for point in points.values()):
+        if rate is not None and not 0 < rate * seconds <= MAX_REQUESTS:
+            raise InvalidArgumentError(
+                f"rate={rate!r} for {seconds:g} s. Accepted: up to {MAX_REQUESTS} requests"
+            )
+
+
+def _turns(point: Point, seconds: float) -> int:
+    if point.rate is None:
+        return _TURNS
+    return min(max(int(point.rate * seconds / _REQUESTS_OF_A_TURN), _FEWEST_TURNS), _TURNS)
+
+
+class _Turn:
+    """Threads that begin together, each with its own call and its own list of times."""
+
+    def __init__(
+        self, calls: Sequence[_Call], clock: Callable[[], int], sleep: Callable[[float], object]
+    ) -> None:
+        self._calls, self._clock, self._sleep = calls, clock, sleep
+        self._origin = 0
+        self._stopped = False
+
+    def run(
+        self, pool: ThreadPoolExecutor, rate: float | None, seconds: float, rng: np.random.Generator
+    ) -> Turn:
+        if rate is None:
+            return self.callers(pool, seconds)
+        # Given their number, the arrivals of a Poisson process are uniform.
+        count = int(rng.poisson(rate * seconds))
+        return self.requests(pool, np.sort(rng.uniform(0, seconds, count)), seconds)
+
+    def callers(self, pool: ThreadPoolExecutor, seconds: float) -> Turn:
+        """Call again and again: the last run of each thread begins before the end."""
+        found = self._together(pool, lambda call: self._again(call, int(1e9 * seconds)))
+        times = np.concatenate(found) / 1e9
+        times = times[np.argsort(times[:, 0], kind="stable")]
+        speed = sum(len(one) / (one[-1, 1] - one[0, 0]) * 1e9 for one in found)
+        return Turn(times[:, 0], times[:, 0], times[:, 1], float(speed))
+
+    def requests(self, pool: ThreadPoolExecutor, arrivals: _Array, seconds: float) -> Turn:
+        """Serve requests in their order; those that wait for too long are left."""
+        due = (1e9 * arrivals).astype(np.int64).tolist()
+        line, until = iter(range(len(due))), int(_PATIENCE * 1e9 * seconds)
+        found = self._together(pool, lambda call: self._serve(call, line, due, until))
+        times = np.concatenate([one.reshape(-1, 3) for one in found])
+        times = times[np.argsort(times[:, 0])]
+        starts, ends = times[:, 1] / 1e9, times[:, 2] / 1e9
+        speed = len(ends) / max(seconds, ends.max(initial=0.0))
+        left = len(arrivals) - len(ends)
+        return Turn(arrivals[times[:, 0]], starts, ends, speed, left)
+
+    def _together(
+        self, pool: ThreadPoolExecutor, work: Callable[[_Call], list[Any]]
+    ) -> list[npt.NDArray[np.int64]]:
+        """Begin in all the threads at once; return their times since then, in nanoseconds."""
+
+        def begin() -> None:
+            self._origin = self._clock()
+
+        barrier = threading.Barrier(len(self._calls), begin, _START_S)
+
+        def one(call: _Call) -> list[Any]:
+            barrier.wait()
+            return work(call)
+
+        futures = [pool.submit(one, call) for call in self._calls]
+        try:
+            return [np.array(future.result(), np.int64) for future in futures]
+        finally:  # of an interruption, or of a call that failed: the others stop
+            self._stopped = True
+
+    def _now(self) -> int:
+        return self._clock() - self._origin
+
+    def _again(self, call: _Call, until: int) -> list[tuple[int, int]]:
+        times: list[tuple[int, int]] = []
+        end = 0
+        while not self._stopped and (end < until or not times):
+            start = self._now()
+            call()
+            end = self._now()
+            times.append((start, end))
+        return times
+
+    def _serve(
+        self, call: _Call, line: Iterator[int], due: Sequence[int], until: int
+    ) -> list[tuple[int, int, int]]:
+        times: list[tuple[int, int, int]] = []
+        for request in line:  # next() of a range is one step of the interpreter
+            while (wait := due[request] - self._now()) > 0 and not self._stopped:
+                # The core is free until shortly before, and the interpreter all the time.
+                self._sleep(max(wait - _SPIN_NS, 0) / 1e9)
+            start = self._now()
+            if self._stopped or start > until:
+                break
+            call()
+            times.append((request, start, self._now()))
+        return times
+
+
+def _estimate(values: Sequence[float], confidence: float) -> Estimate:
+    if not values:
+        return Estimate(math.nan)
+    column = np.array(values)[:, None]
+    log, half = log_ratio(column, np.ones_like(column), confidence)
+    if half is None:
+        return Estimate(math.exp(log))
+    return Estimate(math.exp(log), math.exp(log - half), math.exp(log + half))

@@ -1,0 +1,134 @@
+"""Latency of a run after a pause: threads fall asleep, caches are lost, the clock slows down."""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.progress import progress_bar
+from ortmeter.timing.claims import Claim, compare_ratio
+from ortmeter.timing.loop import collector_off
+from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles
+from ortmeter.timing.statistics import MIN_ROUNDS, log_ratio
+
+__all__ = ["AfterPause", "measure_pauses"]
+
+_WARM_UP_CALLS = 3
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True, eq=False)
+class AfterPause:
+    """Latencies of single runs after a pause.
+
+    Parameters
+    ----------
+    pause : float
+        Seconds since the end of the previous run.
+    seconds : array of shape (rounds,)
+        Latencies, in the order of the rounds.
+    """
+
+    pause: float
+    seconds: npt.NDArray[np.float64]
+
+    def percentiles(
+        self, levels: Sequence[float] = LEVELS, *, confidence: float = 0.99
+    ) -> tuple[Percentile, ...]:
+        """Return percentiles of the latency."""
+        return percentiles(self.seconds, levels, confidence=confidence)
+
+    def compare(
+        self, other: "AfterPause", subject: str, baseline: str, *, confidence: float = 0.99
+    ) -> Claim:
+        """Compare with another pause of the same call of :func:`measure_pauses`.
+
+        The ratio of each round gives one number. Below 100 rounds, the interval is Student's.
+        """
+        rounds = len(self.seconds)
+        shape = (1, rounds) if rounds >= MIN_ROUNDS else (rounds, 1)
+        theirs, ours = other.seconds.reshape(shape), self.seconds.reshape(shape)
+        log, half = log_ratio(theirs, ours, confidence)
+        interval = None if half is None else (math.exp(log - half), math.exp(log + half))
+        how = f"{rounds} rounds"
+        return compare_ratio(
+            subject, baseline, math.exp(log), interval, confidence=confidence, how=how
+        )
+
+
+def measure_pauses(
+    calls: Mapping[_Key, Callable[[], object]],
+    pauses: Sequence[float],
+    *,
+    seconds: float,
+    seed: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], object] = time.sleep,
+) -> dict[tuple[_Key, float], AfterPause]:
+    """Time a run of each candidate after each pause, in rounds of random order.
+
+    Parameters
+    ----------
+    calls : mapping of callables
+        By any key.
+    pauses : sequence of float
+        Seconds between the end of a run that is not timed and the beginning of one that is.
+    seconds : float
+        Time for everything; the round that began is finished.
+    seed : int
+        Seed of the orders.
+    clock, sleep : callable
+        Clock and wait, in seconds.
+
+    Returns
+    -------
+    dict of AfterPause
+        By candidate and pause; all have the same rounds.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no candidate or no pause, or a number is out of range.
+
+    Examples
+    --------
+    >>> found = measure_pauses({"sum": lambda: sum(range(999))}, [0, 0.001], seconds=0.05)
+    >>> list(found)
+    [('sum', 0), ('sum', 0.001)]
+    """
+    wrong = [pause for pause in (*pauses, seconds) if not 0 <= pause < math.inf]
+    if not calls or not pauses or wrong:
+        raise InvalidArgumentError(
+            f"{len(calls)} candidates, pauses {list(pauses)}, {seconds!r} s. Accepted: one "
+            "candidate and one pause at least, numbers from 0"
+        )
+    rng = np.random.default_rng(seed)
+    keys = list(itertools.product(calls, pauses))
+    rows: list[list[float]] = []
+    deadline = clock() + seconds
+    expected = math.ceil(seconds / max(len(calls) * sum(pauses), 1e-3))
+    with collector_off(), progress_bar("rounds", total=expected) as bar:
+        for call in calls.values():
+            for _ in range(_WARM_UP_CALLS):
+                call()
+        while not rows or clock() < deadline:
+            row = [0.0] * len(keys)
+            for rank in rng.permutation(len(keys)).tolist():
+                name, pause = keys[rank]
+                call = calls[name]
+                call()
+                if pause:
+                    sleep(pause)
+                start = clock()
+                call()
+                row[rank] = clock() - start
+            rows.append(row)
+            bar.update()
+    columns = np.array(rows).T
+    return {key: AfterPause(key[1], columns[rank]) for rank, key in enumerate(keys)}

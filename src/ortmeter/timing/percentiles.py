@@ -1,0 +1,230 @@
+"""Percentiles of latencies, with intervals that assume no distribution.
+
+``_benchmarks/percentile_coverage.py`` measures how often they are wrong.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.timing.comparison import UNITS, Comparison
+from ortmeter.timing.measurement import rounded
+from ortmeter.timing.statistics import MIN_PROCESSES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["LEVELS", "Percentile", "percentile_table", "percentiles"]
+
+#: The percentiles that are shown.
+LEVELS = (50.0, 90.0, 95.0, 99.0)
+
+# The sum of autocorrelations stops at the first lag beyond so many times the sum (Sokal).
+_LAGS = 5
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Percentile:
+    """A percentile of latencies.
+
+    Parameters
+    ----------
+    level : float
+        Share of the latencies that are below, in percent.
+    seconds : float
+        The percentile of the samples.
+    low, high : float, optional
+        Confidence interval in seconds, None when there are too few samples for one.
+
+    Examples
+    --------
+    >>> Percentile(99, 0.0121, 0.012, 0.0124).text(1e3), Percentile(99, 0.0121).text(1e3)
+    ('12.1 [12, 12.4]', '-')
+    """
+
+    level: float
+    seconds: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The usual name, ``p99``."""
+        return f"p{self.level:g}"
+
+    def text(self, factor: float) -> str:
+        """Write the percentile and its interval in another unit, a dash without interval."""
+        if self.low is None or self.high is None:
+            return "-"
+        return write_interval(factor * self.seconds, factor * self.low, factor * self.high)
+
+
+def percentiles(
+    seconds: npt.ArrayLike | Sequence[npt.ArrayLike],
+    levels: Iterable[float] = LEVELS,
+    *,
+    confidence: float = 0.99,
+) -> tuple[Percentile, ...]:
+    """Estimate percentiles, and their intervals between two samples.
+
+    Parameters
+    ----------
+    seconds : array of shape (samples,) or sequence of such arrays
+        Latencies in the order in which they were taken. Several arrays are those of processes, or
+        of turns; their lengths may differ.
+    levels : iterable of float
+        Between 0 and 100, both excluded.
+    confidence : float
+        Level of each interval.
+
+    Returns
+    -------
+    tuple of Percentile
+        In the order of *levels*. There is no interval when the samples are too few for the two
+        ranks to exist: the 99th percentile needs 570 independent ones or more.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no sample, or a level is out of range.
+
+    Notes
+    -----
+    The number of independent samples below the percentile is binomial: its quantiles are the ranks
+    of the interval. Correlated samples count for fewer: their number is divided by the sum of the
+    autocorrelations of the latencies, or of "below the percentile, or not" if it is larger, in the
+    window of Sokal (*Monte Carlo methods in statistical mechanics*, 1997) and with its standard
+    error. From 3 arrays on, the variance between arrays divides it if it is larger still, with its
+    degrees of freedom (Korn and Graubard, *Confidence intervals for proportions with small expected
+    number of positive counts*, 1998).
+
+    Examples
+    --------
+    >>> samples = np.random.default_rng(0).permutation(101) / 1000
+    >>> median, p99 = percentiles(samples, [50, 99])
+    >>> print(median.text(1e3), p99.text(1e3))
+    50 [37, 63] -
+    """
+    rows = _rows(seconds)
+    wanted = [float(level) for level in levels]
+    if wrong := [n for n in (*wanted, 100 * confidence) if not 0 < n < 100]:  # noqa: PLR2004
+        raise InvalidArgumentError(f"{wrong[0]:g}%. Accepted: between 0 and 100, both excluded")
+    ordered = np.sort(np.concatenate(rows))
+    most = _effective_size(rows, confidence)
+    found = []
+    for level in wanted:
+        value = float(np.percentile(ordered, level))
+        # A queue is more correlated than its tail shows; rare slow spells show in the tail alone.
+        effective = min(most, _effective_size([row <= value for row in rows], confidence))
+        ranks = _ranks(len(ordered), effective, level / 100, confidence)
+        interval = () if ranks is None else (float(ordered[rank - 1]) for rank in ranks)
+        found.append(Percentile(level, value, *interval))
+    return tuple(found)
+
+
+def _rows(seconds: Any) -> list[_Array]:
+    several = isinstance(seconds, Sequence) and any(np.ndim(row) for row in seconds)
+    rows = [np.asarray(row, np.float64) for row in (seconds if several else np.atleast_2d(seconds))]
+    rows = [row for row in rows if row.size]
+    if not rows or any(row.ndim != 1 for row in rows):
+        raise InvalidArgumentError("there is no latency. Accepted: at least one, in flat arrays")
+    return rows
+
+
+def _effective_size(rows: Sequence[npt.NDArray[Any]], confidence: float) -> float:
+    """Return how many independent samples would tell as much of the mean."""
+    count = sum(map(len, rows))
+    pooled = np.concatenate(rows)
+    mean, variance = float(pooled.mean()), float(pooled.var())
+    if variance == 0:
+        return count
+    deviations = [row - mean for row in rows]
+    inflation = _correlation_sum(deviations, variance)
+    if len(rows) >= MIN_PROCESSES:
+        from scipy.special import ndtri, stdtrit
+
+        tail = (1 + confidence) / 2
+        between = sum(float(row.sum()) ** 2 for row in deviations) / (count * variance)
+        between *= len(rows) / (len(rows) - 1)
+        inflation = max(inflation, between * (stdtrit(len(rows) - 1, tail) / ndtri(tail)) ** 2)
+    return count / max(inflation, 1.0)
+
+
+def _correlation_sum(deviations: list[_Array], variance: float) -> float:
+    """Sum the autocorrelations up to the lag where they are noise, and add the error of the sum."""
+    longest, count = max(map(len, deviations)), sum(map(len, deviations))
+    total = np.zeros(longest)
+    for row in deviations:
+        # Twice as long: the transform is circular.
+        power = np.abs(np.fft.rfft(row, 2 * longest)) ** 2
+        total += np.fft.irfft(power, 2 * longest)[:longest]
+    sums = 2 * np.cumsum(total / (count * variance)) - 1
+    noise = np.flatnonzero(np.arange(longest) >= _LAGS * sums)
+    lag = int(noise[0]) if noise.size else longest - 1
+    return float(sums[lag]) * (1 + math.sqrt(2 * (2 * lag + 1) / count))
+
+
+def _ranks(count: int, effective: float, share: float, confidence: float) -> tuple[int, int] | None:
+    """Return the ranks of the two samples that the percentile lies between, from 1."""
+    from scipy.special import bdtr
+
+    size = math.floor(effective)
+    tail = (1 - confidence) / 2
+    # P(the percentile is below the sample of rank k) = P(fewer than k samples are below it).
+    under = bdtr(np.arange(size), size, share)
+    low = int(np.searchsorted(under, tail, side="right"))
+    high = int(np.searchsorted(under, 1 - tail)) + 1
+    if low < 1 or high > size:
+        return None
+    return math.floor((low - 1) * count / size) + 1, math.ceil(high * count / size)
+
+
+def percentile_table(
+    results: Comparison, unit: str | None = None, *, confidence: float = 0.99
+) -> "pd.DataFrame":
+    """Return a table of the percentiles of each candidate.
+
+    Parameters
+    ----------
+    results : Comparison
+        Returned by :func:`~ortmeter.timing.measure`.
+    unit : {"s", "ms", "µs"}, optional
+        By default that of the plot.
+    confidence : float
+        Level of each interval.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Index ``candidate``. Columns ``p50 (ms)``, ``p90 (ms)``, ``p95 (ms)`` and ``p99 (ms)``:
+        texts such as ``12.1 [12.0, 12.4]``, or a dash when the samples allow no interval. A sample
+        that is the mean of several calls says nothing of the percentiles of a call.
+    """
+    import pandas as pd
+
+    unit = unit or results.unit
+    rows = {
+        name: percentile_texts(
+            percentiles(list(m.seconds), confidence=confidence) if m.number == 1 else (), unit
+        )
+        for name, m in results.items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="candidate")
+
+
+def write_interval(value: float, low: float, high: float) -> str:
+    """Write a number and its interval with three digits, ``12.1 [12, 12.4]``."""
+    value, low, high = (rounded(x, 3) for x in (value, low, high))
+    return f"{value:g} [{low:g}, {high:g}]"
+
+
+def percentile_texts(found: Iterable[Percentile], unit: str) -> dict[str, str]:
+    """Write the cells of a row: an interval or a dash for each level that is shown."""
+    texts = {one.level: one.text(UNITS[unit]) for one in found}
+    return {f"p{level:g} ({unit})": texts.get(level, "-") for level in LEVELS}
