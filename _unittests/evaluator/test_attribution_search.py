@@ -79,6 +79,20 @@ def test_the_largest_is_found_first_and_the_rest_is_accounted_for():
         assert span.effect.mean_abs == pytest.approx(np.abs(steps.of(span)).mean())
 
 
+def test_a_long_search_ends_when_the_rest_is_negligible():
+    scales = [1e-9] * 100
+    scales[40] = 1.0
+    steps = Steps(scales)
+    spans = steps.search(budget_s=100)
+    assert len(steps.runs) == 10  # a tenth of the budget
+    assert 40 in {span.start for span in spans if span.is_single}
+    assert len(Steps(scales).search(budget_s=1e4)) == 100  # a short one goes to its end
+    steps.results[60:, 5] = np.nan
+    steps.runs.clear()
+    assert 59 in {span.start for span in steps.search(budget_s=100) if span.is_single}
+    assert len(Steps([1.0] * 100).search(budget_s=50)) == 51 - 1
+
+
 def test_weights_lead_to_the_suspect():
     scales = [1e-3] * 300
     scales[123] = 1.0

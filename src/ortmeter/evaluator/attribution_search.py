@@ -12,6 +12,9 @@ from typing import Any, TypeAlias
 from ortmeter.discrepancy import Discrepancy
 from ortmeter.progress import progress_bar
 
+# Past this share of its budget, a search that has found this share of the effects ends.
+_ENOUGH_TIME, _ENOUGH = 0.1, 0.999
+
 #: Result once the first steps, as many as asked, are replaced; None when it is late before the end.
 Run: TypeAlias = Callable[[int, Callable[[], bool]], Any]
 
@@ -44,7 +47,8 @@ def find_effects(
 
     Results with the first k steps replaced telescope: the effects of the spans add up to the
     difference of the `ends`, whatever was split. `weights` say where the responsible step is likely
-    to be: a span is cut where they balance.
+    to be: a span is cut where they balance. A search that lasts ends when what is left is
+    negligible.
     """
     steps = len(weights)
     if not steps:
@@ -63,6 +67,8 @@ def find_effects(
     singles, groups = ([whole], []) if steps == 1 else ([], [rank(whole)])
     with progress_bar("search, s", total=math.ceil(budget_s)) as bar:
         while groups and spent() < budget_s and len(kept) < most_kept:
+            if spent() >= _ENOUGH_TIME * budget_s and _is_enough(singles, groups, severity):
+                break
             span = groups[0][-1]
             cut = _balance(below, span)
             result = run(cut, lambda: spent() >= budget_s)
@@ -80,6 +86,18 @@ def find_effects(
             edges = {edge for *_, group in groups for edge in (group.start, group.stop)}
             kept = {edge: value for edge, value in kept.items() if edge in edges}
     return singles + [group for *_, group in groups]
+
+
+def _is_enough(
+    singles: Sequence[Span],
+    groups: Sequence[tuple[Any, ...]],
+    severity: Callable[[Discrepancy], tuple[float, ...]],
+) -> bool:
+    """Check that the groups have no mismatch, and next to no part in the effects."""
+    left = [severity(group.effect) for *_, group in groups]
+    known = sum(severity(span.effect)[1] for span in singles)
+    rest = sum(figure for _, figure in left)
+    return not any(count for count, _ in left) and known >= _ENOUGH * (known + rest) > 0
 
 
 def _balance(below: Sequence[float], span: Span) -> int:

@@ -78,8 +78,8 @@ def explain_session(
     by : {"mean", "ulp", "abs"}
         Error that directs the search, see :meth:`SessionExplanation.ranking`.
     budget_s : float
-        Seconds for the search, once the model has run. When they are spent, the nodes that are left
-        are in `remaining`.
+        Seconds for the search at most, once the model has run. After a tenth of them, it ends when
+        it has found 99.9% of the effects. Nodes that are left are in `remaining`.
     run_config : mapping, optional
         Configuration entries of a run, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **session
