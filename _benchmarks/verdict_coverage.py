@@ -9,6 +9,9 @@ sign, when it claims a difference at a ratio of 1, or says equivalent beyond the
 ``python _benchmarks/verdict_coverage.py --same 200``: two identical sessions against each other, in
 10 fresh processes, ten pairs at a time; how many differences are claimed? With ``--processes 1``,
 each pair has one fresh process.
+``python _benchmarks/verdict_coverage.py --runs --trials 2000``: a candidate against the samples of
+another run, between which the machine moved; its control moved with it. How often does ``--fail-if
+slower:1.10`` fail a candidate that is not slower by more than 1.10?
 """
 
 import argparse
@@ -27,6 +30,7 @@ import ortmeter
 from ortmeter.timing import Candidate, Comparison, Measurement, measure, measure_each
 from ortmeter.timing.claims import Claim
 from ortmeter.timing.measuring import collect
+from ortmeter.timing.runs import compare_runs, control_ratio
 
 Array = np.ndarray
 SECONDS = 1e-3  # of a sample
@@ -209,6 +213,68 @@ def print_table(trials: int, workers: int, repeat: int | None, *, several: bool)
     return failures
 
 
+SLOWDOWNS = (1.0, 1.05, 1.10, 1.25)
+FAILS = 1.10
+#: Of the machine between runs and along a run, of a process; processes before and now.
+RUNS = [
+    (moved, drift, effect, processes)
+    for moved, drift, effect in ((0, 0, 0.02), (0, 0.05, 0.02), (0.02, 0.05, 0.02), (0.05, 0, 0.05))
+    for processes in ((3, 3), (5, 5), (10, 3), (5, 15))
+]
+
+
+def one_run(
+    rng: Generator, slowdown: float, *, moved: float, drift: float, effect: float, processes: int
+) -> list[Measurement]:
+    """Draw the samples of a candidate and of its control, on a machine at its own pace."""
+    pace = rng.standard_normal() * moved + np.linspace(-drift / 2, drift / 2, processes)
+    levels = {"candidate": (slowdown, effect), "control": (1.0, 0.005)}
+    found = []
+    for name, (scale, own) in levels.items():
+        processes_logs = pace + rng.standard_normal(processes) * own
+        rounds = rng.standard_normal((processes, 12)) * 0.03
+        logs = (
+            processes_logs[:, None] + rounds + spikes(rng, rounds.size, 0.5).reshape(rounds.shape)
+        )
+        found.append(Measurement(name, SECONDS * scale * np.exp(logs)))
+    return found
+
+
+def print_runs(trials: int) -> int:
+    """Compare two runs; print one line per case and slowdown."""
+    print("moved drift effect processes slower | held  wrong   fails  none | half-width")
+    failures = 0
+    for (moved, drift, effect, processes), slowdown in itertools.product(RUNS, SLOWDOWNS):
+        rng = np.random.default_rng([int(1000 * moved), int(1000 * slowdown), *processes])
+        counts: Counter[str] = Counter()
+        widths: list[float] = []
+        for _ in range(trials):
+            (old, control), (new, same) = (
+                one_run(rng, scale, moved=moved, drift=drift, effect=effect, processes=count)
+                for scale, count in zip((1.0, slowdown), processes, strict=True)
+            )
+            claim = compare_runs(old, new, moved=control_ratio(control, same))
+            counts["none"] += not claim.has_interval
+            if claim.has_interval:
+                counts["held"] += claim.low <= 1 / slowdown <= claim.high
+                counts["wrong"] += is_wrong(claim.reversed, slowdown)
+                counts["fails"] += claim.reversed.low > FAILS
+                widths.append(np.log(claim.high / claim.low) / 2)
+        given = max(trials - counts["none"], 1)
+        held, wrong = counts["held"] / given, counts["wrong"] / given
+        fails, none = counts["fails"] / trials, counts["none"] / trials
+        failed = held < 0.98 or wrong > 0.01 or (slowdown <= FAILS and fails > 0.01)  # noqa: PLR2004
+        failures += failed
+        print(
+            f"{moved:5.0%} {drift:5.0%} {effect:6.0%} {processes[0]:4d} {processes[1]:4d} "
+            f"{slowdown:6.2f} | {held:5.1%} {wrong:5.2%} {fails:6.1%} {none:5.1%} | "
+            f"{float(np.median(widths or [np.nan])):10.3f}{'  FAILS' if failed else ''}",
+            flush=True,
+        )
+    print(f"{failures} of {len(RUNS) * len(SLOWDOWNS)} cases hold less than 98% or are wrong")
+    return failures
+
+
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[64, 64] X) => (float[64, 64] Y) { Z = MatMul(X, X)  Y = Softmax(Z) }"""
 PAIRS = 10  # pairs that share their processes
@@ -260,7 +326,10 @@ if __name__ == "__main__":
     parser.add_argument("--several", action="store_true", help="only those of several processes")
     parser.add_argument("--same", type=int, default=0, metavar="TRIALS")
     parser.add_argument("--processes", type=int, default=10)
+    parser.add_argument("--runs", action="store_true", help="against the samples of another run")
     given = parser.parse_args()
+    if given.runs:
+        sys.exit(print_runs(given.trials) > 0)
     if given.same:
         sys.exit(print_same(given.same, given.processes) > 0.01 * given.same)
     sys.exit(print_table(given.trials, given.workers, given.repeat, several=given.several) > 0)

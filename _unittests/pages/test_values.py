@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.pages.values import decode, encode
-from ortmeter.timing import Measurement
+from ortmeter.timing import Comparison, Measurement
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text()
 KEYS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()
@@ -51,6 +51,16 @@ def test_measurements_come_back_with_every_sample():
     before = Measurement("a", times, number=7, warmup=(0.5,), flop=2e9)
     after = through_json(before)
     assert same(fields(after), fields(before))
+
+
+def test_the_control_of_a_comparison_comes_back():
+    pair = [Measurement("a", [[1e-3, 2e-3]]), Measurement("b", [[1e-3, 1e-3]])]
+    after = through_json(Comparison(pair, "budget", control=Measurement("c", [[2e-4, 3e-4]])))
+    assert (list(after), after.stopped) == (["a", "b"], "budget")
+    assert after.control.seconds.tolist() == [[2e-4, 3e-4]]
+    without = encode(Comparison(pair))
+    assert "control" not in without  # as in files that are older
+    assert decode(without).control is None
 
 
 def test_no_sample_is_left_out_however_many():

@@ -40,7 +40,7 @@ class Record:
     Parameters
     ----------
     page : str
-        Name of the page.
+        Name of the page, or ``bench``, the command.
     configuration : mapping of str to str
         Displayed parameters of the page; ``provider`` is the one that ran.
     environment : Environment
@@ -306,7 +306,7 @@ def load_records(
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_version", tag=_VERSION):
-    page: Annotated[str, Meta(pattern=r"^plot_\w+$")]
+    page: Annotated[str, Meta(pattern=r"^(plot_\w+|bench)$")]
     configuration: dict[str, str]
     date: Annotated[dt.datetime, Meta(tz=True)]
     environment: Environment

@@ -68,7 +68,10 @@ def _encode_measurement(measured: Measurement, _path: str) -> dict[str, Any]:
 
 def _encode_comparison(found: Comparison, path: str) -> dict[str, Any]:
     measured = [_encode_measurement(m, path) for m in found.values()]
-    return {"$": "comparison", "stopped": found.stopped, "measurements": measured}
+    fields = {"$": "comparison", "stopped": found.stopped, "measurements": measured}
+    if found.control is None:  # older readers accept it
+        return fields
+    return {**fields, "control": _encode_measurement(found.control, path)}
 
 
 def _encode_comparisons(found: Comparisons, path: str) -> dict[str, Any]:
@@ -195,9 +198,12 @@ class _Measurement(_Tagged):
 class _Comparison(_Tagged):
     stopped: Literal["precision", "budget", "repeat"]
     measurements: Annotated[list[_Measurement], Meta(min_length=1)]
+    control: _Measurement | None = None
 
     def read(self, _path: str, /) -> Comparison:
-        return Comparison([measured.read("") for measured in self.measurements], self.stopped)
+        control = None if self.control is None else self.control.read("")
+        measured = [one.read("") for one in self.measurements]
+        return Comparison(measured, self.stopped, control=control)
 
 
 class _Comparisons(_Tagged):

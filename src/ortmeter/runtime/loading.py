@@ -129,6 +129,13 @@ def has_external_data(path: str | os.PathLike[str]) -> bool:
     return any(map(uses_external_data, _tensors(read_without_external_data(path))))
 
 
+def external_files(path: str | os.PathLike[str]) -> list[Path]:
+    """List the files beside a model that hold its external data."""
+    tensors = filter(uses_external_data, _tensors(read_without_external_data(path)))
+    entries = {e.value for t in tensors for e in t.external_data if e.key == "location"}
+    return [Path(path).parent / name for name in sorted(entries)]
+
+
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
     """List the tensors of a message and of the messages that it holds."""
     for _, value in message.ListFields():

@@ -275,6 +275,9 @@ class Comparison(_Measured, Mapping[str, Measurement]):
     stopped : str
         What ended the measurement: ``precision`` was reached, ``budget`` was spent, or all the
         requested ``repeat`` rounds were taken.
+    control : Measurement, optional
+        A fixed product timed in the same rounds, which says how much the machine itself moved. It
+        is not one of the candidates.
 
     Examples
     --------
@@ -283,7 +286,13 @@ class Comparison(_Measured, Mapping[str, Measurement]):
     (2.0, 2.0)
     """
 
-    def __init__(self, measurements: Iterable[Measurement], stopped: str = "repeat") -> None:
+    def __init__(
+        self,
+        measurements: Iterable[Measurement],
+        stopped: str = "repeat",
+        *,
+        control: Measurement | None = None,
+    ) -> None:
         found = list(measurements) if isinstance(measurements, Iterable) else [measurements]
         if not found or not all(isinstance(measured, Measurement) for measured in found):
             kinds = ", ".join(sorted({type(measured).__name__ for measured in found})) or "nothing"
@@ -292,6 +301,7 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         if len(self._by_name) < len(found):
             raise InvalidArgumentError("two measurements share a name. Accepted: distinct names")
         self.stopped = stopped
+        self.control = control
 
     def __getitem__(self, name: str) -> Measurement:
         try:

@@ -18,6 +18,7 @@ from ortmeter.optional import import_optional
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.comparison import Comparison
+from ortmeter.timing.control import control_candidate
 from ortmeter.timing.measurement import Candidate, Measurement, Recipe
 from ortmeter.timing.statistics import MIN_ROUNDS
 
@@ -44,31 +45,39 @@ def measure_here(
     budget_s: float = 10.0,
     sync: str | None = None,
     seed: int = 0,
+    control: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
     """Take samples of each candidate in turn, until they are precise or the budget is spent."""
     deadline = timer() + budget_s
-    calls = {name: _synchronized(c.function, sync) for name, c in candidates.items()}
-    most = min(_MAX_WARMUP_S, _WARMUP_SHARE * budget_s / len(calls))
+    timed = [(n, c, _synchronized(c.function, sync)) for n, c in candidates.items()]
+    if control:  # the last one; it waits for no device
+        product = control_candidate()
+        timed.append(("control", product, product.function))
+    most = min(_MAX_WARMUP_S, _WARMUP_SHARE * budget_s / len(timed))
     with collector_off():
-        warmups = {n: _warm_up(n, c, warmup, most, deadline, timer) for n, c in calls.items()}
-        numbers = {name: _calibrate(call, timer, deadline) for name, call in calls.items()}
+        warmups = [_warm_up(n, call, warmup, most, deadline, timer) for n, _, call in timed]
+        numbers = [_calibrate(call, timer, deadline) for *_, call in timed]
+        plan = [(call, number) for (*_, call), number in zip(timed, numbers, strict=True)]
         samples, stopped = _rounds(
-            calls, numbers, repeat or MIN_ROUNDS, precision, deadline, seed, timer
+            plan, len(candidates), repeat or MIN_ROUNDS, precision, deadline, seed, timer
         )
     measured = [
         Measurement(
-            name, samples[:, i].reshape(1, -1), numbers[name], warmups[name], c.flop, c.bytes_moved
+            name, samples[:, i].reshape(1, -1), numbers[i], warmups[i], c.flop, c.bytes_moved
         )
-        for i, (name, c) in enumerate(candidates.items())
+        for i, (name, c, _) in enumerate(timed)
     ]
-    return Comparison(measured, stopped)
+    return Comparison(
+        measured[: len(candidates)], stopped, control=measured[-1] if control else None
+    )
 
 
 class Measured(msgspec.Struct):
     """What a child tells its parent: its measurements by group, and what it was warned of."""
 
     groups: list[list[Measurement]]
+    controls: list[Measurement | None]
     warned: list[str]
 
 
@@ -80,7 +89,7 @@ def main(question: str, answer: str) -> None:
     """Build the candidates of a task, measure them, write their raw times: the child's part."""
     task = json.loads(Path(question).read_text(encoding="utf-8"))
     groups, asked_at, budget = (task.pop(name) for name in ("groups", "asked_at", "budget_s"))
-    rows = []
+    rows, controls = [], []
     for i, recipes in enumerate(groups):
         # The order gives each one its place in memory: it changes from one process to the next.
         order = np.random.default_rng(task["seed"]).permutation(list(recipes)).tolist()
@@ -89,10 +98,11 @@ def main(question: str, answer: str) -> None:
         share = max(left, 0.0) / (len(groups) - i)
         results = measure_here(candidates, precision=None, budget_s=share, **task)
         rows.append([results[name] for name in recipes])
+        controls.append(results.control)
         del candidates  # the memory of a group is free for the next one
     # Where no session was made, the module is not there.
     placement = sys.modules.get("ortmeter.runtime.placement")
-    found = Measured(rows, placement.warned if placement else [])
+    found = Measured(rows, controls, placement.warned if placement else [])
     Path(answer).write_bytes(msgspec.json.encode(found, enc_hook=np.ndarray.tolist))
 
 
@@ -171,17 +181,19 @@ def _calibrate(call: _Function, timer: _Timer, deadline: float) -> int:
 
 
 def _rounds(  # noqa: PLR0917 - private, called once with everything
-    calls: Mapping[str, _Function],
-    numbers: Mapping[str, int],
+    plan: list[tuple[_Function, int]],
+    compared: int,
     repeat: int,
     precision: float | None,
     deadline: float,
     seed: int,
     timer: _Timer,
 ) -> tuple[npt.NDArray[np.float64], str]:
-    """Take rounds of samples: seconds per call, of shape (rounds, candidates), why it stopped."""
+    """Take rounds of samples: seconds per call, of shape (rounds, candidates), why it stopped.
+
+    The first *compared* candidates decide when their ratios are precise.
+    """
     rng = np.random.default_rng(seed)
-    plan = [(call, numbers[name]) for name, call in calls.items()]
     rows: list[list[float]] = []
     wanted = repeat
     with progress_bar("rounds", total=wanted) as bar:
@@ -192,16 +204,16 @@ def _rounds(  # noqa: PLR0917 - private, called once with everything
                 # A sample of zero seconds: the clock is too coarse, whatever the rounds.
                 if precision is None or min(map(min, rows)) <= 0:
                     return np.array(rows), "repeat"
-                if _is_precise(rows, precision):
+                if _is_precise(rows, compared, precision):
                     return np.array(rows), "precision"
                 wanted = bar.total = math.ceil(_GROWTH * wanted)
             if timer() >= deadline:
                 return np.array(rows), "budget"
 
 
-def _is_precise(rows: list[list[float]], precision: float) -> bool:
+def _is_precise(rows: list[list[float]], compared: int, precision: float) -> bool:
     """Look at the intervals that will be printed."""
-    columns = np.array(rows).T
+    columns = np.array(rows).T[:compared]
     found = Comparison(Measurement(str(i), column[None]) for i, column in enumerate(columns))
     half = found.half_width()
     return half is not None and half <= precision
@@ -219,6 +231,8 @@ def _round(
 
 
 def _sample(call: _Function, number: int, timer: _Timer) -> float:
+    if elsewhere := getattr(call, "sample", None):  # another process has the clock
+        return float(elsewhere(number))
     loop = itertools.repeat(None, number)
     start = timer()
     for _ in loop:

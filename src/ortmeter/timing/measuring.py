@@ -5,7 +5,6 @@ import json
 import math
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -43,6 +42,7 @@ def measure(
     processes: int = 1,
     sync: str | None = None,
     seed: int = 0,
+    control: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
     """Time candidates in turn inside the same loop.
@@ -78,6 +78,9 @@ def measure(
         inside the timed region.
     seed : int
         Seed of the orders in which candidates are built and called.
+    control : bool
+        Also time a fixed product of NumPy in each round, as ``Comparison.control``: it says how
+        much the machine itself moved, see :func:`~ortmeter.timing.control.movement`.
     timer : callable
         Clock, in seconds.
 
@@ -108,6 +111,7 @@ def measure(
         processes=processes,
         sync=sync,
         seed=seed,
+        control=control,
         timer=timer,
     )
     return found[""]
@@ -124,6 +128,7 @@ def measure_each(
     processes: int = 1,
     sync: str | None = None,
     seed: int = 0,
+    control: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparisons:
     """Time groups of candidates, one group after the other, such as one group per size.
@@ -134,7 +139,7 @@ def measure_each(
         For each value of the axis, candidates as in :func:`measure`.
     axis : str
         Name of the axis: ``size``.
-    repeat, warmup, precision, budget_s, processes, sync, seed, timer
+    repeat, warmup, precision, budget_s, processes, sync, seed, control, timer
         As in :func:`measure`. The groups share the budget. Each fresh process measures all groups.
 
     Returns
@@ -153,7 +158,7 @@ def measure_each(
     _check(groups, processes=processes, budget_s=budget_s, **options)
     prepared = {key: as_candidates(group) for key, group in groups.items()}
     if processes > 1:
-        options |= {"budget_s": budget_s, "sync": sync, "seed": seed}
+        options |= {"budget_s": budget_s, "sync": sync, "seed": seed, "control": control}
         found = _measure_in_processes(prepared, processes, **options)
         return Comparisons(found, axis)
     deadline = timer() + budget_s
@@ -161,7 +166,7 @@ def measure_each(
     for key, group in prepared.items():
         share = max(deadline - timer(), 0.0) / (len(groups) - len(results))
         results[key] = measure_here(
-            group, budget_s=share, sync=sync, seed=seed, timer=timer, **options
+            group, budget_s=share, sync=sync, seed=seed, control=control, timer=timer, **options
         )
     return Comparisons(results, axis)
 
@@ -197,6 +202,7 @@ def _measure_in_processes(
     warmup: int | None,
     sync: str | None,
     seed: int,
+    control: bool,
     **limits: Any,
 ) -> dict[_Key, Comparison]:
     """Measure groups of candidates in processes that build them again from their recipes."""
@@ -210,6 +216,7 @@ def _measure_in_processes(
             for g, (key, candidates) in enumerate(groups.items())
         }
         rounds = {"repeat": repeat or _ROUNDS_OF_A_PROCESS, "warmup": warmup, "sync": sync}
+        rounds |= {"control": control}
 
         def run(i: int, keys: Sequence[_Key], budget: float) -> _Results[_Key]:
             asked = {"groups": [tasks[key] for key in keys], "budget_s": budget, "seed": seed + i}
@@ -257,24 +264,27 @@ def collect(
                         wanted.remove(key)
                 if not wanted:
                     break
-    return {key: Comparison(_join(found), stopped[key]) for key, found in parts.items()}
+    return {key: _join(found, stopped[key]) for key, found in parts.items()}
 
 
 def _why_enough(parts: list[Mapping[str, Measurement]], precision: float | None) -> str | None:
     if precision is None:
         return "repeat"
-    half = Comparison(_join(parts)).half_width(_SURE)
+    half = _join(parts).half_width(_SURE)
     return "precision" if half is not None and half <= precision else None
 
 
-def _join(parts: Sequence[Mapping[str, Measurement]]) -> list[Measurement]:
-    joined = []
-    for name, first in parts[0].items():
-        rows = [part[name].seconds for part in parts]
-        shortest = min(row.shape[1] for row in rows)
-        seconds = np.concatenate([row[:, :shortest] for row in rows])
-        joined.append(dataclasses.replace(first, seconds=seconds))
-    return joined
+def _join(parts: Sequence[Mapping[str, Measurement]], stopped: str = "repeat") -> Comparison:
+    """Put the processes of each candidate together, and those of the control if they have one."""
+    measured = [_stack([part[name] for part in parts]) for name in parts[0]]
+    controls = [part.control for part in parts if isinstance(part, Comparison) and part.control]
+    return Comparison(measured, stopped, control=_stack(controls) if controls else None)
+
+
+def _stack(measured: Sequence[Measurement]) -> Measurement:
+    shortest = min(one.repeat for one in measured)
+    seconds = np.concatenate([one.seconds[:, :shortest] for one in measured])
+    return dataclasses.replace(measured[0], seconds=seconds)
 
 
 def _recipe(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]:
@@ -288,7 +298,7 @@ def _recipe(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]:
     return dataclasses.asdict(candidate.recipe(folder))
 
 
-def _ask(task: Mapping[str, Any], folder: Path) -> list[dict[str, Measurement]]:
+def _ask(task: Mapping[str, Any], folder: Path) -> list[Comparison]:
     question, answer = folder / "task.json", folder / "answer.json"
     # The time that a child takes to start is part of its budget.
     question.write_text(json.dumps({**task, "asked_at": time.time()}), encoding="utf-8")
@@ -302,9 +312,8 @@ def _ask(task: Mapping[str, Any], folder: Path) -> list[dict[str, Measurement]]:
         answer.read_bytes(), type=Measured, dec_hook=lambda _, samples: np.array(samples)
     )
     if found.warned:
-        from ortmeter.runtime import placement
+        from ortmeter.runtime.placement import warn_again
 
-        for message in set(found.warned).difference(placement.warned):
-            placement.warned.append(message)
-            warnings.warn(message, placement.PlacementWarning, stacklevel=2)
-    return [{measured.name: measured for measured in group} for group in found.groups]
+        warn_again(found.warned)
+    groups = zip(found.groups, found.controls, strict=True)
+    return [Comparison(group, control=control) for group, control in groups]

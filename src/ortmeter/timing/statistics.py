@@ -50,6 +50,33 @@ def log_ratio(baseline: _Array, candidate: _Array, confidence: float) -> tuple[f
     return mean, half if half <= _USELESS else None
 
 
+def log_ratio_apart(
+    baseline: _Array, candidate: _Array, confidence: float
+) -> tuple[float, float | None]:
+    """Estimate the logarithm of the ratio of two latencies that were not measured in turn.
+
+    Each process gives the logarithm of its median; the interval is Welch's, over the processes of
+    both, whose numbers may differ (Welch, *The generalization of Student's problem when several
+    different population variances are involved*, 1947). It holds how far processes differ, not how
+    far the machine moved between the two. Welch's falls a little short with few processes of
+    unequal spread: a part of the error pays for it.
+    """
+    from scipy.special import stdtrit
+
+    logs = [np.log(np.median(seconds, axis=1)) for seconds in (baseline, candidate)]
+    log = float(logs[0].mean() - logs[1].mean())
+    if min(map(len, logs)) < MIN_PROCESSES:
+        return log, None
+    errors = np.array([x.var(ddof=1) / len(x) for x in logs])
+    error = float(errors.sum())
+    if error == 0:
+        return log, 0.0
+    freedom = error**2 / sum(e**2 / (len(x) - 1) for e, x in zip(errors, logs, strict=True))
+    tail = _ERROR_LEFT * (1 - confidence) / 2
+    half = float(stdtrit(freedom, 1 - tail)) * math.sqrt(error)
+    return log, half if half <= _USELESS else None
+
+
 def _batch_logs(baseline: _Array, candidate: _Array, length: int) -> _Array:
     count = len(baseline) // length
     medians = (

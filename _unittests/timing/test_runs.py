@@ -1,0 +1,83 @@
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.timing import Measurement
+from ortmeter.timing.runs import compare_runs, control_ratio, is_steady
+from ortmeter.timing.statistics import log_ratio_apart
+
+
+def run(*medians, name="m", rounds=3):
+    return Measurement(name, [[median] * rounds for median in medians])
+
+
+@pytest.mark.parametrize(("first", "second"), [(3, 3), (5, 5), (10, 3), (4, 15)])
+@pytest.mark.parametrize("confidence", [0.9, 0.99])
+def test_the_interval_is_that_of_welch(first, second, confidence):
+    rng = np.random.default_rng([first, second])
+    logs = 0.02 * rng.standard_normal(first), 0.1 + 0.08 * rng.standard_normal(second)
+    level = 1 - 0.6 * (1 - confidence)  # a part of the error is left
+    peer = scipy.stats.ttest_ind(*logs, equal_var=False).confidence_interval(level)
+    log, half = log_ratio_apart(*(np.exp(x)[:, None] for x in logs), confidence)
+    assert [log - half, log + half] == pytest.approx([peer.low, peer.high])
+
+
+def test_medians_of_processes_are_compared():
+    """A round out of line changes nothing."""
+    calm, spiky = run(2.0, 2.1, 2.2), Measurement("m", [[2.0, 2.0, 90], [2.1] * 3, [2.2] * 3])
+    assert compare_runs(calm, spiky) == compare_runs(calm, calm)
+
+
+def test_verdicts_and_words():
+    before = run(1.0, 1.01, 1.0, 1.01, 1.0)
+    slower = compare_runs(before, run(1.5, 1.51, 1.5), name="the baseline of Monday")
+    assert slower.verdict == "slower"
+    assert slower.ratio == pytest.approx(1 / 1.5, rel=0.01)
+    assert str(slower).startswith("m is 1.50 times slower than the baseline of Monday [1.4")
+    assert str(slower).endswith("(99%, 5 and 3 processes)")
+    assert compare_runs(before, run(0.5, 0.51, 0.5)).verdict == "faster"
+    assert compare_runs(before, before).verdict == "equivalent"
+
+
+@pytest.mark.parametrize("few", [1, 2])
+def test_no_interval_with_fewer_than_three_processes_on_a_side(few):
+    many, less = run(*[1.0] * 5), run(*[2.0] * few, rounds=500)
+    for pair in ((many, less), (less, many)):
+        claim = compare_runs(*pair)
+        assert (claim.has_interval, claim.verdict) == (False, "undecided")
+
+
+def test_the_movement_of_the_machine_widens_the_interval():
+    before, after = run(1.0, 1.001, 1.0), run(1.04, 1.041, 1.04)
+    plain = compare_runs(before, after)
+    for moved in (1.03, 1 / 1.03):
+        wide = compare_runs(before, after, moved=moved)
+        assert math.log(wide.high / wide.low) == pytest.approx(
+            math.log(plain.high / plain.low) + 2 * math.log(1.03)
+        )
+    assert plain.verdict == "different"
+    assert compare_runs(before, after, moved=1.045).verdict == "undecided"  # more than the effect
+
+
+def test_nothing_is_claimed_when_the_machine_moved_too_much():
+    before, after = run(1.0, 1.001, 1.0), run(9.0, 9.001, 9.0)
+    for moved in (1.06, 0.94):
+        assert not is_steady(moved)
+        assert not compare_runs(before, after, moved=moved).has_interval
+    assert is_steady(1.05)
+
+
+def test_controls_give_how_many_times_slower_the_machine_became():
+    assert control_ratio(run(1.0, 4.0), run(4.0, 4.0, 4.0)) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1e300, 5e-324])
+def test_samples_that_are_no_latencies_are_refused(wrong):
+    """They come from a file that somebody wrote."""
+    good, bad = run(1.0, 1.0, 1.0), run(1.0, wrong, 1.0, name="x")
+    for compare in (compare_runs, control_ratio):
+        with pytest.raises(InvalidArgumentError, match="samples of 'x' go from"):
+            compare(good, bad)

@@ -1,0 +1,96 @@
+"""Compare measurements of two runs, which were not taken in turn."""
+
+import math
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.timing.claims import Claim, compare_ratio
+from ortmeter.timing.control import STEADY
+from ortmeter.timing.measurement import Measurement
+from ortmeter.timing.statistics import log_ratio_apart
+
+# Seconds of a call, for samples that come from a file.
+_LEAST, _MOST = 1e-12, 1e9
+
+
+def compare_runs(
+    baseline: Measurement,
+    candidate: Measurement,
+    *,
+    moved: float = 1.0,
+    name: str = "the baseline",
+    confidence: float = 0.99,
+    min_effect: float = 0.05,
+) -> Claim:
+    """Compare a candidate with samples that another run took.
+
+    Parameters
+    ----------
+    baseline, candidate : Measurement
+        Samples of the other run, and of this one. Their numbers of processes may differ.
+    moved : float
+        Ratio of the two controls, see :func:`control_ratio`, 1 when it is not known.
+    name : str
+        What the claim calls the baseline.
+    confidence : float
+        Level of the interval.
+    min_effect : float
+        Smallest relative difference worth a claim.
+
+    Returns
+    -------
+    Claim
+        The speedup, its interval and the verdict. The interval is Welch's, over processes, widened
+        on both sides by how far the machine itself moved. There is none, and the verdict is
+        undecided, with fewer than 3 processes in a run, or if the machine moved by more than 5%.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A sample is no latency: zero, or beyond what a call can take.
+
+    Examples
+    --------
+    >>> before = Measurement("m", [[2.0], [2.1], [2.0], [2.1], [2.0]])
+    >>> after = Measurement("m", [[3.0], [3.1], [3.0], [3.1], [3.1]])
+    >>> print(compare_runs(before, after))
+    m is 1.50 times slower than the baseline [1.42, 1.59] (99%, 5 and 5 processes)
+    >>> compare_runs(before, after, moved=0.9).verdict
+    'undecided'
+    """
+    check_latencies(baseline, candidate)
+    log, half = log_ratio_apart(baseline.seconds, candidate.seconds, confidence)
+    shift = abs(math.log(moved))
+    interval = None
+    if half is not None and is_steady(moved):
+        interval = math.exp(log - half - shift), math.exp(log + half + shift)
+    return compare_ratio(
+        candidate.name,
+        name,
+        math.exp(log),
+        interval,
+        confidence=confidence,
+        min_effect=min_effect,
+        how=f"{baseline.processes} and {candidate.processes} processes",
+    )
+
+
+def control_ratio(before: Measurement, after: Measurement) -> float:
+    """Return how many times slower the machine became: the ratio of the medians of the controls."""
+    check_latencies(before, after)
+    return math.exp(-log_ratio_apart(before.seconds, after.seconds, 0.99)[0])
+
+
+def check_latencies(*measured: Measurement) -> None:
+    """Refuse samples that are no latencies, which a file may hold."""
+    for one in measured:
+        least, most = float(one.seconds.min()), float(one.seconds.max())
+        if not _LEAST <= least <= most <= _MOST:
+            raise InvalidArgumentError(
+                f"samples of {one.name!r} go from {least:g} to {most:g} s. Accepted: {_LEAST:g} to "
+                f"{_MOST:g} s"
+            )
+
+
+def is_steady(moved: float) -> bool:
+    """Whether two controls are close enough to compare what was timed beside them."""
+    return max(moved, 1 / moved) <= 1 + STEADY
