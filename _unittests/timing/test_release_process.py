@@ -26,6 +26,7 @@ def question(tmp_path, body, feeds, **settings):
 def outputs(tmp_path, asked):
     with ReleaseProcess("here", Path(sys.executable)) as child:
         open_model(child, HERE, asked)
+        child.ask("sample", number=2)
         names = child.ask("outputs", file=str(tmp_path / "outputs.npz"))
         with np.load(tmp_path / "outputs.npz") as file:
             return {name: file[key] for name, key in names.items()}
@@ -47,6 +48,12 @@ def stand_in(folder, code):
             "(float[n] X, float[n] file) => (float[n] Y) { Y = Sub(X, file) }",
             {"X": np.float32([1, 2]), "file": np.float32([5, 7])},
             [-4, -5],
+        ),
+        # large: their memory would be used again if nobody held them
+        (
+            "(float[n] X) => (float[n] Y) { Y = Neg(X) }",
+            {"X": np.arange(1 << 20, dtype=np.float32)},
+            -np.arange(1 << 20),
         ),
         # texts are not
         (

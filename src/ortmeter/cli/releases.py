@@ -20,6 +20,7 @@ from ortmeter.timing.releases import PROCESSES, ReleaseResults, compare_releases
 
 _TOP = 10
 _NAMED = 5
+_PROFILED_S = 0.3  # in each process
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -81,8 +82,10 @@ def _conclude(
         return
     report.conclude(*(f"{several}{sentence}" for sentence in claims.sentences()))
     names = claims.largest.baseline, claims.largest.subject
-    table = profile_releases([releases[name] for name in names], variant)
-    title = f"{several}operators of {names[1]} beside {names[0]}, mean time in a profiled run"
+    slowest = max(comparison[name].median for name in names)
+    runs = min(max(int(_PROFILED_S / slowest), 10), 200)
+    table = profile_releases([releases[name] for name in names], variant, repeat=runs)
+    title = f"{several}operators of {names[1]} beside {names[0]}, median time in a profiled run"
     report.add(title, table.head(_TOP))
     report.conclude(f"{several}{_operators_sentence(table, names)}")
 

@@ -29,7 +29,7 @@ def profile_releases(
     variant: Variant,
     *,
     processes: int = PROCESSES,
-    repeat: int = 10,
+    repeat: int = 30,
 ) -> pd.DataFrame:
     """Profile a model with two releases, in several fresh processes, and compare its operators.
 
@@ -49,7 +49,7 @@ def profile_releases(
     pandas.DataFrame
         One row per operator that takes 1% of a run or more with either release, largest change
         first. Index ``operator`` (``nchwc.Conv`` for the domain com.microsoft.nchwc), columns
-        ``nodes`` of each release, mean time per run (µs) of each, ``change (µs)``, ``speedup``,
+        ``nodes`` and median time per run (µs) of each release, ``change (µs)``, ``speedup``,
         ``low``, ``high`` and ``verdict``. The graphs that ran differ as each release optimizes
         them: an operator of one only has no speedup. Intervals hold together at 99%.
     """
@@ -83,14 +83,16 @@ def _record(
 
 
 def _operators(found: Profile) -> dict[str, tuple[int, float]]:
-    """Nodes and mean time (µs) of each operator."""
+    """Nodes and median time per run (µs) of each operator."""
     rows = found.by_operator().astype({"domain": "object"})
     times: dict[str, tuple[int, float]] = {}
-    for op, domain, nodes, mean in rows[["op", "domain", "nodes", "mean"]].itertuples(index=False):
+    for op, domain, nodes, median in rows[["op", "domain", "nodes", "median"]].itertuples(
+        index=False
+    ):
         plain = pd.isna(domain) or domain == _STANDARD
         name = str(op) if plain else f"{domain}.{op}".removeprefix(_CONTRIBUTED)
         before = times.get(name, (0, 0.0))  # on another provider
-        times[name] = before[0] + int(nodes), before[1] + float(mean)
+        times[name] = before[0] + int(nodes), before[1] + float(median)
     return times
 
 

@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,16 @@ import numpy as np
 import onnxruntime as ort
 
 _SHORT_S = 1e-2
-_Run = Callable[[], object]
-_Read = Callable[[], Sequence[Any]]
 _FATAL_ONLY = 4
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Functions that run once and read the outputs, and the inputs, which are read in place."""
+
+    run: Callable[[], object]
+    read: Callable[[], Sequence[Any]]
+    inputs: Any
 
 
 class Runner:
@@ -29,25 +37,25 @@ class Runner:
     def __init__(self, question: Mapping[str, Any]) -> None:
         self.question = question
         self.session = _session(question, {})
-        self.call, self.read = _bind(self.session, question)
+        self.bound = _bind(self.session, question)
         self.last = 0.0
 
     def sample(self, number: int) -> float:
         """Return the seconds of a call, mean of *number* calls."""
         if self.last < _SHORT_S:  # another process ran meanwhile: caches are cold
-            self.call()
+            self.bound.run()
         loop = range(number)
         start = time.perf_counter()
         for _ in loop:
-            self.call()
+            self.bound.run()
         self.last = (time.perf_counter() - start) / number
         return self.last
 
     def outputs(self, file: str) -> dict[str, str]:
         """Write the outputs of a run that are arrays of numbers; return their names in the file."""
-        self.call()
+        self.bound.run()
         names = [node.name for node in self.session.get_outputs()]
-        pairs = zip(names, self.read(), strict=True)
+        pairs = zip(names, self.bound.read(), strict=True)
         found = {name: array for name, array in pairs if _is_numeric(array)}
         np.savez(file, *found.values())
         return {name: f"arr_{rank}" for rank, name in enumerate(found)}
@@ -60,9 +68,9 @@ class Runner:
             "optimized_model_filepath": optimized,
         }
         session = _session(self.question, paths)
-        call, _ = _bind(session, self.question)
+        bound = _bind(session, self.question)
         for _ in range(repeat + 1):
-            call()
+            bound.run()
         return str(session.end_profiling())
 
 
@@ -118,8 +126,8 @@ def _need_keys(names: Sequence[str]) -> None:
             raise ValueError(f"it does not read the configuration key {name}")
 
 
-def _bind(session: Any, question: Mapping[str, Any]) -> tuple[_Run, _Read]:
-    """Return functions that run once, on inputs that are bound if they can be, and that read."""
+def _bind(session: Any, question: Mapping[str, Any]) -> Bound:
+    """Bind the inputs and the outputs, if ONNX Runtime can."""
     with np.load(question["arrays"]) as file:
         feeds = {name: (file[key], kind) for name, (key, kind) in question["feeds"].items()}
     options = ort.RunOptions()
@@ -130,13 +138,15 @@ def _bind(session: Any, question: Mapping[str, Any]) -> tuple[_Run, _Read]:
         device = "cuda" if session.get_providers()[0].startswith("CUDA") else "cpu"
         index = int(question["provider"][1].get("device_id", 0))
         binding = session.io_binding()
-        for name, (array, kind) in feeds.items():
-            binding.bind_ortvalue_input(name, _value(array, kind, device, index))
+        values = {n: _value(array, kind, device, index) for n, (array, kind) in feeds.items()}
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
         for node in session.get_outputs():
             binding.bind_output(node.name, device, index)
-        return (
+        return Bound(
             lambda: session.run_with_iobinding(binding, options),
             lambda: [_array(value) for value in binding.get_outputs()],
+            (feeds, values),
         )
     if any(kind for _, kind in feeds.values()):
         raise ValueError("it takes no type that NumPy lacks beside texts or sequences")
@@ -144,9 +154,10 @@ def _bind(session: Any, question: Mapping[str, Any]) -> tuple[_Run, _Read]:
         name: array.astype(object) if array.dtype.kind == "U" else array
         for name, (array, _) in feeds.items()
     }
-    return (
+    return Bound(
         lambda: session.run(None, arrays, options),
         lambda: session.run(None, arrays, options),
+        arrays,
     )
 
 
