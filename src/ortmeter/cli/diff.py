@@ -2,7 +2,7 @@
 
 import importlib.util
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,20 @@ import numpy as np
 import onnx
 import pandas as pd
 
+from ortmeter.cli import alternatives
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.discrepancy import ModelDiff, Tolerance, diff
 from ortmeter.discrepancy.models import compare_outputs
-from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evaluator import Evaluator, SessionExplanation, explain_session, to_float64
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.evaluator import (
+    Evaluator,
+    SessionExplanation,
+    align,
+    explain_session,
+    to_float64,
+)
+from ortmeter.evaluator.attribution_result import differing
 from ortmeter.plotting import NodeNote, draw_model
 from ortmeter.report import MAX_DRAWN, Report, readable
 from ortmeter.runtime.inputs import declared_inputs
@@ -36,8 +44,10 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODEL", nargs="+", help="one or two ONNX files")
     parser.add_argument(
         "--against",
-        help=f"what to compare with: {', '.join(_EVALUATIONS)} or a provider (float64)",
+        help=f"what to compare with: {', '.join(_EVALUATIONS)}, {alternatives.UNOPTIMIZED} or a "
+        "provider (float64)",
     )
+    alternatives.add_options(parser)
     add_session(parser, several=False)
     add_feeds(parser)
     rule = "each element is within atol + rtol * |expected|, as in numpy.allclose"
@@ -52,7 +62,7 @@ def register(parser: ArgumentParser) -> None:
         type=number(0, kind=float),
         default=20.0,
         metavar="SECONDS",
-        help="time of the search for the nodes responsible, 0 for none (20)",
+        help="time of the search for the nodes responsible at most, 0 for none (20)",
     )
 
 
@@ -60,10 +70,12 @@ def run(options: Namespace, report: Report) -> int:
     """Fill the report with the discrepancies; 1 when they are beyond the tolerance."""
     limits = options.atol, options.rtol
     tolerance = None if limits == (None, None) else Tolerance(*limits)
+    alternatives.check_program(options)
     models, against = _sides(options)
     provider = resolve_provider(options.provider)
     session = session_settings(options) | {"provider": provider}
     feeds = make_feeds(options, models)
+    explained = None
     if against is None:
         names = (models[0].name, models[1].name)
         given = [feeds[model] for model in models]
@@ -71,17 +83,24 @@ def run(options: Namespace, report: Report) -> int:
     else:
         names = (against, f"ONNX Runtime on {provider.label}")
         (arrays,) = feeds.values()
-        got = _run(models[0], arrays, **session)
-        if against in _EVALUATIONS:
-            expected = _evaluate(load_model(models[0]), arrays, against, provider)
+        if against in (alternatives.UNOPTIMIZED, alternatives.PROGRAM):
+            explained = alternatives.explain_against(options, against, arrays, tolerance, session)
+            found = explained.outputs
         else:
-            expected = _run(models[0], arrays, **_on(against, session))
-        found = compare_outputs(expected, got, tolerance)
+            got = _run(models[0], arrays, **session)
+            if against in _EVALUATIONS:
+                expected = _evaluate(load_model(models[0]), arrays, against, provider)
+            else:
+                expected = _run(models[0], arrays, **_on(against, session))
+            found = compare_outputs(expected, got, tolerance)
     title = f"{names[1]} against {names[0]}"
     report.add(title, readable(found.to_frame()))
     report.conclude(f"{title}, output {found.worst}: {found.outputs[found.worst]}.")
+    if explained is not None:
+        alternatives.tell(report, explained, options.top)
     if against is None:
         report.conclude(*_pairing(found))
+        _align(report, models, given, tolerance, session, top=options.top)
     if against in _EVALUATIONS:
         _explain(options, report, models[0], arrays, against, session=session)
     report.conclude(*(f"{told}." for told in found.conclusions()))
@@ -92,7 +111,8 @@ def _sides(options: Namespace) -> tuple[list[Path], str | None]:
     """Return two models, or one with what it is compared to."""
     models = [Path(model) for model in options.models]
     if len(models) == 1:
-        return models, options.against or "float64"
+        program = alternatives.PROGRAM if options.against_torch_program else None
+        return models, program or options.against or "float64"
     if len(models) == 2 and not options.against:  # noqa: PLR2004 - two sides
         return models, None
     raise InvalidArgumentError(
@@ -116,6 +136,24 @@ def _on(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:
     if moved["provider"].name == "cpu":
         moved.pop("provider_options", None)
     return moved
+
+
+def _align(
+    report: Report,
+    models: Sequence[Path],
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    tolerance: Tolerance | None,
+    session: Mapping[str, Any],
+    *,
+    top: int,
+) -> None:
+    """Say where two graphs part, unless one of them has too many results or a type of its own."""
+    try:
+        found = align(models[0], models[1], feeds, tolerance=tolerance, **session)
+    except ModelError as error:
+        report.conclude(f"intermediate results are not aligned: {error}")
+        return
+    alternatives.tell_alignment(report, found, (models[0].name, models[1].name), top)
 
 
 def _evaluate(
@@ -170,10 +208,15 @@ def _explain(
             budget_s=options.search_budget,
             **session,
         )
-    except ModelError as error:  # an operator without a kernel of its own, in float64 for instance
-        report.conclude(f"nodes are not searched: {error}")
+    except (OrtMeterError, MemoryError) as error:  # an operator without a kernel for instance
+        told = str(error) or type(error).__name__
+        report.conclude(f"nodes are not searched: {told.removesuffix('.')}.")
         return
-    known = [node for node in found.ranking(options.by) if node.effect is not None]
+    known = [
+        node
+        for node in found.ranking(options.by)
+        if node.effect is not None and (not found.remaining or differing(node.own))
+    ]
     ranked = [node.to_row() for node in known[: options.top]]
     columns = {
         "node": "node",
@@ -190,7 +233,7 @@ def _explain(
     )
     if found.remaining:
         report.add(
-            f"Nodes that {options.search_budget:g} s did not tell apart ({_RANKED_BY[options.by]})",
+            f"Groups of nodes that are not told apart ({_RANKED_BY[options.by]})",
             _left(found, options),
         )
     if len(model.graph.node) <= MAX_DRAWN:

@@ -7,9 +7,11 @@ user. ``values`` converts values between libraries and devices.
 ``attribution`` compares two evaluators to find the kernels responsible for a discrepancy,
 ``attribution_session`` compares an evaluator with a session, ``attribution_search`` bisects their
 nodes, and ``float64`` writes their reference model. ``optimizers`` finds the graph optimizations
-that change the outputs of a session.
+that change the outputs of a session, ``alignment`` where two graphs part, and ``program`` the step
+of a program of torch that its model does otherwise.
 """
 
+from ortmeter.evaluator.alignment import Aligned, Alignment, Result, align
 from ortmeter.evaluator.attribution import attribute
 from ortmeter.evaluator.attribution_result import (
     Attribution,
@@ -27,19 +29,27 @@ from ortmeter.evaluator.optimizers import (
     OptimizerExplanation,
     explain_optimization,
 )
+from ortmeter.evaluator.program import ProgramExplanation, ProgramStep, explain_program
 
 __all__ = [
     "KNOWN_ERRORS",
+    "Aligned",
+    "Alignment",
     "Attribution",
     "Evaluator",
     "NodeAttribution",
     "OptimizerEffect",
     "OptimizerExplanation",
+    "ProgramExplanation",
+    "ProgramStep",
+    "Result",
     "SessionExplanation",
     "SessionGroup",
     "SessionNode",
+    "align",
     "attribute",
     "explain_optimization",
+    "explain_program",
     "explain_session",
     "to_float64",
 ]

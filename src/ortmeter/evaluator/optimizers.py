@@ -61,6 +61,8 @@ class OptimizerExplanation:
     ----------
     levels : mapping of str to ModelDiff
         Outputs at each level up to the requested one, compared with the unoptimized ones.
+    level : str or None
+        First level whose outputs differ, None if all give the same.
     optimizers : tuple of OptimizerEffect
         Minimal set, the largest effect first: without them the outputs are the unoptimized ones,
         and with any of them they are not. Empty when the levels do not differ.
@@ -75,6 +77,7 @@ class OptimizerExplanation:
     """
 
     levels: Mapping[str, ModelDiff]
+    level: str | None
     optimizers: tuple[OptimizerEffect, ...]
     remaining: Discrepancy
     repeated: Discrepancy
@@ -82,9 +85,9 @@ class OptimizerExplanation:
     n_sessions: int
 
     @property
-    def level(self) -> str | None:
-        """First level whose outputs differ, None if all give the same."""
-        return next((name for name, found in self.levels.items() if not found.passed), None)
+    def outputs(self) -> ModelDiff:
+        """Outputs at the requested level, the last one, compared with the unoptimized ones."""
+        return list(self.levels.values())[-1]
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row per optimizer that is responsible.
@@ -188,12 +191,14 @@ def explain_optimization(
         )
     search = _Search(model, feeds, tolerance or Tolerance(), session, run_config)
     reached = _LEVELS[: _LEVELS.index(optimization) + 1]
-    levels = {name: search.against_none(optimization=name) for name in reached}
+    outputs = {name: search.run(optimization=name) for name in reached}
+    levels = {name: search.against_none(found, tolerance) for name, found in outputs.items()}
+    level = next((name for name, found in outputs.items() if not search.same(found)), None)
     repeated = search.discrepancy(search.run(optimization="none"))
     found: list[OptimizerEffect] = []
-    remaining = search.discrepancy(search.run(optimization=optimization))
+    remaining = search.discrepancy(outputs[optimization])
     candidates: Sequence[Optimizer] = ()
-    if not levels[optimization].passed and not differing(repeated):
+    if not search.same(outputs[optimization]) and not differing(repeated):
         asked = {**session, "optimization": optimization}
         candidates = optimizers_of(model, **asked)
         responsible = search.responsible(candidates, optimization)
@@ -211,7 +216,7 @@ def explain_optimization(
         found.sort(key=lambda effect: effect.alone.abs, reverse=True)
         remaining = search.disabled(names, optimization)
     return OptimizerExplanation(
-        levels, tuple(found), remaining, repeated, len(candidates), search.n_sessions
+        levels, level, tuple(found), remaining, repeated, len(candidates), search.n_sessions
     )
 
 
@@ -236,8 +241,11 @@ class _Search:
         settings = without({**self._session, "optimization": optimization}, disabled)
         return run_session(make_session(self._model, **settings), self._feeds, self._run_config)
 
-    def against_none(self, *, optimization: str) -> ModelDiff:
-        return compare_outputs(self._expected, self.run(optimization=optimization), self._tolerance)
+    def against_none(self, outputs: Mapping[str, Any], tolerance: Tolerance | None) -> ModelDiff:
+        return compare_outputs(self._expected, outputs, tolerance)
+
+    def same(self, outputs: Mapping[str, Any]) -> bool:
+        return self._tolerance.check(self.discrepancy(outputs)).passed
 
     def discrepancy(self, outputs: Mapping[str, Any]) -> Discrepancy:
         expected = [self._expected[name] for name in outputs]
@@ -255,7 +263,7 @@ class _Search:
 
         def restores(names: Sequence[str]) -> bool:
             bar.update()
-            return self._tolerance.check(self.disabled(names, optimization)).passed
+            return self.same(self.run(names, optimization=optimization))
 
         with progress_bar("optimizers", total=0) as bar:
             changed = [optimizer.name for optimizer in candidates if optimizer.changed]

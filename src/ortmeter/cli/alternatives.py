@@ -1,0 +1,145 @@
+"""What diff says of an unoptimized session, of a program of torch, and of two graphs."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ortmeter.discrepancy import Tolerance
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evaluator import (
+    Alignment,
+    OptimizerExplanation,
+    ProgramExplanation,
+    explain_optimization,
+    explain_program,
+)
+from ortmeter.plotting import error_plot
+from ortmeter.report import Report, readable
+
+UNOPTIMIZED, PROGRAM = "unoptimized", "torch program"
+_UNIT = "relative to the largest value"
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Declare a program of torch, and whether it may be opened."""
+    parser.add_argument(
+        "--against-torch-program",
+        metavar="FILE",
+        help="a program written by torch.export.save: the model is compared with it step by step",
+    )
+    parser.add_argument(
+        "--trust-program",
+        action="store_true",
+        help="open the file of --against-torch-program: torch may unpickle parts of it, which runs "
+        "any code that the file has",
+    )
+
+
+def check_program(options: Namespace) -> None:
+    """Refuse a program that is not trusted, or beside something else to compare with."""
+    program = options.against_torch_program
+    if program is None:
+        if options.trust_program:
+            raise InvalidArgumentError("--trust-program: expected --against-torch-program FILE too")
+        return
+    if options.against or len(options.models) != 1:
+        raise InvalidArgumentError(
+            f"--against-torch-program: got {len(options.models)} models and --against "
+            f"{options.against}. Accepted: one model, without --against"
+        )
+    if not options.trust_program:
+        raise InvalidArgumentError(
+            f"--against-torch-program {program} is not opened: torch may unpickle parts of it, "
+            "which runs any code that the file has. Accepted: a file that you trust, with "
+            "--trust-program"
+        )
+
+
+def explain_against(
+    options: Namespace,
+    against: str,
+    feeds: Mapping[str, Any],
+    tolerance: Tolerance | None,
+    session: Mapping[str, Any],
+) -> OptimizerExplanation | ProgramExplanation:
+    """Compare a model with its unoptimized session, or with a program of torch."""
+    model = Path(options.models[0])
+    if against == UNOPTIMIZED:
+        return explain_optimization(model, feeds, tolerance=tolerance, **session)
+    program = options.against_torch_program
+    return explain_program(model, program, feeds, trusted=True, tolerance=tolerance, **session)
+
+
+def tell(report: Report, found: OptimizerExplanation | ProgramExplanation, top: int) -> None:
+    """Say what is responsible, with its table and its plot."""
+    report.conclude(f"{found}.")
+    if isinstance(found, OptimizerExplanation):
+        _tell_optimizers(report, found)
+    else:
+        _tell_steps(report, found, top)
+
+
+def _tell_optimizers(report: Report, found: OptimizerExplanation) -> None:
+    levels = [(name, diff.outputs[diff.worst]) for name, diff in found.levels.items()]
+    rows = [(name, d.abs, d.ulp_at_max, d.mean_abs) for name, d in levels]
+    columns = ["level", "absolute", "ulp at the largest", "mean absolute"]
+    table = readable(pd.DataFrame(rows, columns=columns))
+    report.add("Levels against the unoptimized graph, the worst output", table)
+    if not found.optimizers:
+        return
+    names = {
+        "alone": "error, it alone",
+        "without": "error without it",
+        "nodes": "nodes changed",
+    }
+    errors = [(o.name, "it alone", float(o.alone.abs)) for o in found.optimizers]
+    errors += [(o.name, "without it", float(o.without.abs)) for o in found.optimizers]
+    report.add(
+        "Optimizers that change the outputs",
+        readable(found.to_frame().rename(columns=names)),
+        _plot(errors, "Errors of the optimizers", "absolute"),
+    )
+
+
+def _tell_steps(report: Report, found: ProgramExplanation, top: int) -> None:
+    ranked = found.ranking()[:top]
+    table = found.to_frame().set_index("step").loc[[step.name for step in ranked]].reset_index()
+    table["calls"] = table["calls"].str.removeprefix("aten.").str.removesuffix(".default")
+    report.add(
+        "Steps of the program by own error, from the values of torch",
+        readable(table.rename(columns={"relative": "over the largest value"})),
+        _plot([(step.name, "own error", step.size) for step in ranked], "Own errors", _UNIT),
+    )
+
+
+def tell_alignment(report: Report, found: Alignment, names: tuple[str, str], top: int) -> None:
+    """Say where two graphs part: the first results that differ, and where the error grows."""
+    report.conclude(f"{found}.")
+    if found.first is None:
+        return
+    growing = sorted(found.pairs, key=lambda pair: pair.jump, reverse=True)[:top]
+    ranks = [i for i, pair in enumerate(found.pairs) if pair is found.first or pair in growing]
+    columns = {
+        "expected": f"node of {names[0]}",
+        "expected op": "its op",
+        "got": f"node of {names[1]}",
+        "relative": "over the largest value",
+        "before": "the same of its inputs",
+        "jump": "growth",
+    }
+    pairs = [found.pairs[rank] for rank in ranks]
+    errors = [(pair.expected.node, "its inputs", pair.before) for pair in pairs]
+    errors += [(pair.expected.node, "this result", pair.size) for pair in pairs]
+    report.add(
+        "Where the graphs part: the first results that differ, and the largest growths",
+        readable(found.to_frame().iloc[ranks].rename(columns=columns)),
+        _plot(errors, "Errors where they grow the most", _UNIT),
+    )
+
+
+def _plot(errors: Iterable[tuple[str, str, float]], title: str, unit: str) -> Any:
+    frame = pd.DataFrame(list(errors), columns=["case", "candidate", "error"])
+    return error_plot(frame, title=title, unit=unit) if len(frame) else ""
