@@ -40,7 +40,7 @@ QUIET = {
 
 @pytest.fixture(autouse=True)
 def four_cores(monkeypatch):
-    monkeypatch.setattr(module, "_usable_cores", lambda: range(4))
+    monkeypatch.setattr(module, "core_numbers", lambda: range(4))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

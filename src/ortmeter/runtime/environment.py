@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,9 +154,14 @@ def _system_name() -> str:
 
 def usable_cores() -> int:
     """Logical cores that this process may use."""
+    return len(core_numbers())
+
+
+def core_numbers() -> Collection[int]:
+    """Numbers of the logical cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return os.sched_getaffinity(0)
+    return range(os.cpu_count() or 1)
 
 
 def _thread_settings() -> dict[str, int]:

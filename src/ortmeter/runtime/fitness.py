@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ortmeter.errors import OrtMeterError
 from ortmeter.runtime.control_groups import group_files
+from ortmeter.runtime.environment import core_numbers
 from ortmeter.runtime.gpu_fitness import gpu_findings
 from ortmeter.runtime.providers import Provider
 
@@ -109,7 +110,7 @@ def fitness(
     >>> found.is_fit, "4096 threads" in str(found)
     (False, True)
     """
-    cores = _usable_cores()
+    cores = core_numbers()
     if since is None:
         before = _count(root, cores)
         pause(_WINDOW_S)
@@ -135,14 +136,8 @@ def refuse_unfit(found: Fitness) -> None:
     """Refuse to measure on a machine that is not fit."""
     if not found.is_fit:
         raise OrtMeterError(
-            f"this machine is {found}. Without --strict it is measured all the same"
+            f"this machine is {found}. Accepted: one that is fit, or any without --strict"
         )
-
-
-def _usable_cores() -> Collection[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return range(os.cpu_count() or 1)
 
 
 def _count(root: Path, cores: Collection[int]) -> Counters:
@@ -210,7 +205,7 @@ def _quota(
     found = []
     if threads > cores:
         found.append(f"{threads} threads share {cores} cores: ask for {cores} at most")
-    quota = min(_quotas(root), default=None)
+    quota = cpu_quota(root)
     # Without a number, onnxruntime counts the cores of the machine, whatever the quota.
     asked = threads or cores
     if quota is not None and asked > quota:
@@ -223,6 +218,11 @@ def _quota(
         times = after.held - before.held
         found.append(f"the quota stopped this container {times} times: ask for fewer threads")
     return found
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Return the cores that the groups of this process may use, None without a limit."""
+    return min(_quotas(root), default=None)
 
 
 def _quotas(root: Path) -> Iterator[float]:

@@ -49,6 +49,7 @@ _STEADY_RUNS, _STEADY_S = 20, 0.5
 _KIB_PER_MIB = 1024
 _MEMORY = Path("/proc/self")
 _RESET_PEAK = "5"
+_LONGEST = 600  # letters kept of an error
 _NEAR = 1.0  # MiB: the system counts approximately
 
 
@@ -226,7 +227,7 @@ def _start(name: str, task: Path) -> dict[str, Phase]:
     answer = task.with_name("answer.json")
     child = run_child("ortmeter.timing.cold", task, answer)
     if child.returncode:
-        reason = " ".join(child.stderr.split())[-300:]
+        reason = " ".join(child.stderr.split())[-_LONGEST:]
         raise ModelError(f"{name!r} failed in a fresh process: {reason}")
     told = msgspec.json.decode(answer.read_bytes(), type=_Answer)
     warn_again(told.warned)
