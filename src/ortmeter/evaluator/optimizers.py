@@ -311,7 +311,11 @@ def _changed_nodes(model: ModelLike, session: Mapping[str, Any], name: str) -> t
     original = name_nodes(load_model(model))
     full, reduced = (_optimized(model, without(session, disabled)) for disabled in ((), (name,)))
     same = {_key(node) for node in walk_nodes(reduced.graph.node)}
-    origins = find_origins(full, original)
+    constants = {node.name for node in original.graph.node if node.op_type == "Constant"}
+    origins = {
+        name: [origin for origin in found if origin not in constants]
+        for name, found in find_origins(full, original).items()
+    }
     return tuple(
         f"{node.op_type} ({', '.join(origins.get(node.name, ())) or node.name})"
         for node in walk_nodes(full.graph.node)
