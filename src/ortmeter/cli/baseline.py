@@ -1,0 +1,192 @@
+"""Keep the samples of ``bench``, and read those of another run to compare with."""
+
+import datetime as dt
+import hashlib
+import json
+import math
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ortmeter.cli.regression import Description, compare, need
+from ortmeter.errors import InvalidArgumentError, RecordError
+from ortmeter.files import write_atomically
+from ortmeter.pages.records import Record, load
+from ortmeter.report import Report, check_writable
+from ortmeter.runtime import placement
+from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.loading import external_files
+from ortmeter.timing import Comparison
+from ortmeter.timing.candidates import Variant
+from ortmeter.timing.claims import enumerate_items
+from ortmeter.timing.runs import check_latencies
+from ortmeter.timing.statistics import MIN_PROCESSES
+
+_PAGE = "bench"
+_DIGEST = 16  # characters
+_LONG = 200  # characters of names that are shown
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Declare the options of baselines."""
+    parser.add_argument("--save", metavar="FILE", help="keep the samples (JSON), for --baseline")
+    parser.add_argument(
+        "--baseline", metavar="FILE", help="compare with the samples that --save kept in FILE"
+    )
+    parser.add_argument(
+        "--fail-if",
+        metavar="slower:1.10",
+        type=_bound,
+        help="exit with 1 when a candidate is more than 1.10 times slower than the baseline: the "
+        "lower bound of the interval is above (slower:10%% is the same)",
+    )
+    parser.add_argument(
+        "--other-machine", action="store_true", help="conclude though the machines differ"
+    )
+    parser.add_argument(
+        "--other-model",
+        action="store_true",
+        help="conclude though the model, its inputs or the session differ",
+    )
+
+
+def _bound(text: str) -> float:
+    what, _, number = text.partition(":")
+    try:
+        bound = 1 + float(number[:-1]) / 100 if number.endswith("%") else float(number)
+    except ValueError:
+        bound = math.nan
+    if what == "slower" and 1 <= bound < math.inf:
+        return bound
+    raise ArgumentTypeError(f"got {text!r}, expected slower:1.10 or slower:10%, at least 1 or 0%")
+
+
+def is_asked(options: Namespace) -> bool:
+    """Whether samples are kept or compared."""
+    return options.save is not None or options.baseline is not None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What is done with the samples of a run: they are kept, compared, or both.
+
+    Parameters
+    ----------
+    options : Namespace
+        Options of the command.
+    described : mapping
+        What decides what each candidate measures, as texts: model, inputs, session.
+    stored : Record or None
+        The run to compare with.
+    """
+
+    options: Namespace
+    described: Mapping[str, Description]
+    stored: Record | None
+
+    def finish(self, report: Report, found: Comparison, fitness: Sequence[str] = ()) -> int:
+        """Keep and compare, as asked; 1 when a candidate is slower than ``--fail-if`` allows."""
+        code = 0
+        if self.stored is not None:
+            code = compare(self.options, report, found, self.described, self.stored)
+        if self.options.save is not None:
+            _save(self.options, report, found, self.described, fitness)
+        return code
+
+
+def check(options: Namespace, variants: Mapping[str, Variant]) -> Baseline | None:
+    """Read the baseline, refuse what cannot be done: before anything is measured."""
+    if options.save is not None:
+        check_writable(Path(options.save), overwrite=options.force)
+    if options.baseline is None:
+        for name in ("fail_if", "other_machine", "other_model"):
+            if getattr(options, name):
+                raise InvalidArgumentError(
+                    f"--{name.replace('_', '-')} is about a baseline: add --baseline FILE"
+                )
+        if options.save is None:
+            return None
+    described = {name: _describe(variant) for name, variant in variants.items()}
+    stored = None if options.baseline is None else _read(Path(options.baseline), variants)
+    return Baseline(options, described, stored)
+
+
+def _describe(variant: Variant) -> Description:
+    path = Path(variant.model)  # type: ignore[arg-type]  # the command line has paths only
+    arrays = {name: as_numpy(array) for name, array in variant.feeds.items()}
+    shapes = (f"{n} {a.dtype.name} {'x'.join(map(str, a.shape))}" for n, a in arrays.items())
+    settings: dict[str, Any] = {}
+    for group, value in {**variant.settings, "run_config": variant.run_config}.items():
+        settings |= dict(value) if isinstance(value, Mapping) else {group: value}
+    return {
+        "model": path.name,
+        "digest of the model": _digest(_files(path)),
+        "inputs": ", ".join(shapes),
+        "digest of the inputs": _digest(map(_content, arrays.values())),
+        "session": ", ".join(f"{name}={value}" for name, value in settings.items()),
+    }
+
+
+def _files(path: Path) -> Iterator[bytes]:
+    for file in (path, *external_files(path)):
+        with file.open("rb") as stream:
+            yield hashlib.file_digest(stream, "sha256").digest()
+
+
+def _content(array: np.ndarray) -> bytes:
+    return json.dumps(array.tolist()).encode() if array.dtype.kind in "OUT" else array.tobytes()
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(hashlib.sha256(part).digest())
+    return whole.hexdigest()[:_DIGEST]
+
+
+def _read(file: Path, variants: Mapping[str, Variant]) -> Record:
+    stored = load(file)
+    found = stored.data.get("comparison")
+    try:
+        described = msgspec.convert(stored.data.get("candidates"), dict[str, Description])
+    except msgspec.ValidationError:
+        described = {}
+    if stored.page != _PAGE or not isinstance(found, Comparison) or {*found} - {*described}:
+        raise RecordError(f"{file.name} was not written by ortmeter bench --save")
+    check_latencies(*found.values(), *([found.control] if found.control else []))
+    if not {*found} & {*variants}:
+        has, asked = (
+            enumerate_items(list(map(repr, names)))[:_LONG] for names in (found, variants)
+        )
+        raise InvalidArgumentError(
+            f"{file.name} has other candidates than this run: {has}. This run has {asked}. "
+            "Accepted: the models and options of the run that was saved"
+        )
+    return stored
+
+
+def _save(
+    options: Namespace,
+    report: Report,
+    found: Comparison,
+    described: Mapping[str, Description],
+    fitness: Sequence[str],
+) -> None:
+    models = dict.fromkeys(one["model"] for one in described.values())
+    record = Record(
+        page=_PAGE,
+        configuration={"model": ", ".join(models), "provider": options.provider},
+        environment=report.machine,
+        date=dt.datetime.now(dt.UTC).replace(microsecond=0),
+        data={"comparison": found, "candidates": described, "fitness": list(fitness)},
+        on_cpu=tuple(placement.warned),
+    )
+    write_atomically(Path(options.save), record.to_json())
+    processes = next(iter(found.values())).processes
+    few = f"; {need(processes)}" if processes < MIN_PROCESSES else ""
+    report.conclude(f"samples are kept in {options.save}{few}.")
