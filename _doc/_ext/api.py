@@ -20,6 +20,9 @@ MODULES = {
     "Measure": (
         "timing",
         "timing.candidates",
+        "timing.load",
+        "timing.pauses",
+        "timing.percentiles",
         "profiling",
         "runtime.costs",
         "timing.peaks",

@@ -23,6 +23,8 @@ LEVELS = ["p50", "p90", "p95", "p99"]
 def parse(*arguments):
     parser = ArgumentParser()
     parser.add_argument("--budget", type=float, default=1.0)
+    parser.add_argument("--repeat")
+    parser.add_argument("--processes")
     load.add_options(parser)
     return parser.parse_args(list(map(str, arguments)))
 
@@ -156,10 +158,13 @@ def test_without_a_target_the_queue_is_told():
         ("--sessions",),
         ("--sessions", "--gap", "0,1"),
         ("--workers", 2, "--callers", "1,2"),
+        ("--callers", "1,2", "--processes", 3),
     ],
 )
 def test_options_that_need_another_are_refused(arguments):
-    with pytest.raises(InvalidArgumentError, match=r"need --rate|needs --callers"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"need --rate|needs --callers|--repeat and --processes are"
+    ):
         load.is_asked(parse(*arguments))
 
 

@@ -17,12 +17,13 @@ from ortmeter.timing.comparison import common_unit
 from ortmeter.timing.load import Load, Point, compare_throughput, measure_load
 from ortmeter.timing.measurement import rounded
 from ortmeter.timing.pauses import AfterPause, measure_pauses
-from ortmeter.timing.percentiles import Percentile, percentile_texts
+from ortmeter.timing.percentiles import Percentile, explain_dashes, percentile_texts
 
 _MAX_CALLERS = 256
 _AUTO = (0.3, 0.5, 0.7, 0.9)  # of the capacity
 _CAPACITY_SHARE = 0.1  # of the time of a rate
 _CONFIDENCE = 0.99
+_BUDGET_S, _LEAST_S = 10.0, 0.01
 _P99 = 99
 _REQUESTS_OF_P99 = 1000
 _TOO_FEW = "too few requests"
@@ -60,7 +61,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     load.add_argument(
         "--seconds",
-        type=number(0.01, kind=float),
+        type=number(_LEAST_S, kind=float),
         help="for each candidate and load; by default they share --budget",
     )
 
@@ -75,6 +76,11 @@ def is_asked(options: Namespace) -> bool:
         if options.seconds is not None:
             raise InvalidArgumentError("--seconds needs --callers, --rate or --gap")
         return False
+    if options.repeat is not None or options.processes is not None:
+        raise InvalidArgumentError(
+            "--repeat and --processes are for runs in turn. Accepted with --callers, --rate and "
+            "--gap: --seconds"
+        )
     return True
 
 
@@ -84,7 +90,8 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
     rates = [] if options.rate == "auto" else _numbers("--rate", options.rate, float, 1e-3, 1e6)
     gaps = _numbers("--gap", options.gap, float, 0, 3600)
     loads = len(callers) + (len(_AUTO) if options.rate == "auto" else len(rates)) + len(gaps)
-    seconds = options.seconds or max(options.budget / (loads * len(variants)), 0.01)
+    budget = _BUDGET_S if options.budget is None else options.budget
+    seconds = options.seconds or max(budget / (loads * len(variants)), _LEAST_S)
     workers = options.workers or 1
     calls = _calls(variants, max([1, workers, *callers]), several=options.sessions)
     if callers:
@@ -247,7 +254,9 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float)
     title = f"After a pause of gap seconds: {rounds} rounds"
     report.add(title, *tables, *_drawn(frame, "gap", "Latency of a run after a pause"))
     names = list(calls)
-    report.conclude(*(f"{_prefix(name, names)}{claim}." for (name, _), claim in claims.items()))
+    report.conclude(
+        *(f"{_prefix(name, names)}after a pause, {c}." for (name, _), c in claims.items())
+    )
 
 
 def _tables(
@@ -264,7 +273,7 @@ def _tables(
     for cells in (extra, texts):  # side by side, they would not fit in a terminal
         table = pd.DataFrame([*cells.values()], pd.MultiIndex.from_tuples(found))
         table.index.names = ["candidate", axis]
-        tables.append(table if len(names) > 1 else table.droplevel(0))
+        tables.append(explain_dashes(table if len(names) > 1 else table.droplevel(0)))
     drawn = [
         (_series(name, one, names), place, one.seconds, one.low, one.high)
         for (name, place), several in values.items()

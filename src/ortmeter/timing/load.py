@@ -166,7 +166,22 @@ class Load:
 def compare_throughput(
     subject: str, found: Load, baseline: str, other: Load, *, confidence: float = 0.99
 ) -> Claim:
-    """Compare two points of one call of :func:`measure_load`: more runs per second is faster."""
+    """Compare two points of one call of :func:`measure_load`: more runs per second is faster.
+
+    Parameters
+    ----------
+    subject, baseline : str
+        Names of the points.
+    found, other : Load
+        What was measured of the subject and of the baseline.
+    confidence : float
+        Level of the interval.
+
+    Returns
+    -------
+    Claim
+        The ratio of the runs per second, and Student's interval over turns.
+    """
     ours, theirs = (np.array([[t.runs_per_s] for t in load.turns]) for load in (found, other))
     log, half = log_ratio(ours, theirs, confidence)
     interval = None if half is None else (math.exp(log - half), math.exp(log + half))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "Percentile", "percentile_table", "percentiles"]
 
+#: What a table shows where there is no interval, and why.
+NONE, TOO_FEW = "-", "a dash: too few samples for a 99% interval"
 #: The percentiles that are shown.
 LEVELS = (50.0, 90.0, 95.0, 99.0)
 
@@ -61,7 +63,7 @@ class Percentile:
     def text(self, factor: float) -> str:
         """Write the percentile and its interval in another unit, a dash without interval."""
         if self.low is None or self.high is None:
-            return "-"
+            return NONE
         return write_interval(factor * self.seconds, factor * self.low, factor * self.high)
 
 
@@ -215,7 +217,17 @@ def percentile_table(
         )
         for name, m in results.items()
     }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="candidate")
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="candidate")
+    if any(m.number > 1 for m in results.values()):
+        return table.rename_axis(
+            columns="a dash: a sample is the mean of several calls, or too few"
+        )
+    return explain_dashes(table)
+
+
+def explain_dashes(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Say below the title of a table what its dashes mean, if it has some."""
+    return table.rename_axis(columns=TOO_FEW) if (table == NONE).any(axis=None) else table
 
 
 def write_interval(value: float, low: float, high: float) -> str:
@@ -227,4 +239,4 @@ def write_interval(value: float, low: float, high: float) -> str:
 def percentile_texts(found: Iterable[Percentile], unit: str) -> dict[str, str]:
     """Write the cells of a row: an interval or a dash for each level that is shown."""
     texts = {one.level: one.text(UNITS[unit]) for one in found}
-    return {f"p{level:g} ({unit})": texts.get(level, "-") for level in LEVELS}
+    return {f"p{level:g} ({unit})": texts.get(level, NONE) for level in LEVELS}
