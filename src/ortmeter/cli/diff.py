@@ -24,7 +24,7 @@ from ortmeter.evaluator import (
     to_float64,
 )
 from ortmeter.evaluator.attribution_result import differing
-from ortmeter.plotting import NodeNote, draw_model
+from ortmeter.plotting import NodeNote, draw_model, effect_plot
 from ortmeter.report import MAX_DRAWN, Report, readable
 from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.iobinding import run_session
@@ -230,6 +230,7 @@ def _explain(
     report.add(
         f"Nodes of {which} by the effect of their own error ({_RANKED_BY[options.by]})",
         readable(pd.DataFrame(ranked, columns=list(columns)).rename(columns=columns)),
+        *_plot(found, options.by),
     )
     if found.remaining:
         report.add(
@@ -239,6 +240,23 @@ def _explain(
     if len(model.graph.node) <= MAX_DRAWN:
         report.add("The graph, coloured by effect on outputs", _draw(model, found, options.by))
     report.conclude(f"{found}.")
+
+
+def _plot(found: SessionExplanation, by: str) -> list[Any]:
+    """Plot effects along the graph, if there is one."""
+    place = {node.name: rank for rank, node in enumerate(found.nodes)}
+    rows = [
+        (node.name, place[node.name], place[node.name], node.to_row()[f"effect_{by}"])
+        for node in found.nodes
+    ] + [
+        (f"{row['nodes']} nodes", place[row["first"]], place[row["last"]], row[f"effect_{by}"])
+        for row in (group.to_row() for group in found.remaining)
+    ]
+    frame = pd.DataFrame(rows, columns=["name", "first", "last", "effect"])
+    if not (np.isfinite(frame["effect"]) & (frame["effect"] > 0)).any():
+        return []
+    what = f"effect ({_RANKED_BY[by]})"
+    return [effect_plot(frame, title="Effects of the nodes on the outputs", what=what).figure]
 
 
 def _left(found: SessionExplanation, options: Namespace) -> pd.DataFrame:

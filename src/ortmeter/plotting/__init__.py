@@ -1,7 +1,7 @@
 """Drawings of models and plots of measurements."""
 
 from ortmeter.plotting.drawing import Drawing
-from ortmeter.plotting.errors import error_plot, spread_plot
+from ortmeter.plotting.errors import effect_plot, error_plot, spread_plot
 from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.interactive import InteractiveFigure
 from ortmeter.plotting.latency import candidates_figure, speedup_plot
@@ -15,6 +15,7 @@ __all__ = [
     "candidates_figure",
     "comparison_plot",
     "draw_model",
+    "effect_plot",
     "error_plot",
     "node_plot",
     "operator_plot",
