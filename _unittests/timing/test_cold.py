@@ -124,6 +124,15 @@ def test_strings_start_too():  # as in a pipeline of scikit-learn
     assert list(found.memory) == ["g"]
 
 
+@pytest.mark.cuda
+def test_cuda_starts_too():
+    variants = model_variants(TEXT, {"X": np.ones(4, np.float32)}, provider=["cpu", "cuda"])
+    found = cold_start(variants, processes=1)
+    # A context of CUDA takes more memory of the host than a session on the CPU.
+    cpu, cuda = (found.memory[name]["first result"][0] for name in found.names)
+    assert cuda > cpu
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
