@@ -1,16 +1,25 @@
 """Show where the time of a model goes, and what was optimized."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
+
+import pandas as pd
 
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
-from ortmeter.profiling import Profile, merge_profiles, profile_together
+from ortmeter.profiling import Profile, advise, merge_profiles, profile_together
+from ortmeter.profiling.advice import CHECKS
+from ortmeter.profiling.findings import Finding
 from ortmeter.report import MAX_DRAWN, Report, readable
+from ortmeter.timing.measurement import format_seconds
 
 _UNOPTIMIZED = "unoptimized"
 _MODEL, _BASELINE = "the model", "the baseline"
+_SAMPLING = ["processes", "rounds", "calls"]
+_SAID = 3  # findings in the conclusion
+_NAMED = 3  # nodes of a finding
 
 
 def register(parser: ArgumentParser) -> None:
@@ -50,9 +59,13 @@ def run(options: Namespace, report: Report) -> None:
         **settings,
         repeat=options.repeat or (100 if options.baseline else 50),
     )
-    _describe(report, profiles[_MODEL], options.top)
+    found = profiles[_MODEL]
+    _describe(report, found, options.top)
     if options.baseline:
-        _compare(options, report, profiles[_BASELINE], profiles[_MODEL])
+        _compare(options, report, profiles[_BASELINE], found)
+    if not found.steady.empty:
+        _advise(report, advise(found, feeds=feeds[model], threads=settings["threads"]))
+    _place_beside_bench(report, found)
 
 
 def _describe(report: Report, found: Profile, top: int) -> None:
@@ -80,6 +93,37 @@ def _describe(report: Report, found: Profile, top: int) -> None:
         f"{slowest['op']} takes the most time: {slowest['share']:.0%} of the "
         f"{'launch' if found.devices else 'kernel'} time.",
         *(f"{caveat}." for caveat in found.caveats),
+    )
+
+
+def _advise(report: Report, found: Sequence[Finding]) -> None:
+    """Show what to try, the largest share first; nothing to say is said."""
+    if not found:
+        report.conclude(f"no advice: {len(CHECKS)} checks found nothing ({', '.join(CHECKS)}).")
+        return
+    rows = [(f.topic, f.bound, _names(f.nodes), f.evidence, f.advice) for f in found]
+    columns = ["finding", "saves", "nodes", "evidence", "try"]
+    report.add("Advice", pd.DataFrame(rows, columns=columns).set_index("finding"))
+    report.conclude(*(f"{finding}." for finding in found[:_SAID]))
+    if len(found) > _SAID:
+        report.conclude(f"{len(found) - _SAID} smaller findings are in the table of advice.")
+
+
+def _names(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return ", ".join(nodes[:_NAMED]) + more or "all"
+
+
+def _place_beside_bench(report: Report, found: Profile) -> None:
+    """Show the latencies that ``bench`` measures too, and say why it may find others."""
+    if found.latencies is None:
+        return
+    table = found.latencies.to_frame()
+    report.add("Latency without the profiler", table.drop(columns=_SAMPLING, errors="ignore"))
+    low, high = map(format_seconds, found.latencies[found.name].quartiles)
+    report.conclude(
+        f"bench measures the unprofiled latency: half of the runs took {low} to {high} here. The "
+        "speed of a machine changes from one command to the next: compare numbers of one command."
     )
 
 

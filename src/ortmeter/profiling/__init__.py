@@ -3,17 +3,22 @@
 ``profile`` runs a model and records its kernels, ``read_profile`` reads a file of ONNX Runtime.
 Both return a :class:`Profile`. To compare profiles, ``profile_together`` takes them in turn,
 :meth:`Profile.compare` checks that they agree with the latencies, and ``merge_profiles`` matches
-their nodes. Times are in microseconds, the resolution of ONNX Runtime; sizes are in bytes.
+their nodes. ``advise`` says what to try. Times are in microseconds, the resolution of ONNX Runtime;
+sizes are in bytes.
 """
 
+from ortmeter.profiling.advice import advise
+from ortmeter.profiling.findings import Finding
 from ortmeter.profiling.merge import merge_profiles
 from ortmeter.profiling.read import read_profile
 from ortmeter.profiling.record import Profile, ProfileCheck, find_headroom
 from ortmeter.profiling.run import profile, profile_together
 
 __all__ = [
+    "Finding",
     "Profile",
     "ProfileCheck",
+    "advise",
     "find_headroom",
     "merge_profiles",
     "profile",

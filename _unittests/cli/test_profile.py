@@ -1,0 +1,63 @@
+"""What ``ortmeter profile`` advises, and how it stands beside ``ortmeter bench``."""
+
+import json
+
+import onnx
+import pytest
+
+from ortmeter.cli import main
+from ortmeter.cli import profile as command
+from ortmeter.profiling import Finding
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]>
+g (float[256, 256] X) => (float[256, 256] Y, float[256, 256] T) {
+  [turn] T = Transpose <perm = [1, 0]> (X)  [end] Y = Exp (T) }"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "turned.onnx")
+    return str(tmp_path / "turned.onnx")
+
+
+def report(capsys, *arguments):
+    assert main(["profile", *arguments, "--repeat", "5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    tables = {section["title"]: section["tables"] for section in found["sections"]}
+    return " ".join(found["conclusion"]), tables
+
+
+def test_what_to_try_is_concluded_and_listed(model, capsys):
+    said, tables = report(capsys, model)
+    row = next(row for row in tables["Advice"][0] if row["finding"] == "layout")
+    assert row["nodes"] == "turn"
+    assert row["saves"].startswith("at most ")
+    assert f"layout ({row['saves']}): 1 Transpose move data and compute nothing. Try: " in said
+
+
+def test_nothing_to_advise_is_said(model, capsys, monkeypatch):
+    monkeypatch.setattr(command, "advise", lambda *_, **__: ())
+    said, tables = report(capsys, model)
+    assert "no advice: 11 checks found nothing (copies between providers, " in said
+    assert "Advice" not in tables
+
+
+def test_the_smaller_findings_are_in_the_table_only(model, capsys, monkeypatch):
+    nodes = tuple(f"n{i}" for i in range(5))
+    found = tuple(Finding(f"topic {i}", nodes, "seen", "this", 0.5 - i / 10) for i in range(5))
+    monkeypatch.setattr(command, "advise", lambda *_, **__: found)
+    said, tables = report(capsys, model)
+    assert len(tables["Advice"][0]) == 5
+    assert tables["Advice"][0][0]["nodes"] == "n0, n1, n2 and 2 more"
+    assert "topic 2 (at most 30% of kernel time): seen. Try: this." in said
+    assert "topic 3" not in said
+    assert "2 smaller findings are in the table of advice." in said
+
+
+@pytest.mark.parametrize("options", [[], ["--baseline", "unoptimized"]])
+def test_which_latency_is_that_of_bench(model, capsys, options):
+    said, tables = report(capsys, model, *options)
+    assert "bench measures the unprofiled latency: half of the runs took" in said
+    rows = tables["Latency without the profiler"][0]
+    assert [row["candidate"] for row in rows] == [*["the baseline"][: len(options)], "the model"]
+    assert all(row["q1 (ms)"] <= row["median (ms)"] <= row["q3 (ms)"] for row in rows)

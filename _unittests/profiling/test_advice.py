@@ -1,0 +1,322 @@
+"""Each check fires on a model that ONNX Runtime runs, and does not on one without the cause."""
+
+import dataclasses
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+from profile_writer import kernel_event, run_event, write
+
+from ortmeter.profiling import Finding, advise, profile, read_profile
+from ortmeter.profiling import advice as checks
+from ortmeter.timing.claims import compare_ratio
+
+HEAD = '<ir_version: 8, opset_import: ["": 17]>'
+RNG = np.random.default_rng(0)
+FASTER = compare_ratio("changed", "as it is", 1.5, (1.4, 1.6))
+SLOWER = compare_ratio("changed", "as it is", 0.7, (0.6, 0.8))
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def model(text, **weights):
+    made = onnx.parser.parse_model(f"{HEAD} g {text}")
+    for name, array in weights.items():
+        made.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return made
+
+
+def advice(made, feeds, *, threads=1, cores=64, **settings):
+    """Findings by topic, without what is not under test: how short the kernels are."""
+    ran = profile(made, feeds, provider="cpu", repeat=9, overhead=False, **settings)
+    found = advise(ran, feeds=feeds, threads=threads, cores=cores)
+    return {finding.topic: finding for finding in found if finding.topic != "short kernels"}
+
+
+@pytest.fixture(autouse=True)
+def no_bound(monkeypatch):
+    """Another process may make any node look short beside the others."""
+    monkeypatch.setattr(checks, "LEAST_SHARE", 0)
+
+
+@pytest.fixture
+def trials(monkeypatch):
+    """Replace the measurement of what is advised by a claim, and keep what was asked."""
+    asked = []
+
+    def answer(claim):
+        def gain(facts, settings, around=None):
+            asked.append((settings, around))
+            return claim
+
+        monkeypatch.setattr(checks, "gain", gain)
+        return asked
+
+    return answer
+
+
+def test_a_product_has_nothing_to_advise():
+    made = model("(float[64, 64] X) => (float[64, 64] Y) { Y = MatMul (X, W) }", W=normal(64, 64))
+    assert advice(made, {"X": normal(64, 64)}) == {}
+
+
+TRANSPOSED = "(float[512, 512] X) => (float[512, 512] Y) { {body} Y = Exp (T) }"
+
+
+def test_a_transposition_that_lasts():
+    body = "T = Transpose <perm = [1, 0]> (X)"
+    found = advice(model(TRANSPOSED.replace("{body}", body)), {"X": normal(512, 512)})
+    assert found["layout"].nodes == ("Transpose_0",)
+    assert 0.05 < found["layout"].share < 1
+    assert "1 Transpose move data" in found["layout"].evidence
+
+
+def test_a_view_of_the_same_size_costs_nothing():
+    body = "S = Constant <value = int64[2] {-1, 512}> () T = Reshape (X, S)"
+    assert advice(model(TRANSPOSED.replace("{body}", body)), {"X": normal(512, 512)}) == {}
+
+
+HALF = "({kind}[256, 256] X) => ({kind}[256, 256] Y) {{ A = Exp (X) Y = Tanh (A) }}"
+
+
+def test_casts_of_a_model_in_float16():
+    feeds = {"X": normal(256, 256).astype(np.float16)}
+    found = advice(model(HALF.format(kind="float16")), feeds)
+    assert "2 of them added by ONNX Runtime" in found["casts"].evidence
+    assert len(found["casts"].nodes) == 2
+    assert advice(model(HALF.format(kind="float")), {"X": normal(256, 256)}) == {}
+
+
+def test_casts_between_other_types_are_work():
+    made = model("(float[65536] X) => (double[65536] Y) { Y = Cast <to = 11> (X) }")
+    assert advice(made, {"X": normal(65536)}) == {}
+
+
+FUSED = """(float[1, 16, 64, 64] X) => (float[1, 16, 64, 64] Y{more}) {{
+    C = Conv <pads = [1, 1, 1, 1]> (X, W)  Y = HardSigmoid (C)  {last} }}"""
+
+
+@pytest.mark.parametrize(
+    ("more", "last", "said"),
+    [
+        (", float[1, 16, 64, 64] C", "", "'C': it is an output of the model"),
+        (", float[1, 16, 64, 64] Z", "Z = Exp (C)", "'C': Exp_2 (Exp) reads it"),
+        (", int64[4] Z", "Z = Shape (C)", None),  # folded, since the sizes are known
+        ("", "", None),
+    ],
+)
+def test_a_fusion_that_is_missed(more, last, said):
+    made = model(FUSED.format(more=more, last=last), W=normal(16, 16, 3, 3))
+    found = advice(made, {"X": normal(1, 16, 64, 64)}).get("missed fusion")
+    if said is None:
+        assert found is None
+    else:
+        assert said in found.evidence
+        assert found.nodes == ("HardSigmoid_1",)
+        assert 0 < found.share < 1
+
+
+def test_shapes_of_a_model_with_free_sizes():
+    text = FUSED.format(more=", int64[4] Z", last="Z = Shape (C)").replace("64, 64", "h, w")
+    found = advice(model(text, W=normal(16, 16, 3, 3)), {"X": normal(1, 16, 64, 64)})
+    assert "Shape_2 (Shape) reads it" in found["missed fusion"].evidence
+    assert "fixed sizes" in found["missed fusion"].advice
+
+
+class Batches(CalibrationDataReader):
+    def __init__(self, shape):
+        self.left = iter([{"X": normal(*shape)} for _ in range(2)])
+
+    def get_next(self):
+        return next(self.left, None)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_convolution_in_float_in_a_quantized_graph(tmp_path):
+    shape = (1, 16, 32, 32)
+    text = """(float[1, 16, 32, 32] X) => (float[1, 16, 32, 32] Y) {
+        C = Conv <pads = [1, 1, 1, 1]> (X, W)  R = Relu (C)
+        Y = Conv <pads = [1, 1, 1, 1]> (R, V) }"""
+    onnx.save(model(text, W=normal(16, 16, 3, 3), V=normal(16, 16, 3, 3)), tmp_path / "m.onnx")
+    for name, options in (
+        ("whole", {}),
+        ("part", {"OpTypesToExcludeOutputQuantization": ["Conv"]}),
+    ):
+        quantize_static(
+            tmp_path / "m.onnx",
+            tmp_path / f"{name}.onnx",
+            Batches(shape),
+            quant_format=QuantFormat.QDQ,
+            extra_options=options,
+        )
+    feeds = {"X": normal(*shape)}
+    topic = "float operators in a quantized graph"
+    assert topic not in advice(onnx.load(tmp_path / "whole.onnx"), feeds)
+    found = advice(onnx.load(tmp_path / "part.onnx"), feeds)[topic]
+    assert "Conv with inputs that were dequantized" in found.evidence
+    assert 0.1 < found.share <= 1
+
+
+CONSTANT = """(float[4, 256] X{more}) => (float[4, 256] Y) {{
+    T = Transpose <perm = [1, 0]> (W)  E = Exp (T)  Y = MatMul (X, E) }}"""
+
+
+def test_constant_work_that_an_input_prevents():
+    weights, feeds = {"W": normal(256, 256)}, {"X": normal(4, 256)}
+    assert advice(model(CONSTANT.format(more=""), **weights), feeds) == {}
+    given = advice(model(CONSTANT.format(more=", float[256, 256] W"), **weights), feeds)
+    assert "1 initializer may be replaced" in given["constant work"].evidence
+    assert set(given["constant work"].nodes) == {"Transpose_0", "Exp_1"}
+    kept = advice(model(CONSTANT.format(more=""), **weights), feeds, optimization="none")
+    assert "--optimization all" in kept["constant work"].advice
+
+
+SMALL = "(float[256, 256] X) => (float[256, 256] Y) { T = MatMul (X, W) Y = Relu (T) }"
+
+
+@pytest.mark.parametrize(("claim", "fires"), [(FASTER, True), (None, True), (SLOWER, False)])
+def test_denormal_numbers_when_zeros_are_faster(trials, claim, fires):
+    asked = trials(claim)
+    made = model(SMALL, W=np.full((256, 256), 1e-10, np.float32))
+    found = advice(made, {"X": np.full((256, 256), 1e-32, np.float32)})
+    assert ("denormal numbers" in found) == fires
+    assert len(asked) == 1
+    if fires:
+        assert set(found["denormal numbers"].nodes) == {"MatMul_0", "Relu_1"}
+        assert "2 tensors with numbers so small" in found["denormal numbers"].evidence
+
+
+def test_numbers_that_are_not_denormal_are_not_tried(trials):
+    asked = trials(FASTER)
+    made = model(SMALL, W=normal(256, 256))
+    assert advice(made, {"X": normal(256, 256)}) == {}
+    assert asked == []
+
+
+# What is between the convolutions accepts no blocked layout.
+BLOCKED = """(float[1, 16, 96, 96] X) => (float[1, 16, 96, 96] Y) {
+    C = Conv <pads = [1, 1, 1, 1]> (X, W)  E = Exp (C)  D = Conv <pads = [1, 1, 1, 1]> (E, W)
+    F = Exp (D)  Y = Conv <pads = [1, 1, 1, 1]> (F, W) }"""
+
+
+@pytest.mark.parametrize(("claim", "fires"), [(FASTER, True), (SLOWER, False)])
+def test_a_blocked_layout_when_the_other_one_is_faster(trials, claim, fires):
+    asked = trials(claim)
+    made = model(BLOCKED, W=normal(16, 16, 3, 3))
+    found = advice(made, {"X": normal(1, 16, 96, 96)})
+    assert asked == [({"optimization": "extended"}, None)]
+    assert ("blocked layout" in found) == fires
+    if fires:
+        assert "1.50 times faster" in found["blocked layout"].evidence
+
+
+def test_more_threads_than_cores():
+    made, feeds = model(SMALL, W=normal(256, 256)), {"X": normal(256, 256)}
+    assert advice(made, feeds, threads=3, cores=4) == {}
+    found = advice(made, feeds, threads=3, cores=1.5)["threads"]
+    assert (found.evidence[:22], found.advice) == ("3 threads on 1.5 cores", "--threads 1")
+    assert (found.share, found.bound) == (None, "unknown")
+
+
+# Times are those of the files below.
+
+
+def planted(folder, events, *, original=None, warmup=1):
+    found = read_profile(write(folder / "p.json", events), warmup=warmup)
+    return dataclasses.replace(found, original=original)
+
+
+def runs(kernels, *, first=0, gap=10):
+    """Events of three runs of some kernels, (name, op, µs, provider)."""
+    events, now = [], 0
+    for extra in (first, 0, 0):
+        start = now
+        for index, (name, op, length, provider) in enumerate(kernels):
+            duration = length + extra * (index == 0)
+            now += gap
+            events.append(kernel_event(name, now, duration, op=op, index=index, provider=provider))
+            now += duration
+        events.append(run_event(start, now - start))
+    return events
+
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+LONG = ("a", "Conv", 1000, CPU)
+
+
+def topics(found):
+    return [finding.topic for finding in found]
+
+
+def test_many_short_kernels(tmp_path):
+    short = [(f"n{i}", "Add", 5, CPU) for i in range(40)]
+    (found,) = advise(planted(tmp_path, runs(short)))
+    assert found.topic == "short kernels"
+    assert found.share == 1
+    assert "40 of 40 kernels take less than 10 µs" in found.evidence
+    # Beside a long one they hardly count; nor do a few.
+    assert advise(planted(tmp_path, runs([*short, ("a", "Conv", 9000, CPU)]))) == ()
+    assert advise(planted(tmp_path, runs(short[:10]))) == ()
+
+
+def test_many_launches_on_a_device(tmp_path):
+    launches = [(f"n{i}", "Add", 30, CUDA) for i in range(40)]
+    (found,) = advise(planted(tmp_path, runs(launches)))
+    assert "enable_cuda_graph=1" in found.advice
+    assert found.share == pytest.approx(0.75)
+    # The host waits for nothing most of the time.
+    assert advise(planted(tmp_path, runs(launches, gap=300))) == ()
+
+
+def test_copies_between_providers(tmp_path):
+    kernels = [("a", "Conv", 900, CUDA), ("m", "MemcpyToHost", 100, CUDA)]
+    (found,) = advise(planted(tmp_path, runs(kernels)))
+    assert (found.topic, found.nodes, found.share) == ("copies between providers", ("m",), 0.1)
+    assert found.bound == "at most 10% of launch time"
+    assert advise(planted(tmp_path, runs(kernels[:1]))) == ()
+
+
+@pytest.mark.parametrize(("op", "fires"), [("Elu", True), ("Relu", True), ("Shape", False)])
+def test_nodes_on_the_cpu_in_a_session_on_cuda(tmp_path, op, fires):
+    original = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 22]> g (float[2] X) => (float[2] Y, float[2] Z)
+        {{ [a] Y = Exp (X)  [b] Z = {op} (Y) }}"""
+    )
+    events = runs([("a", "Exp", 900, CUDA), ("b", op, 100, CPU)])
+    found = advise(planted(tmp_path, events, original=original))
+    assert topics(found) == ["nodes on the CPU"] * fires
+    if fires:
+        assert found[0].nodes == ("b",)
+        # The table of kernels says why: CUDA has no Elu at opset 22.
+        assert ("no CUDA kernel at opset 22" in found[0].evidence) == (op == "Elu")
+
+
+def test_a_first_run_out_of_line(tmp_path):
+    (found,) = advise(planted(tmp_path, runs([LONG], first=50_000)))
+    assert (found.topic, found.nodes, found.share) == ("first run", ("a",), None)
+    assert "it takes 51 ms, 51 times a steady run" in found.evidence
+    assert advise(planted(tmp_path, runs([LONG], first=9_000))) == ()
+    # Without a run before the statistics, nothing is known of it.
+    assert advise(planted(tmp_path, runs([LONG], first=50_000), warmup=0)) == ()
+
+
+def test_the_largest_share_comes_first_and_the_smallest_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "LEAST_SHARE", 0.01)
+    kernels = [("t", "Transpose", 20, CPU), ("r", "ReorderInput", 2, CPU), ("a", "Conv", 100, CPU)]
+    found = advise(planted(tmp_path, runs(kernels, first=50_000)), threads=5, cores=4)
+    assert topics(found) == ["layout", "threads", "first run"]
+    kernels[-1] = ("a", "Conv", 9000, CPU)
+    assert advise(planted(tmp_path, runs(kernels))) == ()
+
+
+def test_a_profile_without_kernels(tmp_path):
+    assert advise(planted(tmp_path, [run_event(0, 10), run_event(20, 10)])) == ()
+
+
+def test_a_finding_in_words():
+    found = Finding("casts", ("a",), "2 Cast", "float32", 0.123)
+    assert str(found) == "casts (at most 12% of kernel time): 2 Cast. Try: float32"
+    assert "(" not in str(dataclasses.replace(found, share=None))

@@ -1,0 +1,68 @@
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter.profiling.denormals import CAN_FLUSH, denormal_tensors, denormals_as_zero
+
+SMALL = np.float32(1e-20)
+BODY = "T = Mul (X, W) Y = Exp (T)"
+
+
+def model(weights=None, body=BODY):
+    text = f'<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Y) {{ {body} }}'
+    made = onnx.parser.parse_model(text)
+    if weights is not None:
+        made.graph.initializer.append(onnx.numpy_helper.from_array(weights, "W"))
+    return made
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_weights_are_read(kind):
+    weights = np.array([1, np.finfo(kind).tiny / 2, 0, -np.finfo(kind).smallest_subnormal], kind)
+    assert denormal_tensors(model(weights), None, None) == {"W": 0.5}
+
+
+def test_zeros_and_the_smallest_normal_number_are_not_denormal():
+    weights = np.array([0, np.finfo(np.float32).tiny, -1, np.inf], np.float32)
+    assert denormal_tensors(model(weights), {"X": np.zeros(4, np.float32)}, 32) == {}
+
+
+def test_constants_and_inputs_are_read():
+    body = "W = Constant <value = float[4] {1.0, 1.0e-40, 1.0, 1.0}> () " + BODY
+    feeds = {"X": np.float32([1, 1, 1, 1e-40])}
+    found = denormal_tensors(model(body=body), feeds, None)
+    assert found == {"X": 0.25, "W": 0.25}
+
+
+def test_intermediate_results_are_computed():
+    feeds = {"X": np.full(4, SMALL)}
+    weights = np.float32([1, 1, 1e-20, 1e-20])
+    assert denormal_tensors(model(weights), feeds, 32) == {"T": 0.5}
+    assert denormal_tensors(model(weights), feeds, None) == {}
+    assert denormal_tensors(model(weights), feeds, 1 << 60) == {}  # more than the memory
+
+
+def test_a_model_that_cannot_run_is_read_all_the_same():
+    feeds = {"X": np.float32([1e-40, 1, 1, 1])}
+    body = "T = Mul (X, W) Y = Exp (missing)"
+    assert denormal_tensors(model(np.ones(4, np.float32), body), feeds, 32) == {"X": 0.25}
+
+
+@pytest.mark.skipif(not CAN_FLUSH, reason="this system has no such switch")
+def test_a_thread_computes_with_zeros_inside_the_context_only():
+    def bits():
+        return int((np.full(8, SMALL) * np.full(8, SMALL)).view(np.uint32).max())
+
+    assert bits() > 0
+    with denormals_as_zero():
+        assert bits() == 0
+    assert bits() > 0
+    with pytest.raises(KeyError), denormals_as_zero():
+        raise KeyError
+    assert bits() > 0
+
+
+def test_where_it_cannot_be_asked_nothing_changes(monkeypatch):
+    monkeypatch.setattr("ortmeter.profiling.denormals.CAN_FLUSH", False)
+    with denormals_as_zero():
+        assert (np.full(8, SMALL) * SMALL).view(np.uint32).max() > 0

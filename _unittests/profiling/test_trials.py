@@ -1,0 +1,87 @@
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from ortmeter.profiling import profile, trials
+from ortmeter.profiling.findings import Facts
+from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.claims import compare_ratio
+
+TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[8] X) => (float[8] Y) { Y = Exp (X) }'
+FEEDS = {"X": np.zeros(8, np.float32)}
+
+
+@pytest.fixture
+def facts():
+    return Facts(profile(TEXT, FEEDS, provider="cpu", repeat=1, overhead=False), FEEDS, 1, 1)
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    """Take planted times instead of measuring, and keep how many were asked for."""
+    asked = []
+
+    def plant(speedup):
+        def measure(calls, *, repeat, **_):
+            asked.append(repeat)
+            for call in calls.values():
+                call()
+            times = {"as it is": speedup, "changed": 1.0}
+            return Comparison(Measurement(n, np.full((1, repeat), t)) for n, t in times.items())
+
+        monkeypatch.setattr(trials, "measure", measure)
+        return asked
+
+    return plant
+
+
+def test_a_change_that_helps_is_measured_until_it_can_be_claimed(facts, rounds):
+    asked = rounds(2.0)
+    claim = trials.gain(facts, {"optimization": "none"})
+    assert (claim.verdict, claim.ratio) == ("faster", 2)
+    assert asked == [10, 100]
+    assert trials.may_help(claim)
+    assert "2.00 times faster" in trials.tried(claim, "this")
+
+
+def test_a_change_that_does_not_is_soon_seen(facts, rounds):
+    asked = rounds(0.5)
+    claim = trials.gain(facts, {"optimization": "none"})
+    assert asked == [10]
+    assert not trials.may_help(claim)
+
+
+def test_a_context_is_entered_around_each_run_of_the_change(facts, rounds):
+    rounds(2.0)
+    entered = []
+
+    @contextmanager
+    def around():
+        entered.append(True)
+        yield
+
+    trials.gain(facts, {}, around)
+    assert entered == [True, True]  # once in each of the two looks
+
+
+def test_what_cannot_run_is_not_measured(facts):
+    assert trials.gain(facts, {"optimization": "unknown"}) is None
+    assert trials.gain(Facts(facts.profile, None, 1, 1), {}) is None
+    assert trials.may_help(None)
+    assert trials.tried(None, "this") == ""
+
+
+@pytest.mark.parametrize(
+    ("ratio", "interval", "helps"),
+    [(1.5, (1.4, 1.6), True), (1.2, None, True), (0.9, None, False), (1.0, (0.99, 1.01), False)],
+)
+def test_what_is_worth_a_mention(ratio, interval, helps):
+    assert trials.may_help(compare_ratio("changed", "as it is", ratio, interval)) == helps
+
+
+def test_a_real_trial():
+    found = profile(TEXT, FEEDS, provider="cpu", repeat=1, overhead=False)
+    claim = trials.gain(Facts(found, FEEDS, 1, 1), {"optimization": "none"})
+    assert claim.baseline == "as it is"
+    assert claim.ratio > 0

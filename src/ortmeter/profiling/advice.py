@@ -1,0 +1,379 @@
+"""What to try, from a profile and its graph: findings with their evidence.
+
+Each check is a function of :class:`Facts` that yields findings. The share of the time that a
+finding could save bounds it: an operator that is removed takes no time, the others still do.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import pandas as pd
+
+from ortmeter.profiling.denormals import CAN_FLUSH, denormal_tensors, denormals_as_zero
+from ortmeter.profiling.findings import Facts, Finding, count, plural, some
+from ortmeter.profiling.fusions import NearMiss, find_near_misses
+from ortmeter.profiling.graph import STANDARD
+from ortmeter.profiling.record import Profile
+from ortmeter.profiling.trials import gain, may_help, tried
+from ortmeter.runtime.environment import usable_cores
+from ortmeter.runtime.fitness import cpu_quota
+from ortmeter.runtime.placement import NodeAssignment, without_kernel
+
+#: Findings that could save less are left out.
+LEAST_SHARE = 0.01
+_SHORT_US = 10
+_SHORT_COUNT = 20
+_SHORT_SHARE = 0.3
+_FIRST_TIMES, _FIRST_EXTRA_US = 5, 10_000
+_COPIES = ("MemcpyFromHost", "MemcpyToHost")
+_BLOCKED = ("ReorderInput", "ReorderOutput")
+_MOVES = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+_HALF = {"f16", "bf16"}
+_QUANTIZED = {"DequantizeLinear", "QuantizeLinear"}
+_PRODUCTS = {"Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"}
+_RANDOM = ("Random", "Multinomial", "Bernoulli")
+_SHOWN = 3
+_TRIAL_S = 4.0
+_FIRST_LOOK = 10
+
+
+def advise(
+    profile: Profile,
+    *,
+    feeds: Mapping[str, Any] | None = None,
+    threads: int = 1,
+    cores: float | None = None,
+) -> tuple[Finding, ...]:
+    """Say what could make a model faster, from its profile.
+
+    Parameters
+    ----------
+    profile : Profile
+        A profile with its graphs; without them, only what the times tell is checked.
+    feeds : mapping of str to array, optional
+        Inputs of the model, to look for denormal numbers in intermediate results.
+    threads : int
+        Threads of the session, 0 for as many as there are cores.
+    cores : float, optional
+        Cores that this process may use, by default those of the system, or of the quota.
+
+    Returns
+    -------
+    tuple of Finding
+        Largest share first. Those below 1% are left out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortmeter.profiling import profile
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[512, 512] X) => (float[512, 512] Y) {
+    ...   A = Transpose <perm = [1, 0]> (X)  Y = Exp(A) }'''
+    >>> feeds = {"X": np.zeros((512, 512), np.float32)}
+    >>> found = advise(profile(text, feeds, provider="cpu"))
+    >>> [(finding.topic, finding.nodes) for finding in found]
+    [('layout', ('Transpose_0',))]
+    """
+    available = usable_cores()
+    usable = min(available, cpu_quota() or available) if cores is None else cores
+    facts = Facts(profile, feeds, threads or available, usable)
+    if facts.nodes.empty:
+        return ()
+    found = [finding for check in CHECKS.values() for finding in check(facts)]
+    kept = [f for f in found if f.share is None or f.share >= LEAST_SHARE]
+    return tuple(sorted(kept, key=lambda finding: -(finding.share or 0)))
+
+
+def _copies(facts: Facts) -> Iterator[Finding]:
+    rows = facts.ops(_COPIES)
+    if not rows.empty:
+        yield facts.finding(
+            "copies between providers",
+            rows,
+            f"{count(rows)}: tensors go to the CPU and back in each run",
+            "find the nodes that run on the CPU beside them, and keep what follows an input or "
+            "comes before an output on the same provider",
+        )
+
+
+def _fallbacks(facts: Facts) -> Iterator[Finding]:
+    """Nodes on the CPU in a session on a device, computations of shapes apart."""
+    devices = facts.profile.devices
+    if not devices or facts.profile.original is None:
+        return
+    columns = (facts.nodes[name] for name in ("provider", "op", "domain", "name"))
+    texts = [column.astype(object).where(column.notna(), "") for column in columns]
+    placed = [
+        NodeAssignment(provider, op, domain.removeprefix(STANDARD), name)
+        for provider, op, domain, name in zip(*texts, strict=True)
+    ]
+    reasons = {node.name: why for node, why in without_kernel(facts.profile.original, placed)}
+    rows = facts.named(reasons)
+    if not rows.empty:
+        listed = dict.fromkeys(
+            f"{op} ({reasons[name]})" for name, op in zip(rows["name"], rows["op"], strict=True)
+        )
+        yield facts.finding(
+            "nodes on the CPU",
+            rows,
+            f"{count(rows)} on the CPU in a session on {', '.join(devices)}: {some(listed)}",
+            "write these operators at another opset or with others that have a kernel; if they are "
+            "most of the model, --provider cpu",
+        )
+
+
+def _casts(facts: Facts) -> Iterator[Finding]:
+    rows = facts.ops(["Cast"])
+    signatures = rows["signature"].astype(str)
+    rows = rows[[("f32" in s) and any(h in s for h in _HALF) for s in signatures]]
+    if rows.empty:
+        return
+    added = sum(name not in facts.written for name in rows["name"].astype(str))
+    why = f", {added} of them added by ONNX Runtime" if added and facts.written else ""
+    on_cpu = not facts.profile.devices
+    yield facts.finding(
+        "casts",
+        rows,
+        f"{count(rows)} between 16 and 32 bits{why}",
+        "the model in float32: the CPU computes most operators in float32 only"
+        if on_cpu
+        else "keep neighbours that run in float32 together, as one block of the model",
+    )
+
+
+def _layout(facts: Facts) -> Iterator[Finding]:
+    """Nodes that move data, each for long enough; a launch on a device tells nothing of that."""
+    if facts.profile.devices:
+        return
+    rows = _long(facts.ops(_MOVES))
+    if not rows.empty:
+        yield facts.finding(
+            "layout",
+            rows,
+            f"{count(rows)} move data and compute nothing",
+            "write the model, or its weights, in the order that the next operator reads; join "
+            "transpositions that undo each other",
+        )
+    rows = _long(facts.ops(_BLOCKED))
+    if not rows.empty and rows["share"].sum() >= LEAST_SHARE:
+        told = f"{count(rows)} enter and leave the blocked layout of convolutions"
+        claim = gain(facts, {"optimization": "extended"})
+        if may_help(claim):
+            told += tried(claim, "--optimization extended")
+            yield facts.finding("blocked layout", rows, told, "--optimization extended, without it")
+
+
+def _long(rows: pd.DataFrame) -> pd.DataFrame:
+    """Nodes whose kernel lasts: those that do not are short kernels."""
+    return rows[rows["median"] >= _SHORT_US * rows["calls"]]
+
+
+def _fusions(facts: Facts) -> Iterator[Finding]:
+    original = facts.profile.original
+    if original is None:
+        return
+    ran = zip(*(facts.nodes[column] for column in ("name", "op", "total")), strict=True)
+    times = {
+        name: float(total)
+        for name, op, total in ran
+        if name in facts.written and facts.written[name].op_type == op
+    }
+    provider = "cuda" if "CUDAExecutionProvider" in facts.profile.devices else "cpu"
+    kind = functools.partial(_kind_of, facts)
+    found = sorted(find_near_misses(original, times, provider=provider), key=kind)
+    for _, group in groupby(found, key=kind):
+        misses = list(group)
+        first = misses[0]
+        tensor, readers = first.obstacles[0]
+        ops = " + ".join(facts.written[name].op_type for name in first.nodes)
+        reader = f"{readers[0]} ({facts.written[readers[0]].op_type})" if readers else ""
+        cause = f"{reader} reads it" if readers else "it is an output of the model"
+        often = f", {len(misses)} times" if len(misses) > 1 else ""
+        yield facts.finding(
+            "missed fusion",
+            facts.named([name for miss in misses for name in miss.saved]),
+            f"ONNX Runtime would make {'/'.join(first.fused)} of {ops}{often}, but for {tensor!r}: "
+            f"{cause}",
+            _advice_of_fusion(facts, readers, tensor),
+        )
+
+
+def _kind_of(facts: Facts, miss: NearMiss) -> tuple[list[str], list[str]]:
+    """Operators that would be fused, then those that prevent it: the same advice holds for all."""
+    readers = miss.obstacles[0][1]
+    fused, preventing = (
+        [facts.written[name].op_type for name in names] for names in (miss.nodes, sorted(readers))
+    )
+    return fused, preventing
+
+
+def _advice_of_fusion(facts: Facts, readers: Sequence[str], tensor: str) -> str:
+    kinds = {facts.written[name].op_type for name in readers}
+    if not readers:
+        return f"remove {tensor!r} from the outputs"
+    if kinds <= {"Shape", "Size"}:
+        return "give the inputs fixed sizes, so that shapes are known beforehand"
+    return (
+        "let that node read another tensor, or compute what it reads a second time if it is cheap"
+    )
+
+
+def _launches(facts: Facts) -> Iterator[Finding]:
+    """Kernels that are shorter than what surrounds them."""
+    steady = facts.profile.steady
+    runs = max(steady["iteration"].nunique(), 1)
+    on_device = bool(facts.profile.devices)
+    short = steady if on_device else steady[steady["duration"] < _SHORT_US]
+    many, run_us = len(short) / runs, facts.run_us()
+    long_us = (steady["self_duration"].sum() - short["self_duration"].sum()) / runs
+    share = min(max(1 - long_us / max(run_us, 1e-9), 0.0), 1.0)
+    if on_device:  # the host is busy with launches while the device waits
+        share = min(short["self_duration"].sum() / runs / max(run_us, 1e-9), 1.0)
+    if many < _SHORT_COUNT or share < _SHORT_SHARE:
+        return
+    if on_device:
+        evidence = f"{many:.0f} launches take {share:.0%} of a run"
+        advice = "a larger batch, or a CUDA graph: --provider-option enable_cuda_graph=1"
+    else:
+        evidence = (
+            f"{many:.0f} of {len(steady) / runs:.0f} kernels take less than {_SHORT_US} µs; they "
+            f"and what is between kernels take {share:.0%} of a run"
+        )
+        advice = "a larger batch, so that each kernel does more"
+    yield Finding("short kernels", (), evidence, advice, share, "a run")
+
+
+def _quantized(facts: Facts) -> Iterator[Finding]:
+    floats = {o for n in facts.ran if n.op_type == "DequantizeLinear" for o in n.output}
+    left = [n for n in facts.ran if n.op_type in _PRODUCTS and floats & set(n.input)]
+    if not left:
+        return
+    inputs = any(node.input[0] in floats for node in left)
+    rows = facts.named(
+        [n.name for n in left] + [n.name for n in facts.ran if n.op_type in _QUANTIZED]
+    )
+    ops = count(facts.named([node.name for node in left]))
+    if inputs:
+        why = "with inputs that were dequantized"
+        advice = (
+            "quantize their outputs too, with types and scales that ONNX Runtime fuses: "
+            "quantize_static, QDQ format, signed weights without zero point"
+        )
+    else:
+        why = "with weights that are dequantized in each run"
+        advice = "quantize the inputs too (quantize_dynamic or quantize_static), or keep float32"
+    yield facts.finding("float operators in a quantized graph", rows, f"{ops} {why}", advice)
+
+
+def _denormals(facts: Facts) -> Iterator[Finding]:
+    original = facts.profile.original
+    if original is None:
+        return
+    sizes = facts.profile.memory()["output_size"].sum()
+    size = None if pd.isna(sizes) else int(sizes)
+    found = denormal_tensors(original, facts.feeds, size)
+    touched = {
+        name for name, node in facts.written.items() if found.keys() & {*node.input, *node.output}
+    }
+    origins = facts.nodes["origin"]
+    rows = facts.nodes[
+        [
+            bool(touched & {name, *made_of})
+            for name, made_of in zip(facts.nodes["name"].astype(str), origins, strict=True)
+        ]
+    ]
+    if not found or rows.empty:
+        return
+    worst = max(found, key=found.__getitem__)
+    told = (
+        f"{plural(len(found), 'tensor')} with numbers so small that a CPU may compute them "
+        f"slowly, {found[worst]:.1%} of {worst!r}"
+    )
+    claim = None
+    if CAN_FLUSH and not facts.profile.devices:
+        claim = gain(facts, {}, denormals_as_zero)
+    if may_help(claim):
+        yield facts.finding(
+            "denormal numbers",
+            rows,
+            told + tried(claim, "zeros instead"),
+            "--session-config session.set_denormal_as_zero=1, in a command of its own: the first "
+            "session of a process decides",
+        )
+
+
+def _constants(facts: Facts) -> Iterator[Finding]:
+    if facts.profile.model is None:
+        return
+    graph = facts.profile.model.graph
+    known = {tensor.name for tensor in graph.initializer}
+    open_ = known & {value.name for value in graph.input}
+    left = []
+    for node in graph.node:
+        read = {name for name in node.input if name}
+        if node.op_type == "Constant" or (
+            read and read <= known and not node.op_type.startswith(_RANDOM)
+        ):
+            known.update(node.output)
+            if read and node.op_type not in _QUANTIZED:
+                left.append(node.name)
+    rows = facts.named(left)
+    replaced = f"; {plural(len(open_), 'initializer')} may be replaced by an input" if open_ else ""
+    if not rows.empty:
+        yield facts.finding(
+            "constant work",
+            rows,
+            f"{count(rows)} with constant inputs{replaced}",
+            "remove the initializers from the inputs of the graph, so that they are constants"
+            if open_
+            else "--optimization all; if it is on, compute these results when the model is made",
+        )
+
+
+def _threads(facts: Facts) -> Iterator[Finding]:
+    if facts.threads > facts.cores:
+        yield Finding(
+            "threads",
+            (),
+            f"{facts.threads} threads on {facts.cores:g} cores: a thread that waits for a core "
+            "makes the others wait",
+            f"--threads {max(int(facts.cores), 1)}",
+            None,
+        )
+
+
+def _first_run(facts: Facts) -> Iterator[Finding]:
+    runs = facts.profile.by_iteration()
+    steady = float(runs["duration"][runs["steady"]].median())
+    first = float(runs["duration"].iloc[0])
+    if runs["steady"].iloc[0] or first < max(_FIRST_TIMES * steady, steady + _FIRST_EXTRA_US):
+        return
+    extra = facts.nodes["first"] - facts.nodes["median"]
+    rows = facts.nodes.loc[extra.sort_values(ascending=False).index[:_SHOWN]]
+    device = bool(facts.profile.devices)
+    yield Finding(
+        "first run",
+        tuple(rows["name"].astype(str)),
+        f"it takes {first / 1e3:.3g} ms, {first / max(steady, 1):.0f} times a steady run",
+        "run once on inputs of the real sizes before serving"
+        + ("; --provider-option cudnn_conv_algo_search=HEURISTIC" if device else ""),
+        None,
+    )
+
+
+#: Name of each check and what looks for it.
+CHECKS: Mapping[str, Callable[[Facts], Iterator[Finding]]] = {
+    "copies between providers": _copies,
+    "nodes on the CPU": _fallbacks,
+    "casts": _casts,
+    "layout": _layout,
+    "missed fusions": _fusions,
+    "short kernels": _launches,
+    "quantization": _quantized,
+    "denormal numbers": _denormals,
+    "constant work": _constants,
+    "threads": _threads,
+    "first run": _first_run,
+}

@@ -1,0 +1,114 @@
+"""Find the tensors of a model that hold denormal numbers, which many CPUs compute slowly."""
+
+import ctypes
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+from ortmeter.errors import OrtMeterError
+from ortmeter.runtime.arrays import as_numpy, is_array
+from ortmeter.runtime.inputs import half_of_memory
+from ortmeter.runtime.iobinding import run_session
+from ortmeter.runtime.sessions import make_session
+
+# A denormal number costs about a hundred others: fewer than these cannot be felt.
+_LEAST = 1e-3
+_DTYPES = (np.float32, np.float64)
+#: Whether :func:`denormals_as_zero` has an effect.
+CAN_FLUSH = platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc"
+
+
+def denormal_tensors(
+    model: onnx.ModelProto, feeds: Mapping[str, Any] | None, activations: int | None
+) -> dict[str, float]:
+    """Return the share of denormal numbers of the tensors that hold some, above 0.1%.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model, whose constants are read.
+    feeds : mapping of str to array, optional
+        Inputs: the model runs once, and all its intermediate results are read.
+    activations : int, optional
+        Bytes of the intermediate results; unknown, or more than half of the memory, they are not
+        computed.
+
+    Returns
+    -------
+    dict of str to float
+        Share of the elements of each tensor, from 0 to 1.
+
+    Examples
+    --------
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[2] X) => (float[2] Z) { Y = Mul(X, X)  Z = Exp(Y) }''')
+    >>> denormal_tensors(model, {"X": np.float32([1e-20, 1])}, 16)
+    {'Y': 0.5}
+    """
+    arrays = {**dict(_constants(model.graph)), **(feeds or {})}
+    if feeds is not None and activations is not None and activations <= half_of_memory():
+        arrays.update(_intermediates(model, feeds))
+    shares = {name: _share(as_numpy(v)) for name, v in arrays.items() if is_array(v)}
+    return {name: share for name, share in shares.items() if share >= _LEAST}
+
+
+def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]:
+    floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
+    for tensor in graph.initializer:
+        if tensor.data_type in floats:
+            yield tensor.name, onnx.numpy_helper.to_array(tensor)
+    for node in graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.name == "value" and attribute.t.data_type in floats:
+                yield node.output[0], onnx.numpy_helper.to_array(attribute.t)
+
+
+def _intermediates(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    exposed = onnx.ModelProto()
+    exposed.CopyFrom(model)
+    known = {value.name for value in model.graph.output}
+    names = [n for node in model.graph.node for n in node.output if n and n not in known]
+    exposed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    try:
+        session = make_session(exposed, provider="cpu", optimization="none")
+        return run_session(session, feeds)
+    except OrtMeterError:  # no kernel on the CPU, or too large for a message
+        return {}
+
+
+def _share(array: np.ndarray) -> float:
+    if array.dtype not in _DTYPES or not array.size:
+        return 0.0
+    small = np.abs(array) < np.finfo(array.dtype).tiny
+    return float(np.count_nonzero(small & (array != 0))) / array.size
+
+
+# Where glibc keeps the control word of floating-point numbers, and its bits for denormal ones.
+_WORD, _FLUSH = 28, 1 << 15 | 1 << 6
+
+
+@contextmanager
+def denormals_as_zero() -> Iterator[None]:
+    """Make this thread compute with zeros instead of denormal numbers, where it can be asked.
+
+    A session of ONNX Runtime only asks for it once in a process: this compares both in one process.
+    """
+    if not CAN_FLUSH:
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    before = ctypes.create_string_buffer(64)
+    libc.fegetenv(before)
+    changed = ctypes.create_string_buffer(before.raw, 64)
+    word = ctypes.c_uint32.from_buffer(changed, _WORD)
+    word.value |= _FLUSH
+    libc.fesetenv(changed)
+    try:
+        yield
+    finally:
+        libc.fesetenv(before)

@@ -1,0 +1,112 @@
+"""Findings, and what the checks that make them read."""
+
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import pandas as pd
+
+from ortmeter.profiling.record import Profile
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to try, with the nodes concerned and the evidence.
+
+    Parameters
+    ----------
+    topic : str
+        What it is about: ``copies between providers``.
+    nodes : tuple of str
+        Nodes of the graph that ran, longest first; empty when all are concerned.
+    evidence : str
+        What was measured or read, one or more sentences without the last period.
+    advice : str
+        What to try, in the same form.
+    share : float or None
+        Time that it could save at most, as a part of *of*, from 0 to 1; None when it is not known,
+        or not that of a steady run.
+    of : str
+        What the share is a part of: ``kernel time``, ``a run``.
+    """
+
+    topic: str
+    nodes: tuple[str, ...]
+    evidence: str
+    advice: str
+    share: float | None
+    of: str = "kernel time"
+
+    @property
+    def bound(self) -> str:
+        """The share in words: ``at most 12% of kernel time``."""
+        return "unknown" if self.share is None else f"at most {self.share:.0%} of {self.of}"
+
+    def __str__(self) -> str:
+        bound = "" if self.share is None else f" ({self.bound})"
+        return f"{self.topic}{bound}: {self.evidence}. Try: {self.advice}"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the checks read."""
+
+    profile: Profile
+    feeds: Mapping[str, Any] | None
+    threads: int
+    cores: float
+
+    @functools.cached_property
+    def nodes(self) -> pd.DataFrame:
+        return self.profile.by_node().sort_values("total", ascending=False)
+
+    @property
+    def ran(self) -> Sequence[onnx.NodeProto]:
+        return self.profile.model.graph.node if self.profile.model else ()
+
+    @functools.cached_property
+    def written(self) -> Mapping[str, onnx.NodeProto]:
+        """Nodes of the original model."""
+        return (
+            {n.name: n for n in self.profile.original.graph.node} if self.profile.original else {}
+        )
+
+    @property
+    def of(self) -> str:
+        return "launch time" if self.profile.devices else "kernel time"
+
+    def run_us(self) -> float:
+        """Latency of a run without the profiler, or with it when it is all that is known."""
+        if self.profile.latencies is not None:
+            return float(self.profile.latencies[self.profile.name].median) * 1e6
+        runs = self.profile.by_iteration()
+        return float(runs["duration"][runs["steady"]].median())
+
+    def named(self, names: Collection[str]) -> pd.DataFrame:
+        return self.nodes[self.nodes["name"].astype(str).isin(set(names))]
+
+    def ops(self, ops: Collection[str]) -> pd.DataFrame:
+        return self.nodes[self.nodes["op"].astype(str).isin(set(ops))]
+
+    def finding(self, topic: str, rows: pd.DataFrame, evidence: str, advice: str) -> Finding:
+        names = tuple(rows["name"].astype(str))
+        return Finding(topic, names, evidence, advice, float(rows["share"].sum()), self.of)
+
+
+def count(rows: pd.DataFrame) -> str:
+    """Write how many nodes of each operator: ``3 Cast, 1 Mul``."""
+    return ", ".join(f"{n} {op}" for op, n in rows["op"].astype(str).value_counts().items())
+
+
+def some(items: Iterable[str]) -> str:
+    found = list(items)
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(found[:_SHOWN]) + more
+
+
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count > 1 else ''}"

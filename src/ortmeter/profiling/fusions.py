@@ -1,0 +1,223 @@
+"""Find the fusions of ONNX Runtime that one tensor prevents, by making them happen.
+
+A fusion removes the tensors inside it, so a tensor that something else reads prevents it. The nodes
+around an operator that was not fused are cut out of the model and given to ONNX Runtime, which
+fuses them or not: no rule of its optimizer is written here.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from google.protobuf.message import EncodeError
+
+from ortmeter.errors import OrtMeterError
+from ortmeter.runtime.sessions import optimized_model
+
+#: Operators that a product absorbs.
+_APPENDED = {"Add", "BatchNormalization", "Mul"}
+_APPENDED |= {"Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"}
+_PRODUCTS = frozenset(["Conv", "Gemm", "MatMul"])
+_LAYER_NORM = frozenset(["Add", "Div", "Mul", "Pow", "ReduceMean", "Sqrt", "Sub"])
+#: Operator found in every form of a chain -> operators of the chain, nodes before it, nodes after.
+_CHAINS: Mapping[str, tuple[frozenset[str], int, int]] = {
+    "Erf": (frozenset(["Add", "Div", "Erf", "Mul"]), 1, 3),
+    "Sqrt": (_LAYER_NORM, 5, 3),
+}
+_MOST_TRIED = 20
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A fusion that the readers of some tensors prevent.
+
+    Parameters
+    ----------
+    nodes : tuple of str
+        Nodes that would be fused, in the order of the graph.
+    saved : tuple of str
+        Those whose time the fusion could save.
+    fused : tuple of str
+        Operators that ONNX Runtime makes of them.
+    obstacles : tuple of (str, tuple of str)
+        Tensors that are needed outside, with the nodes that read them; no node for an output of
+        the model.
+    """
+
+    nodes: tuple[str, ...]
+    saved: tuple[str, ...]
+    fused: tuple[str, ...]
+    obstacles: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def find_near_misses(
+    original: onnx.ModelProto, remaining: Mapping[str, float], *, provider: str = "cpu"
+) -> list[NearMiss]:
+    """Find the fusions that ONNX Runtime would make if no other node read an intermediate result.
+
+    Parameters
+    ----------
+    original : onnx.ModelProto
+        Model before optimization; every node has a name.
+    remaining : mapping of str to float
+        Nodes of *original* that run as they are, with their time in any unit: those that take the
+        most are tried first, 20 at most.
+    provider : str
+        Provider whose fusions are tried.
+
+    Returns
+    -------
+    list of NearMiss
+        Fusions that ONNX Runtime made of these nodes alone, and did not make once a tensor inside
+        was an output.
+
+    Examples
+    --------
+    >>> import onnx.parser
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[4, 8] X, float[8, 8] W, float[8] B) => (float[4, 8] P, float[4, 8] Y) {
+    ...   [product] P = MatMul(X, W)  [bias] Y = Add(P, B) }''')
+    >>> (found,) = find_near_misses(model, {"product": 9, "bias": 1})
+    >>> found.nodes, found.fused, found.obstacles
+    (('product', 'bias'), ('Gemm',), (('P', ()),))
+    """
+    try:
+        graph = _Graph(onnx.shape_inference.infer_shapes(original))
+    except (ValueError, EncodeError, onnx.shape_inference.InferenceError):
+        return []  # a model of 2 GiB or more, or that ONNX refuses
+    anchors = [node for node in graph.nodes if node.name in remaining]
+    anchors.sort(key=lambda node: -remaining[node.name])
+    tried = ((anchor, variants) for anchor in anchors if (variants := graph.variants(anchor)))
+    found = (_try(graph, *one, provider) for one in itertools.islice(tried, _MOST_TRIED))
+    return [miss for miss in found if miss]
+
+
+class _Graph:
+    """Producers and readers of the tensors of the main graph, without constants."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        graph = model.graph
+        self.nodes = [node for node in graph.node if node.op_type != "Constant"]
+        self.rank = {node.name: rank for rank, node in enumerate(self.nodes)}
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.made = {n.output[0]: n for n in graph.node if n.op_type == "Constant"}
+        self.outputs = {value.name for value in graph.output}
+        self.types = {v.name: v for v in (*graph.input, *graph.value_info, *graph.output)}
+        self.producer = {name: node for node in self.nodes for name in node.output}
+        self.readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+        for node in self.nodes:
+            for name in dict.fromkeys(node.input):
+                self.readers[name].append(node)
+
+    def variants(self, anchor: onnx.NodeProto) -> list[list[onnx.NodeProto]]:
+        """List the sets of nodes that could become one, with a tensor inside needed outside.
+
+        One of the last nodes may be what reads that tensor: each one is left out in turn.
+        """
+        found = []
+        for region in self._regions(anchor):
+            read = {name for node in region for name in node.input}
+            ends = [n for n in region if n is not anchor and not read & set(n.output)]
+            found.append(region)
+            found += [[n for n in region if n is not end] for end in ends if len(ends) > 1]
+        return [nodes for nodes in found if self.inner(nodes)]
+
+    def _regions(self, anchor: onnx.NodeProto) -> Iterator[list[onnx.NodeProto]]:
+        if anchor.op_type in _APPENDED:
+            for name in anchor.input:
+                if (before := self.producer.get(name)) and before.op_type in _PRODUCTS:
+                    yield [before, anchor]
+        if chain := _CHAINS.get(anchor.op_type):
+            yield self._chain(anchor, *chain)
+
+    def _chain(
+        self, anchor: onnx.NodeProto, kinds: Collection[str], before: int, after: int
+    ) -> list[onnx.NodeProto]:
+        names = {anchor.name}
+        level = [anchor]
+        for _ in range(before):
+            level = self._kept((self.producer.get(i) for n in level for i in n.input), kinds)
+            names.update(node.name for node in level)
+        level = [anchor]
+        for _ in range(after):
+            level = self._kept((r for n in level for o in n.output for r in self.readers[o]), kinds)
+            names.update(node.name for node in level)
+            # A factor, 0.5 x in a Gelu, may come from the side.
+            sides = self._kept((self.producer.get(i) for n in level for i in n.input), {"Mul"})
+            names.update(n.name for n in sides if any(map(self._is_constant, n.input)))
+        return [node for node in self.nodes if node.name in names]
+
+    @staticmethod
+    def _kept(
+        nodes: Iterable[onnx.NodeProto | None], kinds: Collection[str]
+    ) -> list[onnx.NodeProto]:
+        return [node for node in nodes if node is not None and node.op_type in kinds]
+
+    def _is_constant(self, name: str) -> bool:
+        return name in self.constants or name in self.made
+
+    def inner(self, region: Sequence[onnx.NodeProto]) -> dict[str, tuple[str, ...]]:
+        """Find the tensors inside that are needed outside, with the nodes that read them there."""
+        names = {node.name for node in region}
+        found = {}
+        for output in (output for node in region for output in node.output):
+            readers = self.readers[output]
+            outside = tuple(node.name for node in readers if node.name not in names)
+            if len(outside) < len(readers) and (outside or output in self.outputs):
+                found[output] = outside
+        return found
+
+    def cut(self, region: Sequence[onnx.NodeProto], more: Sequence[str] = ()) -> onnx.ModelProto:
+        """Make a model of some nodes, with their constants; its outputs are what none reads."""
+        read = {name for node in region for name in node.input if name}
+        written = [name for node in region for name in node.output if name]
+        inputs = read - set(written) - self.constants.keys() - self.made.keys()
+        outputs = [name for name in written if name not in read] + list(more)
+        return onnx.helper.make_model(
+            onnx.helper.make_graph(
+                [*(self.made[name] for name in sorted(read & self.made.keys())), *region],
+                "region",
+                [self.types[name] for name in sorted(inputs)],
+                [self.types[name] for name in outputs],
+                [self.constants[name] for name in sorted(read & self.constants.keys())],
+            ),
+            opset_imports=self.model.opset_import,
+            ir_version=self.model.ir_version,
+        )
+
+
+def _try(
+    graph: _Graph, anchor: onnx.NodeProto, variants: Iterable[list[onnx.NodeProto]], provider: str
+) -> NearMiss | None:
+    """Let ONNX Runtime fuse the nodes alone, then with each tensor that is needed outside."""
+    for nodes in variants:
+        try:
+            if not (fused := _fused(graph.cut(nodes), anchor, nodes, provider)):
+                continue
+            obstacles = tuple(
+                (name, readers)
+                for name, readers in graph.inner(nodes).items()
+                if not _fused(graph.cut(nodes, [name]), anchor, nodes, provider)
+            )
+        except (KeyError, OrtMeterError):  # a type is not known, or the cut is not a model
+            continue
+        if obstacles:
+            # A product keeps its time, as does what is at the heart of a chain.
+            pair = anchor.op_type in _APPENDED
+            saved = tuple(node.name for node in nodes if (node is anchor) == pair)
+            return NearMiss(tuple(node.name for node in nodes), saved, fused, obstacles)
+    return None
+
+
+def _fused(
+    model: onnx.ModelProto, anchor: onnx.NodeProto, nodes: Sequence[onnx.NodeProto], provider: str
+) -> tuple[str, ...]:
+    """Operators that replace the nodes, empty when the one of the anchor is still there."""
+    after = [node.op_type for node in optimized_model(model, provider=provider).graph.node]
+    before = [node.op_type for node in nodes]
+    if after.count(anchor.op_type) >= before.count(anchor.op_type):
+        return ()
+    return tuple(sorted({op for op in after if not op.startswith("Reorder")}))

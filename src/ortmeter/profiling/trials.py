@@ -1,0 +1,63 @@
+"""Try what is advised: a change that does not make the model faster is not worth a mention."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ortmeter.errors import OrtMeterError
+from ortmeter.profiling.findings import Facts
+from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.sessions import make_session
+from ortmeter.timing import measure
+from ortmeter.timing.claims import Claim
+from ortmeter.timing.statistics import MIN_ROUNDS
+
+_TRIAL_S = 4.0
+_FIRST_LOOK = 10
+
+
+def gain(
+    facts: Facts, settings: Mapping[str, Any], around: Callable[[], Any] | None = None
+) -> Claim | None:
+    """Measure the model with other settings, or in a context, beside what it is, on the CPU.
+
+    A context holds for the thread that enters it: the sessions then have one. None without inputs,
+    or when the model cannot run so.
+    """
+    model = facts.profile.original
+    if model is None or facts.feeds is None:
+        return None
+    common: dict[str, Any] = {"provider": "cpu", "threads": 1 if around else facts.threads}
+    try:
+        with (
+            BoundSession(make_session(model, **common), facts.feeds) as plain,
+            BoundSession(make_session(model, **common, **settings), facts.feeds) as other,
+        ):
+            changed = other.run if around is None else _inside(around, other.run)
+            calls = {"as it is": plain.run, "changed": changed}
+            # Most changes bring nothing, which is soon seen.
+            for repeat in (_FIRST_LOOK, MIN_ROUNDS):
+                found = measure(calls, repeat=repeat, precision=None, budget_s=_TRIAL_S)
+                if (found.speedups()[-1].ratio or 0) <= 1:
+                    break
+    except OrtMeterError:
+        return None
+    return found.speedups()[-1]
+
+
+def tried(claim: Claim | None, how: str) -> str:
+    return f". With {how}: {claim.effect}" if claim else ""
+
+
+def may_help(claim: Claim | None) -> bool:
+    """Whether a trial is worth a mention: faster, perhaps faster, or not measured."""
+    if claim is None:
+        return True
+    return claim.verdict == "faster" or (claim.verdict == "undecided" and (claim.ratio or 0) > 1)
+
+
+def _inside(context: Callable[[], Any], function: Callable[[], object]) -> Callable[[], None]:
+    def call() -> None:
+        with context():
+            function()
+
+    return call
