@@ -210,8 +210,8 @@ def effect_plot(
     >>> frame = pd.DataFrame(
     ...     {"name": ["exp", "4 nodes"], "first": [0, 1], "last": [0, 4], "effect": [1e-6, 1e-9]})
     >>> ax = effect_plot(frame, title="Effects of own errors")
-    >>> [text.get_text() for text in ax.texts if text.get_text()]
-    ['exp']
+    >>> [text.get_text() for text in ax.texts]
+    ['exp', 'dots: nodes; lines: groups that are not told apart']
     >>> plt.close(ax.figure)
     """
     need_columns(frame, "name", "first", "last", "effect")
