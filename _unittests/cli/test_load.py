@@ -49,13 +49,12 @@ def test_callers_have_their_latency_and_throughput():
         assert [(row["candidate"], row["callers"]) for row in table] == [
             (name, k) for name in names for k in (1, 2)
         ]
-    assert all("[" in row["runs/s"] for row in speeds)
     assert levels(latencies[0]) == LEVELS
     beginnings = [*(f"{name}: throughput, " for name in names), "Throughput with callers=2, "]
     for sentence, beginning in zip(found["conclusion"], beginnings, strict=True):
         assert sentence.startswith(beginning)
     assert all("callers=2" in text for text in found["conclusion"])
-    assert report.to_html().count("data:image/png") == 2
+    assert "data:image/png" in report.to_html()
 
 
 def test_one_number_of_callers_has_its_throughput():

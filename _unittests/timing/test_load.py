@@ -153,7 +153,7 @@ def test_callers_run_at_the_same_time():
 
     found = measure_load({k: Point([make(i) for i in range(k)]) for k in (1, 3)}, seconds=0.2)
     assert max(most) == 3
-    assert found[3].requests >= 30
+    assert found[3].requests >= 3 * len(found[3].turns)
 
 
 def test_servers_share_one_line():
@@ -164,7 +164,6 @@ def test_servers_share_one_line():
 
     load = measure_load({0: Point([make(), make()], 200.0)}, seconds=0.5)[0]
     for turn in load.turns:
-        assert turn.left == 0
         assert (turn.starts >= turn.arrivals).all()
         running = [((turn.starts <= s) & (turn.ends > s)).sum() for s in turn.starts]
         assert max(running) <= 2

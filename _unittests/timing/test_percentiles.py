@@ -101,6 +101,15 @@ def test_a_cluster_of_slow_samples_is_one_event():
     assert percentiles(seconds + rng.permutation(slow), [99])[0].low is not None
 
 
+def test_a_tail_is_not_better_known_than_what_is_below():
+    """Long spells at two speeds, and rare samples that are slower: the machine is not steady."""
+    rng = np.random.default_rng(0)
+    spells = np.repeat(rng.permutation([1.0, 2.0] * 5), 300)
+    found = percentiles(spells + 0.01 * rng.standard_normal(3000) + (rng.random(3000) < 0.02))
+    assert found[3].low is None
+    assert percentiles(spells, [99]) == percentiles(spells)[3:]
+
+
 def test_equal_samples_have_a_narrow_interval():
     (p,) = percentiles(np.full(100, 2.0), [50])
     assert (p.seconds, p.low, p.high) == (2.0, 2.0, 2.0)

@@ -218,7 +218,7 @@ def _rate_sentence(found: Mapping[float, Load], target_ms: float | None) -> str:
 def _why_not(load: Load, target: float) -> str:
     """Say why a rate is not known to keep the target, nothing if it does."""
     if (state := load.state()) != "stable":
-        return "overloaded" if state == "overloaded" else "close to the capacity"
+        return "overloaded" if state == "overloaded" else "not known to be stable"
     found = load.percentiles([_P99])
     if not found or found[0].low is None or found[0].high is None:
         return _TOO_FEW

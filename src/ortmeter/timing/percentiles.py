@@ -100,11 +100,11 @@ def percentiles(
     -----
     The number of independent samples below the percentile is binomial: its quantiles are the ranks
     of the interval. Correlated samples count for fewer: their number is divided by the sum of the
-    autocorrelations of the latencies, or of "below the percentile, or not" if it is larger, in the
-    window of Sokal (*Monte Carlo methods in statistical mechanics*, 1997) and with its standard
-    error. From 3 arrays on, the variance between arrays divides it if it is larger still, with its
-    degrees of freedom (Korn and Graubard, *Confidence intervals for proportions with small expected
-    number of positive counts*, 1998).
+    autocorrelations of the latencies, or of "below the percentile, or not" if it is larger, for
+    this percentile and those that are shown below it; in the window of Sokal (*Monte Carlo methods
+    in statistical mechanics*, 1997) and with its standard error. From 3 arrays on, the variance
+    between arrays divides it if it is larger still, with its degrees of freedom (Korn and Graubard,
+    *Confidence intervals for proportions with small expected number of positive counts*, 1998).
 
     Examples
     --------
@@ -118,16 +118,17 @@ def percentiles(
     if wrong := [n for n in (*wanted, 100 * confidence) if not 0 < n < 100]:  # noqa: PLR2004
         raise InvalidArgumentError(f"{wrong[0]:g}%. Accepted: between 0 and 100, both excluded")
     ordered = np.sort(np.concatenate(rows))
-    most = _effective_size(rows, confidence)
-    found = []
-    for level in wanted:
+    effective = _effective_size(rows, confidence)
+    found = {}
+    for level in sorted({*LEVELS, *wanted}):
         value = float(np.percentile(ordered, level))
-        # A queue is more correlated than its tail shows; rare slow spells show in the tail alone.
-        effective = min(most, _effective_size([row <= value for row in rows], confidence))
+        # A queue is more correlated than its tail shows, and a slow spell shows in the tail alone:
+        # a tail is never better known than what is below it.
+        effective = min(effective, _effective_size([row <= value for row in rows], confidence))
         ranks = _ranks(len(ordered), effective, level / 100, confidence)
         interval = () if ranks is None else (float(ordered[rank - 1]) for rank in ranks)
-        found.append(Percentile(level, value, *interval))
-    return tuple(found)
+        found[level] = Percentile(level, value, *interval)
+    return tuple(found[level] for level in wanted)
 
 
 def _rows(seconds: Any) -> list[_Array]:
