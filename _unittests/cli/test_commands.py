@@ -70,11 +70,52 @@ def test_bench_compares_what_varies(models, tmp_path):
     memory = found["Memory of a fresh process"][0]
     if sys.platform == "linux":
         assert all(row["peak growth (MiB)"] > 1 for row in memory)
-    assert len(report["conclusion"]) == 1
+    assert all(name in report["conclusion"][0] for name in names)
+    assert set(report["fitness"]) == {"before", "during"}
+    assert [row["candidate"] for row in found["Percentiles"][0]] == names
     text = html.read_text(encoding="utf-8")
     assert report["conclusion"][0] in text
     assert "data:image/png;base64," in text
     assert str(models) not in text
+
+
+def test_bench_says_what_a_verdict_needs(models):
+    command = ["bench", models / "cnn.onnx", "--optimization", "none,all", "--provider", "cpu"]
+    done = run(*command, "--repeat", 2, "--budget", 0.01, "--json")
+    first, second, *_ = json.loads(done.stdout)["conclusion"]
+    assert first.startswith("undecided between ")
+    assert first.endswith("no interval.")
+    assert "a verdict needs 100 rounds, or 3 processes. Ask for --budget " in second
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--cold", "--callers", "2"],
+        ["--rate", "10", "--runtime", "installed"],
+        ["--cold", "--save", "x.json"],
+    ],
+)
+def test_bench_measures_one_way_at_a_time(models, tmp_path, options):
+    done = run("bench", models / "cnn.onnx", *options)
+    assert done.returncode == 2
+    assert "one way to measure at a time. Accepted: --callers" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_busy_machine_is_refused_when_asked(models, monkeypatch):
+    from ortmeter.cli import machine
+    from ortmeter.runtime.fitness import fitness
+
+    crowded = fitness(threads=4096)
+    monkeypatch.setattr(machine, "fitness", lambda *_, **__: crowded)
+    command = ["bench", models / "cnn.onnx", "--repeat", 2, "--budget", 0.1]
+    done = run(*command, "--strict")
+    assert done.returncode == 2
+    assert "this machine is not fit to measure: " in done.stderr
+    assert done.stdout == ""
+    told = " ".join(run(*command).stdout.split())
+    assert f"This machine was not fit to measure. Before: {crowded.findings[0]}" in told
 
 
 def test_bench_of_two_models_names_them(models):
@@ -141,7 +182,8 @@ def test_a_profile_beside_a_baseline_is_checked(models, capsys):
     command = ["profile", str(models / "cnn.onnx"), "--baseline", "unoptimized", "--repeat", "3"]
     assert main([*command, "--json"]) == 0
     conclusion = json.loads(capsys.readouterr().out)["conclusion"]
-    kernels, latency, verdict = conclusion[-3:]
+    first = next(i for i, said in enumerate(conclusion) if said.startswith("kernels in total"))
+    kernels, latency, verdict = conclusion[first : first + 3]
     assert kernels.startswith("kernels in total: undecided between the model and the baseline")
     assert latency.startswith("latency without the profiler: ")
     assert verdict.endswith("differences between nodes are not confirmed.")

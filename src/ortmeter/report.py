@@ -16,6 +16,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.files import replaceable, write_atomically
 from ortmeter.pages.rendering import as_html, bullets, digits, flatten, freeze
 from ortmeter.runtime.environment import Environment, environment
+from ortmeter.runtime.fitness import Fitness
 
 __all__ = ["Report"]
 
@@ -55,6 +56,8 @@ class Report:
         The command.
     machine : Environment
         Environment of the measurements, by default this machine.
+    fitness : dict of str to Fitness
+        Whether the machine was fit to measure, ``before``, ``during`` or ``now``.
 
     Examples
     --------
@@ -71,6 +74,7 @@ class Report:
     machine: Environment = field(default_factory=environment)
     sections: list[Section] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
+    fitness: dict[str, Fitness] = field(default_factory=dict)
     interrupted: bool = False
 
     def add(self, title: str, *items: Any) -> None:
@@ -81,12 +85,27 @@ class Report:
         """Add sentences to the conclusion, computed from what the sections show."""
         self.sentences.extend(sentences)
 
+    @property
+    def told_fitness(self) -> str:
+        """Whether the machine was fit to measure, in a few words; empty if nobody looked."""
+        known: set[str] = set()
+        told = []
+        for when, found in self.fitness.items():
+            if new := [finding for finding in found.findings if finding not in known]:
+                told.append(f"{when.capitalize()}: {'; '.join(new)}.")
+            known.update(found.findings)
+        if told:
+            return f"This machine was not fit to measure. {' '.join(told)}"
+        return f"This machine was {found}." if self.fitness else ""
+
     def to_text(self, width: int = 80) -> str:
         """Return the report for a terminal, the conclusion first, without plots."""
         blocks = [INTERRUPTED] if self.interrupted else []
         if self.sentences:
             blocks.append("\n".join(["Conclusion", "----------", *bullets(self.sentences, width)]))
         blocks.append(textwrap.fill(f"Measured on {self.machine}", width))
+        if told := self.told_fitness:
+            blocks.append(textwrap.fill(told, width))
         for title, items in self.sections:
             shown = [_fitted(i, width) for i in items if isinstance(i, (pd.DataFrame, str))]
             if shown:
@@ -100,6 +119,7 @@ class Report:
             "title": self.title,
             "conclusion": list(self.sentences),
             "environment": self.machine.to_dict(),
+            "fitness": {when: found.to_dict() for when, found in self.fitness.items()},
             "sections": [
                 {"title": title, "tables": [_rows(i) for i in items if isinstance(i, pd.DataFrame)]}
                 for title, items in self.sections
@@ -118,6 +138,7 @@ class Report:
             sentences=self.sentences,
             sections=self.sections,
             machine=self.machine,
+            fitness=self.told_fitness,
         )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:

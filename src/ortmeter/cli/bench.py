@@ -1,4 +1,4 @@
-"""Compare latencies of models, providers, optimization levels and numbers of threads."""
+"""Compare latencies of models, providers, and anything that ONNX Runtime takes."""
 
 import math
 from argparse import ArgumentParser, Namespace
@@ -7,14 +7,22 @@ from pathlib import Path
 
 import pandas as pd
 
+from ortmeter.cli import baseline, cold, load, machine, releases
 from ortmeter.cli.inputs import add_feeds, make_feeds
-from ortmeter.cli.memory import memory_of_candidate
 from ortmeter.cli.options import add_session, number, session_axes
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
-from ortmeter.timing import Candidate, Comparison, measure
-from ortmeter.timing.candidates import model_variants
+from ortmeter.timing import Comparison, measure
+from ortmeter.timing.candidates import Variant, model_variants
+from ortmeter.timing.control import movement
 from ortmeter.timing.measurement import rounded
+from ortmeter.timing.percentiles import percentile_table
 from ortmeter.timing.statistics import MIN_PROCESSES, MIN_ROUNDS
+
+#: Ways to measure other than the latency of runs in turn.
+_MODES = (load, cold, releases)
+_BUDGET_S = 10.0
+_PROCESSES_OF_A_BASELINE = 5
 
 
 def register(parser: ArgumentParser) -> None:
@@ -25,45 +33,76 @@ def register(parser: ArgumentParser) -> None:
         "--repeat", type=number(1), help="minimum number of samples (100, or 12 in each process)"
     )
     parser.add_argument(
-        "--processes", type=number(1), default=1, help="number of fresh processes (1: this one)"
+        "--processes",
+        type=number(1),
+        help="number of fresh processes (1: this one; 5 with --save, --baseline or --runtime)",
     )
     parser.add_argument(
         "--budget",
         type=number(0, kind=float),
-        default=10.0,
         metavar="SECONDS",
-        help="total measuring time, including warm-up and the start of processes (10)",
+        help=f"total measuring time, including warm-up and the start of processes ({_BUDGET_S:g})",
     )
+    machine.add_options(parser)
+    for part in (*_MODES, baseline):
+        part.add_options(parser)
 
 
-def run(options: Namespace, report: Report) -> None:
-    """Fill the report with latencies, memory and verdicts."""
+def run(options: Namespace, report: Report) -> int:
+    """Fill the report with latencies, memory and verdicts; 1 when ``--fail-if`` says so."""
+    asked = [mode for mode in _MODES if mode.is_asked(options)]
+    if len(asked) > 1 or (asked and baseline.is_asked(options)):
+        raise InvalidArgumentError(
+            "one way to measure at a time. Accepted: --callers, --rate and --gap; --cold; "
+            "--runtime; or --save and --baseline"
+        )
     models = list(dict.fromkeys(map(Path, options.models)))
     feeds = list(make_feeds(options, models).values())
-    variants = model_variants(models, feeds, **session_axes(options))
-    candidates = {name: variant.candidate() for name, variant in variants.items()}
-    results = measure(
-        candidates,
+    axes = session_axes(options)
+    with cold.saved_optimized(options, report, model_variants(models, feeds, **axes)) as variants:
+        kept = baseline.check(options, variants)
+        with machine.watched(options, report):
+            if asked:
+                return int(asked[0].fill(options, report, variants) or 0)
+            results = _measure(options, variants)
+        _fill(options, report, results)
+        report.add("Memory of a fresh process", cold.memory_table(variants))
+        if kept is None:
+            return 0
+        findings = [text for found in report.fitness.values() for text in found.findings]
+        return kept.finish(report, results, list(dict.fromkeys(findings)))
+
+
+def _measure(options: Namespace, variants: Mapping[str, Variant]) -> Comparison:
+    default = _PROCESSES_OF_A_BASELINE if baseline.is_asked(options) else 1
+    return measure(
+        {name: variant.candidate() for name, variant in variants.items()},
         repeat=options.repeat,
-        processes=options.processes,
-        budget_s=options.budget,
+        processes=options.processes or default,
+        budget_s=_BUDGET_S if options.budget is None else options.budget,
+        control=True,
     )
+
+
+def _fill(options: Namespace, report: Report, results: Comparison) -> None:
     table = _latency_table(results).rename_axis(columns=results.how)
     report.add("Latency", table, results.plot(title="Latency of a run"))
+    report.add("Percentiles", percentile_table(results))
     if len(results) > 1:
         report.add("Speedup over the first", _speedup_table(results))
         report.conclude(f"{results.ranking()}.", *_why_undecided(results, options.budget))
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
-    report.add("Memory of a fresh process", _memory_table(candidates))
+    if moved := movement(results.control):
+        report.conclude(f"{moved}.")
 
 
-def _why_undecided(results: Comparison, budget_s: float) -> Iterator[str]:
+def _why_undecided(results: Comparison, budget_s: float | None) -> Iterator[str]:
     """Say what to ask for when there are too few samples for a verdict."""
     first = next(iter(results.values()))
     few = first.repeat < MIN_ROUNDS if first.processes == 1 else first.processes < MIN_PROCESSES
     if few:
-        enough = math.ceil(1.2 * budget_s * MIN_ROUNDS / first.repeat)
+        enough = math.ceil(1.2 * (budget_s or _BUDGET_S) * MIN_ROUNDS / first.repeat)
         yield (
             f"{results.how}: a verdict needs {MIN_ROUNDS} rounds, or {MIN_PROCESSES} processes. "
             f"Ask for --budget {enough}, or --processes {MIN_PROCESSES}."
@@ -80,8 +119,3 @@ def _speedup_table(results: Comparison) -> pd.DataFrame:
     rows = [(c.subject, c.ratio, c.low, c.high, c.verdict) for c in results.speedups()]
     columns = ["candidate", "speedup", "low", "high", "verdict"]
     return pd.DataFrame(rows, columns=columns).set_index("candidate").round(3)
-
-
-def _memory_table(candidates: Mapping[str, Candidate]) -> pd.DataFrame:
-    rows = [(name, memory_of_candidate(candidate)) for name, candidate in candidates.items()]
-    return pd.DataFrame(rows, columns=["candidate", "peak growth (MiB)"]).set_index("candidate")

@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 import pandas as pd
 
 from ortmeter.report import Report
+from ortmeter.runtime.fitness import fitness
 
 _MIB = 1 << 20
 
@@ -25,6 +26,7 @@ def run(options: Namespace, report: Report) -> None:
         return
     rows = [row for row in report.machine.to_rows() if row[0] != "Providers"]
     report.add("Environment", pd.DataFrame(rows, columns=["what", "value"]).set_index("what"))
+    report.fitness["now"] = fitness()
     providers = report.machine.providers.items()
     report.add(
         "Providers", pd.DataFrame(providers, columns=["provider", "state"]).set_index("provider")

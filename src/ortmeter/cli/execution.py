@@ -19,7 +19,7 @@ from ortmeter.errors import OrtMeterError
 
 COMMANDS: Mapping[str, str] = {
     "env": "Show the machine, the versions and the providers: which work, and why others do not.",
-    "bench": "Compare latencies of models, providers, optimization levels and numbers of threads.",
+    "bench": "Compare latencies of models, providers, and anything that ONNX Runtime takes.",
     "profile": "Show where the time of a model goes, and what was optimized.",
     "diff": "Compare the outputs of two models, or of two ways to run one, and find the nodes "
     "responsible.",

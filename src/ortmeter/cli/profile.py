@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ortmeter.cli import machine
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
@@ -31,6 +32,7 @@ def register(parser: ArgumentParser) -> None:
     )
     add_session(parser, several=False)
     add_feeds(parser)
+    machine.add_options(parser)
     parser.add_argument(
         "--repeat",
         type=number(1),
@@ -51,14 +53,15 @@ def run(options: Namespace, report: Report) -> None:
         unoptimized = options.baseline == _UNOPTIMIZED
         levels = {_BASELINE: "none" if unoptimized else level, **levels}
     files = {_MODEL: model, _BASELINE: other}
-    profiles = profile_together(
-        {
-            name: {"model": files[name], "feeds": feeds[files[name]], "optimization": level}
-            for name, level in levels.items()
-        },
-        **settings,
-        repeat=options.repeat or (100 if options.baseline else 50),
-    )
+    with machine.watched(options, report):
+        profiles = profile_together(
+            {
+                name: {"model": files[name], "feeds": feeds[files[name]], "optimization": level}
+                for name, level in levels.items()
+            },
+            **settings,
+            repeat=options.repeat or (100 if options.baseline else 50),
+        )
     found = profiles[_MODEL]
     _describe(report, found, options.top)
     if options.baseline:

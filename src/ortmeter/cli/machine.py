@@ -1,0 +1,34 @@
+"""Whether this machine is fit to measure: looked at before, and again after."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ortmeter.cli.options import split, thread_count
+from ortmeter.report import Report
+from ortmeter.runtime.fitness import fitness, refuse_unfit
+from ortmeter.runtime.providers import resolve_provider
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Declare the option of a strict check."""
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse to measure on a machine that is busy, throttled or smaller than asked for",
+    )
+
+
+@contextmanager
+def watched(options: Namespace, report: Report) -> Iterator[None]:
+    """Look at the machine before a measurement, then at what happened meanwhile."""
+    threads = max(split("--threads", options.threads, thread_count))
+    provider = max(split("--provider", options.provider, resolve_provider), key=lambda p: p.name)
+    before = fitness(threads, provider)
+    if options.strict:
+        refuse_unfit(before)
+    report.fitness["before"] = before
+    try:
+        yield
+    finally:
+        report.fitness["during"] = fitness(threads, provider, since=before)
