@@ -1,6 +1,7 @@
 """Compare the outputs of two models, or of two ways to run one, and find the nodes responsible."""
 
 import importlib.util
+import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from ortmeter.evaluator import (
 from ortmeter.evaluator.attribution_result import differing
 from ortmeter.plotting import NodeNote, draw_model, effect_plot
 from ortmeter.report import MAX_DRAWN, Report, readable
+from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
@@ -68,6 +70,27 @@ def register(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with the discrepancies; 1 when they are beyond the tolerance."""
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        options.models = [
+            _comparable(Path(model), Path(folder, str(rank)), report)
+            for rank, model in enumerate(options.models)
+        ]
+        return _compare(options, report)
+
+
+def _comparable(path: Path, folder: Path, report: Report) -> Path:
+    """Write the model with arrays in place of the dictionaries of ZipMap, if it has some."""
+    model, arrays = without_maps(load_model(path))
+    if not arrays:
+        return path
+    folder.mkdir()
+    onnx.save(model, folder / path.name)
+    told = ", ".join(f"{array} for {name}" for name, array in arrays.items())
+    report.conclude(f"{path.name}: dictionaries are compared as the array they hold, {told}.")
+    return folder / path.name
+
+
+def _compare(options: Namespace, report: Report) -> int:
     limits = options.atol, options.rtol
     tolerance = None if limits == (None, None) else Tolerance(*limits)
     alternatives.check_program(options)

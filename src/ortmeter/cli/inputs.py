@@ -25,7 +25,7 @@ _Known = Mapping[str, Input]
 def add_feeds(parser: ArgumentParser) -> None:
     """Declare where the inputs come from."""
     for option, metavar, what in (
-        ("--feeds", "[NAME=]FILE", "a .npz, .npy, .json or .pb file, a folder of input_0.pb..."),
+        ("--feeds", "[NAME=]FILE", "inputs from a .npz, .npy, .json or .pb file, or a folder"),
         ("--value", "NAME=VALUE", "value of an input: sr=16000, sizes=1,2,3, 'x=[[1, 2]]'"),
         ("--dim", "NAME=SIZE", "size of a symbolic dimension of random inputs"),
         ("--shape", "NAME=1x3x224", "shape of a random input"),

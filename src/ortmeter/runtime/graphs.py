@@ -19,3 +19,26 @@ def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         yield node
         for _, body in bodies(node):
             yield from walk_nodes(body.node)
+
+
+def without_maps(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return a model whose outputs are the arrays that ZipMap makes dictionaries of.
+
+    The names of these arrays are also returned, by output; without any, the model is the same.
+    """
+    zips = {node.output[0]: node for node in model.graph.node if node.op_type == "ZipMap"}
+    arrays = {o.name: zips[o.name].input[0] for o in model.graph.output if o.name in zips}
+    if not arrays:
+        return model, arrays
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for name in arrays:
+        changed.graph.node.remove(zips[name])
+    kept = [output for output in model.graph.output if output.name not in arrays]
+    added = dict.fromkeys(array for array in arrays.values() if array not in {o.name for o in kept})
+    del changed.graph.output[:]
+    changed.graph.output.extend(kept)
+    changed.graph.output.extend(
+        onnx.helper.make_tensor_value_info(array, onnx.TensorProto.FLOAT, None) for array in added
+    )
+    return changed, arrays
