@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from ortmeter.profiling.releases import _table, profile_releases
+from ortmeter.profiling.releases import OUTSIDE, _table, profile_releases
 from ortmeter.runtime.releases import Release
 from ortmeter.timing.candidates import model_variants
 
@@ -15,11 +15,11 @@ def test_operators_of_two_releases():
     feeds = {"X": np.linspace(0, 1, 4096, dtype=np.float32)}
     (variant,) = model_variants(CHAIN, feeds, provider="cpu").values()
     found = profile_releases([Release("a"), Release("b")], variant, processes=2, repeat=3)
-    assert sorted(found.index) == ["Cos", "Sin"]
+    assert {"Cos", "Sin"} <= {*found.index} <= {"Cos", "Sin", OUTSIDE}
     assert found.loc["Sin", ["nodes a", "nodes b"]].tolist() == [2, 2]
-    assert (found[["a (µs)", "b (µs)"]] > 0).all(axis=None)
+    assert (found.loc[["Cos", "Sin"], ["a (µs)", "b (µs)"]] > 0).all(axis=None)
     assert found["low"].isna().all()  # two processes have no interval
-    assert set(found["verdict"]) == {"undecided"}
+    assert {*found["verdict"]} <= {"undecided", "too short"}
 
 
 def test_changes_are_ranked_and_operators_of_one_release_said():

@@ -109,12 +109,10 @@ def test_settings_reach_the_process(tmp_path, level, nodes):
     assert asked["attributes"]["enable_mem_pattern"] is False
     with ReleaseProcess("here", Path(sys.executable)) as child:
         open_model(child, HERE, asked)
-        file = child.ask(
-            "profile",
-            prefix=str(tmp_path / "p"),
-            optimized=str(tmp_path / "optimized.onnx"),
-            repeat=1,
-        )
+        graph = tmp_path / "optimized.onnx"
+        child.ask("record", prefix=str(tmp_path / "p"), optimized=str(graph))
+        child.ask("sample", number=1)
+        file = child.ask("end")
     assert Path(file).exists()
     assert len(onnx.load(tmp_path / "optimized.onnx").graph.node) == nodes
 

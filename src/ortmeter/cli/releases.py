@@ -15,9 +15,11 @@ from ortmeter.runtime.releases import Release, parse_release, prepare
 from ortmeter.timing import Comparison
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.claims import enumerate_items
+from ortmeter.timing.control import movement
 from ortmeter.timing.measurement import rounded
 from ortmeter.timing.releases import PROCESSES, ReleaseResults, compare_releases, measure_releases
 
+_BUDGET_S = 30.0
 _TOP = 10
 _NAMED = 5
 _PROFILED_S = 0.3  # in each process
@@ -30,7 +32,8 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="RELEASE,RELEASE",
         help="releases of ONNX Runtime to compare, oldest first: 1.24.1, onnxruntime-gpu==1.30.0, "
         "onnxruntime-openvino, a wheel file, nightly, or installed; each gets an environment in "
-        "the cache, see ortmeter env --runtimes",
+        f"the cache, see ortmeter env --runtimes (--processes, {PROCESSES}; --budget, "
+        f"{_BUDGET_S:g} seconds)",
     )
 
 
@@ -46,24 +49,25 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
     releases = [parse_release(text, default) for text in split("--runtime", options.runtime)]
     for release in releases:
         prepare(release, lambda line: tell(f"ortmeter bench: {line}"))
-    # The interval of releases is over processes: one of them has none.
-    processes = options.processes if (options.processes or 1) > 1 else PROCESSES
     found = measure_releases(
         releases,
         variants,
-        processes=processes,
+        processes=options.processes or PROCESSES,
         repeat=options.repeat,
-        budget_s=options.budget,
+        budget_s=_BUDGET_S if options.budget is None else options.budget,
+        control=True,
     )
     report.add("Releases", _releases_table(releases, found, list(variants)))
     by_name = {release.name: release for release in releases}
     for name, comparison in found.comparisons.items():
-        several = f"{name}: " if len(variants) > 1 else ""
+        where, several = (f", {name}", f"{name}: ") if len(variants) > 1 else ("", "")
         plots = []
         if len(comparison) > 1:
-            plots.append(release_plot(comparison, title=f"{several}latency by release"))
-        report.add(f"{several}latency", _latency_table(comparison), *plots)
-        _conclude(report, comparison, variants[name], by_name, several)
+            plots.append(release_plot(comparison, title=f"Latency by release{where}"))
+        report.add(f"Latency{where}", _latency_table(comparison), *plots)
+        _conclude(report, comparison, variants[name], by_name, where)
+        if moved := movement(comparison.control):
+            report.conclude(f"{several}{moved}.")
     for (name, _), reason in found.left_out.items():
         report.conclude(f"left out: {f'{name}, ' if len(variants) > 1 else ''}{reason}.")
 
@@ -73,9 +77,10 @@ def _conclude(
     comparison: Comparison,
     variant: Variant,
     releases: Mapping[str, Release],
-    several: str,
+    where: str,
 ) -> None:
     """Say since when, then profile the two releases that differ most."""
+    several = f"{where.removeprefix(', ')}: " if where else ""
     claims = compare_releases(comparison)
     if claims is None:
         report.conclude(*(f"{several}{measured}." for measured in comparison.values()))
@@ -84,8 +89,13 @@ def _conclude(
     names = claims.largest.baseline, claims.largest.subject
     slowest = max(comparison[name].median for name in names)
     runs = min(max(int(_PROFILED_S / slowest), 10), 200)
-    table = profile_releases([releases[name] for name in names], variant, repeat=runs)
-    title = f"{several}operators of {names[1]} beside {names[0]}, median time in a profiled run"
+    table = profile_releases(
+        [releases[name] for name in names],
+        variant,
+        processes=next(iter(comparison.values())).processes,
+        repeat=runs,
+    )
+    title = f"Operators of {names[1]} beside {names[0]}, median time in a profiled run{where}"
     report.add(title, table.head(_TOP))
     report.conclude(f"{several}{_operators_sentence(table, names)}")
 
@@ -98,7 +108,7 @@ def _operators_sentence(table: pd.DataFrame, names: tuple[str, str]) -> str:
     first, row = moved.index[0], moved.iloc[0]
     others = f"; {enumerate_items(list(moved.index[1:_NAMED]))} too" if len(moved) > 1 else ""
     return (
-        f"{first} is the operator that changed most: {row[f'{before} (µs)']:g} µs in {before}, "
+        f"what changed most is {first}: {row[f'{before} (µs)']:g} µs in {before}, "
         f"{row[f'{after} (µs)']:g} µs in {after}{others}."
     )
 

@@ -21,6 +21,9 @@ from ortmeter.timing.release_process import ReleaseProcess, open_model, write_qu
 from ortmeter.timing.releases import PROCESSES
 
 _STANDARD, _CONTRIBUTED = "ai.onnx", "com.microsoft."
+#: Time of a run during which no kernel runs, in the table of operators.
+OUTSIDE = "outside of kernels"
+_TURNS = 10
 _SMALL = 0.01  # share of a run, in both releases
 
 
@@ -42,7 +45,7 @@ def profile_releases(
     processes : int
         Fresh processes of each release; an interval needs 3.
     repeat : int
-        Recorded runs in each process.
+        Recorded runs in each process, about.
 
     Returns
     -------
@@ -51,7 +54,8 @@ def profile_releases(
         first. Index ``operator`` (``nchwc.Conv`` for the domain com.microsoft.nchwc), columns
         ``nodes`` and median time per run (µs) of each release, ``change (µs)``, ``speedup``,
         ``low``, ``high`` and ``verdict``. The graphs that ran differ as each release optimizes
-        them: an operator of one only has no speedup. Intervals hold together at 99%.
+        them: an operator of one only has no speedup. A row is for the time outside of kernels.
+        Intervals hold together at 99%.
     """
     sides: list[list[dict[str, tuple[int, float]]]] = [[], []]
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
@@ -62,24 +66,34 @@ def profile_releases(
                 children = [stack.enter_context(ReleaseProcess(r.name, r.python)) for r in pair]
                 for side in order:
                     open_model(children[side], pair[side], question)
-                for side in order:
-                    folder = Path(temporary, f"{i}-{side}")
-                    sides[side].append(
-                        _operators(_record(children[side], folder, question, repeat))
-                    )
+                profiles = _record(children, Path(temporary, str(i)), question, repeat, seed=i)
+                for side, found in zip(sides, profiles, strict=True):
+                    side.append(_operators(found))
     return _table([release.name for release in pair], sides)
 
 
 def _record(
-    child: ReleaseProcess, folder: Path, question: Mapping[str, Any], repeat: int
-) -> Profile:
-    folder.mkdir()
-    optimized = folder / "optimized.onnx"
-    file = child.ask(
-        "profile", prefix=str(folder / "profile"), optimized=str(optimized), repeat=repeat
-    )
-    graph = load_model(optimized, external_folder=Path(question["model"]).parent)
-    return read_profile(file, model=graph)
+    children: Sequence[ReleaseProcess],
+    folder: Path,
+    question: Mapping[str, Any],
+    repeat: int,
+    *,
+    seed: int,
+) -> list[Profile]:
+    """Take turns of a few runs, in random order: a slow spell of the machine hits both."""
+    graphs = [folder / str(side) / "optimized.onnx" for side in range(len(children))]
+    for child, graph in zip(children, graphs, strict=True):
+        graph.parent.mkdir(parents=True)
+        child.ask("record", prefix=str(graph.with_name("profile")), optimized=str(graph))
+    rng = np.random.default_rng(seed)
+    for _ in range(_TURNS):
+        for side in rng.permutation(len(children)).tolist():
+            children[side].ask("sample", number=math.ceil(repeat / _TURNS))
+    external = Path(question["model"]).parent
+    return [
+        read_profile(child.ask("end"), model=load_model(graph, external_folder=external))
+        for child, graph in zip(children, graphs, strict=True)
+    ]
 
 
 def _operators(found: Profile) -> dict[str, tuple[int, float]]:
@@ -93,7 +107,9 @@ def _operators(found: Profile) -> dict[str, tuple[int, float]]:
         name = str(op) if plain else f"{domain}.{op}".removeprefix(_CONTRIBUTED)
         before = times.get(name, (0, 0.0))  # on another provider
         times[name] = before[0] + int(nodes), before[1] + float(median)
-    return times
+    runs = found.by_iteration()
+    outside = (runs["duration"] - runs["covered"])[runs["steady"]].median()
+    return {**times, OUTSIDE: (0, float(outside))}
 
 
 def _table(

@@ -60,18 +60,19 @@ class Runner:
         np.savez(file, *found.values())
         return {name: f"arr_{rank}" for rank, name in enumerate(found)}
 
-    def profile(self, prefix: str, optimized: str, repeat: int) -> str:
-        """Record runs of another session; return the file of the profile."""
+    def record(self, prefix: str, optimized: str) -> None:
+        """Open another session, which records its runs."""
         paths = {
             "enable_profiling": True,
             "profile_file_prefix": prefix,
             "optimized_model_filepath": optimized,
         }
-        session = _session(self.question, paths)
-        bound = _bind(session, self.question)
-        for _ in range(repeat + 1):
-            bound.run()
-        return str(session.end_profiling())
+        self.session = _session(self.question, paths)
+        self.bound = _bind(self.session, self.question)
+
+    def end(self) -> str:
+        """Return the file of the runs that were recorded."""
+        return str(self.session.end_profiling())
 
 
 def describe() -> dict[str, str]:

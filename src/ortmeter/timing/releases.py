@@ -24,6 +24,7 @@ from ortmeter.timing.release_process import ReleaseProcess, open_model, write_qu
 
 PROCESSES = 5
 _ROUNDS = 12
+_LEAST_S = 0.05
 
 
 class _Call:
@@ -121,7 +122,7 @@ def measure_releases(
                         {release: Candidate(call) for release, call in calls.items()},
                         repeat=repeat or _ROUNDS,
                         precision=None,
-                        budget_s=max(ends - time.perf_counter(), 0.0),
+                        budget_s=max(ends - time.perf_counter(), _LEAST_S),
                         seed=i,
                         control=control,
                     )

@@ -1,0 +1,115 @@
+"""Releases from the command line; the interpreter of the tests stands for their environments."""
+
+import json
+import re
+
+import onnx
+import pytest
+
+from ortmeter.cli import main, releases
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.runtime.releases import Release
+
+MODEL = """<ir_version: 10, opset_import: ["": 21]>
+g (float[512] X) => (float[512] Y) { A = Sin(X) Y = Cos(A) }"""
+STAND_INS = {
+    "old": Release("old"),
+    "new": Release("new"),
+    "broken": Release("broken", provider="XExecutionProvider"),
+}
+
+
+@pytest.fixture
+def model(monkeypatch, tmp_path):
+    def parse(text, _provider):
+        if text not in STAND_INS:
+            raise InvalidArgumentError(f"release {text!r} is not known. Accepted: a version")
+        return STAND_INS[text]
+
+    monkeypatch.setattr(releases, "parse_release", parse)
+    monkeypatch.setattr(releases, "_PROFILED_S", 0.01)
+    monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "cache"))
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "wave.onnx")
+    return tmp_path / "wave.onnx"
+
+
+def bench(model, *options):
+    return main(
+        [
+            "bench",
+            str(model),
+            "--processes",
+            "3",
+            "--repeat",
+            "3",
+            "--budget",
+            "2",
+            *map(str, options),
+        ]
+    )
+
+
+def test_releases_are_compared_with_what_changed(model, tmp_path, capsys):
+    html = tmp_path / "report.html"
+    assert bench(model, "--runtime", "old,broken,new", "--json", "--html", html) == 0
+    report = json.loads(capsys.readouterr().out)
+    tables = {section["title"]: section["tables"][0] for section in report["sections"]}
+    measured = {row["release"]: row for row in tables["Latency"]}
+    assert list(measured) == ["old", "new"]
+    assert measured["old"]["speedup"] is None
+    assert measured["new"]["speedup"] > 0
+    changes = {row["release"]: row["largest change of outputs"] for row in tables["Releases"]}
+    assert changes == {"old": 0, "broken": None, "new": 0}  # one and the same library
+    (operators,) = (rows for title, rows in tables.items() if title.startswith("Operators of "))
+    assert {row["operator"] for row in operators} >= {"Sin", "Cos"}
+    assert re.search(r"old|new", report["conclusion"][0])
+    assert any(s.startswith("left out: broken: it has no X") for s in report["conclusion"])
+    assert "data:image/png;base64," in html.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_variants_have_a_comparison_each(model, capsys):
+    assert bench(model, "--runtime", "old,new", "--optimization", "none,all", "--json") == 0
+    titles = [section["title"] for section in json.loads(capsys.readouterr().out)["sections"]]
+    for level in ("none", "all"):
+        assert f"Latency, optimization={level}" in titles
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("older", "release 'older' is not known. Accepted: a version"),
+        ("broken", "no release runs this model. broken: it has no XExecutionProvider"),
+        (",", "--runtime: got ',', expected values"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(text, message, model, capsys):
+    assert bench(model, "--runtime", text) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+
+
+def test_an_environment_that_cannot_be_made_measures_nothing(model, monkeypatch, capsys):
+    def fail(release, _tell):
+        raise OrtMeterError(f"{release.name}: no registry of packages answered within 4.5 s")
+
+    monkeypatch.setattr(releases, "prepare", fail)
+    assert bench(model, "--runtime", "old,new") == 2
+    assert "old: no registry of packages answered" in capsys.readouterr().err
+
+
+def test_environments_are_listed_and_removed(model, tmp_path, capsys):
+    folder = tmp_path / "cache" / "runtimes" / "onnxruntime-1.24.1"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "release.json").write_text(json.dumps({"name": "1.24.1"}))
+    for option, what in (("--runtimes", "in the cache"), ("--remove-runtimes", "removed")):
+        assert main(["env", option, "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["conclusion"] == [f"1 environment {what}, 0 MiB."]
+        (row,) = report["sections"][0]["tables"][0]
+        assert (row["release"], row["folder"]) == ("1.24.1", str(folder))
+    assert not folder.exists()
+    assert main(["env", "--runtimes"]) == 0
+    assert "0 environments in the cache" in capsys.readouterr().out
