@@ -12,9 +12,9 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting.load import load_plot, throughput_plot
 from ortmeter.report import Report
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.claims import enumerate_items
+from ortmeter.timing.claims import Claim, enumerate_items
 from ortmeter.timing.comparison import common_unit
-from ortmeter.timing.load import Load, Point, compare_throughput, measure_load
+from ortmeter.timing.load import Estimate, Load, Point, compare_throughput, measure_load
 from ortmeter.timing.measurement import rounded
 from ortmeter.timing.pauses import AfterPause, measure_pauses
 from ortmeter.timing.percentiles import Percentile, explain_dashes, percentile_texts
@@ -119,11 +119,10 @@ def _calls(variants: Mapping[str, Variant], threads: int, *, several: bool) -> _
 def _fill_callers(report: Report, calls: _Calls, callers: list[int], seconds: float) -> None:
     points = {(name, k): Point(calls[name][:k]) for name in calls for k in callers}
     found = measure_load(points, seconds=seconds)
-    extra = {key: {"runs/s": load.throughput().text} for key, load in found.items()}
+    extra = {key: _throughput_row(load.throughput()) for key, load in found.items()}
     tables, frame = _tables(found, "callers", extra)
-    speeds = {key: load.throughput() for key, load in found.items()}
-    rows = [(name, k, s.value, s.low, s.high) for (name, k), s in speeds.items()]
-    throughput = pd.DataFrame(rows, columns=["candidate", "callers", "runs/s", "low", "high"])
+    rows = [{"candidate": name, "callers": k, **row} for (name, k), row in extra.items()]
+    throughput = pd.DataFrame(rows)
     report.add(
         f"Callers: {_turns(found)} each",
         *tables,
@@ -131,6 +130,11 @@ def _fill_callers(report: Report, calls: _Calls, callers: list[int], seconds: fl
         *_drawn(frame, "callers", "Latency of a run with several callers"),
     )
     report.conclude(*_throughput_sentences(found, list(calls), callers))
+
+
+def _throughput_row(found: Estimate) -> dict[str, float]:
+    numbers = {"runs/s": found.value, "low": found.low, "high": found.high}
+    return {name: rounded(number) for name, number in numbers.items()}
 
 
 def _throughput_sentences(
@@ -247,8 +251,7 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float)
         for (name, gap), pause in found.items()
         if gap != first
     }
-    over = f"speedup over gap={first:g}"
-    extra = {key: {over: claims[key].interval if key in claims else "1"} for key in found}
+    extra = {key: _claim_row(claims.get(key), f"speedup over gap={first:g}") for key in found}
     tables, frame = _tables(found, "gap", extra)
     rounds = len(found[next(iter(calls)), first].seconds)
     title = f"After a pause of gap seconds: {rounds} rounds"
@@ -257,6 +260,13 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float)
     report.conclude(
         *(f"{_prefix(name, names)}after a pause, {c}." for (name, _), c in claims.items())
     )
+
+
+def _claim_row(claim: Claim | None, column: str) -> dict[str, object]:
+    if claim is None:
+        return {column: 1.0, "low": None, "high": None, "verdict": ""}
+    bounds = {column: claim.ratio, "low": claim.low, "high": claim.high}
+    return {**{name: rounded(number) for name, number in bounds.items()}, "verdict": claim.verdict}
 
 
 def _tables(
