@@ -61,3 +61,19 @@ def test_which_latency_is_that_of_bench(model, capsys, options):
     rows = tables["Latency without the profiler"][0]
     assert [row["candidate"] for row in rows] == [*["the baseline"][: len(options)], "the model"]
     assert all(row["q1 (ms)"] <= row["median (ms)"] <= row["q3 (ms)"] for row in rows)
+
+
+@pytest.mark.slow
+def test_a_report_of_two_thousand_nodes_is_small(tmp_path, capsys):
+    chain = "\n".join(
+        f"[layer_{i}] X{i + 1} = {'Exp' if i % 2 else 'Sin'} (X{i})" for i in range(1999)
+    )
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    g (float[8] X0) => (float[8] Y) {{ {chain} [last] Y = Tanh (X1999) }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "long.onnx")
+    html = tmp_path / "report.html"
+    options = ["--baseline", "unoptimized", "--top", "2000", "--html", str(html)]
+    said, tables = report(capsys, str(tmp_path / "long.onnx"), *options)
+    assert len(tables["The 2000 slowest nodes"][0]) == 2000
+    assert html.stat().st_size < 2 << 20
+    assert "short kernels (at most" in said

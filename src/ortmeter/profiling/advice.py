@@ -20,6 +20,7 @@ from ortmeter.profiling.trials import gain, may_help, tried
 from ortmeter.runtime.environment import usable_cores
 from ortmeter.runtime.fitness import cpu_quota
 from ortmeter.runtime.placement import NodeAssignment, without_kernel
+from ortmeter.timing.measurement import format_seconds
 
 #: Findings that could save less are left out.
 LEAST_SHARE = 0.01
@@ -222,15 +223,20 @@ def _advice_of_fusion(facts: Facts, readers: Sequence[str], tensor: str) -> str:
 
 def _launches(facts: Facts) -> Iterator[Finding]:
     """Kernels that are shorter than what surrounds them."""
-    steady = facts.profile.steady
-    runs = max(steady["iteration"].nunique(), 1)
+    nodes, run_us = facts.nodes, max(facts.run_us(), 1e-9)
     on_device = bool(facts.profile.devices)
-    short = steady if on_device else steady[steady["duration"] < _SHORT_US]
-    many, run_us = len(short) / runs, facts.run_us()
-    long_us = (steady["self_duration"].sum() - short["self_duration"].sum()) / runs
-    share = min(max(1 - long_us / max(run_us, 1e-9), 0.0), 1.0)
-    if on_device:  # the host is busy with launches while the device waits
-        share = min(short["self_duration"].sum() / runs / max(run_us, 1e-9), 1.0)
+    short = nodes if on_device else nodes[nodes["median"] < _SHORT_US * nodes["calls"]]
+    many, short_us = float(short["calls"].sum()), float(short["median"].sum())
+    if on_device:  # the host is busy with launches
+        share = short_us / run_us
+    else:  # all but the long kernels, without the profiler and with it: each has its own noise
+        runs = facts.profile.by_iteration()
+        profiled_us = runs["duration"][runs["steady"]].sum()
+        share = min(
+            1 - (nodes["median"].sum() - short_us) / run_us,
+            1 - (nodes["total"].sum() - short["total"].sum()) / max(profiled_us, 1),
+        )
+    share = float(min(max(share, 0.0), 1.0))
     if many < _SHORT_COUNT or share < _SHORT_SHARE:
         return
     if on_device:
@@ -238,7 +244,7 @@ def _launches(facts: Facts) -> Iterator[Finding]:
         advice = "a larger batch, or a CUDA graph: --provider-option enable_cuda_graph=1"
     else:
         evidence = (
-            f"{many:.0f} of {len(steady) / runs:.0f} kernels take less than {_SHORT_US} µs; they "
+            f"{many:.0f} of {nodes['calls'].sum():.0f} kernels take less than {_SHORT_US} µs; they "
             f"and what is between kernels take {share:.0%} of a run"
         )
         advice = "a larger batch, so that each kernel does more"
@@ -356,7 +362,7 @@ def _first_run(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "first run",
         tuple(rows["name"].astype(str)),
-        f"it takes {first / 1e3:.3g} ms, {first / max(steady, 1):.0f} times a steady run",
+        f"it takes {format_seconds(first / 1e6)}, {first / max(steady, 1):.0f} times a steady run",
         "run once on inputs of the real sizes before serving"
         + ("; --provider-option cudnn_conv_algo_search=HEURISTIC" if device else ""),
         None,
