@@ -33,6 +33,17 @@ def test_the_control_is_timed_in_the_same_rounds_and_is_no_candidate(clock):
     assert measure({"a": call}, repeat=1, precision=None, timer=clock).control is None
 
 
+@pytest.mark.parametrize(("candidate", "number"), [(1e-4, 1), (2.5e-3, 2), (1.0, 3)])
+def test_a_sample_of_the_control_is_interrupted_as_those_of_the_candidates_are(
+    clock, candidate, number
+):
+    """As long as the longest candidate, 4 ms at most: shorter ones see no other process."""
+    clock.product = clock.candidate("product", 1.5e-3)
+    pair = {"a": clock.candidate("a", candidate), "b": clock.candidate("b", 1e-4)}
+    found = measure(pair, repeat=3, precision=None, budget_s=1e3, control=True, timer=clock)
+    assert found.control.number == number
+
+
 def test_the_control_does_not_decide_when_to_stop(clock):
     """The control is wild, the two candidates are not: the rounds end at once."""
     wild = np.exp(np.random.default_rng(0).standard_normal(10_000)) * 1e-3

@@ -63,6 +63,8 @@ def compare(
         if (least := min(m.processes for m in pair)) < MIN_PROCESSES:
             reasons.append(need(least))
         claim = compare_runs(*pair, moved=pace, name=f"the baseline of {stored.date:%Y-%m-%d}")
+        if not reasons and not claim.has_interval:
+            reasons.append(f"processes of {name} differ too much for an interval")
         if reasons:
             claim = dataclasses.replace(claim, verdict="undecided", low=None, high=None)
         outcomes.append(_Outcome(claim, (pair[0].median, pair[1].median), reasons))
@@ -188,8 +190,8 @@ def _two_runs(
     for name, pairs in changes.items():
         rows |= {f"{name}: {what}": pair for what, pair in pairs.items()}
     marked = [(what, *pair, "differs" if pair[0] != pair[1] else "") for what, pair in rows.items()]
-    controls = stored.data["comparison"].control, found.control
-    if all(controls):
+    controls = [c for c in (stored.data["comparison"].control, found.control) if c is not None]
+    if len(controls) > 1:
         first, second = (control.median * UNITS["µs"] for control in controls)
         change = f"{second / first - 1:+.1%}"
         marked.append(("Control (µs)", f"{first:.4g}", f"{second:.4g}", change))

@@ -31,6 +31,8 @@ _STABLE_CHANGE = 0.05
 _MAX_WARMUP_CALLS = 100
 _MAX_WARMUP_S = 1.0
 _WARMUP_SHARE = 0.3  # of the budget, for all candidates together
+# A sample of the control: long enough to be interrupted by other processes as candidates are.
+_CONTROL_S = 4e-3
 
 _Function = Callable[[], object]
 _Timer = Callable[[], float]
@@ -58,6 +60,10 @@ def measure_here(
     with collector_off():
         warmups = [_warm_up(n, call, warmup, most, deadline, timer) for n, _, call in timed]
         numbers = [_calibrate(call, timer, deadline) for *_, call in timed]
+        if control:
+            longest = max(w[-1] * n for w, n in zip(warmups[:-1], numbers[:-1], strict=True))
+            enough = min(longest, _CONTROL_S) / max(warmups[-1][-1], 1e-9)
+            numbers[-1] = max(numbers[-1], min(math.ceil(enough), _MAX_NUMBER))
         plan = [(call, number) for (*_, call), number in zip(timed, numbers, strict=True)]
         samples, stopped = _rounds(
             plan, len(candidates), repeat or MIN_ROUNDS, precision, deadline, seed, timer

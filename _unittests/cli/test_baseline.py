@@ -1,0 +1,350 @@
+"""Runs that are kept, and compared with another one; samples are planted, files are real."""
+
+import dataclasses
+import json
+import re
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import jsonschema
+import numpy as np
+import onnx
+import pytest
+import scipy.stats
+import yaml
+
+from ortmeter.cli import baseline, github
+from ortmeter.cli.execution import make_parser
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.pages import SCHEMA, load
+from ortmeter.report import Report
+from ortmeter.runtime.environment import environment
+from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.candidates import model_variants
+
+TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[4] X) => (float[4] Y) { Y = Abs(X) }'
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_github(monkeypatch):
+    """The tests may run in a job of GitHub."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def machine():
+    return environment()
+
+
+@pytest.fixture
+def bench(tmp_path, machine):
+    """Run ``bench`` with planted latencies (ms, one per process), of the candidates and control."""
+    model = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(TEXT), model)
+
+    def run(*arguments, control=(0.3,) * 3, feed=1.0, cpu=None, numpy=None, **latencies):
+        options = make_parser("bench").parse_args(["bench", str(model), *map(str, arguments)])
+        found = Comparison(
+            [measured(name, *ms) for name, ms in (latencies or {"m": (10.0, 10.1, 9.9)}).items()],
+            control=measured("control", *control) if control else None,
+        )
+        feeds = {"X": np.full(4, feed, np.float32)}
+        (variant,) = model_variants(model, feeds, provider="cpu", threads=1).values()
+        variants = dict.fromkeys(found, variant)
+        packages = {**machine.packages, **({"numpy": numpy} if numpy else {})}
+        here = dataclasses.replace(machine, packages=packages, cpu=cpu or machine.cpu)
+        report = Report("ortmeter bench", machine=here)
+        kept = baseline.check(options, variants)
+        code = kept.finish(report, found, ["other processes use 2 cores"]) if kept else None
+        return SimpleNamespace(code=code, told=report.sentences, report=report, found=found)
+
+    run.model, run.file = model, tmp_path / "base.json"
+    return run
+
+
+def measured(name, *ms):
+    return Measurement(name, [[value * 1e-3] * 4 for value in ms])
+
+
+def table(run, title):
+    sections = {section["title"]: section["tables"] for section in run.report.to_dict()["sections"]}
+    return sections[title][0]
+
+
+def test_a_run_that_is_kept_comes_back(bench):
+    run = bench("--save", bench.file)
+    assert run.code == 0
+    stored = load(bench.file)
+    jsonschema.validate(json.loads(bench.file.read_bytes()), SCHEMA)
+    assert stored.page == "bench"
+    assert stored.configuration == {"model": "m.onnx", "provider": "auto"}
+    assert stored.environment == run.report.machine
+    again = stored.data["comparison"]
+    assert again["m"].seconds.tolist() == run.found["m"].seconds.tolist()
+    assert again.control.seconds.tolist() == run.found.control.seconds.tolist()
+    assert stored.data["fitness"] == ["other processes use 2 cores"]
+    described = stored.data["candidates"]["m"]
+    assert described["inputs"] == "X float32 4"
+    assert {"threads=1", "provider=cpu"} <= set(described["session"].split(", "))
+    assert str(bench.file.parent) not in json.dumps(described)
+
+
+def test_nothing_is_asked(bench):
+    assert bench().code is None
+
+
+def test_a_file_is_replaced_only_with_force(bench):
+    bench.file.write_text("mine")
+    with pytest.raises(InvalidArgumentError, match="--force"):
+        bench("--save", bench.file)
+    assert bench.file.read_text() == "mine"
+    bench("--save", bench.file, "--force")
+    assert load(bench.file).page == "bench"
+
+
+SLOWER = (15.0, 15.1, 14.9)
+SLIGHTLY = (10.6, 10.7, 10.5)
+
+
+@pytest.mark.parametrize(
+    ("now", "limit", "code", "words"),
+    [
+        (SLOWER, "1.10", 1, "m fails --fail-if slower:1.10."),
+        (SLOWER, "10%", 1, "m fails --fail-if slower:1.10."),
+        (SLOWER, "1.60", 0, "m passes --fail-if slower:1.60."),
+        (SLOWER, "1.50", 0, "m is undecided for --fail-if slower:1.50, which lets it pass."),
+        (SLIGHTLY, "1.00", 1, "m fails --fail-if slower:1.00."),
+        ((8.0, 8.1, 7.9), "1.00", 0, "m passes --fail-if slower:1.00."),
+        ((9.0, 11.5, 14.0), "1.10", 0, "m is undecided for --fail-if slower:1.10, which"),
+    ],
+)
+def test_a_slower_model_fails_when_the_whole_interval_is_above(bench, now, limit, code, words):
+    bench("--save", bench.file)
+    run = bench("--baseline", bench.file, "--fail-if", f"slower:{limit}", m=now)
+    assert run.code == code
+    assert run.told[0].startswith(words)
+    (row,) = table(run, "Beside the baseline")
+    assert row["baseline (ms)"] == pytest.approx(10.0)
+    assert row["now (ms)"] == pytest.approx(np.median(now))
+    assert row["speedup"] == pytest.approx(10.0 / scipy.stats.gmean(now), rel=1e-3)
+    assert row["low"] < row["speedup"] < row["high"]
+
+
+def test_without_a_limit_it_only_tells(bench):
+    bench("--save", bench.file)
+    run = bench("--baseline", bench.file, m=SLOWER)
+    assert run.code == 0
+    assert run.told[0].startswith("m is 1.50 times slower than the baseline of 20")
+
+
+def test_two_runs_are_shown_beside_each_other(bench):
+    bench("--save", bench.file)
+    rows = table(bench("--baseline", bench.file, control=(0.303,) * 3), "The two runs")
+    found = {row["what"]: row for row in rows}
+    assert {"CPU", "GPU", "Python", "numpy", "onnxruntime", "Control (µs)"} <= {*found}
+    assert {row["differs"] for what, row in found.items() if what != "Control (µs)"} == {""}
+    assert found["Control (µs)"]["differs"] == "+1.0%"
+
+
+def concluded(run):
+    (row,) = table(run, "Beside the baseline")
+    return row["low"] is not None, " ".join(run.told)
+
+
+def test_another_machine_is_refused_unless_asked(bench):
+    bench("--save", bench.file)
+    options = ("--baseline", bench.file, "--fail-if", "slower:1.10")
+    run = bench(*options, cpu="Another CPU", m=SLOWER)
+    assert run.code == 0
+    has_interval, told = concluded(run)
+    assert not has_interval
+    assert "nothing is concluded: the baseline is of another machine" in told
+    assert {r["what"]: r["differs"] for r in table(run, "The two runs")}["CPU"] == "differs"
+    run = bench(*options, "--other-machine", cpu="Another CPU", m=SLOWER, control=(9.0,) * 3)
+    assert run.code == 1
+    assert concluded(run)[0]
+
+
+@pytest.mark.parametrize("change", ["model", "inputs"])
+def test_another_model_or_input_is_refused_unless_asked(bench, change):
+    bench("--save", bench.file)
+    feed = 2.0 if change == "inputs" else 1.0
+    if change == "model":
+        onnx.save(onnx.parser.parse_model(TEXT.replace("Abs", "Neg")), bench.model)
+    has_interval, told = concluded(bench("--baseline", bench.file, feed=feed))
+    assert not has_interval
+    assert f"m has another digest of the {change} (--other-model compares)" in told
+    assert concluded(bench("--baseline", bench.file, "--other-model", feed=feed))[0]
+
+
+def test_external_data_is_a_part_of_the_model(bench):
+    weights = onnx.numpy_helper.from_array(np.ones(4, np.float32), "W")
+    model = onnx.parser.parse_model(TEXT.replace("Abs(X)", "Add(X, W)"))
+    model.graph.initializer.append(weights)
+    options = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    onnx.save_model(model, bench.model, **options)
+    bench("--save", bench.file)
+    (bench.model.parent / "w.bin").write_bytes(np.zeros(4, np.float32).tobytes())
+    assert "another digest of the model" in concluded(bench("--baseline", bench.file))[1]
+
+
+def test_the_name_of_a_model_may_change(bench):
+    bench("--save", bench.file)
+    bench.model.rename(bench.model.with_name("other.onnx"))
+    onnx.save(onnx.parser.parse_model(TEXT), bench.model)
+    assert concluded(bench("--baseline", bench.file))[0]
+
+
+def test_the_machine_that_moved_is_told(bench):
+    bench("--save", bench.file)
+    run = bench("--baseline", bench.file, "--fail-if", "slower:1.1", m=SLOWER, control=(0.4,) * 3)
+    has_interval, told = concluded(run)
+    assert (run.code, has_interval) == (0, False)
+    assert "nothing is concluded: the machine moved by 33.3% between the two runs" in told
+    run = bench("--baseline", bench.file, m=SLOWER, control=(0.303,) * 3)
+    assert "the machine moved by 1.0% between the two runs" in concluded(run)[1]
+    assert concluded(run)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"control": None}, "a run has no control"), ({"numpy": "0.1"}, "NumPy differs")],
+)
+def test_controls_that_cannot_be_compared(bench, options, why):
+    bench("--save", bench.file)
+    told = concluded(bench("--baseline", bench.file, m=SLOWER, **options))[1]
+    assert "m is 1.50 times slower" in told
+    assert f"how far the machine moved between the two runs is not known: {why}." in told
+
+
+def test_an_interval_needs_three_processes_on_both_sides(bench):
+    run = bench("--save", bench.file, m=(10.0, 10.1))
+    assert "an interval needs 3 processes in both runs, not 2" in run.told[-1]
+    has_interval, told = concluded(bench("--baseline", bench.file, m=SLOWER))
+    assert not has_interval
+    assert "not 2: ask for --processes 5" in told
+
+
+def test_processes_that_have_nothing_in_common(bench):
+    bench("--save", bench.file)
+    has_interval, told = concluded(bench("--baseline", bench.file, m=(1.0, 30.0, 900.0)))
+    assert not has_interval
+    assert "nothing is concluded: processes of m differ too much for an interval" in told
+
+
+def test_candidates_of_one_run_only_are_named(bench):
+    bench("--save", bench.file, m=(1.0,) * 3, old=(1.0,) * 3)
+    run = bench("--baseline", bench.file, m=(1.0,) * 3, new=(1.0,) * 3)
+    assert {"'new' is not in the baseline.", "'old' was not measured again."} <= {*run.told}
+    with pytest.raises(InvalidArgumentError, match="other candidates than this run: 'm' and 'old'"):
+        bench("--baseline", bench.file, new=(1.0,) * 3)
+
+
+@pytest.mark.parametrize("option", ["--fail-if=slower:1.1", "--other-machine", "--other-model"])
+def test_options_of_a_baseline_need_one(bench, option):
+    with pytest.raises(InvalidArgumentError, match="add --baseline FILE"):
+        bench(option)
+
+
+@pytest.mark.parametrize("text", ["1.1", "faster:1.1", "slower:0.9", "slower:-5%", "slower:nan"])
+def test_limits_that_mean_nothing(bench, text, capsys):
+    with pytest.raises(SystemExit):
+        bench("--baseline", bench.file, "--fail-if", text)
+    assert "expected slower:1.10 or slower:10%" in capsys.readouterr().err
+
+
+def spoil(fields, *path, value):
+    for key in path[:-1]:
+        fields = fields[key]
+    fields[path[-1]] = value
+
+
+ITEMS = ("data", "items")
+SAMPLES = (*ITEMS, 0, 1, "measurements", 0, "seconds")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: f.clear(),
+        lambda f: spoil(f, "page", value="plot_x"),
+        lambda f: spoil(f, "page", value="../../x"),
+        lambda f: spoil(f, *ITEMS, value=[]),
+        lambda f: spoil(f, *ITEMS, 1, 1, value={"$": "mapping", "items": []}),
+        lambda f: spoil(f, *ITEMS, 1, 1, value="m"),
+        lambda f: spoil(f, *ITEMS, 1, 1, "items", 0, 1, value=7),
+        lambda f: spoil(f, *ITEMS, 0, 1, value=3),
+        lambda f: spoil(f, *SAMPLES, value=[]),
+        lambda f: spoil(f, *SAMPLES, value=[[0.0]] * 3),
+        lambda f: spoil(f, *SAMPLES, value=[[1e300]] * 3),
+        lambda f: spoil(f, *SAMPLES, value=[[1.0], [1.0, 2.0]]),
+        lambda f: spoil(f, *ITEMS, 0, 1, "control", "seconds", value=[[1e-300]]),
+        lambda f: spoil(f, *ITEMS, 0, 1, "measurements", 0, "name", value="n\n::error::x"),
+    ],
+)
+def test_a_file_that_somebody_changed_is_refused_in_one_line(bench, change):
+    bench("--save", bench.file)
+    fields = json.loads(bench.file.read_bytes())
+    change(fields)
+    bench.file.write_text(json.dumps(fields))
+    with pytest.raises(OrtMeterError) as refused:
+        bench("--baseline", bench.file)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, None])
+def test_what_is_no_file_of_a_run_is_refused(bench, content):
+    bench.file.write_bytes(content) if content is not None else bench.file.mkdir()
+    with pytest.raises(OrtMeterError, match=re.escape(bench.file.name)):
+        bench("--baseline", bench.file)
+
+
+def test_github_is_told_of_what_fails(bench, monkeypatch, capsys):
+    summary = bench.file.with_name("summary.md")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    name = "100%: <b>\r\n\n::error::x"
+    bench("--save", bench.file, **{name: (10.0, 10.1, 9.9)})
+    options = ("--baseline", bench.file, "--fail-if", "slower:1.10")
+    bench(*options, **{name: SLOWER})
+    (line,) = capsys.readouterr().out.splitlines()
+    start = "::error title=100%25%3A <b>%0D%0A%0A%3A%3Aerror%3A%3Ax is slower::100%25: <b>%0D%0A%0A"
+    assert line.startswith(start)
+    text = summary.read_text(encoding="utf-8")
+    assert "<b>" not in text
+    assert "\n\n" not in text.rstrip("\n")  # an empty line would end the HTML
+    assert "100%: &lt;b&gt; ::error::x fails --fail-if slower:1.10." in text
+    bench(*options, "--json", **{name: (5.0, 10.0, 20.0)})
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("::warning title=100%25%3A <b>")
+    assert summary.read_text(encoding="utf-8").count("<table>") == 2
+
+
+def test_a_summary_that_cannot_be_written_fails_nothing(bench, monkeypatch, capsys):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(bench.file.parent))
+    bench("--save", bench.file)
+    assert bench("--baseline", bench.file).code == 0
+    assert "the summary of the job cannot be written" in capsys.readouterr().err
+
+
+def test_elsewhere_nothing_is_annotated(capsys):
+    github.annotate("error", "title", "message", as_json=False)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_recipe_of_the_page_is_a_workflow_whose_commands_parse():
+    """The page shows it to be copied."""
+    text = (ROOT / "_doc" / "own_model.rst").read_text(encoding="utf-8")
+    (block,) = re.findall(r"\.\. code-block:: yaml\n\n((?:   .*\n|\n)+)", text)
+    workflow = yaml.safe_load(block)
+    (job,) = workflow["jobs"].values()
+    assert "self-hosted" in job["runs-on"]
+    lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith("ortmeter ")]
+    parsed = [make_parser(command[1]).parse_args(command[1:]) for command in commands]
+    assert [p.fail_if for p in parsed if p.command == "bench"] == [1.10]
+    assert all(p.baseline for p in parsed)
