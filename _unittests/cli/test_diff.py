@@ -10,6 +10,7 @@ import ortmeter.discrepancy.models
 import ortmeter.evaluator.attribution_session
 from ortmeter.cli import main
 from ortmeter.runtime.models import layer_norm_matmul
+from ortmeter.runtime.providers import Provider
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 SIZES = ["--dim", "a=2", "--dim", "b=3"]
@@ -360,3 +361,10 @@ def test_the_discrepancy_that_is_explained_is_that_of_the_session(models, capsys
         last = next(row for row in nodes if row["node"] == "sum")
         assert last["total error"] == pytest.approx(asked)
         assert bool(last["fused with"]) == (level == "all")
+
+
+def test_another_provider_has_no_options_of_the_first():
+    session = {"provider": "cuda:1", "threads": 2, "provider_options": {"do_copy_in_default": 1}}
+    moved = ortmeter.cli.diff._on("cpu", session)
+    assert moved == {"provider": Provider("cpu"), "threads": 2}
+    assert session["provider"] == "cuda:1"
