@@ -124,3 +124,8 @@ def test_a_machine_that_moved_too_much_is_said():
     assert "moved by 10% during the measurement" in str(wild)
     assert "not their latencies" in str(wild)
     assert not movement(seconds(0.0, 1.0)).is_steady
+
+
+def test_a_budget_that_is_spent_before_the_warm_up_leaves_one_sample():
+    found = loop.measure_here({"a": Candidate(time.perf_counter)}, budget_s=0, control=True)
+    assert found["a"].seconds.size == found.control.seconds.size == 1

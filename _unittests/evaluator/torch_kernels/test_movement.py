@@ -26,6 +26,7 @@ SLICES = [
     case("Slice", 1, X, starts=[0, 1, 2], ends=[-1, 5, 1000]),
     case("Slice", 9, X, starts=[1, -3], ends=[4, 100], axes=[0, 2]),
     case("Slice", 9, X, starts=[-100], ends=[3], axes=[-1]),
+    case("Slice", 9, X, starts=[-(2**63)], ends=[2**63 - 1], axes=[0]),
     *(
         case("Slice", 13, X, ints(start), ints(end), ints(axis), ints(step))
         for start, end, axis, step in [

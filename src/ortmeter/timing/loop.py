@@ -60,7 +60,7 @@ def measure_here(
     with collector_off():
         warmups = [_warm_up(n, call, warmup, most, deadline, timer) for n, _, call in timed]
         numbers = [_calibrate(call, timer, deadline) for *_, call in timed]
-        if control:
+        if control and all(warmups):  # the budget may be spent before
             longest = max(w[-1] * n for w, n in zip(warmups[:-1], numbers[:-1], strict=True))
             enough = min(longest, _CONTROL_S) / max(warmups[-1][-1], 1e-9)
             numbers[-1] = max(numbers[-1], min(math.ceil(enough), _MAX_NUMBER))

@@ -105,8 +105,8 @@ def _slice(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = Non
     index: list[Any] = [slice(None)] * x.ndim
     reversed_dims = []
     for dim, start, end, step in zip(dims, first, last, strides, strict=True):
-        if step > 0:
-            index[dim] = slice(start, end, step)
+        if step > 0:  # torch warns of -2**63, which exporters write
+            index[dim] = slice(*slice(start, end, step).indices(x.shape[dim]))
         else:
             index[dim] = _mirrored(x.shape[dim], start, end, step)
             reversed_dims.append(dim)
