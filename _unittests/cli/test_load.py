@@ -107,6 +107,13 @@ def test_pauses_are_compared_with_the_shortest():
     assert "gap=0.002" in sentence
 
 
+def test_one_pause_has_its_median():
+    found, _ = fill("--gap", "0.001", "--seconds", 0.1)
+    assert [row["gap"] for row in found["sections"][0]["tables"][0]] == [0.001]
+    (sentence,) = found["conclusion"]
+    assert sentence.startswith("median after a pause of 0.001 s: ")
+
+
 def make_load(rate, service, count=4000):
     """Requests that never wait: latencies follow from the service times."""
     rng = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from ortmeter.timing.comparison import common_unit
 from ortmeter.timing.load import Estimate, Load, Point, compare_throughput, measure_load
 from ortmeter.timing.measurement import rounded
 from ortmeter.timing.pauses import AfterPause, measure_pauses
-from ortmeter.timing.percentiles import Percentile, explain_dashes, percentile_texts
+from ortmeter.timing.percentiles import NONE, Percentile, explain_dashes, percentile_texts
 
 _MAX_CALLERS = 256
 _AUTO = (0.3, 0.5, 0.7, 0.9)  # of the capacity
@@ -222,7 +222,8 @@ def _rate_sentence(found: Mapping[float, Load], target_ms: float | None) -> str:
 def _why_not(load: Load, target: float) -> str:
     """Say why a rate is not known to keep the target, nothing if it does."""
     if (state := load.state()) != "stable":
-        return "overloaded" if state == "overloaded" else "not known to be stable"
+        undecided = "not known to be stable" if load.requests >= _REQUESTS_OF_P99 else _TOO_FEW
+        return "overloaded" if state == "overloaded" else undecided
     found = load.percentiles([_P99])
     if not found or found[0].low is None or found[0].high is None:
         return _TOO_FEW
@@ -240,26 +241,31 @@ def _enough(found: Mapping[float, Load]) -> int:
 def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float) -> None:
     firsts = {name: some[0] for name, some in calls.items()}
     found = measure_pauses(firsts, gaps, seconds=seconds * len(gaps) * len(calls))
-    first = gaps[0]
+    first, *others = gaps
+    each = 1 - (1 - _CONFIDENCE) / max(len(others), 1)
     claims = {
-        (name, gap): pause.compare(
-            found[name, first],
-            f"gap={gap:g}",
-            f"gap={first:g}",
-            confidence=1 - (1 - _CONFIDENCE) / (len(gaps) - 1),
+        (name, gap): found[name, gap].compare(
+            found[name, first], f"gap={gap:g}", f"gap={first:g}", confidence=each
         )
-        for (name, gap), pause in found.items()
+        for name, gap in found
         if gap != first
     }
     extra = {key: _claim_row(claims.get(key), f"speedup over gap={first:g}") for key in found}
     tables, frame = _tables(found, "gap", extra)
     rounds = len(found[next(iter(calls)), first].seconds)
-    title = f"After a pause of gap seconds: {rounds} rounds"
-    report.add(title, *tables, *_drawn(frame, "gap", "Latency of a run after a pause"))
-    names = list(calls)
-    report.conclude(
-        *(f"{_prefix(name, names)}after a pause, {c}." for (name, _), c in claims.items())
+    report.add(
+        f"After a pause of gap seconds: {rounds} rounds",
+        *(tables if others else tables[1:]),
+        *_drawn(frame, "gap", "Latency of a run after a pause"),
     )
+    names = list(calls)
+    for (name, gap), pause in found.items():
+        if claim := claims.get((name, gap)):
+            report.conclude(f"{_prefix(name, names)}after a pause, {claim}.")
+        elif not others:
+            median = pause.percentiles([50])[0].text(1e3)
+            told = f"{median} ms (99%)" if median != NONE else "undecided, too few rounds"
+            report.conclude(f"{_prefix(name, names)}median after a pause of {gap:g} s: {told}.")
 
 
 def _claim_row(claim: Claim | None, column: str) -> dict[str, object]:
