@@ -40,10 +40,13 @@ def exported(tmp_path_factory):
     sizes = ({0: torch.export.Dim("n")},)
     program = torch.export.export(Block().eval(), (torch.zeros(3, 8),), dynamic_shapes=sizes)
     torch.export.save(program, folder / "block.pt2")
+    return program, folder / "block.pt2", exported_model(program)
+
+
+def exported_model(program):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch about itself
-        torch.onnx.export(program, dynamo=True, verbose=False).save(folder / "block.onnx")
-    return program, folder / "block.pt2", onnx.load(folder / "block.onnx")
+        return torch.onnx.export(program, dynamo=True, verbose=False).model_proto
 
 
 FEEDS = {"x": np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)}
@@ -101,25 +104,70 @@ def test_own_errors_against_torch_itself(exported):
     assert found.ranking()[0].own.argmax[1] == 2
 
 
-def test_names_that_were_lost_are_not_needed(exported):
-    program, _, model = exported
-    stripped = onnx.ModelProto()
-    stripped.CopyFrom(change(model, "norm.weight", 3, 0.25))
-    known = {value.name for value in (*stripped.graph.input, *stripped.graph.initializer)}
-    for rank, node in enumerate(stripped.graph.node):
+def without_names(model):
+    """Copy a model without anything that the exporter wrote on its nodes."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    known = {value.name for value in (*copy.graph.input, *copy.graph.initializer)}
+    for rank, node in enumerate(copy.graph.node):
         del node.metadata_props[:]
         node.name = f"node_{rank}"
         for names in (node.input, node.output):
             for i, name in enumerate(names):
                 names[i] = f"other/{name}" if name and name not in known else name
-    for value in stripped.graph.output:
+    for value in copy.graph.output:
         value.name = f"other/{value.name}"
-    del stripped.graph.value_info[:]
-    found = explain_program(stripped, program, FEEDS, provider="cpu")
-    worst = found.ranking()[0]
+    del copy.graph.value_info[:]
+    return copy
+
+
+def test_names_that_were_lost_are_not_needed(exported):
+    program, _, model = exported
+    wrong = without_names(change(model, "norm.weight", 3, 0.25))
+    found = explain_program(wrong, program, FEEDS, provider="cpu")
+    worst, second, *_ = found.ranking()
     assert worst.name == "layer_norm"
     assert worst.nodes == ("LayerNormalization (node_3)",)
     assert worst.size > 1e-3
+    assert second.size < 1e-5
+
+
+class Attention(torch.nn.Module):
+    """Queries, keys and values of one shape, which only their values tell apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries, self.keys, self.values, self.last = (torch.nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (
+            product(x).view(2, 5, 2, 4).transpose(1, 2)
+            for product in (self.queries, self.keys, self.values)
+        )
+        weights = torch.softmax(q @ k.transpose(2, 3) / 2, -1)
+        return x + self.last((weights @ v).transpose(1, 2).reshape(2, 5, 8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [False, True])
+def test_results_of_one_shape_are_told_apart(lost):
+    torch.manual_seed(0)
+    blocks = torch.nn.Sequential(*(Attention() for _ in range(4))).eval()
+    program = torch.export.export(blocks, (torch.zeros(2, 5, 8),))
+    model = exported_model(program)
+    feeds = {"input": np.random.default_rng(0).normal(size=(2, 5, 8)).astype(np.float32)}
+    linear = [n.name for n in program.graph.nodes if "linear" in str(n.target)]
+    weights = [f"{i}.{name}.bias" for i in range(4) for name in ("queries", "keys", "values")]
+    ranks = [4 * i + j for i in range(4) for j in range(3)]
+    for rank, weight in zip(ranks, weights, strict=True):
+        wrong = change(model, weight, 3, 0.5)
+        if lost:
+            wrong = without_names(wrong)
+        given = {wrong.graph.input[0].name: feeds["input"]}
+        worst, second, *_ = explain_program(wrong, program, given, provider="cpu").ranking()
+        assert worst.name == linear[rank]
+        assert worst.own.abs == pytest.approx(0.5, rel=1e-4)
+        assert second.size < 1e-5
 
 
 def test_a_file_is_not_opened_unless_it_is_trusted(exported, monkeypatch):

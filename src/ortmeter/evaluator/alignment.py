@@ -29,6 +29,7 @@ Similar: TypeAlias = Callable[[str, str], bool]
 
 _SAMPLED = 64  # values that tell results of one shape apart
 _CLOSE = 1e-2  # relative error of two results that are the same one, whatever computed them
+_SURE = 1.5  # score: more than the same operator
 _NUMERIC = "biufcV"  # V: bfloat16 and float8
 
 
@@ -290,7 +291,10 @@ def match(
 
 
 def _scores(expected: Sequence[Result], got: Sequence[Result], similar: Similar) -> np.ndarray:
-    """Score pairs of results: 0 if they cannot be the same, at most 3 if everything agrees."""
+    """Score pairs of results: 0 if they cannot be the same, up to 5 if everything agrees.
+
+    Values that agree count more than an operator and a name: those may be given to another result.
+    """
     scores = np.zeros((len(expected), len(got)))
     by_shape: dict[Any, list[int]] = {}
     for j, result in enumerate(got):
@@ -305,11 +309,12 @@ def _scores(expected: Sequence[Result], got: Sequence[Result], similar: Similar)
         error = np.abs(theirs - mine).max(axis=1, initial=0) / np.where(scale > 0, scale, 1)
         with np.errstate(divide="ignore"):
             agree = np.clip(-np.log10(error) / 7, 0, 1)  # 1 when float32 results are equal
+        agree[error > _CLOSE] = 0
         others = [got[j] for j in by_shape[form]]
         same_op = np.array([similar(result.op, other.op) for other in others], float)
         same_name = np.array([result.name in (other.name, other.alias) for other in others], float)
         possible = (error <= _CLOSE) | (same_op > 0) | (same_name > 0)
-        scores[i, by_shape[form]] = (agree + same_op + same_name) * possible
+        scores[i, by_shape[form]] = (3 * agree + same_op + same_name) * possible
     return scores
 
 
@@ -333,11 +338,13 @@ def _like_first(scores: np.ndarray, parents: Sequence[frozenset[int]]) -> list[i
     """
     n = len(parents)
     best = scores.argmax(axis=0) if len(scores) else np.zeros(n, int)
-    sure = scores.max(axis=0, initial=0) > 1
+    sure = scores.max(axis=0, initial=0) > _SURE
     priority: list[int] = []
     for j in range(n):
-        inherited = max((priority[parent] for parent in parents[j]), default=0)
-        priority.append(max(int(best[j]), inherited) if sure[j] else inherited)
+        least = max((priority[parent] for parent in parents[j]), default=0)
+        # What looks like nothing of the first graph stays after what is before it.
+        own = int(best[j]) if sure[j] else max(priority[-1:], default=0)
+        priority.append(max(own, least))
     missing = [len(some) for some in parents]
     children: list[list[int]] = [[] for _ in range(n)]
     for j, some in enumerate(parents):
@@ -365,13 +372,13 @@ def _longest(scores: np.ndarray) -> list[tuple[int, int]]:
         total[i + 1, 1:] = np.maximum.accumulate(np.maximum(total[i, 1:], with_pair))
     i, j, pairs = rows, columns, []
     while i and j:
-        if total[i, j] == total[i - 1, j]:
-            i -= 1
-        elif total[i, j] == total[i, j - 1]:
-            j -= 1
+        i, j = i - 1, j - 1
+        if scores[i, j] and total[i + 1, j + 1] == total[i, j] + scores[i, j]:
+            pairs.append((i, j))  # the last ones: what a graph does in several nodes ends there
+        elif total[i + 1, j + 1] == total[i + 1, j]:
+            i += 1
         else:
-            i, j = i - 1, j - 1
-            pairs.append((i, j))
+            j += 1
     return pairs[::-1]
 
 
@@ -379,7 +386,9 @@ def relative(error: Discrepancy) -> float:
     """Return the largest error relative to the largest value; infinite for NaN and shapes."""
     if error.n_nan or error.n_inf or not error.same_structure:
         return inf
-    return float(error.abs / error.largest) if error.largest else inf * bool(error.abs) or 0.0
+    if not error.abs:
+        return 0.0
+    return float(error.abs / error.largest) if error.largest else inf
 
 
 def _rounding(error: Discrepancy) -> float:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch.export import ExportedProgram
 
+_PASSES = 4
 _LETTERS = 3  # that two names of operators share
 _FX_NODE = "pkg.torch.onnx.fx_node"
 _TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
@@ -197,7 +198,8 @@ def explain_program(
     torch runs the program on the CPU, and keeps the result of each node. Results of the model are
     aligned with them as :func:`~ortmeter.evaluator.align` does; the exporter of torch writes what
     each node comes from, which counts. The model is then cut at the aligned results: each step
-    reads the values of torch, and all the steps are one run of one session.
+    reads the values of torch, and all the steps are one run of one session. What it gives is
+    aligned again, until the pairs are the same.
 
     Examples
     --------
@@ -222,20 +224,31 @@ def explain_program(
         expected = dict(zip(alone, expected.values(), strict=True))
     outputs = compare_outputs(expected, alone, tolerance)
     values = run_session(make_session(exposing(proto), **session), feeds, run_config)
-    got = _as_exported(results_of(proto, values), proto)
-    got = known_as(got, list(alone), list(program.graph_signature.user_outputs))
-    pairs = aligned(wanted, got, Tolerance(), _similar).pairs
-    if not pairs:
-        raise ModelError(
-            "no result of this program is in the model. Accepted: a model exported from the program"
+    written = _written(proto)
+    names = list(alone), list(program.graph_signature.user_outputs)
+    restarts: Mapping[str, Any] = values
+    before: dict[str, str] = {}
+    for _ in range(_PASSES):  # values that no error of the steps before reaches are aligned better
+        got = known_as(_as_exported(results_of(proto, restarts), written), *names)
+        pairs = aligned(wanted, got, Tolerance(), _similar).pairs
+        if not pairs:
+            raise ModelError(
+                "no result of this program is in the model. Accepted: a model exported from the "
+                "program"
+            )
+        given = {
+            pair.got.name: pair.expected.value.astype(pair.got.value.dtype, copy=False)
+            for pair in pairs
+        }
+        found = {pair.got.name: pair.expected.name for pair in pairs}
+        if found == before:
+            break
+        before = found
+        cut, renamed = restarted(proto, given)
+        added = {renamed[name]: value for name, value in given.items()}
+        restarts = run_session(
+            make_session(exposing(cut), **session), {**feeds, **added}, run_config
         )
-    given = {
-        pair.got.name: pair.expected.value.astype(pair.got.value.dtype, copy=False)
-        for pair in pairs
-    }
-    cut, renamed = restarted(proto, given)
-    added = {renamed[name]: value for name, value in given.items()}
-    restarts = run_session(make_session(cut, **session), {**feeds, **added}, run_config)
     steps = tuple(
         ProgramStep(
             pair.expected.name,
@@ -243,7 +256,7 @@ def explain_program(
             pair.expected.node,
             _nodes_between(proto, pair, given),
             _compared(pair.expected.value, restarts[pair.got.name]),
-            pair.error,
+            _compared(pair.expected.value, values[pair.got.name]),
         )
         for pair in pairs
     )
@@ -333,13 +346,17 @@ def _place(node: Any) -> str:
     return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
 
 
-def _as_exported(results: list[Result], model: onnx.ModelProto) -> list[Result]:
-    """Name the operators as torch does, where its exporter wrote them."""
-    written = {
+def _written(model: onnx.ModelProto) -> dict[str, str]:
+    """What the exporter of torch writes of the node of each result."""
+    return {
         name: {entry.key: entry.value for entry in node.metadata_props}.get(_FX_NODE, "")
         for node in model.graph.node
         for name in node.output
     }
+
+
+def _as_exported(results: list[Result], written: Mapping[str, str]) -> list[Result]:
+    """Name the operators as torch does, where its exporter wrote them."""
     found = []
     for result in results:
         target = _TARGET.search(written[result.name])
