@@ -16,7 +16,7 @@ from ortmeter.timing import Comparison
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.claims import enumerate_items
 from ortmeter.timing.control import movement
-from ortmeter.timing.measurement import rounded
+from ortmeter.timing.measurement import format_seconds, rounded
 from ortmeter.timing.releases import PROCESSES, ReleaseResults, compare_releases, measure_releases
 
 _BUDGET_S = 30.0
@@ -106,11 +106,15 @@ def _operators_sentence(table: pd.DataFrame, names: tuple[str, str]) -> str:
     if moved.empty:
         return f"no operator is shown to be slower or faster in {after} than in {before}."
     first, row = moved.index[0], moved.iloc[0]
-    others = f"; {enumerate_items(list(moved.index[1:_NAMED]))} too" if len(moved) > 1 else ""
+    others = f"; then {enumerate_items(list(moved.index[1:_NAMED]))}" if len(moved) > 1 else ""
     return (
-        f"what changed most is {first}: {row[f'{before} (µs)']:g} µs in {before}, "
-        f"{row[f'{after} (µs)']:g} µs in {after}{others}."
+        f"what changed most: {first}, {_time(row[f'{before} (µs)'])} in {before} and "
+        f"{_time(row[f'{after} (µs)'])} in {after}{others}."
     )
+
+
+def _time(microseconds: float) -> str:
+    return format_seconds(microseconds * 1e-6)
 
 
 def _latency_table(comparison: Comparison) -> pd.DataFrame:

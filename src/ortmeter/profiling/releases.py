@@ -21,7 +21,7 @@ from ortmeter.timing.release_process import ReleaseProcess, open_model, write_qu
 from ortmeter.timing.releases import PROCESSES
 
 _STANDARD, _CONTRIBUTED = "ai.onnx", "com.microsoft."
-#: Time of a run during which no kernel runs, in the table of operators.
+#: Row of the time during which no kernel runs, in the table of operators.
 OUTSIDE = "outside of kernels"
 _TURNS = 10
 _SMALL = 0.01  # share of a run, in both releases

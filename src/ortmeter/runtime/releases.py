@@ -1,7 +1,6 @@
 """Releases of ONNX Runtime, each in an environment of its own that is kept in the cache."""
 
 import datetime as dt
-import functools
 import hashlib
 import importlib.util
 import json
@@ -41,11 +40,17 @@ _ACCEPTED = (
 _FOR_NUMPY_2 = Version("1.19")  # the first release that is
 _GPU_LIBRARIES = Version("1.21")  # the first release that takes them from wheels
 # Seconds: of silence on a connection, and until the registry said something.
-_SILENCE_S, _ANSWER_S = 4, 4.5
+_SILENCE_S, _ANSWER_S = 3, 4.0
+# pip says that it could not reach a registry at this level only.
+_PIP_OPTIONS = (
+    *("--no-input", "--progress-bar=off", "--no-compile", "-vv"),
+    *("--retries=0", f"--timeout={_SILENCE_S}"),
+)
 _ANSWERED = re.compile(r"\s*(Fetched page http|Downloading |Using cached |Resolved |Processing )")
 _UNREACHED = "Could not fetch URL"
 _MARK = "release.json"
 _MAKING = ".making-"
+_LONGEST = 600  # characters of a reason
 _MIB = 1 << 20
 
 _Tell = Callable[[str], None]
@@ -227,40 +232,39 @@ def prepare(release: Release, tell: _Tell = lambda _line: None) -> Release:
 
 def _install(release: Release, folder: Path) -> None:
     """Install binary wheels only: nothing of a package is built or run."""
-    uv = _find_uv()
-    has_pip = importlib.util.find_spec("pip") is not None
+    uv, has_pip = _find_uv(), importlib.util.find_spec("pip") is not None
     venv.create(folder, symlinks=os.name != "nt", with_pip=not (uv or has_pip))
-    python = _python_of(folder)
-    pip = [sys.executable if has_pip else str(python), "-I", "-m", "pip"]
-    command = [uv, "pip", "install"] if uv else [*pip, "--python", str(python), "install"]
-    command += ["--python", str(python)] if uv else ["--no-input", "--progress-bar=off"]
-    # pip says that it could not reach a registry at this level only.
-    command += [] if uv else ["--retries=0", f"--timeout={_SILENCE_S}", "--no-compile", "-vv"]
-    command += ["--only-binary=:all:"]
+    python = str(_python_of(folder))
+    if uv:
+        command, before_stable = [uv, "pip", "install", "--python", python], "--prerelease=allow"
+    else:
+        pip = [sys.executable if has_pip else python, "-I", "-m", "pip", "--python", python]
+        command, before_stable = [*pip, "install", *_PIP_OPTIONS], "--pre"
     # The other dependencies serve the tools of ONNX Runtime; those of CUDA are its libraries.
     runtime, numpy = release.requirements
-    command += [] if "[" in runtime else ["--no-deps"]
+    command += ["--only-binary=:all:", *([] if "[" in runtime else ["--no-deps"])]
     if release.index:
-        _run_installer([*command, numpy], release)
-        pre = ["--prerelease=allow"] if uv else ["--pre"]
-        _run_installer([*command, *pre, f"--index-url={release.index}", runtime], release)
+        _run_installer([*command, numpy], release, folder)
+        command += [before_stable, f"--index-url={release.index}"]
+        _run_installer([*command, runtime], release, folder)
         if not any(folder.glob("**/onnxruntime*.dev*.dist-info")):
             raise OrtMeterError(
                 f"{release.name}: {release.index} does not answer: another registry has a stable "
                 "release only"
             )
     else:
-        _run_installer([*command, runtime, numpy], release)
+        _run_installer([*command, runtime, numpy], release, folder)
     made = {"name": release.name, "requirements": release.requirements, "index": release.index}
     write_atomically(folder / _MARK, json.dumps(made).encode())
 
 
-def _run_installer(command: Sequence[str], release: Release) -> None:
+def _run_installer(command: Sequence[str], release: Release, folder: Path) -> None:
     """Run an installer, which must hear from the registry before it is given more time."""
     limits = {"UV_HTTP_TIMEOUT": str(_SILENCE_S), "UV_HTTP_RETRIES": "0", "UV_NO_PROGRESS": "1"}
     start, answered, lines = time.monotonic(), False, []
     with subprocess.Popen(  # noqa: S603 - requirements were checked, no shell
         command,
+        cwd=folder,  # uv obeys a file of the current folder
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -288,9 +292,6 @@ def _run_installer(command: Sequence[str], release: Release) -> None:
             f"{release.name}: {' and '.join(release.requirements)} cannot be installed for Python "
             f"{sys.version_info.major}.{sys.version_info.minor}: {reason[-_LONGEST:]}"
         )
-
-
-_LONGEST = 600  # characters of a reason
 
 
 def _errors(lines: Sequence[str]) -> list[str]:
@@ -352,15 +353,10 @@ def _python_of(folder: Path) -> Path:
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-@functools.cache
-def _proc() -> bool:
-    return Path("/proc/self").exists()
-
-
 def _is_abandoned(folder: Path) -> bool:
     """Whether the process that made a folder is gone."""
     process = folder.name.removeprefix(_MAKING).partition("-")[0]
-    if _proc():
+    if Path("/proc/self").exists():
         return not Path("/proc", process).exists() or process == str(os.getpid())
     age = dt.datetime.now(tz=dt.UTC).timestamp() - folder.stat().st_mtime
     return age > dt.timedelta(hours=1).total_seconds()
