@@ -68,6 +68,16 @@ def test_each_wait_is_that_of_the_recursion():
         assert late.max() < SERVICE
 
 
+def test_a_latency_holds_the_wait():
+    load = serve(0.7 / SERVICE, 200)
+    latency = waits(load) + SERVICE
+    for p in load.percentiles():
+        assert p.seconds == pytest.approx(np.percentile(latency, p.level), rel=1e-6)
+    assert load.percentiles([50])[0].seconds > 1.2 * SERVICE
+    # The first fifth of a turn, while the queue fills, does not count.
+    assert len(latency) == pytest.approx(0.8 * load.requests, rel=0.02)
+
+
 def test_arrivals_are_poisson():
     turns = serve(50.0, 100).turns
     between = np.concatenate([np.diff(turn.arrivals) for turn in turns])
