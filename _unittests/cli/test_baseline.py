@@ -15,7 +15,7 @@ import scipy.stats
 import yaml
 
 from ortmeter.cli import baseline, github
-from ortmeter.cli.execution import make_parser
+from ortmeter.cli.execution import main, make_parser
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.pages import SCHEMA, load
 from ortmeter.report import Report
@@ -334,6 +334,32 @@ def test_a_summary_that_cannot_be_written_fails_nothing(bench, monkeypatch, caps
 def test_elsewhere_nothing_is_annotated(capsys):
     github.annotate("error", "title", "message", as_json=False)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("option", ["--save", "--baseline"])
+def test_files_are_checked_before_anything_is_measured(bench, option, monkeypatch, capsys):
+    monkeypatch.setattr("ortmeter.cli.bench.measure", lambda *_, **__: pytest.fail("measured"))
+    bench.file.write_text("{}")
+    assert main(["bench", str(bench.model), option, str(bench.file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert bench.file.name in line
+
+
+@pytest.mark.slow
+def test_the_command_end_to_end(bench, monkeypatch, capsys):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    few = ["bench", str(bench.model), "--processes", "3", "--repeat", "5", "--budget", "60"]
+    assert main([*few, "--save", str(bench.file)]) == 0
+    assert load(bench.file).data["comparison"].control.processes >= 3
+    capsys.readouterr()
+    code = main([*few, "--baseline", str(bench.file), "--fail-if", "slower:1.0", "--json"])
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    first = report["conclusion"][0]
+    assert first.startswith(("m.onnx fails", "m.onnx passes", "m.onnx is undecided"))
+    assert code == int("fails" in first)
+    assert ("::error" in printed.err) == ("fails" in first)
+    assert ("::warning" in printed.err) == ("undecided" in first)
 
 
 def test_the_recipe_of_the_page_is_a_workflow_whose_commands_parse():
