@@ -65,6 +65,12 @@ def wheel(path, content="x"):
             "onnxruntime-gpu==1.30.0",
             "cpu",
             "onnxruntime-gpu 1.30.0",
+            ("onnxruntime-gpu==1.30.0", NUMPY),
+        ),
+        (
+            "onnxruntime-gpu==1.30.0",
+            "cuda",
+            "onnxruntime-gpu 1.30.0",
             ("onnxruntime-gpu[cuda,cudnn]==1.30.0", NUMPY),
         ),
         ("onnxruntime-openvino", "cpu", "onnxruntime-openvino", ("onnxruntime-openvino", NUMPY)),
@@ -100,6 +106,11 @@ def test_what_names_a_release(text, provider, name, requirements):
 def test_anything_else_is_refused(text):
     with pytest.raises(InvalidArgumentError, match="Accepted: a version"):
         parse_release(text)
+
+
+def test_an_environment_with_the_libraries_of_cuda_is_another_one():
+    keys = {parse_release("onnxruntime-gpu==1.30.0", p).key for p in ("cpu", "cuda")}
+    assert len(keys) == 2
 
 
 def test_a_wheel_is_known_by_its_content(tmp_path):

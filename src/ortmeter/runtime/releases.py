@@ -13,6 +13,7 @@ import threading
 import time
 import venv
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,19 +123,22 @@ def parse_release(text: str, provider: str = "cpu") -> Release:
     default = "onnxruntime-gpu" if provider == "cuda" else "onnxruntime"
     today = f"{dt.datetime.now(tz=dt.UTC).date()}"
     if text == NIGHTLY:
-        return _release(NIGHTLY, default, None, f"{NIGHTLY}-{today}", _NIGHTLY_INDEX)
+        return _release(NIGHTLY, default, None, f"{NIGHTLY}-{today}", index=_NIGHTLY_INDEX)
     if text.endswith(".whl"):
         return _wheel(text)
-    try:
-        number = str(Version(text))
-    except InvalidVersion:
-        name, version = _distribution(text)
-        return _release(text.replace("==", " "), name, version, str(version or today))
-    return _release(number, default, Version(number), number)
+    distribution, version = _distribution(text, default)
+    name = text.replace("==", " ")
+    # Where no system has the libraries of CUDA, they come as wheels, of 2 GB.
+    needs = provider == "cuda" and distribution == "onnxruntime-gpu"
+    extras = "[cuda,cudnn]" if needs and (version is None or version >= _GPU_LIBRARIES) else ""
+    suffix = f"{version or today}{'-cuda' if extras else ''}"
+    return _release(name, distribution, version, suffix, extras=extras)
 
 
-def _distribution(text: str) -> tuple[str, Version | None]:
-    """Read ``name`` or ``name==version``, nothing else that a requirement may hold."""
+def _distribution(text: str, default: str) -> tuple[str, Version | None]:
+    """Read a version, ``name`` or ``name==version``, nothing else that a requirement may hold."""
+    with suppress(InvalidVersion):
+        return default, Version(text)
     try:
         asked = Requirement(text)
         name = canonicalize_name(asked.name)
@@ -148,11 +152,15 @@ def _distribution(text: str) -> tuple[str, Version | None]:
 
 
 def _release(
-    name: str, distribution: str, version: Version | None, suffix: str, index: str = ""
+    name: str,
+    distribution: str,
+    version: Version | None,
+    suffix: str,
+    *,
+    extras: str = "",
+    index: str = "",
 ) -> Release:
     number = "" if version is None else f"=={version}"
-    takes_libraries = version is None or version >= _GPU_LIBRARIES
-    extras = "[cuda,cudnn]" if distribution == "onnxruntime-gpu" and takes_libraries else ""
     requirements = (f"{distribution}{extras}{number}", _numpy_for(version))
     key = _key(distribution, suffix, requirements)
     return Release(name, requirements, key, index, _MADE_FOR.get(distribution, ""))
