@@ -155,7 +155,8 @@ def test_odd_types_and_shapes(tmp_path):
 def test_broken_feeds(tmp_path):
     rng = np.random.default_rng(0)
     onnx.save(onnx.parser.parse_model(ABS), tmp_path / "m.onnx")
-    stored, packed = io.BytesIO(), io.BytesIO()
+    stored, packed, alone = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(alone, np.ones(3, np.float32))
     np.savez(stored, X=np.ones(3, np.float32))
     np.savez_compressed(packed, X=np.ones(3, np.float32))
     foreign = io.BytesIO()
@@ -169,6 +170,8 @@ def test_broken_feeds(tmp_path):
             ("npz", stored.getvalue()),
             ("npz", packed.getvalue()),
             ("npz", foreign.getvalue()),
+            ("npy", alone.getvalue()),
+            ("json", b'{"X": [1, 2.5, -3e2]}'),
             ("pb", tensor),
             ("pb", text),
         )
@@ -191,7 +194,7 @@ OPTIONS = {
     "bench profile diff": "--seed --threads --provider --optimization --feeds --no-such-option",
     "bench profile": "--repeat",
     "profile diff": "--top",
-    "bench": "--processes --budget --dim --shape",
+    "bench": "--processes --budget --dim --shape --size --value",
     "profile": "--baseline",
     "diff": "--atol --rtol --search-budget --against",
 }
