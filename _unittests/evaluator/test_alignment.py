@@ -1,14 +1,12 @@
 """Tests of ortmeter.evaluator.alignment."""
 
-import itertools
-
 import numpy as np
 import onnx
 import pytest
 
 from ortmeter.discrepancy import Tolerance
 from ortmeter.errors import FeedError
-from ortmeter.evaluator.alignment import Result, align, aligned, match
+from ortmeter.evaluator.alignment import align
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.sessions import optimized_model
 
@@ -139,44 +137,6 @@ def test_results_in_16_bits_are_aligned_with_those_in_32():
     assert names(found) == [("a", "a"), ("b", "b"), ("c", "c")]
     assert 0 < found.largest_jump.size < 1e-2
     assert found.largest_jump.jump < 4  # roundings to 16 bits
-
-
-def test_pairs_have_the_largest_sum_in_order():
-    """Against every monotone matching of two short lists."""
-    generator = np.random.default_rng(0)
-    ops = ["A", "B"]
-    chain = [frozenset(), *(frozenset([i]) for i in range(4))]
-    for _ in range(20):
-        first, second = (
-            [
-                Result(f"{side}{i}", "", ops[generator.integers(2)], generator.normal(size=3), read)
-                for i, read in enumerate(chain)
-            ]
-            for side in "ab"
-        )
-        found = match(first, second)
-        assert found == sorted(found)
-        assert all(a < b for (_, a), (_, b) in itertools.pairwise(found))
-        # Values are far apart: a pair is as good as another of the same operator.
-        sizes = [
-            len(rows)
-            for n in range(6)
-            for rows in itertools.combinations(range(5), n)
-            for columns in itertools.combinations(range(5), n)
-            if all(first[i].op == second[j].op for i, j in zip(rows, columns, strict=True))
-        ]
-        assert len(found) == max(sizes)
-
-
-def test_a_thousand_results_are_aligned():
-    generator = np.random.default_rng(0)
-    values = generator.normal(size=(1000, 16)).astype(np.float32)
-    first = [Result(f"a{i}", f"a{i}", "Add", v) for i, v in enumerate(values)]
-    second = [Result(f"b{i}", f"b{i}", "Add", v) for i, v in enumerate(values[::2])]
-    assert match(first, second) == [(2 * i, i) for i in range(500)]
-    found = aligned(first, second, Tolerance())
-    assert found.first is None
-    assert len(found.to_frame()) == 500
 
 
 def test_models_that_share_no_input_need_feeds():

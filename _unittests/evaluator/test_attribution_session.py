@@ -7,7 +7,7 @@ import pytest
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evaluator import attribution_session, explain_session
+from ortmeter.evaluator import attribution_session, explain_session, exposing
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.models import layer_norm_matmul
 
@@ -239,9 +239,9 @@ MIXED = attribution_session._Walk._mixed
 def test_results_that_do_not_fit_are_refused(monkeypatch):
     model, feeds = many(3)
     size = 4 * 8 * 4
-    monkeypatch.setattr(attribution_session, "half_of_memory", lambda: 2 * 3 * size)
+    monkeypatch.setattr(exposing, "half_of_memory", lambda: 2 * 3 * size)
     assert explain_session(model, feeds, provider="cpu", optimization="none").searched == 3
-    monkeypatch.setattr(attribution_session, "half_of_memory", lambda: 2 * 3 * size - 1)
+    monkeypatch.setattr(exposing, "half_of_memory", lambda: 2 * 3 * size - 1)
     with pytest.raises(ModelError, match="results of the nodes take .* Accepted: smaller inputs"):
         explain_session(model, feeds, provider="cpu", optimization="none")
 

@@ -8,8 +8,7 @@ import pytest
 
 from ortmeter.discrepancy import Tolerance
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError
-from ortmeter.evaluator.program import _similar, explain_program, load_program, restarted
-from ortmeter.runtime.sessions import make_session
+from ortmeter.evaluator.program import _similar, explain_program, load_program
 
 torch = pytest.importorskip("torch")
 
@@ -233,23 +232,6 @@ def test_a_model_of_something_else():
         i = Constant<value_ints = [0, 1]>()  z = Gather(x, i) }}"""
     with pytest.raises(ModelError, match="no result of this program"):
         explain_program(text, program, {"x": np.ones(3, np.float32)}, provider="cpu")
-
-
-def test_a_model_is_cut_in_bodies_too():
-    text = f"""{HEADER} g (bool C, float[2] X) => (float[2] Z) {{
-        A = Exp(X)
-        Z = If(C) <then_branch = t () => (float[2] T) {{ T = Neg(A) }},
-                   else_branch = e () => (float[2] A_given) {{ A_given = Abs(A) }}> }}"""
-    model = onnx.parser.parse_model(text)
-    cut, renamed = restarted(model, {"A": np.float32([5, 6])})
-    assert renamed["A"] not in text
-    session = make_session(cut, provider="cpu")
-    feeds = {"C": np.array(True), "X": np.zeros(2, np.float32), renamed["A"]: np.float32([5, 6])}
-    outputs = dict(
-        zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True)
-    )
-    np.testing.assert_array_equal(outputs["Z"], [-5, -6])
-    np.testing.assert_array_equal(outputs["A"], [1, 1])
 
 
 @pytest.mark.parametrize(

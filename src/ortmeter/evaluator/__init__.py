@@ -7,11 +7,12 @@ user. ``values`` converts values between libraries and devices.
 ``attribution`` compares two evaluators to find the kernels responsible for a discrepancy,
 ``attribution_session`` compares an evaluator with a session, ``attribution_search`` bisects their
 nodes, and ``float64`` writes their reference model. ``optimizers`` finds the graph optimizations
-that change the outputs of a session, ``alignment`` where two graphs part, and ``program`` the step
-of a program of torch that its model does otherwise.
+that change the outputs of a session, ``alignment`` where two graphs part (``matching`` pairs the
+results that ``exposing`` reads), and ``program`` the step of a program of torch that its model does
+otherwise.
 """
 
-from ortmeter.evaluator.alignment import Aligned, Alignment, Result, align
+from ortmeter.evaluator.alignment import Aligned, Alignment, align
 from ortmeter.evaluator.attribution import attribute
 from ortmeter.evaluator.attribution_result import (
     Attribution,
@@ -24,6 +25,7 @@ from ortmeter.evaluator.attribution_session import explain_session
 from ortmeter.evaluator.evaluation import Evaluator
 from ortmeter.evaluator.float64 import to_float64
 from ortmeter.evaluator.kernels import KNOWN_ERRORS
+from ortmeter.evaluator.matching import Result
 from ortmeter.evaluator.optimizers import (
     OptimizerEffect,
     OptimizerExplanation,

@@ -1,52 +1,21 @@
 """Align the intermediate results of two graphs whose names differ, and find where they part."""
 
-import heapq
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
-import onnx
+from typing import TYPE_CHECKING, Any
 
 from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.discrepancy.arrays import arithmetic, is_integer
-from ortmeter.dtypes import short_name
 from ortmeter.evaluator.attribution_result import differing
-from ortmeter.evaluator.node import domain_name
+from ortmeter.evaluator.exposing import results_of, run_exposed
+from ortmeter.evaluator.matching import Result, Similar, match
 from ortmeter.runtime.feeds import feeds_of_each
-from ortmeter.runtime.graphs import bodies
-from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
-from ortmeter.runtime.sessions import make_session
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Whether two operators, of one graph each, may be the same.
-Similar: TypeAlias = Callable[[str, str], bool]
-
-_SAMPLED = 64  # values that tell results of one shape apart
-_CLOSE = 1e-2  # relative error of two results that are the same one, whatever computed them
-_SURE = 1.5  # score: more than the same operator
-_NUMERIC = "biufcV"  # V: bfloat16 and float8
-
-
-@dataclass(frozen=True)
-class Result:
-    """An intermediate result: its name, the node and the operator that compute it, its value.
-
-    `parents` are the positions, in a list, of the results that its node reads; `alias` is the name
-    that it has in the other graph, when that is known.
-    """
-
-    name: str
-    node: str
-    op: str
-    value: np.ndarray
-    parents: frozenset[int] = frozenset()
-    alias: str = ""
 
 
 @dataclass(frozen=True)
@@ -198,7 +167,7 @@ def align(
     models = [load_model(model) for model in (expected, got)]
     given = feeds_of_each([expected, got], feeds)
     first, second = (
-        results_of(model, run_session(make_session(exposing(model), **session), arrays, run_config))
+        results_of(model, run_exposed(model, arrays, run_config, **session))
         for model, arrays in zip(models, given, strict=True)
     )
     names = [[output.name for output in model.graph.output] for model in models]
@@ -235,151 +204,6 @@ def aligned(
             found.append((partner[j], Aligned(expected[partner[j]], result, error, before)))
     found.sort(key=lambda item: item[0])
     return Alignment(tuple(pair for _, pair in found), len(expected), len(got), tolerance)
-
-
-def exposing(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model whose outputs are all the results of its nodes."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    known = {value.name for value in model.graph.output}
-    for node in model.graph.node:
-        names = [name for name in node.output if name and name not in known]
-        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    return copy
-
-
-def results_of(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Result]:
-    """List the results of the nodes of a model that are numbers, in its order."""
-    found: list[Result] = []
-    sources: dict[str, frozenset[int]] = {}  # name -> nearest results that it is computed from
-    for node in model.graph.node:
-        names = {*node.input, *(name for _, body in bodies(node) for name in captured(body))}
-        parents = frozenset().union(*(sources.get(name, frozenset()) for name in names))
-        computed = node.op_type != "Constant"
-        for name in filter(None, node.output):
-            value = values.get(name)
-            sources[name] = parents
-            if computed and isinstance(value, np.ndarray) and value.dtype.kind in _NUMERIC:
-                sources[name] = frozenset([len(found)])
-                found.append(Result(name, node.name or name, operator_of(node), value, parents))
-    return found
-
-
-def operator_of(node: onnx.NodeProto) -> str:
-    return ".".join(filter(None, (domain_name(node.domain), node.op_type)))
-
-
-def captured(body: onnx.GraphProto) -> set[str]:
-    """Names that a body reads in the graph around it."""
-    known = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-    read: set[str] = set()
-    for node in body.node:
-        inner = (name for _, graph in bodies(node) for name in captured(graph))
-        read |= {*node.input, *inner} - known
-        known |= set(node.output)
-    return (read | {value.name for value in body.output} - known) - {""}
-
-
-def match(
-    expected: Sequence[Result], got: Sequence[Result], similar: Similar = operator.eq
-) -> list[tuple[int, int]]:
-    """Pair positions of the same results; the sum of the scores of the pairs is the largest."""
-    scores = _scores(expected, got, similar)
-    order = _like_first(scores, [result.parents for result in got])
-    chosen = _longest(scores[:, order])
-    return [(i, order[column]) for i, column in chosen]
-
-
-def _scores(expected: Sequence[Result], got: Sequence[Result], similar: Similar) -> np.ndarray:
-    """Score pairs of results: 0 if they cannot be the same, up to 5 if everything agrees.
-
-    Values that agree count more than an operator and a name: those may be given to another result.
-    """
-    scores = np.zeros((len(expected), len(got)))
-    by_shape: dict[Any, list[int]] = {}
-    for j, result in enumerate(got):
-        by_shape.setdefault(_form(result.value), []).append(j)
-    samples = {form: np.stack([_sample(got[j].value) for j in js]) for form, js in by_shape.items()}
-    for i, result in enumerate(expected):
-        form = _form(result.value)
-        if form not in by_shape:
-            continue
-        mine, theirs = _sample(result.value), samples[form]
-        scale = np.maximum(np.abs(mine).max(initial=0), np.abs(theirs).max(axis=1, initial=0))
-        error = np.abs(theirs - mine).max(axis=1, initial=0) / np.where(scale > 0, scale, 1)
-        with np.errstate(divide="ignore"):
-            agree = np.clip(-np.log10(error) / 7, 0, 1)  # 1 when float32 results are equal
-        agree[error > _CLOSE] = 0
-        others = [got[j] for j in by_shape[form]]
-        same_op = np.array([similar(result.op, other.op) for other in others], float)
-        same_name = np.array([result.name in (other.name, other.alias) for other in others], float)
-        possible = (error <= _CLOSE) | (same_op > 0) | (same_name > 0)
-        scores[i, by_shape[form]] = (3 * agree + same_op + same_name) * possible
-    return scores
-
-
-def _form(value: np.ndarray) -> tuple[Any, ...]:
-    """What two values that stand for the same have in common: their shape, integers or not."""
-    return value.shape, is_integer(short_name(value.dtype))
-
-
-def _sample(value: np.ndarray) -> np.ndarray:
-    flat = value.reshape(-1)
-    chosen = flat[np.linspace(0, max(flat.size - 1, 0), min(flat.size, _SAMPLED)).astype(int)]
-    kind = np.complex128 if chosen.dtype.kind == "c" else np.float64
-    with np.errstate(all="ignore"):
-        return np.asarray(np.nan_to_num(chosen.astype(kind), posinf=1e300, neginf=-1e300))
-
-
-def _like_first(scores: np.ndarray, parents: Sequence[frozenset[int]]) -> list[int]:
-    """Order the results of the second graph as those of the first that they resemble the most.
-
-    A result stays after those that it is computed from.
-    """
-    n = len(parents)
-    best = scores.argmax(axis=0) if len(scores) else np.zeros(n, int)
-    sure = scores.max(axis=0, initial=0) > _SURE
-    priority: list[int] = []
-    for j in range(n):
-        least = max((priority[parent] for parent in parents[j]), default=0)
-        # What looks like nothing of the first graph stays after what is before it.
-        own = int(best[j]) if sure[j] else max(priority[-1:], default=0)
-        priority.append(max(own, least))
-    missing = [len(some) for some in parents]
-    children: list[list[int]] = [[] for _ in range(n)]
-    for j, some in enumerate(parents):
-        for parent in some:
-            children[parent].append(j)
-    ready = [(priority[j], j) for j in range(n) if not missing[j]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, j = heapq.heappop(ready)
-        order.append(j)
-        for child in children[j]:
-            missing[child] -= 1
-            if not missing[child]:
-                heapq.heappush(ready, (priority[child], child))
-    return order
-
-
-def _longest(scores: np.ndarray) -> list[tuple[int, int]]:
-    """Choose pairs in the order of both lists, whose scores have the largest sum."""
-    rows, columns = scores.shape
-    total = np.zeros((rows + 1, columns + 1))
-    for i in range(rows):
-        with_pair = total[i, :-1] + scores[i]
-        total[i + 1, 1:] = np.maximum.accumulate(np.maximum(total[i, 1:], with_pair))
-    i, j, pairs = rows, columns, []
-    while i and j:
-        i, j = i - 1, j - 1
-        if scores[i, j] and total[i + 1, j + 1] == total[i, j] + scores[i, j]:
-            pairs.append((i, j))  # the last ones: what a graph does in several nodes ends there
-        elif total[i + 1, j + 1] == total[i + 1, j]:
-            i += 1
-        else:
-            j += 1
-    return pairs[::-1]
 
 
 def relative(error: Discrepancy) -> float:

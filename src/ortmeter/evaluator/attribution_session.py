@@ -1,6 +1,5 @@
 """Find the nodes of a session that make its outputs differ from the expected ones."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -11,15 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import google.protobuf.message
 import numpy as np
 import onnx
 import onnx.shape_inference
 
 from ortmeter.discrepancy import Discrepancy
 from ortmeter.discrepancy.arrays import arithmetic, is_integer
-from ortmeter.dtypes import numpy_dtype, short_name
-from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.dtypes import short_name
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator.attribution_result import (
     SessionExplanation,
     SessionGroup,
@@ -30,6 +28,7 @@ from ortmeter.evaluator.attribution_result import (
 )
 from ortmeter.evaluator.attribution_search import find_effects
 from ortmeter.evaluator.evaluation import Evaluator, parts
+from ortmeter.evaluator.exposing import refuse_too_large
 from ortmeter.evaluator.float64 import exact_feeds, is_added, to_float64
 from ortmeter.evaluator.node import NOTHING, Node
 from ortmeter.evaluator.plan import Step
@@ -42,10 +41,6 @@ from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 
 _EXPECTED = ("float64", "torch", "reference")
-_NOT_INFERRED = (
-    *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError),
-    *(ValueError, google.protobuf.message.EncodeError),
-)
 
 
 def explain_session(
@@ -141,7 +136,7 @@ def explain_session(
         path = Path(folder) / "optimized.onnx"
         outputs = run_session(make(model, optimized_path=path), feeds, run_config)
         exposing = _exposing(proto, onnx.load(path, load_external_data=False))
-    _refuse_too_large(exposing, feeds)
+    refuse_too_large(exposing, feeds)
     exposed = run_session(make(exposing), feeds, run_config)
     walk = _Walk(proto, feeds, expected, device, sources)
     nodes, remaining = walk.explain(exposed, by, budget_s)
@@ -162,32 +157,6 @@ def _exposing(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelP
             if name in computed and name not in outputs and name:
                 copy.graph.output.append(onnx.ValueInfoProto(name=name))
     return copy
-
-
-def _refuse_too_large(exposing: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
-    """Refuse outputs that would not fit, as far as their shapes follow from those of the inputs."""
-    graph = onnx.GraphProto()
-    copy = onnx.ModelProto()
-    copy.CopyFrom(exposing)
-    for value in copy.graph.input:
-        if value.name in feeds and value.type.HasField("tensor_type"):
-            sizes = as_numpy(feeds[value.name]).shape
-            shape = value.type.tensor_type.shape
-            del shape.dim[:]
-            shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in sizes)
-    with contextlib.suppress(*_NOT_INFERRED):
-        graph = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
-    kinds = [value.type.tensor_type for value in graph.output]
-    total = sum(
-        math.prod(dim.dim_value for dim in kind.shape.dim) * numpy_dtype(kind.elem_type).itemsize
-        for kind in kinds
-        if kind.HasField("shape")  # a size that is not known counts for 0
-    )
-    if 2 * total > half_of_memory():  # ONNX Runtime has them too while they are copied
-        raise ModelError(
-            f"The results of the nodes take {total / 2**30:.1f} GiB, more than a quarter of the "
-            "memory. Accepted: smaller inputs"
-        )
 
 
 class _Narrow(NamedTuple):

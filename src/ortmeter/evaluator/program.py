@@ -17,22 +17,17 @@ import onnx
 
 from ortmeter.discrepancy import Discrepancy, ModelDiff, Tolerance, max_diff
 from ortmeter.discrepancy.models import compare_outputs
-from ortmeter.dtypes import onnx_type
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError
 from ortmeter.evaluator.alignment import (
-    Aligned,
-    Result,
     aligned,
-    captured,
-    exposing,
     known_as,
     relative,
-    results_of,
 )
 from ortmeter.evaluator.attribution_result import differing
+from ortmeter.evaluator.exposing import nodes_between, restarted, results_of, run_exposed
+from ortmeter.evaluator.matching import Result
 from ortmeter.optional import import_optional
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.graphs import bodies
 from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
@@ -223,7 +218,7 @@ def explain_program(
     if len(expected) == len(alone):  # by rank: their names may be others
         expected = dict(zip(alone, expected.values(), strict=True))
     outputs = compare_outputs(expected, alone, tolerance)
-    values = run_session(make_session(exposing(proto), **session), feeds, run_config)
+    values = run_exposed(proto, feeds, run_config, **session)
     written = _written(proto)
     names = list(alone), list(program.graph_signature.user_outputs)
     restarts: Mapping[str, Any] = values
@@ -246,15 +241,13 @@ def explain_program(
         before = found
         cut, renamed = restarted(proto, given)
         added = {renamed[name]: value for name, value in given.items()}
-        restarts = run_session(
-            make_session(exposing(cut), **session), {**feeds, **added}, run_config
-        )
+        restarts = run_exposed(cut, {**feeds, **added}, run_config, **session)
     steps = tuple(
         ProgramStep(
             pair.expected.name,
             pair.expected.op,
             pair.expected.node,
-            _nodes_between(proto, pair, given),
+            nodes_between(proto, pair.got.name, given),
             _compared(pair.expected.value, restarts[pair.got.name]),
             _compared(pair.expected.value, values[pair.got.name]),
         )
@@ -377,68 +370,6 @@ def _similar(torch_op: str, onnx_op: str) -> bool:
         return True
     plain = name.replace("_", "").lower()
     return min(len(plain), len(written)) >= _LETTERS and (plain in written or written in plain)
-
-
-def restarted(
-    model: onnx.ModelProto, values: Mapping[str, np.ndarray]
-) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Copy a model whose nodes read these results in new inputs; the results are outputs.
-
-    Return the names of the inputs too.
-    """
-    taken = {name for node in model.graph.node for name in (*node.input, *node.output)}
-    taken |= {name for node in model.graph.node for _, body in bodies(node) for name in _all(body)}
-    suffix = "_given"
-    while any(f"{name}{suffix}" in taken for name in values):
-        suffix += "_"
-    renamed = {name: f"{name}{suffix}" for name in values}
-    cut = onnx.ModelProto()
-    cut.CopyFrom(model)
-    del cut.graph.value_info[:]
-    for node in cut.graph.node:
-        _rename(node, renamed)
-    outputs = {value.name for value in model.graph.output}
-    for name, value in values.items():
-        kind = onnx_type(value.dtype)
-        info = onnx.helper.make_tensor_value_info(renamed[name], kind, value.shape)
-        cut.graph.input.append(info)
-        if name not in outputs:
-            cut.graph.output.append(onnx.ValueInfoProto(name=name))
-    return cut, renamed
-
-
-def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
-    """Rename what a node reads, and what its bodies read around them."""
-    for rank, name in enumerate(node.input):
-        node.input[rank] = renamed.get(name, name)
-    for _, body in bodies(node):
-        outer = {name: renamed[name] for name in captured(body) if name in renamed}
-        for inner in body.node:
-            _rename(inner, outer)
-        for value in body.output:
-            value.name = outer.get(value.name, value.name)
-
-
-def _all(body: onnx.GraphProto) -> set[str]:
-    names = {name for node in body.node for name in (*node.input, *node.output)}
-    inner = (name for node in body.node for _, graph in bodies(node) for name in _all(graph))
-    return names.union(inner)
-
-
-def _nodes_between(
-    model: onnx.ModelProto, pair: Aligned, given: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """Nodes that compute a result from the steps before."""
-    producer = {name: node for node in model.graph.node for name in node.output if name}
-    found: dict[str, str] = {}
-    pending = [pair.got.name]
-    while pending:
-        node = producer.get(pending.pop())
-        if node is not None and node.output[0] not in found and node.op_type != "Constant":
-            found[node.output[0]] = f"{node.op_type} ({node.name or node.output[0]})"
-            names = {*node.input, *(n for _, body in bodies(node) for n in captured(body))}
-            pending += sorted(names - given.keys())
-    return tuple(reversed(found.values()))
 
 
 def _compared(expected: Any, got: Any) -> Discrepancy:
