@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import onnx
 import pytest
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from profile_writer import kernel_event, run_event, write
 
 from ortmeter.profiling import Finding, advise, profile, read_profile
@@ -85,9 +85,18 @@ HALF = "({kind}[256, 256] X) => ({kind}[256, 256] Y) {{ A = Exp (X) Y = Tanh (A)
 def test_casts_of_a_model_in_float16():
     feeds = {"X": normal(256, 256).astype(np.float16)}
     found = advice(model(HALF.format(kind="float16")), feeds)
-    assert "2 of them added by ONNX Runtime" in found["casts"].evidence
+    assert "ONNX Runtime added 2 of them" in found["casts"].evidence
     assert len(found["casts"].nodes) == 2
+    assert found["casts"].share == 1  # what it prevents is not known
     assert advice(model(HALF.format(kind="float")), {"X": normal(256, 256)}) == {}
+
+
+def test_casts_that_the_model_asks_for():
+    body = "C = Cast <to = 10> (X) D = Cast <to = 1> (C) Y = Exp (D)"
+    made = model(f"(float[65536] X) => (float[65536] Y) {{ {body} }}")
+    found = advice(made, {"X": normal(65536)})["casts"]
+    assert set(found.nodes) == {"Cast_0", "Cast_1"}
+    assert 0 < found.share < 1
 
 
 def test_casts_between_other_types_are_work():
@@ -134,30 +143,51 @@ class Batches(CalibrationDataReader):
         return next(self.left, None)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_convolution_in_float_in_a_quantized_graph(tmp_path):
-    shape = (1, 16, 32, 32)
+def quantized(folder, **options):
     text = """(float[1, 16, 32, 32] X) => (float[1, 16, 32, 32] Y) {
-        C = Conv <pads = [1, 1, 1, 1]> (X, W)  R = Relu (C)
-        Y = Conv <pads = [1, 1, 1, 1]> (R, V) }"""
-    onnx.save(model(text, W=normal(16, 16, 3, 3), V=normal(16, 16, 3, 3)), tmp_path / "m.onnx")
-    for name, options in (
-        ("whole", {}),
-        ("part", {"OpTypesToExcludeOutputQuantization": ["Conv"]}),
-    ):
-        quantize_static(
-            tmp_path / "m.onnx",
-            tmp_path / f"{name}.onnx",
-            Batches(shape),
-            quant_format=QuantFormat.QDQ,
-            extra_options=options,
-        )
-    feeds = {"X": normal(*shape)}
+        C = Conv <pads = [1, 1, 1, 1]> (X, W)  S = Add (C, X)
+        Y = Conv <pads = [1, 1, 1, 1]> (S, W) }"""
+    onnx.save(model(text, W=normal(16, 16, 3, 3)), folder / "m.onnx")
+    reader = Batches((1, 16, 32, 32))
+    files = folder / "m.onnx", folder / "q.onnx"
+    quantize_static(*files, reader, quant_format=QuantFormat.QDQ, **options)
+    return onnx.load(folder / "q.onnx")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"activation_type": QuantType.QUInt8}, None),
+        ({"activation_type": QuantType.QInt8}, "1 Conv, 1 Add between quantized inputs and a "),
+        (
+            {
+                "activation_type": QuantType.QUInt8,
+                "extra_options": {"OpTypesToExcludeOutputQuantization": ["Conv"]},
+            },
+            "1 Conv whose inputs are quantized, and not the output",
+        ),
+    ],
+)
+def test_operators_in_float_in_a_quantized_graph(tmp_path, options, said):
+    found = advice(quantized(tmp_path, **options), {"X": normal(1, 16, 32, 32)})
     topic = "float operators in a quantized graph"
-    assert topic not in advice(onnx.load(tmp_path / "whole.onnx"), feeds)
-    found = advice(onnx.load(tmp_path / "part.onnx"), feeds)[topic]
-    assert "Conv with inputs that were dequantized" in found.evidence
-    assert 0.1 < found.share <= 1
+    if said is None:
+        assert topic not in found
+        return
+    assert set(said.split()) <= set(found[topic].evidence.split())
+    conversions = [name for name in found[topic].nodes if "Linear" in name]
+    assert conversions
+    assert 0 < found[topic].share <= 1
+
+
+def test_weights_in_float_that_are_dequantized_in_each_run():
+    text = """(float[8, 16, 9] X) => (float[8, 4, 7] Y) {
+        F = DequantizeLinear (W, s)  Y = Conv (X, F) }"""
+    weights = {"W": RNG.integers(-9, 9, (4, 16, 3)).astype(np.int8), "s": np.float32(0.1)}
+    found = advice(model(text, **weights), {"X": normal(8, 16, 9)})
+    evidence = found["float operators in a quantized graph"].evidence
+    assert evidence == "1 Conv whose weights are dequantized in each run"
 
 
 CONSTANT = """(float[4, 256] X{more}) => (float[4, 256] Y) {{

@@ -4,6 +4,7 @@ Each check is a function of :class:`Facts` that yields findings. The share of th
 finding could save bounds it: an operator that is removed takes no time, the others still do.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -15,6 +16,7 @@ from ortmeter.profiling.denormals import CAN_FLUSH, denormal_tensors, denormals_
 from ortmeter.profiling.findings import Facts, Finding, count, plural, some
 from ortmeter.profiling.fusions import NearMiss, find_near_misses
 from ortmeter.profiling.graph import STANDARD
+from ortmeter.profiling.quantization import CONVERSIONS, REASONS, float_operators
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.trials import gain, may_help, tried
 from ortmeter.runtime.environment import usable_cores
@@ -32,12 +34,8 @@ _COPIES = ("MemcpyFromHost", "MemcpyToHost")
 _BLOCKED = ("ReorderInput", "ReorderOutput")
 _MOVES = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 _HALF = {"f16", "bf16"}
-_QUANTIZED = {"DequantizeLinear", "QuantizeLinear"}
-_PRODUCTS = {"Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"}
 _RANDOM = ("Random", "Multinomial", "Bernoulli")
 _SHOWN = 3
-_TRIAL_S = 4.0
-_FIRST_LOOK = 10
 
 
 def advise(
@@ -132,16 +130,21 @@ def _casts(facts: Facts) -> Iterator[Finding]:
     if rows.empty:
         return
     added = sum(name not in facts.written for name in rows["name"].astype(str))
-    why = f", {added} of them added by ONNX Runtime" if added and facts.written else ""
-    on_cpu = not facts.profile.devices
-    yield facts.finding(
-        "casts",
-        rows,
-        f"{count(rows)} between 16 and 32 bits{why}",
-        "the model in float32: the CPU computes most operators in float32 only"
-        if on_cpu
-        else "keep neighbours that run in float32 together, as one block of the model",
-    )
+    told = f"{count(rows)} between 16 and 32 bits take {rows['share'].sum():.0%} of {facts.of}"
+    if facts.profile.devices:
+        advice = "keep neighbours that run in float32 together, as one block of the model"
+        yield facts.finding("casts", rows, told, advice)
+    elif added and facts.written:
+        # Without them, other nodes may be fused: all the time may change.
+        found = facts.finding(
+            "casts",
+            rows,
+            f"{told}, and prevent fusions; ONNX Runtime added {added} of them",
+            "the model in float32: the CPU computes most operators in float32 only",
+        )
+        yield dataclasses.replace(found, share=1.0)
+    else:
+        yield facts.finding("casts", rows, told, "the whole model in one type")
 
 
 def _layout(facts: Facts) -> Iterator[Finding]:
@@ -252,25 +255,13 @@ def _launches(facts: Facts) -> Iterator[Finding]:
 
 
 def _quantized(facts: Facts) -> Iterator[Finding]:
-    floats = {o for n in facts.ran if n.op_type == "DequantizeLinear" for o in n.output}
-    left = [n for n in facts.ran if n.op_type in _PRODUCTS and floats & set(n.input)]
-    if not left:
-        return
-    inputs = any(node.input[0] in floats for node in left)
-    rows = facts.named(
-        [n.name for n in left] + [n.name for n in facts.ran if n.op_type in _QUANTIZED]
-    )
-    ops = count(facts.named([node.name for node in left]))
-    if inputs:
-        why = "with inputs that were dequantized"
-        advice = (
-            "quantize their outputs too, with types and scales that ONNX Runtime fuses: "
-            "quantize_static, QDQ format, signed weights without zero point"
+    for why, (nodes, around) in float_operators(facts.ran).items():
+        yield facts.finding(
+            "float operators in a quantized graph",
+            facts.named([*nodes, *around]),
+            f"{count(facts.named(nodes))} {why}",
+            REASONS[why],
         )
-    else:
-        why = "with weights that are dequantized in each run"
-        advice = "quantize the inputs too (quantize_dynamic or quantize_static), or keep float32"
-    yield facts.finding("float operators in a quantized graph", rows, f"{ops} {why}", advice)
 
 
 def _denormals(facts: Facts) -> Iterator[Finding]:
@@ -323,7 +314,7 @@ def _constants(facts: Facts) -> Iterator[Finding]:
             read and read <= known and not node.op_type.startswith(_RANDOM)
         ):
             known.update(node.output)
-            if read and node.op_type not in _QUANTIZED:
+            if read and node.op_type not in CONVERSIONS:
                 left.append(node.name)
     rows = facts.named(left)
     replaced = f"; {plural(len(open_), 'initializer')} may be replaced by an input" if open_ else ""
