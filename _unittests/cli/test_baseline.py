@@ -144,6 +144,7 @@ def test_two_runs_are_shown_beside_each_other(bench):
     bench("--save", bench.file)
     rows = table(bench("--baseline", bench.file, control=(0.303,) * 3), "The two runs")
     found = {row["what"]: row for row in rows}
+    assert found["Fitness"]["baseline"] == "other processes use 2 cores"
     assert {"CPU", "GPU", "Python", "numpy", "onnxruntime", "Control (µs)"} <= {*found}
     assert {row["differs"] for what, row in found.items() if what != "Control (µs)"} == {""}
     assert found["Control (µs)"]["differs"] == "+1.0%"
@@ -188,6 +189,15 @@ def test_external_data_is_a_part_of_the_model(bench):
     onnx.save_model(model, bench.model, **options)
     bench("--save", bench.file)
     (bench.model.parent / "w.bin").write_bytes(np.zeros(4, np.float32).tobytes())
+    assert "another digest of the model" in concluded(bench("--baseline", bench.file))[1]
+
+
+def test_external_data_that_has_no_end_is_left_to_the_session(bench):
+    bench("--save", bench.file)
+    model = onnx.load(bench.model)
+    weights = model.graph.initializer.add(name="W", data_type=1, dims=[1], data_location=1)
+    weights.external_data.add(key="location", value="/dev/zero")
+    bench.model.write_bytes(model.SerializeToString())
     assert "another digest of the model" in concluded(bench("--baseline", bench.file))[1]
 
 
@@ -277,6 +287,7 @@ SAMPLES = (*ITEMS, 0, 1, "measurements", 0, "seconds")
         lambda f: spoil(f, *ITEMS, 1, 1, value="m"),
         lambda f: spoil(f, *ITEMS, 1, 1, "items", 0, 1, value=7),
         lambda f: spoil(f, *ITEMS, 0, 1, value=3),
+        lambda f: spoil(f, *ITEMS, 2, 1, value=[3]),
         lambda f: spoil(f, *SAMPLES, value=[]),
         lambda f: spoil(f, *SAMPLES, value=[[0.0]] * 3),
         lambda f: spoil(f, *SAMPLES, value=[[1e300]] * 3),

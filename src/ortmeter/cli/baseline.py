@@ -93,7 +93,9 @@ class Baseline:
         """Keep and compare, as asked; 1 when a candidate is slower than ``--fail-if`` allows."""
         code = 0
         if self.stored is not None:
-            code = compare(self.options, report, found, self.described, self.stored)
+            code = compare(
+                self.options, report, found, self.described, self.stored, fitness=fitness
+            )
         if self.options.save is not None:
             _save(self.options, report, found, self.described, fitness)
         return code
@@ -133,7 +135,8 @@ def _describe(variant: Variant) -> Description:
 
 
 def _files(path: Path) -> Iterator[bytes]:
-    for file in (path, *external_files(path)):
+    # A session refuses external data that is no regular file.
+    for file in (path, *filter(Path.is_file, external_files(path))):
         with file.open("rb") as stream:
             yield hashlib.file_digest(stream, "sha256").digest()
 
@@ -154,6 +157,7 @@ def _read(file: Path, variants: Mapping[str, Variant]) -> Record:
     found = stored.data.get("comparison")
     try:
         described = msgspec.convert(stored.data.get("candidates"), dict[str, Description])
+        msgspec.convert(stored.data.get("fitness"), list[str])
     except msgspec.ValidationError:
         described = {}
     if stored.page != _PAGE or not isinstance(found, Comparison) or {*found} - {*described}:

@@ -50,6 +50,8 @@ def compare(
     found: Comparison,
     described: Mapping[str, Description],
     stored: Record,
+    *,
+    fitness: Sequence[str],
 ) -> int:
     """Fill the report with a claim on each candidate; 1 when one is slower than allowed."""
     before: Comparison = stored.data["comparison"]
@@ -76,7 +78,7 @@ def compare(
     table = _table(outcomes)
     plot = speedup_plot([o.claim for o in outcomes], title="Speedup over the baseline")
     report.add("Beside the baseline", table, plot)
-    report.add("The two runs", _two_runs(report, found, stored, changes))
+    report.add("The two runs", _two_runs(report, found, stored, changes, fitness))
     code, judged = _judge(options, outcomes, left)
     report.sentences[:0] = [*judged, *sentences]  # what was asked comes first
     summarize(report.title, table, [*judged, *sentences])
@@ -183,9 +185,11 @@ def _two_runs(
     found: Comparison,
     stored: Record,
     changes: Mapping[str, Mapping[str, tuple[str, str]]],
+    fitness: Sequence[str],
 ) -> pd.DataFrame:
     """Put the machines and versions of both beside each other, and mark what differs."""
-    then, now = _facts(stored.environment), _facts(report.machine)
+    then = _facts(stored.environment, stored.data["fitness"])
+    now = _facts(report.machine, fitness)
     rows = {what: (then.get(what, ""), now.get(what, "")) for what in {**then, **now}}
     for name, pairs in changes.items():
         rows |= {f"{name}: {what}": pair for what, pair in pairs.items()}
@@ -198,6 +202,11 @@ def _two_runs(
     return pd.DataFrame(marked, columns=["what", "baseline", "now", "differs"]).set_index("what")
 
 
-def _facts(machine: Environment) -> dict[str, str]:
+def _facts(machine: Environment, fitness: Sequence[str]) -> dict[str, str]:
     rows = dict(machine.to_rows())
-    return {**{name: rows[name] for name in _SHOWN}, **machine.packages, "Commit": rows["Commit"]}
+    return {
+        **{name: rows[name] for name in _SHOWN},
+        **machine.packages,
+        "Commit": rows["Commit"],
+        "Fitness": "; ".join(fitness) or "fit",
+    }
