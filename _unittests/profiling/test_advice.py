@@ -8,8 +8,9 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from profile_writer import kernel_event, run_event, write
 
-from ortmeter.profiling import Finding, advise, profile, read_profile
 from ortmeter.profiling import advice as checks
+from ortmeter.profiling import advise, profile, read_profile
+from ortmeter.runtime.placement import PlacementWarning
 from ortmeter.timing.claims import compare_ratio
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
@@ -346,7 +347,15 @@ def test_a_profile_without_kernels(tmp_path):
     assert advise(planted(tmp_path, [run_event(0, 10), run_event(20, 10)])) == ()
 
 
-def test_a_finding_in_words():
-    found = Finding("casts", ("a",), "2 Cast", "float32", 0.123)
-    assert str(found) == "casts (at most 12% of kernel time): 2 Cast. Try: float32"
-    assert "(" not in str(dataclasses.replace(found, share=None))
+@pytest.mark.cuda
+def test_a_pooling_that_falls_back_is_found_on_a_device():
+    text = """<ir_version: 10, opset_import: ["": 22]>
+    g (float[1, 16, 64, 64] X) => (float[1, 16, 32, 32] Y) { E = Exp (X)
+      [pool] P = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (E)  Y = Exp (P) }"""
+    made, feeds = onnx.parser.parse_model(text), {"X": normal(1, 16, 64, 64)}
+    with pytest.warns(PlacementWarning, match="pool"):
+        found = profile(made, feeds, provider="cuda", repeat=9, overhead=False)
+    told = {finding.topic: finding for finding in advise(found, feeds=feeds, cores=64)}
+    assert told["nodes on the CPU"].nodes == ("pool",)
+    assert "no CUDA kernel at opset 22" in told["nodes on the CPU"].evidence
+    assert len(told["copies between providers"].nodes) == 2
