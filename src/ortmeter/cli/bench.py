@@ -26,18 +26,20 @@ _PROCESSES_OF_A_BASELINE = 5
 
 
 def register(parser: ArgumentParser) -> None:
+    parser.usage = "%(prog)s [options] MODEL [MODEL ...]"
     parser.add_argument("models", metavar="MODEL", nargs="+", help="ONNX file")
     add_session(parser, several=True)
     add_feeds(parser)
-    parser.add_argument(
+    how = parser.add_argument_group("measurement")
+    how.add_argument(
         "--repeat", type=number(1), help="minimum number of samples (100, or 12 in each process)"
     )
-    parser.add_argument(
+    how.add_argument(
         "--processes",
         type=number(1),
         help="number of fresh processes (1: this one; 5 with --save, --baseline or --runtime)",
     )
-    parser.add_argument(
+    how.add_argument(
         "--budget",
         type=number(0, kind=float),
         metavar="SECONDS",

@@ -30,13 +30,14 @@ _JUDGED = (RESULT, SESSION, FIRST)
 
 def add_options(parser: ArgumentParser) -> None:
     """Declare the options of a cold start."""
-    parser.add_argument(
+    group = parser.add_argument_group("cold start")
+    group.add_argument(
         "--cold",
         action="store_true",
         help="time the start in fresh processes: import, session, first run, second run, steady "
         f"run, and their memory (--processes, {_PROCESSES}; --budget, {_BUDGET_S:g} seconds)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--save-optimized",
         action="store_true",
         help="add candidates that load the model already optimized by onnxruntime",

@@ -43,6 +43,7 @@ _RANKED_BY: Mapping[str, str] = {
 
 
 def register(parser: ArgumentParser) -> None:
+    parser.usage = "%(prog)s [options] MODEL [MODEL]"
     parser.add_argument("models", metavar="MODEL", nargs="+", help="one or two ONNX files")
     parser.add_argument(
         "--against",
@@ -70,23 +71,26 @@ def register(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with the discrepancies; 1 when they are beyond the tolerance."""
+    told: list[str] = []
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         options.models = [
-            _comparable(Path(model), Path(folder, str(rank)), report)
+            _comparable(Path(model), Path(folder, str(rank)), told)
             for rank, model in enumerate(options.models)
         ]
-        return _compare(options, report)
+        code = _compare(options, report)
+    report.conclude(*told)
+    return code
 
 
-def _comparable(path: Path, folder: Path, report: Report) -> Path:
+def _comparable(path: Path, folder: Path, told: list[str]) -> Path:
     """Write the model with arrays in place of the dictionaries of ZipMap, if it has some."""
     model, arrays = without_maps(load_model(path))
     if not arrays:
         return path
     folder.mkdir()
     onnx.save(model, folder / path.name)
-    told = ", ".join(f"{array} for {name}" for name, array in arrays.items())
-    report.conclude(f"{path.name}: dictionaries are compared as the array they hold, {told}.")
+    pairs = ", ".join(f"{array} for {name}" for name, array in arrays.items())
+    told.append(f"{path.name}: dictionaries are compared as the array they hold, {pairs}.")
     return folder / path.name
 
 

@@ -24,19 +24,20 @@ _Known = Mapping[str, Input]
 
 def add_feeds(parser: ArgumentParser) -> None:
     """Declare where the inputs come from."""
+    group = parser.add_argument_group("inputs")
     for option, metavar, what in (
         ("--feeds", "[NAME=]FILE", "inputs from a .npz, .npy, .json or .pb file, or a folder"),
         ("--value", "NAME=VALUE", "value of an input: sr=16000, sizes=1,2,3, 'x=[[1, 2]]'"),
         ("--dim", "NAME=SIZE", "size of a symbolic dimension of random inputs"),
         ("--shape", "NAME=1x3x224", "shape of a random input"),
     ):
-        parser.add_argument(
+        group.add_argument(
             option, metavar=metavar, action="append", default=[], help=f"{what}; may be repeated"
         )
-    parser.add_argument(
+    group.add_argument(
         "--size", metavar="1x3x224x224", help="shape of the random input, if one lacks it"
     )
-    parser.add_argument("--seed", type=number(0), default=0, help="seed of random inputs (0)")
+    group.add_argument("--seed", type=number(0), default=0, help="seed of random inputs (0)")
 
 
 def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, _Feeds]:

@@ -12,7 +12,7 @@ from ortmeter.runtime.providers import resolve_provider
 
 def add_options(parser: ArgumentParser) -> None:
     """Declare the option of a strict check."""
-    parser.add_argument(
+    parser.add_argument_group("machine").add_argument(
         "--strict",
         action="store_true",
         help="refuse to measure on a machine that is busy, throttled or smaller than asked for",

@@ -22,19 +22,20 @@ _GROUPS = {
 
 def add_session(parser: ArgumentParser, *, several: bool) -> None:
     """Declare the options of a session."""
-    more = "; separate several by commas to compare them" if several else ""
-    parser.add_argument("--provider", default="auto", help=f"auto, cpu, cuda or cuda:1{more}")
-    parser.add_argument(
-        "--optimization", default="all", help=f"none, basic, extended, layout or all{more}"
+    what = "several values, separated by commas, are compared" if several else None
+    group = parser.add_argument_group("session", what)
+    group.add_argument("--provider", default="auto", help="auto (the default), cpu, cuda or cuda:1")
+    group.add_argument(
+        "--optimization", default="all", help="none, basic, extended, layout or all (the default)"
     )
-    parser.add_argument(
-        "--threads", default="1", help=f"threads per operator, 0 lets onnxruntime choose (1){more}"
+    group.add_argument(
+        "--threads", default="1", help="threads per operator, 0 lets onnxruntime choose (1)"
     )
-    parser.add_argument(
+    group.add_argument(
         "--spinning",
         default="stop",
         help="threads that wait for work: on (they spin, the default of onnxruntime), off (they "
-        f"sleep), or stop (they spin during a run, and sleep after it) (stop){more}",
+        "sleep), or stop (they spin during a run, and sleep after it; the default)",
     )
     for name, what in (
         ("session-option", "attribute of SessionOptions, inter_op_num_threads=2"),
@@ -42,12 +43,12 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
         ("provider-option", "option of the CUDA provider, cudnn_conv_algo_search=HEURISTIC"),
         ("run-config", "configuration entry of a run, memory.enable_memory_arena_shrinkage=cpu:0"),
     ):
-        parser.add_argument(
+        group.add_argument(
             f"--{name}",
             metavar="KEY=VALUE",
             action="append",
             default=[],
-            help=f"{what}; may be repeated{more}",
+            help=f"{what}; may be repeated",
         )
 
 

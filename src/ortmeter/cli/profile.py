@@ -24,6 +24,7 @@ _NAMED = 3  # nodes of a finding
 
 
 def register(parser: ArgumentParser) -> None:
+    parser.usage = "%(prog)s [options] MODEL"
     parser.add_argument("models", metavar="MODEL", nargs=1, help="ONNX file")
     parser.add_argument(
         "--baseline",
