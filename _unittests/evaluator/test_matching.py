@@ -40,3 +40,21 @@ def test_a_thousand_results_are_aligned():
     first = [Result(f"a{i}", f"a{i}", "Add", v) for i, v in enumerate(values)]
     second = [Result(f"b{i}", f"b{i}", "Add", v) for i, v in enumerate(values[::2])]
     assert match(first, second) == [(2 * i, i) for i in range(500)]
+
+
+def test_values_count_more_than_operators():
+    """A convolution that was fused with its normalization gives the results of this one."""
+    value = np.random.default_rng(0).normal(size=64).astype(np.float32)
+    first = [Result("c", "", "Conv", value * np.float32(1 + 5e-6)), Result("n", "", "Norm", value)]
+    second = [Result("f", "", "Conv", value * np.float32(1 + 4e-7))]
+    assert match(first, second) == [(1, 0)]
+
+
+def test_operators_count_when_values_are_far():
+    values = np.random.default_rng(0).normal(size=(3, 64))
+    first = [Result("a", "", "Exp", values[0]), Result("b", "", "Abs", values[1])]
+    assert match(first, [Result("c", "", "Abs", values[2])]) == [(1, 0)]
+    assert match(first, [Result("c", "", "Neg", values[2])]) == []
+    assert match(first, [Result("a", "", "Neg", values[2])]) == [(0, 0)]
+    assert match(first, [Result("c", "", "Neg", values[2], alias="b")]) == [(1, 0)]
+    assert match(first, [Result("c", "", "Abs", values[2][:32])]) == []

@@ -16,6 +16,7 @@ Similar: TypeAlias = Callable[[str, str], bool]
 
 _SAMPLED = 64  # values that tell results of one shape apart
 _CLOSE = 1e-2  # relative error of two results that are the same one, whatever computed them
+_VALUES = 12  # score of equal values; an operator and a name count for 1 each
 _SURE = 1.5  # score: more than the same operator
 
 
@@ -46,7 +47,7 @@ def match(
 
 
 def _scores(expected: Sequence[Result], got: Sequence[Result], similar: Similar) -> np.ndarray:
-    """Score pairs of results: 0 if they cannot be the same, up to 5 if everything agrees.
+    """Score pairs of results: 0 if they cannot be the same, up to 14 if everything agrees.
 
     Values that agree count more than an operator and a name: those may be given to another result.
     """
@@ -69,7 +70,7 @@ def _scores(expected: Sequence[Result], got: Sequence[Result], similar: Similar)
         same_op = np.array([similar(result.op, other.op) for other in others], float)
         same_name = np.array([result.name in (other.name, other.alias) for other in others], float)
         possible = (error <= _CLOSE) | (same_op > 0) | (same_name > 0)
-        scores[i, by_shape[form]] = (3 * agree + same_op + same_name) * possible
+        scores[i, by_shape[form]] = (_VALUES * agree + same_op + same_name) * possible
     return scores
 
 
