@@ -190,8 +190,9 @@ class _Column:
         whole = [self.header, *self.texts] if self.is_text else [self.header]
         longest = max((len(word) for text in whole for word in text.split()), default=0)
         number = 0 if self.is_text else max(map(len, self.texts), default=0)
-        self.words = max(longest, number)
-        self.least = min(self.words, _NARROWEST) if self.is_text else self.words
+        kept = min(self.width, _NARROWEST) if self.is_text else 0
+        self.words = max(longest, number, kept)
+        self.least = kept or self.words
 
     def cell(self, rank: int) -> list[str]:
         """Return the lines of a cell, the header for -1."""
