@@ -159,10 +159,10 @@ def align(
     --------
     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
     ... g (float[4] X) => (float[4] Z) { [e] Y = Exp(X)  [n] Z = Neg(Y) }'''
-    >>> other = text.replace("Y", "V").replace("[e]", "[exp]").replace("Neg(V)", "Abs(V)")
+    >>> other = text.replace("Y", "V").replace("[e]", "[exp]").replace("[n] Z = Neg", "[m] Z = Abs")
     >>> found = align(text, other, provider="cpu")
-    >>> [(pair.expected.node, pair.got.node) for pair in found.pairs], found.first
-    ([('e', 'exp')], None)
+    >>> [(pair.expected.node, pair.got.node) for pair in found.pairs], found.first.got.node
+    ([('e', 'exp'), ('n', 'm')], 'm')
     """
     models = [load_model(model) for model in (expected, got)]
     given = feeds_of_each([expected, got], feeds)
