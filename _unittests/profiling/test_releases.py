@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from ortmeter.profiling.releases import OUTSIDE, _table, profile_releases
+from ortmeter.profiling.releases import OUTSIDE, WHOLE, _table, profile_releases
 from ortmeter.runtime.releases import Release
 from ortmeter.timing.candidates import model_variants
 
@@ -15,7 +15,8 @@ def test_operators_of_two_releases():
     feeds = {"X": np.linspace(0, 1, 4096, dtype=np.float32)}
     (variant,) = model_variants(CHAIN, feeds, provider="cpu").values()
     found = profile_releases([Release("a"), Release("b")], variant, processes=2, repeat=3)
-    assert {"Cos", "Sin"} <= {*found.index} <= {"Cos", "Sin", OUTSIDE}
+    assert {"Cos", "Sin"} <= {*found.index} <= {"Cos", "Sin", OUTSIDE, WHOLE}
+    assert (found.loc[WHOLE, ["a (µs)", "b (µs)"]] >= found.loc["Sin", ["a (µs)", "b (µs)"]]).all()
     assert found.loc["Sin", ["nodes a", "nodes b"]].tolist() == [2, 2]
     assert (found.loc[["Cos", "Sin"], ["a (µs)", "b (µs)"]] > 0).all(axis=None)
     assert found["low"].isna().all()  # two processes have no interval

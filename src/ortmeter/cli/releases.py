@@ -9,7 +9,7 @@ from ortmeter.cli.options import split
 from ortmeter.cli.terminal import tell
 from ortmeter.discrepancy import max_diff
 from ortmeter.plotting.releases import release_plot
-from ortmeter.profiling.releases import profile_releases
+from ortmeter.profiling.releases import WHOLE, profile_releases
 from ortmeter.report import Report
 from ortmeter.runtime.releases import Release, parse_release, prepare
 from ortmeter.timing import Comparison
@@ -102,14 +102,16 @@ def _conclude(
 
 def _operators_sentence(table: pd.DataFrame, names: tuple[str, str]) -> str:
     before, after = names
-    moved = table[table["verdict"].isin(["faster", "slower"])]
+    runs = {name: table[f"{name} (µs)"].to_dict()[WHOLE] for name in names}
+    whole = " and ".join(f"{_time(run)} in {name}" for name, run in runs.items())
+    moved = table[table["verdict"].isin(["faster", "slower"]) & (table.index != WHOLE)]
     if moved.empty:
-        return f"no operator is shown to be slower or faster in {after} than in {before}."
+        return f"no operator is shown to be slower or faster; {WHOLE} takes {whole}."
     first, row = moved.index[0], moved.iloc[0]
     others = f"; then {enumerate_items(list(moved.index[1:_NAMED]))}" if len(moved) > 1 else ""
     return (
         f"what changed most: {first}, {_time(row[f'{before} (µs)'])} in {before} and "
-        f"{_time(row[f'{after} (µs)'])} in {after}{others}."
+        f"{_time(row[f'{after} (µs)'])} in {after}{others}; {WHOLE} takes {whole}."
     )
 
 

@@ -21,8 +21,8 @@ from ortmeter.timing.release_process import ReleaseProcess, open_model, write_qu
 from ortmeter.timing.releases import PROCESSES
 
 _STANDARD, _CONTRIBUTED = "ai.onnx", "com.microsoft."
-#: Row of the time during which no kernel runs, in the table of operators.
-OUTSIDE = "outside of kernels"
+#: Rows of the table of operators: a whole run, and what is left without its kernels.
+WHOLE, OUTSIDE = "a profiled run", "outside of kernels"
 _TURNS = 10
 _SMALL = 0.01  # share of a run, in both releases
 
@@ -54,8 +54,8 @@ def profile_releases(
         first. Index ``operator`` (``nchwc.Conv`` for the domain com.microsoft.nchwc), columns
         ``nodes`` and median time per run (µs) of each release, ``change (µs)``, ``speedup``,
         ``low``, ``high`` and ``verdict``. The graphs that ran differ as each release optimizes
-        them: an operator of one only has no speedup. A row is for the time outside of kernels.
-        Intervals hold together at 99%.
+        them: an operator of one only has no speedup. Two rows are for a whole run, and for what is
+        outside of kernels. Intervals hold together at 99%.
     """
     sides: list[list[dict[str, tuple[int, float]]]] = [[], []]
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
@@ -108,8 +108,9 @@ def _operators(found: Profile) -> dict[str, tuple[int, float]]:
         before = times.get(name, (0, 0.0))  # on another provider
         times[name] = before[0] + int(nodes), before[1] + float(median)
     runs = found.by_iteration()
-    outside = (runs["duration"] - runs["covered"])[runs["steady"]].median()
-    return {**times, OUTSIDE: (0, float(outside))}
+    steady = runs[runs["steady"]]
+    outside = float((steady["duration"] - steady["covered"]).median())
+    return {**times, OUTSIDE: (0, outside), WHOLE: (0, float(steady["duration"].median()))}
 
 
 def _table(
@@ -123,7 +124,8 @@ def _table(
         op: [np.array([[run.get(op, (0, 0.0))[1]] for run in side]) for side in sides]
         for op in operators
     }
-    totals = [sum(float(times[op][side].mean()) for op in operators) for side in (0, 1)]
+    kernels = [op for op in operators if op != WHOLE]
+    totals = [sum(float(times[op][side].mean()) for op in kernels) for side in (0, 1)]
     kept = [
         op
         for op in operators
