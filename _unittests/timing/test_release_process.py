@@ -9,7 +9,7 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime.releases import Release
-from ortmeter.timing import release_process
+from ortmeter.timing import release_child, release_process
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.release_process import ReleaseProcess, open_model, write_questions
 
@@ -115,6 +115,13 @@ def test_settings_reach_the_process(tmp_path, level, nodes):
         file = child.ask("end")
     assert Path(file).exists()
     assert len(onnx.load(tmp_path / "optimized.onnx").graph.node) == nodes
+
+
+def test_a_run_has_options_only_if_some_are_asked_for(tmp_path):
+    found = question(tmp_path, ABS, FEEDS)
+    assert release_child.Runner(found).bound.run.args[-1] is None
+    asked = {"run_config": {"memory.enable_memory_arena_shrinkage": "cpu:0"}}
+    assert release_child.Runner(found | asked).bound.run.args[-1] is not None
 
 
 @pytest.mark.parametrize(
