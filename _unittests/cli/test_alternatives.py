@@ -97,6 +97,11 @@ def test_the_same_graph_does_not_part(models, capsys):
     [
         (["norm.onnx", "--against-torch-program", "p.pt2"], "with --trust-program"),
         (["norm.onnx", "--trust-program"], "expected --against-torch-program"),
+        (["norm.onnx", *SIZES, "--against", "unoptimised"], "float64, unoptimized, cpu, cuda"),
+        (
+            ["norm.onnx", *SIZES, "--against-torch-program", "norm.onnx", "--trust-program"],
+            "Accepted: a file written by torch.export.save",
+        ),
         (
             ["norm.onnx", "cnn.onnx", "--against-torch-program", "p.pt2", "--trust-program"],
             "one model, without --against",

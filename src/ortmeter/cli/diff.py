@@ -159,7 +159,13 @@ def _run(
 
 def _on(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:
     """Move a session to another provider, with the options that it has."""
-    moved = {**session, "provider": resolve_provider(provider)}
+    try:
+        moved = {**session, "provider": resolve_provider(provider)}
+    except InvalidArgumentError:
+        raise InvalidArgumentError(
+            f"--against: got {provider!r}. Accepted: {', '.join(_EVALUATIONS)}, "
+            f"{alternatives.UNOPTIMIZED}, cpu, cuda or cuda:1"
+        ) from None
     if moved["provider"].name == "cpu":
         moved.pop("provider_options", None)
     return moved

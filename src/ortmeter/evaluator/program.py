@@ -4,6 +4,7 @@ Each step of the model starts from the values of torch, so that errors do not ac
 """
 
 import functools
+import logging
 import os
 import re
 import warnings
@@ -267,16 +268,21 @@ def load_program(path: str | os.PathLike[str], *, trusted: bool) -> "ExportedPro
     if not file.is_file():
         raise ModelError(f"Program {str(file)!r} is not a file")
     torch = import_optional("torch", "torch")
+    told = logging.getLogger("torch.export")
+    level = told.level
     try:
+        told.setLevel(logging.CRITICAL)  # the error says it, on one line
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch about its own formats
             loaded: ExportedProgram = torch.export.load(file)
     except Exception as cause:
-        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+        reason = (str(cause).splitlines() or [type(cause).__name__])[0].partition(". ")[0]
         raise ModelError(
             f"torch cannot read the program {str(file)!r}: {reason}. Accepted: a file written by "
             "torch.export.save"
         ) from cause
+    finally:
+        told.setLevel(level)
     return loaded
 
 

@@ -88,7 +88,7 @@ def optimizers_of(model: ModelLike, **session: Any) -> tuple[Optimizer, ...]:
             path = Path(model).absolute()
         else:
             onnx.save(load_model(model), path)
-        ended = run_child("ortmeter.runtime.optimizers", path, json.dumps(options))
+        ended = run_child("ortmeter.runtime.optimizers", path, json.dumps(options, default=str))
     if ended.returncode:
         reason = (ended.stderr.strip().splitlines() or ["no message"])[-1]
         raise ModelError(f"ONNX Runtime does not optimize this model in a child process: {reason}")
