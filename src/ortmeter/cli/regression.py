@@ -76,7 +76,11 @@ def compare(
     sentences += [f"nothing is concluded: {reason}." for reason in reasons]
     sentences += [*left, *told]
     table = _table(outcomes)
-    plot = speedup_plot([o.claim for o in outcomes], title="Speedup over the baseline")
+    plot = speedup_plot(
+        [dataclasses.replace(o.claim, baseline="the baseline") for o in outcomes],
+        title="Speedup over the baseline",
+        caption="99% intervals; nothing is concluded on a point that has none",
+    )
     report.add("Beside the baseline", table, plot)
     report.add("The two runs", _two_runs(report, found, stored, changes, fitness))
     code, judged = _judge(options, outcomes, left)
