@@ -4,11 +4,13 @@ import json
 import re
 
 import onnx
+import pandas as pd
 import pytest
 
 from ortmeter.cli import main, releases
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.runtime.releases import Release
+from ortmeter.timing.claims import Claim
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 g (float[512] X) => (float[512] Y) { A = Sin(X) Y = Cos(A) }"""
@@ -89,6 +91,23 @@ def test_what_cannot_be_compared_is_one_line(text, message, model, capsys):
     assert message in told.err
     assert told.err.count("\n") == 1
     assert told.out == ""
+
+
+@pytest.mark.parametrize(
+    ("latency", "run", "operator", "told"),
+    [
+        ("slower", "slower", "slower", "what changed most: Conv, 10 µs in a and 20 µs in b; a pro"),
+        ("slower", "undecided", "undecided", "no operator is shown to be slower or faster; a pro"),
+        # what the latency does not confirm
+        ("undecided", "slower", "slower", "the table of operators says nothing."),
+        ("faster", "slower", "slower", "the table of operators says nothing."),
+    ],
+)
+def test_operators_say_nothing_that_latencies_deny(latency, run, operator, told):
+    rows = {"operator": ["a profiled run", "Conv"], "verdict": [run, operator]}
+    table = pd.DataFrame({**rows, "a (µs)": [30.0, 10.0], "b (µs)": [40.0, 20.0]})
+    claim = Claim("b", latency, "a", ratio=1.0)
+    assert told in releases._operators_sentence(table.set_index("operator"), claim)
 
 
 def test_an_environment_that_cannot_be_made_measures_nothing(model, monkeypatch, capsys):

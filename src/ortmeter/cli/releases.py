@@ -14,7 +14,7 @@ from ortmeter.report import Report
 from ortmeter.runtime.releases import Release, parse_release, prepare
 from ortmeter.timing import Comparison
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.claims import enumerate_items
+from ortmeter.timing.claims import Claim, enumerate_items
 from ortmeter.timing.control import movement
 from ortmeter.timing.measurement import format_seconds, rounded
 from ortmeter.timing.releases import PROCESSES, ReleaseResults, compare_releases, measure_releases
@@ -22,6 +22,7 @@ from ortmeter.timing.releases import PROCESSES, ReleaseResults, compare_releases
 _BUDGET_S = 30.0
 _TOP = 10
 _NAMED = 5
+_MOVED = ("faster", "slower")
 _PROFILED_S = 0.3  # in each process
 
 
@@ -97,14 +98,20 @@ def _conclude(
     )
     title = f"Operators of {names[1]} beside {names[0]}, median time in a profiled run{where}"
     report.add(title, table.head(_TOP))
-    report.conclude(f"{several}{_operators_sentence(table, names)}")
+    report.conclude(f"{several}{_operators_sentence(table, claims.largest)}")
 
 
-def _operators_sentence(table: pd.DataFrame, names: tuple[str, str]) -> str:
-    before, after = names
+def _operators_sentence(table: pd.DataFrame, latency: Claim) -> str:
+    names = before, after = latency.baseline, latency.subject
     runs = {name: table[f"{name} (µs)"].to_dict()[WHOLE] for name in names}
     whole = " and ".join(f"{_time(run)} in {name}" for name, run in runs.items())
-    moved = table[table["verdict"].isin(["faster", "slower"]) & (table.index != WHOLE)]
+    verdict = table["verdict"].to_dict()[WHOLE]
+    if verdict in _MOVED and verdict != latency.verdict:
+        return (
+            f"{WHOLE} takes {whole}, and latencies do not say the same: the profiler itself "
+            "changed, the table of operators says nothing."
+        )
+    moved = table[table["verdict"].isin(_MOVED) & (table.index != WHOLE)]
     if moved.empty:
         return f"no operator is shown to be slower or faster; {WHOLE} takes {whole}."
     first, row = moved.index[0], moved.iloc[0]
