@@ -48,6 +48,12 @@ def test_a_model_that_cannot_run_is_read_all_the_same():
     assert denormal_tensors(model(np.ones(4, np.float32), body), feeds, 32) == {"X": 0.25}
 
 
+def test_sequences_are_left_out():
+    body = "S = SequenceConstruct (X, X) I = Constant <value = int64 {0}> () Y = SequenceAt (S, I)"
+    feeds = {"X": np.float32([1e-40, 1, 1, 1])}
+    assert denormal_tensors(model(body=body), feeds, 64) == {"X": 0.25, "Y": 0.25}
+
+
 @pytest.mark.skipif(not CAN_FLUSH, reason="this system has no such switch")
 def test_a_thread_computes_with_zeros_inside_the_context_only():
     def bits():
