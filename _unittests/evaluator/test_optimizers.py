@@ -10,7 +10,7 @@ import pytest
 from ortmeter.discrepancy import Tolerance
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator import optimizers
-from ortmeter.evaluator.optimizers import explain_optimization, minimal
+from ortmeter.evaluator.optimizers import _changed_nodes, explain_optimization, minimal
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.models import layer_norm_matmul
 
@@ -112,6 +112,16 @@ def test_a_session_that_differs_from_itself_concludes_nothing(monkeypatch):
 def test_the_unoptimized_level_is_not_compared_with_itself():
     with pytest.raises(InvalidArgumentError, match="'none'"):
         explain_optimization(layer_norm_matmul(4), {}, optimization="none")
+
+
+def test_nodes_that_an_optimizer_adds_or_removes():
+    text = f"""{HEADER} g (float[2] X) => (float[2] Y) {{
+        [two] two = Constant<value_float = 2.0>()  [exp] e = Exp(two)
+        [same] I = Identity(X)  [mul] Y = Mul(I, e) }}"""
+    session = {"provider": "cpu", "optimization": "all"}
+    assert _changed_nodes(text, session, "ConstantFolding") == ("no Exp (exp)",)
+    assert _changed_nodes(text, session, "EliminateIdentity") == ("Mul (same, mul)",)
+    assert _changed_nodes(text, session, "ConvBNFusion") == ()
 
 
 @pytest.mark.parametrize("wanted", [*itertools.combinations("abcdefg", 1), "ag", "bcf", "abcdefg"])

@@ -43,7 +43,8 @@ class OptimizerEffect:
     without : Discrepancy
         Outputs when it is the only one that does not run, compared with the unoptimized ones.
     nodes : tuple of str
-        Nodes of the optimized graph that are there only when it runs, as ``op (original nodes)``.
+        Nodes of the optimized graph that are there only when it runs, as ``op (original nodes)``;
+        if none, those that are there only without it, as ``no op (node)``.
     """
 
     name: str
@@ -310,17 +311,24 @@ def _changed_nodes(model: ModelLike, session: Mapping[str, Any], name: str) -> t
     """Describe the nodes of the optimized graph that are not there without an optimizer."""
     original = name_nodes(load_model(model))
     full, reduced = (_optimized(model, without(session, disabled)) for disabled in ((), (name,)))
-    same = {_key(node) for node in walk_nodes(reduced.graph.node)}
+    left = {_key(node): node for node in walk_nodes(reduced.graph.node)}
+    done = {_key(node): node for node in walk_nodes(full.graph.node)}
     constants = {node.name for node in original.graph.node if node.op_type == "Constant"}
     origins = {
         name: [origin for origin in found if origin not in constants]
         for name, found in find_origins(full, original).items()
     }
-    return tuple(
+    added = [
         f"{node.op_type} ({', '.join(origins.get(node.name, ())) or node.name})"
-        for node in walk_nodes(full.graph.node)
-        if _key(node) not in same
-    )
+        for key, node in done.items()
+        if key not in left
+    ]
+    removed = [
+        f"no {node.op_type} ({node.name or node.output[0]})"
+        for key, node in left.items()
+        if key not in done
+    ]
+    return tuple(added or removed)
 
 
 def _optimized(model: ModelLike, session: Mapping[str, Any]) -> onnx.ModelProto:
