@@ -161,3 +161,17 @@ def test_a_command_that_is_not_asked_for_is_not_imported(arguments):
 def test_an_unknown_argument_does_not_act_on_the_terminal(capsys):
     assert main(["env", "\x1b[2J"]) == 2
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_no_line_of_a_report_is_obeyed_by_github(monkeypatch, capsys):
+    from ortmeter.cli import env
+
+    def fill(options, report):
+        report.conclude("a")
+        report.add("::error::planted", "::warning::planted too")
+
+    monkeypatch.setattr(env, "run", fill)
+    assert main(["env"]) == 0
+    told = capsys.readouterr().out
+    assert "planted too" in told
+    assert not any(line.startswith("::") for line in told.splitlines())

@@ -85,8 +85,10 @@ def test_inputs_that_are_not_the_usual_ones_are_measured(files, arguments, capsy
         (["abs.onnx", "--feeds", ""], "input_*.pb"),
         (
             ["no rank.onnx"],
-            "no size for X: f32[...], which has no rank. Accepted: shapes={name: shape} in Python, "
-            "for instance --shape X=1x128 on the command line",
+            (
+                "no size for X: f32[...], which has no rank. Accepted: shapes={name: shape} in "
+                "Python, for instance --shape X=1x128 on the command line"
+            ),
         ),
     ],
 )

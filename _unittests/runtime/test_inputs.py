@@ -2,8 +2,10 @@
 
 import os
 
+import onnx.parser
 import pytest
 
+from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.inputs import half_of_memory
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -48,3 +50,13 @@ def test_the_limits_of_the_groups_count(tmp_path, membership, files, expected):
 
 def test_a_system_without_groups_has_its_memory(tmp_path):
     assert half_of_memory(tmp_path) == MACHINE // 2
+
+
+def test_sizes_that_an_exporter_names_with_a_question_mark_are_not_one_size():
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[1, n, m] X) => (float[1, n, m] Y) '
+        "{ Y = Abs(X) }"
+    )
+    for dim in list(model.graph.input[0].type.tensor_type.shape.dim)[1:]:
+        dim.dim_param = "?"
+    assert random_feeds(model, shapes={"X": (1, 2, 3)})["X"].shape == (1, 2, 3)

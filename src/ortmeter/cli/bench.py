@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ortmeter.cli import baseline, cold, load, machine, releases
+from ortmeter.cli import baseline, cold, load, machine, regression, releases
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.errors import InvalidArgumentError
@@ -22,7 +22,6 @@ from ortmeter.timing.statistics import MIN_PROCESSES, MIN_ROUNDS
 #: Ways to measure other than the latency of runs in turn.
 _MODES = (load, cold, releases)
 _BUDGET_S = 10.0
-_PROCESSES_OF_A_BASELINE = 5
 
 
 def register(parser: ArgumentParser) -> None:
@@ -76,12 +75,14 @@ def run(options: Namespace, report: Report) -> int:
 
 
 def _measure(options: Namespace, variants: Mapping[str, Variant]) -> Comparison:
-    default = _PROCESSES_OF_A_BASELINE if baseline.is_asked(options) else 1
+    repeat, processes, budget_s = None, 1, _BUDGET_S
+    if baseline.is_asked(options):
+        repeat, processes, budget_s = regression.REPEAT, regression.PROCESSES, regression.BUDGET_S
     return measure(
         {name: variant.candidate() for name, variant in variants.items()},
-        repeat=options.repeat,
-        processes=options.processes or default,
-        budget_s=_BUDGET_S if options.budget is None else options.budget,
+        repeat=options.repeat or repeat,
+        processes=options.processes or processes,
+        budget_s=budget_s if options.budget is None else options.budget,
         control=True,
     )
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import signal
 import sys
 import threading
@@ -11,11 +12,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ortmeter import __version__
 from ortmeter.cli.terminal import printable, show, tell, terminal_width
 from ortmeter.errors import OrtMeterError
+
+if TYPE_CHECKING:
+    from ortmeter.report import Report
 
 COMMANDS: Mapping[str, str] = {
     "env": "Show the machine, the versions and the providers: which work, and why others do not.",
@@ -31,8 +35,8 @@ COMMANDS: Mapping[str, str] = {
 
 _SERVERS = {"scheduler", "worker"}
 _EPILOG = (
-    "exit codes: 0 success, 1 results differ beyond the tolerance or a task of a sweep failed, "
-    "2 error, 130 interrupted, 143 terminated"
+    "exit codes: 0 success, 1 results differ beyond the tolerance, a model is slower than "
+    "--fail-if allows, or a task of a sweep failed, 2 error, 130 interrupted, 143 terminated"
 )
 
 #: Exit codes: done; what was asked cannot be done; Ctrl-C. A command has 1 for what differs.
@@ -113,10 +117,14 @@ def _run(options: Namespace) -> int:
     if options.html is not None:  # first: the standard output may be closed, or its disk full
         file = report.save(options.html, overwrite=options.force)
         tell(f"report: {file}")
-    show(
-        json.dumps(report.to_dict(), indent=2) if options.json else report.to_text(terminal_width())
-    )
+    show(json.dumps(report.to_dict(), indent=2) if options.json else _text(report))
     return code
+
+
+def _text(report: "Report") -> str:
+    text = report.to_text(terminal_width())
+    # GitHub obeys a line that begins so, and names are not trusted.
+    return re.sub("^::", " ::", text, flags=re.MULTILINE)
 
 
 def _serve(options: Namespace) -> int:

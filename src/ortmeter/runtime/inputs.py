@@ -80,7 +80,8 @@ def _describe(info: onnx.ValueInfoProto) -> Input:
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return dim.dim_value
-    return dim.dim_param or None
+    # Some exporters name every size they do not know the same.
+    return None if dim.dim_param in {"", "?"} else dim.dim_param
 
 
 # Operators whose output holds the elements of their first input.
