@@ -21,6 +21,7 @@ import onnxruntime as ort
 
 _SHORT_S = 1e-2
 _FATAL_ONLY = 4
+_LONGEST = 300  # characters of a reason, which providers tell last
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,8 @@ def _reason(error: Exception) -> str:
     """Write an error on one line, without the codes of ONNX Runtime."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.partition("[ONNXRuntimeError] : ")[2].split(" : ", 2)[-1] or text
-    return re.sub(r"/\S+\.(cc|h|hpp):\d+ .*\) (?=[A-Z])", "", text)
+    text = re.sub(r"/\S+\.(cc|h|hpp):\d+ .*\) (?=[A-Z])", "", text)
+    return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
 
 
 def main() -> None:
