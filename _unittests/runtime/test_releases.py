@@ -117,6 +117,7 @@ def test_a_wheel_is_known_by_its_content(tmp_path):
     file = wheel(tmp_path / "onnxruntime-1.20.1-py3-none-any.whl")
     before = parse_release(str(file))
     assert before.requirements == (str(file), NUMPY)
+    assert before.name.startswith("onnxruntime 1.20.1 (wheel ")
     wheel(file, "y")
     assert parse_release(str(file)).key != before.key
 

@@ -182,7 +182,8 @@ def _wheel(text: str) -> Release:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     requirements = (str(file.resolve()), _numpy_for(version))
     key = _key(name, f"{version}-{digest[:12]}", requirements)
-    return Release(file.name, requirements, key, provider=_MADE_FOR.get(name, ""))
+    shown = f"{name} {version} (wheel {digest[:4]})"
+    return Release(shown, requirements, key, provider=_MADE_FOR.get(name, ""))
 
 
 def _numpy_for(version: Version | None) -> str:

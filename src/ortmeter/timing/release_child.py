@@ -134,7 +134,7 @@ def _bind(session: Any, question: Mapping[str, Any]) -> Bound:
     with np.load(question["arrays"]) as file:
         feeds = {name: (file[key], kind) for name, (key, kind) in question["feeds"].items()}
     # Options that say nothing may still take time: 1.30 is slower with them, on bound inputs.
-    options = ort.RunOptions() if question["run_config"] else None
+    options: Any = ort.RunOptions() if question["run_config"] else None
     for name, value in question["run_config"].items():
         options.add_run_config_entry(name, value)
     nodes = [*session.get_inputs(), *session.get_outputs()]
