@@ -73,30 +73,20 @@ def is_asked(options: Namespace) -> bool:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What is done with the samples of a run: they are kept, compared, or both.
-
-    Parameters
-    ----------
-    options : Namespace
-        Options of the command.
-    described : mapping
-        What decides what each candidate measures, as texts: model, inputs, session.
-    stored : Record or None
-        The run to compare with.
-    """
+    """What is done with the samples of a run: they are kept, compared with stored ones, or both."""
 
     options: Namespace
     described: Mapping[str, Description]
     stored: Record | None
 
-    def finish(self, report: Report, found: Comparison, fitness: Sequence[str] = ()) -> int:
-        """Keep and compare, as asked; 1 when a candidate is slower than ``--fail-if`` allows."""
+    def finish(self, report: Report, found: Comparison, fitness: Sequence[str]) -> int:
+        """Compare and keep, as asked; 1 when a candidate is slower than ``--fail-if`` allows."""
         code = 0
         if self.stored is not None:
-            code = compare(
-                self.options, report, found, self.described, self.stored, fitness=fitness
-            )
-        if self.options.save is not None:
+            code = compare(self.options, report, found, self.described, self.stored)
+        if code and self.options.save is not None:  # the next run would pass
+            report.conclude(f"samples are not kept in {self.options.save}: this run fails.")
+        elif self.options.save is not None:
             _save(self.options, report, found, self.described, fitness)
         return code
 
@@ -123,14 +113,14 @@ def _describe(variant: Variant) -> Description:
     arrays = {name: as_numpy(array) for name, array in variant.feeds.items()}
     shapes = (f"{n} {a.dtype.name} {'x'.join(map(str, a.shape))}" for n, a in arrays.items())
     settings: dict[str, Any] = {}
-    for group, value in {**variant.settings, "run_config": variant.run_config}.items():
-        settings |= dict(value) if isinstance(value, Mapping) else {group: value}
+    for name, value in {**variant.settings, "run_config": variant.run_config}.items():
+        settings |= value if isinstance(value, Mapping) else {name: value}
     return {
         "model": path.name,
         "digest of the model": _digest(_files(path)),
         "inputs": ", ".join(shapes),
         "digest of the inputs": _digest(map(_content, arrays.values())),
-        "session": ", ".join(f"{name}={value}" for name, value in settings.items()),
+        **{name: str(value) for name, value in settings.items()},
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from ortmeter.cli.terminal import show, tell
+from ortmeter.pages.rendering import digits, flatten
 
 
 def annotate(level: str, title: str, message: str, *, as_json: bool) -> None:
@@ -29,15 +30,12 @@ def summarize(title: str, table: pd.DataFrame, sentences: Iterable[str]) -> None
     if not file:
         return
     # HTML without an empty line is left as it is by Markdown: names are only text.
-    rows = [[name, *row] for name, *row in table.reset_index().to_numpy().tolist()]
+    rows = flatten(table.rename(index=_one_line))
     lines = [
-        f"<h3>{_cell(title)}</h3>",
-        "<table>",
-        _row("th", [table.index.name, *table.columns]),
-        *(_row("td", row) for row in rows),
-        "</table>",
+        f"<h3>{html.escape(_one_line(title))}</h3>",
+        rows.to_html(index=False, border=0, na_rep="", float_format=digits, escape=True),
         "<ul>",
-        *(f"<li>{_cell(sentence)}</li>" for sentence in sentences),
+        *(f"<li>{html.escape(_one_line(sentence))}</li>" for sentence in sentences),
         "</ul>",
     ]
     try:
@@ -47,9 +45,5 @@ def summarize(title: str, table: pd.DataFrame, sentences: Iterable[str]) -> None
         tell(f"the summary of the job cannot be written: {error}")
 
 
-def _row(tag: str, cells: Iterable[object]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{_cell(cell)}</{tag}>' for cell in cells)}</tr>"
-
-
-def _cell(value: object) -> str:
-    return html.escape(" ".join(("" if value is None or value != value else str(value)).split()))  # noqa: PLR0124
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
