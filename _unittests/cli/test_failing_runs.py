@@ -58,6 +58,7 @@ def test_one_line_and_exit_code_2(failing, command, capfd, tmp_path):
     assert line.startswith(f"ortmeter {command}: The model failed on cpu: ")
     assert operator in line
     assert "Traceback" not in line
+    assert "onnxruntime_src" not in line
     assert not html.exists()
 
 

@@ -85,7 +85,7 @@ def test_sizes_and_names_of_each_model():
         model("(float[n] X) => (float[n] Y)", "Y = Abs(X)"),
         model("(float[m] I) => (float[m] O)", "O = Abs(I)"),
     )
-    with pytest.raises(FeedError, match="no size for dimension 'n'"):
+    with pytest.raises(FeedError, match="no size for 'n'"):
         ortmeter.diff(*texts)
     feeds = shared_feeds(texts, dims={"n": 3, "m": 3})
     found = ortmeter.diff(*texts, feeds, provider="cpu")

@@ -65,7 +65,8 @@ def test_a_rounding_to_16_bits_comes_first():
     for by in ("mean", "ulp", "abs"):
         assert found.ranking(by)[0].name == "narrow"
     assert str(found).endswith(
-        f"largest effect: narrow (Cast), {found.nodes[1].effect.ulp_at_max:.3g} ulp alone"
+        f"largest effect: narrow (Cast), {found.nodes[1].effect.mean_abs:.3g} alone of "
+        f"{found.exposed.mean_abs:.3g} (mean absolute error)"
     )
     with pytest.raises(InvalidArgumentError, match="by='size'"):
         found.ranking("size")

@@ -10,6 +10,7 @@ import pytest
 from ortmeter.discrepancy import Tolerance
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator import optimizers
+from ortmeter.evaluator.attribution_result import differing
 from ortmeter.evaluator.optimizers import _changed_nodes, explain_optimization, minimal
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.models import layer_norm_matmul
@@ -99,6 +100,20 @@ def test_levels_that_agree_need_no_search():
     assert found.level is None
     assert found.n_candidates == 0
     assert found.to_frame().empty
+
+
+def test_a_search_ends_with_its_time(normalized):
+    model, feeds = normalized
+    found = explain_optimization(model, feeds, provider="cpu", budget_s=1e-9)
+    assert (found.level, found.optimizers) == ("basic", ())
+    assert {"ConvBNFusion", "Level1_RuleBasedTransformer"} & set(found.undecided)
+    assert not differing(found.remaining)
+    assert f"the time was up when {len(found.undecided)} of {found.n_candidates} " in str(found)
+    found = explain_optimization(model, feeds, provider="cpu", budget_s=0)
+    assert str(found) == "the outputs change from level basic on; optimizers are not searched"
+    for wrong in -1, float("inf"), float("nan"):
+        with pytest.raises(InvalidArgumentError, match="budget_s"):
+            explain_optimization(model, feeds, provider="cpu", budget_s=wrong)
 
 
 def test_a_session_that_differs_from_itself_concludes_nothing(monkeypatch):

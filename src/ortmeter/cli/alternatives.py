@@ -1,20 +1,16 @@
 """What diff says of an unoptimized session, of a program of torch, and of two graphs."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
-from ortmeter.discrepancy import Tolerance
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator import (
     Alignment,
     OptimizerExplanation,
     ProgramExplanation,
-    explain_optimization,
-    explain_program,
 )
 from ortmeter.plotting import error_plot
 from ortmeter.report import Report, readable
@@ -58,21 +54,6 @@ def check_program(options: Namespace) -> None:
         )
 
 
-def explain_against(
-    options: Namespace,
-    against: str,
-    feeds: Mapping[str, Any],
-    tolerance: Tolerance | None,
-    session: Mapping[str, Any],
-) -> OptimizerExplanation | ProgramExplanation:
-    """Compare a model with its unoptimized session, or with a program of torch."""
-    model = Path(options.models[0])
-    if against == UNOPTIMIZED:
-        return explain_optimization(model, feeds, tolerance=tolerance, **session)
-    program = options.against_torch_program
-    return explain_program(model, program, feeds, trusted=True, tolerance=tolerance, **session)
-
-
 def tell(report: Report, found: OptimizerExplanation | ProgramExplanation, top: int) -> None:
     """Say what is responsible, with its table and its plot."""
     report.conclude(f"{found}.")
@@ -85,21 +66,16 @@ def tell(report: Report, found: OptimizerExplanation | ProgramExplanation, top: 
 def _tell_optimizers(report: Report, found: OptimizerExplanation) -> None:
     levels = [(name, diff.outputs[diff.worst]) for name, diff in found.levels.items()]
     rows = [(name, d.abs, d.ulp_at_max, d.mean_abs) for name, d in levels]
-    columns = ["level", "absolute", "ulp at the largest", "mean absolute"]
+    columns = ["level", "absolute", "ulp", "mean"]
     table = readable(pd.DataFrame(rows, columns=columns))
     report.add("Levels against the unoptimized graph, the worst output", table)
     if not found.optimizers:
         return
-    names = {
-        "alone": "error, it alone",
-        "without": "error without it",
-        "nodes": "nodes changed",
-    }
     errors = [(o.name, "it alone", float(o.alone.abs)) for o in found.optimizers]
     errors += [(o.name, "without it", float(o.without.abs)) for o in found.optimizers]
     report.add(
-        "Optimizers that change the outputs",
-        readable(found.to_frame().rename(columns=names)),
+        "Optimizers that change the outputs: absolute error of each alone, and without it",
+        readable(found.to_frame()),
         _plot(errors, "Errors of the optimizers", "absolute"),
     )
 
@@ -110,7 +86,7 @@ def _tell_steps(report: Report, found: ProgramExplanation, top: int) -> None:
     table["calls"] = table["calls"].str.removeprefix("aten.").str.removesuffix(".default")
     report.add(
         "Steps of the program by own error, from the values of torch",
-        readable(table.rename(columns={"relative": "over the largest value"})),
+        readable(table.rename(columns={"own error": "own", "total error": "total"})),
         _plot([(step.name, "own error", step.size) for step in ranked], "Own errors", _UNIT),
     )
 
@@ -126,8 +102,8 @@ def tell_alignment(report: Report, found: Alignment, names: tuple[str, str], top
         "expected": f"node of {names[0]}",
         "expected op": "its op",
         "got": f"node of {names[1]}",
-        "relative": "over the largest value",
-        "before": "the same of its inputs",
+        "relative": "relative",
+        "before": "of inputs",
         "jump": "growth",
     }
     pairs = [found.pairs[rank] for rank in ranks]

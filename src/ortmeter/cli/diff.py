@@ -3,7 +3,7 @@
 import importlib.util
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +19,26 @@ from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.evaluator import (
     Evaluator,
+    OptimizerExplanation,
+    ProgramExplanation,
     SessionExplanation,
     align,
+    explain_optimization,
+    explain_program,
     explain_session,
     to_float64,
 )
-from ortmeter.evaluator.attribution_result import differing
+from ortmeter.evaluator.attribution_result import RANKED_BY, differing
+from ortmeter.evaluator.float64 import exact_feeds
 from ortmeter.plotting import NodeNote, draw_model, effect_plot
 from ortmeter.report import MAX_DRAWN, Report, readable
 from ortmeter.runtime.graphs import without_maps
-from ortmeter.runtime.inputs import declared_inputs
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 
 _EVALUATIONS = ("torch", "reference", "float64")
-_RANKED_BY: Mapping[str, str] = {
-    "mean": "mean absolute error",
-    "ulp": "ulp of the largest value",
-    "abs": "largest absolute error",
-}
 
 
 def register(parser: ArgumentParser) -> None:
@@ -58,14 +57,14 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("--rtol", type=number(0, kind=float), help=f"relative error: {rule}")
     parser.add_argument("--top", type=number(0), default=10, help="rows in the table of nodes (10)")
     parser.add_argument(
-        "--by", choices=_RANKED_BY, default="mean", help="error that ranks the nodes (mean)"
+        "--by", choices=RANKED_BY, default="mean", help="error that ranks the nodes (mean)"
     )
     parser.add_argument(
         "--search-budget",
         type=number(0, kind=float),
         default=20.0,
         metavar="SECONDS",
-        help="time of the search for the nodes responsible at most, 0 for none (20)",
+        help="time of the search for the nodes or optimizers responsible, 0 for none (20)",
     )
 
 
@@ -77,9 +76,9 @@ def run(options: Namespace, report: Report) -> int:
             _comparable(Path(model), Path(folder, str(rank)), told)
             for rank, model in enumerate(options.models)
         ]
-        code = _compare(options, report)
-    report.conclude(*told)
-    return code
+        found = _compare(options, report)
+    report.conclude(*(f"{sentence}." for sentence in found.conclusions()), *told)
+    return int(not found.passed)
 
 
 def _comparable(path: Path, folder: Path, told: list[str]) -> Path:
@@ -94,44 +93,27 @@ def _comparable(path: Path, folder: Path, told: list[str]) -> Path:
     return folder / path.name
 
 
-def _compare(options: Namespace, report: Report) -> int:
+def _compare(options: Namespace, report: Report) -> ModelDiff:
     limits = options.atol, options.rtol
     tolerance = None if limits == (None, None) else Tolerance(*limits)
     alternatives.check_program(options)
     models, against = _sides(options)
-    provider = resolve_provider(options.provider)
-    session = session_settings(options) | {"provider": provider}
+    session = session_settings(options) | {"provider": resolve_provider(options.provider)}
     feeds = make_feeds(options, models)
-    explained = None
-    if against is None:
-        names = (models[0].name, models[1].name)
-        given = [feeds[model] for model in models]
-        found = diff(models[0], models[1], given, tolerance=tolerance, **session)
-    else:
-        names = (against, f"ONNX Runtime on {provider.label}")
+    if against is not None:
         (arrays,) = feeds.values()
-        if against in (alternatives.UNOPTIMIZED, alternatives.PROGRAM):
-            explained = alternatives.explain_against(options, against, arrays, tolerance, session)
-            found = explained.outputs
-        else:
-            got = _run(models[0], arrays, **session)
-            if against in _EVALUATIONS:
-                expected = _evaluate(load_model(models[0]), arrays, against, provider)
-            else:
-                expected = _run(models[0], arrays, **_on(against, session))
-            found = compare_outputs(expected, got, tolerance)
-    title = f"{names[1]} against {names[0]}"
-    report.add(title, readable(found.to_frame()))
-    report.conclude(f"{title}, output {found.worst}: {found.outputs[found.worst]}.")
-    if explained is not None:
-        alternatives.tell(report, explained, options.top)
-    if against is None:
-        report.conclude(*_pairing(found))
-        _align(report, models, given, tolerance, session, top=options.top)
-    if against in _EVALUATIONS:
-        _explain(options, report, models[0], arrays, against, session=session)
-    report.conclude(*(f"{told}." for told in found.conclusions()))
-    return int(not found.passed)
+        return _compare_ways(options, report, against, arrays, tolerance=tolerance, session=session)
+    given = [feeds[model] for model in models]
+    found = diff(models[0], models[1], given, tolerance=tolerance, **session)
+    _add_outputs(report, found, models[1].name, models[0].name)
+    report.conclude(*_pairing(found))
+    try:
+        aligned = align(models[0], models[1], given, tolerance=tolerance, **session)
+    except ModelError as error:  # too many results, or a type of its own
+        report.conclude(f"intermediate results are not aligned: {str(error).removesuffix('.')}.")
+    else:
+        alternatives.tell_alignment(report, aligned, (models[0].name, models[1].name), options.top)
+    return found
 
 
 def _sides(options: Namespace) -> tuple[list[Path], str | None]:
@@ -146,6 +128,64 @@ def _sides(options: Namespace) -> tuple[list[Path], str | None]:
         f"got {len(models)} models and --against {options.against}. "
         "Accepted: one model, or two models without --against"
     )
+
+
+def _compare_ways(
+    options: Namespace,
+    report: Report,
+    against: str,
+    feeds: Mapping[str, np.ndarray],
+    *,
+    tolerance: Tolerance | None,
+    session: Mapping[str, Any],
+) -> ModelDiff:
+    """Compare a session with another way to run its model, and say what is responsible."""
+    (path,) = options.models
+    explained, why = _explain(options, against, feeds, {**session, "tolerance": tolerance})
+    if explained is not None:
+        found = explained.outputs
+    else:
+        got = _run(path, feeds, **session)
+        if against in _EVALUATIONS:
+            expected = _evaluate(load_model(path), feeds, against, session["provider"])
+        else:
+            expected = _run(path, feeds, **_on(against, session))
+        found = compare_outputs(expected, got, tolerance, typed=against != "float64")
+    _add_outputs(report, found, f"ONNX Runtime on {session['provider'].label}", against)
+    if isinstance(explained, SessionExplanation):
+        _tell(options, report, load_model(path), explained)
+    elif explained is not None:
+        alternatives.tell(report, explained, options.top)
+    elif why:
+        report.conclude(f"nodes are not searched: {why}.")
+    return found
+
+
+def _explain(
+    options: Namespace, against: str, feeds: Mapping[str, np.ndarray], session: Mapping[str, Any]
+) -> tuple[SessionExplanation | OptimizerExplanation | ProgramExplanation | None, str]:
+    """Find what is responsible, or why it is not searched."""
+    (path,), budget_s = options.models, options.search_budget
+    if against == alternatives.PROGRAM:
+        program = options.against_torch_program
+        return explain_program(path, program, feeds, trusted=True, **session), ""
+    if against == alternatives.UNOPTIMIZED:
+        return explain_optimization(path, feeds, budget_s=budget_s, **session), ""
+    if against not in _EVALUATIONS:
+        return None, ""
+    if budget_s == 0:
+        return None, "--search-budget 0"
+    asked = {**session, "by": options.by, "budget_s": budget_s, "sources": _sources(against)}
+    try:
+        return explain_session(path, feeds, against, **asked), ""
+    except (OrtMeterError, MemoryError) as error:  # too many results for instance
+        return None, str(error).removesuffix(".") or type(error).__name__
+
+
+def _add_outputs(report: Report, found: ModelDiff, got: str, expected: str) -> None:
+    title = f"{got} against {expected}"
+    report.add(f"{title}, the worst output first", readable(found.to_frame()))
+    report.conclude(f"{title}, output {found.worst}: {found.outputs[found.worst]}.")
 
 
 def _run(
@@ -171,39 +211,22 @@ def _on(provider: str, session: Mapping[str, Any]) -> dict[str, Any]:
     return moved
 
 
-def _align(
-    report: Report,
-    models: Sequence[Path],
-    feeds: Sequence[Mapping[str, np.ndarray]],
-    tolerance: Tolerance | None,
-    session: Mapping[str, Any],
-    *,
-    top: int,
-) -> None:
-    """Say where two graphs part, unless one of them has too many results or a type of its own."""
-    try:
-        found = align(models[0], models[1], feeds, tolerance=tolerance, **session)
-    except ModelError as error:
-        report.conclude(f"intermediate results are not aligned: {error}")
-        return
-    alternatives.tell_alignment(report, found, (models[0].name, models[1].name), top)
-
-
 def _evaluate(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], how: str, provider: Provider
 ) -> dict[str, Any]:
     names = [output.name for output in model.graph.output]
-    sources = ("reference",) if how == "reference" else _sources()
+    given: Mapping[str, Any] = feeds
     if how == "float64":
-        model = to_float64(model)
-        wanted = {declared.name: declared.dtype for declared in declared_inputs(model)}
-        feeds = {name: array.astype(wanted[name]) for name, array in feeds.items()}
-    evaluator = Evaluator(model, sources=sources, device=provider)
-    return dict(zip(names, evaluator.run(names, feeds), strict=True))
+        double = to_float64(model)
+        model, given = double, exact_feeds(model, double, feeds)
+    evaluator = Evaluator(model, sources=_sources(how), device=provider)
+    return dict(zip(names, evaluator.run(names, given), strict=True))
 
 
-def _sources() -> tuple[str, ...]:
+def _sources(how: str) -> tuple[str, ...]:
     """Sources of kernels that are installed: torch is an extra."""
+    if how == "reference":
+        return ("reference",)
     torch = ("torch",) if importlib.util.find_spec("torch") else ()
     return (*torch, "reference", "ort")
 
@@ -217,61 +240,36 @@ def _pairing(found: ModelDiff) -> tuple[str, str]:
     return f"{shared}{left}.", f"outputs are paired {'; '.join(told)}."
 
 
-def _explain(
-    options: Namespace,
-    report: Report,
-    path: Path,
-    feeds: Mapping[str, np.ndarray],
-    against: str,
-    *,
-    session: Mapping[str, Any],
+def _tell(
+    options: Namespace, report: Report, model: onnx.ModelProto, found: SessionExplanation
 ) -> None:
-    """Find the nodes of the session that are responsible, within the budget."""
-    if options.search_budget == 0:
-        report.conclude("nodes are not searched: --search-budget 0.")
-        return
-    model = load_model(path)
-    try:
-        found = explain_session(
-            model,
-            feeds,
-            against,
-            sources=_sources(),
-            by=options.by,
-            budget_s=options.search_budget,
-            **session,
-        )
-    except (OrtMeterError, MemoryError) as error:  # an operator without a kernel for instance
-        told = str(error) or type(error).__name__
-        report.conclude(f"nodes are not searched: {told.removesuffix('.')}.")
-        return
+    """Say which nodes of the session are responsible."""
+    by, kept = options.by, not found.remaining
     known = [
         node
-        for node in found.ranking(options.by)
-        if node.effect is not None and (not found.remaining or differing(node.own))
+        for node in found.ranking(by)
+        if node.effect is not None and (kept or differing(node.own))
     ]
-    ranked = [node.to_row() for node in known[: options.top]]
-    columns = {
-        "node": "node",
-        "op": "op",
-        "fused": "fused with",
-        f"own_{options.by}": "own error",
-        f"total_{options.by}": "total error",
-        f"effect_{options.by}": "effect on outputs",
-    }
+    effect = f"effect_{by}"
+    columns = {"node": "node", "op": "op", "fused": "fused with"}
+    columns |= {f"own_{by}": "own", f"total_{by}": "total", effect: "effect"}
+    ranked = pd.DataFrame([node.to_row() for node in known[: options.top]], columns=list(columns))
     which = "the session" if found.same_outputs else "the session that exposes them"
     report.add(
-        f"Nodes of {which} by the effect of their own error ({_RANKED_BY[options.by]})",
-        readable(pd.DataFrame(ranked, columns=list(columns)).rename(columns=columns)),
-        *_plot(found, options.by),
+        f"Nodes of {which} by effect on outputs ({RANKED_BY[by]})",
+        readable(ranked.rename(columns=columns)),
+        *_plot(found, by),
     )
     if found.remaining:
+        columns = {"first": "first node", "last": "last node", "nodes": "nodes", effect: "effect"}
+        left = pd.DataFrame([group.to_row() for group in found.remaining], columns=list(columns))
+        left = left.sort_values(effect, ascending=False, na_position="first").head(options.top)
         report.add(
-            f"Groups of nodes that are not told apart ({_RANKED_BY[options.by]})",
-            _left(found, options),
+            f"Groups of nodes that are not told apart ({RANKED_BY[by]})",
+            readable(left.rename(columns=columns)),
         )
     if len(model.graph.node) <= MAX_DRAWN:
-        report.add("The graph, coloured by effect on outputs", _draw(model, found, options.by))
+        report.add("The graph, coloured by effect on outputs", _draw(model, found, by))
     report.conclude(f"{found}.")
 
 
@@ -288,17 +286,8 @@ def _plot(found: SessionExplanation, by: str) -> list[Any]:
     frame = pd.DataFrame(rows, columns=["name", "first", "last", "effect"])
     if not (np.isfinite(frame["effect"]) & (frame["effect"] > 0)).any():
         return []
-    what = f"effect ({_RANKED_BY[by]})"
+    what = f"effect ({RANKED_BY[by]})"
     return [effect_plot(frame, title="Effects of the nodes on the outputs", what=what).figure]
-
-
-def _left(found: SessionExplanation, options: Namespace) -> pd.DataFrame:
-    """List the groups of nodes that are left, the largest effect first."""
-    effect = f"effect_{options.by}"
-    columns = {"first": "first node", "last": "last node", "nodes": "nodes", effect: "effect"}
-    rows = pd.DataFrame([group.to_row() for group in found.remaining], columns=list(columns))
-    rows = rows.sort_values(effect, ascending=False, na_position="first").head(options.top)
-    return readable(rows.rename(columns=columns))
 
 
 def _draw(model: onnx.ModelProto, found: SessionExplanation, by: str) -> Any:
@@ -308,7 +297,7 @@ def _draw(model: onnx.ModelProto, found: SessionExplanation, by: str) -> Any:
     total = sum(value for value in moved.values() if np.isfinite(value)) or 1.0
     notes: dict[str | int, NodeNote] = {
         rank: NodeNote(
-            f"effect on outputs: {moved[label]:.3g} ({_RANKED_BY[by]})",
+            f"effect on outputs: {moved[label]:.3g} ({RANKED_BY[by]})",
             share=min(moved[label] / total, 1.0),
         )
         for rank, node in enumerate(model.graph.node)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from ortmeter.discrepancy import Discrepancy, max_diff
+from ortmeter.discrepancy import Discrepancy, ModelDiff, max_diff
 from ortmeter.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 # How a discrepancy is told in a table: suffix of the column -> attribute.
 _FIGURES = {"ulp": "ulp_at_max", "abs": "abs", "mean": "mean_abs"}
+RANKED_BY: Mapping[str, str] = {
+    "mean": "mean absolute error",
+    "ulp": "ulp of the largest value",
+    "abs": "largest absolute error",
+}
 
 
 @dataclass(frozen=True)
@@ -275,8 +280,10 @@ class SessionExplanation(_Ranked[SessionNode]):
     ----------
     nodes : tuple of SessionNode
         One per node whose results exist in the session, in the order of the graph.
+    outputs : ModelDiff
+        Outputs of the session, compared one by one with the expected ones.
     session : Discrepancy
-        Outputs of the session, compared with the expected ones.
+        The same for all of them together.
     exposed : Discrepancy
         The same for the session whose intermediate results are outputs, which `nodes` explains.
     same_outputs : bool
@@ -287,13 +294,17 @@ class SessionExplanation(_Ranked[SessionNode]):
     remaining : tuple of SessionGroup
         Nodes that the search had no time to tell apart, in the order of the graph. With the effects
         of the nodes, theirs add up to the discrepancy of the exposed session, element by element.
+    by : {"mean", "ulp", "abs"}
+        Error that directed the search.
     """
 
+    outputs: ModelDiff
     session: Discrepancy
     exposed: Discrepancy
     same_outputs: bool
     expected: str
     remaining: tuple[SessionGroup, ...] = ()
+    by: str = "mean"
 
     _JUDGED: ClassVar[tuple[str, str]] = ("effect", "own")
 
@@ -334,12 +345,13 @@ class SessionExplanation(_Ranked[SessionNode]):
             )
         if not self.nodes or not differing(self.exposed):
             return f"{asked}; {what}"
-        first = self.ranking()[0]
+        first = self.ranking(self.by)[0]
         if first.effect is None or (self.remaining and not differing(first.effect)):
             return f"{asked}; {what}; {self.progress}"
         fused = f", fused with {', '.join(first.fused)}" if first.fused else ""
-        effect = f"{first.effect.ulp_at_max:.3g} ulp alone"
-        judged = severity("mean")
+        alone, whole = (getattr(diff, _FIGURES[self.by]) for diff in (first.effect, self.exposed))
+        effect = f"{alone:.3g} alone of {whole:.3g} ({RANKED_BY[self.by]})"
+        judged = severity(self.by)
         is_beaten = any(judged(left.effect) > judged(first.effect) for left in self.remaining)
         largest = "largest effect of a node that is searched" if is_beaten else "largest effect"
         told = f"{asked}; {what}; {largest}: {first.name} ({first.op}{fused}), {effect}"

@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 import onnx.shape_inference
 
-from ortmeter.discrepancy import Discrepancy
+from ortmeter.discrepancy import Discrepancy, Tolerance
 from ortmeter.discrepancy.arrays import arithmetic, is_integer
+from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.dtypes import short_name
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator.attribution_result import (
@@ -52,6 +53,7 @@ def explain_session(
     sources: Sequence[str] = ("torch", "reference", "ort"),
     by: str = "mean",
     budget_s: float = 20.0,
+    tolerance: Tolerance | None = None,
     run_config: Mapping[str, Any] | None = None,
     **session: Any,
 ) -> SessionExplanation:
@@ -75,6 +77,8 @@ def explain_session(
     budget_s : float
         Seconds for the search at most, once the model has run. After a tenth of them, it ends when
         it has found 99.9% of the effects. Nodes that are left are in `remaining`.
+    tolerance : Tolerance, optional
+        Tolerance of the outputs.
     run_config : mapping, optional
         Configuration entries of a run, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **session
@@ -141,9 +145,11 @@ def explain_session(
     walk = _Walk(proto, feeds, expected, device, sources)
     nodes, remaining = walk.explain(exposed, by, budget_s)
     same = [_same_bits(value, exposed[name]) for name, value in outputs.items()]
+    wanted = dict(zip(outputs, walk.outputs, strict=True))
+    found = compare_outputs(wanted, outputs, tolerance, typed=expected != "float64")
     asked = compare(list(walk.outputs), list(outputs.values()))
     explained = compare(list(walk.outputs), [exposed[name] for name in outputs])
-    return SessionExplanation(nodes, asked, explained, all(same), expected, remaining)
+    return SessionExplanation(nodes, found, asked, explained, all(same), expected, remaining, by=by)
 
 
 def _exposing(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,7 +1,9 @@
 """Find the graph optimizations that make the outputs of a session differ from the unoptimized."""
 
 import functools
+import math
 import tempfile
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ from ortmeter.runtime.sessions import make_session
 if TYPE_CHECKING:
     import pandas as pd
 
+_NAMED = 5  # optimizers in a sentence
 _LEVELS = ("basic", "extended", "layout", "all")
 
 
@@ -66,7 +69,8 @@ class OptimizerExplanation:
         First level whose outputs differ, None if all give the same.
     optimizers : tuple of OptimizerEffect
         Minimal set, the largest effect first: without them the outputs are the unoptimized ones,
-        and with any of them they are not. Empty when the levels do not differ.
+        and with any of them they are not. Empty when the levels do not differ, or when the search
+        had no time to end.
     remaining : Discrepancy
         Outputs without them, compared with the unoptimized ones.
     repeated : Discrepancy
@@ -75,6 +79,8 @@ class OptimizerExplanation:
         Optimizers that ran.
     n_sessions : int
         Sessions created by the search.
+    undecided : tuple of str
+        Optimizers among which some are responsible, when the search had no time to tell which.
     """
 
     levels: Mapping[str, ModelDiff]
@@ -84,6 +90,7 @@ class OptimizerExplanation:
     repeated: Discrepancy
     n_candidates: int
     n_sessions: int
+    undecided: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> ModelDiff:
@@ -97,15 +104,15 @@ class OptimizerExplanation:
         -------
         pandas.DataFrame
             Columns: *optimizer*, *level*, *alone* and *without* (largest absolute error), *nodes*
-            (how many depend on it), *first nodes*.
+            (how many depend on it), *example* (the first).
         """
         import pandas as pd
 
         rows = [
-            (o.name, o.level, o.alone.abs, o.without.abs, len(o.nodes), "; ".join(o.nodes[:3]))
+            (o.name, o.level, o.alone.abs, o.without.abs, len(o.nodes), "".join(o.nodes[:1]))
             for o in self.optimizers
         ]
-        columns = ["optimizer", "level", "alone", "without", "nodes", "first nodes"]
+        columns = ["optimizer", "level", "alone", "without", "nodes", "example"]
         return pd.DataFrame(rows, columns=columns)
 
     def __str__(self) -> str:
@@ -113,18 +120,26 @@ class OptimizerExplanation:
             return "the unoptimized session differs from itself: nothing can be concluded"
         if self.level is None:
             return "no optimization changes the outputs"
+        since = f"the outputs change from level {self.level} on"
+        if not self.n_candidates:
+            return f"{since}; optimizers are not searched"
+        if self.undecided:
+            named = ", ".join(self.undecided[:_NAMED])
+            others = ", ..." * (len(self.undecided) > _NAMED)
+            return (
+                f"{since}; the time was up when {len(self.undecided)} of {self.n_candidates} "
+                f"optimizers were left: {named}{others}"
+            )
         if not self.optimizers:
             return (
-                f"the outputs change from level {self.level} on, but none of the "
-                f"{self.n_candidates} optimizers that can be disabled is responsible"
+                f"{since}, but none of the {self.n_candidates} optimizers that can be disabled is "
+                "responsible"
             )
         named = ", ".join(f"{o.name} ({o.level})" for o in self.optimizers)
-        one = len(self.optimizers) == 1
-        text = f"{named} {'is' if one else 'are'} responsible"
-        rest = f"without {'it' if one else 'them'}"
-        if not differing(self.remaining):
-            return f"{text}: {rest}, the outputs are those of the unoptimized graph"
-        return f"{text}: {rest}, {self.remaining}"
+        told, rest = ("is", "it") if len(self.optimizers) == 1 else ("are", "them")
+        unoptimized = "the outputs are those of the unoptimized graph"
+        left = str(self.remaining) if differing(self.remaining) else unoptimized
+        return f"{named} {told} responsible: without {rest}, {left}"
 
 
 def explain_optimization(
@@ -133,6 +148,7 @@ def explain_optimization(
     *,
     optimization: str = "all",
     tolerance: Tolerance | None = None,
+    budget_s: float = 20.0,
     run_config: Mapping[str, Any] | None = None,
     **session: Any,
 ) -> OptimizerExplanation:
@@ -148,6 +164,8 @@ def explain_optimization(
         Level that is compared with the unoptimized graph.
     tolerance : Tolerance, optional
         Outputs within it are the same. By default, all values must be equal.
+    budget_s : float
+        Seconds for the search of the optimizers at most, once each level has run; 0 for none.
     run_config : mapping, optional
         Configuration entries of a run, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
     **session
@@ -161,7 +179,7 @@ def explain_optimization(
     Raises
     ------
     InvalidArgumentError
-        The level is not accepted.
+        The level, or *budget_s*, is not accepted.
     ModelError, FeedError, ProviderUnavailableError
         As for :func:`~ortmeter.runtime.sessions.make_session`.
 
@@ -190,6 +208,8 @@ def explain_optimization(
         raise InvalidArgumentError(
             f"optimization={optimization!r} is compared with none. Accepted: {', '.join(_LEVELS)}"
         )
+    if not 0 <= budget_s < math.inf:
+        raise InvalidArgumentError(f"budget_s={budget_s!r}. Accepted: a finite number >= 0")
     search = _Search(model, feeds, tolerance or Tolerance(), session, run_config)
     reached = _LEVELS[: _LEVELS.index(optimization) + 1]
     outputs = {name: search.run(optimization=name) for name in reached}
@@ -197,13 +217,17 @@ def explain_optimization(
     level = next((name for name, found in outputs.items() if not search.same(found)), None)
     repeated = search.discrepancy(search.run(optimization="none"))
     found: list[OptimizerEffect] = []
+    undecided: tuple[str, ...] = ()
     remaining = search.discrepancy(outputs[optimization])
     candidates: Sequence[Optimizer] = ()
-    if not search.same(outputs[optimization]) and not differing(repeated):
+    if not search.same(outputs[optimization]) and not differing(repeated) and budget_s > 0:
         asked = {**session, "optimization": optimization}
         candidates = optimizers_of(model, **asked)
-        responsible = search.responsible(candidates, optimization)
+        responsible = search.responsible(candidates, optimization, budget_s)
         names = list(responsible)
+        remaining = search.disabled(names, optimization)
+        if search.is_late:
+            undecided, responsible = tuple(names), {}
         found = [
             OptimizerEffect(
                 name,
@@ -215,9 +239,9 @@ def explain_optimization(
             for name, level in responsible.items()
         ]
         found.sort(key=lambda effect: effect.alone.abs, reverse=True)
-        remaining = search.disabled(names, optimization)
     return OptimizerExplanation(
-        levels, level, tuple(found), remaining, repeated, len(candidates), search.n_sessions
+        *(levels, level, tuple(found), remaining, repeated, len(candidates), search.n_sessions),
+        undecided,
     )
 
 
@@ -234,7 +258,7 @@ class _Search:
     ) -> None:
         self._model, self._feeds, self._run_config = model, feeds, run_config
         self._tolerance, self._session = tolerance, session
-        self.n_sessions = 0
+        self.n_sessions, self.is_late = 0, False
         self._expected = self.run(optimization="none")
 
     def run(self, disabled: Collection[str] = (), *, optimization: str) -> dict[str, Any]:
@@ -257,8 +281,14 @@ class _Search:
     def disabled(self, names: Collection[str], optimization: str) -> Discrepancy:
         return self.discrepancy(self.run(names, optimization=optimization))
 
-    def responsible(self, candidates: Sequence[Optimizer], optimization: str) -> dict[str, str]:
-        """Find a minimal set of optimizers without which the outputs are the unoptimized ones."""
+    def responsible(
+        self, candidates: Sequence[Optimizer], optimization: str, budget_s: float
+    ) -> dict[str, str]:
+        """Find a set of optimizers without which the outputs are the unoptimized ones.
+
+        It is minimal, unless the time is up before.
+        """
+        end = time.perf_counter() + budget_s
         levels = {optimizer.name: optimizer.level for optimizer in candidates}
         ran = [optimizer.name for optimizer in candidates]
 
@@ -266,26 +296,23 @@ class _Search:
             bar.update()
             return self.same(self.run(names, optimization=optimization))
 
+        def still_restores(names: Sequence[str], kept: Sequence[str] = ()) -> bool:
+            self.is_late = self.is_late or time.perf_counter() >= end
+            return not self.is_late and restores([*kept, *names])
+
         with progress_bar("optimizers", total=0) as bar:
             changed = [optimizer.name for optimizer in candidates if optimizer.changed]
             # Without those that changed the graph, others may change it.
             suspects = next((names for names in (changed, ran) if restores(names)), [])
-            found = minimal(suspects, restores)
+            found = minimal(suspects, still_restores)
             for group in [o.name for o in candidates if o.has_rules and o.name in found]:
                 others = [name for name in found if name != group]
                 rules = [rule for rule in rewriting_rules() if rule not in levels]
-                if restores([*others, *rules]):
-                    beside = functools.partial(_beside, restores, others)
-                    rules = minimal(rules, beside)
+                if still_restores([*others, *rules]):
+                    rules = minimal(rules, functools.partial(still_restores, kept=others))
                     levels |= dict.fromkeys(rules, levels[group])
                     found = [*others, *rules]
         return {name: levels[name] for name in found}
-
-
-def _beside(
-    holds: Callable[[Sequence[str]], bool], kept: Sequence[str], names: Sequence[str]
-) -> bool:
-    return holds([*kept, *names])
 
 
 def minimal(names: Sequence[str], holds: Callable[[Sequence[str]], bool]) -> list[str]:

@@ -1,6 +1,7 @@
 """Bind inputs and outputs once, run many times without copies."""
 
 import functools
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = ["BoundSession"]
+
+# Where ONNX Runtime failed in its own source: /folder/file.h:563 void Class::function(int) const
+_PLACE = re.compile(r"/\S+\.\w+:\d+ [^\n]*?\)(?: const)?(?: \[with .*?\])? ")
 
 
 class BoundSession(AbstractContextManager["BoundSession"]):
@@ -299,6 +303,7 @@ def open_session(
 def _failure(provider: Provider, feeds: Mapping[str, Any], cause: Exception) -> ModelError:
     """Say which node failed, innermost, and which integers it was given: models refuse some."""
     reason = str(cause).rpartition("Non-zero status code returned while running ")[2]
+    reason = _PLACE.sub("", reason)
     host = {name: v for name, v in feeds.items() if isinstance(v, np.ndarray | np.generic)}
     integers = {
         name: int(v.reshape(())) for name, v in host.items() if v.size == 1 and v.dtype.kind in "iu"
