@@ -31,10 +31,18 @@ MODULES = {
     "Compare results": ("discrepancy", "discrepancy.bounds", "discrepancy.summation", "dtypes"),
     "Run models": tuple(
         f"runtime.{name}"
-        for name in ("loading", "feeds", "sessions", "placement", "iobinding", "models")
+        for name in (
+            "loading",
+            "feeds",
+            "feed_files",
+            "sessions",
+            "placement",
+            "iobinding",
+            "models",
+        )
     ),
     "Transform and execute": ("einsum", "evaluator", "backend"),
-    "Know the machine": ("runtime.environment", "runtime.providers"),
+    "Know the machine": ("runtime.environment", "runtime.fitness", "runtime.providers"),
     "Conclude and show": ("timing.claims", "plotting", "report"),
     "Write a page": ("args", "pages", "errors"),
 }
