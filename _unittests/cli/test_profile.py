@@ -29,7 +29,7 @@ def report(capsys, *arguments):
 
 def test_what_to_try_is_concluded_and_listed(model, capsys):
     said, tables = report(capsys, model)
-    row = next(row for row in tables["Advice"][0] if row["finding"] == "layout")
+    row = next(row for row in tables["Nodes of the advice"][0] if row["finding"] == "layout")
     assert row["nodes"] == "turn"
     assert row["saves"].startswith("at most ")
     assert f"layout ({row['saves']}): 1 Transpose move data and compute nothing. Try: " in said
@@ -38,26 +38,43 @@ def test_what_to_try_is_concluded_and_listed(model, capsys):
 def test_nothing_to_advise_is_said(model, capsys, monkeypatch):
     monkeypatch.setattr(command, "advise", lambda *_, **__: ())
     said, tables = report(capsys, model)
-    assert "no advice: 11 checks found nothing (copies between providers, " in said
-    assert "Advice" not in tables
+    assert "no advice: 11 checks found nothing." in said
+    assert "Nodes of the advice" not in tables
 
 
-def test_the_smaller_findings_are_in_the_table_only(model, capsys, monkeypatch):
+def test_findings_are_said_and_their_nodes_listed(model, capsys, monkeypatch):
     nodes = tuple(f"n{i}" for i in range(5))
     found = tuple(Finding(f"topic {i}", nodes, "seen", "this", 0.5 - i / 10) for i in range(5))
     monkeypatch.setattr(command, "advise", lambda *_, **__: found)
     said, tables = report(capsys, model)
-    assert len(tables["Advice"][0]) == 5
-    assert tables["Advice"][0][0]["nodes"] == "n0, n1, n2 and 2 more"
-    assert "topic 2 (at most 30% of kernel time): seen. Try: this." in said
-    assert "topic 3" not in said
-    assert "2 smaller findings are in the table of advice." in said
+    (rows,) = tables["Nodes of the advice"]
+    assert len(rows) == 5
+    assert rows[0]["nodes"] == "n0, n1, n2 and 2 more"
+    assert "topic 4 (at most 10% of kernel time): seen. Try: this." in said
+
+
+def test_the_answer_comes_first_and_the_tables_agree_with_it(model, capsys):
+    said, tables = report(capsys, model)
+    longest, other = tables["Time by operator"][0]
+    assert said.startswith(f"longest operators: {longest['op']} ")
+    assert longest["median (µs)"] >= other["median (µs)"]
+    both = longest["median (µs)"] + other["median (µs)"]
+    assert longest["share (%)"] == pytest.approx(100 * longest["median (µs)"] / both, abs=0.05)
+
+
+def test_operators_of_two_domains_have_two_names(tmp_path, capsys):
+    text = """<ir_version: 8, opset_import: ["": 20, "com.microsoft": 1]>
+    g (float[8] X) => (float[8] Y) { A = Gelu (X)  Y = com.microsoft.Gelu (A) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "gelu.onnx")
+    _, tables = report(capsys, str(tmp_path / "gelu.onnx"), "--optimization", "none")
+    rows = tables["Time by operator"][0]
+    assert {row["op"] for row in rows} == {"Gelu", "Gelu (com.microsoft)"}
 
 
 @pytest.mark.parametrize("options", [[], ["--baseline", "unoptimized"]])
 def test_which_latency_is_that_of_bench(model, capsys, options):
     said, tables = report(capsys, model, *options)
-    assert "bench measures the unprofiled latency: half of the runs took" in said
+    assert "bench measures the unprofiled latency, here " in said
     rows = tables["Latency without the profiler"][0]
     assert [row["candidate"] for row in rows] == [*["the baseline"][: len(options)], "the model"]
     assert all(row["q1 (ms)"] <= row["median (ms)"] <= row["q3 (ms)"] for row in rows)

@@ -1,4 +1,5 @@
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,6 +8,11 @@ from ortmeter.profiling import profile, trials
 from ortmeter.profiling.findings import Facts
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.claims import compare_ratio
+
+
+def plain():
+    return nullcontext(SimpleNamespace(run=lambda: None))
+
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[8] X) => (float[8] Y) { Y = Exp (X) }'
 FEEDS = {"X": np.zeros(8, np.float32)}
@@ -63,6 +69,28 @@ def test_a_context_is_entered_around_each_run_of_the_change(facts, rounds):
 
     trials.gain(facts, {}, around)
     assert entered == [True, True]  # once in each of the two looks
+
+
+def test_settings_of_the_session_are_those_of_both(facts, rounds, monkeypatch):
+    made = []
+    monkeypatch.setattr(trials, "make_session", lambda *_, **given: made.append(given))
+    monkeypatch.setattr(trials, "open_session", lambda *given: made.append(given[2]) or plain())
+    asked = {"spinning": "off", "optimization": "all", "run_config": {"k": "v"}}
+    rounds(0.5)
+    trials.gain(Facts(facts.profile, FEEDS, 2, 2, asked), {"optimization": "none"})
+    common = {"spinning": "off", "provider": "cpu", "threads": 2}
+    configs = [{"k": "v"}] * 2
+    assert made[1::2] == configs
+    assert made[::2] == [{**common, "optimization": level} for level in ("all", "none")]
+
+
+def test_texts_are_tried_too(rounds):
+    rounds(2.0)
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (string[2] X) => (bool[2] Y) { Y = Equal (X, X) }"""
+    feeds = {"X": np.array(["a", "b"], object)}
+    found = profile(text, feeds, provider="cpu", repeat=1, overhead=False)
+    assert trials.gain(Facts(found, feeds, 1, 1), {}).ratio == 2
 
 
 def test_what_cannot_run_is_not_measured(facts):

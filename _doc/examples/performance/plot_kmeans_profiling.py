@@ -403,8 +403,7 @@ ax = comparison_plot(frame, title=title, names=names, caption=legend)
 ax.set_ylabel("node")
 
 # %%
-# The graph that ran, coloured by the share of the total time. Slow runs weigh more in a total than
-# in a median, so the shares differ a little from those of the table.
+# The graph that ran, coloured by the share of the median times.
 
 ortmeter.draw_model(ran.model, title="KMeans", notes=profile_notes(ran))
 

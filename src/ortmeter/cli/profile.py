@@ -12,15 +12,16 @@ from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, advise, merge_profiles, profile_together
 from ortmeter.profiling.advice import CHECKS
-from ortmeter.profiling.findings import Finding
+from ortmeter.profiling.findings import Finding, some
+from ortmeter.profiling.graph import STANDARD
 from ortmeter.report import MAX_DRAWN, Report, readable
+from ortmeter.timing.claims import enumerate_items
 from ortmeter.timing.measurement import format_seconds
 
 _UNOPTIMIZED = "unoptimized"
 _MODEL, _BASELINE = "the model", "the baseline"
 _SAMPLING = ["processes", "rounds", "calls"]
-_SAID = 3  # findings in the conclusion
-_NAMED = 3  # nodes of a finding
+_PROFILER_MOST = 0.5  # speed of a profiled run
 
 
 def register(parser: ArgumentParser) -> None:
@@ -39,7 +40,7 @@ def register(parser: ArgumentParser) -> None:
         type=number(1),
         help="recorded runs (50; 100 with --baseline, the minimum for a verdict)",
     )
-    parser.add_argument("--top", type=number(0), default=20, help="rows in the table of nodes (20)")
+    parser.add_argument("--top", type=number(0), default=10, help="rows in the table of nodes (10)")
 
 
 def run(options: Namespace, report: Report) -> None:
@@ -64,58 +65,64 @@ def run(options: Namespace, report: Report) -> None:
             repeat=options.repeat or (100 if options.baseline else 50),
         )
     found = profiles[_MODEL]
-    _describe(report, found, options.top)
     if options.baseline:
         _compare(options, report, profiles[_BASELINE], found)
-    if not found.steady.empty:
-        _advise(report, advise(found, feeds=feeds[model], threads=settings["threads"]))
-    _place_beside_bench(report, found)
-
-
-def _describe(report: Report, found: Profile, top: int) -> None:
-    operators = found.by_operator()
-    if operators.empty:
+    if found.steady.empty:
         report.conclude(
             "no node is left to run: every output is an input, or a constant that the optimizer "
             "computed."
         )
-        return
-    nodes = found.by_node().sort_values("median", ascending=False)
+    else:
+        _describe(report, found, options.top)
+        _advise(report, advise(found, feeds=feeds[model], optimization=level, **settings))
+        report.conclude(f"{found!r}.", *(f"{caveat}." for caveat in found.caveats))
+    _place_beside_bench(report, found)
+
+
+def _describe(report: Report, found: Profile, top: int) -> None:
+    """Show what takes the time, operators first."""
+    operators = found.by_operator()
+    longest = operators.groupby("op", observed=True)["share"].sum().nlargest(3)
+    report.conclude(
+        f"longest operators: {enumerate_items([f'{op} {s:.0%}' for op, s in longest.items()])} of "
+        f"the {'launch' if found.devices else 'kernel'} time."
+    )
+    if found.overhead is not None and (found.overhead.ratio or 1) < _PROFILER_MOST:
+        report.conclude(
+            "the profiler itself takes most of a profiled run: short kernels, and nodes with a "
+            "body, look longer than they are."
+        )
+    names, domains = operators["op"].astype(str), operators["domain"].astype(str)
+    told = operators.duplicated(["op", "provider"], keep=False) & ~domains.isin(["nan", STANDARD])
+    operators["op"] = names.where(~told, names + " (" + domains + ")")
+    columns = ["op", "provider", "nodes", "calls", "median", "q1", "q3", "share"]
     report.add(
         "Time by operator",
-        readable(operators[["op", "provider", "nodes", "calls", "median", "q1", "q3", "share"]]),
+        _table(operators[columns]),
         operator_plot(found, title="Time by operator"),
     )
+    nodes = found.by_node().sort_values("median", ascending=False)
     columns = ["name", "op", "median", "share", "gflop_per_s", "gb_per_s", "signature"]
-    report.add(f"The {min(top, len(nodes))} slowest nodes", readable(nodes[columns].head(top)))
+    report.add(f"The {min(top, len(nodes))} slowest nodes", _table(nodes[columns].head(top)))
     if found.model is not None and len(found.model.graph.node) <= MAX_DRAWN:
         drawing = draw_model(found.model, title="The graph that ran", notes=profile_notes(found))
         report.add("The graph that ran, coloured by time", drawing)
-    slowest = operators.iloc[0]
-    report.conclude(
-        f"{found!r}.",
-        f"{slowest['op']} takes the most time: {slowest['share']:.0%} of the "
-        f"{'launch' if found.devices else 'kernel'} time.",
-        *(f"{caveat}." for caveat in found.caveats),
-    )
+
+
+def _table(frame: pd.DataFrame) -> pd.DataFrame:
+    percent = (100 * frame["share"]).round(1)
+    return readable(frame.assign(share=percent).rename(columns={"share": "share (%)"}))
 
 
 def _advise(report: Report, found: Sequence[Finding]) -> None:
-    """Show what to try, the largest share first; nothing to say is said."""
+    """Say what to try; the table has the nodes."""
     if not found:
-        report.conclude(f"no advice: {len(CHECKS)} checks found nothing ({', '.join(CHECKS)}).")
+        report.conclude(f"no advice: {len(CHECKS)} checks found nothing.")
         return
-    rows = [(f.topic, f.bound, _names(f.nodes), f.evidence, f.advice) for f in found]
-    columns = ["finding", "saves", "nodes", "evidence", "try"]
-    report.add("Advice", pd.DataFrame(rows, columns=columns).set_index("finding"))
-    report.conclude(*(f"{finding}." for finding in found[:_SAID]))
-    if len(found) > _SAID:
-        report.conclude(f"{len(found) - _SAID} smaller findings are in the table of advice.")
-
-
-def _names(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return ", ".join(nodes[:_NAMED]) + more or "all"
+    report.conclude(*(f"{finding}." for finding in found))
+    rows = [(f.topic, f.bound, some(f.nodes) or "all") for f in found]
+    columns = ["finding", "saves", "nodes"]
+    report.add("Nodes of the advice", pd.DataFrame(rows, columns=columns).set_index("finding"))
 
 
 def _place_beside_bench(report: Report, found: Profile) -> None:
@@ -126,19 +133,20 @@ def _place_beside_bench(report: Report, found: Profile) -> None:
     report.add("Latency without the profiler", table.drop(columns=_SAMPLING, errors="ignore"))
     low, high = map(format_seconds, found.latencies[found.name].quartiles)
     report.conclude(
-        f"bench measures the unprofiled latency: half of the runs took {low} to {high} here. The "
-        "speed of a machine changes from one command to the next: compare numbers of one command."
+        f"bench measures the unprofiled latency, here {low} to {high} in half of the runs: compare "
+        "numbers of one command, the speed of a machine changes from one to the next."
     )
 
 
 def _compare(options: Namespace, report: Report, baseline: Profile, found: Profile) -> None:
     merged = merge_profiles(baseline, found)
     if not merged.empty:
+        sides = {"median_baseline": "baseline (µs)", "median_candidate": "candidate (µs)"}
+        longest = merged[[*sides]].max(axis=1).nlargest(options.top).index
+        shown = merged.loc[longest, ["label", "side", *sides]].rename(columns=sides)
         report.add(
             f"Compared with the baseline, {Path(options.baseline).name}",
-            readable(
-                merged[["label", "side", "mean_baseline", "mean_candidate"]].head(options.top)
-            ),
+            readable(shown),
             comparison_plot(merged, title="Baseline and candidate"),
         )
     report.conclude(*(f"{claim}." for claim in baseline.compare(found).claims))

@@ -5,11 +5,10 @@ finding could save bounds it: an operator that is removed takes no time, the oth
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Unpack
 
+import numpy as np
 import pandas as pd
 
 from ortmeter.profiling.denormals import CAN_FLUSH, denormal_tensors, denormals_as_zero
@@ -18,6 +17,7 @@ from ortmeter.profiling.fusions import NearMiss, find_near_misses
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.profiling.quantization import CONVERSIONS, REASONS, float_operators
 from ortmeter.profiling.record import Profile
+from ortmeter.profiling.run import Settings
 from ortmeter.profiling.trials import gain, may_help, tried
 from ortmeter.runtime.environment import usable_cores
 from ortmeter.runtime.fitness import cpu_quota
@@ -42,8 +42,8 @@ def advise(
     profile: Profile,
     *,
     feeds: Mapping[str, Any] | None = None,
-    threads: int = 1,
     cores: float | None = None,
+    **settings: Unpack[Settings],
 ) -> tuple[Finding, ...]:
     """Say what could make a model faster, from its profile.
 
@@ -52,16 +52,16 @@ def advise(
     profile : Profile
         A profile with its graphs; without them, only what the times tell is checked.
     feeds : mapping of str to array, optional
-        Inputs of the model, to look for denormal numbers in intermediate results.
-    threads : int
-        Threads of the session, 0 for as many as there are cores.
+        Inputs of the model, to look for denormal numbers and to time what is advised.
     cores : float, optional
         Cores that this process may use, by default those of the system, or of the quota.
+    **settings
+        Those of the session, as :func:`~ortmeter.profiling.profile` takes them.
 
     Returns
     -------
     tuple of Finding
-        Largest share first. Those below 1% are left out.
+        Those that may change all the time first, then the largest share; not those below 1%.
 
     Examples
     --------
@@ -77,12 +77,13 @@ def advise(
     """
     available = usable_cores()
     usable = min(available, cpu_quota() or available) if cores is None else cores
-    facts = Facts(profile, feeds, threads or available, usable)
+    threads = settings.get("threads", 1) or available
+    facts = Facts(profile, feeds, threads, usable, settings)
     if facts.nodes.empty:
         return ()
-    found = [finding for check in CHECKS.values() for finding in check(facts)]
+    found = [finding for check in CHECKS for finding in check(facts)]
     kept = [f for f in found if f.share is None or f.share >= LEAST_SHARE]
-    return tuple(sorted(kept, key=lambda finding: -(finding.share or 0)))
+    return tuple(sorted(kept, key=lambda f: -1 if f.share is None else -f.share))
 
 
 def _copies(facts: Facts) -> Iterator[Finding]:
@@ -135,23 +136,20 @@ def _casts(facts: Facts) -> Iterator[Finding]:
         advice = "keep neighbours that run in float32 together, as one block of the model"
         yield facts.finding("casts", rows, told, advice)
     elif added and facts.written:
+        told += f", and prevent fusions; ONNX Runtime added {added} of them"
+        advice = "the model in float32: the CPU computes most operators in float32 only"
         # Without them, other nodes may be fused: all the time may change.
-        found = facts.finding(
-            "casts",
-            rows,
-            f"{told}, and prevent fusions; ONNX Runtime added {added} of them",
-            "the model in float32: the CPU computes most operators in float32 only",
-        )
-        yield dataclasses.replace(found, share=1.0)
+        yield dataclasses.replace(facts.finding("casts", rows, told, advice), share=None)
     else:
         yield facts.finding("casts", rows, told, "the whole model in one type")
 
 
 def _layout(facts: Facts) -> Iterator[Finding]:
-    """Nodes that move data, each for long enough; a launch on a device tells nothing of that."""
+    """Nodes that move data; a launch on a device tells nothing of that."""
     if facts.profile.devices:
         return
-    rows = _long(facts.ops(_MOVES))
+    rows = facts.ops(_MOVES)
+    rows = rows[rows["median"] >= _SHORT_US * rows["calls"]]  # the others are short kernels
     if not rows.empty:
         yield facts.finding(
             "layout",
@@ -160,7 +158,7 @@ def _layout(facts: Facts) -> Iterator[Finding]:
             "write the model, or its weights, in the order that the next operator reads; join "
             "transpositions that undo each other",
         )
-    rows = _long(facts.ops(_BLOCKED))
+    rows = facts.ops(_BLOCKED)
     if not rows.empty and rows["share"].sum() >= LEAST_SHARE:
         told = f"{count(rows)} enter and leave the blocked layout of convolutions"
         claim = gain(facts, {"optimization": "extended"})
@@ -169,89 +167,64 @@ def _layout(facts: Facts) -> Iterator[Finding]:
             yield facts.finding("blocked layout", rows, told, "--optimization extended, without it")
 
 
-def _long(rows: pd.DataFrame) -> pd.DataFrame:
-    """Nodes whose kernel lasts: those that do not are short kernels."""
-    return rows[rows["median"] >= _SHORT_US * rows["calls"]]
-
-
 def _fusions(facts: Facts) -> Iterator[Finding]:
-    original = facts.profile.original
+    """Fusions that one tensor prevents; the same advice holds for the same operators."""
+    original, nodes = facts.profile.original, facts.nodes
     if original is None:
         return
-    ran = zip(*(facts.nodes[column] for column in ("name", "op", "total")), strict=True)
-    times = {
-        name: float(total)
-        for name, op, total in ran
-        if name in facts.written and facts.written[name].op_type == op
-    }
+    ops = {name: node.op_type for name, node in facts.written.items()}
+    ran = zip(nodes["name"], nodes["op"], nodes["median"], strict=True)
+    times = {name: median for name, op, median in ran if ops.get(name) == op}
     provider = "cuda" if "CUDAExecutionProvider" in facts.profile.devices else "cpu"
-    kind = functools.partial(_kind_of, facts)
-    found = sorted(find_near_misses(original, times, provider=provider), key=kind)
-    for _, group in groupby(found, key=kind):
-        misses = list(group)
-        first = misses[0]
-        tensor, readers = first.obstacles[0]
-        ops = " + ".join(facts.written[name].op_type for name in first.nodes)
-        reader = f"{readers[0]} ({facts.written[readers[0]].op_type})" if readers else ""
-        cause = f"{reader} reads it" if readers else "it is an output of the model"
+    alike: dict[tuple[tuple[str, ...], ...], list[NearMiss]] = {}
+    for miss in find_near_misses(original, times, provider=provider):
+        names = (miss.nodes, sorted(miss.obstacles[0][1]))
+        alike.setdefault(tuple(tuple(map(ops.__getitem__, n)) for n in names), []).append(miss)
+    for (made_of, preventing), misses in alike.items():
+        tensor, readers = misses[0].obstacles[0]
+        if not readers:
+            cause, advice = "it is an output of the model", f"remove {tensor!r} from the outputs"
+        else:
+            cause = f"{readers[0]} ({ops[readers[0]]}) reads it"
+            advice = (
+                "give the inputs fixed sizes, so that shapes are known beforehand"
+                if {*preventing} <= {"Shape", "Size"}
+                else "let that node read another tensor, or compute what it reads a second time if "
+                "it is cheap"
+            )
         often = f", {len(misses)} times" if len(misses) > 1 else ""
         yield facts.finding(
             "missed fusion",
             facts.named([name for miss in misses for name in miss.saved]),
-            f"ONNX Runtime would make {'/'.join(first.fused)} of {ops}{often}, but for {tensor!r}: "
-            f"{cause}",
-            _advice_of_fusion(facts, readers, tensor),
+            f"ONNX Runtime would make {'/'.join(misses[0].fused)} of {' + '.join(made_of)}{often}, "
+            f"but for {tensor!r}: {cause}",
+            advice,
         )
-
-
-def _kind_of(facts: Facts, miss: NearMiss) -> tuple[list[str], list[str]]:
-    """Operators that would be fused, then those that prevent it: the same advice holds for all."""
-    readers = miss.obstacles[0][1]
-    fused, preventing = (
-        [facts.written[name].op_type for name in names] for names in (miss.nodes, sorted(readers))
-    )
-    return fused, preventing
-
-
-def _advice_of_fusion(facts: Facts, readers: Sequence[str], tensor: str) -> str:
-    kinds = {facts.written[name].op_type for name in readers}
-    if not readers:
-        return f"remove {tensor!r} from the outputs"
-    if kinds <= {"Shape", "Size"}:
-        return "give the inputs fixed sizes, so that shapes are known beforehand"
-    return (
-        "let that node read another tensor, or compute what it reads a second time if it is cheap"
-    )
 
 
 def _launches(facts: Facts) -> Iterator[Finding]:
     """Kernels that are shorter than what surrounds them."""
-    nodes, run_us = facts.nodes, max(facts.run_us(), 1e-9)
-    on_device = bool(facts.profile.devices)
-    short = nodes if on_device else nodes[nodes["median"] < _SHORT_US * nodes["calls"]]
-    many, short_us = float(short["calls"].sum()), float(short["median"].sum())
-    if on_device:  # the host is busy with launches
-        share = short_us / run_us
-    else:  # all but the long kernels, without the profiler and with it: each has its own noise
-        runs = facts.profile.by_iteration()
-        profiled_us = runs["duration"][runs["steady"]].sum()
-        share = min(
-            1 - (nodes["median"].sum() - short_us) / run_us,
-            1 - (nodes["total"].sum() - short["total"].sum()) / max(profiled_us, 1),
-        )
-    share = float(min(max(share, 0.0), 1.0))
+    nodes, of_device = facts.nodes, bool(facts.profile.devices)
+    short = nodes if of_device else nodes[nodes["median"] < _SHORT_US * nodes["calls"]]
+    many, short_us = short["calls"].sum(), short["median"].sum()
+    if of_device:  # the host is busy with launches
+        share = short_us / max(facts.run_us, 1e-9)
+    else:  # all but the long kernels, of the shortest of two noisy runs
+        long_us = nodes["median"].sum() - short_us
+        share = 1 - long_us / max(min(facts.run_us, facts.profiled_us), 1e-9)
+    share = float(np.clip(share, 0, 1))
     if many < _SHORT_COUNT or share < _SHORT_SHARE:
         return
-    if on_device:
-        evidence = f"{many:.0f} launches take {share:.0%} of a run"
+    if of_device:
+        told = f"{many:.0f} launches take {share:.0%} of a run"
         advice = "a larger batch, or a CUDA graph: --provider-option enable_cuda_graph=1"
     else:
-        evidence = (
+        told = (
             f"{many:.0f} of {nodes['calls'].sum():.0f} kernels take less than {_SHORT_US} µs; they "
             f"and what is between kernels take {share:.0%} of a run"
         )
         advice = "a larger batch, so that each kernel does more"
-    yield Finding("short kernels", (), evidence, advice, share, "a run")
+    yield Finding("short kernels", (), told, advice, share, "a run")
 
 
 def _quantized(facts: Facts) -> Iterator[Finding]:
@@ -274,14 +247,9 @@ def _denormals(facts: Facts) -> Iterator[Finding]:
     touched = {
         name for name, node in facts.written.items() if found.keys() & {*node.input, *node.output}
     }
-    origins = facts.nodes["origin"]
-    rows = facts.nodes[
-        [
-            bool(touched & {name, *made_of})
-            for name, made_of in zip(facts.nodes["name"].astype(str), origins, strict=True)
-        ]
-    ]
-    if not found or rows.empty:
+    made_of = zip(facts.nodes["name"].astype(str), facts.nodes["origin"], strict=True)
+    rows = facts.nodes[[not touched.isdisjoint((name, *origin)) for name, origin in made_of]]
+    if rows.empty:
         return
     worst = max(found, key=found.__getitem__)
     told = (
@@ -317,16 +285,15 @@ def _constants(facts: Facts) -> Iterator[Finding]:
             if read and node.op_type not in CONVERSIONS:
                 left.append(node.name)
     rows = facts.named(left)
-    replaced = f"; {plural(len(open_), 'initializer')} may be replaced by an input" if open_ else ""
-    if not rows.empty:
-        yield facts.finding(
-            "constant work",
-            rows,
-            f"{count(rows)} with constant inputs{replaced}",
-            "remove the initializers from the inputs of the graph, so that they are constants"
-            if open_
-            else "--optimization all; if it is on, compute these results when the model is made",
-        )
+    if rows.empty:
+        return
+    told = f"{count(rows)} with constant inputs"
+    if open_:
+        told += f"; {plural(len(open_), 'initializer')} may be replaced by an input"
+        advice = "remove the initializers from the inputs of the graph, so that they are constants"
+    else:
+        advice = "--optimization all; if it is on, compute these results when the model is made"
+    yield facts.finding("constant work", rows, told, advice)
 
 
 def _threads(facts: Facts) -> Iterator[Finding]:
@@ -342,35 +309,31 @@ def _threads(facts: Facts) -> Iterator[Finding]:
 
 
 def _first_run(facts: Facts) -> Iterator[Finding]:
-    runs = facts.profile.by_iteration()
-    steady = float(runs["duration"][runs["steady"]].median())
+    runs, steady = facts.profile.by_iteration(), facts.profiled_us
     first = float(runs["duration"].iloc[0])
     if runs["steady"].iloc[0] or first < max(_FIRST_TIMES * steady, steady + _FIRST_EXTRA_US):
         return
-    extra = facts.nodes["first"] - facts.nodes["median"]
-    rows = facts.nodes.loc[extra.sort_values(ascending=False).index[:_SHOWN]]
-    device = bool(facts.profile.devices)
+    extra = (facts.nodes["first"] - facts.nodes["median"]).nlargest(_SHOWN)
+    search = "; --provider-option cudnn_conv_algo_search=HEURISTIC" if facts.profile.devices else ""
     yield Finding(
         "first run",
-        tuple(rows["name"].astype(str)),
+        tuple(facts.nodes["name"][extra.index].astype(str)),
         f"it takes {format_seconds(first / 1e6)}, {first / max(steady, 1):.0f} times a steady run",
-        "run once on inputs of the real sizes before serving"
-        + ("; --provider-option cudnn_conv_algo_search=HEURISTIC" if device else ""),
+        f"run once on inputs of the real sizes before serving{search}",
         None,
     )
 
 
-#: Name of each check and what looks for it.
-CHECKS: Mapping[str, Callable[[Facts], Iterator[Finding]]] = {
-    "copies between providers": _copies,
-    "nodes on the CPU": _fallbacks,
-    "casts": _casts,
-    "layout": _layout,
-    "missed fusions": _fusions,
-    "short kernels": _launches,
-    "quantization": _quantized,
-    "denormal numbers": _denormals,
-    "constant work": _constants,
-    "threads": _threads,
-    "first run": _first_run,
-}
+CHECKS = (
+    _copies,
+    _fallbacks,
+    _casts,
+    _layout,
+    _fusions,
+    _launches,
+    _quantized,
+    _denormals,
+    _constants,
+    _threads,
+    _first_run,
+)

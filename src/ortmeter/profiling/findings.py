@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
 import pandas as pd
 
 from ortmeter.profiling.record import Profile
+from ortmeter.profiling.run import Settings
 
 _SHOWN = 3
 
@@ -59,10 +60,11 @@ class Facts:
     feeds: Mapping[str, Any] | None
     threads: int
     cores: float
+    settings: Settings = field(default_factory=Settings)
 
     @functools.cached_property
     def nodes(self) -> pd.DataFrame:
-        return self.profile.by_node().sort_values("total", ascending=False)
+        return self.profile.by_node().sort_values("median", ascending=False)
 
     @property
     def ran(self) -> Sequence[onnx.NodeProto]:
@@ -71,20 +73,24 @@ class Facts:
     @functools.cached_property
     def written(self) -> Mapping[str, onnx.NodeProto]:
         """Nodes of the original model."""
-        return (
-            {n.name: n for n in self.profile.original.graph.node} if self.profile.original else {}
-        )
+        original = self.profile.original
+        return {node.name: node for node in original.graph.node} if original else {}
 
     @property
     def of(self) -> str:
         return "launch time" if self.profile.devices else "kernel time"
 
-    def run_us(self) -> float:
-        """Latency of a run without the profiler, or with it when it is all that is known."""
-        if self.profile.latencies is not None:
-            return float(self.profile.latencies[self.profile.name].median) * 1e6
+    @functools.cached_property
+    def profiled_us(self) -> float:
+        """Latency of a run with the profiler."""
         runs = self.profile.by_iteration()
         return float(runs["duration"][runs["steady"]].median())
+
+    @property
+    def run_us(self) -> float:
+        """Latency of a run without the profiler, or with it when it is all that is known."""
+        taken = self.profile.latencies
+        return taken[self.profile.name].median * 1e6 if taken else self.profiled_us
 
     def named(self, names: Collection[str]) -> pd.DataFrame:
         return self.nodes[self.nodes["name"].astype(str).isin(set(names))]
@@ -103,6 +109,7 @@ def count(rows: pd.DataFrame) -> str:
 
 
 def some(items: Iterable[str]) -> str:
+    """Write the first items, and how many are left."""
     found = list(items)
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return ", ".join(found[:_SHOWN]) + more

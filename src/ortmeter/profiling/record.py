@@ -170,8 +170,8 @@ class Profile:
             One row per operator, domain and provider, slowest first: ``op``, ``domain``,
             ``provider``, ``nodes`` (distinct nodes), ``calls`` (kernels per run), ``median``,
             ``q1``, ``q3`` (µs per run, bodies not counted twice), ``mean`` (µs per run),
-            ``total`` (µs, all steady runs), ``first`` (µs in the first run), ``share`` (of the
-            total of all operators, from 0 to 1).
+            ``total`` (µs, all steady runs), ``first`` (µs in the first run), ``share`` (of
+            the sum of the medians, from 0 to 1).
         """
         return tables.by_operator(*self._complete())
 

@@ -29,7 +29,7 @@ def by_operator(events: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     table = first_rows(events, codes)[_OPERATOR]
     table["nodes"] = pd.Series(number(events, NODE)).groupby(codes).nunique()
     table = table.join(_times(events, codes, runs))
-    return table.sort_values("total", ascending=False, kind="stable", ignore_index=True)
+    return table.sort_values("median", ascending=False, kind="stable", ignore_index=True)
 
 
 def by_node(
@@ -108,11 +108,12 @@ def _times(events: pd.DataFrame, codes: Ints, runs: pd.DataFrame) -> pd.DataFram
         "mean": total / count,
         "total": total,
         "first": time[first].groupby(codes[first]).sum(),
-        "share": total / max(total.sum(), 1),
     }
-    return pd.DataFrame(columns, index=index).astype(
-        dict.fromkeys((*_MEASURES, "first"), "float64")
-    )
+    table = pd.DataFrame(columns, index=index)
+    table = table.astype(dict.fromkeys((*_MEASURES, "first"), "float64"))
+    # A sum would hold the runs that the machine interrupted.
+    medians = table["median"].fillna(0)
+    return table.assign(share=medians / max(medians.sum(), 1))
 
 
 def _per_run(

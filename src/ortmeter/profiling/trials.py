@@ -5,7 +5,7 @@ from typing import Any
 
 from ortmeter.errors import OrtMeterError
 from ortmeter.profiling.findings import Facts
-from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.iobinding import open_session
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import measure
 from ortmeter.timing.claims import Claim
@@ -23,14 +23,16 @@ def gain(
     A context holds for the thread that enters it: the sessions then have one. None without inputs,
     or when the model cannot run so.
     """
-    model = facts.profile.original
-    if model is None or facts.feeds is None:
+    model, feeds = facts.profile.original, facts.feeds
+    if model is None or feeds is None:
         return None
-    common: dict[str, Any] = {"provider": "cpu", "threads": 1 if around else facts.threads}
+    threads = 1 if around else facts.threads
+    common: dict[str, Any] = {**facts.settings, "provider": "cpu", "threads": threads}
+    run_config = common.pop("run_config", None)
     try:
         with (
-            BoundSession(make_session(model, **common), facts.feeds) as plain,
-            BoundSession(make_session(model, **common, **settings), facts.feeds) as other,
+            open_session(make_session(model, **common), feeds, run_config) as plain,
+            open_session(make_session(model, **{**common, **settings}), feeds, run_config) as other,
         ):
             changed = other.run if around is None else _inside(around, other.run)
             calls = {"as it is": plain.run, "changed": changed}
