@@ -36,19 +36,8 @@ def model(monkeypatch, tmp_path):
 
 
 def bench(model, *options):
-    return main(
-        [
-            "bench",
-            str(model),
-            "--processes",
-            "3",
-            "--repeat",
-            "3",
-            "--budget",
-            "2",
-            *map(str, options),
-        ]
-    )
+    few = ["--processes", "3", "--repeat", "3", "--budget", "2"]
+    return main(["bench", str(model), *few, *map(str, options)])
 
 
 def test_releases_are_compared_with_what_changed(model, tmp_path, capsys):
@@ -61,7 +50,7 @@ def test_releases_are_compared_with_what_changed(model, tmp_path, capsys):
     assert measured["old"]["speedup"] is None
     assert measured["new"]["speedup"] > 0
     changes = {row["release"]: row["largest change of outputs"] for row in tables["Releases"]}
-    assert changes == {"old": 0, "broken": None, "new": 0}  # one and the same library
+    assert changes == {"old": None, "broken": None, "new": 0}  # one and the same library
     (operators,) = (rows for title, rows in tables.items() if title.startswith("Operators of "))
     assert {row["operator"] for row in operators} >= {"Sin", "Cos"}
     assert re.search(r"old|new", report["conclusion"][0])
@@ -123,12 +112,12 @@ def test_environments_are_listed_and_removed(model, tmp_path, capsys):
     folder = tmp_path / "cache" / "runtimes" / "onnxruntime-1.24.1"
     folder.mkdir(parents=True, mode=0o700)
     (folder / "release.json").write_text(json.dumps({"name": "1.24.1"}))
-    for option, what in (("--runtimes", "in the cache"), ("--remove-runtimes", "removed")):
+    for option, what in (("--runtimes", "in"), ("--remove-runtimes", "removed from")):
         assert main(["env", option, "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
-        assert report["conclusion"] == [f"1 environment {what}, 0 MiB."]
+        assert report["conclusion"] == [f"1 environment {what} {folder.parent}, 0 MiB."]
         (row,) = report["sections"][0]["tables"][0]
-        assert (row["release"], row["folder"]) == ("1.24.1", str(folder))
+        assert (row["release"], row["folder"]) == ("1.24.1", folder.name)
     assert not folder.exists()
     assert main(["env", "--runtimes"]) == 0
-    assert "0 environments in the cache" in capsys.readouterr().out
+    assert "0 environments in " in capsys.readouterr().out

@@ -1,6 +1,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ortmeter.profiling.releases import OUTSIDE, WHOLE, _table, profile_releases
@@ -17,18 +18,27 @@ def test_operators_of_two_releases():
     found = profile_releases([Release("a"), Release("b")], variant, processes=2, repeat=3)
     assert {"Cos", "Sin"} <= {*found.index} <= {"Cos", "Sin", OUTSIDE, WHOLE}
     assert (found.loc[WHOLE, ["a (µs)", "b (µs)"]] >= found.loc["Sin", ["a (µs)", "b (µs)"]]).all()
-    assert found.loc["Sin", ["nodes a", "nodes b"]].tolist() == [2, 2]
+    assert found.loc["Sin", "nodes"] == "2"
+    assert found.index[0] == WHOLE
+    assert pd.isna(found.loc[WHOLE, "nodes"])
     assert (found.loc[["Cos", "Sin"], ["a (µs)", "b (µs)"]] > 0).all(axis=None)
-    assert found["low"].isna().all()  # two processes have no interval
+
+
+def test_profiles_end_with_their_budget():
+    (variant,) = model_variants(CHAIN, {"X": np.ones(4096, np.float32)}, provider="cpu").values()
+    pair = [Release("a"), Release("b")]
+    found = profile_releases(pair, variant, processes=3, repeat=3, budget_s=0)
+    assert found["low"].isna().all()  # fewer than three processes have no interval
     assert {*found["verdict"]} <= {"undecided", "too short"}
 
 
 def test_changes_are_ranked_and_operators_of_one_release_said():
     before = [{"Conv": (2, 100.0 + i), "Relu": (1, 50.0), "Cast": (1, 0.1)} for i in range(5)]
-    after = [{"Conv": (2, 201.0 + i), "FusedConv": (1, 40.0), "Cast": (1, 0.1)} for i in range(5)]
+    after = [{"Conv": (3, 201.0 + i), "FusedConv": (1, 40.0), "Cast": (1, 0.1)} for i in range(5)]
     found = _table(["a", "b"], [before, after])
     assert list(found.index) == ["Conv", "Relu", "FusedConv"]  # Cast is below 1%
-    assert found.loc["Conv", "change (µs)"] == 101
+    assert found["nodes"].tolist() == ["2 and 3", "1 and 0", "0 and 1"]
+    assert found.loc["Conv", ["a (µs)", "b (µs)"]].tolist() == [102, 203]
     assert found.loc["Conv", "speedup"] == pytest.approx(102 / 203, rel=0.01)
     assert found["verdict"].tolist() == ["slower", "not in b", "not in a"]
     assert math.isnan(found.loc["Relu", "speedup"])

@@ -1,6 +1,7 @@
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +12,7 @@ from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime.releases import Release
 from ortmeter.timing import release_child, release_process
 from ortmeter.timing.candidates import model_variants
-from ortmeter.timing.release_process import ReleaseProcess, open_model, write_questions
+from ortmeter.timing.release_process import ReleaseProcess, write_questions
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 HERE = Release("here")  # this interpreter stands for any release
@@ -24,20 +25,20 @@ def question(tmp_path, body, feeds, **settings):
 
 
 def outputs(tmp_path, asked):
-    with ReleaseProcess("here", Path(sys.executable)) as child:
-        open_model(child, HERE, asked)
-        child.ask("sample", number=2)
+    with ReleaseProcess(HERE) as child:
+        child.open(asked)
+        child.sample(2)
         names = child.ask("outputs", file=str(tmp_path / "outputs.npz"))
         with np.load(tmp_path / "outputs.npz") as file:
             return {name: file[key] for name, key in names.items()}
 
 
 def stand_in(folder, code):
-    """Write a program that stands for the interpreter of a release."""
+    """Write a program that stands for the interpreter of release 1.0."""
     file = folder / "python"
     file.write_text(f"#!{sys.executable}\nimport sys, time\n{code}\n")
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
-    return file
+    return SimpleNamespace(name="1.0", python=file)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +87,10 @@ FEEDS = {"X": np.float32([-1, 2])}
 
 
 def test_a_sample_is_the_mean_of_calls(tmp_path):
-    with ReleaseProcess("here", Path(sys.executable)) as child:
+    with ReleaseProcess(HERE) as child:
         versions = child.ask("describe")
-        open_model(child, HERE, question(tmp_path, ABS, FEEDS))
-        assert 0 < child.ask("sample", number=3) < 60
+        child.open(question(tmp_path, ABS, FEEDS))
+        assert 0 < child.sample(3) < 60
     assert versions["numpy"] == np.__version__
 
 
@@ -107,11 +108,11 @@ def test_settings_reach_the_process(tmp_path, level, nodes):
     )
     assert asked["attributes"]["execution_mode"] == ["ExecutionMode", "ORT_PARALLEL"]
     assert asked["attributes"]["enable_mem_pattern"] is False
-    with ReleaseProcess("here", Path(sys.executable)) as child:
-        open_model(child, HERE, asked)
+    with ReleaseProcess(HERE) as child:
+        child.open(asked)
         graph = tmp_path / "optimized.onnx"
         child.ask("record", prefix=str(tmp_path / "p"), optimized=str(graph))
-        child.ask("sample", number=1)
+        child.sample(1)
         file = child.ask("end")
     assert Path(file).exists()
     assert len(onnx.load(tmp_path / "optimized.onnx").graph.node) == nodes
@@ -141,10 +142,10 @@ def test_a_run_has_options_only_if_some_are_asked_for(tmp_path):
 def test_what_a_release_lacks_is_said(tmp_path, change, message):
     asked = question(tmp_path, ABS, FEEDS) | change
     with (
-        ReleaseProcess("here", Path(sys.executable)) as child,
+        ReleaseProcess(HERE) as child,
         pytest.raises(ModelError, match=message),
     ):
-        open_model(child, HERE, asked)
+        child.open(asked)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_a_wrong_setting_is_refused_before_any_process(tmp_path, settings):
 def test_a_process_that_dies_says_its_last_words(tmp_path):
     python = stand_in(tmp_path, "sys.exit('no module named onnxruntime')")
     with (
-        ReleaseProcess("1.0", python) as child,
+        ReleaseProcess(python) as child,
         pytest.raises(OrtMeterError, match="1.0: its process stopped with exit code 1: no module"),
     ):
         child.ask("describe")
@@ -173,14 +174,14 @@ def test_a_process_that_dies_says_its_last_words(tmp_path):
 def test_a_process_that_hangs_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(release_process, "_PATIENCE_S", 0.3)
     with (
-        ReleaseProcess("1.0", stand_in(tmp_path, "time.sleep(60)")) as child,
+        ReleaseProcess(stand_in(tmp_path, "time.sleep(60)")) as child,
         pytest.raises(OrtMeterError, match="did not answer within 0.3 s and was killed"),
     ):
         child.ask("describe")
 
 
 def test_no_process_is_left_after_an_interruption():
-    with pytest.raises(KeyboardInterrupt), ReleaseProcess("here", Path(sys.executable)) as child:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), ReleaseProcess(HERE) as child:  # noqa: PT012
         child.ask("describe")
         raise KeyboardInterrupt
     assert child._process.returncode is not None

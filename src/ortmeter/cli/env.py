@@ -34,13 +34,13 @@ def run(options: Namespace, report: Report) -> None:
 
 
 def _fill_runtimes(report: Report, *, remove: bool) -> None:
-    from ortmeter.runtime.releases import kept_releases, remove_releases
+    from ortmeter.runtime.releases import kept_releases, releases_folder, remove_releases
 
     found = remove_releases() if remove else kept_releases()
-    rows = [(kept.name, round(kept.size / _MIB), str(kept.folder)) for kept in found]
+    rows = [(kept.name, round(kept.size / _MIB), kept.folder.name) for kept in found]
     columns = ["release", "size (MiB)", "folder"]
     if rows:
         report.add("Releases", pd.DataFrame(rows, columns=columns).set_index("release"))
     many = f"{len(rows)} environment{'' if len(rows) == 1 else 's'}"
-    what = "removed" if remove else "in the cache"
-    report.conclude(f"{many} {what}, {sum(row[1] for row in rows)} MiB.")
+    what = "removed from" if remove else "in"
+    report.conclude(f"{many} {what} {releases_folder()}, {sum(row[1] for row in rows)} MiB.")

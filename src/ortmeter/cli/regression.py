@@ -183,9 +183,9 @@ def _changed(
     """List what differs in the machine, the versions, and what each candidate measures."""
     pairs = _differences(_facts(stored.environment), _facts(report.machine))
     rows = [(what, *pair) for what, pair in pairs.items()]
-    for name, pairs in changes.items():
+    for name, changed in changes.items():
         prefix = f"{name}: " if len(changes) > 1 else ""
-        rows += [(f"{prefix}{what}", *pair) for what, pair in pairs.items()]
+        rows += [(f"{prefix}{what}", *pair) for what, pair in changed.items()]
     if not rows:
         return "Nothing: the machine, versions, model, inputs and session are the same."
     return pd.DataFrame(rows, columns=["what", "baseline", "now"]).set_index("what")

@@ -1,14 +1,18 @@
 """Compare releases of ONNX Runtime on the same model: which one made it slower, and where."""
 
+import dataclasses
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from ortmeter.cli.options import split
 from ortmeter.cli.terminal import tell
 from ortmeter.discrepancy import max_diff
-from ortmeter.plotting.releases import release_plot
+from ortmeter.plotting.axes import wrap
+from ortmeter.plotting.latency import speedup_plot
 from ortmeter.profiling.releases import WHOLE, profile_releases
 from ortmeter.report import Report
 from ortmeter.runtime.releases import Release, parse_release, prepare
@@ -19,11 +23,15 @@ from ortmeter.timing.control import movement
 from ortmeter.timing.measurement import format_seconds, rounded
 from ortmeter.timing.releases import PROCESSES, ReleaseResults, compare_releases, measure_releases
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _BUDGET_S = 30.0
 _TOP = 10
 _NAMED = 5
 _MOVED = ("faster", "slower")
 _PROFILED_S = 0.3  # in each process
+_MEASURED = 0.6  # share of the budget; the rest is for profiles
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -34,7 +42,7 @@ def add_options(parser: ArgumentParser) -> None:
         help="releases of ONNX Runtime to compare, oldest first: 1.24.1, onnxruntime-gpu==1.30.0, "
         "onnxruntime-openvino, a wheel file, nightly, or installed; each gets an environment in "
         f"the cache, see ortmeter env --runtimes (--processes, {PROCESSES}; --budget, "
-        f"{_BUDGET_S:g} seconds)",
+        f"{_BUDGET_S:g} seconds, once they are made)",
     )
 
 
@@ -50,55 +58,51 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
     releases = [parse_release(text, default) for text in split("--runtime", options.runtime)]
     for release in releases:
         prepare(release, lambda line: tell(f"ortmeter bench: {line}"))
+    processes = options.processes or PROCESSES
+    budget_s = _BUDGET_S if options.budget is None else options.budget
+    deadline = time.perf_counter() + budget_s
     found = measure_releases(
         releases,
         variants,
-        processes=options.processes or PROCESSES,
+        processes=processes,
         repeat=options.repeat,
-        budget_s=_BUDGET_S if options.budget is None else options.budget,
+        budget_s=budget_s * (_MEASURED if len(releases) > 1 else 1),
         control=True,
     )
-    report.add("Releases", _releases_table(releases, found, list(variants)))
-    by_name = {release.name: release for release in releases}
-    for name, comparison in found.comparisons.items():
+    report.add("Releases", _releases_table(releases, found))
+    for rank, (name, comparison) in enumerate(found.comparisons.items()):
         where, several = (f", {name}", f"{name}: ") if len(variants) > 1 else ("", "")
-        plots = []
-        if len(comparison) > 1:
-            plots.append(release_plot(comparison, title=f"Latency by release{where}"))
-        report.add(f"Latency{where}", _latency_table(comparison), *plots)
-        _conclude(report, comparison, variants[name], by_name, where)
+        table = _latency_table(comparison)
+        if (claims := compare_releases(comparison)) is None:
+            report.add(f"Latency{where}", table)
+            report.conclude(*(f"{several}{measured}." for measured in comparison.values()))
+        else:
+            report.add(f"Latency{where}", table, _plot(comparison, where))
+            names = claims.largest.baseline, claims.largest.subject
+            slowest = max(comparison[name].median for name in names)
+            operators = profile_releases(
+                [release for name in names for release in releases if release.name == name],
+                variants[name],
+                processes=processes,
+                repeat=min(max(int(_PROFILED_S / slowest), 10), 200),
+                budget_s=(deadline - time.perf_counter()) / (len(found.comparisons) - rank),
+            )
+            title = f"Operators of {names[1]} beside {names[0]}, time in a profiled run{where}"
+            report.add(title, operators.head(_TOP))
+            told = [*claims.sentences(), _operators_sentence(operators, claims.largest)]
+            report.conclude(*(f"{several}{sentence}" for sentence in told))
         if moved := movement(comparison.control):
             report.conclude(f"{several}{moved}.")
     for (name, _), reason in found.left_out.items():
         report.conclude(f"left out: {f'{name}, ' if len(variants) > 1 else ''}{reason}.")
 
 
-def _conclude(
-    report: Report,
-    comparison: Comparison,
-    variant: Variant,
-    releases: Mapping[str, Release],
-    where: str,
-) -> None:
-    """Say since when, then profile the two releases that differ most."""
-    several = f"{where.removeprefix(', ')}: " if where else ""
-    claims = compare_releases(comparison)
-    if claims is None:
-        report.conclude(*(f"{several}{measured}." for measured in comparison.values()))
-        return
-    report.conclude(*(f"{several}{sentence}" for sentence in claims.sentences()))
-    names = claims.largest.baseline, claims.largest.subject
-    slowest = max(comparison[name].median for name in names)
-    runs = min(max(int(_PROFILED_S / slowest), 10), 200)
-    table = profile_releases(
-        [releases[name] for name in names],
-        variant,
-        processes=next(iter(comparison.values())).processes,
-        repeat=runs,
-    )
-    title = f"Operators of {names[1]} beside {names[0]}, median time in a profiled run{where}"
-    report.add(title, table.head(_TOP))
-    report.conclude(f"{several}{_operators_sentence(table, claims.largest)}")
+def _plot(comparison: Comparison, where: str) -> "Axes":
+    claims = [
+        dataclasses.replace(claim, subject="latency", where={"release": wrap(claim.subject, 18)})
+        for claim in comparison.speedups()
+    ]
+    return speedup_plot(claims, title=f"Speedup by release{where}", caption="99% intervals")
 
 
 def _operators_sentence(table: pd.DataFrame, latency: Claim) -> str:
@@ -129,41 +133,24 @@ def _time(microseconds: float) -> str:
 def _latency_table(comparison: Comparison) -> pd.DataFrame:
     table = comparison.to_frame().rename_axis("release").rename_axis(columns=comparison.how)
     claims = {claim.subject: claim for claim in comparison.speedups()}
-    for column in ("ratio", "low", "high"):
-        bounds = [getattr(claims.get(name), column, None) for name in comparison]
-        table["speedup" if column == "ratio" else column] = [rounded(b, 3) for b in bounds]
-    return table
+    for column, field in {"speedup": "ratio", "low": "low", "high": "high"}.items():
+        numbers = [getattr(claims.get(name), field, None) for name in comparison]
+        table[column] = [rounded(number, 3) for number in numbers]
+    return table.drop(columns=["processes", "rounds", "calls"])
 
 
-def _releases_table(
-    releases: Sequence[Release], found: ReleaseResults, variants: Sequence[str]
-) -> pd.DataFrame:
+def _releases_table(releases: Sequence[Release], found: ReleaseResults) -> pd.DataFrame:
     """Say what each release is made of, and how far its outputs are from those of the first."""
-    first = {
-        name: next((r.name for r in releases if (name, r.name) in found.outputs), "")
-        for name in variants
-    }
-    table = pd.DataFrame(
-        [
-            {
-                "release": release.name,
-                **found.versions[release.name],
-                "provider": release.provider or "as asked",
-                "largest change of outputs": _largest_change(release.name, found, first),
-            }
-            for release in releases
+    first = {name: outputs for (name, _), outputs in reversed([*found.outputs.items()])}
+    rows = []
+    for release in releases:
+        changes = [
+            max_diff(first[name][output], got).abs
+            for (name, ran), outputs in found.outputs.items()
+            for output, got in outputs.items()
+            if ran == release.name and outputs is not first[name] and output in first[name]
         ]
-    )
-    return table.set_index("release")
-
-
-def _largest_change(release: str, found: ReleaseResults, first: Mapping[str, str]) -> float | None:
-    """Largest absolute difference of the outputs of a release, None where it ran nothing."""
-    changes = [
-        max_diff(expected, found.outputs[name, release][output]).abs
-        for name, reference in first.items()
-        if (name, release) in found.outputs
-        for output, expected in found.outputs[name, reference].items()
-        if output in found.outputs[name, release]
-    ]
-    return rounded(max(changes, default=None), 3)
+        row = {"release": release.name, **found.versions[release.name]}
+        row |= {"provider": release.provider} if any(r.provider for r in releases) else {}
+        rows.append({**row, "largest change of outputs": rounded(max(changes, default=None), 3)})
+    return pd.DataFrame(rows).set_index("release")

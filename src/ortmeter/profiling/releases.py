@@ -1,7 +1,9 @@
 """Which operators changed between two releases of ONNX Runtime."""
 
 import math
+import operator
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,12 +14,13 @@ import pandas as pd
 
 from ortmeter.profiling.read import read_profile
 from ortmeter.profiling.record import Profile
+from ortmeter.progress import progress_bar
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.releases import Release
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.comparison import speedup
 from ortmeter.timing.measurement import Measurement, rounded
-from ortmeter.timing.release_process import ReleaseProcess, open_model, write_questions
+from ortmeter.timing.release_process import ReleaseProcess, write_questions
 from ortmeter.timing.releases import PROCESSES
 
 _STANDARD, _CONTRIBUTED = "ai.onnx", "com.microsoft."
@@ -33,6 +36,7 @@ def profile_releases(
     *,
     processes: int = PROCESSES,
     repeat: int = 30,
+    budget_s: float = 30.0,
 ) -> pd.DataFrame:
     """Profile a model with two releases, in several fresh processes, and compare its operators.
 
@@ -46,29 +50,38 @@ def profile_releases(
         Fresh processes of each release; an interval needs 3.
     repeat : int
         Recorded runs in each process, about.
+    budget_s : float
+        Seconds: no process is started that could not end in time, but for the first ones.
 
     Returns
     -------
     pandas.DataFrame
         One row per operator that takes 1% of a run or more with either release, largest change
         first. Index ``operator`` (``nchwc.Conv`` for the domain com.microsoft.nchwc), columns
-        ``nodes`` and median time per run (µs) of each release, ``change (µs)``, ``speedup``,
-        ``low``, ``high`` and ``verdict``. The graphs that ran differ as each release optimizes
-        them: an operator of one only has no speedup. Two rows are for a whole run, and for what is
-        outside of kernels. Intervals hold together at 99%.
+        ``nodes`` (``60``, or ``60 and 58`` when the optimized graphs differ), median time per run
+        (µs) of each release, ``speedup``, ``low``, ``high`` and ``verdict``. An operator of one
+        release has no speedup. The first row is for a whole run, another one for what is outside
+        of kernels. Intervals hold together at 99%.
     """
     sides: list[list[dict[str, tuple[int, float]]]] = [[], []]
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
+    begin = time.perf_counter()
+    with (
+        tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary,
+        progress_bar("profiles", total=processes) as bar,
+    ):
         (question,) = write_questions({"": variant}, Path(temporary)).values()
         for i in range(processes):
-            order = np.random.default_rng(i).permutation(2).tolist()
+            elapsed = time.perf_counter() - begin
+            if i and elapsed * (i + 1) / i > budget_s:
+                break
             with ExitStack() as stack:
-                children = [stack.enter_context(ReleaseProcess(r.name, r.python)) for r in pair]
-                for side in order:
-                    open_model(children[side], pair[side], question)
+                children = [stack.enter_context(ReleaseProcess(release)) for release in pair]
+                for side in np.random.default_rng(i).permutation(2).tolist():
+                    children[side].open(question)
                 profiles = _record(children, Path(temporary, str(i)), question, repeat, seed=i)
-                for side, found in zip(sides, profiles, strict=True):
-                    side.append(_operators(found))
+            for side, found in zip(sides, profiles, strict=True):
+                side.append(_operators(found))
+            bar.update()
     return _table([release.name for release in pair], sides)
 
 
@@ -88,7 +101,7 @@ def _record(
     rng = np.random.default_rng(seed)
     for _ in range(_TURNS):
         for side in rng.permutation(len(children)).tolist():
-            children[side].ask("sample", number=math.ceil(repeat / _TURNS))
+            children[side].sample(math.ceil(repeat / _TURNS))
     external = Path(question["model"]).parent
     return [
         read_profile(child.ask("end"), model=load_model(graph, external_folder=external))
@@ -100,13 +113,11 @@ def _operators(found: Profile) -> dict[str, tuple[int, float]]:
     """Nodes and median time per run (µs) of each operator."""
     rows = found.by_operator().astype({"domain": "object"})
     times: dict[str, tuple[int, float]] = {}
-    for op, domain, nodes, median in rows[["op", "domain", "nodes", "median"]].itertuples(
-        index=False
-    ):
-        plain = pd.isna(domain) or domain == _STANDARD
-        name = str(op) if plain else f"{domain}.{op}".removeprefix(_CONTRIBUTED)
-        before = times.get(name, (0, 0.0))  # on another provider
-        times[name] = before[0] + int(nodes), before[1] + float(median)
+    for row in rows.to_dict("records"):
+        plain = pd.isna(row["domain"]) or row["domain"] == _STANDARD
+        name = row["op"] if plain else f"{row['domain']}.{row['op']}".removeprefix(_CONTRIBUTED)
+        nodes, median = times.get(name, (0, 0.0))  # on another provider
+        times[name] = nodes + int(row["nodes"]), median + float(row["median"])
     runs = found.by_iteration()
     steady = runs[runs["steady"]]
     outside = float((steady["duration"] - steady["covered"]).median())
@@ -116,35 +127,31 @@ def _operators(found: Profile) -> dict[str, tuple[int, float]]:
 def _table(
     names: Sequence[str], sides: Sequence[Sequence[Mapping[str, tuple[int, float]]]]
 ) -> pd.DataFrame:
-    operators = list(dict.fromkeys(op for side in sides for run in side for op in run))
-    nodes = {
-        op: [max(run.get(op, (0, 0))[0] for run in side) for side in sides] for op in operators
-    }
-    times = {
-        op: [np.array([[run.get(op, (0, 0.0))[1]] for run in side]) for side in sides]
-        for op in operators
-    }
-    kernels = [op for op in operators if op != WHOLE]
-    totals = [sum(float(times[op][side].mean()) for op in kernels) for side in (0, 1)]
-    kept = [
+    found = {}
+    for op in dict.fromkeys(op for side in sides for run in side for op in run):
+        runs = [np.array([run.get(op, (0, 0.0)) for run in side]) for side in sides]
+        found[op] = [int(run[:, 0].max()) for run in runs], [run[:, 1:] for run in runs]
+    totals = [
+        sum(times[side].mean() for op, (_, times) in found.items() if op != WHOLE)
+        for side in (0, 1)
+    ]
+    kept = {
         op
-        for op in operators
-        if any(times[op][i].mean() >= _SMALL * totals[i] for i in (0, 1) if totals[i])
-    ]
+        for op, (_, times) in found.items()
+        if any(time.mean() >= _SMALL * total > 0 for time, total in zip(times, totals, strict=True))
+    }
     rows = []
-    for op in kept:
-        before, after = (float(times[op][side].mean()) for side in (0, 1))
-        mean = [rounded(time) for time in (before, after, after - before)]
-        rows.append([op, *nodes[op], *mean, *_compared(names, times[op], 1 - 0.01 / len(kept))])
-    columns = [
-        "operator",
-        *(f"nodes {name}" for name in names),
-        *(f"{name} (µs)" for name in names),
-        "change (µs)",
-        *("speedup", "low", "high", "verdict"),
-    ]
-    table = pd.DataFrame(rows, columns=columns).set_index("operator")
-    return table.iloc[np.argsort(-table["change (µs)"].abs().to_numpy(), kind="stable")]
+    for op in sorted(kept):
+        nodes, times = found[op]
+        before, after = (float(side.mean()) for side in times)
+        change = math.inf if op == WHOLE else abs(after - before)
+        shown = None if op in {WHOLE, OUTSIDE} else " and ".join(map(str, dict.fromkeys(nodes)))
+        compared = _compared(names, times, 1 - 0.01 / len(kept))
+        rows.append((change, [op, shown, rounded(before), rounded(after), *compared]))
+    rows.sort(key=operator.itemgetter(0), reverse=True)
+    columns = ["operator", "nodes", *(f"{name} (µs)" for name in names)]
+    columns += ["speedup", "low", "high", "verdict"]
+    return pd.DataFrame([row for _, row in rows], columns=columns).set_index("operator")
 
 
 def _compared(

@@ -9,16 +9,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import venv
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -50,7 +50,6 @@ _PIP_OPTIONS = (
 _ANSWERED = re.compile(r"\s*(Fetched page http|Downloading |Using cached |Resolved |Processing )")
 _UNREACHED = "Could not fetch URL"
 _MARK = "release.json"
-_MAKING = ".making-"
 _LONGEST = 600  # characters of a reason
 _MIB = 1 << 20
 
@@ -84,7 +83,7 @@ class Release:
     @property
     def folder(self) -> Path:
         """Folder of the environment; it exists when the environment is complete."""
-        return _environments() / self.key
+        return releases_folder() / self.key
 
     @property
     def python(self) -> Path:
@@ -139,15 +138,10 @@ def _distribution(text: str, default: str) -> tuple[str, Version | None]:
     """Read a version, ``name`` or ``name==version``, nothing else that a requirement may hold."""
     with suppress(InvalidVersion):
         return default, Version(text)
-    try:
-        asked = Requirement(text)
-        name = canonicalize_name(asked.name)
-        exact = [part.version for part in asked.specifier if part.operator == "=="]
-        plain = text in {asked.name, f"{asked.name}=={''.join(exact)}"}
-        if name in DISTRIBUTIONS and plain:
-            return name, Version(exact[0]) if exact else None
-    except (InvalidRequirement, InvalidVersion):
-        pass
+    asked, exactly, number = text.partition("==")
+    with suppress(InvalidVersion):
+        if (name := canonicalize_name(asked)) in DISTRIBUTIONS:
+            return name, Version(number) if exactly else None
     raise InvalidArgumentError(f"release {text!r} is not known. {_ACCEPTED}")
 
 
@@ -220,28 +214,30 @@ def prepare(release: Release, tell: _Tell = lambda _line: None) -> Release:
     """
     if not release.key or (release.folder / _MARK).is_file():
         return release
-    home = _environments()
-    for left in home.glob(f"{_MAKING}*"):
-        if _is_abandoned(left):
-            shutil.rmtree(left, ignore_errors=True)
     tell(f"{release.name}: an environment is made in {release.folder}")
-    temporary = home / f"{_MAKING}{os.getpid()}-{release.key}"
-    try:
-        _install(release, temporary)
-        # Renamed once complete: another process sees the whole environment or none.
-        temporary.rename(release.folder)
-    except OSError as cause:
-        if not (release.folder / _MARK).is_file():  # else another process made it meanwhile
-            raise OrtMeterError(f"{release.name}: its environment fails: {cause}") from cause
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _incomplete() as folder:
+        made = folder / release.key
+        try:
+            _install(release, made)
+            # Renamed once complete: another process sees the whole environment or none.
+            made.rename(release.folder)
+        except OSError as cause:
+            if not (release.folder / _MARK).is_file():  # else another process made it meanwhile
+                raise OrtMeterError(f"{release.name}: its environment fails: {cause}") from cause
     tell(f"{release.name}: its environment takes {folder_size(release.folder) / _MIB:.0f} MiB")
     return release
 
 
+@contextmanager
+def _incomplete() -> Iterator[Path]:
+    """Make a folder of the cache that is removed with what is in it."""
+    with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=releases_folder()) as folder:
+        yield Path(folder)
+
+
 def _install(release: Release, folder: Path) -> None:
     """Install binary wheels only: nothing of a package is built or run."""
-    uv, has_pip = _find_uv(), importlib.util.find_spec("pip") is not None
+    uv, has_pip = shutil.which("uv"), importlib.util.find_spec("pip") is not None
     venv.create(folder, symlinks=os.name != "nt", with_pip=not (uv or has_pip))
     python = str(_python_of(folder))
     if uv:
@@ -311,16 +307,6 @@ def _errors(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.startswith("ERROR")] + list(lines[first:])
 
 
-def _find_uv() -> str | None:
-    if found := shutil.which("uv"):
-        return found
-    if importlib.util.find_spec("uv") is None:
-        return None
-    from uv import find_uv_bin  # type: ignore[import-not-found]
-
-    return str(find_uv_bin())
-
-
 @dataclass(frozen=True)
 class Kept:
     """An environment in the cache: its name, its folder, its size in bytes."""
@@ -332,7 +318,7 @@ class Kept:
 
 def kept_releases() -> list[Kept]:
     """List the environments in the cache, those that an interruption left included."""
-    folders = sorted(path for path in _environments().iterdir() if path.is_dir())
+    folders = sorted(path for path in releases_folder().iterdir() if path.is_dir())
     return [Kept(_name_of(folder), folder, folder_size(folder)) for folder in folders]
 
 
@@ -340,8 +326,8 @@ def remove_releases() -> list[Kept]:
     """Remove the environments of the cache; return what was removed."""
     found = kept_releases()
     for kept in found:
-        (kept.folder / _MARK).unlink(missing_ok=True)  # first: what is left is not complete
-        shutil.rmtree(kept.folder)
+        with _incomplete() as folder:
+            kept.folder.rename(folder / "removed")
     return found
 
 
@@ -362,14 +348,6 @@ def _python_of(folder: Path) -> Path:
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def _is_abandoned(folder: Path) -> bool:
-    """Whether the process that made a folder is gone."""
-    process = folder.name.removeprefix(_MAKING).partition("-")[0]
-    if Path("/proc/self").exists():
-        return not Path("/proc", process).exists() or process == str(os.getpid())
-    age = dt.datetime.now(tz=dt.UTC).timestamp() - folder.stat().st_mtime
-    return age > dt.timedelta(hours=1).total_seconds()
-
-
-def _environments() -> Path:
+def releases_folder() -> Path:
+    """Return the folder of the cache that has the environments."""
     return cache_folder("runtimes")

@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,19 +28,35 @@ _PATIENCE_S = 300.0
 
 
 class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
-    """A process that runs models with one release; it answers one question at a time."""
+    """A process that runs models with one release; it answers one question at a time.
 
-    def __init__(self, name: str, python: Path) -> None:
-        self.name = name
+    It is a function that runs its model once, with a clock of its own: a candidate.
+    """
+
+    def __init__(self, release: Release) -> None:
+        self.release = release
         # A pipe that nobody reads would block.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._process = subprocess.Popen(  # noqa: S603 - our own script
-            [str(python), "-I", str(_SCRIPT)],
+            [str(release.python), "-I", str(_SCRIPT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             encoding="utf-8",
         )
+
+    def open(self, question: Mapping[str, Any]) -> None:
+        """Create the session of a variant; it takes the place of the one before."""
+        made_for = self.release.provider
+        provider = [made_for, {}] if made_for else question["provider"]
+        self.ask("open", **{**question, "provider": provider})
+
+    def sample(self, number: int) -> float:
+        """Return the seconds of a call, mean of *number* calls."""
+        return float(self.ask("sample", number=number))
+
+    def __call__(self) -> None:
+        self.sample(1)
 
     def ask(self, what: str, **arguments: Any) -> Any:
         """Return the answer to a question; an error of ONNX Runtime is a ModelError."""
@@ -52,10 +68,10 @@ class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
         finally:
             patience.cancel()
         if not line:
-            raise OrtMeterError(f"{self.name}: {self._end(time.monotonic() - start)}")
+            raise OrtMeterError(f"{self.release.name}: {self._end(time.monotonic() - start)}")
         told = json.loads(line)
         if "error" in told:
-            raise ModelError(f"{self.name}: {told['error']}")
+            raise ModelError(f"{self.release.name}: {told['error']}")
         return told["answer"]
 
     def _exchange(self, question: str) -> str:
@@ -81,17 +97,8 @@ class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream is not None:
-                try:
-                    stream.close()
-                except OSError:  # what was left to write has no reader
-                    continue
-
-
-def open_model(child: ReleaseProcess, release: Release, question: Mapping[str, Any]) -> None:
-    """Create the session of a variant in a process; it takes the place of the one before."""
-    provider = [release.provider, {}] if release.provider else question["provider"]
-    child.ask("open", **{**question, "provider": provider})
+            with suppress(AttributeError, OSError):  # what was left to write has no reader
+                stream.close()  # type: ignore[union-attr]
 
 
 def write_questions(variants: Mapping[str, Variant], folder: Path) -> dict[str, dict[str, Any]]:

@@ -4,8 +4,8 @@ import itertools
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,24 +20,11 @@ from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.loop import measure_here
 from ortmeter.timing.measurement import Candidate
 from ortmeter.timing.measuring import collect
-from ortmeter.timing.release_process import ReleaseProcess, open_model, write_questions
+from ortmeter.timing.release_process import ReleaseProcess, write_questions
 
 PROCESSES = 5
 _ROUNDS = 12
 _LEAST_S = 0.05
-
-
-class _Call:
-    """A model in another process, as a candidate: that process has the clock."""
-
-    def __init__(self, process: ReleaseProcess) -> None:
-        self._process = process
-
-    def sample(self, number: int) -> float:
-        return float(self._process.ask("sample", number=number))
-
-    def __call__(self) -> None:
-        self.sample(1)
 
 
 @dataclass(frozen=True)
@@ -103,6 +90,7 @@ def measure_releases(
         raise InvalidArgumentError(
             f"releases {', '.join(r.name for r in releases) or '(none)'}. Accepted: distinct ones"
         )
+    begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
         questions = write_questions(variants, Path(temporary))
         versions, left_out, outputs = _try_each(releases, questions, Path(temporary))
@@ -117,9 +105,14 @@ def measure_releases(
             for rank, name in enumerate(names):
                 share = max(deadline - time.perf_counter(), 0.0) / (len(names) - rank)
                 ends = time.perf_counter() + share
-                with _calls(able[name], questions[name]) as calls:
+                with ExitStack() as stack:
+                    candidates = {}
+                    for release in able[name]:
+                        child = stack.enter_context(ReleaseProcess(release))
+                        child.open(questions[name])
+                        candidates[release.name] = Candidate(child)
                     found[name] = measure_here(
-                        {release: Candidate(call) for release, call in calls.items()},
+                        candidates,
                         repeat=repeat or _ROUNDS,
                         precision=None,
                         budget_s=max(ends - time.perf_counter(), _LEAST_S),
@@ -129,7 +122,11 @@ def measure_releases(
             return found
 
         comparisons = collect(
-            list(able), run, processes=processes, precision=precision, budget_s=budget_s
+            list(able),
+            run,
+            processes=processes,
+            precision=precision,
+            budget_s=max(begin + budget_s - time.perf_counter(), 0.0),
         )
     return ReleaseResults(comparisons, versions, left_out, outputs)
 
@@ -145,10 +142,10 @@ def _try_each(
     versions, left_out, outputs = {}, {}, {}
     for release, (name, question) in itertools.product(releases, questions.items()):
         # A model that kills its process does not keep the others from running.
-        with ReleaseProcess(release.name, release.python) as child:
+        with ReleaseProcess(release) as child:
             versions[release.name] = child.ask("describe")
             try:
-                open_model(child, release, question)
+                child.open(question)
                 names = child.ask("outputs", file=str(folder / "outputs.npz"))
             except OrtMeterError as error:
                 left_out[name, release.name] = str(error)
@@ -156,18 +153,6 @@ def _try_each(
         with np.load(folder / "outputs.npz", allow_pickle=False) as file:
             outputs[name, release.name] = {n: file[key] for n, key in names.items()}
     return versions, left_out, outputs
-
-
-@contextmanager
-def _calls(releases: Sequence[Release], question: Mapping[str, Any]) -> Iterator[dict[str, _Call]]:
-    """Start a process for each release, with a session."""
-    with ExitStack() as stack:
-        calls = {}
-        for release in releases:
-            child = stack.enter_context(ReleaseProcess(release.name, release.python))
-            open_model(child, release, question)
-            calls[release.name] = _Call(child)
-        yield calls
 
 
 @dataclass(frozen=True)
