@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 import pytest
 
 from ortmeter.cli import cold
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
 from ortmeter.timing.candidates import model_variants
 
@@ -13,17 +14,19 @@ TEXT = """<ir_version: 11, opset_import: ["": 23]>
 g (float[4] X) => (float[4] Y) { A = Identity(X)  Y = Abs(A) }"""
 
 
-def asked(*given, processes=1, budget=None):
+def asked(*given, repeat=None, processes=1, budget=None):
     parser = ArgumentParser()
     cold.add_options(parser)
     options = vars(parser.parse_args(given))
-    return Namespace(**options, processes=processes, budget=budget)
+    return Namespace(**options, repeat=repeat, processes=processes, budget=budget)
 
 
 def test_the_mode_is_off_unless_it_is_asked_for():
     assert not cold.is_asked(asked())
     assert not cold.is_asked(asked("--save-optimized"))
     assert cold.is_asked(asked("--cold"))
+    with pytest.raises(InvalidArgumentError, match="--repeat is for runs in turn"):
+        cold.is_asked(asked("--cold", repeat=5))
 
 
 def test_one_candidate_has_its_phases_and_no_verdict():

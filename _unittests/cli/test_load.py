@@ -50,7 +50,7 @@ def test_callers_have_their_latency_and_throughput():
             (name, k) for name in names for k in (1, 2)
         ]
     assert levels(latencies[0]) == LEVELS
-    beginnings = [*(f"{name}: throughput, " for name in names), "Throughput with callers=2, "]
+    beginnings = [*(f"{name}: throughput, " for name in names), "throughput of callers=2: "]
     for sentence, beginning in zip(found["conclusion"], beginnings, strict=True):
         assert sentence.startswith(beginning)
     assert all("callers=2" in text for text in found["conclusion"])
@@ -60,7 +60,7 @@ def test_callers_have_their_latency_and_throughput():
 def test_one_number_of_callers_has_its_throughput():
     found, _ = fill("--callers", 1, "--seconds", 0.2, "--sessions")
     (sentence,) = found["conclusion"]
-    assert sentence.startswith("callers=1 get ")
+    assert sentence.endswith(" runs/s with callers=1 (99%).")
     (row,) = found["sections"][0]["tables"][0]
     assert list(row) == ["callers", "runs/s", "low", "high"]
     assert row["runs/s"] > 0
@@ -151,11 +151,15 @@ def test_the_highest_rate_is_the_one_whose_interval_is_below(loads, expected):
 
 def test_without_a_target_the_queue_is_told():
     found = {rate: make_load(rate, 0.02) for rate in (10, 40, 60, 90)}
-    expected = "the queue is stable up to 40/s, overloaded from 60/s on."
+    expected = "the queue is stable up to 40/s (overloaded at 60 and 90/s)."
     assert load._rate_sentence(found, None) == expected
-    assert (
-        load._rate_sentence({90: found[90]}, None) == "no queue is stable, overloaded from 90/s on."
-    )
+    few = {1: make_load(1, 0.02, count=0)}
+    assert load._rate_sentence(few, None) == "no queue is stable (undecided at 1/s)."
+
+
+def test_a_median_above_the_target_puts_the_tail_above():
+    sentence = load._rate_sentence({40: make_load(40, 0.02, count=60)}, 10.0)
+    assert sentence == "no rate is known to keep p99 below 10 ms (above at 40/s)."
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,11 @@ def test_phases_are_end_to_end_in_milliseconds():
 
 def test_whiskers_are_the_interval_of_the_first_result():
     found = started(5)
-    ax = cold_plot(found, title="Start", caption="5 processes")
+    ax = cold_plot(found, title="Start")
     ends = [_ends(line) for line in ax.collections]
-    expected = [[1e3 * s for s in found.typical(name, "first result")[1:]] for name in found.names]
+    expected = [
+        [1e3 * s for s in found.typical(name, "first result").interval] for name in found.names
+    ]
     np.testing.assert_allclose(ends[0], expected)
     assert legend(ax)[-1] == "99% interval of the sum"
 

@@ -3,7 +3,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting.load import load_plot, throughput_plot
+from ortmeter.plotting.load import load_plot
 
 
 @pytest.fixture(autouse=True)
@@ -38,16 +38,15 @@ def test_percentiles_are_drawn_in_their_unit():
 
 def test_a_throughput_without_interval_has_no_whiskers():
     rows = [("a", 1, 10.0, None, None), ("a", 2, 19.0, 18.0, 20.0)]
-    frame = pd.DataFrame(rows, columns=["candidate", "callers", "runs/s", "low", "high"])
-    ax = throughput_plot(frame, title="Throughput")
+    frame = pd.DataFrame(rows, columns=["series", "callers", "runs/s", "low", "high"])
+    ax = load_plot(frame, x="callers", y="runs/s", title="Throughput")
     assert lines(ax) == [[[1, 10], [2, 19]]]
     segments = ax.containers[0].lines[2][0].get_segments()
     assert [segment[:, 1].tolist() for segment in segments] == [[10, 10], [18, 20]]
     assert ax.get_ylabel() == "runs/s, higher is better"
 
 
-@pytest.mark.parametrize("plot", [load_plot, throughput_plot])
-def test_a_frame_without_its_columns_is_refused(plot):
-    options = {"x": "rate"} if plot is load_plot else {}
+@pytest.mark.parametrize("y", ["seconds", "runs/s"])
+def test_a_frame_without_its_columns_is_refused(y):
     with pytest.raises(InvalidArgumentError, match="are expected"):
-        plot(pd.DataFrame({"series": ["a"]}), title="x", **options)
+        load_plot(pd.DataFrame({"series": ["a"]}), x="rate", y=y, title="x")

@@ -41,6 +41,7 @@ QUIET = {
 @pytest.fixture(autouse=True)
 def four_cores(monkeypatch):
     monkeypatch.setattr(module, "core_numbers", lambda: range(4))
+    monkeypatch.setattr(os, "times", lambda: (0.0,) * 5)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -80,12 +81,17 @@ def test_a_quiet_machine_is_fit(tmp_path):
         ),
         # threads and quotas, of version 2 and 1, of a group above
         ({}, {}, 4, ""),
-        ({}, {}, 5, "5 threads share 4 cores"),
+        ({}, {}, 5, "5 threads on 4 cores"),
         ({"sys/fs/cgroup/job/cpu.max": "150000 100000"}, {}, 1, ""),
-        ({"sys/fs/cgroup/job/cpu.max": "150000 100000"}, {}, 2, "quota of this container is 1.5 "),
-        ({"sys/fs/cgroup/job/cpu.max": "50000 100000"}, {}, 1, "0.5 cores for 1 thread,"),
-        ({"sys/fs/cgroup/cpu.max": "200000 100000"}, {}, 3, "is 2 cores for 3 threads"),
-        ({"sys/fs/cgroup/job/cpu.max": "200000 100000"}, {}, 0, "is 2 cores for 4 threads"),
+        (
+            {"sys/fs/cgroup/job/cpu.max": "150000 100000"},
+            {},
+            2,
+            "2 threads on 1.5 cores, the quota",
+        ),
+        ({"sys/fs/cgroup/job/cpu.max": "50000 100000"}, {}, 1, "1 thread on 0.5 cores, the quota"),
+        ({"sys/fs/cgroup/cpu.max": "200000 100000"}, {}, 3, "3 threads on 2 cores, the quota"),
+        ({"sys/fs/cgroup/job/cpu.max": "200000 100000"}, {}, 0, "4 threads on 2 cores, the quota"),
         (
             {
                 "proc/self/cgroup": "4:cpu,cpuacct:/d\n",
@@ -94,7 +100,7 @@ def test_a_quiet_machine_is_fit(tmp_path):
             },
             {},
             2,
-            "is 1 cores for 2 threads",
+            "2 threads on 1 cores, the quota",
         ),
         (
             {
@@ -109,9 +115,6 @@ def test_a_quiet_machine_is_fit(tmp_path):
         ({}, {"sys/fs/cgroup/job/cpu.stat": "nr_throttled 9"}, 1, "stopped this container 2 times"),
         # frequency
         ({f"{CPU}/cpu1/cpufreq/scaling_governor": "powersave\n"}, {}, 1, "governor is powersave"),
-        ({f"{CPU}/cpufreq/boost": "1\n"}, {}, 1, "write 0 into /sys/devices/system/cpu/cpufreq"),
-        ({f"{CPU}/intel_pstate/no_turbo": "0\n"}, {}, 1, "write 1 into /sys/devices/system/cpu/in"),
-        ({f"{CPU}/intel_pstate/no_turbo": "1\n"}, {}, 1, ""),
         # heat, swap, the hypervisor
         ({}, {f"{CPU}/cpu1/thermal_throttle/core_throttle_count": "9\n"}, 1, "slowed cores down 5"),
         ({}, {"proc/vmstat": "pswpin 15\npswpout 20\n"}, 1, "5 pages are swapped"),
@@ -131,12 +134,30 @@ def test_each_trouble_is_found_with_its_evidence(tmp_path, files, later, threads
     assert expected in str(found)
 
 
+@pytest.mark.parametrize(
+    ("file", "state", "expected"),
+    [
+        ("cpufreq/boost", "1", "write 0 into /sys/devices/system/cpu/cpufreq/boost"),
+        ("intel_pstate/no_turbo", "0", "write 1 into /sys/devices/system/cpu/intel_pstate"),
+        ("intel_pstate/no_turbo", "1", ""),
+    ],
+)
+def test_a_boosted_frequency_is_a_note(tmp_path, file, state, expected):
+    found = look(tmp_path, {f"{CPU}/{file}": f"{state}\n"})
+    assert (found.is_fit, len(found.notes)) == (True, bool(expected))
+    assert expected in str(found)
+    refuse_unfit(found)
+
+
 def test_strict_refuses_and_tells_why(tmp_path):
-    found = look(tmp_path, {f"{CPU}/cpufreq/boost": "1"}, threads=5)
-    with pytest.raises(OrtMeterError, match="not fit to measure: 5 threads .*; the frequency is"):
+    files = {f"{CPU}/cpufreq/boost": "1", f"{CPU}/cpu1/cpufreq/scaling_governor": "powersave"}
+    found = look(tmp_path, files, threads=5)
+    with pytest.raises(OrtMeterError, match="not fit to measure: 5 threads .*; the frequency gov"):
         refuse_unfit(found)
     told = json.loads(json.dumps(found.to_dict()))
-    assert told == {"is_fit": False, "findings": list(found.findings), "unknown": []}
+    assert told["findings"] == list(found.findings)
+    assert told["notes"] == list(found.notes) != []
+    assert (told["is_fit"], told["unknown"]) == (False, [])
 
 
 def test_what_happened_since_an_earlier_check_is_told(tmp_path):

@@ -188,7 +188,7 @@ def test_the_budget_ends_the_rounds(starts):
     assert starts == ["a", "b", *sorted(starts[2:], key=starts[2:].index)]
     assert len(starts) == 4
     assert found.times["session"].stopped == "budget"
-    assert found.typical("a", "session")[1:] == (None, None)
+    assert found.typical("a", "session").interval is None
 
 
 def test_times_are_geometric_means_and_verdicts_their_ratios(starts):
@@ -196,8 +196,9 @@ def test_times_are_geometric_means_and_verdicts_their_ratios(starts):
     seconds = {name: found.times["session"][name].seconds[:, 0] for name in "ab"}
     means = {name: float(scipy.stats.gmean(values)) for name, values in seconds.items()}
     for name in "ab":
-        middle, low, high = found.typical(name, "session")
-        assert middle == pytest.approx(means[name])
+        estimate = found.typical(name, "session")
+        assert estimate.value == pytest.approx(means[name])
+        low, high = estimate.interval
         logs = np.log(seconds[name])
         # Wider than Student's interval: the number of processes is not known beforehand.
         plain = scipy.stats.t.interval(0.99, 9, logs.mean(), scipy.stats.sem(logs))

@@ -142,3 +142,5 @@ def test_the_table_has_a_dash_for_means_of_several_calls():
     assert list(table.columns) == ["p50 (ms)", "p90 (ms)", "p95 (ms)", "p99 (ms)"]
     assert all("[" in text for text in table.loc["one"])
     assert set(table.loc["several"]) == {"-"}
+    assert table.columns.name.endswith("or means of several calls")
+    assert percentile_table(Comparison([found["several"]])).empty

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting.cold import cold_plot
 from ortmeter.report import Report
 from ortmeter.timing.candidates import Variant
@@ -21,7 +22,7 @@ from ortmeter.timing.cold import (
     cold_start,
     peak_memory,
 )
-from ortmeter.timing.measurement import format_seconds, rounded
+from ortmeter.timing.measurement import rounded
 from ortmeter.timing.optimized import level_of, optimized_variants
 
 _PROCESSES, _BUDGET_S = 10, 60.0
@@ -45,6 +46,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def is_asked(options: Namespace) -> bool:
+    if options.cold and options.repeat is not None:
+        raise InvalidArgumentError(
+            "--repeat is for runs in turn. Accepted with --cold: --processes"
+        )
     return bool(options.cold)
 
 
@@ -74,8 +79,10 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
         budget_s=_BUDGET_S if options.budget is None else options.budget,
     )
     times = found.to_frame().rename_axis(columns=found.times.how)
-    report.add("Cold start", times, cold_plot(found, title="Time to the first result"))
-    if len(found.names) > 1:
+    several = len(found.names) > 1
+    plot = cold_plot(found, title="Time to the first result")
+    report.add("Cold start", times if several else times.droplevel("candidate"), plot)
+    if several:
         report.add("Speedup over the first", _speedup_table(found))
         report.conclude(*(f"{phase}: {found.times[phase].ranking()}." for phase in _JUDGED))
     else:
@@ -100,14 +107,13 @@ def _speedup_table(found: ColdStart) -> pd.DataFrame:
 
 def _sentence(found: ColdStart) -> str:
     (name,) = found.names
-
-    def shown(phase: str) -> str:
-        middle, low, high = found.typical(name, phase)
-        if low is None or high is None:
-            return format_seconds(middle)
-        return f"{format_seconds(middle)} [{format_seconds(low)}, {format_seconds(high)}]"
-
-    parts = ", ".join(f"{phase} {shown(phase)}" for phase in (IMPORT, SESSION, FIRST))
+    result, steady, *parts = (
+        found.typical(name, phase) for phase in (RESULT, STEADY, IMPORT, SESSION, FIRST)
+    )
+    texts = zip((IMPORT, SESSION, FIRST), parts, strict=True)
+    listed = ", ".join(f"{phase} {part.seconds}" for phase, part in texts)
+    sure = " (99%)" if result.interval else ""
     return (
-        f"{name}: the first result takes {shown(RESULT)} ({parts}), a steady run {shown(STEADY)}."
+        f"{name}: the first result takes {result.seconds}{sure}, of which {listed}; a steady run "
+        f"takes {steady.seconds}."
     )

@@ -9,15 +9,15 @@ import pandas as pd
 
 from ortmeter.cli.options import number, split
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.plotting.load import load_plot, throughput_plot
+from ortmeter.plotting.load import load_plot
 from ortmeter.report import Report
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.claims import Claim, enumerate_items
 from ortmeter.timing.comparison import common_unit
-from ortmeter.timing.load import Estimate, Load, Point, compare_throughput, measure_load
+from ortmeter.timing.load import Load, Point, compare_throughput, measure_load
 from ortmeter.timing.measurement import rounded
 from ortmeter.timing.pauses import AfterPause, measure_pauses
-from ortmeter.timing.percentiles import NONE, Percentile, explain_dashes, percentile_texts
+from ortmeter.timing.percentiles import TOO_FEW, explain_dashes, percentile_texts
 
 _MAX_CALLERS = 256
 _AUTO = (0.3, 0.5, 0.7, 0.9)  # of the capacity
@@ -26,7 +26,8 @@ _CONFIDENCE = 0.99
 _BUDGET_S, _LEAST_S = 10.0, 0.01
 _P99 = 99
 _REQUESTS_OF_P99 = 1000
-_TOO_FEW = "too few requests"
+_FEW_REQUESTS = "too few requests"
+_NO_QUEUE = f"{TOO_FEW}, or a queue not known to be stable"
 
 _Calls = Mapping[str, list[Callable[[], object]]]
 
@@ -72,7 +73,7 @@ def is_asked(options: Namespace) -> bool:
         raise InvalidArgumentError("--workers and --target-ms need --rate")
     if options.sessions and options.rate is None and options.callers is None:
         raise InvalidArgumentError("--sessions needs --callers or --rate")
-    if not (loads := (options.callers, options.rate, options.gap)).count(None) < len(loads):
+    if options.callers is options.rate is options.gap is None:
         if options.seconds is not None:
             raise InvalidArgumentError("--seconds needs --callers, --rate or --gap")
         return False
@@ -119,22 +120,22 @@ def _calls(variants: Mapping[str, Variant], threads: int, *, several: bool) -> _
 def _fill_callers(report: Report, calls: _Calls, callers: list[int], seconds: float) -> None:
     points = {(name, k): Point(calls[name][:k]) for name in calls for k in callers}
     found = measure_load(points, seconds=seconds)
-    extra = {key: _throughput_row(load.throughput()) for key, load in found.items()}
+    extra = {}
+    for key, load in found.items():
+        speed = load.throughput()
+        numbers = {"runs/s": speed.value, "low": speed.low, "high": speed.high}
+        extra[key] = {name: rounded(number) for name, number in numbers.items()}
     tables, frame = _tables(found, "callers", extra)
-    rows = [{"candidate": name, "callers": k, **row} for (name, k), row in extra.items()]
-    throughput = pd.DataFrame(rows)
+    rows = [{"series": name, "callers": k, **row} for (name, k), row in extra.items()]
+    turns = len(found[next(iter(found))].turns)
+    title = "Throughput of callers that wait for their results"
     report.add(
-        f"Callers: {_turns(found)} each",
+        f"Callers: {turns} turn{'s' if turns > 1 else ''} each",
         *tables,
-        throughput_plot(throughput, title="Throughput of callers that wait for their results"),
+        load_plot(pd.DataFrame(rows), x="callers", y="runs/s", title=title),
         *_drawn(frame, "callers", "Latency of a run with several callers"),
     )
     report.conclude(*_throughput_sentences(found, list(calls), callers))
-
-
-def _throughput_row(found: Estimate) -> dict[str, float]:
-    numbers = {"runs/s": found.value, "low": found.low, "high": found.high}
-    return {name: rounded(number) for name, number in numbers.items()}
 
 
 def _throughput_sentences(
@@ -144,22 +145,22 @@ def _throughput_sentences(
     first, *others = callers
     each = 1 - (1 - _CONFIDENCE) / max(len(others), 1)  # the best was chosen among them
     for name in names:
-        speeds = {k: found[name, k].throughput() for k in callers}
+        mine = {k: found[name, k] for k in callers}
+        prefix = _prefix(name, names)
         if not others:
-            yield f"{_prefix(name, names)}callers={first} get {speeds[first].text} runs/s (99%)."
+            yield f"{prefix}{mine[first].throughput().text} runs/s with callers={first} (99%)."
             continue
-        best = max(others, key=lambda k: speeds[k].value)
-        pair = found[name, best], found[name, first]
+        best = max(others, key=lambda k: mine[k].throughput().value)
         claim = compare_throughput(
-            f"callers={best}", pair[0], f"callers={first}", pair[1], confidence=each
+            f"callers={best}", mine[best], f"callers={first}", mine[first], confidence=each
         )
-        yield f"{_prefix(name, names)}throughput, {claim}."
+        yield f"{prefix}throughput, {claim}."
     last = callers[-1]
+    each = 1 - (1 - _CONFIDENCE) / max(len(names) - 1, 1)
     for name in names[1:]:
         pair = found[name, last], found[names[0], last]
-        each = 1 - (1 - _CONFIDENCE) / (len(names) - 1)
         claim = compare_throughput(name, pair[0], names[0], pair[1], confidence=each)
-        yield f"Throughput with callers={last}, {claim}."
+        yield f"throughput of callers={last}: {claim}."
 
 
 def _auto_rates(calls: _Calls, workers: int, seconds: float) -> list[float]:
@@ -187,7 +188,7 @@ def _fill_rates(  # noqa: PLR0917 - private, called once with everything
         }
         for key, load in found.items()
     }
-    tables, frame = _tables(found, "rate", extra)
+    tables, frame = _tables(found, "rate", extra, _NO_QUEUE)
     title = f"Requests at a rate: latency from the arrival, {workers} at a time"
     report.add(title, *tables, *_drawn(frame, "rate", "Latency from the arrival of a request"))
     for name in calls:
@@ -197,39 +198,46 @@ def _fill_rates(  # noqa: PLR0917 - private, called once with everything
 
 def _rate_sentence(found: Mapping[float, Load], target_ms: float | None) -> str:
     if target_ms is None:
-        overloaded = [rate for rate, load in found.items() if load.state() == "overloaded"]
-        stable = [rate for rate, load in found.items() if load.state() == "stable"]
-        most = f"the queue is stable up to {max(stable):g}/s" if stable else "no queue is stable"
-        return most + (f", overloaded from {min(overloaded):g}/s on." if overloaded else ".")
-    reasons = {rate: _why_not(load, target_ms / 1e3) for rate, load in found.items()}
-    kept = max((rate for rate, reason in reasons.items() if not reason), default=0.0)
+        states = {rate: load.state() for rate, load in found.items()}
+        states = {rate: "" if state == "stable" else state for rate, state in states.items()}
+    else:
+        states = {rate: _why_not(load, target_ms / 1e3) for rate, load in found.items()}
+    kept = max((rate for rate, why_not in states.items() if not why_not), default=0.0)
     rest: dict[str, list[str]] = {}
-    for rate, reason in reasons.items():
-        if reason and rate > kept:
-            rest.setdefault(reason, []).append(f"{rate:g}")
-    text = "; ".join(f"{why} at {enumerate_items(rates)}/s" for why, rates in rest.items())
-    more = f" Ask for --seconds {_enough(found)} or more." if _TOO_FEW in rest else ""
+    for rate, why_not in states.items():
+        if why_not and rate > kept:
+            rest.setdefault(why_not, []).append(f"{rate:g}")
+    text = "; ".join(f"{why_not} at {enumerate_items(some)}/s" for why_not, some in rest.items())
     others = f" ({text})" if text else ""
+    if target_ms is None:
+        return (
+            f"{f'the queue is stable up to {kept:g}/s' if kept else 'no queue is stable'}{others}."
+        )
+    more = f" Ask for --seconds {_enough(found)} or more." if _FEW_REQUESTS in rest else ""
     if not kept:
         return f"no rate is known to keep p99 below {target_ms:g} ms{others}.{more}"
-    p99 = found[kept].percentiles([_P99])[0].text(1e3)
+    p99 = found[kept].percentiles([_P99])[0].estimate.seconds
     return (
-        f"{kept:g}/s is the highest rate asked that keeps p99 below {target_ms:g} ms: "
-        f"{p99} ms (99%){others}.{more}"
+        f"{kept:g}/s is the highest rate asked that keeps p99 below {target_ms:g} ms: {p99} (99%)"
+        f"{others}.{more}"
     )
 
 
 def _why_not(load: Load, target: float) -> str:
     """Say why a rate is not known to keep the target, nothing if it does."""
     if (state := load.state()) != "stable":
-        undecided = "not known to be stable" if load.requests >= _REQUESTS_OF_P99 else _TOO_FEW
+        undecided = "not known to be stable" if load.requests >= _REQUESTS_OF_P99 else _FEW_REQUESTS
         return "overloaded" if state == "overloaded" else undecided
-    found = load.percentiles([_P99])
-    if not found or found[0].low is None or found[0].high is None:
-        return _TOO_FEW
-    if found[0].high <= target:
-        return ""
-    return "above" if found[0].low > target else "undecided"
+    known = {one.level: ends for one in load.percentiles() if (ends := one.estimate.interval)}
+    level = max(known, default=None)
+    if level is None:
+        return _FEW_REQUESTS
+    low, high = known[level]
+    if low > target:
+        return "above"  # p99 is not below another percentile
+    if level < _P99:
+        return _FEW_REQUESTS
+    return "" if high <= target else "undecided"
 
 
 def _enough(found: Mapping[float, Load]) -> int:
@@ -263,8 +271,8 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float)
         if claim := claims.get((name, gap)):
             report.conclude(f"{_prefix(name, names)}after a pause, {claim}.")
         elif not others:
-            median = pause.percentiles([50])[0].text(1e3)
-            told = f"{median} ms (99%)" if median != NONE else "undecided, too few rounds"
+            median = pause.percentiles([50])[0].estimate
+            told = f"{median.seconds} (99%)" if median.interval else "undecided, too few rounds"
             report.conclude(f"{_prefix(name, names)}median after a pause of {gap:g} s: {told}.")
 
 
@@ -279,6 +287,7 @@ def _tables(
     found: Mapping[tuple[str, Any], Load] | Mapping[tuple[str, Any], AfterPause],
     axis: str,
     extra: Mapping[tuple[str, Any], Mapping[str, object]],
+    dash: str = TOO_FEW,
 ) -> tuple[list[pd.DataFrame], pd.DataFrame]:
     """Return the tables that are read, and the percentiles that are drawn."""
     values = {key: one.percentiles() for key, one in found.items()}
@@ -289,19 +298,21 @@ def _tables(
     for cells in (extra, texts):  # side by side, they would not fit in a terminal
         table = pd.DataFrame([*cells.values()], pd.MultiIndex.from_tuples(found))
         table.index.names = ["candidate", axis]
-        tables.append(explain_dashes(table if len(names) > 1 else table.droplevel(0)))
+        tables.append(explain_dashes(table if len(names) > 1 else table.droplevel(0), dash))
     drawn = [
-        (_series(name, one, names), place, one.seconds, one.low, one.high)
+        (
+            f"{name}, {one.name}" if len(names) > 1 else one.name,
+            place,
+            one.seconds,
+            one.low,
+            one.high,
+        )
         for (name, place), several in values.items()
         for one in several
         if one.level in {50, _P99} and one.low is not None
     ]
     frame = pd.DataFrame(drawn, columns=["series", axis, "seconds", "low", "high"])
     return tables, frame
-
-
-def _series(name: str, one: Percentile, names: list[str]) -> str:
-    return f"{name}, {one.name}" if len(names) > 1 else one.name
 
 
 def _drawn(frame: pd.DataFrame, axis: str, title: str) -> list[Any]:
@@ -311,11 +322,6 @@ def _drawn(frame: pd.DataFrame, axis: str, title: str) -> list[Any]:
 
 def _prefix(name: str, names: list[str]) -> str:
     return f"{name}: " if len(names) > 1 else ""
-
-
-def _turns(found: Mapping[Any, Load]) -> str:
-    turns = len(next(iter(found.values())).turns)
-    return f"{turns} turn{'s' if turns > 1 else ''}"
 
 
 def _numbers(option: str, text: str | None, kind: type, least: float, most: float) -> list[Any]:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from ortmeter.cli.options import split, thread_count
 from ortmeter.report import Report
+from ortmeter.runtime.environment import core_numbers
 from ortmeter.runtime.fitness import fitness, refuse_unfit
 from ortmeter.runtime.providers import resolve_provider
 
@@ -22,7 +23,8 @@ def add_options(parser: ArgumentParser) -> None:
 @contextmanager
 def watched(options: Namespace, report: Report) -> Iterator[None]:
     """Look at the machine before a measurement, then at what happened meanwhile."""
-    threads = max(split("--threads", options.threads, thread_count))
+    counts = split("--threads", options.threads, thread_count)
+    threads = max(counts, key=lambda count: count or len(core_numbers()))
     provider = max(split("--provider", options.provider, resolve_provider), key=lambda p: p.name)
     before = fitness(threads, provider)
     if options.strict:

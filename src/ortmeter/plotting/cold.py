@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 _MS = 1e3
 
 
-def cold_plot(found: ColdStart, *, title: str, caption: str = "") -> "Axes":
+def cold_plot(found: ColdStart, *, title: str) -> "Axes":
     """Plot the phases until the first result, one row per candidate.
 
     Parameters
     ----------
     found : ColdStart
         What :func:`~ortmeter.timing.cold.cold_start` returns.
-    title, caption : str
-        Title of the plot, and the line below it.
+    title : str
+        Title of the plot.
 
     Returns
     -------
@@ -31,22 +31,22 @@ def cold_plot(found: ColdStart, *, title: str, caption: str = "") -> "Axes":
     names = found.names
     ax = new_axes(2.2 + 0.4 * len(names))
     places = range(len(names))
-    left = [0.0] * len(names)
-    for rank, phase in enumerate((IMPORT, SESSION, FIRST)):
-        widths = [_MS * found.typical(name, phase)[0] for name in names]
-        ax.barh(places, widths, left=left, height=0.6, color=series_style(rank)["color"])
-        left = [start + width for start, width in zip(left, widths, strict=True)]
     labels = [IMPORT, SESSION, FIRST]
-    sums = [[_MS * (s or 0.0) for s in found.typical(name, RESULT)] for name in names]
-    # Without interval, its ends are zero.
-    if known := [(place, *ends) for place, ends in zip(places, sums, strict=True) if ends[2]]:
+    left = np.zeros(len(names))
+    for rank, phase in enumerate(labels):
+        widths = np.array([_MS * found.typical(name, phase).value for name in names])
+        ax.barh(places, widths, left=left, height=0.6, color=series_style(rank)["color"])
+        left += widths
+    sums = [found.typical(name, RESULT) for name in names]
+    known = [(place, e.value, *e.interval) for place, e in enumerate(sums) if e.interval]
+    if known:
         rows, middle, low, high = np.transpose(known)
-        whiskers = [middle - low, high - middle]
-        ax.errorbar(middle, rows, xerr=whiskers, fmt="none", capsize=4, color=GREY)
+        whiskers = [_MS * (middle - low), _MS * (high - middle)]
+        ax.errorbar(_MS * middle, rows, xerr=whiskers, fmt="none", capsize=4, color=GREY)
         labels.append("99% interval of the sum")
     ax.set_yticks(places, [wrap(name, 24) for name in names])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlim(left=0)
     ax.set(xlabel="time to the first result (ms), lower is better", ylabel="candidate")
     add_legend(ax, labels)
-    return finish(ax, title, caption)
+    return finish(ax, title, found.times.how)

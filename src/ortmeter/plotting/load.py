@@ -2,22 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from ortmeter.plotting.axes import (
-    add_legend,
-    finish,
-    need_columns,
-    new_axes,
-    number,
-    plain,
-    series_style,
-)
+from ortmeter.plotting.axes import add_legend, finish, need_columns, new_axes, number, series_style
 from ortmeter.timing.comparison import UNITS, common_unit
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["load_plot", "throughput_plot"]
+__all__ = ["load_plot"]
 
 _X_LABELS = {
     "callers": "callers (threads)",
@@ -26,18 +18,20 @@ _X_LABELS = {
 }
 
 
-def load_plot(frame: "pd.DataFrame", *, x: str, title: str, caption: str = "") -> "Axes":
-    """Plot percentiles of latencies against a load, with their intervals.
+def load_plot(frame: "pd.DataFrame", *, x: str, y: str = "seconds", title: str) -> "Axes":
+    """Plot percentiles of latencies, or a throughput, against a load, with their intervals.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        One row per series and load: columns *series*, *x*, *seconds*, *low* and *high*, the last
-        three in seconds.
+        One row per series and load: columns *series*, *x*, *y*, and the ends of its interval,
+        *low* and *high*; a row without interval has no whiskers.
     x : {"callers", "rate", "gap"}
         Column of the load.
-    title, caption : str
-        Title of the plot, and the line below it.
+    y : {"seconds", "runs/s"}
+        Column of what is plotted.
+    title : str
+        Title of the plot.
 
     Returns
     -------
@@ -60,56 +54,19 @@ def load_plot(frame: "pd.DataFrame", *, x: str, title: str, caption: str = "") -
     'latency (ms), lower is better'
     >>> plt.close(ax.figure)
     """
-    need_columns(frame, "series", x, "seconds", "low", "high")
-    unit = common_unit(frame["seconds"])
-    scaled = frame.assign(
-        **{name: frame[name] * UNITS[unit] for name in ("seconds", "low", "high")}
-    )
-    ax = _lines(scaled, "series", x, "seconds")
-    ax.set_ylabel(f"latency ({unit}), lower is better")
-    whiskers = "whiskers: 99% intervals"
-    return finish(ax, title, f"{caption}, {whiskers}" if caption else whiskers)
-
-
-def throughput_plot(frame: "pd.DataFrame", *, title: str, caption: str = "") -> "Axes":
-    """Plot runs per second against the number of callers.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row per candidate and number of callers: columns *candidate*, *callers*, *runs/s*, *low*
-        and *high*; a row without interval has no whiskers.
-    title, caption : str
-        Title of the plot, and the line below it.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes, readable on a light and on a dark page.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A column is missing, or the frame is empty.
-    """
-    need_columns(frame, "candidate", "callers", "runs/s", "low", "high")
-    ax = _lines(frame, "candidate", "callers", "runs/s")
-    ax.set_ylabel("runs/s, higher is better")
-    whiskers = "whiskers: 99% intervals"
-    return finish(ax, title, f"{caption}, {whiskers}" if caption else whiskers)
-
-
-def _lines(frame: "pd.DataFrame", series: str, x: str, y: str) -> "Axes":
+    need_columns(frame, "series", x, y, "low", "high")
+    factor, label = 1.0, "runs/s, higher is better"
+    if y == "seconds":
+        unit = common_unit(frame[y])
+        factor, label = UNITS[unit], f"latency ({unit}), lower is better"
     ax = new_axes(4.8)
-    names = [str(name) for name in frame[series].unique()]
+    names = [str(name) for name in frame["series"].unique()]
     for rank, name in enumerate(names):
-        rows = frame[frame[series] == name].sort_values(x)
-        middle = rows[y].astype(float)
-        ends = [
-            (middle - rows["low"].astype(float)).fillna(0.0),
-            (rows["high"].astype(float) - middle).fillna(0.0),
-        ]
-        ax.errorbar(rows[x].astype(float), middle, yerr=ends, capsize=3, **series_style(rank))
+        rows = frame.loc[frame["series"] == name, [x, y, "low", "high"]].astype(float)
+        rows = rows.sort_values(x)
+        middle, low, high = (factor * rows[column] for column in (y, "low", "high"))
+        ends = [(middle - low).fillna(0.0), (high - middle).fillna(0.0)]
+        ax.errorbar(rows[x], middle, yerr=ends, capsize=3, **series_style(rank))
     places = sorted(set(frame[x].astype(float)))
     positive = [place for place in places if place > 0]
     if x == "gap" and positive:  # from 0, by powers of ten
@@ -117,6 +74,6 @@ def _lines(frame: "pd.DataFrame", series: str, x: str, y: str) -> "Axes":
     ax.set_xticks(places, [number(place) for place in places])
     ax.minorticks_off()
     ax.set_ylim(bottom=0)
-    ax.set_xlabel(plain(_X_LABELS.get(x, x)))
+    ax.set(xlabel=_X_LABELS[x], ylabel=label)
     add_legend(ax, names)
-    return ax
+    return finish(ax, title, "whiskers: 99% intervals")

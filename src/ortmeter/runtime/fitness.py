@@ -29,12 +29,12 @@ class Counters(NamedTuple):
     """What grows while a machine works; None where the system does not tell."""
 
     at: float | None  # seconds since the machine started
-    own: float  # CPU seconds of this process and of its children that ended
+    own: float | None  # CPU seconds of this process and of its children that ended
     busy: float | None  # CPU seconds of all processes on the cores that this one may use
     stolen: float | None  # CPU seconds that the hypervisor gave to others
-    swapped: int | None  # pages, in and out
-    throttled: int | None  # times that a core slowed down because of heat
-    held: int | None  # times that the quota stopped this container
+    swapped: float | None  # pages, in and out
+    throttled: float | None  # times that a core slowed down because of heat
+    held: float | None  # times that the quota stopped this container
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Fitness:
     ----------
     findings : tuple of str
         Sentences, each with its evidence and what to do about it.
+    notes : tuple of str
+        What makes latencies vary without a fault of the machine: a boosted frequency.
     unknown : tuple of str
         What the system does not tell: a virtual machine hides frequencies.
     counters : Counters
@@ -52,6 +54,7 @@ class Fitness:
     """
 
     findings: tuple[str, ...]
+    notes: tuple[str, ...]
     unknown: tuple[str, ...]
     counters: Counters = field(compare=False, repr=False)
 
@@ -65,14 +68,16 @@ class Fitness:
         return {
             "is_fit": self.is_fit,
             "findings": list(self.findings),
+            "notes": list(self.notes),
             "unknown": list(self.unknown),
         }
 
     def __str__(self) -> str:
         if self.findings:
             return f"not fit to measure: {'; '.join(self.findings)}"
-        hidden = f" (not told by this system: {', '.join(self.unknown)})" if self.unknown else ""
-        return f"fit to measure{hidden}"
+        unknown = f"not told by this system: {', '.join(self.unknown)}" if self.unknown else ""
+        more = "; ".join(filter(None, (*self.notes, unknown)))
+        return f"fit to measure ({more})" if more else "fit to measure"
 
 
 def fitness(
@@ -102,7 +107,7 @@ def fitness(
     Returns
     -------
     Fitness
-        Attributes ``findings``, ``unknown`` and ``is_fit``; its text is one line.
+        Attributes ``findings``, ``notes``, ``unknown`` and ``is_fit``; its text is one line.
 
     Examples
     --------
@@ -117,19 +122,21 @@ def fitness(
     else:
         before = since.counters
     after = _count(root, cores)
+    spent = Counters(*map(_grown, before, after))
+    boost = _boost(root)
     checks: dict[str, list[str] | None] = {
-        "load": _load(before, after, threads, len(cores)),
-        "quota": _quota(before, after, threads, len(cores), root),
-        "frequency": _frequency(root, cores),
-        "thermal throttling": _heat(before, after),
-        "stolen time": _stolen(before, after, len(cores)),
-        "swap": _swap(before, after, root),
+        "load": _load(spent, threads, len(cores)),
+        "quota": _quota(spent, threads, len(cores), root),
+        "frequency": _governor(root, cores, boost),
+        "thermal throttling": _heat(spent),
+        "stolen time": _stolen(spent, len(cores)),
+        "swap": _swap(spent, root),
     }
     if provider is not None and provider.name == "cuda":
         checks["GPU"] = gpu_findings(provider)
     findings = tuple(one for found in checks.values() for one in found or ())
     unknown = tuple(name for name, found in checks.items() if found is None)
-    return Fitness(findings, unknown, after)
+    return Fitness(findings, tuple(boost or ()), unknown, after)
 
 
 def refuse_unfit(found: Fitness) -> None:
@@ -182,16 +189,14 @@ def _uptime(root: Path) -> float | None:
     return None if whole is None or hundredths is None else whole + hundredths / 100
 
 
-def _elapsed(before: Counters, after: Counters) -> float:
-    """Seconds between two counts, zero when the system does not tell."""
-    return 0.0 if before.at is None or after.at is None else max(after.at - before.at, 0.0)
+def _grown(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(after - before, 0)
 
 
-def _load(before: Counters, after: Counters, threads: int, cores: int) -> list[str] | None:
-    elapsed = _elapsed(before, after)
-    if before.busy is None or after.busy is None or not elapsed:
+def _load(spent: Counters, threads: int, cores: int) -> list[str] | None:
+    if spent.busy is None or not spent.at:
         return None
-    others = (after.busy - before.busy - (after.own - before.own)) / elapsed
+    others = (spent.busy - (spent.own or 0.0)) / spent.at
     spared = 0 < threads < cores
     if others < (max(_BUSY, _BUSY_SHARE * cores) if spared else _BUSY):
         return []
@@ -199,24 +204,22 @@ def _load(before: Counters, after: Counters, threads: int, cores: int) -> list[s
     return [f"other processes use {used}: stop them, or wait"]
 
 
-def _quota(
-    before: Counters, after: Counters, threads: int, cores: int, root: Path
-) -> list[str] | None:
+def _quota(spent: Counters, threads: int, cores: int, root: Path) -> list[str]:
     found = []
     if threads > cores:
-        found.append(f"{threads} threads share {cores} cores: ask for {cores} at most")
+        found.append(f"{threads} threads on {cores} cores: ask for --threads {cores} at most")
     quota = cpu_quota(root)
     # Without a number, onnxruntime counts the cores of the machine, whatever the quota.
     asked = threads or cores
     if quota is not None and asked > quota:
-        shared = f"{quota:.3g} cores for {asked} thread{'s' if asked > 1 else ''}"
         found.append(
-            f"the quota of this container is {shared}, which stop when it is spent: ask for "
-            f"{max(int(quota), 1)} at most"
+            f"{asked} thread{'s' if asked > 1 else ''} on {quota:.3g} cores, the quota of this "
+            f"container: all stop when it is spent, ask for --threads {max(int(quota), 1)} at most"
         )
-    if before.held is not None and after.held is not None and after.held > before.held:
-        times = after.held - before.held
-        found.append(f"the quota stopped this container {times} times: ask for fewer threads")
+    if spent.held:
+        found.append(
+            f"the quota stopped this container {spent.held:.0f} times: ask for fewer threads"
+        )
     return found
 
 
@@ -236,47 +239,48 @@ def _quotas(root: Path) -> Iterator[float]:
             yield quota / period
 
 
-def _frequency(root: Path, cores: Collection[int]) -> list[str] | None:
+def _governor(root: Path, cores: Collection[int], boost: list[str] | None) -> list[str] | None:
     governors = set(_of_cores(root, cores, "cpufreq/scaling_governor"))
+    if not governors:
+        return None if boost is None else []
+    other = ", ".join(sorted(governors - {"performance"}))
+    told = f"the frequency governor is {other}: set it with cpupower frequency-set -g performance"
+    return [told] if other else []
+
+
+def _boost(root: Path) -> list[str] | None:
+    """Most machines boost, and are used so: the control tells when the frequency moves."""
     folder = root / "sys/devices/system/cpu"
-    boost = _read(folder / "cpufreq/boost").strip()
-    no_turbo = _read(folder / "intel_pstate/no_turbo").strip()
-    if not governors and not boost and not no_turbo:
+    switches = {"cpufreq/boost": "1", "intel_pstate/no_turbo": "0"}
+    states = {name: _read(folder / name).strip() for name in switches}
+    if not any(states.values()):
         return None
-    found = []
-    if other := sorted(governors - {"performance"}):
-        found.append(
-            f"the frequency governor is {', '.join(other)}: set it with cpupower frequency-set -g "
-            "performance"
-        )
-    if boost == "1" or no_turbo == "0":
-        where = "cpufreq/boost" if boost == "1" else "intel_pstate/no_turbo"
-        found.append(
-            "the frequency is boosted while the CPU is cool and other cores are idle: write "
-            f"{'0' if boost == '1' else '1'} into /sys/devices/system/cpu/{where}"
-        )
-    return found
+    return [
+        f"the frequency is boosted while the CPU is cool and other cores are idle: write "
+        f"{1 - int(on)} into /sys/devices/system/cpu/{name} for steady latencies"
+        for name, on in switches.items()
+        if states[name] == on
+    ][:1]
 
 
-def _heat(before: Counters, after: Counters) -> list[str] | None:
-    if before.throttled is None or after.throttled is None:
+def _heat(spent: Counters) -> list[str] | None:
+    if spent.throttled is None:
         return None
-    times = after.throttled - before.throttled
-    return [f"heat slowed cores down {times} times: cool them, wait"] if times > 0 else []
+    times = f"{spent.throttled:.0f} times"
+    return [f"heat slowed cores down {times}: cool them, wait"] if spent.throttled else []
 
 
-def _stolen(before: Counters, after: Counters, cores: int) -> list[str] | None:
-    elapsed = _elapsed(before, after)
-    if before.stolen is None or after.stolen is None or not elapsed:
+def _stolen(spent: Counters, cores: int) -> list[str] | None:
+    if spent.stolen is None or not spent.at:
         return None
-    share = (after.stolen - before.stolen) / (elapsed * cores)
+    share = spent.stolen / (spent.at * cores)
     if share <= _STOLEN_SHARE:
         return []
     lost = f"the hypervisor gave {share:.0%} of the time of this virtual machine to others"
     return [f"{lost}: use a machine of your own, or measure in several processes"]
 
 
-def _swap(before: Counters, after: Counters, root: Path) -> list[str] | None:
+def _swap(spent: Counters, root: Path) -> list[str] | None:
     memory = _numbers(root / "proc/meminfo", "MemTotal:", "SwapTotal:", "SwapFree:")
     if len(memory) < 3:  # noqa: PLR2004 - all of them
         return None
@@ -287,9 +291,8 @@ def _swap(before: Counters, after: Counters, root: Path) -> list[str] | None:
             f"{used / 2**20:.1f} GiB of memory are swapped out, and read from the disk when they "
             "are needed: free memory, then swapoff -a"
         )
-    if before.swapped is not None and after.swapped is not None and after.swapped > before.swapped:
-        pages = after.swapped - before.swapped
-        found.append(f"{pages} pages are swapped meanwhile: free memory")
+    if spent.swapped:
+        found.append(f"{spent.swapped:.0f} pages are swapped meanwhile: free memory")
     return found
 
 

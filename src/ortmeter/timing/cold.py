@@ -25,9 +25,9 @@ from ortmeter.child import run_child
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.comparison import Comparisons
+from ortmeter.timing.estimates import Estimate, geometric_mean
 from ortmeter.timing.measurement import Measurement, Recipe, format_seconds, rounded
 from ortmeter.timing.measuring import collect
-from ortmeter.timing.statistics import log_ratio
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,13 +90,9 @@ class ColdStart:
         """Names of the candidates."""
         return list(self.memory)
 
-    def typical(self, name: str, phase: str) -> tuple[float, float | None, float | None]:
+    def typical(self, name: str, phase: str) -> Estimate:
         """Geometric mean over processes of the seconds of a phase, and its 99% interval."""
-        seconds = self.times[phase][name].seconds
-        log, half = log_ratio(seconds, np.ones_like(seconds), 0.99)
-        if half is None:
-            return math.exp(log), None, None
-        return math.exp(log), math.exp(log - half), math.exp(log + half)
+        return geometric_mean(self.times[phase][name].seconds)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per phase and candidate.
@@ -112,9 +108,10 @@ class ColdStart:
 
         rows = []
         for phase, (name, memory) in itertools.product(PHASES, self.memory.items()):
-            times = (s if s is None else s * 1e3 for s in self.typical(name, phase))
+            found = self.typical(name, phase)
+            times = (rounded(s and 1e3 * s) for s in (found.value, found.low, found.high))
             sizes = (math.nan if mib is None else round(mib, 1) for mib in memory[phase])
-            rows.append((phase, name, *map(rounded, times), *sizes))
+            rows.append((phase, name, *times, *sizes))
         columns = ["time (ms)", "low", "high", "growth (MiB)", "peak (MiB)"]
         frame = pd.DataFrame(rows, columns=["phase", "candidate", *columns])
         return frame.set_index(["phase", "candidate"])
@@ -122,7 +119,7 @@ class ColdStart:
     def __str__(self) -> str:
         parts = []
         for name in self.names:
-            texts = [f"{p} {format_seconds(self.typical(name, p)[0])}" for p in PHASES]
+            texts = [f"{p} {format_seconds(self.typical(name, p).value)}" for p in PHASES]
             parts.append(f"{name}: {', '.join(texts)}")
         return "; ".join(parts)
 
@@ -185,9 +182,7 @@ def cold_start(
         for i, (name, variant) in enumerate(variants.items()):
             folder = Path(temporary, str(i))
             folder.mkdir()
-            tasks[name] = folder / "task.json"
-            recipe = dataclasses.asdict(variant.recipe(folder))
-            tasks[name].write_text(json.dumps(recipe), encoding="utf-8")
+            tasks[name] = _task(variant, folder)
             _start(name, tasks[name])
 
         def run(*_: object) -> dict[str, dict[str, Measurement]]:
@@ -215,11 +210,16 @@ def peak_memory(variant: "Variant") -> float | None:
     None where the system does not tell.
     """
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        task = Path(folder, "task.json")
-        recipe = dataclasses.asdict(variant.recipe(Path(folder)))
-        task.write_text(json.dumps(recipe), encoding="utf-8")
-        found = _start("the model", task)
+        found = _start("the model", _task(variant, Path(folder)))
     return _together([found[SESSION], found[FIRST]]).peak
+
+
+def _task(variant: "Variant", folder: Path) -> Path:
+    """Write what a child builds again."""
+    task = folder / "task.json"
+    recipe = dataclasses.asdict(variant.recipe(folder))
+    task.write_text(json.dumps(recipe), encoding="utf-8")
+    return task
 
 
 def _start(name: str, task: Path) -> dict[str, Phase]:

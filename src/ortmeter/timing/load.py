@@ -17,10 +17,9 @@ import numpy.typing as npt
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.progress import progress_bar
 from ortmeter.timing.claims import Claim, compare_ratio
+from ortmeter.timing.estimates import Estimate, estimate_ratio, geometric_mean
 from ortmeter.timing.loop import collector_off
-from ortmeter.timing.measurement import rounded
-from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles, write_interval
-from ortmeter.timing.statistics import log_ratio
+from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles
 
 __all__ = ["Estimate", "Load", "Point", "Turn", "compare_throughput", "measure_load"]
 
@@ -79,28 +78,6 @@ class Turn:
     left: int = 0
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A positive number and its interval, None with fewer than 3 turns.
-
-    Examples
-    --------
-    >>> Estimate(812.3, 805.0, 820.0).text, Estimate(812.3).text
-    ('812 [805, 820]', '812')
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def text(self) -> str:
-        """The number and its interval, with three digits."""
-        if self.low is None or self.high is None:
-            return f"{rounded(self.value, 3):g}"
-        return write_interval(self.value, self.low, self.high)
-
-
 @dataclass(frozen=True, eq=False)
 class Load:
     """Turns of a point, taken among those of other points.
@@ -121,9 +98,7 @@ class Load:
         """Number of requests that were served."""
         return sum(len(turn.ends) for turn in self.turns)
 
-    def percentiles(
-        self, levels: Sequence[float] = LEVELS, *, confidence: float = 0.99
-    ) -> tuple[Percentile, ...]:
+    def percentiles(self, levels: Sequence[float] = LEVELS) -> tuple[Percentile, ...]:
         """Return percentiles of the latency, from the arrival of a request to its end.
 
         There is none when the queue is not known to be stable: latencies then grow with time.
@@ -132,13 +107,13 @@ class Load:
             return ()
         rows = [(turn.ends - turn.arrivals)[self.settled(turn)] for turn in self.turns]
         seconds = np.concatenate(rows)
-        return percentiles(seconds, levels, confidence=confidence) if seconds.size else ()
+        return percentiles(seconds, levels) if seconds.size else ()
 
-    def throughput(self, *, confidence: float = 0.99) -> Estimate:
+    def throughput(self) -> Estimate:
         """Return the runs per second."""
-        return _estimate([turn.runs_per_s for turn in self.turns], confidence)
+        return geometric_mean([turn.runs_per_s for turn in self.turns])
 
-    def utilization(self, *, confidence: float = 0.99) -> Estimate:
+    def utilization(self) -> Estimate:
         """Return the share of the time that the threads are busy; above 1, the queue grows.
 
         It is the rate times the mean time of a run, divided by the number of threads.
@@ -147,11 +122,11 @@ class Load:
             raise InvalidArgumentError("callers are always busy. Accepted: a point with a rate")
         scale = self.point.rate / len(self.point.calls)
         means = [float((turn.ends - turn.starts).mean()) for turn in self.turns if turn.ends.size]
-        return _estimate([scale * mean for mean in means], confidence)
+        return geometric_mean([scale * mean for mean in means]) if means else Estimate(math.nan)
 
-    def state(self, *, confidence: float = 0.99) -> str:
+    def state(self) -> str:
         """Return ``stable``, ``overloaded``, or ``undecided`` when the interval does not tell."""
-        found = self.utilization(confidence=confidence)
+        found = self.utilization()
         if found.low is not None and found.low > 1:
             return "overloaded"
         served = not any(turn.left for turn in self.turns)
@@ -182,11 +157,12 @@ def compare_throughput(
     Claim
         The ratio of the runs per second, and Student's interval over turns.
     """
-    ours, theirs = (np.array([[t.runs_per_s] for t in load.turns]) for load in (found, other))
-    log, half = log_ratio(ours, theirs, confidence)
-    interval = None if half is None else (math.exp(log - half), math.exp(log + half))
+    ours, theirs = ([[turn.runs_per_s] for turn in load.turns] for load in (found, other))
+    ratio = estimate_ratio(ours, theirs, confidence)
     how = f"{len(ours)} turns"
-    return compare_ratio(subject, baseline, math.exp(log), interval, confidence=confidence, how=how)
+    return compare_ratio(
+        subject, baseline, ratio.value, ratio.interval, confidence=confidence, how=how
+    )
 
 
 def measure_load(
@@ -364,13 +340,3 @@ class _Turn:
             call()
             times.append((request, start, self._now()))
         return times
-
-
-def _estimate(values: Sequence[float], confidence: float) -> Estimate:
-    if not values:
-        return Estimate(math.nan)
-    column = np.array(values)[:, None]
-    log, half = log_ratio(column, np.ones_like(column), confidence)
-    if half is None:
-        return Estimate(math.exp(log))
-    return Estimate(math.exp(log), math.exp(log - half), math.exp(log + half))

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.progress import progress_bar
 from ortmeter.timing.claims import Claim, compare_ratio
+from ortmeter.timing.estimates import estimate_ratio
 from ortmeter.timing.loop import collector_off
 from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles
-from ortmeter.timing.statistics import MIN_ROUNDS, log_ratio
+from ortmeter.timing.statistics import MIN_ROUNDS
 
 __all__ = ["AfterPause", "measure_pauses"]
 
@@ -38,11 +39,9 @@ class AfterPause:
     pause: float
     seconds: npt.NDArray[np.float64]
 
-    def percentiles(
-        self, levels: Sequence[float] = LEVELS, *, confidence: float = 0.99
-    ) -> tuple[Percentile, ...]:
+    def percentiles(self, levels: Sequence[float] = LEVELS) -> tuple[Percentile, ...]:
         """Return percentiles of the latency."""
-        return percentiles(self.seconds, levels, confidence=confidence)
+        return percentiles(self.seconds, levels)
 
     def compare(
         self, other: "AfterPause", subject: str, baseline: str, *, confidence: float = 0.99
@@ -54,11 +53,10 @@ class AfterPause:
         rounds = len(self.seconds)
         shape = (1, rounds) if rounds >= MIN_ROUNDS else (rounds, 1)
         theirs, ours = other.seconds.reshape(shape), self.seconds.reshape(shape)
-        log, half = log_ratio(theirs, ours, confidence)
-        interval = None if half is None else (math.exp(log - half), math.exp(log + half))
+        ratio = estimate_ratio(theirs, ours, confidence)
         how = f"{rounds} rounds"
         return compare_ratio(
-            subject, baseline, math.exp(log), interval, confidence=confidence, how=how
+            subject, baseline, ratio.value, ratio.interval, confidence=confidence, how=how
         )
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing.comparison import UNITS, Comparison
-from ortmeter.timing.measurement import rounded
+from ortmeter.timing.estimates import Estimate
 from ortmeter.timing.statistics import MIN_PROCESSES
 
 if TYPE_CHECKING:
@@ -60,11 +60,14 @@ class Percentile:
         """The usual name, ``p99``."""
         return f"p{self.level:g}"
 
+    @property
+    def estimate(self) -> Estimate:
+        """The number and its interval, in seconds."""
+        return Estimate(self.seconds, self.low, self.high)
+
     def text(self, factor: float) -> str:
         """Write the percentile and its interval in another unit, a dash without interval."""
-        if self.low is None or self.high is None:
-            return NONE
-        return write_interval(factor * self.seconds, factor * self.low, factor * self.high)
+        return NONE if self.estimate.interval is None else self.estimate.written(factor)
 
 
 def percentiles(
@@ -188,53 +191,40 @@ def _ranks(count: int, effective: float, share: float, confidence: float) -> tup
     return math.floor((low - 1) * count / size) + 1, math.ceil(high * count / size)
 
 
-def percentile_table(
-    results: Comparison, unit: str | None = None, *, confidence: float = 0.99
-) -> "pd.DataFrame":
+def percentile_table(results: Comparison, unit: str = "ms") -> "pd.DataFrame":
     """Return a table of the percentiles of each candidate.
 
     Parameters
     ----------
     results : Comparison
         Returned by :func:`~ortmeter.timing.measure`.
-    unit : {"s", "ms", "µs"}, optional
-        By default that of the plot.
-    confidence : float
-        Level of each interval.
+    unit : {"s", "ms", "µs"}
+        Unit of the columns.
 
     Returns
     -------
     pandas.DataFrame
         Index ``candidate``. Columns ``p50 (ms)``, ``p90 (ms)``, ``p95 (ms)`` and ``p99 (ms)``:
         texts such as ``12.1 [12.0, 12.4]``, or a dash when the samples allow no interval. A sample
-        that is the mean of several calls says nothing of the percentiles of a call.
+        that is the mean of several calls says nothing of the percentiles of a call: the table is
+        empty if there are no others.
     """
     import pandas as pd
 
-    unit = unit or results.unit
+    means = [m.number > 1 for m in results.values()]
+    if all(means):
+        return pd.DataFrame()
     rows = {
-        name: percentile_texts(
-            percentiles(list(m.seconds), confidence=confidence) if m.number == 1 else (), unit
-        )
+        name: percentile_texts(() if m.number > 1 else percentiles(list(m.seconds)), unit)
         for name, m in results.items()
     }
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="candidate")
-    if any(m.number > 1 for m in results.values()):
-        return table.rename_axis(
-            columns="a dash: a sample is the mean of several calls, or too few"
-        )
-    return explain_dashes(table)
+    return explain_dashes(table, f"{TOO_FEW}, or means of several calls" if any(means) else TOO_FEW)
 
 
-def explain_dashes(table: "pd.DataFrame") -> "pd.DataFrame":
+def explain_dashes(table: "pd.DataFrame", why: str = TOO_FEW) -> "pd.DataFrame":
     """Say below the title of a table what its dashes mean, if it has some."""
-    return table.rename_axis(columns=TOO_FEW) if (table == NONE).any(axis=None) else table
-
-
-def write_interval(value: float, low: float, high: float) -> str:
-    """Write a number and its interval with three digits, ``12.1 [12, 12.4]``."""
-    value, low, high = (rounded(x, 3) for x in (value, low, high))
-    return f"{value:g} [{low:g}, {high:g}]"
+    return table.rename_axis(columns=why) if (table == NONE).any(axis=None) else table
 
 
 def percentile_texts(found: Iterable[Percentile], unit: str) -> dict[str, str]:
