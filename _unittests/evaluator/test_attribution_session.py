@@ -92,7 +92,7 @@ def test_fused_nodes_are_explained_together():
 def test_it_is_said_when_another_session_is_explained(monkeypatch):
     model = ortmeter.sample_cnn(size=16)
     monkeypatch.setattr(  # every result becomes an output: nothing is fused
-        attribution_session, "_exposing", lambda proto, optimized: EXPOSING(proto, proto)
+        attribution_session, "exposing", lambda proto, _: exposing.exposing(proto)
     )
     found = explain_session(model, random_feeds(model), provider="cpu", sources=SOURCES)
     assert not found.same_outputs
@@ -100,9 +100,6 @@ def test_it_is_said_when_another_session_is_explained(monkeypatch):
     assert "reading its intermediate results changes its outputs" in str(found)
     assert f"the session is {found.session.ulp_at_max:.3g} ulp from float64" in str(found)
     assert f"explained here is {found.exposed.ulp_at_max:.3g} ulp away" in str(found)
-
-
-EXPOSING = attribution_session._exposing
 
 
 @pytest.mark.parametrize("expected", ["torch", "reference"])

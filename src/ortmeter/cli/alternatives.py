@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -12,8 +12,12 @@ from ortmeter.evaluator import (
     OptimizerExplanation,
     ProgramExplanation,
 )
+from ortmeter.evaluator.program import load_program
 from ortmeter.plotting import error_plot
 from ortmeter.report import Report, readable
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 UNOPTIMIZED, PROGRAM = "unoptimized", "torch program"
 _UNIT = "relative to the largest value"
@@ -34,24 +38,19 @@ def add_options(parser: ArgumentParser) -> None:
     )
 
 
-def check_program(options: Namespace) -> None:
-    """Refuse a program that is not trusted, or beside something else to compare with."""
+def open_program(options: Namespace) -> "ExportedProgram | None":
+    """Read the program of torch, unless it is not trusted, or beside something else."""
     program = options.against_torch_program
+    if program is None and options.trust_program:
+        raise InvalidArgumentError("--trust-program: expected --against-torch-program FILE too")
     if program is None:
-        if options.trust_program:
-            raise InvalidArgumentError("--trust-program: expected --against-torch-program FILE too")
-        return
+        return None
     if options.against or len(options.models) != 1:
         raise InvalidArgumentError(
             f"--against-torch-program: got {len(options.models)} models and --against "
             f"{options.against}. Accepted: one model, without --against"
         )
-    if not options.trust_program:
-        raise InvalidArgumentError(
-            f"--against-torch-program {program} is not opened: torch may unpickle parts of it, "
-            "which runs any code that the file has. Accepted: a file that you trust, with "
-            "--trust-program"
-        )
+    return load_program(program, trusted=options.trust_program)
 
 
 def tell(report: Report, found: OptimizerExplanation | ProgramExplanation, top: int) -> None:

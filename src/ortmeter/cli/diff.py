@@ -96,7 +96,7 @@ def _comparable(path: Path, folder: Path, told: list[str]) -> Path:
 def _compare(options: Namespace, report: Report) -> ModelDiff:
     limits = options.atol, options.rtol
     tolerance = None if limits == (None, None) else Tolerance(*limits)
-    alternatives.check_program(options)
+    options.against_torch_program = alternatives.open_program(options)
     models, against = _sides(options)
     session = session_settings(options) | {"provider": resolve_provider(options.provider)}
     feeds = make_feeds(options, models)
@@ -167,8 +167,7 @@ def _explain(
     """Find what is responsible, or why it is not searched."""
     (path,), budget_s = options.models, options.search_budget
     if against == alternatives.PROGRAM:
-        program = options.against_torch_program
-        return explain_program(path, program, feeds, trusted=True, **session), ""
+        return explain_program(path, options.against_torch_program, feeds, **session), ""
     if against == alternatives.UNOPTIMIZED:
         return explain_optimization(path, feeds, budget_s=budget_s, **session), ""
     if against not in _EVALUATIONS:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from ortmeter.cli.options import number
 from ortmeter.errors import InvalidArgumentError
@@ -18,7 +17,6 @@ from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.shapes import lacks_size, symbols
 from ortmeter.runtime.values import parse_value
 
-_Feeds = dict[str, np.ndarray]
 _Known = Mapping[str, Input]
 
 
@@ -40,7 +38,7 @@ def add_feeds(parser: ArgumentParser) -> None:
     group.add_argument("--seed", type=number(0), default=0, help="seed of random inputs (0)")
 
 
-def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, _Feeds]:
+def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[str, np.ndarray]]:
     """Read the inputs of each model; draw what is not given, once for all the models that share it.
 
     A size, a shape or a value is for the models that have such a dimension or such an input.
@@ -59,7 +57,11 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, _Feeds]
             raise InvalidArgumentError(
                 "--dim, --shape and --size describe random inputs: remove them or --feeds"
             )
-        return {model: _complete(loaded[model], inputs[model], whole, values) for model in models}
+        given = {
+            model: {one.name: values[one.name] for one in group if one.name in values}
+            for model, group in inputs.items()
+        }
+        return {model: read_feeds(loaded[model], whole, values=given[model]) for model in models}
     _refuse_unknown("--dim", dims, symbols(every))
     _refuse_unknown("--shape", shapes, known)
     if options.size is not None:
@@ -108,13 +110,6 @@ def _by_input(option: str, texts: Iterable[str], known: _Known) -> Iterator[tupl
                 f"{', '.join(map(str, known.values())) or 'the inputs, there is none'}"
             )
         yield name, text.removeprefix(f"{name}=")
-
-
-def _complete(
-    model: onnx.ModelProto, inputs: Iterable[Input], file: str, values: Mapping[str, Any]
-) -> _Feeds:
-    own = {one.name: values[one.name] for one in inputs if one.name in values}
-    return read_feeds(model, file, values=own)
 
 
 def _sized(

@@ -29,7 +29,7 @@ from ortmeter.evaluator.attribution_result import (
 )
 from ortmeter.evaluator.attribution_search import find_effects
 from ortmeter.evaluator.evaluation import Evaluator, parts
-from ortmeter.evaluator.exposing import refuse_too_large
+from ortmeter.evaluator.exposing import exposing, refuse_too_large
 from ortmeter.evaluator.float64 import exact_feeds, is_added, to_float64
 from ortmeter.evaluator.node import NOTHING, Node
 from ortmeter.evaluator.plan import Step
@@ -139,9 +139,10 @@ def explain_session(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimized.onnx"
         outputs = run_session(make(model, optimized_path=path), feeds, run_config)
-        exposing = _exposing(proto, onnx.load(path, load_external_data=False))
-    refuse_too_large(exposing, feeds)
-    exposed = run_session(make(exposing), feeds, run_config)
+        optimized = onnx.load(path, load_external_data=False)
+    kept = exposing(proto, {name for node in optimized.graph.node for name in node.output})
+    refuse_too_large(kept, feeds)
+    exposed = run_session(make(kept), feeds, run_config)
     walk = _Walk(proto, feeds, expected, device, sources)
     nodes, remaining = walk.explain(exposed, by, budget_s)
     same = [_same_bits(value, exposed[name]) for name, value in outputs.items()]
@@ -150,19 +151,6 @@ def explain_session(
     asked = compare(list(walk.outputs), list(outputs.values()))
     explained = compare(list(walk.outputs), [exposed[name] for name in outputs])
     return SessionExplanation(nodes, found, asked, explained, all(same), expected, remaining, by=by)
-
-
-def _exposing(model: onnx.ModelProto, optimized: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model whose outputs are all the results that its optimized graph computes."""
-    computed = {name for node in optimized.graph.node for name in node.output}
-    outputs = {value.name for value in model.graph.output}
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for node in model.graph.node:
-        for name in node.output:
-            if name in computed and name not in outputs and name:
-                copy.graph.output.append(onnx.ValueInfoProto(name=name))
-    return copy
 
 
 class _Narrow(NamedTuple):

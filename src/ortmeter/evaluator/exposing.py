@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import google.protobuf.message
@@ -14,7 +14,7 @@ from ortmeter.errors import ModelError
 from ortmeter.evaluator.matching import Result
 from ortmeter.evaluator.node import domain_name
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.graphs import bodies
+from ortmeter.runtime.graphs import bodies, walk_nodes
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
@@ -26,13 +26,15 @@ _NOT_INFERRED = (
 _NUMERIC = "biufcV"  # V: bfloat16 and float8
 
 
-def exposing(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model whose outputs are all the results of its nodes."""
+def exposing(model: onnx.ModelProto, computed: Collection[str] | None = None) -> onnx.ModelProto:
+    """Copy a model whose outputs are all the results of its nodes, or those that are computed."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     known = {value.name for value in model.graph.output}
     for node in model.graph.node:
         names = [name for name in node.output if name and name not in known]
+        if computed is not None:
+            names = [name for name in names if name in computed]
         copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return copy
 
@@ -54,8 +56,7 @@ def results_of(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Result
     found: list[Result] = []
     sources: dict[str, frozenset[int]] = {}  # name -> nearest results that it is computed from
     for node in model.graph.node:
-        names = {*node.input, *(name for _, body in bodies(node) for name in captured(body))}
-        parents = frozenset().union(*(sources.get(name, frozenset()) for name in names))
+        parents = frozenset().union(*(sources.get(name, frozenset()) for name in _read_by(node)))
         computed = node.op_type != "Constant"
         for name in filter(None, node.output):
             value = values.get(name)
@@ -70,13 +71,17 @@ def operator_of(node: onnx.NodeProto) -> str:
     return ".".join(filter(None, (domain_name(node.domain), node.op_type)))
 
 
-def captured(body: onnx.GraphProto) -> set[str]:
+def _read_by(node: onnx.NodeProto) -> set[str]:
+    """Names that a node reads, itself or in its bodies."""
+    return {*node.input, *(name for _, body in bodies(node) for name in _captured(body))}
+
+
+def _captured(body: onnx.GraphProto) -> set[str]:
     """Names that a body reads in the graph around it."""
     known = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
     read: set[str] = set()
     for node in body.node:
-        inner = (name for _, graph in bodies(node) for name in captured(graph))
-        read |= {*node.input, *inner} - known
+        read |= _read_by(node) - known
         known |= set(node.output)
     return (read | {value.name for value in body.output} - known) - {""}
 
@@ -114,8 +119,8 @@ def restarted(
 
     Return the names of the inputs too.
     """
-    taken = {name for node in model.graph.node for name in (*node.input, *node.output)}
-    taken |= {name for node in model.graph.node for _, body in bodies(node) for name in _all(body)}
+    nodes = walk_nodes(model.graph.node)
+    taken = {name for node in nodes for name in (*node.input, *node.output)}
     suffix = "_given"
     while any(f"{name}{suffix}" in taken for name in values):
         suffix += "_"
@@ -140,17 +145,11 @@ def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
     for rank, name in enumerate(node.input):
         node.input[rank] = renamed.get(name, name)
     for _, body in bodies(node):
-        outer = {name: renamed[name] for name in captured(body) if name in renamed}
+        outer = {name: renamed[name] for name in _captured(body) if name in renamed}
         for inner in body.node:
             _rename(inner, outer)
         for value in body.output:
             value.name = outer.get(value.name, value.name)
-
-
-def _all(body: onnx.GraphProto) -> set[str]:
-    names = {name for node in body.node for name in (*node.input, *node.output)}
-    inner = (name for node in body.node for _, graph in bodies(node) for name in _all(graph))
-    return names.union(inner)
 
 
 def nodes_between(model: onnx.ModelProto, name: str, given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -162,6 +161,5 @@ def nodes_between(model: onnx.ModelProto, name: str, given: Mapping[str, Any]) -
         node = producer.get(pending.pop())
         if node is not None and node.output[0] not in found and node.op_type != "Constant":
             found[node.output[0]] = f"{node.op_type} ({node.name or node.output[0]})"
-            names = {*node.input, *(n for _, body in bodies(node) for n in captured(body))}
-            pending += sorted(names - given.keys())
+            pending += sorted(_read_by(node) - given.keys())
     return tuple(reversed(found.values()))

@@ -77,8 +77,6 @@ class OptimizerExplanation:
         Outputs of the unoptimized session created and run twice: 0 if it is deterministic.
     n_candidates : int
         Optimizers that ran.
-    n_sessions : int
-        Sessions created by the search.
     undecided : tuple of str
         Optimizers among which some are responsible, when the search had no time to tell which.
     """
@@ -89,7 +87,6 @@ class OptimizerExplanation:
     remaining: Discrepancy
     repeated: Discrepancy
     n_candidates: int
-    n_sessions: int
     undecided: tuple[str, ...] = ()
 
     @property
@@ -125,7 +122,8 @@ class OptimizerExplanation:
             return f"{since}; optimizers are not searched"
         if self.undecided:
             named = ", ".join(self.undecided[:_NAMED])
-            others = ", ..." * (len(self.undecided) > _NAMED)
+            more = len(self.undecided) - _NAMED
+            others = f" and {more} more" if more > 0 else ""
             return (
                 f"{since}; the time was up when {len(self.undecided)} of {self.n_candidates} "
                 f"optimizers were left: {named}{others}"
@@ -213,7 +211,9 @@ def explain_optimization(
     search = _Search(model, feeds, tolerance or Tolerance(), session, run_config)
     reached = _LEVELS[: _LEVELS.index(optimization) + 1]
     outputs = {name: search.run(optimization=name) for name in reached}
-    levels = {name: search.against_none(found, tolerance) for name, found in outputs.items()}
+    levels = {
+        name: compare_outputs(search.expected, found, tolerance) for name, found in outputs.items()
+    }
     level = next((name for name, found in outputs.items() if not search.same(found)), None)
     repeated = search.discrepancy(search.run(optimization="none"))
     found: list[OptimizerEffect] = []
@@ -240,8 +240,7 @@ def explain_optimization(
         ]
         found.sort(key=lambda effect: effect.alone.abs, reverse=True)
     return OptimizerExplanation(
-        *(levels, level, tuple(found), remaining, repeated, len(candidates), search.n_sessions),
-        undecided,
+        levels, level, tuple(found), remaining, repeated, len(candidates), undecided
     )
 
 
@@ -258,22 +257,18 @@ class _Search:
     ) -> None:
         self._model, self._feeds, self._run_config = model, feeds, run_config
         self._tolerance, self._session = tolerance, session
-        self.n_sessions, self.is_late = 0, False
-        self._expected = self.run(optimization="none")
+        self.is_late = False
+        self.expected = self.run(optimization="none")
 
     def run(self, disabled: Collection[str] = (), *, optimization: str) -> dict[str, Any]:
-        self.n_sessions += 1
         settings = without({**self._session, "optimization": optimization}, disabled)
         return run_session(make_session(self._model, **settings), self._feeds, self._run_config)
-
-    def against_none(self, outputs: Mapping[str, Any], tolerance: Tolerance | None) -> ModelDiff:
-        return compare_outputs(self._expected, outputs, tolerance)
 
     def same(self, outputs: Mapping[str, Any]) -> bool:
         return self._tolerance.check(self.discrepancy(outputs)).passed
 
     def discrepancy(self, outputs: Mapping[str, Any]) -> Discrepancy:
-        expected = [self._expected[name] for name in outputs]
+        expected = [self.expected[name] for name in outputs]
         return max_diff(
             expected, list(outputs.values()), tolerance=self._tolerance, on_mismatch="report"
         )

@@ -16,15 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from ortmeter.discrepancy import Discrepancy, ModelDiff, Tolerance, max_diff
+from ortmeter.discrepancy import Discrepancy, ModelDiff, Tolerance
 from ortmeter.discrepancy.models import compare_outputs
 from ortmeter.errors import FeedError, InvalidArgumentError, ModelError
-from ortmeter.evaluator.alignment import (
-    aligned,
-    known_as,
-    relative,
-)
-from ortmeter.evaluator.attribution_result import differing
+from ortmeter.evaluator.alignment import aligned, known_as, relative
+from ortmeter.evaluator.attribution_result import compare, differing
 from ortmeter.evaluator.exposing import nodes_between, restarted, results_of, run_exposed
 from ortmeter.evaluator.matching import Result
 from ortmeter.optional import import_optional
@@ -100,14 +96,13 @@ class ProgramExplanation:
         In the order of the program.
     outputs : ModelDiff
         Outputs of the model in a session of its own, compared with those of the program.
-    n_program, n_model : int
-        Number of results of the program and of the model.
+    n_program : int
+        Number of results of the program.
     """
 
     steps: tuple[ProgramStep, ...]
     outputs: ModelDiff
     n_program: int
-    n_model: int
 
     def ranking(self) -> tuple[ProgramStep, ...]:
         """Sort the steps, the largest own error first, relative to the largest value."""
@@ -249,12 +244,12 @@ def explain_program(
             pair.expected.op,
             pair.expected.node,
             nodes_between(proto, pair.got.name, given),
-            _compared(pair.expected.value, restarts[pair.got.name]),
-            _compared(pair.expected.value, values[pair.got.name]),
+            compare(pair.expected.value, restarts[pair.got.name]),
+            compare(pair.expected.value, values[pair.got.name]),
         )
         for pair in pairs
     )
-    return ProgramExplanation(steps, outputs, len(wanted), len(got))
+    return ProgramExplanation(steps, outputs, len(wanted))
 
 
 def load_program(path: str | os.PathLike[str], *, trusted: bool) -> "ExportedProgram":
@@ -376,7 +371,3 @@ def _similar(torch_op: str, onnx_op: str) -> bool:
         return True
     plain = name.replace("_", "").lower()
     return min(len(plain), len(written)) >= _LETTERS and (plain in written or written in plain)
-
-
-def _compared(expected: Any, got: Any) -> Discrepancy:
-    return max_diff(expected, got, on_mismatch="report")

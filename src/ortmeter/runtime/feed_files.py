@@ -71,8 +71,8 @@ def read_feeds(
     path, proto = Path(path), load_model(model)
     inputs = [one for one in declared_inputs(proto) if one.name not in (values or {})]
     readers: dict[str, Callable[[Path, Sequence[Input]], _Arrays]] = {
-        ".npz": _read_npz,
-        ".npy": _read_npy,
+        ".npz": _read_numpy,
+        ".npy": _read_numpy,
         ".json": _read_json,
         ".pb": _read_tensor_file,
     }
@@ -94,7 +94,7 @@ def read_input(declared: Input, path: Path) -> np.ndarray:
     if path.suffix == ".json":
         array = _declared_in(path, declared, _decode(path))
     elif path.suffix == ".npy":
-        (array,) = _read_npy(path, [declared]).values()
+        (array,) = _read_numpy(path, [declared]).values()
     elif path.suffix == ".pb":
         _, array = _read_tensor(path)
     else:
@@ -103,41 +103,34 @@ def read_input(declared: Input, path: Path) -> np.ndarray:
     return array
 
 
-def _read_npz(path: Path, inputs: Sequence[Input]) -> _Arrays:
-    _refuse_other_than_file(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            total = sum(member.file_size for member in archive.infolist())
-        if total > half_of_memory():
-            raise FeedError(f"it holds {total / 2**30:.3g} GiB, more than half of the memory")
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-    except Exception as cause:  # what zipfile and numpy raise has nothing in common
-        raise FeedError(f"{path.name!r} cannot be read: {_reason(cause)}") from cause
-    if foreign := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-        raise FeedError(
-            f"{path.name!r} has {', '.join(map(repr, foreign))}. Accepted: arrays, as numpy.savez "
-            "writes them"
-        )
-    return _with_custom_types(arrays, inputs)
-
-
-def _read_npy(path: Path, inputs: Sequence[Input]) -> _Arrays:
-    if len(inputs) != 1:
+def _read_numpy(path: Path, inputs: Sequence[Input]) -> _Arrays:
+    is_alone = path.suffix == ".npy"
+    if is_alone and len(inputs) != 1:
         raise FeedError(
             f"{path.name!r} has one array, for {', '.join(map(str, inputs)) or 'no input'}. "
             f"Accepted: NAME={path.name} for each of them on the command line, or a .npz file"
         )
     _refuse_other_than_file(path)
     try:
-        if (size := path.stat().st_size) > half_of_memory():
+        size = path.stat().st_size
+        if not is_alone:
+            with zipfile.ZipFile(path) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+        if size > half_of_memory():
             raise FeedError(f"it holds {size / 2**30:.3g} GiB, more than half of the memory")
-        array = np.load(path, allow_pickle=False)
-    except Exception as cause:  # what numpy raises has nothing in common
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            arrays = {inputs[0].name: loaded} if is_alone else dict(loaded)
+    except Exception as cause:  # what zipfile and numpy raise has nothing in common
         raise FeedError(f"{path.name!r} cannot be read: {_reason(cause)}") from cause
-    if not isinstance(array, np.ndarray):
-        raise FeedError(f"{path.name!r} is an archive. Accepted: an array, or the suffix .npz")
-    return _with_custom_types({inputs[0].name: array}, inputs)
+    if foreign := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        if is_alone:
+            raise FeedError(f"{path.name!r} is an archive. Accepted: an array, or the suffix .npz")
+        raise FeedError(
+            f"{path.name!r} has {', '.join(map(repr, foreign))}. Accepted: arrays, as numpy.savez "
+            "writes them"
+        )
+    return _with_custom_types(arrays, inputs)
 
 
 def _read_json(path: Path, inputs: Sequence[Input]) -> _Arrays:
