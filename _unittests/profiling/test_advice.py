@@ -293,6 +293,19 @@ def test_many_short_kernels(tmp_path):
     assert advise(planted(tmp_path, runs(short[:10]))) == ()
 
 
+def test_a_machine_that_interrupts_each_run_does_not_make_kernels_short(tmp_path):
+    """Another long kernel is interrupted in each run: no median shows it."""
+    events, now = [], 0
+    for run in range(10):
+        start = now
+        for index in range(50):
+            length = 5 if index >= 20 else 9000 if index == run else 100
+            events.append(kernel_event(f"n{index}", now, length, op="Add", index=index))
+            now += length
+        events.append(run_event(start, now - start))
+    assert advise(planted(tmp_path, events)) == ()
+
+
 def test_many_launches_on_a_device(tmp_path):
     launches = [(f"n{i}", "Add", 30, CUDA) for i in range(40)]
     (found,) = advise(planted(tmp_path, runs(launches)))

@@ -11,7 +11,7 @@ from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, advise, merge_profiles, profile_together
-from ortmeter.profiling.advice import CHECKS
+from ortmeter.profiling.advice import CHECKS, LEAST_SHARE
 from ortmeter.profiling.findings import Finding, some
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.report import MAX_DRAWN, Report, readable
@@ -83,6 +83,7 @@ def _describe(report: Report, found: Profile, top: int) -> None:
     """Show what takes the time, operators first."""
     operators = found.by_operator()
     longest = operators.groupby("op", observed=True)["share"].sum().nlargest(3)
+    longest = longest[longest >= min(longest.max(), LEAST_SHARE)]
     report.conclude(
         f"longest operators: {enumerate_items([f'{op} {s:.0%}' for op, s in longest.items()])} of "
         f"the {'launch' if found.devices else 'kernel'} time."
@@ -120,9 +121,9 @@ def _advise(report: Report, found: Sequence[Finding]) -> None:
         report.conclude(f"no advice: {len(CHECKS)} checks found nothing.")
         return
     report.conclude(*(f"{finding}." for finding in found))
-    rows = [(f.topic, f.bound, some(f.nodes) or "all") for f in found]
-    columns = ["finding", "saves", "nodes"]
-    report.add("Nodes of the advice", pd.DataFrame(rows, columns=columns).set_index("finding"))
+    if rows := [(f.topic, f.bound, some(f.nodes)) for f in found if f.nodes]:
+        columns = ["finding", "saves", "nodes"]
+        report.add("Nodes of the advice", pd.DataFrame(rows, columns=columns).set_index("finding"))
 
 
 def _place_beside_bench(report: Report, found: Profile) -> None:

@@ -204,18 +204,21 @@ def _fusions(facts: Facts) -> Iterator[Finding]:
 
 def _launches(facts: Facts) -> Iterator[Finding]:
     """Kernels that are shorter than what surrounds them."""
-    nodes, of_device = facts.nodes, bool(facts.profile.devices)
-    short = nodes if of_device else nodes[nodes["median"] < _SHORT_US * nodes["calls"]]
-    many, short_us = short["calls"].sum(), short["median"].sum()
-    if of_device:  # the host is busy with launches
-        share = short_us / max(facts.run_us, 1e-9)
-    else:  # all but the long kernels, of the shortest of two noisy runs
-        long_us = nodes["median"].sum() - short_us
-        share = 1 - long_us / max(min(facts.run_us, facts.profiled_us), 1e-9)
+    nodes, on_device = facts.nodes, bool(facts.profile.devices)
+    run_us = max(facts.run_us, 1e-9)
+    is_short = (nodes["median"] < _SHORT_US * nodes["calls"]) | on_device
+    short, long = nodes[is_short], nodes[~is_short]
+    many = short["calls"].sum()
+    if on_device:  # the host is busy with launches
+        share = short["median"].sum() / run_us
+    else:  # a machine that interrupts each run is in its total, and in none of the medians
+        runs = facts.profile.by_iteration()
+        total = max(runs["duration"][runs["steady"]].sum(), 1)
+        share = 1 - max(long["median"].sum() / run_us, long["total"].sum() / total)
     share = float(np.clip(share, 0, 1))
     if many < _SHORT_COUNT or share < _SHORT_SHARE:
         return
-    if of_device:
+    if on_device:
         told = f"{many:.0f} launches take {share:.0%} of a run"
         advice = "a larger batch, or a CUDA graph: --provider-option enable_cuda_graph=1"
     else:

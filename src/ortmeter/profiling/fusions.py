@@ -101,7 +101,6 @@ class _Graph:
         self.model = model
         graph = model.graph
         self.nodes = [node for node in graph.node if node.op_type != "Constant"]
-        self.rank = {node.name: rank for rank, node in enumerate(self.nodes)}
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.made = {n.output[0]: n for n in graph.node if n.op_type == "Constant"}
         self.outputs = {value.name for value in graph.output}
