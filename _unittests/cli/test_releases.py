@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import onnx
 import pandas as pd
 import pytest
@@ -94,9 +95,19 @@ def test_what_cannot_be_compared_is_one_line(text, message, model, capsys):
 )
 def test_operators_say_nothing_that_latencies_deny(latency, run, operator, told):
     rows = {"operator": ["a profiled run", "Conv"], "verdict": [run, operator]}
-    table = pd.DataFrame({**rows, "a (µs)": [30.0, 10.0], "b (µs)": [40.0, 20.0]})
+    table = pd.DataFrame({**rows, "a (µs)": [30.0, 10.0], "b (µs)": [40.0, 20.0], "low": 0.9})
     claim = Claim("b", latency, "a", ratio=1.0)
     assert told in releases._operators_sentence(table.set_index("operator"), claim)
+
+
+def test_operators_of_too_few_processes_ask_for_more():
+    names = pd.Index(["a profiled run", "Conv"], name="operator")
+    table = pd.DataFrame(
+        {"a (µs)": [3.0, 1.0], "b (µs)": [4.0, 2.0], "low": np.nan, "verdict": "undecided"}, names
+    )
+    table.columns.name = "2 processes"
+    told = releases._operators_sentence(table, Claim("b", "undecided", "a", ratio=1.0))
+    assert told.startswith("operators have no interval in 2 processes, which needs 3: ask for more")
 
 
 def test_an_environment_that_cannot_be_made_measures_nothing(model, monkeypatch, capsys):

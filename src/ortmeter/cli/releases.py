@@ -22,6 +22,7 @@ from ortmeter.timing.claims import Claim, enumerate_items
 from ortmeter.timing.control import movement
 from ortmeter.timing.measurement import format_seconds, rounded
 from ortmeter.timing.releases import PROCESSES, ReleaseResults, compare_releases, measure_releases
+from ortmeter.timing.statistics import MIN_PROCESSES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,6 +115,11 @@ def _operators_sentence(table: pd.DataFrame, latency: Claim) -> str:
         return (
             f"{WHOLE} takes {whole}, and latencies do not say the same: the profiler itself "
             "changed, the table of operators says nothing."
+        )
+    if table["low"].isna().all():
+        return (
+            f"operators have no interval in {table.columns.name}, which needs {MIN_PROCESSES}: ask "
+            f"for more --budget; {WHOLE} takes {whole}."
         )
     moved = table[table["verdict"].isin(_MOVED) & (table.index != WHOLE)]
     if moved.empty:

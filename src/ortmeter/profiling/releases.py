@@ -61,7 +61,7 @@ def profile_releases(
         ``nodes`` (``60``, or ``60 and 58`` when the optimized graphs differ), median time per run
         (µs) of each release, ``speedup``, ``low``, ``high`` and ``verdict``. An operator of one
         release has no speedup. The first row is for a whole run, another one for what is outside
-        of kernels. Intervals hold together at 99%.
+        of kernels. Intervals hold together at 99%. The columns are named by how many processes ran.
     """
     sides: list[list[dict[str, tuple[int, float]]]] = [[], []]
     begin = time.perf_counter()
@@ -151,7 +151,8 @@ def _table(
     rows.sort(key=operator.itemgetter(0), reverse=True)
     columns = ["operator", "nodes", *(f"{name} (µs)" for name in names)]
     columns += ["speedup", "low", "high", "verdict"]
-    return pd.DataFrame([row for _, row in rows], columns=columns).set_index("operator")
+    table = pd.DataFrame([row for _, row in rows], columns=columns).set_index("operator")
+    return table.rename_axis(columns=f"{len(sides[0])} processes")
 
 
 def _compared(
