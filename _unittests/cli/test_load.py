@@ -154,7 +154,7 @@ def test_without_a_target_the_queue_is_told():
     expected = "the queue is stable up to 40/s (overloaded at 60 and 90/s)."
     assert load._rate_sentence(found, None) == expected
     few = {1: make_load(1, 0.02, count=0)}
-    assert load._rate_sentence(few, None) == "no queue is stable (undecided at 1/s)."
+    assert load._rate_sentence(few, None) == "no queue is stable (too few requests at 1/s)."
 
 
 def test_a_median_above_the_target_puts_the_tail_above():

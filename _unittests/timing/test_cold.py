@@ -64,7 +64,6 @@ def test_memory_is_that_of_each_phase(large):
     assert 2 * size <= peak_memory(large["large.onnx"]) < 4 * size
     rows = json.loads(found.to_frame().reset_index().to_json(orient="records"))
     assert [row["phase"] for row in rows] == list(PHASES)
-    assert "large.onnx: import " in str(found)
 
 
 def test_only_onnxruntime_is_loaded_by_what_is_timed():
@@ -90,7 +89,7 @@ def test_a_variant_is_built_again_from_its_files(tmp_path):
         threads=2,
         optimization="basic",
         session_options={"enable_mem_pattern": "0"},
-        session_config={"session.set_denormal_as_zero": "1"},
+        session_config={"session.disable_prepacking": "1"},
         run_config={"memory.enable_memory_arena_shrinkage": "cpu:0"},
     ).values()
     recipe = variant.recipe(tmp_path)

@@ -120,20 +120,15 @@ def _calls(variants: Mapping[str, Variant], threads: int, *, several: bool) -> _
 def _fill_callers(report: Report, calls: _Calls, callers: list[int], seconds: float) -> None:
     points = {(name, k): Point(calls[name][:k]) for name in calls for k in callers}
     found = measure_load(points, seconds=seconds)
-    extra = {}
-    for key, load in found.items():
-        speed = load.throughput()
-        numbers = {"runs/s": speed.value, "low": speed.low, "high": speed.high}
-        extra[key] = {name: rounded(number) for name, number in numbers.items()}
-    tables, frame = _tables(found, "callers", extra)
+    speeds = {key: load.throughput() for key, load in found.items()}
+    extra = {key: _bounds("runs/s", one.value, one.low, one.high) for key, one in speeds.items()}
     rows = [{"series": name, "callers": k, **row} for (name, k), row in extra.items()]
     turns = len(found[next(iter(found))].turns)
     title = "Throughput of callers that wait for their results"
     report.add(
         f"Callers: {turns} turn{'s' if turns > 1 else ''} each",
-        *tables,
         load_plot(pd.DataFrame(rows), x="callers", y="runs/s", title=title),
-        *_drawn(frame, "callers", "Latency of a run with several callers"),
+        *_items(found, "callers", extra, "Latency of a run with several callers"),
     )
     report.conclude(*_throughput_sentences(found, list(calls), callers))
 
@@ -188,31 +183,27 @@ def _fill_rates(  # noqa: PLR0917 - private, called once with everything
         }
         for key, load in found.items()
     }
-    tables, frame = _tables(found, "rate", extra, _NO_QUEUE)
-    title = f"Requests at a rate: latency from the arrival, {workers} at a time"
-    report.add(title, *tables, *_drawn(frame, "rate", "Latency from the arrival of a request"))
+    report.add(
+        f"Requests at a rate: latency from the arrival, {workers} at a time",
+        *_items(found, "rate", extra, "Latency from the arrival of a request", _NO_QUEUE),
+    )
     for name in calls:
         mine = {rate: found[name, rate] for rate in rates}
         report.conclude(f"{_prefix(name, list(calls))}{_rate_sentence(mine, target_ms)}")
 
 
 def _rate_sentence(found: Mapping[float, Load], target_ms: float | None) -> str:
-    if target_ms is None:
-        states = {rate: load.state() for rate, load in found.items()}
-        states = {rate: "" if state == "stable" else state for rate, state in states.items()}
-    else:
-        states = {rate: _why_not(load, target_ms / 1e3) for rate, load in found.items()}
-    kept = max((rate for rate, why_not in states.items() if not why_not), default=0.0)
+    reasons = {rate: _why_not(load, target_ms) for rate, load in found.items()}
+    kept = max((rate for rate, reason in reasons.items() if not reason), default=0.0)
     rest: dict[str, list[str]] = {}
-    for rate, why_not in states.items():
-        if why_not and rate > kept:
-            rest.setdefault(why_not, []).append(f"{rate:g}")
-    text = "; ".join(f"{why_not} at {enumerate_items(some)}/s" for why_not, some in rest.items())
+    for rate, reason in reasons.items():
+        if reason and rate > kept:
+            rest.setdefault(reason, []).append(f"{rate:g}")
+    text = "; ".join(f"{reason} at {enumerate_items(some)}/s" for reason, some in rest.items())
     others = f" ({text})" if text else ""
     if target_ms is None:
-        return (
-            f"{f'the queue is stable up to {kept:g}/s' if kept else 'no queue is stable'}{others}."
-        )
+        most = f"the queue is stable up to {kept:g}/s" if kept else "no queue is stable"
+        return f"{most}{others}."
     more = f" Ask for --seconds {_enough(found)} or more." if _FEW_REQUESTS in rest else ""
     if not kept:
         return f"no rate is known to keep p99 below {target_ms:g} ms{others}.{more}"
@@ -223,21 +214,21 @@ def _rate_sentence(found: Mapping[float, Load], target_ms: float | None) -> str:
     )
 
 
-def _why_not(load: Load, target: float) -> str:
-    """Say why a rate is not known to keep the target, nothing if it does."""
-    if (state := load.state()) != "stable":
-        undecided = "not known to be stable" if load.requests >= _REQUESTS_OF_P99 else _FEW_REQUESTS
-        return "overloaded" if state == "overloaded" else undecided
+def _why_not(load: Load, target_ms: float | None) -> str:
+    """Say why a rate is not known to keep its queue and the target, nothing if it does."""
+    state = load.state()
+    if state == "undecided" and load.requests >= _REQUESTS_OF_P99:
+        return "not known to be stable"
+    if state != "stable" or target_ms is None:
+        return {"stable": "", "undecided": _FEW_REQUESTS}.get(state, state)
     known = {one.level: ends for one in load.percentiles() if (ends := one.estimate.interval)}
-    level = max(known, default=None)
-    if level is None:
-        return _FEW_REQUESTS
-    low, high = known[level]
-    if low > target:
+    level = max(known, default=0.0)
+    low, high = known.get(level, (0.0, math.inf))
+    if 1e3 * low > target_ms:
         return "above"  # p99 is not below another percentile
     if level < _P99:
         return _FEW_REQUESTS
-    return "" if high <= target else "undecided"
+    return "" if 1e3 * high <= target_ms else "undecided"
 
 
 def _enough(found: Mapping[float, Load]) -> int:
@@ -259,13 +250,9 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float)
         if gap != first
     }
     extra = {key: _claim_row(claims.get(key), f"speedup over gap={first:g}") for key in found}
-    tables, frame = _tables(found, "gap", extra)
+    items = _items(found, "gap", extra, "Latency of a run after a pause")
     rounds = len(found[next(iter(calls)), first].seconds)
-    report.add(
-        f"After a pause of gap seconds: {rounds} rounds",
-        *(tables if others else tables[1:]),
-        *_drawn(frame, "gap", "Latency of a run after a pause"),
-    )
+    report.add(f"After a pause of gap seconds: {rounds} rounds", *items[not others :])
     names = list(calls)
     for (name, gap), pause in found.items():
         if claim := claims.get((name, gap)):
@@ -278,46 +265,43 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float)
 
 def _claim_row(claim: Claim | None, column: str) -> dict[str, object]:
     if claim is None:
-        return {column: 1.0, "low": None, "high": None, "verdict": ""}
-    bounds = {column: claim.ratio, "low": claim.low, "high": claim.high}
-    return {**{name: rounded(number) for name, number in bounds.items()}, "verdict": claim.verdict}
+        return {**_bounds(column, 1.0, None, None), "verdict": ""}
+    return {**_bounds(column, claim.ratio, claim.low, claim.high), "verdict": claim.verdict}
 
 
-def _tables(
+def _bounds(
+    column: str, value: float | None, low: float | None, high: float | None
+) -> dict[str, float]:
+    return {column: rounded(value), "low": rounded(low), "high": rounded(high)}
+
+
+def _items(
     found: Mapping[tuple[str, Any], Load] | Mapping[tuple[str, Any], AfterPause],
     axis: str,
     extra: Mapping[tuple[str, Any], Mapping[str, object]],
+    title: str,
     dash: str = TOO_FEW,
-) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-    """Return the tables that are read, and the percentiles that are drawn."""
+) -> list[Any]:
+    """Return a table of these columns, that of the percentiles, and their plot if it has a dot."""
     values = {key: one.percentiles() for key, one in found.items()}
     unit = common_unit([v[0].seconds for v in values.values() if v] or [1e-3])
     names = list(dict.fromkeys(name for name, _ in found))
     texts = {key: percentile_texts(several, unit) for key, several in values.items()}
-    tables = []
+    items: list[Any] = []
     for cells in (extra, texts):  # side by side, they would not fit in a terminal
         table = pd.DataFrame([*cells.values()], pd.MultiIndex.from_tuples(found))
         table.index.names = ["candidate", axis]
-        tables.append(explain_dashes(table if len(names) > 1 else table.droplevel(0), dash))
-    drawn = [
-        (
-            f"{name}, {one.name}" if len(names) > 1 else one.name,
-            place,
-            one.seconds,
-            one.low,
-            one.high,
-        )
+        items.append(explain_dashes(table if len(names) > 1 else table.droplevel(0), dash))
+    dots = [
+        (f"{name}, {one.name}" if len(names) > 1 else one.name, place, one.seconds, *ends)
         for (name, place), several in values.items()
         for one in several
-        if one.level in {50, _P99} and one.low is not None
+        if one.level in {50, _P99} and (ends := one.estimate.interval)
     ]
-    frame = pd.DataFrame(drawn, columns=["series", axis, "seconds", "low", "high"])
-    return tables, frame
-
-
-def _drawn(frame: pd.DataFrame, axis: str, title: str) -> list[Any]:
-    """Draw the percentiles, if there is one that has an interval."""
-    return [load_plot(frame, x=axis, title=title)] if len(frame) else []
+    if dots:
+        frame = pd.DataFrame(dots, columns=["series", axis, "seconds", "low", "high"])
+        items.append(load_plot(frame, x=axis, title=title))
+    return items
 
 
 def _prefix(name: str, names: list[str]) -> str:

@@ -26,7 +26,7 @@ from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.comparison import Comparisons
 from ortmeter.timing.estimates import Estimate, geometric_mean
-from ortmeter.timing.measurement import Measurement, Recipe, format_seconds, rounded
+from ortmeter.timing.measurement import Measurement, Recipe, rounded
 from ortmeter.timing.measuring import collect
 
 if TYPE_CHECKING:
@@ -115,13 +115,6 @@ class ColdStart:
         columns = ["time (ms)", "low", "high", "growth (MiB)", "peak (MiB)"]
         frame = pd.DataFrame(rows, columns=["phase", "candidate", *columns])
         return frame.set_index(["phase", "candidate"])
-
-    def __str__(self) -> str:
-        parts = []
-        for name in self.names:
-            texts = [f"{p} {format_seconds(self.typical(name, p).value)}" for p in PHASES]
-            parts.append(f"{name}: {', '.join(texts)}")
-        return "; ".join(parts)
 
 
 def cold_start(
