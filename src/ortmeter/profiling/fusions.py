@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
+import onnx.utils
 from google.protobuf.message import EncodeError
 
 from ortmeter.errors import OrtMeterError
@@ -98,13 +99,12 @@ class _Graph:
     """Producers and readers of the tensors of the main graph, without constants."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = model
         graph = model.graph
+        self.extractor = onnx.utils.Extractor(model)
         self.nodes = [node for node in graph.node if node.op_type != "Constant"]
-        self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.made = {n.output[0]: n for n in graph.node if n.op_type == "Constant"}
+        self.constants = {tensor.name for tensor in graph.initializer}
+        self.constants |= {n.output[0] for n in graph.node if n.op_type == "Constant"}
         self.outputs = {value.name for value in graph.output}
-        self.types = {v.name: v for v in (*graph.input, *graph.value_info, *graph.output)}
         self.producer = {name: node for node in self.nodes for name in node.output}
         self.readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
         for node in self.nodes:
@@ -146,7 +146,7 @@ class _Graph:
             names.update(node.name for node in level)
             # A factor, 0.5 x in a Gelu, may come from the side.
             sides = self._kept((self.producer.get(i) for n in level for i in n.input), {"Mul"})
-            names.update(n.name for n in sides if any(map(self._is_constant, n.input)))
+            names.update(n.name for n in sides if not self.constants.isdisjoint(n.input))
         return [node for node in self.nodes if node.name in names]
 
     @staticmethod
@@ -154,9 +154,6 @@ class _Graph:
         nodes: Iterable[onnx.NodeProto | None], kinds: Collection[str]
     ) -> list[onnx.NodeProto]:
         return [node for node in nodes if node is not None and node.op_type in kinds]
-
-    def _is_constant(self, name: str) -> bool:
-        return name in self.constants or name in self.made
 
     def inner(self, region: Sequence[onnx.NodeProto]) -> dict[str, tuple[str, ...]]:
         """Find the tensors inside that are needed outside, with the nodes that read them there."""
@@ -173,19 +170,9 @@ class _Graph:
         """Make a model of some nodes, with their constants; its outputs are what none reads."""
         read = {name for node in region for name in node.input if name}
         written = [name for node in region for name in node.output if name]
-        inputs = read - set(written) - self.constants.keys() - self.made.keys()
-        outputs = [name for name in written if name not in read] + list(more)
-        return onnx.helper.make_model(
-            onnx.helper.make_graph(
-                [*(self.made[name] for name in sorted(read & self.made.keys())), *region],
-                "region",
-                [self.types[name] for name in sorted(inputs)],
-                [self.types[name] for name in outputs],
-                [self.constants[name] for name in sorted(read & self.constants.keys())],
-            ),
-            opset_imports=self.model.opset_import,
-            ir_version=self.model.ir_version,
-        )
+        inputs = read.difference(written, self.constants)
+        outputs = [name for name in written if name not in read]
+        return self.extractor.extract_model(sorted(inputs), [*outputs, *more])
 
 
 def _try(
@@ -201,7 +188,7 @@ def _try(
                 for name, readers in graph.inner(nodes).items()
                 if not _fused(graph.cut(nodes, [name]), anchor, nodes, provider)
             )
-        except (KeyError, OrtMeterError):  # a type is not known, or the cut is not a model
+        except (ValueError, OrtMeterError):  # a type is not known, or the cut is not a model
             continue
         if obstacles:
             # A product keeps its time, as does what is at the heart of a chain.
