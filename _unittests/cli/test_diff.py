@@ -67,6 +67,7 @@ def test_a_model_is_compared_to_another_way_to_run_it(models, capsys, tmp_path, 
     assert code == 0
     first, *others = tables(report)
     assert 0 <= first[0]["absolute"] < 1e-3
+    assert "dtype" not in report["conclusion"][0]
     if against == "cpu":
         assert first[0]["absolute"] == 0
         assert others == []
@@ -97,8 +98,7 @@ def test_the_search_takes_the_time_that_it_is_given(models, capsys):
     assert "nodes are not searched: --search-budget 0." in report["conclusion"]
     code, report, _ = run(capsys, models / "cnn.onnx", *options, "1e-9", "--optimization", "none")
     assert code == 0
-    outputs, nodes, groups = tables(report)
-    assert all(row["effect"] == 0 == row["own"] for row in nodes)
+    outputs, groups = tables(report)
     assert [row["nodes"] > 1 for row in groups] == [True]
     assert groups[0]["effect"] == pytest.approx(outputs[0]["mean"], rel=1e-6)
     told = next(line for line in report["conclusion"] if line.startswith("the session is"))
@@ -358,6 +358,7 @@ def test_the_discrepancy_that_is_explained_is_that_of_the_session(models, capsys
         told = next(line for line in report["conclusion"] if line.startswith("the session is"))
         assert told.startswith(f"the session is {asked:.3g} ulp from float64; reading")
         assert "does not change its outputs" in told
+        assert told.endswith(f" alone of {asked:.3g} (ulp of the largest value).")
         last = next(row for row in nodes if row["node"] == "sum")
         assert last["total"] == pytest.approx(asked)
         assert bool(last["fused with"]) == (level == "all")

@@ -110,6 +110,7 @@ def test_other_expected_kernels(norm, expected):
     wanted = ortmeter.evaluator.Evaluator(model, sources=(expected,)).run(None, feeds)
     got = session.run(None, feeds)
     assert found.session == ortmeter.max_diff(wanted, got)
+    assert found.outputs.outputs == {"Z": ortmeter.max_diff(wanted[0], got[0])}
     assert len(found.nodes) == 3
     assert found.nodes[-1].total.abs == found.session.abs
 

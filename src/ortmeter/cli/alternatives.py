@@ -99,7 +99,6 @@ def tell_alignment(report: Report, found: Alignment, names: tuple[str, str], top
     ranks = [i for i, pair in enumerate(found.pairs) if pair is found.first or pair in growing]
     columns = {
         "expected": f"node of {names[0]}",
-        "expected op": "its op",
         "got": f"node of {names[1]}",
         "relative": "relative",
         "before": "of inputs",
@@ -110,7 +109,7 @@ def tell_alignment(report: Report, found: Alignment, names: tuple[str, str], top
     errors += [(pair.expected.node, "this result", pair.size) for pair in pairs]
     report.add(
         "Where the graphs part: the first results that differ, and the largest growths",
-        readable(found.to_frame().iloc[ranks].rename(columns=columns)),
+        readable(found.to_frame().iloc[ranks].drop(columns="expected op").rename(columns=columns)),
         _plot(errors, "Errors where they grow the most", _UNIT),
     )
 

@@ -46,8 +46,8 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODEL", nargs="+", help="one or two ONNX files")
     parser.add_argument(
         "--against",
-        help=f"what to compare with: {', '.join(_EVALUATIONS)}, {alternatives.UNOPTIMIZED} or a "
-        "provider (float64)",
+        help=f"what one model is compared with: {', '.join(_EVALUATIONS)}, "
+        f"{alternatives.UNOPTIMIZED} or a provider (float64 by default)",
     )
     alternatives.add_options(parser)
     add_session(parser, several=False)
@@ -254,11 +254,9 @@ def _tell(
     columns |= {f"own_{by}": "own", f"total_{by}": "total", effect: "effect"}
     ranked = pd.DataFrame([node.to_row() for node in known[: options.top]], columns=list(columns))
     which = "the session" if found.same_outputs else "the session that exposes them"
-    report.add(
-        f"Nodes of {which} by effect on outputs ({RANKED_BY[by]})",
-        readable(ranked.rename(columns=columns)),
-        *_plot(found, by),
-    )
+    title, plot = f"Nodes of {which} by effect on outputs ({RANKED_BY[by]})", _plot(found, by)
+    if known:
+        report.add(title, readable(ranked.rename(columns=columns)), *plot)
     if found.remaining:
         columns = {"first": "first node", "last": "last node", "nodes": "nodes", effect: "effect"}
         left = pd.DataFrame([group.to_row() for group in found.remaining], columns=list(columns))
@@ -266,6 +264,7 @@ def _tell(
         report.add(
             f"Groups of nodes that are not told apart ({RANKED_BY[by]})",
             readable(left.rename(columns=columns)),
+            *([] if known else plot),
         )
     if len(model.graph.node) <= MAX_DRAWN:
         report.add("The graph, coloured by effect on outputs", _draw(model, found, by))

@@ -107,9 +107,10 @@ class Alignment:
             return f"{count}: none differs"
         first, jump = self.first, self.largest_jump
         beyond = "" if self.tolerance == Tolerance() else f" beyond {self.tolerance}"
+        where = "there" if jump is first else f"at {_named(jump)}"
         return (
-            f"{count}: they part{beyond} at {_named(first)}; the error grows the most at "
-            f"{_named(jump)}, from {jump.before:.3g} to {jump.size:.3g} of the largest value"
+            f"{count}: they part{beyond} at {_named(first)}; the error grows the most {where}, "
+            f"from {jump.before:.3g} to {jump.size:.3g} of the largest value"
         )
 
 
