@@ -152,7 +152,8 @@ def _table(
     columns = ["operator", "nodes", *(f"{name} (µs)" for name in names)]
     columns += ["speedup", "low", "high", "verdict"]
     table = pd.DataFrame([row for _, row in rows], columns=columns).set_index("operator")
-    return table.rename_axis(columns=f"{len(sides[0])} processes")
+    ran = len(sides[0])
+    return table.rename_axis(columns=f"{ran} process{'' if ran == 1 else 'es'}")
 
 
 def _compared(

@@ -122,16 +122,17 @@ def parse_release(text: str, provider: str = "cpu") -> Release:
     default = "onnxruntime-gpu" if provider == "cuda" else "onnxruntime"
     today = f"{dt.datetime.now(tz=dt.UTC).date()}"
     if text == NIGHTLY:
-        return _release(NIGHTLY, default, None, f"{NIGHTLY}-{today}", index=_NIGHTLY_INDEX)
+        suffix = f"{NIGHTLY}-{today}"
+        return _release(NIGHTLY, default, default, None, suffix=suffix, index=_NIGHTLY_INDEX)
     if text.endswith(".whl"):
         return _wheel(text)
     distribution, version = _distribution(text, default)
-    name = text.replace("==", " ")
     # Where no system has the libraries of CUDA, they come as wheels, of 2 GB.
     needs = provider == "cuda" and distribution == "onnxruntime-gpu"
     extras = "[cuda,cudnn]" if needs and (version is None or version >= _GPU_LIBRARIES) else ""
     suffix = f"{version or today}{'-cuda' if extras else ''}"
-    return _release(name, distribution, version, suffix, extras=extras)
+    requirement = f"{distribution}{extras}{f'=={version}' if version else ''}"
+    return _release(text.replace("==", " "), distribution, requirement, version, suffix=suffix)
 
 
 def _distribution(text: str, default: str) -> tuple[str, Version | None]:
@@ -143,21 +144,6 @@ def _distribution(text: str, default: str) -> tuple[str, Version | None]:
         if (name := canonicalize_name(asked)) in DISTRIBUTIONS:
             return name, Version(number) if exactly else None
     raise InvalidArgumentError(f"release {text!r} is not known. {_ACCEPTED}")
-
-
-def _release(
-    name: str,
-    distribution: str,
-    version: Version | None,
-    suffix: str,
-    *,
-    extras: str = "",
-    index: str = "",
-) -> Release:
-    number = "" if version is None else f"=={version}"
-    requirements = (f"{distribution}{extras}{number}", _numpy_for(version))
-    key = _key(distribution, suffix, requirements)
-    return Release(name, requirements, key, index, _MADE_FOR.get(distribution, ""))
 
 
 def _wheel(text: str) -> Release:
@@ -174,22 +160,26 @@ def _wheel(text: str) -> Release:
         raise InvalidArgumentError(f"{text!r} is not a file. {_ACCEPTED}")
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    requirements = (str(file.resolve()), _numpy_for(version))
-    key = _key(name, f"{version}-{digest[:12]}", requirements)
-    shown = f"{name} {version} (wheel {digest[:4]})"
-    return Release(shown, requirements, key, provider=_MADE_FOR.get(name, ""))
+    shown, suffix = f"{name} {version} (wheel {digest[:4]})", f"{version}-{digest[:12]}"
+    return _release(shown, name, str(file.resolve()), version, suffix=suffix)
 
 
-def _numpy_for(version: Version | None) -> str:
-    """Keep the NumPy of this process, so that the releases differ by themselves only."""
-    if version is not None and version < _FOR_NUMPY_2:
-        return "numpy<2"
-    return f"numpy=={np.__version__}"
-
-
-def _key(distribution: str, suffix: str, requirements: Sequence[str]) -> str:
-    tag = f"{sys.implementation.cache_tag}-{requirements[-1].replace('==', '').replace('<', '-')}"
-    return f"{distribution}-{suffix}-{tag}"
+def _release(
+    name: str,
+    distribution: str,
+    requirement: str,
+    version: Version | None,
+    *,
+    suffix: str,
+    index: str = "",
+) -> Release:
+    # The NumPy of this process, so that the releases differ by themselves only.
+    old = version is not None and version < _FOR_NUMPY_2
+    numpy = "numpy<2" if old else f"numpy=={np.__version__}"
+    tag = numpy.replace("==", "").replace("<", "-")
+    key = f"{distribution}-{suffix}-{sys.implementation.cache_tag}-{tag}"
+    made_for = _MADE_FOR.get(distribution, "")
+    return Release(name, (requirement, numpy), key, index, made_for)
 
 
 def prepare(release: Release, tell: _Tell = lambda _line: None) -> Release:
