@@ -49,21 +49,15 @@ def run(options: Namespace, report: Report) -> None:
     other = model if options.baseline in {None, _UNOPTIMIZED} else Path(options.baseline)
     feeds = make_feeds(options, list(dict.fromkeys([model, other])))
     settings = session_settings(options)
-    level = settings.pop("optimization")
-    levels = {_MODEL: level}
+    asked = {_MODEL: {**settings, "model": model, "feeds": feeds[model]}}
     if options.baseline:
-        unoptimized = options.baseline == _UNOPTIMIZED
-        levels = {_BASELINE: "none" if unoptimized else level, **levels}
-    files = {_MODEL: model, _BASELINE: other}
+        baseline = {**settings, "model": other, "feeds": feeds[other]}
+        if options.baseline == _UNOPTIMIZED:
+            baseline["optimization"] = "none"
+        asked = {_BASELINE: baseline, **asked}
+    repeat = options.repeat or (100 if options.baseline else 50)
     with machine.watched(options, report):
-        profiles = profile_together(
-            {
-                name: {"model": files[name], "feeds": feeds[files[name]], "optimization": level}
-                for name, level in levels.items()
-            },
-            **settings,
-            repeat=options.repeat or (100 if options.baseline else 50),
-        )
+        profiles = profile_together(asked, repeat=repeat)
     found = profiles[_MODEL]
     if options.baseline:
         _compare(options, report, profiles[_BASELINE], found)
@@ -74,7 +68,7 @@ def run(options: Namespace, report: Report) -> None:
         )
     else:
         _describe(report, found, options.top)
-        _advise(report, advise(found, feeds=feeds[model], optimization=level, **settings))
+        _advise(report, advise(found, feeds=feeds[model], **settings))
         report.conclude(f"{found!r}.", *(f"{caveat}." for caveat in found.caveats))
     _place_beside_bench(report, found)
 
@@ -130,8 +124,8 @@ def _place_beside_bench(report: Report, found: Profile) -> None:
     """Show the latencies that ``bench`` measures too, and say why it may find others."""
     if found.latencies is None:
         return
-    table = found.latencies.to_frame()
-    report.add("Latency without the profiler", table.drop(columns=_SAMPLING, errors="ignore"))
+    table = found.latencies.to_frame().drop(columns=_SAMPLING, errors="ignore")
+    report.add("Latency without the profiler", table)
     low, high = map(format_seconds, found.latencies[found.name].quartiles)
     report.conclude(
         f"bench measures the unprofiled latency, here {low} to {high} in half of the runs: compare "
