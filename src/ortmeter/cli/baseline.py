@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ortmeter.cli.regression import Description, compare, need
+from ortmeter.cli.regression import DIGEST, Description, compare, need
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.files import write_atomically
 from ortmeter.pages.records import Record, load
@@ -117,9 +117,9 @@ def _describe(variant: Variant) -> Description:
         settings |= value if isinstance(value, Mapping) else {name: value}
     return {
         "model": path.name,
-        "digest of the model": _digest(_files(path)),
+        f"{DIGEST}model": _digest(_files(path)),
         "inputs": ", ".join(shapes),
-        "digest of the inputs": _digest(map(_content, arrays.values())),
+        f"{DIGEST}inputs": _digest(map(_content, arrays.values())),
         **{name: str(value) for name, value in settings.items()},
     }
 

@@ -25,6 +25,8 @@ PROCESSES, REPEAT, BUDGET_S = 5, 50, 30.0
 #: What decides what a candidate measures, as texts: model, inputs, their digests, settings.
 Description: TypeAlias = dict[str, str]
 
+#: What the names of digests begin with.
+DIGEST = "digest of the "
 _NAME = "model"  # of the file, which may change
 _SHOWN = ("CPU", "GPU", "System", "Threads", "Variables", "Python", "Commit")
 
@@ -132,9 +134,10 @@ def _differences(
 
 
 def _unlike(options: Namespace, name: str, changes: Mapping[str, object]) -> Iterator[str]:
-    changed = [what for what in changes if what != _NAME]
+    changed = [what.removeprefix(DIGEST) for what in changes if what != _NAME]
     if changed and not options.other_model:
-        yield f"{name} has another {enumerate_items(changed)} (--other-model compares)"
+        what = enumerate_items(list(dict.fromkeys(changed)))
+        yield f"{name} differs in {what} (--other-model compares)"
 
 
 def _judge(
