@@ -4,7 +4,7 @@ import functools
 import math
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
 from ortmeter.discrepancy.models import ModelDiff, compare_outputs
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evaluator.attribution_result import differing
+from ortmeter.evaluator.attribution_search import minimal
 from ortmeter.profiling.graph import find_origins, name_nodes
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.graphs import walk_nodes
@@ -228,13 +229,14 @@ def explain_optimization(
         remaining = search.disabled(names, optimization)
         if search.is_late:
             undecided, responsible = tuple(names), {}
+        changed = _changed_nodes(model, asked, list(responsible)) if responsible else {}
         found = [
             OptimizerEffect(
                 name,
                 level,
                 search.disabled([n for n in names if n != name], optimization),
                 search.disabled([name], optimization),
-                _changed_nodes(model, asked, name),
+                changed[name],
             )
             for name, level in responsible.items()
         ]
@@ -310,47 +312,28 @@ class _Search:
         return {name: levels[name] for name in found}
 
 
-def minimal(names: Sequence[str], holds: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Reduce a list for which a property holds until it does for no list with one name less."""
-    left, parts = list(names), 2
-    while len(left) > 1:
-        size = -(-len(left) // parts)
-        chunks = [left[start : start + size] for start in range(0, len(left), size)]
-        rests = [[name for name in left if name not in chunk] for chunk in chunks]
-        kept = next(filter(holds, chunks if parts == 2 else []), None)  # noqa: PLR2004 - halves
-        if kept is not None:
-            left, parts = kept, 2
-        elif (kept := next(filter(holds, rests), None)) is not None:
-            left, parts = kept, max(parts - 1, 2)
-        elif parts < len(left):
-            parts = min(2 * parts, len(left))
-        else:
-            break
-    return left
-
-
-def _changed_nodes(model: ModelLike, session: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Describe the nodes of the optimized graph that are not there without an optimizer."""
-    original = name_nodes(load_model(model))
-    full, reduced = (_optimized(model, without(session, disabled)) for disabled in ((), (name,)))
-    left = {_key(node): node for node in walk_nodes(reduced.graph.node)}
-    done = {_key(node): node for node in walk_nodes(full.graph.node)}
+def _changed_nodes(
+    model: ModelLike, session: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Describe the nodes of the optimized graph that are not there without each optimizer."""
+    original, full = name_nodes(load_model(model)), _optimized(model, session)
     constants = {node.name for node in original.graph.node if node.op_type == "Constant"}
-    origins = {
-        name: [origin for origin in found if origin not in constants]
-        for name, found in find_origins(full, original).items()
-    }
-    added = [
-        f"{node.op_type} ({', '.join(origins.get(node.name, ())) or node.name})"
-        for key, node in done.items()
-        if key not in left
-    ]
-    removed = [
-        f"no {node.op_type} ({node.name or node.output[0]})"
-        for key, node in left.items()
-        if key not in done
-    ]
-    return tuple(added or removed)
+    origins = find_origins(full, original)
+    done = {}
+    for node in walk_nodes(full.graph.node):
+        own = ", ".join(name for name in origins.get(node.name, ()) if name not in constants)
+        done[_key(node)] = f"{node.op_type} ({own or node.name})"
+    found = {}
+    for name in names:
+        reduced = _optimized(model, without(session, (name,)))
+        left = {
+            _key(node): f"no {node.op_type} ({node.name or node.output[0]})"
+            for node in walk_nodes(reduced.graph.node)
+        }
+        added = [told for key, told in done.items() if key not in left]
+        removed = [told for key, told in left.items() if key not in done]
+        found[name] = tuple(added or removed)
+    return found
 
 
 def _optimized(model: ModelLike, session: Mapping[str, Any]) -> onnx.ModelProto:

@@ -215,12 +215,11 @@ def explain_program(
         expected = dict(zip(alone, expected.values(), strict=True))
     outputs = compare_outputs(expected, alone, tolerance)
     values = run_exposed(proto, feeds, run_config, **session)
-    written = _written(proto)
     names = list(alone), list(program.graph_signature.user_outputs)
     restarts: Mapping[str, Any] = values
     before: dict[str, str] = {}
     for _ in range(_PASSES):  # values that no error of the steps before reaches are aligned better
-        got = known_as(_as_exported(results_of(proto, restarts), written), *names)
+        got = known_as(_as_exported(proto, results_of(proto, restarts)), *names)
         pairs = aligned(wanted, got, Tolerance(), _similar).pairs
         if not pairs:
             raise ModelError(
@@ -340,22 +339,21 @@ def _place(node: Any) -> str:
     return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
 
 
-def _written(model: onnx.ModelProto) -> dict[str, str]:
-    """What the exporter of torch writes of the node of each result."""
-    return {
-        name: {entry.key: entry.value for entry in node.metadata_props}.get(_FX_NODE, "")
+def _as_exported(model: onnx.ModelProto, results: list[Result]) -> list[Result]:
+    """Name the operators as torch does, where its exporter wrote what their nodes come from."""
+    written = {
+        name: entry.value
         for node in model.graph.node
+        for entry in node.metadata_props
+        if entry.key == _FX_NODE
         for name in node.output
     }
-
-
-def _as_exported(results: list[Result], written: Mapping[str, str]) -> list[Result]:
-    """Name the operators as torch does, where its exporter wrote them."""
     found = []
     for result in results:
-        target = _TARGET.search(written[result.name])
+        origin = written.get(result.name, "")
+        target = _TARGET.search(origin)
         # The other nodes that the exporter writes for a target are its parts.
-        is_last = written[result.name].startswith(f"%{result.name} ")
+        is_last = origin.startswith(f"%{result.name} ")
         found.append(replace(result, op=target.group(1)) if target and is_last else result)
     return found
 
