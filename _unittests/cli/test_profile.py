@@ -62,6 +62,13 @@ def test_the_answer_comes_first_and_the_tables_agree_with_it(model, capsys):
     assert longest["share (%)"] == pytest.approx(100 * longest["median (µs)"] / both, abs=0.05)
 
 
+@pytest.mark.parametrize(("limit", "said"), [(1e9, True), (0, False)])
+def test_a_profiler_that_takes_most_of_the_run_is_said(model, capsys, monkeypatch, limit, said):
+    monkeypatch.setattr(command, "_PROFILER_MOST", limit)
+    told, _ = report(capsys, model)
+    assert ("the profiler itself takes most of a profiled run" in told) == said
+
+
 def test_operators_of_two_domains_have_two_names(tmp_path, capsys):
     text = """<ir_version: 8, opset_import: ["": 20, "com.microsoft": 1]>
     g (float[8] X) => (float[8] Y) { A = Gelu (X)  Y = com.microsoft.Gelu (A) }"""
