@@ -54,7 +54,10 @@ def test_what_onnxruntime_knows_is_accepted(model, command, capsys):
         *("--run-config", "memory.enable_memory_arena_shrinkage=cpu:0"),
     ]
     assert main([command, model, *QUICK[command], *options, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["conclusion"]
+    found = json.loads(capsys.readouterr().out)
+    assert found["conclusion"]
+    assert found["session"].startswith("provider=cpu, optimization=all, threads=2, spinning=off, ")
+    assert "session.disable_prepacking=1" in found["session"]
 
 
 def test_bench_compares_values_separated_by_commas(model, capsys):

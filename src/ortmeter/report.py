@@ -56,6 +56,8 @@ class Report:
         The command.
     machine : Environment
         Environment of the measurements, by default this machine.
+    session : str
+        Settings of the sessions, as they were asked for, where there are some.
     fitness : dict of str to Fitness
         Whether the machine was fit to measure, ``before``, ``during`` or ``now``.
 
@@ -74,6 +76,7 @@ class Report:
     machine: Environment = field(default_factory=environment)
     sections: list[Section] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
+    session: str = ""
     fitness: dict[str, Fitness] = field(default_factory=dict)
     interrupted: bool = False
 
@@ -104,6 +107,8 @@ class Report:
         if self.sentences:
             blocks.append("\n".join(["Conclusion", "----------", *bullets(self.sentences, width)]))
         blocks.append(textwrap.fill(f"Measured on {self.machine}", width))
+        if self.session:
+            blocks.append(textwrap.fill(f"Sessions: {self.session}", width))
         if told := self.told_fitness:
             blocks.append(textwrap.fill(told, width))
         for title, items in self.sections:
@@ -119,6 +124,7 @@ class Report:
             "title": self.title,
             "conclusion": list(self.sentences),
             "environment": self.machine.to_dict(),
+            "session": self.session,
             "fitness": {when: found.to_dict() for when, found in self.fitness.items()},
             "sections": [
                 {"title": title, "tables": [_rows(i) for i in items if isinstance(i, pd.DataFrame)]}
@@ -138,6 +144,7 @@ class Report:
             sentences=self.sentences,
             sections=self.sections,
             machine=self.machine,
+            session=self.session,
             fitness=self.told_fitness,
         )
 

@@ -104,10 +104,13 @@ def _message(error: Exception) -> str:
 
 
 def _run(options: Namespace) -> int:
+    from ortmeter.cli.options import describe_session
     from ortmeter.report import Report, check_writable
 
     names = [Path(model).name for model in getattr(options, "models", ())]
     report = Report(" ".join(["ortmeter", options.command, *names]))
+    if hasattr(options, "spinning"):
+        report.session = describe_session(options)
     if options.html is not None:
         check_writable(Path(options.html), overwrite=options.force)
     try:

@@ -52,6 +52,13 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
         )
 
 
+def describe_session(options: Namespace) -> str:
+    """Write the settings of the sessions, those that nobody asked for too."""
+    plain = ("provider", "optimization", "threads", "spinning")
+    given = [f"{name}={getattr(options, name)}" for name in plain]
+    return ", ".join([*given, *(text for group in _GROUPS for text in getattr(options, group))])
+
+
 def session_axes(options: Namespace) -> dict[str, Any]:
     """Read the options of the sessions to compare, as :func:`~ortmeter.bench` takes them."""
     return {
