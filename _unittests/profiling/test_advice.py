@@ -53,7 +53,7 @@ def trials(monkeypatch):
             asked.append((settings, around))
             return claim
 
-        monkeypatch.setattr(checks, "gain", gain)
+        monkeypatch.setattr("ortmeter.profiling.trials.gain", gain)
         return asked
 
     return answer

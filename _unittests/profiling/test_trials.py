@@ -47,15 +47,15 @@ def test_a_change_that_helps_is_measured_until_it_can_be_claimed(facts, rounds):
     claim = trials.gain(facts, {"optimization": "none"})
     assert (claim.verdict, claim.ratio) == ("faster", 2)
     assert asked == [10, 100]
-    assert trials.may_help(claim)
-    assert "2.00 times faster" in trials.tried(claim, "this")
+    told = trials.trial(facts, "this", {"optimization": "none"})
+    assert told == ". With this: 2.00 times faster [2.00, 2.00]"
 
 
 def test_a_change_that_does_not_is_soon_seen(facts, rounds):
     asked = rounds(0.5)
     claim = trials.gain(facts, {"optimization": "none"})
     assert asked == [10]
-    assert not trials.may_help(claim)
+    assert claim.ratio == 0.5
 
 
 def test_a_context_is_entered_around_each_run_of_the_change(facts, rounds):
@@ -96,16 +96,17 @@ def test_texts_are_tried_too(rounds):
 def test_what_cannot_run_is_not_measured(facts):
     assert trials.gain(facts, {"optimization": "unknown"}) is None
     assert trials.gain(Facts(facts.profile, None, 1, 1), {}) is None
-    assert trials.may_help(None)
-    assert trials.tried(None, "this") == ""
+    assert trials.trial(facts, "this", {"optimization": "unknown"}) == ""
 
 
 @pytest.mark.parametrize(
     ("ratio", "interval", "helps"),
     [(1.5, (1.4, 1.6), True), (1.2, None, True), (0.9, None, False), (1.0, (0.99, 1.01), False)],
 )
-def test_what_is_worth_a_mention(ratio, interval, helps):
-    assert trials.may_help(compare_ratio("changed", "as it is", ratio, interval)) == helps
+def test_what_is_worth_a_mention(facts, monkeypatch, ratio, interval, helps):
+    claim = compare_ratio("changed", "as it is", ratio, interval)
+    monkeypatch.setattr(trials, "gain", lambda *_: claim)
+    assert (trials.trial(facts, "this", {}) is not None) == helps
 
 
 def test_a_real_trial():

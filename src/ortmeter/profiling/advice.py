@@ -18,7 +18,7 @@ from ortmeter.profiling.graph import STANDARD
 from ortmeter.profiling.quantization import CONVERSIONS, REASONS, float_operators
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.run import Settings
-from ortmeter.profiling.trials import gain, may_help, tried
+from ortmeter.profiling.trials import trial
 from ortmeter.runtime.environment import usable_cores
 from ortmeter.runtime.fitness import cpu_quota
 from ortmeter.runtime.placement import NodeAssignment, without_kernel
@@ -160,11 +160,14 @@ def _layout(facts: Facts) -> Iterator[Finding]:
         )
     rows = facts.ops(_BLOCKED)
     if not rows.empty and rows["share"].sum() >= LEAST_SHARE:
-        told = f"{count(rows)} enter and leave the blocked layout of convolutions"
-        claim = gain(facts, {"optimization": "extended"})
-        if may_help(claim):
-            told += tried(claim, "--optimization extended")
-            yield facts.finding("blocked layout", rows, told, "--optimization extended, without it")
+        told = trial(facts, "--optimization extended", {"optimization": "extended"})
+        if told is not None:
+            yield facts.finding(
+                "blocked layout",
+                rows,
+                f"{count(rows)} enter and leave the blocked layout of convolutions{told}",
+                "--optimization extended, without it",
+            )
 
 
 def _fusions(facts: Facts) -> Iterator[Finding]:
@@ -255,18 +258,14 @@ def _denormals(facts: Facts) -> Iterator[Finding]:
     if rows.empty:
         return
     worst = max(found, key=found.__getitem__)
-    told = (
-        f"{plural(len(found), 'tensor')} with numbers so small that a CPU may compute them "
-        f"slowly, {found[worst]:.1%} of {worst!r}"
-    )
-    claim = None
-    if CAN_FLUSH and not facts.profile.devices:
-        claim = gain(facts, {}, denormals_as_zero)
-    if may_help(claim):
+    can_try = CAN_FLUSH and not facts.profile.devices
+    told = trial(facts, "zeros instead", {}, denormals_as_zero) if can_try else ""
+    if told is not None:
         yield facts.finding(
             "denormal numbers",
             rows,
-            told + tried(claim, "zeros instead"),
+            f"{plural(len(found), 'tensor')} with numbers so small that a CPU may compute them "
+            f"slowly, {found[worst]:.1%} of {worst!r}{told}",
             "--session-config session.set_denormal_as_zero=1, in a command of its own: the first "
             "session of a process decides",
         )

@@ -15,6 +15,16 @@ _TRIAL_S = 4.0
 _FIRST_LOOK = 10
 
 
+def trial(
+    facts: Facts, how: str, settings: Mapping[str, Any], around: Callable[[], Any] | None = None
+) -> str | None:
+    """Say what a change brings; nothing when it cannot be measured, None when it brings nothing."""
+    if (claim := gain(facts, settings, around)) is None:
+        return ""
+    helps = claim.verdict == "faster" or (claim.verdict == "undecided" and (claim.ratio or 0) > 1)
+    return f". With {how}: {claim.effect}" if helps else None
+
+
 def gain(
     facts: Facts, settings: Mapping[str, Any], around: Callable[[], Any] | None = None
 ) -> Claim | None:
@@ -44,17 +54,6 @@ def gain(
     except OrtMeterError:
         return None
     return found.speedups()[-1]
-
-
-def tried(claim: Claim | None, how: str) -> str:
-    return f". With {how}: {claim.effect}" if claim else ""
-
-
-def may_help(claim: Claim | None) -> bool:
-    """Whether a trial is worth a mention: faster, perhaps faster, or not measured."""
-    if claim is None:
-        return True
-    return claim.verdict == "faster" or (claim.verdict == "undecided" and (claim.ratio or 0) > 1)
 
 
 def _inside(context: Callable[[], Any], function: Callable[[], object]) -> Callable[[], None]:
