@@ -132,7 +132,7 @@ def _need_keys(names: Sequence[str]) -> None:
 def _bind(session: Any, question: Mapping[str, Any]) -> Bound:
     """Bind the inputs and the outputs, if ONNX Runtime can."""
     with np.load(question["arrays"]) as file:
-        feeds = {name: (file[key], kind) for name, (key, kind) in question["feeds"].items()}
+        feeds = {name: file[key] for name, key in question["feeds"].items()}
     # Options that say nothing may still take time: 1.30 is slower with them, on bound inputs.
     options: Any = ort.RunOptions() if question["run_config"] else None
     for name, value in question["run_config"].items():
@@ -142,7 +142,8 @@ def _bind(session: Any, question: Mapping[str, Any]) -> Bound:
         device = "cuda" if session.get_providers()[0].startswith("CUDA") else "cpu"
         index = int(question["provider"][1].get("device_id", 0))
         binding = session.io_binding()
-        values = {n: _value(array, kind, device, index) for n, (array, kind) in feeds.items()}
+        make = ort.OrtValue.ortvalue_from_numpy
+        values = {name: make(array, device, index) for name, array in feeds.items()}
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
         for node in session.get_outputs():
@@ -152,26 +153,9 @@ def _bind(session: Any, question: Mapping[str, Any]) -> Bound:
             lambda: [_array(value) for value in binding.get_outputs()],
             (feeds, values),
         )
-    if any(kind for _, kind in feeds.values()):
-        raise ValueError("it takes no type that NumPy lacks beside texts or sequences")
-    arrays = {
-        name: array.astype(object) if array.dtype.kind == "U" else array
-        for name, (array, _) in feeds.items()
-    }
-    return Bound(
-        functools.partial(session.run, None, arrays, options),
-        functools.partial(session.run, None, arrays, options),
-        arrays,
-    )
-
-
-def _value(array: Any, kind: int, device: str, index: int) -> Any:
-    """Make a value of a type that NumPy lacks when *kind* is one of ONNX, on the host."""
-    if not kind:
-        return ort.OrtValue.ortvalue_from_numpy(array, device, index)
-    if device != "cpu" or not hasattr(ort.OrtValue, "ortvalue_from_numpy_with_onnx_type"):
-        raise ValueError(f"it does not exchange the ONNX element type {kind} with NumPy")
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
+    feeds = {n: a.astype(object) if a.dtype.kind == "U" else a for n, a in feeds.items()}
+    run = functools.partial(session.run, None, feeds, options)
+    return Bound(run, run, feeds)
 
 
 def _array(value: Any) -> Any:

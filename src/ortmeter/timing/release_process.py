@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ortmeter.dtypes import onnx_type
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import holds_text, is_path, load_model
@@ -96,9 +95,9 @@ class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
     def __exit__(self, *_error: object) -> None:
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            with suppress(AttributeError, OSError):  # what was left to write has no reader
-                stream.close()  # type: ignore[union-attr]
+        for stream in filter(None, (self._process.stdin, self._process.stdout, self._errors)):
+            with suppress(OSError):  # what was left to write has no reader
+                stream.close()
 
 
 def write_questions(variants: Mapping[str, Variant], folder: Path) -> dict[str, dict[str, Any]]:
@@ -145,22 +144,16 @@ def _by_name(value: Any) -> Any:
     return value if isinstance(value, bool | int) else [type(value).__name__, value.name]
 
 
-def _write_arrays(feeds: Mapping[str, Any], file: Path) -> dict[str, tuple[str, int]]:
-    """Write inputs without pickle; for each, its name in the file and a type that NumPy lacks."""
-    arrays, found = [], {}
-    for rank, (name, value) in enumerate(feeds.items()):
-        array, kind = as_numpy(value), 0
-        if array.dtype.kind in "OSUT":
-            array = array.astype(str)
-        elif not is_known_to_numpy(array.dtype):
-            kind = onnx_type(array.dtype)
-            if "4" in array.dtype.name or "int2" in array.dtype.name:
-                raise InvalidArgumentError(
-                    f"input {name!r} is {array.dtype}. Accepted between releases: types of a byte "
-                    "or more, texts"
-                )
-            array = array.view(f"u{array.dtype.itemsize}")
-        arrays.append(array)
-        found[name] = (f"arr_{rank}", kind)
+def _write_arrays(feeds: Mapping[str, Any], file: Path) -> dict[str, str]:
+    """Write inputs without pickle; for each, its name in the file."""
+    arrays = []
+    for name, value in feeds.items():
+        array = as_numpy(value)
+        is_text = array.dtype.kind in "OSUT"
+        if not is_text and not is_known_to_numpy(array.dtype):
+            raise InvalidArgumentError(
+                f"input {name!r} is {array.dtype}. Accepted between releases: types of NumPy, texts"
+            )
+        arrays.append(array.astype(str) if is_text else array)
     np.savez(file, *arrays)
-    return found
+    return {name: f"arr_{rank}" for rank, name in enumerate(feeds)}
