@@ -136,8 +136,8 @@ def make_load(rate, service, count=4000):
         (
             {40: (0.01, 40)},
             (
-                "no rate is known to keep p99 below 20 ms (too few requests at 40/s). Ask for "
-                "--seconds 25 or more."
+                "no rate is known to keep p99 below 20 ms (too few independent requests at 40/s). "
+                "Ask for --seconds 25 or more."
             ),
         ),
     ],
@@ -154,7 +154,10 @@ def test_without_a_target_the_queue_is_told():
     expected = "the queue is stable up to 40/s (overloaded at 60 and 90/s)."
     assert load._rate_sentence(found, None) == expected
     few = {1: make_load(1, 0.02, count=0)}
-    assert load._rate_sentence(few, None) == "no queue is stable (too few requests at 1/s)."
+    assert (
+        load._rate_sentence(few, None)
+        == "no queue is stable (too few independent requests at 1/s)."
+    )
 
 
 def test_a_median_above_the_target_puts_the_tail_above():

@@ -26,7 +26,7 @@ _CONFIDENCE = 0.99
 _BUDGET_S, _LEAST_S = 10.0, 0.01
 _P99 = 99
 _REQUESTS_OF_P99 = 1000
-_FEW_REQUESTS = "too few requests"
+_FEW_REQUESTS = "too few independent requests"
 _NO_QUEUE = f"{TOO_FEW}, or a queue not known to be stable"
 
 _Calls = Mapping[str, list[Callable[[], object]]]

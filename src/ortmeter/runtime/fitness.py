@@ -174,19 +174,14 @@ def _count(root: Path, cores: Collection[int]) -> Counters:
 
 def _core_times(root: Path) -> Iterator[tuple[int, list[int]]]:
     """Read ticks of each core: user, nice, system, idle, waiting, two interrupts, stolen."""
-    for line in _read(root / "proc/stat").splitlines():
-        name, *texts = line.split() or [""]
-        core = name.removeprefix("cpu")
-        if name != core and core.isdecimal() and len(texts) >= 8:  # noqa: PLR2004 - see above
-            times = [_integer(text) for text in texts[:8]]
-            yield int(core[:9]), [time or 0 for time in times]
+    line = re.compile(r"^cpu(\d{1,9})((?: \d{1,20}){8})\b", re.MULTILINE)
+    for core, times in line.findall(_read(root / "proc/stat")):
+        yield int(core), [int(time) for time in times.split()]
 
 
 def _uptime(root: Path) -> float | None:
-    first = _read(root / "proc/uptime")[:_LONGEST].split()
-    seconds, _, decimals = first[0].partition(".") if first else ("", "", "")
-    whole, hundredths = _integer(seconds), _integer(decimals[:2])
-    return None if whole is None or hundredths is None else whole + hundredths / 100
+    found = re.match(r"\d{1,20}\.\d\d\b", _read(root / "proc/uptime"))
+    return None if found is None else float(found[0])
 
 
 def _grown(before: float | None, after: float | None) -> float | None:
@@ -206,15 +201,14 @@ def _load(spent: Counters, threads: int, cores: int) -> list[str] | None:
 
 def _quota(spent: Counters, threads: int, cores: int, root: Path) -> list[str]:
     found = []
-    if threads > cores:
-        found.append(f"{threads} threads on {cores} cores: ask for --threads {cores} at most")
-    quota = cpu_quota(root)
+    usable = min(cores, cpu_quota(root) or cores)
     # Without a number, onnxruntime counts the cores of the machine, whatever the quota.
     asked = threads or cores
-    if quota is not None and asked > quota:
+    if asked > usable:
+        limit = "" if usable == cores else ", the quota of this container"
         found.append(
-            f"{asked} thread{'s' if asked > 1 else ''} on {quota:.3g} cores, the quota of this "
-            f"container: all stop when it is spent, ask for --threads {max(int(quota), 1)} at most"
+            f"{asked} thread{'s' if asked > 1 else ''} on {usable:.3g} cores{limit}: ask for "
+            f"--threads {max(int(usable), 1)} at most"
         )
     if spent.held:
         found.append(
@@ -225,18 +219,15 @@ def _quota(spent: Counters, threads: int, cores: int, root: Path) -> list[str]:
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
     """Return the cores that the groups of this process may use, None without a limit."""
-    return min(_quotas(root), default=None)
-
-
-def _quotas(root: Path) -> Iterator[float]:
-    """List the limits of the groups, in cores."""
+    limits = []
     for file in group_files("cpu.max", "cpu", "cpu.cfs_quota_us", root=root):
         texts = _read(file).split()
         if file.name != "cpu.max":
             texts += _read(file.with_name("cpu.cfs_period_us")).split()
         quota, period = [*map(_integer, texts[:2]), None, None][:2]
         if quota and period:
-            yield quota / period
+            limits.append(quota / period)
+    return min(limits, default=None)
 
 
 def _governor(root: Path, cores: Collection[int], boost: list[str] | None) -> list[str] | None:
@@ -305,12 +296,8 @@ def _of_cores(root: Path, cores: Collection[int], file: str) -> list[str]:
 
 def _numbers(file: Path, *names: str) -> dict[str, int]:
     """Read the numbers that follow these names, one a line; others are left out."""
-    pairs = ([*line.split(), "", ""][:2] for line in _read(file).splitlines())
-    return {
-        name: number
-        for name, text in pairs
-        if name in names and (number := _integer(text)) is not None
-    }
+    pairs = re.findall(r"^(\S+)[ \t]+(\d{1,20})\b", _read(file), re.MULTILINE)
+    return {name: int(number) for name, number in pairs if name in names}
 
 
 def _integer(text: str) -> int | None:

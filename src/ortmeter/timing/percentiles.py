@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LEVELS", "Percentile", "percentile_table", "percentiles"]
 
 #: What a table shows where there is no interval, and why.
-NONE, TOO_FEW = "-", "a dash: too few samples for a 99% interval"
+NONE, TOO_FEW = "-", "a dash: too few independent samples for a 99% interval"
 #: The percentiles that are shown.
 LEVELS = (50.0, 90.0, 95.0, 99.0)
 
