@@ -34,24 +34,25 @@ _LONG = 200  # characters of names that are shown
 
 def add_options(parser: ArgumentParser) -> None:
     """Declare the options of baselines."""
-    parser.add_argument("--save", metavar="FILE", help="keep the samples (JSON), for --baseline")
-    parser.add_argument(
+    group = parser.add_argument_group("baseline")
+    group.add_argument("--save", metavar="FILE", help="keep the samples (JSON), for --baseline")
+    group.add_argument(
         "--baseline", metavar="FILE", help="compare with the samples that --save kept in FILE"
     )
-    parser.add_argument(
+    group.add_argument(
         "--fail-if",
         metavar="slower:1.10",
         type=_bound,
         help="exit with 1 when a candidate is more than 1.10 times slower than the baseline: the "
         "lower bound of the interval is above (slower:10%% is the same)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--other-machine", action="store_true", help="conclude though the machines differ"
     )
-    parser.add_argument(
+    group.add_argument(
         "--other-model",
         action="store_true",
-        help="conclude though the model, its inputs or the session differ",
+        help="conclude though the model, its inputs or its settings differ",
     )
 
 

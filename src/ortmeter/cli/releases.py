@@ -37,13 +37,13 @@ _MEASURED = 0.6  # share of the budget; the rest is for profiles
 
 def add_options(parser: ArgumentParser) -> None:
     """Declare the options of this mode."""
-    parser.add_argument(
+    parser.add_argument_group("releases").add_argument(
         "--runtime",
         metavar="RELEASE,RELEASE",
         help="releases of ONNX Runtime to compare, oldest first: 1.24.1, onnxruntime-gpu==1.30.0, "
         "onnxruntime-openvino, a wheel file, nightly, or installed; each gets an environment in "
-        f"the cache, see ortmeter env --runtimes (--processes, {PROCESSES}; --budget, "
-        f"{_BUDGET_S:g} seconds, once they are made)",
+        f"the cache, see ortmeter env --runtimes (then --processes is {PROCESSES} and --budget "
+        f"{_BUDGET_S:g} seconds, profiles included)",
     )
 
 

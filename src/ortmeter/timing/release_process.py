@@ -95,9 +95,10 @@ class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
     def __exit__(self, *_error: object) -> None:
         self._process.kill()
         self._process.wait()
-        for stream in filter(None, (self._process.stdin, self._process.stdout, self._errors)):
-            with suppress(OSError):  # what was left to write has no reader
-                stream.close()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with suppress(OSError):  # what was left to write has no reader
+                    stream.close()
 
 
 def write_questions(variants: Mapping[str, Variant], folder: Path) -> dict[str, dict[str, Any]]:
