@@ -257,7 +257,8 @@ def load_program(path: str | os.PathLike[str], *, trusted: bool) -> "ExportedPro
     if not trusted:
         raise InvalidArgumentError(
             f"{file} is not opened: torch may unpickle parts of a program, which runs any code "
-            "that the file has. Accepted: a file that you trust, with --trust-program"
+            "that the file has. Accepted: a file that you trust, with --trust-program "
+            "(trusted=True in Python)"
         )
     if not file.is_file():
         raise ModelError(f"Program {str(file)!r} is not a file")
