@@ -243,12 +243,9 @@ def _tell(
     options: Namespace, report: Report, model: onnx.ModelProto, found: SessionExplanation
 ) -> None:
     """Say which nodes of the session are responsible."""
-    by, kept = options.by, not found.remaining
-    known = [
-        node
-        for node in found.ranking(by)
-        if node.effect is not None and (kept or differing(node.own))
-    ]
+    by, searched = options.by, [n for n in found.ranking(options.by) if n.effect is not None]
+    # While nodes are left, those that are exact tell nothing.
+    known = [node for node in searched if differing(node.own) or not found.remaining]
     effect = f"effect_{by}"
     columns = {"node": "node", "op": "op", "fused": "fused with"}
     columns |= {f"own_{by}": "own", f"total_{by}": "total", effect: "effect"}
