@@ -87,7 +87,7 @@ def test_a_rate_tells_its_queue_and_the_target():
     assert {row["queue"] for row in queue} <= {"stable", "undecided", "overloaded"}
     assert [row["p99 (ms)"] for row in latencies] == ["-", "-"]
     (sentence,) = found["conclusion"]
-    assert sentence.startswith("no rate is known to keep p99 below 1000 ms (")
+    assert sentence.startswith("no rate is known to keep p99 below 1000 ms; ")
 
 
 def test_auto_rates_are_shares_of_the_capacity():
@@ -132,11 +132,11 @@ def make_load(rate, service, count=4000):
             {10: (0.01, 4000), 20: (0.01, 4000), 40: (0.02, 4000), 90: (0.02, 4000)},
             "20/s is the highest rate asked that keeps p99 below 20 ms: 14.9 [",
         ),
-        ({40: (0.02, 4000)}, "no rate is known to keep p99 below 20 ms (above at 40/s)."),
+        ({40: (0.02, 4000)}, "no rate is known to keep p99 below 20 ms; above at 40/s."),
         (
             {40: (0.01, 40)},
             (
-                "no rate is known to keep p99 below 20 ms (too few independent requests at 40/s). "
+                "no rate is known to keep p99 below 20 ms; too few independent requests at 40/s. "
                 "Ask for --seconds 25 or more."
             ),
         ),
@@ -151,18 +151,18 @@ def test_the_highest_rate_is_the_one_whose_interval_is_below(loads, expected):
 
 def test_without_a_target_the_queue_is_told():
     found = {rate: make_load(rate, 0.02) for rate in (10, 40, 60, 90)}
-    expected = "the queue is stable up to 40/s (overloaded at 60 and 90/s)."
-    assert load._rate_sentence(found, None) == expected
+    sentence = load._rate_sentence(found, None)
+    assert sentence.startswith("the queue is stable up to 40/s: p99 is 29.8 [")
+    assert sentence.endswith("] ms (99%); overloaded at 60 and 90/s.")
     few = {1: make_load(1, 0.02, count=0)}
     assert (
-        load._rate_sentence(few, None)
-        == "no queue is stable (too few independent requests at 1/s)."
+        load._rate_sentence(few, None) == "no queue is stable; too few independent requests at 1/s."
     )
 
 
 def test_a_median_above_the_target_puts_the_tail_above():
     sentence = load._rate_sentence({40: make_load(40, 0.02, count=60)}, 10.0)
-    assert sentence == "no rate is known to keep p99 below 10 ms (above at 40/s)."
+    assert sentence == "no rate is known to keep p99 below 10 ms; above at 40/s."
 
 
 @pytest.mark.parametrize(

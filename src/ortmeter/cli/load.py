@@ -199,11 +199,13 @@ def _rate_sentence(found: Mapping[float, Load], target_ms: float | None) -> str:
     for rate, reason in reasons.items():
         if reason and rate > kept:
             rest.setdefault(reason, []).append(f"{rate:g}")
-    text = "; ".join(f"{reason} at {enumerate_items(some)}/s" for reason, some in rest.items())
-    others = f" ({text})" if text else ""
+    others = "".join(f"; {why} at {enumerate_items(some)}/s" for why, some in rest.items())
     if target_ms is None:
-        most = f"the queue is stable up to {kept:g}/s" if kept else "no queue is stable"
-        return f"{most}{others}."
+        if not kept:
+            return f"no queue is stable{others}."
+        known = [one for one in found[kept].percentiles() if one.estimate.interval]
+        tail = f": {known[-1].name} is {known[-1].estimate.seconds} (99%)" if known else ""
+        return f"the queue is stable up to {kept:g}/s{tail}{others}."
     more = f" Ask for --seconds {_enough(found)} or more." if _FEW_REQUESTS in rest else ""
     if not kept:
         return f"no rate is known to keep p99 below {target_ms:g} ms{others}.{more}"
