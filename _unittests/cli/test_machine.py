@@ -1,0 +1,29 @@
+"""Tests of ortmeter.cli.machine: what is looked at, before a measurement and after."""
+
+from argparse import Namespace
+
+import pytest
+
+from ortmeter.cli import machine
+from ortmeter.report import Report
+from ortmeter.runtime.fitness import Counters, Fitness
+
+
+@pytest.mark.parametrize(
+    ("threads", "expected"),
+    [("1", 1), ("1,4,2", 4), ("0", 0), ("0,1", 0), ("0,9", 9)],  # 0: those of the machine
+)
+def test_the_largest_number_of_threads_is_looked_at(monkeypatch, threads, expected):
+    asked = []
+
+    def fitness(threads, provider, *, since=None):
+        asked.append((threads, since))
+        return Fitness((), (), (), Counters(*[None] * 7))
+
+    monkeypatch.setattr(machine, "fitness", fitness)
+    monkeypatch.setattr(machine, "core_numbers", lambda: range(2))
+    report = Report("bench")
+    with machine.watched(Namespace(threads=threads, provider="cpu", strict=True), report):
+        assert list(report.fitness) == ["before"]
+    assert asked == [(expected, None), (expected, report.fitness["before"])]
+    assert list(report.fitness) == ["before", "during"]
