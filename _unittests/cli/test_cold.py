@@ -46,8 +46,8 @@ def test_saved_candidates_are_compared_and_their_files_go():
     options, report = asked("--cold", "--save-optimized"), Report("bench")
     variants = model_variants({"m": TEXT}, provider="cpu")
     with cold.saved_optimized(options, report, variants) as candidates:
-        assert list(candidates) == ["m", "m, saved optimized"]
-        file = candidates["m, saved optimized"].model
+        assert list(candidates) == ["m", "saved optimized"]
+        file = candidates["saved optimized"].model
         assert file.exists()
         cold.fill(options, report, candidates)
     assert not file.exists()

@@ -10,7 +10,7 @@ from ortmeter.runtime.loading import has_external_data, is_path
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing.candidates import Variant
 
-_NONE = "none"
+_NONE, _SAVED = "none", "saved optimized"
 _LARGE = 2**30  # bytes: a file of a model cannot exceed 2 GiB, and optimization may add weights
 
 
@@ -27,8 +27,8 @@ def optimized_variants(variants: Mapping[str, Variant], folder: Path) -> dict[st
     Returns
     -------
     dict of str to Variant
-        One for each of the others, named after it: ``cnn.onnx, saved optimized``. At the levels
-        ``layout`` and ``all``, the model is for CPUs like this one.
+        One for each of the others, named after it if there are several: ``threads=2, saved
+        optimized``. At the levels ``layout`` and ``all``, the model is for CPUs like this one.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def optimized_variants(variants: Mapping[str, Variant], folder: Path) -> dict[st
     >>> found = model_variants({"abs": text}, {"X": [1.0]}, provider="cpu", optimization="all")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     list(optimized_variants(found, Path(folder)))
-    ['abs, saved optimized']
+    ['saved optimized']
     """
     found = {}
     for i, (name, variant) in enumerate(variants.items()):
@@ -57,7 +57,7 @@ def optimized_variants(variants: Mapping[str, Variant], folder: Path) -> dict[st
         make_session(variant.model, **saving, optimized_path=file)
         settings = {**variant.settings, "optimization": _NONE}
         saved = dataclasses.replace(variant, model=file, settings=settings)
-        found[f"{name}, saved optimized"] = saved
+        found[_SAVED if len(variants) == 1 else f"{name}, {_SAVED}"] = saved
     if not found:
         raise InvalidArgumentError(
             "no candidate is optimized, there is nothing to save. Accepted: optimization basic, "
