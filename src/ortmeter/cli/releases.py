@@ -59,13 +59,12 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
     releases = [parse_release(text, default) for text in split("--runtime", options.runtime)]
     for release in releases:
         prepare(release, lambda line: tell(f"ortmeter bench: {line}"))
-    processes = options.processes or PROCESSES
     budget_s = _BUDGET_S if options.budget is None else options.budget
     deadline = time.perf_counter() + budget_s
     found = measure_releases(
         releases,
         variants,
-        processes=processes,
+        processes=options.processes or PROCESSES,
         repeat=options.repeat,
         budget_s=budget_s * (_MEASURED if len(releases) > 1 else 1),
         control=True,
@@ -84,7 +83,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
             operators = profile_releases(
                 [release for name in names for release in releases if release.name == name],
                 variants[name],
-                processes=processes,
+                processes=next(iter(comparison.values())).processes,
                 repeat=min(max(int(_PROFILED_S / slowest), 10), 200),
                 budget_s=(deadline - time.perf_counter()) / (len(found.comparisons) - rank),
             )
