@@ -72,7 +72,8 @@ def test_bench_compares_what_varies(models, tmp_path):
         assert all(row["peak growth (MiB)"] > 1 for row in memory)
     assert all(name in report["conclusion"][0] for name in names)
     assert set(report["fitness"]) == {"before", "during"}
-    assert [row["candidate"] for row in found["Percentiles"][0]] == names
+    if "Percentiles" in found:  # unless a sample is the mean of several calls
+        assert [row["candidate"] for row in found["Percentiles"][0]] == names
     text = html.read_text(encoding="utf-8")
     assert report["conclusion"][0] in text
     assert "data:image/png;base64," in text

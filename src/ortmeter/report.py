@@ -32,8 +32,6 @@ _UNITS: Mapping[str, str] = {
     "median": "median (µs)",
     "q1": "q1 (µs)",
     "q3": "q3 (µs)",
-    "mean_baseline": "baseline mean (µs)",
-    "mean_candidate": "candidate mean (µs)",
     "gflop_per_s": "GFLOP/s",
     "gb_per_s": "GB/s",
 }

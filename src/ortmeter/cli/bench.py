@@ -90,7 +90,8 @@ def _measure(options: Namespace, variants: Mapping[str, Variant]) -> Comparison:
 def _fill(options: Namespace, report: Report, results: Comparison) -> None:
     table = _latency_table(results).rename_axis(columns=results.how)
     report.add("Latency", table, results.plot(title="Latency of a run"))
-    report.add("Percentiles", percentile_table(results, "ms"))
+    if not (tails := percentile_table(results)).empty:
+        report.add("Percentiles", tails)
     if len(results) > 1:
         report.add("Speedup over the first", _speedup_table(results))
         report.conclude(f"{results.ranking()}.", *_why_undecided(results, options.budget))
