@@ -88,6 +88,12 @@ def test_what_cannot_be_compared_is_one_line(text, message, model, capsys):
     [
         ("slower", "slower", "slower", "what changed most: Conv, 10 µs in a and 20 µs in b; a pro"),
         ("slower", "undecided", "undecided", "no operator is shown to be slower or faster; a pro"),
+        (
+            "undecided",
+            "undecided",
+            "slower",
+            "what changed most in profiles, not in latencies: Conv",
+        ),
         # what the latency does not confirm
         ("undecided", "slower", "slower", "the table of operators says nothing."),
         ("faster", "slower", "slower", "the table of operators says nothing."),

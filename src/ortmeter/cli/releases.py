@@ -124,9 +124,10 @@ def _operators_sentence(table: pd.DataFrame, latency: Claim) -> str:
     if moved.empty:
         return f"no operator is shown to be slower or faster; {WHOLE} takes {whole}."
     first, row = moved.index[0], moved.iloc[0]
+    where = "" if latency.is_difference else " in profiles, not in latencies"
     others = f"; then {enumerate_items(list(moved.index[1:_NAMED]))}" if len(moved) > 1 else ""
     return (
-        f"what changed most: {first}, {_time(row[f'{before} (µs)'])} in {before} and "
+        f"what changed most{where}: {first}, {_time(row[f'{before} (µs)'])} in {before} and "
         f"{_time(row[f'{after} (µs)'])} in {after}{others}; {WHOLE} takes {whole}."
     )
 
