@@ -132,7 +132,7 @@ def make_session(
     refuse_options_of_cpu(provider_options or {}, [resolved])
     options = _session_options(threads, optimization, spinning)
     apply_options(options, session_options or {})
-    apply_config(options, session_config or {})
+    apply_config(options, session_config or {}, SPINNING[spinning])
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = os.fspath(profile)
@@ -237,8 +237,6 @@ def _session_options(threads: int, optimization: str, spinning: str) -> Any:
     )
     options.log_severity_level = _FATAL_ONLY  # an error is raised: it is not logged as well
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    for key, value in SPINNING[spinning].items():
-        options.add_session_config_entry(key, value)
     return options
 
 

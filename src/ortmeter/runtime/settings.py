@@ -84,8 +84,8 @@ _DENORMALS = "session.set_denormal_as_zero"
 _first_of_process: list[str] = []
 
 
-def apply_config(options: Any, given: Mapping[str, Any]) -> None:
-    """Add configuration entries to the options of a session, keys that the library knows.
+def apply_config(options: Any, given: Mapping[str, Any], usual: Mapping[str, str]) -> None:
+    """Add the usual configuration entries and those that are given, keys that the library knows.
 
     The first session of a process decides for its main thread, and for good, whether denormal
     numbers are zero: another value would be ignored.
@@ -100,7 +100,7 @@ def apply_config(options: Any, given: Mapping[str, Any]) -> None:
             f"{_first_of_process[0]}: the first session of a process decides. Accepted: one value "
             "in a process; --save and --baseline compare two commands"
         )
-    for name, value in entries.items():
+    for name, value in {**usual, **entries}.items():
         options.add_session_config_entry(name, value)
 
 
