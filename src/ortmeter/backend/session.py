@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,7 +13,7 @@ import onnx
 import onnx_ir
 import onnxruntime
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, traceback
 
 from ortmeter.backend.errors import UnsupportedGraphError
 from ortmeter.backend.export import ExportedGraph, example_value, export_graph
@@ -114,7 +115,7 @@ class GraphRunner:
 
     def _choose(self, arguments: Sequence[Any]) -> "Program | _Torch":
         """Find the program of these weights, or build it."""
-        with self._lock:
+        with _annotation_kept(), self._lock:
             self._last = None
             known = (program for program in self._programs if program.recognizes(arguments))
             self._last = chosen = next(known, None) or self._build(arguments)
@@ -163,6 +164,21 @@ def _needs_gradients(arguments: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(
         isinstance(argument, torch.Tensor) and argument.requires_grad for argument in arguments
     )
+
+
+@contextmanager
+def _annotation_kept() -> Iterator[None]:
+    """Keep what torch is about to remove from a table that an export replaces.
+
+    While a thread exports, torch annotates the calls of the others in a table of the process, and
+    the end of the export restores the table as it was: the removal would fail.
+    """
+    annotated = torch.compiler.is_exporting() or "custom" in traceback.current_meta
+    try:
+        yield
+    finally:
+        if annotated:
+            traceback.current_meta.setdefault("custom", {})
 
 
 class Program:
