@@ -20,9 +20,12 @@ MODULES = {
     "Measure": (
         "timing",
         "timing.candidates",
+        "timing.control",
+        "timing.cold",
         "timing.load",
         "timing.pauses",
         "timing.percentiles",
+        "timing.releases",
         "profiling",
         "runtime.costs",
         "timing.peaks",

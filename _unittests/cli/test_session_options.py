@@ -31,7 +31,7 @@ def model(tmp_path):
         (["--session-option", "=1"], "--session-option: got '=1', expected KEY=VALUE"),
         (["--session-option", "spin=1"], "session option 'spin' is not known"),
         (["--run-config", "a=1", "--run-config", "a=2"], "--run-config is given twice for 'a'"),
-        (["--run-config", "gpu_graph=1"], "did you mean 'gpu_graph_id'"),
+        (["--run-config", "gpu_graph=1"], "Accepted: gpu_graph_id"),
         (["--provider-option", "use_tf32=1"], "given for the CPU, which has none"),
         (["--spinning", "maybe"], "spinning='maybe'. Accepted: stop, on, off"),
     ],

@@ -58,8 +58,7 @@ def apply_options(options: Any, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name not in accepted:
             raise InvalidArgumentError(
-                f"session option {name!r} is not known{_near(name, accepted)}. "
-                f"Accepted: {', '.join(accepted)}"
+                f"session option {name!r} is not known. Accepted: {', '.join(accepted)}"
             )
         text = str(value).lower()
         if name in _CHOICES and text in _CHOICES[name]:
@@ -121,10 +120,11 @@ def _checked(what: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[
     keys = sorted(known)
     for name, value in given.items():
         if name not in keys:
-            area = [key for key in keys if key.startswith(name.partition(".")[0])] or keys
+            close = difflib.get_close_matches(name, keys, n=3, cutoff=0.8)
+            area = [key for key in keys if key.startswith(name.partition(".")[0])]
             raise InvalidArgumentError(
                 f"{what} configuration key {name!r} is not read by the installed ONNX Runtime, "
-                f"which would ignore it{_near(name, keys)}. Accepted: {', '.join(area)}"
+                f"which would ignore it. Accepted: {', '.join(close or area or keys)}"
             )
         if str(value).lower() in {"true", "false", ""}:
             raise InvalidArgumentError(
@@ -184,8 +184,3 @@ def _positions(data: bytes, text: bytes) -> Iterator[int]:
         if not (data[start - 1 : start].isalnum() or data[start - 1 : start] in {b"_", b"."}):
             yield start
         start = data.find(text, start + 1)
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
-    return f" (did you mean {close[0]!r}?)" if close else ""

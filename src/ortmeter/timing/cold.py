@@ -29,6 +29,8 @@ from ortmeter.timing.estimates import Estimate, geometric_mean
 from ortmeter.timing.measurement import Measurement, Recipe, rounded
 from ortmeter.timing.measuring import collect
 
+__all__ = ["ColdStart", "cold_start"]
+
 if TYPE_CHECKING:
     import pandas as pd
 

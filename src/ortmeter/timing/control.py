@@ -8,6 +8,8 @@ import numpy as np
 
 from ortmeter.timing.measurement import Candidate, Measurement, format_seconds
 
+__all__ = ["Movement", "movement"]
+
 #: Beyond this share, the machine was not steady.
 STEADY = 0.05
 

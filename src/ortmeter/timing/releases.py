@@ -22,6 +22,8 @@ from ortmeter.timing.measurement import Candidate
 from ortmeter.timing.measuring import collect
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
 
+__all__ = ["ReleaseClaims", "ReleaseResults", "compare_releases", "measure_releases"]
+
 PROCESSES = 5
 _ROUNDS = 12
 _LEAST_S = 0.2  # for rounds, when processes took long to start
@@ -206,7 +208,20 @@ def _step(claim: Claim) -> str:
 
 
 def compare_releases(found: Comparison, confidence: float = 0.99) -> ReleaseClaims | None:
-    """Compare releases in the order in which they were given; None when there is one only."""
+    """Compare releases in the order in which they were given.
+
+    Parameters
+    ----------
+    found : Comparison
+        Latencies of one model by release, see :func:`measure_releases`.
+    confidence : float
+        Level at which all intervals hold together.
+
+    Returns
+    -------
+    ReleaseClaims or None
+        None when there is one release only.
+    """
     names = list(found)
     if len(names) == 1:
         return None
