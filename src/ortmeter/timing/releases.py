@@ -66,7 +66,7 @@ def measure_releases(
     Parameters
     ----------
     releases : sequence of Release
-        Their environments exist, see :func:`~ortmeter.runtime.releases.prepare`.
+        Their environments exist, see ``ortmeter.runtime.releases.prepare``.
     variants : mapping of str to Variant
         Models with their inputs and settings.
     processes : int
