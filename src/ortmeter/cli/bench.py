@@ -16,7 +16,7 @@ from ortmeter.timing import Comparison, measure
 from ortmeter.timing.candidates import Variant, model_variants
 from ortmeter.timing.control import movement
 from ortmeter.timing.measurement import rounded
-from ortmeter.timing.percentiles import percentile_table
+from ortmeter.timing.percentiles import NONE, percentile_table
 from ortmeter.timing.statistics import MIN_PROCESSES, MIN_ROUNDS
 
 #: Ways to measure other than the latency of runs in turn.
@@ -90,7 +90,8 @@ def _measure(options: Namespace, variants: Mapping[str, Variant]) -> Comparison:
 def _fill(options: Namespace, report: Report, results: Comparison) -> None:
     table = _latency_table(results).rename_axis(columns=results.how)
     report.add("Latency", table, results.plot(title="Latency of a run"))
-    if not (tails := percentile_table(results)).empty:
+    tails = percentile_table(results)
+    if (tails != NONE).any(axis=None):  # dashes alone say nothing
         report.add("Percentiles", tails)
     if len(results) > 1:
         report.add("Speedup over the first", _speedup_table(results))
