@@ -90,7 +90,7 @@ def test_spinning_is_a_choice(spinning, entries):
         ({"session_options": {"execution_mode": "fast"}}, "Accepted: sequential, parallel"),
         ({"session_options": {"enable_mem_pattern": "maybe"}}, "Accepted: 0, 1, false, true"),
         ({"session_options": {"inter_op_num_threads": "-1"}}, "an integer from 0 to 1024"),
-        ({"session_config": {"session.disable_prepakcing": 1}}, "Accepted: session.disable_prepacking"),
+        ({"session_config": {"session.disable_prepakcing": 1}}, "ted: session.disable_prepacking"),
         ({"session_config": {"session.set_denormal_as_zero": "true"}}, "Accepted: 0 or 1"),
         ({"session_config": {"": 1}}, "is not read by the installed ONNX Runtime"),
         ({"provider_options": {"use_tf32": 1}}, "given for the CPU, which has none"),
