@@ -172,7 +172,16 @@ def test_what_2021_claimed_is_found_by_its_topic(page):
 def test_a_search_that_chooses_einsum_is_not_compared_with_it(page):
     _, claims = conclude(page, by_threads(group()), chosen="Einsum")
     (found,) = [claim for claim in claims if claim.topic == "decomposed after search"]
-    assert str(found) == "threads 1: the search chose Einsum itself"
+    assert str(found) == "the search chose Einsum itself"
+
+
+def test_a_search_that_chooses_einsum_for_one_number_of_threads_is_told_in_one_claim(page):
+    measured = by_threads(group(), group())
+    other = next(name for name in measured[2] if name != "Einsum")
+    (claim,) = page["compare_roles"](measured, "decomposed after a search", ["Einsum", other])
+    assert claim.topic == "decomposed after search"
+    assert claim.where == {"threads": 2}
+    assert claim.subject == "decomposed after a search (Einsum itself at threads 1)"
 
 
 def test_too_few_samples_decide_nothing_in_five_sentences(page):
