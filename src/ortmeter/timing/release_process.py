@@ -32,17 +32,22 @@ class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
     It is a function that runs its model once, with a clock of its own: a candidate.
     """
 
-    def __init__(self, release: Release) -> None:
+    def __init__(self, release: Release, script: Path | None = None) -> None:
         self.release = release
         # A pipe that nobody reads would block.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._process = subprocess.Popen(  # noqa: S603 - our own script
-            [str(release.python), "-I", str(_SCRIPT)],
+            [str(release.python), "-I", str(script or _SCRIPT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             encoding="utf-8",
         )
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process ended."""
+        return self._process.poll() is not None
 
     def open(self, question: Mapping[str, Any]) -> None:
         """Create the session of a variant; it takes the place of the one before."""
