@@ -1,0 +1,60 @@
+"""The cases, in one table per kind of operator.
+
+To add a case, write a line in the tuple ``CASES`` of a module here: a ``Case``, or ``*expand(...)``
+for several types.
+"""
+
+import functools
+from collections.abc import Iterable
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.observatory.case import Case
+from ortmeter.observatory.catalogue import elementwise, movement
+
+_MODULES = (elementwise, movement)
+
+
+@functools.cache
+def catalogue() -> dict[str, Case]:
+    """List all the cases by name.
+
+    Returns
+    -------
+    dict of str to Case
+        In the order of the tables; the arrays are drawn when a case is asked for them.
+
+    Examples
+    --------
+    >>> catalogue()["Relu-f32-L2"].body
+    'Y = Relu(X)'
+    """
+    return by_name(case for module in _MODULES for case in module.CASES)
+
+
+def by_name(cases: Iterable[Case]) -> dict[str, Case]:
+    """Index cases by name.
+
+    Parameters
+    ----------
+    cases : iterable of Case
+        Cases of distinct names.
+
+    Returns
+    -------
+    dict of str to Case
+        In the same order.
+
+    Raises
+    ------
+    InvalidArgumentError
+        Two cases have the same name.
+    """
+    named: dict[str, Case] = {}
+    for case in cases:
+        if case.name in named:
+            raise InvalidArgumentError(
+                f"two cases are named {case.name!r}. Accepted: cases of one operator with distinct "
+                "variants, types or sizes"
+            )
+        named[case.name] = case
+    return named
