@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
+import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx.parser
 
-from ortmeter.dtypes import numpy_dtype
+from ortmeter.dtypes import float_info, numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import Variant
@@ -25,14 +26,12 @@ Values: TypeAlias = str | int | float | Sequence[float]
 _CONTRIBUTED = "com.microsoft"
 _FIRST_OPSET = 13
 _ZEROS = 1 / 16
-_ONNX_TYPES = {"f32": "float", "f64": "double", "f16": "float16", "i64": "int64", "i32": "int32"}
-_ONNX_TYPES |= {"i8": "int8", "u8": "uint8", "b8": "bool"}
 _KIB = 1 << 10
 # Inputs and outputs that fit in the caches of a usual core.
 _SIZES = {"L1": 32 * _KIB, "L2": 1024 * _KIB, "L3": 16 * 1024 * _KIB}
 _MEMORY = "memory"
-_INPUT = re.compile(r"(\w+)\[([\d,]*)\] (\w+)")
-_DISTRIBUTIONS = "normal, positive, unit, above one, denormal, below N, or numbers"
+_TENSOR = r"(\w+)(?:\[([\d,]*)\])? (\w+)"
+_DISTRIBUTIONS = "normal, positive, unit, above one, denormal, below N, order, or numbers"
 
 
 @dataclass(frozen=True)
@@ -44,20 +43,22 @@ class Case:
     op : str
         Operator, or what a few operators make: ``PRelu``, ``QuickGelu``, ``Gelu of five nodes``.
     body : str
-        Nodes in the text syntax of ONNX: ``Y = PRelu(X, S)``. ``T`` is the type of the case.
+        Nodes in the text syntax of ONNX: ``Y = PRelu(X, S)``.
     inputs : str
-        ``T[1,64,28,28] X, T[64,1,1] S, i64[3] I``.
+        ``T[1,64,28,28] X, T[64,1,1] S, i64[3] I``, where ``T`` is the type of the case; ``T[] A``
+        is a scalar.
     variant : str
         What distinguishes the cases of an operator: ``slope per channel``.
     type : str
         Element type that ``T`` stands for: ``f32``, ``f16``, ``i8``...
     outputs : str
-        ``T Y``, ``T Y, i64 I``.
+        ``T Y``, ``T Y, i64 I``, with their shapes where the name would tell a wrong size.
     values : mapping of str to str, number or sequence
         Distribution of an input: ``normal`` (both signs, one zero in 16, by default), ``positive``
         (from 0.1 to 2), ``unit`` (from -1 to 1), ``above one`` (from 1 to 3), ``denormal``,
-        ``below N`` (integers from 0), or the numbers themselves. Integers of 8 bits take every
-        value.
+        ``below N`` (integers from 0), ``order`` (the ranks along the first axis, shuffled), or the
+        numbers themselves. By default integers take every value of 8 bits; ``positive`` ones are
+        above 0.
     weights : str
         Inputs that are initializers, ``W B``; those whose numbers are given are too.
     opset : int
@@ -83,101 +84,191 @@ class Case:
     @functools.cached_property
     def name(self) -> str:
         """Operator, variant, type and size, joined by hyphens."""
-        sizes = [array.nbytes for array in self._arrays.values()]
-        size = sum(sizes) + max(sizes)  # an output is about as large as the largest input
-        label = next((name for name, most in _SIZES.items() if size <= most), _MEMORY)
+        sizes = [tensor.size for tensor in self._inputs.values()]
+        largest = max(sizes, default=0)
+        # An output without a shape is about as large as the largest input.
+        total = sum(sizes) + sum(tensor.size or largest for tensor in self._outputs.values())
+        label = next((name for name, most in _SIZES.items() if total <= most), _MEMORY)
         parts = (self.op, self.variant, self.type, label)
         return "-".join(part.replace(" ", "-") for part in parts if part)
 
     def model(self) -> onnx.ModelProto:
-        """Build the model, of the lowest opset and version of the format that hold it."""
-        weights = self._weights
+        """Build the model, of the lowest opset and version of the format that hold it.
+
+        Returns
+        -------
+        ModelProto
+            With initializers for the weights.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A text of the case is not in its syntax.
+        """
         opsets = [onnx.helper.make_opsetid("", self.opset)]
         if f"{_CONTRIBUTED}." in self.body:
             opsets.append(onnx.helper.make_opsetid(_CONTRIBUTED, 1))
         version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
         imports = ", ".join(f'"{one.domain}": {one.version}' for one in opsets)
+        weights = self._weights
         inputs = ", ".join(
-            f"{self._onnx_type(kind)}[{shape}] {name}"
-            for kind, shape, name in _INPUT.findall(self.inputs)
-            if name not in weights
+            tensor.declared(name) for name, tensor in self._inputs.items() if name not in weights
         )
-        outputs = ", ".join(
-            f"{self._onnx_type(kind)}[] {name}"
-            for kind, name in (text.split() for text in self.outputs.split(","))
+        outputs = ", ".join(f"{tensor.kind}[] {name}" for name, tensor in self._outputs.items())
+        header = (
+            f"<ir_version: {version}, opset_import: [{imports}]> case ({inputs}) => ({outputs})"
         )
-        model = onnx.parser.parse_model(
-            f"<ir_version: {version}, opset_import: [{imports}]> case ({inputs}) => ({outputs}) "
-            f"{{ {self.body} }}"
-        )
-        for output in model.graph.output:
-            output.type.tensor_type.ClearField("shape")
-        arrays = self._arrays
+        try:
+            model = onnx.parser.parse_model(f"{header} {{ {self.body} }}")
+        except onnx.parser.ParseError as error:
+            raise InvalidArgumentError(
+                f"body {self.body!r} of a case of {self.op}: {_last_line(error)} Accepted: nodes "
+                "in the text syntax of ONNX, such as 'Y = PRelu(X, S)'"
+            ) from error
         model.graph.initializer.extend(
-            onnx.numpy_helper.from_array(arrays[name], name) for name in weights
+            onnx.numpy_helper.from_array(self._draw(name), name) for name in weights
         )
         return model
 
     def feeds(self) -> dict[str, np.ndarray]:
         """Draw the inputs; they are the same each time."""
-        return {name: array for name, array in self._arrays.items() if name not in self._weights}
+        return {name: self._draw(name) for name in self._inputs if name not in self._weights}
 
     def prepared(self, provider: Provider, threads: int = 1) -> Variant:
         """Return what a process needs to run the case."""
         return Variant(self.model(), self.feeds(), {"provider": provider, "threads": threads}, {})
+
+    @functools.cached_property
+    def _inputs(self) -> dict[str, "_Tensor"]:
+        found = self._tensors(self.inputs)
+        if unknown := {*self.values, *self.weights.split()} - {*found}:
+            raise InvalidArgumentError(
+                f"values or weights of {', '.join(sorted(unknown))}, in a case of {self.op} whose "
+                f"inputs are {self.inputs!r}. Accepted: {', '.join(found)}"
+            )
+        if any(tensor.shape is None for tensor in found.values()):
+            raise InvalidArgumentError(
+                f"inputs {self.inputs!r} of a case of {self.op} lack a shape. Accepted: "
+                "'T[1,64,28,28] X', and 'T[] X' for a scalar"
+            )
+        return found
+
+    @functools.cached_property
+    def _outputs(self) -> dict[str, "_Tensor"]:
+        return self._tensors(self.outputs)
+
+    def _tensors(self, text: str) -> dict[str, "_Tensor"]:
+        if not re.fullmatch(rf"{_TENSOR}(, {_TENSOR})*", text):
+            raise InvalidArgumentError(
+                f"{text!r} in a case of {self.op}. Accepted: tensors such as "
+                "'T[1,64,28,28] X, i64[3] I'"
+            )
+        return {
+            match[3]: _Tensor(self.type if match[1] == "T" else match[1], _shape(match[2]))
+            for match in re.finditer(_TENSOR, text)
+        }
 
     @property
     def _weights(self) -> list[str]:
         given = [name for name, values in self.values.items() if not isinstance(values, str)]
         return [*self.weights.split(), *given]
 
-    @functools.cached_property
-    def _arrays(self) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(zlib.crc32(f"{self.op} {self.variant}".encode()))
-        return {
-            name: self._draw(name, kind, tuple(map(int, filter(None, shape.split(",")))), rng)
-            for kind, shape, name in _INPUT.findall(self.inputs)
-        }
-
-    def _draw(
-        self, name: str, kind: str, shape: tuple[int, ...], rng: np.random.Generator
-    ) -> np.ndarray:
-        dtype = numpy_dtype(self.type if kind == "T" else kind)
+    def _draw(self, name: str) -> np.ndarray:
+        dtype, shape = self._inputs[name].dtype, self._inputs[name].shape or ()
         values = self.values.get(name, "normal")
-        if not isinstance(values, str):
-            return np.array(values, dtype).reshape(shape)
-        if values.startswith("below "):
-            return rng.integers(int(values.split()[1]), size=shape).astype(dtype)
-        if dtype.kind in "iu":
-            bounds = np.iinfo(np.int8 if dtype.itemsize > 1 else dtype)
-            return rng.integers(bounds.min, bounds.max, shape, endpoint=True).astype(dtype)
-        if dtype.kind == "b":
-            return rng.random(shape) < 0.5  # noqa: PLR2004 - as many of both
-        scale = self._scale(name, shape)
-        drawn = {
-            "normal": lambda: rng.standard_normal(shape) * scale * (rng.random(shape) >= _ZEROS),
-            "positive": lambda: rng.uniform(0.1, 2, shape),
-            "unit": lambda: rng.uniform(-1, 1, shape),
-            "above one": lambda: rng.uniform(1, 3, shape),
-            "denormal": lambda: rng.uniform(-1, 1, shape) * float(np.finfo(dtype).tiny),
-        }
-        if values not in drawn:
+        if isinstance(values, int | float):
+            return np.full(shape, values, dtype)
+        rng = np.random.default_rng(zlib.crc32(f"{self.op} {self.variant} {name}".encode()))
+        try:
+            drawn = _random(values, shape, dtype, rng) if isinstance(values, str) else values
+            found = np.asarray(drawn).astype(dtype).reshape(shape)
+        except (KeyError, ValueError) as error:
             raise InvalidArgumentError(
-                f"values of {name!r} are {values!r}. Accepted: {_DISTRIBUTIONS}"
-            )
-        return np.asarray(drawn[values]()).astype(dtype)
-
-    def _scale(self, name: str, shape: tuple[int, ...]) -> float:
-        """Keep the outputs of products near 1, so that float16 does not overflow."""
-        is_matrix = name in self.weights.split() and len(shape) > 1
-        return float(np.prod(shape[1:])) ** -0.5 if is_matrix else 1.0
-
-    def _onnx_type(self, kind: str) -> str:
-        return _ONNX_TYPES[self.type if kind == "T" else kind]
+                f"values of {name!r}, {self._inputs[name].declared(name)}, are {values!r} in a "
+                f"case of {self.op}. Accepted: {_DISTRIBUTIONS}, as many as in the shape"
+            ) from error
+        if name in self.weights.split() and dtype.kind not in "iub" and len(shape) > 1:
+            # The outputs of products stay near 1: float16 does not overflow.
+            found = np.asarray(found * math.prod(shape[1:]) ** -0.5).astype(dtype)
+        return found
 
 
-def expand(case: Case, **axes: Sequence[str]) -> Iterator[Case]:
-    """Yield a case for each value of a field: ``expand(case, type=["f32", "f16"])``."""
+@dataclass(frozen=True)
+class _Tensor:
+    """Element type and shape of an input or of an output, which may have none."""
+
+    type: str
+    shape: tuple[int, ...] | None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return numpy_dtype(self.type)
+
+    @property
+    def kind(self) -> str:
+        return onnx.TensorProto.DataType.Name(onnx_type(self.type)).lower()
+
+    @property
+    def size(self) -> int:
+        """Bytes, 0 without a shape."""
+        return 0 if self.shape is None else math.prod(self.shape) * self.dtype.itemsize
+
+    def declared(self, name: str) -> str:
+        """Return its text in a graph; ``float[] X`` would have any rank."""
+        return f"{self.kind}{list(self.shape) if self.shape else ''} {name}"
+
+
+def _shape(text: str | None) -> tuple[int, ...] | None:
+    return None if text is None else tuple(map(int, filter(None, text.split(","))))
+
+
+def _random(
+    values: str, shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator
+) -> Any:
+    if values.startswith("below "):
+        return rng.integers(int(values.removeprefix("below ")), size=shape)
+    if values == "order":
+        ranks = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+        return rng.permuted(np.broadcast_to(ranks, shape), axis=0)
+    if dtype.kind in "iub":
+        least, most = {"i": (-128, 127), "u": (0, 255), "b": (0, 1)}[dtype.kind]
+        least = {"normal": least, "positive": 1}[values]
+        return rng.integers(least, most, shape, endpoint=True)
+    if values == "normal":
+        return np.where(rng.random(shape) < _ZEROS, 0, rng.standard_normal(shape))
+    if values == "denormal":
+        tiny = float(float_info(dtype).tiny)
+        return rng.uniform(-tiny, tiny, shape)
+    low, high = {"positive": (0.1, 2), "unit": (-1, 1), "above one": (1, 3)}[values]
+    return rng.uniform(low, high, shape)
+
+
+def _last_line(error: onnx.parser.ParseError) -> str:
+    """Return what the parser expected; the lines before repeat the whole text, in bytes."""
+    message = error.args[0]
+    return (message.decode() if isinstance(message, bytes) else str(message)).splitlines()[-1]
+
+
+def expand(case: Case, **axes: Sequence[Any]) -> Iterator[Case]:
+    """Yield a case for each value of a field.
+
+    Parameters
+    ----------
+    case : Case
+        What the cases share.
+    **axes
+        Values of fields of the case: ``type=["f32", "f16"]``.
+
+    Yields
+    ------
+    Case
+        One per combination, the last field varies first.
+
+    Examples
+    --------
+    >>> [case.name for case in expand(Case("Abs", "Y = Abs(X)", "T[8] X"), type=["f32", "i8"])]
+    ['Abs-f32-L1', 'Abs-i8-L1']
+    """
     (name, values), *others = axes.items()
     for value in values:
         one = dataclasses.replace(case, **{name: value})
