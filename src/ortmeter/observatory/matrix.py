@@ -1,4 +1,4 @@
-"""Run cases with several releases of ONNX Runtime in turn, in fresh processes: a matrix of times."""
+"""Run cases with several releases of ONNX Runtime, in turn, in fresh processes: their times."""
 
 import math
 import tempfile
@@ -122,13 +122,14 @@ def measure_cases(
     names = [contender.name for contender in contenders]
     if not cases or not contenders or len({*names}) < len(names):
         raise InvalidArgumentError(
-            f"{len(cases)} cases for {', '.join(names) or '(nothing)'}. Accepted: one case or more, "
-            "for distinct contenders"
+            f"{len(cases)} cases for {', '.join(names) or '(nothing)'}. Accepted: one case or "
+            "more, for distinct contenders"
         )
     runners = dict(zip(names, contenders, strict=True))
     if control:
         runners[names[-1] + AGAIN] = contenders[-1]
-    rows, absent = [], {}
+    rows = []
+    absent: dict[tuple[str, str], str] = {}
     total = passes * processes * len(threads) * len(cases)
     with (
         tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary,
