@@ -7,6 +7,8 @@ import onnx.parser
 import pytest
 
 from ortmeter.evaluator import Evaluator, to_float64
+from ortmeter.evaluator.float64 import exact_feeds
+from ortmeter.runtime.loading import load_model
 
 TEXT = """<ir_version: 10, opset_import: ["": 18, "local": 1]>
 g (float[b, n] X, float16[n] S, bool c) => (float[b, n] Y, float16[b, n] H)
@@ -144,6 +146,20 @@ def test_operators_without_float64_stay_between_casts():
     third = float(np.float32(0.33333334))
     assert got.dtype == np.float64
     np.testing.assert_allclose(got, dequantized * float(scale) * third, rtol=1e-14)
+
+
+def test_an_operator_is_in_float64_when_a_later_opset_defines_it():
+    later = onnx.defs.get_schema("Celu").inputs[0].types
+    wanted = np.float64 if "tensor(double)" in later else np.float32  # onnx 1.22 has opset 27
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[4] X) => (float[4] Y) { Y = Celu <alpha = 2.0> (X) }"""
+    x = np.float32([-1, -1e-3, 0, 2])
+    double = to_float64(text)
+    (got,) = Evaluator(double).run(None, exact_feeds(load_model(text), double, {"X": x}))
+    wide = x.astype(np.float64)
+    exact = np.maximum(wide, 0) + np.minimum(0, 2 * np.expm1(wide / 2))
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, exact, rtol=4 * np.finfo(wanted).eps)
 
 
 def test_trees_stay_between_casts():

@@ -71,9 +71,9 @@ def to_float64(model: ModelLike) -> onnx.ModelProto:
     Notes
     -----
     A weight is not converted if ONNX does not define float64 for the inputs that read it, such as
-    the scales of Resize. Operators that ONNX defines in float32 only, such as
-    DynamicQuantizeLinear or the trees of ``ai.onnx.ml``, stay in float32, between casts; local
-    functions get no casts.
+    the scales of Resize. Operators that every opset of ONNX defines in float32 only, such as
+    DynamicQuantizeLinear or the trees of ``ai.onnx.ml``, stay in float32, between casts, and so do
+    the inputs that only they read; local functions get no casts.
 
     Examples
     --------
@@ -113,7 +113,10 @@ class _Rules:
             return False
         formals = getattr(schema, side)
         formal = formals[min(position, len(formals) - 1)]
-        return not any("double" in kind for kind in formal.types)
+        # What a later opset takes, such as Celu of opset 28, is defined as well in an earlier one.
+        later = getattr(onnx.defs.get_schema(node.op_type, domain=domain), side)
+        same = [formal, *(one for one in later if one.name == formal.name)]
+        return not any("double" in kind for one in same for kind in one.types)
 
     def type_attributes(self, node: onnx.NodeProto) -> set[str]:
         """Name the attributes of a node that hold an element type."""
