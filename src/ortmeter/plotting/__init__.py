@@ -3,6 +3,7 @@
 from ortmeter.plotting.drawing import Drawing
 from ortmeter.plotting.errors import effect_plot, error_plot, spread_plot
 from ortmeter.plotting.graph import NodeNote, draw_model
+from ortmeter.plotting.heatmap import change_map
 from ortmeter.plotting.interactive import InteractiveFigure
 from ortmeter.plotting.latency import candidates_figure, speedup_plot
 from ortmeter.plotting.profile import comparison_plot, node_plot, operator_plot, profile_notes
@@ -13,6 +14,7 @@ __all__ = [
     "InteractiveFigure",
     "NodeNote",
     "candidates_figure",
+    "change_map",
     "comparison_plot",
     "draw_model",
     "effect_plot",

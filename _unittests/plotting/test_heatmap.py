@@ -1,0 +1,115 @@
+import itertools
+import math
+
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.colors import rgb_to_hsv, to_rgb
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.plotting import change_map
+
+PANELS, COLUMNS = ("1 thread", "2 threads"), ("1.30", "1.31")
+
+
+def cells(speedups, verdicts=None):
+    """One row per name, the same cells in each panel and column."""
+    verdicts = verdicts or {}
+    rows = [
+        {
+            "panel": panel,
+            "row": name,
+            "column": column,
+            "speedup": speedup,
+            "verdict": verdicts.get(name, "faster" if speedup > 1 else "slower"),
+        }
+        for panel, (name, speedup), column in itertools.product(PANELS, speedups.items(), COLUMNS)
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def draw():
+    yield lambda frame, **options: change_map(frame, **{"title": "Changes", **options})
+    plt.close("all")
+
+
+def rows_of(figure):
+    return [label.get_text() for label in figure.axes[0].get_yticklabels()]
+
+
+def test_rows_go_from_the_slowest_to_the_fastest(draw):
+    found = draw(cells({"b": 2.0, "a": 0.9, "c": 0.1, "d": 16.0}))
+    assert rows_of(found) == ["c", "a", "b", "d"]
+
+
+def test_the_largest_changes_stay_and_the_others_are_counted(draw):
+    speedups = {"a": 1.1, "b": 8.0, "c": 0.2, "none": 1.0, "gone": math.nan}
+    found = draw(cells(speedups, {"none": "undecided", "gone": "absent"}), rows=2, caption="CPU")
+    assert rows_of(found) == ["c", "b"]
+    told = "CPU; not drawn: 1 more with a smaller claim and 2 without a claim"
+    assert found._supxlabel.get_text() == told
+
+
+def test_panels_and_columns_keep_their_order(draw):
+    found = draw(cells({"a": 2.0}).iloc[::-1])
+    assert [ax.get_title() for ax in found.axes[:2]] == list(PANELS[::-1])
+    labels = [label.get_text() for label in found.axes[0].get_xticklabels()]
+    assert labels == list(COLUMNS[::-1])
+
+
+def colors(figure):
+    """Colours of the first column, from the top."""
+    patches = [patch for patch in figure.axes[0].patches if patch.get_x() < 0]
+    return [patch.get_facecolor() for patch in sorted(patches, key=lambda patch: patch.get_y())]
+
+
+def test_a_slower_cell_is_orange_a_faster_one_purple_and_both_are_stronger_when_larger(draw):
+    found = colors(draw(cells({"a": 1 / 8, "b": 1 / 1.1, "c": 1.1, "d": 8.0})))
+    hues = [rgb_to_hsv(to_rgb(color))[0] for color in found]
+    assert all(0.05 < hue < 0.15 for hue in hues[:2])
+    assert all(0.65 < hue < 0.8 for hue in hues[2:])
+    strength = [rgb_to_hsv(to_rgb(color))[1] for color in found]
+    assert strength[0] > strength[1]
+    assert strength[3] > strength[2]
+
+
+def test_what_is_beyond_the_scale_has_its_last_colour(draw):
+    found = colors(draw(cells({"a": 1 / 1000, "b": 1 / 16, "c": 16.0, "d": 1000.0})))
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+
+
+def test_undecided_is_hatched_absent_is_grey_and_the_first_has_nothing(draw):
+    frame = cells({"a": 2.0})
+    for place, verdict in enumerate(("undecided", "absent")):
+        frame.loc[frame.index[2 + place], "verdict"] = verdict
+    frame.loc[frame.index[0], "verdict"] = ""
+    first, second = draw(frame).axes[:2]
+    assert len(first.patches) == 1
+    hatched, grey = second.patches
+    assert hatched.get_hatch()
+    assert hatched.get_facecolor()[3] == 0
+    assert not grey.get_hatch()
+    red, green, blue, _ = grey.get_facecolor()
+    assert red == green == blue
+
+
+def test_names_are_not_read_as_formulas(draw):
+    figure = draw(cells({r"$\frac$": 2.0}), title="$x^$", caption="$")
+    figure.canvas.draw()
+    assert rows_of(figure) == [r"\$\frac\$"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (cells({"a": 1.0}, {"a": "undecided"}), "0 cells are faster or slower"),
+        (cells({"a": -1.0}), "2 cells|4 cells"),
+        (cells({"a": 2.0}).drop(columns="panel"), "panel, row, column"),
+        (cells({"a": 2.0}).iloc[:0], "and 0 rows"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(draw, frame, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        draw(frame)
