@@ -10,7 +10,7 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime.releases import Release
-from ortmeter.timing import release_child, release_process
+from ortmeter.timing import release_child
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
 
@@ -38,7 +38,7 @@ def stand_in(folder, code):
     file = folder / "python"
     file.write_text(f"#!{sys.executable}\nimport sys, time\n{code}\n")
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
-    return SimpleNamespace(name="1.0", python=file)
+    return SimpleNamespace(name="1.0", key="1.0", python=file)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_settings_reach_the_process(tmp_path, level, nodes):
 
 def test_a_run_has_options_only_if_some_are_asked_for(tmp_path):
     found = question(tmp_path, ABS, FEEDS)
-    assert release_child.Runner(found).bound.run.args[-1] is None
+    assert release_child.SessionRunner(found).bound.run.args[-1] is None
     asked = {"run_config": {"memory.enable_memory_arena_shrinkage": "cpu:0"}}
-    assert release_child.Runner(found | asked).bound.run.args[-1] is not None
+    assert release_child.SessionRunner(found | asked).bound.run.args[-1] is not None
 
 
 @pytest.mark.parametrize(
@@ -170,10 +170,9 @@ def test_a_process_that_dies_says_its_last_words(tmp_path):
         child.ask("describe")
 
 
-def test_a_process_that_hangs_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(release_process, "_PATIENCE_S", 0.3)
+def test_a_process_that_hangs_is_killed(tmp_path):
     with (
-        ReleaseProcess(stand_in(tmp_path, "time.sleep(60)")) as child,
+        ReleaseProcess(stand_in(tmp_path, "time.sleep(60)"), patience_s=0.3) as child,
         pytest.raises(OrtMeterError, match="did not answer within 0.3 s and was killed"),
     ):
         child.ask("describe")

@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,9 @@ AGAIN = ", again"
 #: What one row of the times stands for.
 ROWS = ("threads", "pass", "process", "case")
 
-_ROUNDS, _SAMPLE_S, _DIGITS = 5, 1e-3, 4
+_ROUNDS, _FEW_ROUNDS, _LONG_S = 4, 2, 5e-3
+_SAMPLE_S, _SHORTEST_S, _DIGITS = 1e-3, 1e-7, 4
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Contender:
 
     def start(self) -> ReleaseProcess:
         """Start a process."""
-        return ReleaseProcess(self.release, self.script)
+        return ReleaseProcess(self.release, self.script, patience_s=_PATIENCE_S)
 
     def question(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Return what its process is asked to open."""
@@ -130,24 +132,27 @@ def measure_cases(
         runners[names[-1] + AGAIN] = contenders[-1]
     rows = []
     absent: dict[tuple[str, str], str] = {}
-    total = passes * processes * len(threads) * len(cases)
     with (
         tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary,
-        progress_bar("cases", total=total) as bar,
+        progress_bar("cases", total=passes * processes * len(cases)) as bar,
     ):
         questions = write_questions(cases, Path(temporary))
         for rank in range(passes * processes):
             rng = np.random.default_rng([seed, rank])
-            with _Set(runners) as children:
-                for count in threads:
-                    for name in rng.permutation(list(questions)).tolist():
+            with _Set(runners, rng) as children:
+                versions = children.start()
+                for name in rng.permutation(list(questions)).tolist():
+                    for count in threads:
                         question = with_threads(questions[name], count)
-                        found = children.measure(name, question, absent, rng)
+                        found = children.measure(name, question, absent)
                         place = (count, rank // processes, rank % processes, name)
                         rows.append(dict(zip(ROWS, place, strict=True)) | found)
-                        bar.update()
-                versions = children.versions
+                    bar.update()
+    axes = [list(threads), range(passes), range(processes), list(cases)]
     times = pd.DataFrame(rows, columns=[*ROWS, *runners]).set_index(list(ROWS))
+    times = times.reindex(pd.MultiIndex.from_product(axes, names=ROWS))
+    for case, name in absent:  # it may have run before it failed
+        times.loc[times.index.get_level_values("case") == case, name] = np.nan
     return Matrix(times, {key: why for key, why in absent.items() if key[1] in names}, versions)
 
 
@@ -160,42 +165,56 @@ def with_threads(question: Mapping[str, Any], count: int) -> dict[str, Any]:
 class _Set(ExitStack):
     """A process for each contender; one that dies is started again."""
 
-    def __init__(self, contenders: Mapping[str, Contender]) -> None:
+    def __init__(self, contenders: Mapping[str, Contender], rng: np.random.Generator) -> None:
         super().__init__()
-        self.contenders = contenders
-        self.children = {name: self._start(name) for name in contenders}
-        self.versions = {name: child.ask("describe") for name, child in self.children.items()}
+        self.contenders, self.rng = contenders, rng
+        self.children: dict[str, ReleaseProcess] = {}
 
-    def _start(self, name: str) -> ReleaseProcess:
-        return self.enter_context(self.contenders[name].start())
+    def start(self) -> dict[str, Any]:
+        """Start the processes; return the versions of each one."""
+        for name in self.rng.permutation(list(self.contenders)).tolist():
+            self._start(name)
+        return {name: self.children[name].ask("describe") for name in self.contenders}
+
+    def _start(self, name: str) -> None:
+        self.children[name] = self.enter_context(self.contenders[name].start())
 
     def measure(
-        self,
-        case: str,
-        question: Mapping[str, Any],
-        absent: dict[tuple[str, str], str],
-        rng: np.random.Generator,
+        self, case: str, question: Mapping[str, Any], absent: dict[tuple[str, str], str]
     ) -> dict[str, float]:
         """Return the median time of a run (µs) of each process that runs the case."""
-        numbers = {}
-        for name in rng.permutation(list(self.children)).tolist():
-            if (case, name) in absent:
-                continue
-            try:
-                self.children[name].open(self.contenders[name].question(question))
-                self.children[name].sample(1)
-                first = self.children[name].sample(1)
-            except OrtMeterError as error:
-                absent[case, name] = str(error)
-                if self.children[name].is_dead:
-                    self.children[name] = self._start(name)
-            else:
-                numbers[name] = max(1, math.ceil(_SAMPLE_S / max(first, 1e-7)))
-        samples: dict[str, list[float]] = {name: [] for name in numbers}
-        for _ in range(_ROUNDS):
-            for name in rng.permutation(list(numbers)).tolist():
-                samples[name].append(self.children[name].sample(numbers[name]))
+        samples: dict[str, list[float]] = {n: [] for n in self.children if (case, n) not in absent}
+
+        def in_turn(step: Callable[[str, ReleaseProcess], None]) -> None:
+            for name in self.rng.permutation(list(samples)).tolist():
+                try:
+                    step(name, self.children[name])
+                except OrtMeterError as error:
+                    absent[case, name] = str(error)
+                    del samples[name]
+                    if self.children[name].is_dead:
+                        self._start(name)
+
+        # Sessions are opened side by side: that is not what is timed.
+        in_turn(lambda name, child: child.start_open(self.contenders[name].question(question)))
+        in_turn(lambda _name, child: child.answer())
+        warm: dict[str, float] = {}
+        in_turn(lambda name, child: warm.update({name: _warm_up(child)}))
+        numbers = {name: _number(seconds) for name, seconds in warm.items()}
+        for _ in range(_FEW_ROUNDS if max(warm.values(), default=0) > _LONG_S else _ROUNDS):
+            in_turn(lambda name, child: samples[name].append(child.sample(numbers[name])))
         return {
             name: rounded(1e6 * float(np.median(found)), _DIGITS) or math.nan
             for name, found in samples.items()
         }
+
+
+def _warm_up(child: ReleaseProcess) -> float:
+    """Return the seconds of a call, once the first ones are over."""
+    seconds = child.sample(1)
+    return seconds if seconds > _SAMPLE_S else child.sample(_number(8 * seconds))
+
+
+def _number(seconds: float) -> int:
+    """Return the number of calls of a sample."""
+    return math.ceil(_SAMPLE_S / max(seconds, _SHORTEST_S))

@@ -34,13 +34,11 @@ class Bound:
 
 
 class Runner:
-    """A session and its inputs."""
+    """What runs a model: its inputs are bound, its outputs have names."""
 
-    def __init__(self, question: Mapping[str, Any]) -> None:
-        self.question = question
-        self.session = _session(question, {})
-        self.bound = _bind(self.session, question)
-        self.last = 0.0
+    bound: Bound
+    names: Sequence[str]
+    last = 0.0
 
     def sample(self, number: int) -> float:
         """Return the seconds of a call, mean of *number* calls."""
@@ -56,11 +54,20 @@ class Runner:
     def outputs(self, file: str) -> dict[str, str]:
         """Write the outputs of a run that are arrays of numbers; return their names in the file."""
         self.bound.run()
-        names = [node.name for node in self.session.get_outputs()]
-        pairs = zip(names, self.bound.read(), strict=True)
+        pairs = zip(self.names, self.bound.read(), strict=True)
         found = {name: array for name, array in pairs if _is_numeric(array)}
         np.savez(file, *found.values())
         return {name: f"arr_{rank}" for rank, name in enumerate(found)}
+
+
+class SessionRunner(Runner):
+    """A session and its inputs."""
+
+    def __init__(self, question: Mapping[str, Any]) -> None:
+        self.question = question
+        self.session = _session(question, {})
+        self.bound = _bind(self.session, question)
+        self.names = [node.name for node in self.session.get_outputs()]
 
     def record(self, prefix: str, optimized: str) -> None:
         """Open another session, which records its runs."""
@@ -75,11 +82,6 @@ class Runner:
     def end(self) -> str:
         """Return the file of the runs that were recorded."""
         return str(self.session.end_profiling())
-
-
-def describe() -> dict[str, str]:
-    """Return the versions of this process."""
-    return {"onnxruntime": ort.__version__, "numpy": np.__version__}
 
 
 def _session(question: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
@@ -119,20 +121,30 @@ def _enumerated(value: Sequence[str]) -> Any:
 
 def _need_keys(names: Sequence[str]) -> None:
     """Refuse the keys that this release would ignore."""
-    folder = Path(ort.__file__).parent / "capi"
-    if not names:
-        return
-    libraries = [p for p in folder.iterdir() if {".so", ".pyd", ".dll", ".dylib"} & {*p.suffixes}]
-    data = [file.read_bytes() for file in libraries if "provider" not in file.name]
     for name in names:
-        if not any(name.encode() + b"\0" in found for found in data):
+        if not _has_key(name):
             raise ValueError(f"it does not read the configuration key {name}")
+
+
+@functools.cache
+def _has_key(name: str) -> bool:
+    folder = Path(ort.__file__).parent / "capi"
+    libraries = [p for p in folder.iterdir() if {".so", ".pyd", ".dll", ".dylib"} & {*p.suffixes}]
+    files = [file for file in libraries if "provider" not in file.name]
+    return any(name.encode() + b"\0" in file.read_bytes() for file in files)
+
+
+@functools.lru_cache(maxsize=1)
+def _arrays(file: str) -> dict[str, Any]:
+    """Read arrays, once for the sessions that take them one after the other."""
+    with np.load(file) as found:
+        return {**found}
 
 
 def _bind(session: Any, question: Mapping[str, Any]) -> Bound:
     """Bind the inputs and the outputs, if ONNX Runtime can."""
-    with np.load(question["arrays"]) as file:
-        feeds = {name: file[key] for name, key in question["feeds"].items()}
+    arrays = _arrays(question["arrays"])
+    feeds = {name: arrays[key] for name, key in question["feeds"].items()}
     # Options that say nothing may still take time: 1.30 is slower with them, on bound inputs.
     options: Any = ort.RunOptions() if question["run_config"] else None
     for name, value in question["run_config"].items():
@@ -178,14 +190,14 @@ def _reason(error: Exception) -> str:
     return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
 
 
-def main() -> None:
+def main(open_runner: Callable[[Mapping[str, Any]], Runner], versions: Mapping[str, str]) -> None:
     """Answer until the parent closes the pipe."""
     # What libraries print is not an answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    ort.set_default_logger_severity(_FATAL_ONLY)
     runner = None
     gc.disable()
+    gc.freeze()  # what is loaded stays: looking through it takes as long as opening a session
     for line in sys.stdin:
         question = json.loads(line)
         arguments = question.get("arguments", {})
@@ -193,10 +205,10 @@ def main() -> None:
             if question["do"] == "open":
                 runner = None  # its memory is free for the next one
                 gc.collect()
-                runner = Runner(arguments)
+                runner = open_runner(arguments)
                 answer = None
             elif question["do"] == "describe":
-                answer = describe()
+                answer = versions
             else:
                 answer = getattr(runner, question["do"])(**arguments)
             told: dict[str, Any] = {"answer": answer}
@@ -207,4 +219,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ort.set_default_logger_severity(_FATAL_ONLY)
+    main(SessionRunner, {"onnxruntime": ort.__version__, "numpy": np.__version__})

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -24,20 +25,31 @@ from ortmeter.timing.candidates import Variant
 
 _SCRIPT = Path(__file__).with_name("release_child.py")
 _PATIENCE_S = 300.0
+# What this process can import, its child can too.
+_SAME_PATHS = """\
+import runpy, sys
+script, *paths = sys.argv[1:]
+sys.path += [path for path in paths if path not in sys.path]
+runpy.run_path(script, run_name="__main__")
+"""
 
 
 class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
     """A process that runs models with one release; it answers one question at a time.
 
-    It is a function that runs its model once, with a clock of its own: a candidate.
+    It is a function that runs its model once, with a clock of its own: a candidate. A process that
+    does not answer within *patience_s* seconds is killed.
     """
 
-    def __init__(self, release: Release, script: Path | None = None) -> None:
+    def __init__(
+        self, release: Release, script: Path | None = None, *, patience_s: float = _PATIENCE_S
+    ) -> None:
         self.release = release
+        self._patience_s = patience_s
         # A pipe that nobody reads would block.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._process = subprocess.Popen(  # noqa: S603 - our own script
-            [str(release.python), "-I", str(script or _SCRIPT)],
+            _command(release, script or _SCRIPT),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -51,9 +63,14 @@ class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
 
     def open(self, question: Mapping[str, Any]) -> None:
         """Create the session of a variant; it takes the place of the one before."""
+        self.start_open(question)
+        self.answer()
+
+    def start_open(self, question: Mapping[str, Any]) -> None:
+        """Ask for a session; :meth:`answer` waits for it. Several processes open side by side."""
         made_for = self.release.provider
         provider = [made_for, {}] if made_for else question["provider"]
-        self.ask("open", **{**question, "provider": provider})
+        self._tell("open", **{**question, "provider": provider})
 
     def sample(self, number: int) -> float:
         """Return the seconds of a call, mean of *number* calls."""
@@ -64,11 +81,16 @@ class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
 
     def ask(self, what: str, **arguments: Any) -> Any:
         """Return the answer to a question; an error of ONNX Runtime is a ModelError."""
+        self._tell(what, **arguments)
+        return self.answer()
+
+    def answer(self) -> Any:
+        """Wait for the answer to the last question."""
         start = time.monotonic()
-        patience = threading.Timer(_PATIENCE_S, self._process.kill)
+        patience = threading.Timer(self._patience_s, self._process.kill)
         patience.start()
         try:
-            line = self._exchange(json.dumps({"do": what, "arguments": arguments}))
+            line = "" if self._process.stdout is None else self._process.stdout.readline()
         finally:
             patience.cancel()
         if not line:
@@ -78,21 +100,17 @@ class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
             raise ModelError(f"{self.release.name}: {told['error']}")
         return told["answer"]
 
-    def _exchange(self, question: str) -> str:
-        if self._process.stdin is None or self._process.stdout is None:
-            return ""
-        try:
-            self._process.stdin.write(question + "\n")
-            self._process.stdin.flush()
-            return self._process.stdout.readline()
-        except OSError:  # it is dead
-            return ""
+    def _tell(self, what: str, **arguments: Any) -> None:
+        if self._process.stdin is not None:
+            with suppress(OSError):  # it is dead, and does not answer
+                self._process.stdin.write(json.dumps({"do": what, "arguments": arguments}) + "\n")
+                self._process.stdin.flush()
 
     def _end(self, seconds: float) -> str:
         """Say how the process ended."""
         code = self._process.wait()
-        if seconds >= _PATIENCE_S:
-            return f"its process did not answer within {_PATIENCE_S:g} s and was killed"
+        if seconds >= self._patience_s:
+            return f"its process did not answer within {self._patience_s:g} s and was killed"
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
         return f"its process stopped with exit code {code}{': ' if last else ''}{''.join(last)}"
@@ -104,6 +122,13 @@ class ReleaseProcess(AbstractContextManager["ReleaseProcess"]):
             if stream is not None:
                 with suppress(OSError):  # what was left to write has no reader
                     stream.close()
+
+
+def _command(release: Release, script: Path) -> list[str]:
+    if release.key:
+        return [str(release.python), "-I", str(script)]
+    paths = [path for path in sys.path if Path(path).is_absolute()]
+    return [str(release.python), "-I", "-c", _SAME_PATHS, str(script), *paths]
 
 
 def write_questions(variants: Mapping[str, Variant], folder: Path) -> dict[str, dict[str, Any]]:
