@@ -1,0 +1,47 @@
+import numpy as np
+import pytest
+
+from ortmeter.errors import ModelError
+from ortmeter.observatory.case import Case
+from ortmeter.observatory.matrix import Contender, measure_cases
+from ortmeter.observatory.torch_contender import torch_contender
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.releases import parse_release
+from ortmeter.timing.release_process import write_questions
+
+CPU = Provider("cpu")
+CASES = {
+    "Relu": Case("Relu", "Y = Relu(X)", "T[8] X"),
+    "Transpose": Case("Transpose", "Y = Transpose(X)", "T[3,4] X"),
+    "QuickGelu": Case("QuickGelu", "Y = com.microsoft.QuickGelu(X)", "T[8] X"),
+}
+
+
+def test_the_process_of_torch_answers_as_those_of_releases_do(tmp_path):
+    variants = {name: case.prepared(CPU) for name, case in CASES.items()}
+    questions = write_questions(variants, tmp_path)
+    contender = torch_contender()
+    with contender.start() as child:
+        assert contender.name == f"torch {child.ask('describe')['torch'].partition('+')[0]}"
+        for name, function in (("Relu", lambda x: np.maximum(x, 0)), ("Transpose", np.transpose)):
+            child.open(contender.question(questions[name]))
+            assert child.sample(2) > 0
+            names = child.ask("outputs", file=str(tmp_path / "found.npz"))
+            with np.load(tmp_path / "found.npz") as file:
+                expected = function(CASES[name].feeds()["X"])
+                np.testing.assert_array_equal(file[names["Y"]], expected)
+        with pytest.raises(ModelError, match="QuickGelu"):
+            child.open(questions["QuickGelu"])
+        with pytest.raises(ModelError, match="torch has no OpenVINO"):
+            child.open(questions["Relu"] | {"provider": ["OpenVINOExecutionProvider", {}]})
+        assert not child.is_dead
+
+
+def test_torch_is_measured_in_turn_with_onnxruntime():
+    contenders = [torch_contender(), Contender("here", parse_release("installed"))]
+    variants = {name: case.prepared(CPU) for name, case in CASES.items()}
+    found = measure_cases(contenders, variants, passes=1, processes=1, control=False)
+    rows = found.times.droplevel(["threads", "pass", "process"])
+    assert (rows.loc[["Relu", "Transpose"]] > 0).all(axis=None)
+    assert list(found.absent) == [("QuickGelu", contenders[0].name)]
+    assert "QuickGelu" in found.absent["QuickGelu", contenders[0].name]

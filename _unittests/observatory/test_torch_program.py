@@ -1,0 +1,129 @@
+import numpy as np
+import onnx.reference
+import pytest
+import torch
+from torch.nn import functional
+
+from ortmeter.errors import ModelError
+from ortmeter.observatory.case import Case
+from ortmeter.observatory.torch_contender import count_extra_calls
+from ortmeter.observatory.torch_program import TorchProgram
+
+
+def run_case(case):
+    program = TorchProgram(case.model(), case.feeds())
+    with torch.inference_mode():
+        got = [tensor.numpy() for tensor in program.run()]
+    expected = onnx.reference.ReferenceEvaluator(case.model()).run(None, case.feeds())
+    return program, got, expected
+
+
+@pytest.mark.parametrize(
+    ("case", "extra"),
+    [
+        # one function for each node
+        (Case("Relu", "Y = Relu(X)", "T[3,4] X"), 0),
+        (Case("Softmax", "Y = Softmax(X)", "T[3,4] X"), 0),
+        (Case("Two", "A = Exp(X) Y = Tanh(A)", "T[3,4] X"), 0),
+        # a view, copied
+        (Case("Transpose", "Y = Transpose(X)", "T[3,4] X"), -1),
+        (Case("Identity", "Y = Identity(X)", "T[3,4] X"), -1),
+        # one function of torch stands in for several calls
+        (Case("PRelu", "Y = PRelu(X, S)", "T[2,3,4] X, T[3,1] S"), 0),
+        (Case("Selu", "Y = Selu(X)", "T[3,4] X"), 0),
+        (Case("Sign", "Y = Sign(X)", "T[3,4] X"), 0),
+        (Case("ThresholdedRelu", "Y = ThresholdedRelu(X)", "T[3,4] X"), 0),
+        (Case("ReduceL1", "Y = ReduceL1<axes = [1]>(X)", "T[3,4] X"), 0),
+        (Case("Gemm", "Y = Gemm<transB = 1>(A, B, C)", "T[3,4] A, T[5,4] B, T[5] C"), 0),
+        (
+            Case("Gather", "Y = Gather(X, I)", "T[9,4] X, i64[2,3] I", values={"I": "below 9"}),
+            0,
+        ),
+        (
+            Case(
+                "GatherElements",
+                "Y = GatherElements(X, I)",
+                "T[4,4] X, i64[2,4] I",
+                values={"I": "below 4"},
+            ),
+            0,
+        ),
+        (
+            Case(
+                "ScatterElements",
+                "Y = ScatterElements<axis = 1>(X, I, U)",
+                "T[2,4] X, i64[2,2] I, T[2,2] U",
+                values={"I": (0, 2, 3, 1)},
+            ),
+            0,
+        ),
+        (
+            Case(
+                "ScatterND",
+                "Y = ScatterND(X, I, U)",
+                "T[4,3] X, i64[2,1] I, T[2,3] U",
+                values={"I": (3, 0)},
+            ),
+            0,
+        ),
+        (
+            Case("GatherND", "Y = GatherND(X, I)", "T[4,3] X, i64[2,1] I", values={"I": (3, 0)}),
+            0,
+        ),
+        (
+            Case("Pad", "Y = Pad(X, P)", "T[2,3] X, i64[4] P", values={"P": (0, 1, 2, 0)}),
+            0,
+        ),
+        (
+            Case(
+                "TopK",
+                "Y, I = TopK(X, K)",
+                "T[3,9] X, i64[1] K",
+                outputs="T Y, i64 I",
+                values={"K": (2,)},
+            ),
+            0,
+        ),
+        # no function of torch does it alone
+        (Case("ReduceSumSquare", "Y = ReduceSumSquare(X)", "T[3,4] X"), 1),
+    ],
+    ids=lambda value: value.op if isinstance(value, Case) else "",
+)
+def test_outputs_are_those_of_the_reference(case, extra):
+    program, got, expected = run_case(case)
+    for mine, theirs in zip(got, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+        assert mine.dtype == theirs.dtype
+    assert program.calls - program.nodes == count_extra_calls(case) == extra
+
+
+def test_results_have_a_memory_of_their_own():
+    feeds = {"X": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    header = '<ir_version: 8, opset_import: ["": 13]> g (float[2,3] X) '
+    text = f"{header} => (float[] Y, float[] Z) {{ Y = Identity(X) Z = Transpose(X) }}"
+    program = TorchProgram(text, feeds)
+    first, second = program.run()
+    assert second.is_contiguous()
+    first.zero_()
+    assert program.run()[0].numpy().tolist() == feeds["X"].tolist()
+
+
+def test_a_function_that_gives_something_else_is_refused(monkeypatch):
+    case = Case("Selu", "Y = Selu(X)", "T[3,4] X")
+    asked = []
+
+    def wrong(_inputs, _attributes):
+        asked.append(1)
+        return lambda x: functional.selu(x) * 1.001
+
+    monkeypatch.setattr("ortmeter.observatory.torch_program.FUNCTIONS", {"Selu": wrong})
+    _, got, expected = run_case(case)
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-6)
+    assert asked
+
+
+def test_an_operator_without_kernel_is_absent():
+    case = Case("QuickGelu", "Y = com.microsoft.QuickGelu(X)", "T[3,4] X")
+    with pytest.raises(ModelError, match="QuickGelu"):
+        TorchProgram(case.model(), case.feeds())
+    assert count_extra_calls(case) == -1

@@ -1,0 +1,193 @@
+"""A model as calls of torch on tensors made once, and little around them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ortmeter.errors import ModelError
+from ortmeter.evaluator import Evaluator
+from ortmeter.evaluator.evaluation import parts
+from ortmeter.evaluator.plan import Plan, Step
+from ortmeter.observatory.torch_functions import FUNCTIONS
+from ortmeter.runtime.loading import ModelLike
+from ortmeter.runtime.providers import Provider
+
+
+class TorchProgram:
+    """The nodes of a model on the kernels of torch, or on its own functions where they agree.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs; they are copied to the device once.
+    device : Provider or str
+        Where torch runs.
+    tf32 : bool
+        Let CUDA round the operands of float32 products to TF32.
+
+    Raises
+    ------
+    ModelError
+        A node has no kernel.
+
+    Notes
+    -----
+    Some results of torch are views: ``Transpose`` moves nothing. They are copied, since ONNX
+    Runtime writes its outputs. ``nodes`` is the number of nodes, ``calls`` the number of functions
+    of torch that compute, these copies apart.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> text = '''<ir_version: 8, opset_import: ["": 13]>
+    ... g (float[n,m] X) => (float[m,n] Z) { Y = Relu(X)  Z = Transpose(Y) }'''
+    >>> program = TorchProgram(text, {"X": np.float32([[-1, 2]])})
+    >>> program.run(), program.calls, program.nodes
+    ([tensor([[0.],
+            [2.]])], 1, 2)
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        feeds: Mapping[str, Any],
+        device: Provider | str = "cpu",
+        *,
+        tf32: bool = False,
+    ) -> None:
+        evaluator = Evaluator(model, sources=("torch",), device=device, tf32=tf32)
+        plan, checker, context = parts(evaluator)
+        self.names = plan.outputs
+        self.nodes = len(plan.steps)
+        self.synchronize: Callable[[], object] | None = None
+        if context.memory.device.name != "cpu":
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+            torch.backends.cudnn.allow_tf32 = tf32
+            self.synchronize = torch.cuda.synchronize
+        given = checker.take(feeds)
+        with torch.inference_mode():
+            for_kernels = _prepare(plan, given)
+            results = plan.compute(plan.outputs, plan.start(given))
+        copied = _views(results, [*given, *plan.constants.values()])
+        self.run = _runner(plan, given, for_kernels, copied)
+        self.calls = _count_calls(self.run, sum(copied))
+
+
+def _prepare(plan: Plan, given: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Run each node once and choose its kernel; return the inputs of each."""
+    values = plan.start(given)
+    taken = []
+    for step in plan.steps:
+        inputs = step.take(values)
+        result = step.apply(inputs)
+        if step.used != "torch":
+            raise ModelError(f"torch has no kernel for {step.node.operator} here")
+        step.kernel = _direct(step, inputs, result) or step.kernel
+        step.store(values, result)
+        taken.append(inputs)
+    return taken
+
+
+def _direct(step: Step, inputs: tuple[Any, ...], expected: Any) -> Callable[..., Any] | None:
+    """Return the function that torch has for a node, if it gives the same here."""
+    make = FUNCTIONS.get(step.node.op_type) if step.node.domain == "" else None
+    if make is None:
+        return None
+    try:
+        function = make(inputs, step.node.attributes)
+        got = function(*inputs)
+    except Exception:  # noqa: BLE001 - it was written for other inputs
+        return None
+    pairs = zip(_tensors(got), _tensors(expected), strict=True)
+    return function if all(_agree(*pair) for pair in pairs) else None
+
+
+def _agree(got: Tensor, expected: Tensor) -> bool:
+    if got.dtype != expected.dtype or got.shape != expected.shape:
+        return False
+    if not got.is_floating_point():
+        return torch.equal(got, expected)
+    close = 16 * torch.finfo(got.dtype).eps
+    return torch.allclose(got, expected, rtol=close, atol=close, equal_nan=True)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    return [result] if isinstance(result, Tensor) else list(result)
+
+
+def _views(results: Sequence[Any], others: Sequence[Any]) -> list[bool]:
+    """Find the results that share memory with what was there, or that are not contiguous."""
+    seen = {*map(_place, _flat(list(others)))}
+    found = []
+    for result in results:
+        place = _place(result)
+        found.append(place in seen or not result.is_contiguous())
+        seen.add(place)
+    return found
+
+
+def _runner(
+    plan: Plan, given: Sequence[Any], taken: Sequence[tuple[Any, ...]], copied: Sequence[bool]
+) -> Callable[[], list[Tensor]]:
+    """Make the function that is measured, which calls little more than the kernels."""
+
+    def walk() -> list[Tensor]:
+        return plan.compute(plan.outputs, plan.start(given))
+
+    def one() -> list[Tensor]:
+        result = kernel(*inputs)
+        return [result] if type(result) is Tensor else result
+
+    if len(plan.steps) == 1 and plan.outputs == tuple(plan.steps[0].node.proto.output):
+        kernel, inputs, run = plan.steps[0].kernel, taken[0], one
+    else:
+        run = walk
+    if not any(copied):
+        return run
+    contiguous = torch.contiguous_format
+    return lambda: [
+        result.clone(memory_format=contiguous) if copy else result
+        for result, copy in zip(run(), copied, strict=False)
+    ]
+
+
+def _count_calls(run: Callable[[], Any], copies: int) -> int:
+    """Count the functions of torch that compute: views and attributes do not, nor our copies."""
+    with torch.inference_mode(), _Counter() as counter:
+        run()
+    return int(counter.count) - copies
+
+
+class _Counter(TorchFunctionMode):
+    """Counts the calls whose result has a memory of its own."""
+
+    count: int = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        _types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        known = {*map(_place, _flat([args, *(kwargs or {}).values()]))}
+        self.count += any(_place(made) not in known for made in _flat([result]))
+        return result
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _flat(values: Any) -> list[Tensor]:
+    """List the tensors of nested sequences."""
+    if isinstance(values, Tensor):
+        return [values]
+    nested = values if isinstance(values, list | tuple) else ()
+    return [tensor for value in nested for tensor in _flat(value)]
