@@ -3,6 +3,7 @@ import io
 import re
 import sys
 
+import html5lib
 import numpy as np
 import pandas as pd
 import pytest
@@ -136,6 +137,26 @@ def test_levels_of_columns_become_one():
     shown = table(pd.DataFrame([[1.0, "a"]], columns=columns), "caption")
     assert "<th>time, ms</th>" in shown._repr_html_()
     assert "<th>kind</th>" in shown._repr_html_()
+
+
+def test_rows_open_to_their_details_and_everything_is_escaped():
+    frame = pd.DataFrame({"<i>": ["<b>", "&"]}, index=pd.Index(["<case>", "plain"], name="<name>"))
+    text = "1 < 2\n</pre><script>" + "long " * 99
+    shown = table(frame, "a < b", {"<case>": text})
+    document = html5lib.parse(shown._repr_html_(), namespaceHTMLElements=False)
+    (opened,) = document.iter("details")
+    assert opened.find("summary").text == "<case>"
+    assert opened.find("pre").text == text
+    assert not list(document.iter("script"))
+    assert [cell.text for cell in document.iter("td")] == ["<b>", "&"]
+    headings = {cell.text for cell in document.iter("th")}
+    assert {"a < b", "<i>", "<name>", "plain"} <= headings
+    assert "1 < 2" not in str(shown)
+
+
+def test_only_rows_with_one_text_as_label_open():
+    with pytest.raises(InvalidArgumentError, match="one text each"):
+        table(pd.DataFrame({"x": [1]}), "", {"0": "text"})
 
 
 def test_details_are_folded_and_escaped():

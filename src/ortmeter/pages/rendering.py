@@ -136,13 +136,29 @@ class Table:
 
     frame: "pd.DataFrame"
     caption: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         title = f"{self.caption}\n" if self.caption else ""
         return title + str(self._written().to_string())
 
     def _repr_html_(self) -> str:
-        return str(self._written().rename_axis(columns=self.caption or None).to_html())
+        written = self._written().rename_axis(columns=self.caption or None)
+        if not self.details:
+            return str(written.to_html())
+        escaped = written.map(html.escape).rename(index=self._opens, columns=html.escape)
+        names = (
+            html.escape(str(name or "")) or None for name in (self.frame.index.name, self.caption)
+        )
+        index, columns = names
+        return str(escaped.rename_axis(index=index, columns=columns).to_html(escape=False))
+
+    def _opens(self, label: str) -> str:
+        """Make a row open, where it has details."""
+        name, text = html.escape(label), html.escape(self.details.get(label, ""))
+        text = text.replace("\n", "&#10;")  # pandas would write a backslash
+        opened = f"<details><summary>{name}</summary><pre>{text}</pre></details>"
+        return opened if text else name
 
     def _written(self) -> "pd.DataFrame":
         import pandas as pd
@@ -155,7 +171,9 @@ class Table:
         return written.set_axis([", ".join(name) for name in levels], axis="columns")
 
 
-def table(frame: "pd.DataFrame", caption: str = "") -> Table:
+def table(
+    frame: "pd.DataFrame", caption: str = "", details: Mapping[str, str] | None = None
+) -> Table:
     """Prepare a table for a page.
 
     Parameters
@@ -165,6 +183,9 @@ def table(frame: "pd.DataFrame", caption: str = "") -> Table:
         as columns.
     caption : str
         One line above the table: what the numbers are, and the provider.
+    details : mapping of str to str, optional
+        For a label of the index, the lines that its row opens on a page. A terminal leaves them
+        out.
 
     Returns
     -------
@@ -175,7 +196,8 @@ def table(frame: "pd.DataFrame", caption: str = "") -> Table:
     ------
     InvalidArgumentError
         There are more than seven columns, which a reader would have to scroll; :func:`fold` shows
-        wider frames.
+        wider frames. There are details, and the index has several levels or other labels than
+        texts.
 
     Examples
     --------
@@ -191,7 +213,9 @@ def table(frame: "pd.DataFrame", caption: str = "") -> Table:
             f"got {frame.shape[1] + levels} columns. Accepted: {_COLUMNS} at most; "
             "ortmeter.pages.fold() shows wider frames"
         )
-    return Table(frame, caption)
+    if details and (frame.index.nlevels > 1 or not all(isinstance(x, str) for x in frame.index)):
+        raise InvalidArgumentError("Rows that open have one text each as their label")
+    return Table(frame, caption, dict(details or {}))
 
 
 @dataclass(frozen=True)
