@@ -162,6 +162,14 @@ def test_an_operator_is_in_float64_when_a_later_opset_defines_it():
     np.testing.assert_allclose(got, exact, rtol=4 * np.finfo(wanted).eps)
 
 
+def test_default_numbers_are_those_of_float32():
+    double = to_float64("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2] X) => (float[2] Y) { Y = LeakyRelu(X) }""")
+    for sources in (("torch",), ("reference",)):
+        (got,) = Evaluator(double, sources=sources).run(None, {"X": np.float64([-3, 2])})
+        np.testing.assert_array_equal(got, [-3 * float(np.float32(0.01)), 2])
+
+
 def test_trees_stay_between_casts():
     from skl2onnx import to_onnx
     from sklearn.tree import DecisionTreeRegressor

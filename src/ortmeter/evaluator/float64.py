@@ -104,17 +104,23 @@ class _Rules:
         self.widened = {name: kind in _FLOATS for name, kind in types.items()}
         self._functions = {(domain_name(f.domain), f.name): f for f in model.functions}
 
-    def has_no_double(self, node: onnx.NodeProto, side: str, position: int) -> bool:
-        """Check whether ONNX has no float64 for one of the "inputs" or "outputs" of an operator."""
+    def schema(self, node: onnx.NodeProto) -> Any:
+        """Return the definition of an operator, None when ONNX has none."""
         domain = domain_name(node.domain)
         try:
-            schema = onnx.defs.get_schema(node.op_type, self._imports.get(domain, 1), domain)
+            return onnx.defs.get_schema(node.op_type, self._imports.get(domain, 1), domain)
         except onnx.defs.SchemaError:
+            return None
+
+    def has_no_double(self, node: onnx.NodeProto, side: str, position: int) -> bool:
+        """Check whether ONNX has no float64 for one of the "inputs" or "outputs" of an operator."""
+        schema = self.schema(node)
+        if schema is None:
             return False
         formals = getattr(schema, side)
         formal = formals[min(position, len(formals) - 1)]
         # What a later opset takes, such as Celu of opset 28, is defined as well in an earlier one.
-        later = getattr(onnx.defs.get_schema(node.op_type, domain=domain), side)
+        later = getattr(onnx.defs.get_schema(node.op_type, domain=schema.domain), side)
         same = [formal, *(one for one in later if one.name == formal.name)]
         return not any("double" in kind for one in same for kind in one.types)
 
@@ -185,6 +191,18 @@ def _convert_node(node: onnx.NodeProto, rules: _Rules) -> None:
         elif attribute.name in types and attribute.i in _FLOATS:
             attribute.i = _DOUBLE
     _add_defaults(node)
+    _add_numbers(node, rules.schema(node))
+
+
+def _add_numbers(node: onnx.NodeProto, schema: Any) -> None:
+    """Write the defaults that are numbers of float32: 0.01 in float64 is another one."""
+    given = {attribute.name for attribute in node.attribute}
+    known = schema.attributes.values() if schema else ()
+    node.attribute.extend(
+        attribute.default_value
+        for attribute in known
+        if attribute.name not in given and attribute.default_value.type == onnx.AttributeProto.FLOAT
+    )
 
 
 def _add_defaults(node: onnx.NodeProto) -> None:
