@@ -56,7 +56,7 @@ def results_of(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Result
     found: list[Result] = []
     sources: dict[str, frozenset[int]] = {}  # name -> nearest results that it is computed from
     for node in model.graph.node:
-        parents = frozenset().union(*(sources.get(name, frozenset()) for name in _read_by(node)))
+        parents = frozenset().union(*(sources.get(name, frozenset()) for name in read_by(node)))
         computed = node.op_type != "Constant"
         for name in filter(None, node.output):
             value = values.get(name)
@@ -71,7 +71,7 @@ def operator_of(node: onnx.NodeProto) -> str:
     return ".".join(filter(None, (domain_name(node.domain), node.op_type)))
 
 
-def _read_by(node: onnx.NodeProto) -> set[str]:
+def read_by(node: onnx.NodeProto) -> set[str]:
     """Names that a node reads, itself or in its bodies."""
     return {*node.input, *(name for _, body in bodies(node) for name in _captured(body))}
 
@@ -81,7 +81,7 @@ def _captured(body: onnx.GraphProto) -> set[str]:
     known = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
     read: set[str] = set()
     for node in body.node:
-        read |= _read_by(node) - known
+        read |= read_by(node) - known
         known |= set(node.output)
     return (read | {value.name for value in body.output} - known) - {""}
 
@@ -161,5 +161,5 @@ def nodes_between(model: onnx.ModelProto, name: str, given: Mapping[str, Any]) -
         node = producer.get(pending.pop())
         if node is not None and node.output[0] not in found and node.op_type != "Constant":
             found[node.output[0]] = f"{node.op_type} ({node.name or node.output[0]})"
-            pending += sorted(_read_by(node) - given.keys())
+            pending += sorted(read_by(node) - given.keys())
     return tuple(reversed(found.values()))

@@ -1,0 +1,219 @@
+"""Cases made of the nodes of a model: each one with the shapes and the values of a run."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+
+from ortmeter.dtypes import onnx_type, short_name
+from ortmeter.evaluator.exposing import operator_of, read_by, run_exposed
+from ortmeter.runtime.arrays import as_numpy, is_array
+from ortmeter.runtime.graphs import walk_nodes
+from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.ortvalues import is_known_to_numpy
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing.candidates import Variant
+
+#: They take no time worth a case.
+SKIPPED = ("Constant", "Identity")
+
+_RANDOM = ("Random", "Multinomial", "Bernoulli")
+_TEXT = "OSUT"
+_INTEGERS = ("int32", "int64")
+_SHAPES = 2  # in a name
+# Versions of the format: initializers are no inputs, and old releases read it, functions included.
+_FEWEST, _FORMAT = 4, 8
+_LISTED = 64  # integers that say what to do: axes, a shape
+
+
+@dataclass(frozen=True)
+class NodeCase:
+    """A node of a model, and the inputs that it gets in a run of the model.
+
+    Parameters
+    ----------
+    name : str
+        Operator, shapes of its first inputs, type: ``Conv-1x3x32x32-16x3x3x3-f32``.
+    node : NodeProto
+        The node, with the names that it has in the model.
+    inputs, weights : mapping of str to array
+        What it reads: computed by a run, and constant.
+    source : ModelProto
+        The model, for its opsets and its functions.
+    nodes : int
+        How many nodes of the model have the same operator, attributes, shapes and types.
+    """
+
+    name: str
+    node: onnx.NodeProto
+    inputs: Mapping[str, np.ndarray]
+    weights: Mapping[str, np.ndarray]
+    source: onnx.ModelProto = field(repr=False)
+    nodes: int = 1
+
+    def model(self) -> onnx.ModelProto:
+        """Build the model of the node alone, in the opset of its model.
+
+        Returns
+        -------
+        ModelProto
+            With initializers for the weights; old releases read its version of the format.
+        """
+        graph = onnx.helper.make_graph(
+            [self.node],
+            "node",
+            [
+                onnx.helper.make_tensor_value_info(name, onnx_type(array.dtype), array.shape)
+                for name, array in self.inputs.items()
+            ],
+            [onnx.ValueInfoProto(name=name) for name in self.node.output if name],
+            [onnx.numpy_helper.from_array(array, name) for name, array in self.weights.items()],
+        )
+        inside = list(walk_nodes([self.node]))
+        known = {(function.domain, function.name) for function in self.source.functions}
+        calls = any((node.domain, node.op_type) in known for node in inside)
+        domains = {node.domain for node in inside} | {""}
+        opsets = [one for one in self.source.opset_import if calls or one.domain in domains]
+        functions = self.source.functions if calls else ()
+        return onnx.helper.make_model(
+            graph,
+            opset_imports=opsets,
+            functions=functions,
+            ir_version=min(max(self.source.ir_version, _FEWEST), _FORMAT),
+        )
+
+    def feeds(self) -> dict[str, np.ndarray]:
+        """Return what the node gets in a run, its weights apart."""
+        return dict(self.inputs)
+
+    def prepared(self, provider: Provider, threads: int = 1) -> Variant:
+        """Return what a process needs to run the case."""
+        return Variant(self.model(), self.feeds(), {"provider": provider, "threads": threads}, {})
+
+
+def node_cases(
+    model: ModelLike, feeds: Mapping[str, Any], *, provider: str | Provider = "auto"
+) -> tuple[dict[str, NodeCase], dict[str, str]]:
+    """Make a case of each distinct node of a model.
+
+    The model runs once, as it is written. What follows from constants alone is a weight.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs of the model.
+    provider : str or Provider
+        Where it runs.
+
+    Returns
+    -------
+    dict of str to NodeCase
+        By name, in the order of the graph. Nodes whose operator, attributes, shapes and types are
+        the same are one case; so must be the integers that say what to do, such as axes.
+    dict of str to str
+        Nodes that are left out, with the reason.
+
+    Raises
+    ------
+    ModelError
+        The model cannot run, or its intermediate results would not fit.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[2, 3] X) => (float[2, 3] Y) { A = Exp(X)  B = Exp(A)  Y = Add(A, B) }'''
+    >>> cases, _ = node_cases(text, {"X": np.ones((2, 3), np.float32)}, provider="cpu")
+    >>> {name: case.nodes for name, case in cases.items()}
+    {'Exp-2x3-f32': 2, 'Add-2x3-2x3-f32': 1}
+    """
+    proto = load_model(model)
+    run = {**run_exposed(proto, feeds, provider=provider, optimization="none"), **feeds}
+    values = {name: as_numpy(value) if _is_tensor(value) else value for name, value in run.items()}
+    tensors = (tensor for tensor in proto.graph.initializer if tensor.name not in feeds)
+    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+    found: dict[Any, NodeCase] = {}
+    names: set[str] = set()
+    left_out: dict[str, str] = {}
+    for node in proto.graph.node:
+        outputs = {name: values[name] for name in node.output if name}
+        read = [name for name in dict.fromkeys([*node.input, *sorted(read_by(node))]) if name]
+        if all(name in weights for name in read) and not node.op_type.startswith(_RANDOM):
+            weights |= outputs
+        elif node.op_type not in SKIPPED:
+            inputs: dict[str, Any] = {n: values.get(n) for n in read if n not in weights}
+            if reason := _why_not(inputs, outputs):
+                left_out[f"{node.op_type} {node.name or node.output[0]}"] = reason
+                continue
+            kept = {n: weights[n] for n in read if n in weights}
+            key = _signature(node, {**values, **weights}, kept, outputs)
+            if key in found:
+                found[key] = dataclasses.replace(found[key], nodes=found[key].nodes + 1)
+            else:
+                name = _free(_name(node, {**inputs, **kept}), names)
+                found[key] = NodeCase(name, node, inputs, kept, proto)
+    return {case.name: case for case in found.values()}, left_out
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether a value is an array: an OrtValue may be a sequence."""
+    return is_array(value) and bool(getattr(value, "is_tensor", lambda: True)())
+
+
+def _why_not(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> str:
+    for what, values in (("reads", inputs), ("returns", outputs)):
+        for name, value in values.items():
+            if not isinstance(value, np.ndarray):
+                return f"it {what} {name!r}, which is not a tensor"
+            if value.dtype.kind not in _TEXT and not is_known_to_numpy(value.dtype):
+                return f"it {what} {name!r}, in {short_name(value.dtype)}"
+    return ""
+
+
+def _signature(
+    node: onnx.NodeProto,
+    values: Mapping[str, Any],
+    weights: Mapping[str, np.ndarray],
+    outputs: Mapping[str, np.ndarray],
+) -> tuple[Any, ...]:
+    """Return what two nodes have in common when they take the same time."""
+    attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
+    told = {
+        name: (values[name].shape, values[name].dtype.str, name in weights, _listed(weights, name))
+        for name in (*node.input, *read_by(node))
+        if name
+    }
+    names = list(node.input)
+    read = [(names.index(name), told.get(name)) for name in names]
+    captured = sorted(str(told[name]) for name in told.keys() - {*names})
+    written = [array.shape for array in outputs.values()]
+    return node.op_type, node.domain, *map(str, (attributes, read, captured, written))
+
+
+def _listed(weights: Mapping[str, np.ndarray], name: str) -> list[int] | None:
+    array = weights.get(name)
+    if array is None or str(array.dtype) not in _INTEGERS or array.size > _LISTED:
+        return None
+    return list(array.ravel().tolist())
+
+
+def _name(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> str:
+    arrays = [values[name] for name in node.input if name]
+    shapes = ["x".join(map(str, array.shape)) for array in arrays if array.ndim]
+    kind = [short_name(array.dtype) for array in arrays[:1]]
+    return "-".join([operator_of(node), *shapes[:_SHAPES], *kind])
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """Return a name that no other case has, and take it."""
+    rank = 1
+    while (one := f"{name}-{rank}" if rank > 1 else name) in taken:
+        rank += 1
+    taken.add(one)
+    return one
