@@ -66,14 +66,79 @@ def _scatter(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Callabl
     return lambda x, indices, updates: torch.scatter_reduce(x, axis, indices, updates, name)
 
 
-def _scatter_nd(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Callable[..., Any]:
-    where = inputs[1].unbind(-1)
-    return lambda x, _indices, updates: torch.index_put(x, where, updates)
+def _scatter_nd(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Callable[..., Any]:
+    where, adds = inputs[1].unbind(-1), attributes.get("reduction") == "add"
+    return lambda x, _indices, updates: torch.index_put(x, where, updates, accumulate=adds)
 
 
 def _gather_nd(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Callable[..., Any]:
     where = inputs[1].unbind(-1)
     return lambda x, _indices: x[where]
+
+
+def _resize(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Callable[..., Any]:
+    x, _roi, scales, sizes = (*inputs, None, None)[:4]
+    mode, rank = attributes.get("mode", "nearest"), x.ndim - 2
+    place = attributes.get("coordinate_transformation_mode", "half_pixel")
+    exact = place == "half_pixel"
+    if mode == "nearest":
+        options: dict[str, Any] = {"mode": "nearest-exact" if exact else "nearest"}
+    else:
+        name = {1: "linear", 2: "bilinear", 3: "trilinear"}[rank]
+        options = {
+            "mode": "bicubic" if mode == "cubic" else name,
+            "align_corners": place == "align_corners",
+            "antialias": bool(attributes.get("antialias", 0)),
+        }
+    if sizes is not None:
+        options["size"] = sizes.tolist()[2:]
+    else:
+        options["scale_factor"] = scales.tolist()[2:]
+    return lambda x, *_rest: functional.interpolate(x, **options)
+
+
+def _slides(attributes: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the padding that torch can do, the same at both ends."""
+    pads = tuple(attributes.get("pads", ())) or (0,) * 2 * len(attributes["kernel_shape"])
+    half = len(pads) // 2
+    if pads[:half] != pads[half:] or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        raise NotImplementedError(f"pads={pads}")
+    return pads[:half]
+
+
+def _conv(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Callable[..., Any]:
+    weight = inputs[1]
+    pads = _slides({"kernel_shape": weight.shape[2:], **attributes})
+    function = getattr(torch, f"conv{len(pads)}d")
+    ones = (1,) * len(pads)
+    strides, dilations = (tuple(attributes.get(name, ones)) for name in ("strides", "dilations"))
+    groups = attributes.get("group", 1)
+    return lambda x, weight, bias=None: function(x, weight, bias, strides, pads, dilations, groups)
+
+
+def _pool(name: str) -> _Make:
+    def make(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Callable[..., Any]:
+        size, pads = attributes["kernel_shape"], _slides(attributes)
+        function = getattr(torch.nn.functional, f"{name}_pool{len(size)}d")
+        strides = attributes.get("strides", (1,) * len(size))
+        counted = {"count_include_pad": bool(attributes.get("count_include_pad", 0))}
+        options = counted if name == "avg" else {"dilation": attributes.get("dilations", 1)}
+        ceil = bool(attributes.get("ceil_mode", 0))
+        return lambda x: function(x, size, strides, pads, ceil_mode=ceil, **options)
+
+    return make
+
+
+def _range(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Callable[..., Any]:
+    limits, made = [value.item() for value in inputs], inputs[0]
+    return lambda *_limits: torch.arange(*limits, dtype=made.dtype, device=made.device)
+
+
+def _eye_like(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Callable[..., Any]:
+    if attributes.get("k", 0):
+        raise NotImplementedError("torch.eye has the main diagonal only")
+    shape, device = inputs[0].shape, inputs[0].device
+    return lambda x: torch.eye(*shape, dtype=x.dtype, device=device)
 
 
 def _gemm(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Callable[..., Any]:
@@ -128,8 +193,12 @@ def _of_one(function: Callable[..., Tensor], *names: str) -> _Make:
 #: What makes the function of an operator, from its inputs and attributes.
 FUNCTIONS: Mapping[str, _Make] = {
     "Attention": _attention,
+    "AveragePool": _pool("avg"),
+    "Concat": lambda _i, attributes: lambda *inputs: torch.cat(inputs, attributes["axis"]),
+    "Conv": _conv,
     "DepthToSpace": _shuffle(functional.pixel_shuffle),
     "Gather": _gather,
+    "EyeLike": _eye_like,
     "GatherElements": lambda _i, attributes: (
         lambda x, indices: torch.gather(x, attributes.get("axis", 0), indices)
     ),
@@ -137,10 +206,13 @@ FUNCTIONS: Mapping[str, _Make] = {
     "Gemm": _gemm,
     "HardSigmoid": _of_one(functional.hardsigmoid),
     "LRN": _lrn,
+    "MaxPool": _pool("max"),
     "OneHot": _one_hot,
     "PRelu": _slope,
     "Pad": _pad,
+    "Range": _range,
     "ReduceL1": _reduce_sum_of(lambda x, axes, keep: torch.linalg.vector_norm(x, 1, axes, keep)),
+    "Resize": _resize,
     "ScatterElements": _scatter,
     "ScatterND": _scatter_nd,
     "Selu": _of_one(functional.selu),
