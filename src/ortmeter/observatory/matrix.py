@@ -120,6 +120,8 @@ def measure_cases(
     ------
     InvalidArgumentError
         There is no case, or two contenders share a name.
+    Interrupted
+        By Ctrl-C, once something is measured.
     """
     names = [contender.name for contender in contenders]
     if not cases or not contenders or len({*names}) < len(names):
@@ -130,30 +132,54 @@ def measure_cases(
     runners = dict(zip(names, contenders, strict=True))
     if control:
         runners[names[-1] + AGAIN] = contenders[-1]
-    rows = []
+    rows: list[dict[str, Any]] = []
     absent: dict[tuple[str, str], str] = {}
+    versions: dict[str, Any] = {}
+
+    def found() -> Matrix:
+        axes = [list(threads), range(passes), range(processes), list(cases)]
+        times = pd.DataFrame(rows, columns=[*ROWS, *runners]).set_index(list(ROWS))
+        times = times.reindex(pd.MultiIndex.from_product(axes, names=ROWS))
+        for case, name in absent:  # it may have run before it failed
+            times.loc[times.index.get_level_values("case") == case, name] = np.nan
+        return Matrix(times, {key: why for key, why in absent.items() if key[1] in names}, versions)
+
     with (
         tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary,
         progress_bar("cases", total=passes * processes * len(cases)) as bar,
     ):
         questions = write_questions(cases, Path(temporary))
-        for rank in range(passes * processes):
-            rng = np.random.default_rng([seed, rank])
-            with _Set(runners, rng) as children:
-                versions = children.start()
-                for name in rng.permutation(list(questions)).tolist():
-                    for count in threads:
-                        question = with_threads(questions[name], count)
-                        found = children.measure(name, question, absent)
-                        place = (count, rank // processes, rank % processes, name)
-                        rows.append(dict(zip(ROWS, place, strict=True)) | found)
-                    bar.update()
-    axes = [list(threads), range(passes), range(processes), list(cases)]
-    times = pd.DataFrame(rows, columns=[*ROWS, *runners]).set_index(list(ROWS))
-    times = times.reindex(pd.MultiIndex.from_product(axes, names=ROWS))
-    for case, name in absent:  # it may have run before it failed
-        times.loc[times.index.get_level_values("case") == case, name] = np.nan
-    return Matrix(times, {key: why for key, why in absent.items() if key[1] in names}, versions)
+        try:
+            for rank in range(passes * processes):
+                rng = np.random.default_rng([seed, rank])
+                with _Set(runners, rng) as children:
+                    versions |= children.start()
+                    for name in rng.permutation(list(questions)).tolist():
+                        for count in threads:
+                            question = with_threads(questions[name], count)
+                            place = (count, rank // processes, rank % processes, name)
+                            row = children.measure(name, question, absent)
+                            rows.append(dict(zip(ROWS, place, strict=True)) | row)
+                        bar.update()
+        except KeyboardInterrupt as stop:
+            if rows:
+                raise Interrupted(found()) from stop
+            raise
+    return found()
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with the matrix of what was measured before it.
+
+    Parameters
+    ----------
+    matrix : Matrix
+        NaN where nothing was measured.
+    """
+
+    def __init__(self, matrix: Matrix) -> None:
+        super().__init__()
+        self.matrix = matrix
 
 
 def with_threads(question: Mapping[str, Any], count: int) -> dict[str, Any]:

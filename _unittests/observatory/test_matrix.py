@@ -1,0 +1,268 @@
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.observatory import matrix
+from ortmeter.observatory.case import Case
+from ortmeter.observatory.matrix import AGAIN, ROWS, Contender, measure_cases
+from ortmeter.observatory.verdicts import compare_cells, control_claims
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.releases import Release
+from ortmeter.timing import release_child
+from ortmeter.timing.release_process import ReleaseProcess
+
+HERE = Release("here")  # this interpreter stands for any release
+
+# A child whose runs last what it says, by name of the only input.
+STAND_IN = """
+import json, os, sys, time
+SECONDS = {"short": 1.01e-6, "usual": 1e-4, "long": 1e-2}
+for line in sys.stdin:
+    asked = json.loads(line)
+    do, arguments = asked["do"], asked["arguments"]
+    answer = {"onnxruntime": "9.9"} if do == "describe" else None
+    if do == "open":
+        (case,) = arguments["feeds"]
+        threads = arguments["attributes"]["intra_op_num_threads"]
+    if do == "sample":
+        if case == "dies":
+            sys.exit("out of memory")
+        if case == "hangs":
+            time.sleep(60)
+        answer = SECONDS[case] * threads
+    refused = do == "open" and case == "refused"
+    print(json.dumps({"error": "no kernel"} if refused else {"answer": answer}), flush=True)
+"""
+
+# Each process has an effect of 3 %.
+EFFECT = "math.exp(random.gauss(0, 0.03))"
+STAND_IN_WITH_EFFECT = STAND_IN.replace(
+    "SECONDS = {",
+    f"import math, random\neffect = {EFFECT}\nSECONDS = {{'planted': 2e-4 * FACTOR, ",
+).replace("SECONDS[case] * threads", "SECONDS[case] * effect")
+# The real child, with a clock that its runs advance.
+PLANTED = f"""
+import dataclasses, math, random, sys, time
+sys.path.insert(0, {str(Path(release_child.__file__).parent)!r})
+import release_child
+clock, effect = [0.0], {EFFECT}
+time.perf_counter = lambda: clock[0]
+
+class Runner(release_child.SessionRunner):
+    def __init__(self, question):
+        super().__init__(question)
+        run, seconds = self.bound.run, effect * (FACTOR if "planted" in question["feeds"] else 1.0)
+        def timed():
+            run()
+            clock[0] += 1e-4 * seconds
+        self.bound = dataclasses.replace(self.bound, run=timed)
+
+release_child.main(Runner, {{"onnxruntime": "9.9"}})
+"""
+
+
+def cases(*names):
+    """Make cases that a stand-in knows by the name of their input."""
+    found = {name: Case("Abs", f"Y = Abs({name})", f"T[2] {name}") for name in names}
+    return {name: case.prepared(Provider("cpu")) for name, case in found.items()}
+
+
+@pytest.fixture
+def script(tmp_path):
+    file = tmp_path / "child.py"
+    file.write_text(STAND_IN)
+    return file
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """List the samples that are asked for: process and number of calls."""
+    found = []
+
+    def sample(self, number, really=ReleaseProcess.sample):
+        found.append((self, number))
+        return really(self, number)
+
+    monkeypatch.setattr(ReleaseProcess, "sample", sample)
+    return found
+
+
+def test_a_row_per_threads_pass_set_and_case(script):
+    options = {"threads": (1, 2), "passes": 2, "processes": 3}
+    found = measure_cases([Contender("a", HERE, script)], cases("usual", "short"), **options)
+    assert found.times.columns.tolist() == ["a", "a" + AGAIN]
+    assert tuple(found.times.index.names) == ROWS
+    expected = list(itertools.product([1, 2], range(2), range(3), ["usual", "short"]))
+    assert found.times.index.tolist() == expected
+    microseconds = {"usual": 100.0, "short": 1.01}
+    for threads, _, _, case in expected:
+        assert (
+            found.times.xs((threads, case), level=("threads", "case"))
+            == threads * microseconds[case]
+        ).all(axis=None)
+    assert found.absent == {}
+    assert found.versions["a"] == {"onnxruntime": "9.9"}
+
+
+def test_rounds_are_in_turn_in_an_order_that_changes(script, asked):
+    contenders = [Contender(name, HERE, script) for name in "abc"]
+    measure_cases(contenders, cases("usual"), passes=1, processes=1, control=False)
+    rounds = [child for child, number in asked if number == 10]  # 1 ms
+    groups = [tuple(rounds[i : i + 3]) for i in range(0, len(rounds), 3)]
+    assert len(groups) == 4
+    assert all(len({*group}) == 3 for group in groups)
+    assert len({*groups}) > 1
+
+
+def test_a_sample_lasts_a_millisecond_and_long_runs_have_fewer(script, asked):
+    contenders = [Contender("a", HERE, script)]
+    options = {"passes": 1, "processes": 1, "control": False}
+    for case, numbers in {
+        "short": [1, 124, *[991] * 4],
+        "usual": [1, 2, *[10] * 4],
+        "long": [1, *[1] * 2],
+    }.items():
+        asked.clear()
+        measure_cases(contenders, cases(case), **options)
+        assert [number for _, number in asked] == numbers
+
+
+def test_each_process_is_fresh_and_none_is_left(script, asked):
+    measure_cases([Contender("a", HERE, script)], cases("usual"), passes=2, processes=3)
+    children = {child for child, _ in asked}
+    assert len(children) == 2 * 2 * 3
+    assert all(child._process.returncode is not None for child in children)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("refused", "here: no kernel"),
+        ("dies", "here: its process stopped with exit code 1: out of memory"),
+        ("hangs", "here: its process did not answer within 1 s and was killed"),
+    ],
+)
+def test_a_case_that_fails_is_absent_and_the_others_are_measured(
+    script, tmp_path, monkeypatch, case, reason
+):
+    monkeypatch.setattr(matrix, "_PATIENCE_S", 1.0)
+    sound = tmp_path / "sound.py"
+    sound.write_text(
+        STAND_IN.replace('"usual"', f'"{case}": 1e-3, "usual"').replace("case ==", "None ==")
+    )
+    contenders = [Contender("a", HERE, script), Contender("b", HERE, sound)]
+    found = measure_cases(contenders, cases("usual", case, "short"), passes=1, processes=2)
+    assert found.absent == {(case, "a"): reason}
+    is_case = found.times.index.get_level_values("case") == case
+    assert found.times.loc[is_case, "a"].isna().all()
+    assert found.times.loc[is_case, "b"].eq(1000).all()
+    assert found.times[~is_case].notna().all(axis=None)
+
+
+def test_a_case_that_fails_later_is_absent_everywhere(script, tmp_path):
+    mark = tmp_path / "mark"
+    script.write_text(
+        STAND_IN.replace(
+            "            sys.exit",
+            f"            if not os.path.exists({str(mark)!r}):\n"
+            f"                open({str(mark)!r}, 'w').close()\n                case = 'usual'\n"
+            "            else: sys.exit",
+        )
+    )
+    found = measure_cases(
+        [Contender("a", HERE, script)], cases("dies"), passes=1, processes=3, control=False
+    )
+    assert mark.exists()
+    assert list(found.absent) == [("dies", "a")]
+    assert found.times["a"].isna().all()
+
+
+def test_an_interruption_leaves_nothing(script, tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(matrix.tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+
+    def start(self, really=Contender.start):
+        started.append(really(self))
+        return started[-1]
+
+    def sample(self, number, really=ReleaseProcess.sample):
+        if number == 10:
+            raise KeyboardInterrupt
+        return really(self, number)
+
+    monkeypatch.setattr(Contender, "start", start)
+    monkeypatch.setattr(ReleaseProcess, "sample", sample)
+    with pytest.raises(KeyboardInterrupt):
+        measure_cases([Contender("a", HERE, script)], cases("usual"))
+    assert len(started) == 2
+    assert all(child._process.returncode is not None for child in started)
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_processes_that_started_end_when_another_cannot_start(script, monkeypatch):
+    started = []
+
+    def start(self, really=Contender.start):
+        if started:
+            raise KeyboardInterrupt
+        started.append(really(self))
+        return started[-1]
+
+    monkeypatch.setattr(Contender, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        measure_cases([Contender("a", HERE, script)], cases("usual"))
+    assert started[0]._process.returncode is not None
+
+
+def test_a_contender_may_have_its_own_provider(script):
+    question = {"provider": ["CPUExecutionProvider", {}], "model": "m"}
+    assert Contender("a", HERE).question(question) == question
+    asked = Contender("a", HERE, provider=Provider("cuda", 1)).question(question)
+    assert asked == {"provider": ["CUDAExecutionProvider", {"device_id": "1"}], "model": "m"}
+
+
+@pytest.mark.parametrize("names", [[], ["a", "a"]])
+def test_contenders_are_distinct(names):
+    with pytest.raises(InvalidArgumentError, match="Accepted: one case or more, for distinct"):
+        measure_cases([Contender(name, HERE) for name in names], cases("usual"))
+
+
+def test_onnxruntime_runs_the_cases():
+    found = measure_cases(
+        [Contender("here", HERE)],
+        {
+            "Abs": Case("Abs", "Y = Abs(X)", "T[2] X").prepared(Provider("cpu")),
+            "None": Case("None", "Y = com.microsoft.NoSuch(X)", "T[2] X").prepared(Provider("cpu")),
+        },
+        threads=(1, 2),
+        passes=1,
+        processes=1,
+    )
+    assert found.times.xs("Abs", level="case").gt(0).all(axis=None)
+    assert found.times.xs("None", level="case").isna().all(axis=None)
+    ((key, why),) = found.absent.items()
+    assert key == ("None", "here")
+    assert "NoSuch" in why
+    assert found.versions["here"]["numpy"] == np.__version__
+
+
+@pytest.mark.parametrize("slower", [1.0, 2.0])
+@pytest.mark.parametrize(
+    "child", [STAND_IN_WITH_EFFECT, pytest.param(PLANTED, marks=pytest.mark.slow)]
+)
+def test_a_planted_regression_is_named_and_no_other_case(tmp_path, child, slower):
+    contenders = []
+    for name, factor in {"1.0": 1.0, "1.1": slower}.items():
+        file = tmp_path / f"{name}.py"
+        file.write_text(child.replace("FACTOR", str(factor)))
+        contenders.append(Contender(name, HERE, file))
+    prepared = cases("usual", "planted", "short")
+    times = measure_cases(contenders, prepared, passes=2, processes=4).times
+    verdicts = compare_cells(times, ["1.0", "1.1"])["verdict"].droplevel(["threads", "contender"])
+    planted = "slower" if slower > 1 else "undecided"
+    assert verdicts.to_dict() == {"usual": "undecided", "planted": planted, "short": "undecided"}
+    assert control_claims(times, "1.1")["verdict"].eq("undecided").all()
