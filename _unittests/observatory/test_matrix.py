@@ -7,7 +7,7 @@ import pytest
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.observatory import matrix
 from ortmeter.observatory.case import Case
-from ortmeter.observatory.matrix import AGAIN, ROWS, Contender, measure_cases
+from ortmeter.observatory.matrix import AGAIN, ROWS, Contender, Interrupted, measure_cases
 from ortmeter.observatory.verdicts import compare_cells, control_claims
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.releases import Release
@@ -178,6 +178,24 @@ def test_a_case_that_fails_later_is_absent_everywhere(script, tmp_path):
     assert mark.exists()
     assert list(found.absent) == [("dies", "a")]
     assert found.times["a"].isna().all()
+
+
+def test_an_interruption_keeps_what_was_measured(script, monkeypatch):
+    sets = []
+
+    def start(self, really=matrix._Set.start):
+        sets.append(self)
+        if len(sets) == 3:
+            raise KeyboardInterrupt
+        return really(self)
+
+    monkeypatch.setattr(matrix._Set, "start", start)
+    options = {"passes": 2, "processes": 2, "control": False}
+    with pytest.raises(Interrupted) as caught:
+        measure_cases([Contender("a", HERE, script)], cases("usual"), **options)
+    times = caught.value.matrix.times["a"]
+    assert times.index.get_level_values("pass").tolist() == [0, 0, 1, 1]
+    np.testing.assert_array_equal(times, [100, 100, np.nan, np.nan])
 
 
 def test_an_interruption_leaves_nothing(script, tmp_path, monkeypatch):

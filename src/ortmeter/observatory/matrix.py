@@ -82,6 +82,20 @@ class Matrix:
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with the matrix of what was measured before it.
+
+    Parameters
+    ----------
+    matrix : Matrix
+        NaN where nothing was measured.
+    """
+
+    def __init__(self, matrix: Matrix) -> None:
+        super().__init__()
+        self.matrix = matrix
+
+
 def measure_cases(
     contenders: Sequence[Contender],
     cases: Mapping[str, Variant],
@@ -166,20 +180,6 @@ def measure_cases(
                 raise Interrupted(found()) from stop
             raise
     return found()
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, with the matrix of what was measured before it.
-
-    Parameters
-    ----------
-    matrix : Matrix
-        NaN where nothing was measured.
-    """
-
-    def __init__(self, matrix: Matrix) -> None:
-        super().__init__()
-        self.matrix = matrix
 
 
 def with_threads(question: Mapping[str, Any], count: int) -> dict[str, Any]:
