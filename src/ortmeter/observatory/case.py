@@ -23,8 +23,11 @@ from ortmeter.timing.candidates import Variant
 #: What the values of an input are: a distribution, or these numbers.
 Values: TypeAlias = str | int | float | Sequence[float]
 
-_CONTRIBUTED = "com.microsoft"
+# Beside those of ONNX, all at version 1.
+_DOMAINS = ("com.microsoft", "ai.onnx.ml")
 _FIRST_OPSET = 13
+# The format of that opset: a release that lacks a later one then says so, not that of a format.
+_FORMAT = 7
 _ZEROS = 1 / 16
 _KIB = 1 << 10
 # Inputs and outputs that fit in the caches of a usual core.
@@ -105,18 +108,16 @@ class Case:
         InvalidArgumentError
             A text of the case is not in its syntax.
         """
-        opsets = [onnx.helper.make_opsetid("", self.opset)]
-        if f"{_CONTRIBUTED}." in self.body:
-            opsets.append(onnx.helper.make_opsetid(_CONTRIBUTED, 1))
-        version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
-        imports = ", ".join(f'"{one.domain}": {one.version}' for one in opsets)
+        opsets = {"": self.opset}
+        opsets |= {domain: 1 for domain in _DOMAINS if f"{domain}." in self.body}
+        imports = ", ".join(f'"{domain}": {version}' for domain, version in opsets.items())
         weights = self._weights
         inputs = ", ".join(
             tensor.declared(name) for name, tensor in self._inputs.items() if name not in weights
         )
         outputs = ", ".join(f"{tensor.kind}[] {name}" for name, tensor in self._outputs.items())
         header = (
-            f"<ir_version: {version}, opset_import: [{imports}]> case ({inputs}) => ({outputs})"
+            f"<ir_version: {_FORMAT}, opset_import: [{imports}]> case ({inputs}) => ({outputs})"
         )
         try:
             model = onnx.parser.parse_model(f"{header} {{ {self.body} }}")
@@ -133,6 +134,10 @@ class Case:
     def feeds(self) -> dict[str, np.ndarray]:
         """Draw the inputs; they are the same each time."""
         return {name: self._draw(name) for name in self._inputs if name not in self._weights}
+
+    def seed(self, name: str) -> int:
+        """Return the seed of an input, the same for all types and sizes of a variant."""
+        return zlib.crc32(f"{self.op} {self.variant} {name}".encode())
 
     def prepared(self, provider: Provider, threads: int = 1) -> Variant:
         """Return what a process needs to run the case."""
@@ -178,7 +183,7 @@ class Case:
         values = self.values.get(name, "normal")
         if isinstance(values, int | float):
             return np.full(shape, values, dtype)
-        rng = np.random.default_rng(zlib.crc32(f"{self.op} {self.variant} {name}".encode()))
+        rng = np.random.default_rng(self.seed(name))
         try:
             drawn = _random(values, shape, dtype, rng) if isinstance(values, str) else values
             found = np.asarray(drawn).astype(dtype).reshape(shape)

@@ -9,9 +9,18 @@ from collections.abc import Iterable
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.observatory.case import Case
-from ortmeter.observatory.catalogue import elementwise, movement
+from ortmeter.observatory.catalogue import (
+    attention,
+    elementwise,
+    layers,
+    learning,
+    movement,
+    products,
+    quantized,
+    reductions,
+)
 
-_MODULES = (elementwise, movement)
+_MODULES = (elementwise, movement, reductions, products, layers, attention, quantized, learning)
 
 
 @functools.cache

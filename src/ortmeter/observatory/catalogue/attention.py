@@ -1,0 +1,127 @@
+"""What transformers are made of: attention, rotary embeddings, sums that are normalized."""
+
+from ortmeter.observatory.case import Case
+
+_QUERY = "T[1,8,64,64] Q"
+
+
+def _attention(
+    variant: str, inputs: str, attributes: str = "is_causal = 0", kind: str = "f32"
+) -> Case:
+    names = ", ".join(part.split()[-1] for part in inputs.split(", "))
+    return Case(
+        "Attention", f"Y = Attention<{attributes}>({names})", inputs, variant, kind, opset=23
+    )
+
+
+_STANDARD = (
+    _attention("8 heads", f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V"),
+    _attention("8 heads", "T[1,8,32,64] Q, T[1,8,32,64] K, T[1,8,32,64] V", kind="f16"),
+    _attention("causal", f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V", "is_causal = 1"),
+    _attention("2 heads of keys", f"{_QUERY}, T[1,2,64,64] K, T[1,2,64,64] V"),
+    _attention("one row 512 keys", "T[1,8,1,64] Q, T[1,8,512,64] K, T[1,8,512,64] V"),
+    _attention(
+        "rows of heads", "T[1,64,512] Q, T[1,64,512] K, T[1,64,512] V",
+        "q_num_heads = 8, kv_num_heads = 8",
+    ),
+    Case(
+        "Attention",
+        "U = Transpose<perm = [0,1,3,2]>(K) P = MatMul(Q, U) S = Div(P, R) "
+        "W = Softmax<axis = -1>(S) Y = MatMul(W, V)",
+        f"{_QUERY}, T[1,8,64,64] K, T[1,8,64,64] V, T[] R", "of five nodes", values={"R": 8},
+    ),
+)  # fmt: skip
+
+_ROTATIONS = "T[128,32] C, T[128,32] S"
+_CIRCLE = {"C": "unit", "S": "unit"}
+_ROTARY = (
+    *(
+        Case(
+            "RotaryEmbedding", f"Y = RotaryEmbedding<interleaved = {interleaved}>(X, C, S, I)",
+            f"T[1,8,64,64] X, {_ROTATIONS}, i64[1,64] I", variant, kind, weights="C S", opset=23,
+            values={**_CIRCLE, "I": "below 128"},
+        )
+        for variant, interleaved, kind in (
+            ("halves", 0, "f32"),
+            ("interleaved", 1, "f32"),
+        )
+    ),
+    *(
+        Case(
+            "RotaryEmbedding",
+            f"Y = com.microsoft.RotaryEmbedding<interleaved = {interleaved}>(X, I, C, S)",
+            f"T[1,8,64,64] X, i64[1,64] I, {_ROTATIONS}", f"contrib {variant}", kind,
+            weights="C S", values={**_CIRCLE, "I": "below 128"},
+        )
+        for variant, interleaved, kind in (
+            ("halves", 0, "f32"),
+            ("interleaved", 1, "f32"),
+            ("halves", 0, "f16"),
+        )
+    ),
+)  # fmt: skip
+
+
+def _grouped(variant: str, rows: int, past: int, attributes: str = "", kind: str = "f32") -> Case:
+    """Write 8 heads, 2 of keys, of 64 elements, for *rows* new rows after *past* ones."""
+    rotary = "do_rotary" in attributes
+    cache = f"T[1,2,{past},64] A, T[1,2,{past},64] B, " if past else ""
+    return Case(
+        "GroupQueryAttention",
+        "Y, PK, PV = com.microsoft.GroupQueryAttention"
+        f"<num_heads = 8, kv_num_heads = 2, {attributes or 'do_rotary = 0'}>"
+        f"(Q, K, V, {'A, B' if past else ','}, L, N{', C, S' if rotary else ''})",
+        f"T[1,{rows},512] Q, T[1,{rows},128] K, T[1,{rows},128] V, {cache}i32[1] L, i32[] N"
+        + (f", T[{rows + past},32] C, T[{rows + past},32] S" if rotary else ""),
+        variant, kind, outputs="T Y, T PK, T PV", weights="C S" if rotary else "",
+        values={"L": [rows + past - 1], "N": rows + past, **(_CIRCLE if rotary else {})},
+    )  # fmt: skip
+
+
+_HIDDEN = "T[1,64,512]"
+_CONTRIBUTED = (
+    _grouped("64 rows", 64, 0),
+    _grouped("one row after 255", 1, 255),
+    _grouped("one row after 255 rotary", 1, 255, "do_rotary = 1"),
+    _grouped("one row after 255", 1, 255, kind="f16"),
+    Case(
+        "MultiHeadAttention",
+        "Y = com.microsoft.MultiHeadAttention<num_heads = 8, unidirectional = 1>(Q, K, V, B)",
+        f"{_HIDDEN} Q, {_HIDDEN} K, {_HIDDEN} V, T[1536] B", "causal with bias", weights="B",
+    ),
+    Case(
+        "Attention", "Y = com.microsoft.Attention<num_heads = 4>(X, W, B)",
+        "T[1,32,256] X, T[256,768] W, T[768] B", "contrib with its products", weights="W B",
+    ),
+    Case(
+        "EmbedLayerNormalization",
+        "Y, M = com.microsoft.EmbedLayerNormalization(I, J, W, P, Q, G, B)",
+        "i32[1,128] I, i32[1,128] J, T[1000,256] W, T[128,256] P, T[2,256] Q, T[256] G, T[256] B",
+        weights="W P Q G B", values={"I": "below 1000", "J": "below 2"},
+    ),
+)  # fmt: skip
+
+
+def _skip(variant: str, body: str, rows: int = 128, bias: str = "") -> Case:
+    op = "SkipSimplifiedLayerNormalization" if "Simplified" in body else "SkipLayerNormalization"
+    return Case(
+        op, body, f"T[1,{rows},512] X, T[1,{rows},512] Z, T[512] S{bias}", variant,
+        weights="S B C" if bias else "S",
+    )  # fmt: skip
+
+
+_SUMS = (
+    _skip(
+        "128 rows", "Y = com.microsoft.SkipLayerNormalization(X, Z, S, B, C)",
+        bias=", T[512] B, T[512] C",
+    ),
+    _skip("one row", "Y = com.microsoft.SkipLayerNormalization(X, Z, S)", 1),
+    _skip("128 rows", "Y = com.microsoft.SkipSimplifiedLayerNormalization(X, Z, S)"),
+    Case(
+        "SkipLayerNormalization", "A = Add(X, Z) Y = LayerNormalization(A, S, B)",
+        "T[1,128,512] X, T[1,128,512] Z, T[512] S, T[512] B", "of two nodes", weights="S B",
+        opset=17,
+    ),
+)  # fmt: skip
+
+CASES = (*_STANDARD, *_ROTARY, *_CONTRIBUTED, *_SUMS)

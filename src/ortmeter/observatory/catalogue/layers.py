@@ -1,0 +1,142 @@
+"""Layers of networks: convolutions, pools, recurrent layers, activations."""
+
+import math
+
+from ortmeter.observatory.case import Case
+
+
+def _conv(variant: str, x: str, w: str, attributes: str = "group = 1", after: str = "") -> Case:
+    """Write a convolution with a bias, and what follows it."""
+    return Case(
+        "Conv", f"{'C' if after else 'Y'} = Conv<{attributes}>(X, W, B) {after}",
+        f"T[{x}] X, T[{w}] W, T[{w.split(',', maxsplit=1)[0]}] B", variant, weights="W B",
+    )  # fmt: skip
+
+
+_SAME = "pads = [1,1,1,1]"
+_CONVOLUTIONS = (
+    _conv("1x1", "1,64,28,28", "64,64,1,1"),
+    _conv("1x1 many channels", "1,256,7,7", "256,256,1,1"),
+    _conv("3x3", "1,32,28,28", "32,32,3,3", _SAME),
+    _conv("3x3 many channels", "1,128,7,7", "128,128,3,3", _SAME),
+    _conv("7x7 first layer", "1,3,112,112", "16,3,7,7", "strides = [2,2], pads = [3,3,3,3]"),
+    _conv("3x3 dilated", "1,32,28,28", "32,32,3,3", "dilations = [2,2], pads = [2,2,2,2]"),
+    _conv("3x3 4 groups", "1,64,28,28", "64,16,3,3", f"group = 4, {_SAME}"),
+    _conv("3x3 with Relu", "1,32,28,28", "32,32,3,3", _SAME, "Y = Relu(C)"),
+    _conv("depthwise 3x3", "1,64,28,28", "64,1,3,3", f"group = 64, {_SAME}"),
+    _conv("depthwise 5x5", "1,64,28,28", "64,1,5,5", "group = 64, pads = [2,2,2,2]"),
+    _conv("1-D", "1,64,400", "64,64,3", "pads = [1,1]"),
+    _conv("1-D depthwise 31", "1,128,200", "128,1,31", "group = 128, pads = [15,15]"),
+    _conv("3-D", "1,8,8,16,16", "8,8,3,3,3", "pads = [1,1,1,1,1,1]"),
+    Case(
+        "Conv", f"Y = Conv<{_SAME}>(X, W)", "T[1,32,14,14] X, T[32,32,3,3] W",
+        "3x3 by a variable",
+    ),
+    Case(
+        "Conv", f"C = Conv<{_SAME}>(X, W, B) D = Add(C, Z) Y = Relu(D)",
+        "T[1,32,28,28] X, T[32,32,3,3] W, T[32] B, T[1,32,28,28] Z", "3x3 residual", weights="W B",
+    ),
+    Case(
+        "Conv", f"C = Conv<{_SAME}>(X, W) Y = BatchNormalization(C, S, B, M, V)",
+        "T[1,32,28,28] X, T[32,32,3,3] W, T[32] S, T[32] B, T[32] M, T[32] V",
+        "3x3 with BatchNormalization", weights="W S B M V", values={"V": "positive"},
+    ),
+    *(
+        Case(
+            "ConvTranspose", f"Y = ConvTranspose<{attributes}>(X, W, B)",
+            f"T[{x}] X, T[{w}] W, T[{bias}] B", variant, weights="W B",
+        )
+        for variant, x, w, bias, attributes in (
+            ("2x2 strided", "1,32,14,14", "32,16,2,2", 16, "strides = [2,2]"),
+            ("4x4 strided", "1,32,14,14", "32,16,4,4", 16, f"strides = [2,2], {_SAME}"),
+            ("1-D", "1,64,100", "64,32,8", 32, "strides = [4], pads = [2,2]"),
+        )
+    ),
+)  # fmt: skip
+
+_IMAGES = "T[1,64,28,28] X"
+_2X2, _3X3 = "kernel_shape = [2,2], strides = [2,2]", "kernel_shape = [3,3], pads = [1,1,1,1]"
+_POOLS = (
+    *(
+        Case(op, f"Y = {op}<{attributes}>(X)", _IMAGES, variant)
+        for op, variant, attributes in (
+            ("MaxPool", "2x2", _2X2), ("AveragePool", "3x3", _3X3), ("LpPool", "2x2", _2X2),
+        )
+    ),
+    Case("MaxPool", f"Y = MaxPool<{_3X3}, strides = [2,2]>(X)", "T[1,16,56,56] X", "3x3 strided"),
+    Case(
+        "MaxPool", f"Y, I = MaxPool<{_2X2}>(X)", _IMAGES, "2x2 with indices",
+        outputs="T Y, i64 I",
+    ),
+    Case("MaxPool", f"Y = MaxPool<{_2X2}>(X)", _IMAGES, "2x2", "u8"),
+    Case(
+        "AveragePool", f"Y = AveragePool<{_3X3}, count_include_pad = 1>(X)", _IMAGES,
+        "3x3 borders counted",
+    ),
+    *(
+        Case(op, f"Y = {op}(X)", "T[1,256,14,14] X")
+        for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+    ),
+    Case(
+        "MaxUnpool", "Y = MaxUnpool<kernel_shape = [2,2], strides = [2,2]>(P, I)",
+        "T[1,16,14,14] P, i64[1,16,14,14] I",
+        values={"I": [
+            4 * 14 * 14 * c + 2 * 28 * i + 2 * j
+            for c in range(16) for i in range(14) for j in range(14)
+        ]},
+    ),
+)  # fmt: skip
+
+
+def _recurrent(op: str, gates: int, variant: str, x: str, attributes: str = "") -> Case:
+    """Write a layer of 64 units over inputs of 64 features."""
+    ways = 2 if "bidirectional" in attributes else 1
+    rows = gates * 64
+    return Case(
+        op, f"Y = {op}<hidden_size = 64, {attributes}>(X, W, R, B)",
+        f"T[{x}] X, T[{ways},{rows},64] W, T[{ways},{rows},64] R, T[{ways},{2 * rows}] B",
+        variant, weights="W R B",
+    )  # fmt: skip
+
+
+_RECURRENT = (
+    _recurrent("LSTM", 4, "32 steps", "32,1,64", 'direction = "forward"'),
+    _recurrent("LSTM", 4, "32 steps bidirectional", "32,1,64", 'direction = "bidirectional"'),
+    _recurrent("LSTM", 4, "8 steps of 16 rows", "8,16,64", 'direction = "forward"'),
+    _recurrent("GRU", 3, "32 steps", "32,1,64", "linear_before_reset = 0"),
+    _recurrent("GRU", 3, "32 steps linear before reset", "32,1,64", "linear_before_reset = 1"),
+    _recurrent("RNN", 1, "32 steps", "32,1,64", 'activations = ["Tanh"]'),
+)
+
+_ROWS = "T[1,64,1024] X"
+_ACTIVATIONS = (
+    *(
+        Case(op, f"Y = com.microsoft.{op}({names})", inputs, variant, weights=weights)
+        for op, variant, inputs, names, weights in (
+            ("Gelu", "contrib", _ROWS, "X", ""),
+            ("QuickGelu", "", _ROWS, "X", ""),
+            ("FastGelu", "", _ROWS, "X", ""),
+            ("BiasGelu", "", f"{_ROWS}, T[1024] B", "X, B", "B"),
+        )
+    ),
+    Case(
+        "Gelu", "A = Div(X, R) E = Erf(A) P = Add(E, O) M = Mul(X, P) Y = Mul(M, H)",
+        f"{_ROWS}, T[] R, T[] O, T[] H", "of five nodes",
+        values={"R": math.sqrt(2), "O": 1, "H": 0.5},
+    ),
+    Case(
+        "FastGelu",
+        "C = Pow(X, N) D = Mul(C, K) A = Add(X, D) E = Mul(A, R) G = Tanh(E) P = Add(G, O) "
+        "M = Mul(X, P) Y = Mul(M, H)",
+        f"{_ROWS}, T[] N, T[] K, T[] R, T[] O, T[] H", "of eight nodes",
+        values={"N": 3, "K": 0.044715, "R": math.sqrt(2 / math.pi), "O": 1, "H": 0.5},
+    ),
+    Case(
+        "QuickGelu", "A = Mul(X, K) G = Sigmoid(A) Y = Mul(X, G)", f"{_ROWS}, T[] K",
+        "of three nodes", values={"K": 1.702},
+    ),
+    Case("Silu", "G = Sigmoid(X) Y = Mul(X, G)", _ROWS, "of two nodes"),
+    Case("Dropout", "Y = Dropout(X)", _ROWS, "inference"),
+)  # fmt: skip
+
+CASES = (*_CONVOLUTIONS, *_POOLS, *_RECURRENT, *_ACTIVATIONS)

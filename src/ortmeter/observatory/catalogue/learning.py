@@ -1,0 +1,68 @@
+"""Models of machine learning: trees, linear models, scalers."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ortmeter.observatory.case import Case
+
+
+def _trees(op: str, trees: int, depth: int, *, classes: int = 1) -> str:
+    """Write complete binary trees, which compare one of 20 features with a number at each node."""
+    rng = np.random.default_rng(0)
+    size = 2 ** (depth + 1) - 1
+    nodes, rank = np.tile(np.arange(size), trees), np.arange(trees)
+    is_inner = nodes < size // 2
+    child = np.where(is_inner, 2 * nodes + 1, 0)
+    leaves = nodes[~is_inner]
+    kind = "class" if classes > 1 else "target"
+    lists: dict[str, Iterable[object]] = {
+        "nodes_treeids": rank.repeat(size),
+        "nodes_nodeids": nodes,
+        "nodes_modes": np.where(is_inner, '"BRANCH_LEQ"', '"LEAF"'),
+        "nodes_featureids": rng.integers(20, size=len(nodes)),
+        "nodes_values": rng.normal(size=len(nodes)).round(3),
+        "nodes_truenodeids": child,
+        "nodes_falsenodeids": np.where(is_inner, child + 1, 0),
+        f"{kind}_treeids": rank.repeat(len(leaves) // trees),
+        f"{kind}_nodeids": leaves,
+        f"{kind}_ids": rng.integers(classes, size=len(leaves)),
+        f"{kind}_weights": rng.normal(size=len(leaves)).round(3),
+    }
+    attributes = ", ".join(f"{name} = {_list(values)}" for name, values in lists.items())
+    if classes > 1:
+        return f"Y, P = ai.onnx.ml.{op}<{attributes}, classlabels_int64s = [0,1,2]>(X)"
+    return f"Y = ai.onnx.ml.{op}<{attributes}, n_targets = 1>(X)"
+
+
+def _list(values: Iterable[object]) -> str:
+    return f"[{','.join(map(str, values))}]"
+
+
+_COEFFICIENTS = np.random.default_rng(0).normal(size=3 * 20).round(3)
+CASES = (
+    *(
+        Case(
+            "TreeEnsembleRegressor", _trees("TreeEnsembleRegressor", 100, 6),
+            f"T[{rows},20] X", f"100 trees {variant}",
+        )
+        for rows, variant in ((1, "one row"), (256, "256 rows"))
+    ),
+    Case(
+        "TreeEnsembleClassifier", _trees("TreeEnsembleClassifier", 50, 6, classes=3),
+        "T[256,20] X", "50 trees 256 rows", outputs="i64 Y, T P",
+    ),
+    Case(
+        "Scaler",
+        f"Y = ai.onnx.ml.Scaler<offset = {_list(_COEFFICIENTS[:20])}, "
+        f"scale = {_list(_COEFFICIENTS[20:40])}>(X)",
+        "T[1024,20] X",
+    ),
+    Case("Normalizer", 'Y = ai.onnx.ml.Normalizer<norm = "L2">(X)', "T[1024,20] X", "L2"),
+    Case(
+        "LinearClassifier",
+        f"Y, P = ai.onnx.ml.LinearClassifier<coefficients = {_list(_COEFFICIENTS)}, "
+        'intercepts = [0.1,-0.2,0.3], classlabels_ints = [0,1,2], post_transform = "SOFTMAX">(X)',
+        "T[1024,20] X", outputs="i64 Y, T P",
+    ),
+)  # fmt: skip

@@ -1,0 +1,144 @@
+"""Reductions, softmaxes, normalizations, and what looks for the largest values."""
+
+from ortmeter.observatory.case import Case, expand
+
+_AXES = {
+    "last axis": "2",
+    "middle axis": "1",
+    "first axis": "0",
+    "last two axes": "1,2",
+    "outer axes": "0,2",
+    "all axes": "0,1,2",
+}
+_TWO = ("last axis", "first axis")
+_INPUT = "T[8,64,256] X"
+
+
+def _reduce(op: str, where: str, inputs: str = _INPUT, values: str = "normal") -> Case:
+    if op == "ReduceSum":  # its axes are an input
+        axes = [int(axis) for axis in _AXES[where].split(",")]
+        inputs = f"{inputs}, i64[{len(axes)}] A"
+        return Case(op, "Y = ReduceSum(X, A)", inputs, where, values={"X": values, "A": axes})
+    return Case(op, f"Y = {op}<axes = [{_AXES[where]}]>(X)", inputs, where, values={"X": values})
+
+
+def _by_axis(op: str, where: str, inputs: str = _INPUT, outputs: str = "T Y") -> Case:
+    return Case(op, f"Y = {op}<axis = {_AXES[where]}>(X)", inputs, where, outputs=outputs)
+
+
+_REDUCTIONS = (
+    *(_reduce("ReduceSum", where) for where in _AXES),
+    *(_reduce("ReduceMean", where) for where in ("last axis", "first axis", "last two axes")),
+    *(_reduce(op, where) for op in ("ReduceMax", "ReduceL1", "ReduceLogSumExp") for where in _TWO),
+    *(_reduce(op, "middle axis") for op in ("ReduceMin", "ReduceL2")),
+    _reduce("ReduceSumSquare", "last axis"),
+    _reduce("ReduceLogSum", "middle axis", values="positive"),
+    # Short axes: products stay finite.
+    _reduce("ReduceProd", "last axis", "T[32,64,64] X", "above one"),
+    Case("ReduceMax", "Y = ReduceMax<axes = [1]>(X)", "T[4096,16] X", "rows of 16", "i8"),
+    Case(
+        "ReduceSum", "Y = ReduceSum(X, A)", "T[8,64,256] X, i64[1] A", "last axis", "i64",
+        values={"A": 2},
+    ),
+    Case("ReduceMean", "Y = ReduceMean<axes = [2,3]>(X)", "T[1,128,28,28] X", "of images"),
+)  # fmt: skip
+
+_SOFTMAXES = (
+    *(_by_axis(op, where) for op in ("Softmax", "LogSoftmax") for where in _TWO),
+    _by_axis("Hardmax", "last axis"),
+    Case("Softmax", "Y = Softmax<axis = 1>(X)", "T[1,32000] X", "one long row"),
+    Case("Softmax", "Y = Softmax<axis = 1>(X)", "T[16,10] X", "few classes"),
+    Case(
+        "Softmax", "M = Add(X, B) Y = Softmax<axis = 3>(M)",
+        "T[1,8,96,96] X, T[1,1,96,96] B", "masked scores",
+    ),
+)  # fmt: skip
+
+_LARGEST = (
+    *(_by_axis("ArgMax", where, outputs="i64 Y") for where in _TWO),
+    _by_axis("ArgMin", "middle axis", outputs="i64 Y"),
+    *(
+        Case(
+            "TopK", f"Y, I = TopK<axis = {axis}, largest = {largest}>(X, K)",
+            f"{inputs}, i64[1] K", variant, outputs="T Y, i64 I", values={"K": count},
+        )
+        for variant, inputs, axis, largest, count in (
+            ("10 of 256", _INPUT, 2, 1, 10),
+            ("8 of 64 on the middle axis", _INPUT, 1, 1, 8),
+            ("2 of 8 experts", "T[256,8] X", 1, 1, 2),
+            ("50 of 32000", "T[1,32000] X", 1, 1, 50),
+            ("sort of 4096", "T[2,4096] X", 1, 0, 4096),
+        )
+    ),
+    Case(
+        "TopK", "Y, I = TopK(X, K)", "T[64,256] X, i64[1] K", "10 of 256", "i64",
+        outputs="T Y, i64 I", values={"K": 10, "X": "below 100000"},
+    ),
+)  # fmt: skip
+
+_IMAGES = "T[1,64,28,28] X"
+_SCALE_AND_BIAS = "T[64] S, T[64] B"
+
+_NORMALIZATIONS = (
+    *expand(
+        Case(
+            "LayerNormalization", "Y = LayerNormalization(X, S, B)",
+            "T[1,128,768] X, T[768] S, T[768] B", "128 rows", weights="S B", opset=17,
+        ),
+        type=["f32", "f16"],
+    ),
+    Case(
+        "LayerNormalization", "Y = LayerNormalization(X, S, B)",
+        "T[1,1,768] X, T[768] S, T[768] B", "one row", weights="S B", opset=17,
+    ),
+    Case(
+        "LayerNormalization", "Y = LayerNormalization(X, S, B)",
+        "T[1,2048,1152] X, T[1152] S, T[1152] B", "2048 rows", weights="S B", opset=17,
+    ),
+    Case(
+        "LayerNormalization",
+        "M = ReduceMean<axes = [-1]>(X) D = Sub(X, M) Q = Pow(D, P) V = ReduceMean<axes = [-1]>(Q) "
+        "E = Add(V, Z) R = Sqrt(E) N = Div(D, R) C = Mul(N, S) Y = Add(C, B)",
+        "T[1,128,768] X, T[] P, T[] Z, T[768] S, T[768] B", "of nine nodes", weights="S B",
+        values={"P": 2, "Z": 1e-5},
+    ),
+    *expand(
+        Case(
+            "RMSNormalization", "Y = RMSNormalization(X, S)", "T[1,128,768] X, T[768] S",
+            "128 rows", weights="S", opset=23,
+        ),
+        type=["f32", "f16"],
+    ),
+    Case(
+        "RMSNormalization",
+        "Q = Pow(X, P) V = ReduceMean<axes = [-1]>(Q) E = Add(V, Z) R = Sqrt(E) N = Div(X, R) "
+        "Y = Mul(N, S)",
+        "T[1,128,768] X, T[] P, T[] Z, T[768] S", "of six nodes", weights="S",
+        values={"P": 2, "Z": 1e-6},
+    ),
+    Case(
+        "InstanceNormalization", "Y = InstanceNormalization(X, S, B)",
+        f"{_IMAGES}, {_SCALE_AND_BIAS}", weights="S B",
+    ),
+    Case(
+        "GroupNormalization", "Y = GroupNormalization<num_groups = 8>(X, S, B)",
+        f"{_IMAGES}, {_SCALE_AND_BIAS}", "8 groups", weights="S B", opset=21,
+    ),
+    Case(
+        "BatchNormalization", "Y = BatchNormalization(X, S, B, M, V)",
+        f"{_IMAGES}, {_SCALE_AND_BIAS}, T[64] M, T[64] V", "of images", weights="S B M V",
+        values={"V": "positive"},
+    ),
+    Case(
+        "BatchNormalization", "Y = BatchNormalization(X, S, B, M, V)",
+        f"T[512,64] X, {_SCALE_AND_BIAS}, T[64] M, T[64] V", "of rows", weights="S B M V",
+        values={"V": "positive"},
+    ),
+    Case("LRN", "Y = LRN<size = 5>(X)", _IMAGES, "size 5"),
+    Case("LpNormalization", "Y = LpNormalization<axis = 1, p = 2>(X)", "T[256,256] X", "L2"),
+    Case(
+        "MeanVarianceNormalization", "Y = MeanVarianceNormalization<axes = [0,2,3]>(X)", _IMAGES
+    ),
+)  # fmt: skip
+
+CASES = (*_REDUCTIONS, *_SOFTMAXES, *_LARGEST, *_NORMALIZATIONS)
