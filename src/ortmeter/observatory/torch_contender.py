@@ -42,8 +42,8 @@ def torch_contender(provider: Provider | None = None) -> Contender:
     return Contender(name, parse_release(INSTALLED), script, provider)
 
 
-def count_extra_calls(case: Case) -> int:
-    """Count the functions of torch that compute in a case, beyond one for each of its nodes.
+def find_obstacle(case: Case) -> str:
+    """Say why times of torch would not be those of its functions.
 
     Parameters
     ----------
@@ -52,16 +52,16 @@ def count_extra_calls(case: Case) -> int:
 
     Returns
     -------
-    int
-        Zero or less when torch has a function for each node. Above zero, several calls emulate an
-        operator: torch users may have a faster way. -1 when torch has no kernel.
+    str
+        Empty when each node is one function of torch, or a view. Otherwise torch has no kernel, or
+        emulates an operator by several calls: its users may have a faster way.
 
     Examples
     --------
-    >>> count_extra_calls(Case("Relu", "Y = Relu(X)", "T[8] X"))
-    0
-    >>> count_extra_calls(Case("ReduceSumSquare", "Y = ReduceSumSquare(X)", "T[8] X"))
-    1
+    >>> find_obstacle(Case("Relu", "Y = Relu(X)", "T[8] X"))
+    ''
+    >>> find_obstacle(Case("ReduceSumSquare", "Y = ReduceSumSquare(X)", "T[8] X"))
+    'emulated: 2 calls for 1 node'
     """
     import_optional("torch", "torch")
     from ortmeter.observatory.torch_program import TorchProgram
@@ -69,5 +69,8 @@ def count_extra_calls(case: Case) -> int:
     try:
         program = TorchProgram(case.model(), case.feeds())
     except OrtMeterError:
-        return -1
-    return program.calls - program.nodes
+        return "no kernel"
+    if program.calls <= program.nodes:
+        return ""
+    plural = "s" if program.nodes > 1 else ""
+    return f"emulated: {program.calls} calls for {program.nodes} node{plural}"

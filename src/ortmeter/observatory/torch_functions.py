@@ -129,6 +129,16 @@ def _pool(name: str) -> _Make:
     return make
 
 
+def _clip(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Callable[..., Any]:
+    bounds = [None if bound is None else bound.item() for bound in inputs[1:]]
+    return lambda x, *_bounds: torch.clamp(x, *bounds)
+
+
+def _power(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Callable[..., Any]:
+    exponent = inputs[1].item()
+    return lambda x, _exponent: torch.pow(x, exponent)
+
+
 def _range(inputs: tuple[Any, ...], _attributes: Mapping[str, Any]) -> Callable[..., Any]:
     limits, made = [value.item() for value in inputs], inputs[0]
     return lambda *_limits: torch.arange(*limits, dtype=made.dtype, device=made.device)
@@ -194,6 +204,7 @@ def _of_one(function: Callable[..., Tensor], *names: str) -> _Make:
 FUNCTIONS: Mapping[str, _Make] = {
     "Attention": _attention,
     "AveragePool": _pool("avg"),
+    "Clip": _clip,
     "Concat": lambda _i, attributes: lambda *inputs: torch.cat(inputs, attributes["axis"]),
     "Conv": _conv,
     "DepthToSpace": _shuffle(functional.pixel_shuffle),
@@ -210,6 +221,7 @@ FUNCTIONS: Mapping[str, _Make] = {
     "OneHot": _one_hot,
     "PRelu": _slope,
     "Pad": _pad,
+    "Pow": _power,
     "Range": _range,
     "ReduceL1": _reduce_sum_of(lambda x, axes, keep: torch.linalg.vector_norm(x, 1, axes, keep)),
     "Resize": _resize,

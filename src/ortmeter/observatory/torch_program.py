@@ -103,8 +103,9 @@ def _direct(step: Step, inputs: tuple[Any, ...], expected: Any) -> Callable[...,
         got = function(*inputs)
     except Exception:  # noqa: BLE001 - it was written for other inputs
         return None
-    pairs = zip(_tensors(got), _tensors(expected), strict=True)
-    return function if all(_agree(*pair) for pair in pairs) else None
+    pair = _tensors(got), _tensors(expected)
+    agrees = len(pair[0]) == len(pair[1]) and all(map(_agree, *pair))
+    return function if agrees else None
 
 
 def _agree(got: Tensor, expected: Tensor) -> bool:
