@@ -1,0 +1,217 @@
+"""A script that shows one case without this package: NumPy and ONNX Runtime are enough."""
+
+import base64
+import json
+import math
+import textwrap
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import onnx.numpy_helper
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.observatory.case import Case
+from ortmeter.observatory.nodes import NodeCase
+from ortmeter.runtime.ortvalues import is_known_to_numpy
+from ortmeter.runtime.providers import Provider
+
+#: A case of the catalogue, or a node of the reader's model.
+AnyCase: TypeAlias = Case | NodeCase
+
+_EMBEDDED = 512  # bytes of an array that the script has as they are
+_LONGEST = 60_000  # characters: an issue takes 65 536
+_QUANTILES = 17
+_WIDTH = 88
+_PRELOAD = 'getattr(ort, "preload_dlls", lambda: None)()\n'
+
+_SCRIPT = """\
+{header}
+import base64, timeit, zlib
+
+import numpy as np
+import onnxruntime as ort
+{preload}
+model = bytearray(zlib.decompress(base64.b64decode(
+{model}
+)))
+feeds = {{}}
+{arrays}
+
+options = ort.SessionOptions()
+options.intra_op_num_threads = {threads}
+session = ort.InferenceSession(bytes(model), options, providers=[{provider}])
+binding = session.io_binding()
+for name, array in feeds.items():
+    value = ort.OrtValue.ortvalue_from_numpy(array, {device})
+    binding.bind_ortvalue_input(name, value)
+for output in session.get_outputs():
+    binding.bind_output(output.name, {device})
+
+timer = timeit.Timer(lambda: session.run_with_iobinding(binding))
+number = max(1, timer.autorange()[0] // 10)
+us = np.median(timer.repeat(25, number)) / number * 1e6
+outputs = b"".join(value.numpy().tobytes() for value in binding.get_outputs())
+where = f"onnxruntime {{ort.__version__}}, {{session.get_providers()[0]}}"
+print(f"{{where}}: {{us:.4g}} us, checksum {{zlib.crc32(outputs):08x}}")
+"""
+
+
+def repro_script(
+    case: AnyCase,
+    *,
+    provider: Provider | None = None,
+    threads: int = 1,
+    requirements: Sequence[str] = (),
+) -> str:
+    """Write a script that measures a case, to paste into an issue.
+
+    It needs NumPy and ONNX Runtime only. It prints the version, the median time of a run, and a
+    checksum of the outputs.
+
+    Parameters
+    ----------
+    case : Case or NodeCase
+        See :func:`~ortmeter.observatory.catalogue.catalogue` and
+        :func:`~ortmeter.observatory.nodes.node_cases`.
+    provider : Provider, optional
+        By default the CPU.
+    threads : int
+        Threads of an operator.
+    requirements : sequence of str
+        What the first lines say to install and compare: ``onnxruntime==1.32.0``.
+
+    Returns
+    -------
+    str
+        Source in Python, ASCII only. It draws the arrays of a case of the catalogue as the case
+        does, the same bits. Those of a node are in the script when they are small, and drawn from
+        their quantiles otherwise: its first lines say so.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The script would be too long for an issue, or an input is a text.
+
+    Examples
+    --------
+    >>> script = repro_script(Case("Abs", "Y = Abs(X)", "T[8] X"))
+    >>> script.splitlines()[0]
+    '# Abs-f32-L1: python repro.py with each release'
+    >>> len(script.splitlines()) < 40
+    True
+    """
+    where = provider or Provider("cpu")
+    drawn: list[str] = []  # what is not the array of a run
+    lines: list[str] = []
+    for name, array in case.feeds().items():
+        *before, made = _make(case, name, array, drawn)
+        lines += [*before, f"feeds[{_quoted(name)}] = {made}"]
+    data, patches = _without_weights(case)
+    for name, (array, start) in patches.items():
+        *before, made = _make(case, name, array, drawn)
+        lines += [*before, f"weight = {made}"]
+        lines.append(f"model[{start} : {start + array.nbytes}] = weight.tobytes()")
+    text = base64.b64encode(zlib.compress(data, 9)).decode()
+    script = _SCRIPT.format(
+        header="\n".join(_header(case, requirements, drawn)),
+        preload="" if where.name == "cpu" else _PRELOAD,
+        model="\n".join(f'    b"{part}"' for part in textwrap.wrap(text, _WIDTH)),
+        arrays="\n".join(lines),
+        threads=threads,
+        provider=_provider(where),
+        device=f'"{where.name}", {where.index}',
+    )
+    if len(script) > _LONGEST:
+        raise InvalidArgumentError(
+            f"the script of {case.name!r} takes {len(script)} characters. Accepted in an issue: "
+            f"{_LONGEST}"
+        )
+    return script
+
+
+def _header(case: AnyCase, requirements: Sequence[str], drawn: Sequence[str]) -> Iterator[str]:
+    yield f"# {_quoted(case.name)[1:-1]}: python repro.py with each release"
+    for requirement in requirements:
+        yield f"#   pip install numpy {_quoted(requirement)}"
+    if drawn:
+        text = f"drawn, with the quantiles that they had in the model: {', '.join(drawn)}"
+        yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _quoted(text: str) -> str:
+    """Write a text, which may have any character, as Python does, in ASCII."""
+    return json.dumps(text)
+
+
+def _provider(provider: Provider) -> str:
+    name = _quoted(provider.execution_provider)
+    return name if provider.name == "cpu" else f'({name}, {{"device_id": {provider.index}}})'
+
+
+def _without_weights(case: AnyCase) -> tuple[bytes, dict[str, tuple[np.ndarray, int]]]:
+    """Serialize the model with zeros in place of its large weights, which have an offset each."""
+    model = case.model()
+    data = model.SerializeToString(deterministic=True)
+    weights = {}
+    for tensor in model.graph.initializer:
+        raw = tensor.raw_data
+        # What occurs twice, or compresses well, stays in the model.
+        if len(zlib.compress(raw, 9)) > _EMBEDDED and data.count(raw) == 1:
+            start = data.index(raw)
+            weights[tensor.name] = onnx.numpy_helper.to_array(tensor), start
+            data = data[:start] + bytes(len(raw)) + data[start + len(raw) :]
+    return data, weights
+
+
+def _make(case: AnyCase, name: str, array: np.ndarray, drawn: list[str]) -> list[str]:
+    """Write what makes an array: lines that come before, and an expression."""
+    if not is_known_to_numpy(array.dtype) or array.dtype.kind in "OSUT":
+        raise InvalidArgumentError(
+            f"{name!r} is {array.dtype} in {case.name!r}. Accepted in a script: numbers of NumPy"
+        )
+    kind, is_integer = f'"{array.dtype}"', array.dtype.kind in "iub"
+    if isinstance(case, Case) and (expression := _distribution(case, name, array)):
+        made = f"np.asarray({expression}, {kind})"
+        if name in case.weights.split() and not is_integer and array.ndim > 1:
+            made += f" * np.{array.dtype}({math.prod(array.shape[1:]) ** -0.5})"
+        return [_generator(case.seed(name), array), made]
+    if array.nbytes <= _EMBEDDED:
+        text = base64.b64encode(array.tobytes()).decode()
+        made = f'np.frombuffer(base64.b64decode("{text}"), {kind})'
+        return [f"{made}.reshape({array.shape}).copy()"]
+    drawn.append(_quoted(name))
+    finite = np.nan_to_num(array).astype(np.float64)
+    found = np.quantile(finite, np.linspace(0, 1, _QUANTILES), method="nearest")
+    quantiles = [round(q) if is_integer else float(f"{q:.6g}") for q in found]
+    made = f"np.interp(rng.random(shape), np.linspace(0, 1, {_QUANTILES}), quantiles)"
+    return [
+        _generator(zlib.crc32(name.encode()), array),
+        *textwrap.wrap(f"quantiles = {quantiles}", _WIDTH, subsequent_indent="    "),
+        f"np.asarray({f'np.round({made})' if is_integer else made}, {kind})",
+    ]
+
+
+def _generator(seed: int, array: np.ndarray) -> str:
+    return f"rng, shape = np.random.default_rng({seed}), {array.shape}"
+
+
+def _distribution(case: Case, name: str, array: np.ndarray) -> str:
+    """Write how a case draws an array, empty when only quantiles say it."""
+    values, kind = case.values.get(name, "normal"), array.dtype.kind
+    if not isinstance(values, str):
+        return ""
+    if values.startswith("below "):
+        return f"rng.integers({int(values.removeprefix('below '))}, size=shape)"
+    if values == "order":
+        return "rng.permuted(np.indices(shape)[0], axis=0)"
+    if kind in "iub":
+        least, most = {"i": (-128, 127), "u": (0, 255), "b": (0, 1)}[kind]
+        least = 1 if values == "positive" else least
+        return f"rng.integers({least}, {most}, shape, endpoint=True)"
+    if values == "normal":
+        return "np.where(rng.random(shape) < 1 / 16, 0, rng.standard_normal(shape))"
+    tiny = float(np.finfo(array.dtype).tiny)
+    ranges = {"positive": (0.1, 2), "unit": (-1, 1), "above one": (1, 3), "denormal": (-tiny, tiny)}
+    return "rng.uniform({}, {}, shape)".format(*ranges[values]) if values in ranges else ""
