@@ -66,13 +66,14 @@ def test_the_script_runs_in_an_environment_of_two_packages(name):
         run("import onnx", release.python)
 
 
-def test_the_script_draws_what_the_catalogue_does():
+@pytest.mark.parametrize("step", [20, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_script_draws_what_the_catalogue_does(step):
     known = drawn = 0
-    for case in catalogue().values():
+    for case in list(catalogue().values())[::step]:
         if "bf16" in case.name:
             continue  # NumPy does not have it
         script = repro_script(case)
-        assert len(script.splitlines()) < 120
+        assert len(script.splitlines()) < 60 or case.op.startswith("TreeEnsemble"), case.name
         model, feeds = made_by(script)
         expected = case.feeds()
         assert list(feeds) == list(expected)
@@ -151,7 +152,3 @@ def test_what_has_no_script_says_why():
         I = Constant<value_ints = [0]>()  Y = Gather(X, I) }}"""
     with pytest.raises(InvalidArgumentError, match="'X' is object in 'Gather-2-1-s'. Accepted"):
         repro_script(node_case(text, X=np.array(["a", "b"], object)))
-    numbers = ", ".join(map(repr, np.random.default_rng(0).random(18_000).tolist()))
-    case = Case("Long", f"Y = Constant<value_floats = [{numbers}]>()", "T[1] X")
-    with pytest.raises(InvalidArgumentError, match="takes [0-9]+ characters. Accepted in"):
-        repro_script(case)

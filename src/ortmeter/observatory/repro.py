@@ -21,7 +21,6 @@ from ortmeter.runtime.providers import Provider
 AnyCase: TypeAlias = Case | NodeCase
 
 _EMBEDDED = 512  # bytes of an array that the script has as they are
-_LONGEST = 60_000  # characters: an issue takes 65 536
 _QUANTILES = 17
 _WIDTH = 88
 _PRELOAD = 'getattr(ort, "preload_dlls", lambda: None)()\n'
@@ -92,7 +91,7 @@ def repro_script(
     Raises
     ------
     InvalidArgumentError
-        The script would be too long for an issue, or an input is a text.
+        An input is a text, or of a type that NumPy lacks.
 
     Examples
     --------
@@ -108,13 +107,12 @@ def repro_script(
     for name, array in case.feeds().items():
         *before, made = _make(case, name, array, drawn)
         lines += [*before, f"feeds[{_quoted(name)}] = {made}"]
-    data, patches = _without_weights(case)
-    for name, (array, start) in patches.items():
+    data, weights = _without_weights(case)
+    for start, name, array in weights:
         *before, made = _make(case, name, array, drawn)
-        lines += [*before, f"weight = {made}"]
-        lines.append(f"model[{start} : {start + array.nbytes}] = weight.tobytes()")
+        lines += [*before, f"model[{start}:{start}] = ({made}).tobytes()"]
     text = base64.b64encode(zlib.compress(data, 9)).decode()
-    script = _SCRIPT.format(
+    return _SCRIPT.format(
         header="\n".join(_header(case, requirements, drawn)),
         preload="" if where.name == "cpu" else _PRELOAD,
         model="\n".join(f'    b"{part}"' for part in textwrap.wrap(text, _WIDTH)),
@@ -123,12 +121,6 @@ def repro_script(
         provider=_provider(where),
         device=f'"{where.name}", {where.index}',
     )
-    if len(script) > _LONGEST:
-        raise InvalidArgumentError(
-            f"the script of {case.name!r} takes {len(script)} characters. Accepted in an issue: "
-            f"{_LONGEST}"
-        )
-    return script
 
 
 def _header(case: AnyCase, requirements: Sequence[str], drawn: Sequence[str]) -> Iterator[str]:
@@ -150,19 +142,22 @@ def _provider(provider: Provider) -> str:
     return name if provider.name == "cpu" else f'({name}, {{"device_id": {provider.index}}})'
 
 
-def _without_weights(case: AnyCase) -> tuple[bytes, dict[str, tuple[np.ndarray, int]]]:
-    """Serialize the model with zeros in place of its large weights, which have an offset each."""
+def _without_weights(case: AnyCase) -> tuple[bytes, list[tuple[int, str, np.ndarray]]]:
+    """Serialize the model without its large weights, listed with where they go, in this order."""
     model = case.model()
     data = model.SerializeToString(deterministic=True)
-    weights = {}
+    weights = []
     for tensor in model.graph.initializer:
         raw = tensor.raw_data
         # What occurs twice, or compresses well, stays in the model.
-        if len(zlib.compress(raw, 9)) > _EMBEDDED and data.count(raw) == 1:
-            start = data.index(raw)
-            weights[tensor.name] = onnx.numpy_helper.to_array(tensor), start
-            data = data[:start] + bytes(len(raw)) + data[start + len(raw) :]
-    return data, weights
+        if len(zlib.compress(raw)) > _EMBEDDED and data.count(raw) == 1:
+            array = onnx.numpy_helper.to_array(tensor)
+            weights.append((data.index(raw), tensor.name, array))
+    weights.sort(key=lambda weight: weight[0])
+    kept, end = b"", 0
+    for start, _, array in weights:
+        kept, end = kept + data[end:start], start + array.nbytes
+    return kept + data[end:], weights
 
 
 def _make(case: AnyCase, name: str, array: np.ndarray, drawn: list[str]) -> list[str]:
