@@ -1,0 +1,183 @@
+import re
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from ortmeter.discrepancy.bounds import matmul_error_bound, mean_error_bound, sum_error_bound
+from ortmeter.observatory.bounds import error_bounds
+from ortmeter.observatory.case import Case
+from ortmeter.observatory.reference import reference
+
+U = 2.0**-24
+
+
+def bounds(case):
+    model = case.model()
+    feeds = case.feeds()
+    expected = reference(model, feeds).outputs
+    found = error_bounds(model, feeds, expected)
+    return feeds, {n: e for n, e in expected.items() if n in found}, found
+
+
+def only(case):
+    feeds, expected, found = bounds(case)
+    assert found.keys() == {"Y"}
+    return feeds, expected["Y"], found["Y"]
+
+
+PRODUCTS = {
+    "MatMul": (Case("MatMul", "Y = MatMul(X, Z)", "T[3,5,40] X, T[3,40,7] Z"), 40),
+    "vector": (Case("MatMul", "Y = MatMul(X, Z)", "T[5,40] X, T[40] Z"), 40),
+    "Einsum": (Case("Einsum", 'Y = Einsum<equation = "ij,kj->ik">(X, Z)', "T[4,9] X, T[6,9] Z"), 9),
+    "Gemm": (
+        Case("Gemm", "Y = Gemm<alpha = -0.5, beta = 2.0>(X, Z, B)", "T[4,9] X, T[9,6] Z, T[6] B"),
+        10,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_bounds_of_products_are_those_of_their_terms(name):
+    case, terms = PRODUCTS[name]
+    feeds, exact, found = only(case)
+    x, z = (np.abs(feeds[n]).astype(np.float64) for n in "XZ")
+    magnitude = {"Einsum": lambda: x @ z.T, "Gemm": lambda: 0.5 * (x @ z) + 2 * np.abs(feeds["B"])}
+    expected = (terms + 4) * U * magnitude.get(name, lambda: x @ z)()
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert found.shape == exact.shape
+
+
+def test_bounds_of_products_are_near_the_derived_ones():
+    feeds, _, found = only(PRODUCTS["MatMul"][0])
+    derived = matmul_error_bound(feeds["X"], feeds["Z"], dtype="float32")
+    assert ((found > derived) & (found < 1.2 * derived)).all()
+
+
+def test_bounds_of_a_convolution_count_the_patches():
+    case = Case("Conv", "Y = Conv<pads = [1,1,1,1]>(X, W)", "T[1,2,4,4] X, T[3,2,3,3] W")
+    feeds, _, found = only(case)
+    x = np.pad(np.abs(feeds["X"][0]).astype(np.float64), ((0, 0), (1, 1), (1, 1)))
+    patches = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
+    magnitude = np.einsum("chwij,ocij->ohw", patches, np.abs(feeds["W"]).astype(np.float64))
+    np.testing.assert_allclose(found[0], (18 + 4) * U * magnitude, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("op", "derived"), [("ReduceSum", sum_error_bound), ("ReduceMean", mean_error_bound)]
+)
+def test_bounds_of_reductions_are_near_the_derived_ones(op, derived):
+    inputs = "T[6,200] X, i64[1] A"
+    case = Case(op, f"Y = {op}<keepdims = 0>(X, A)", inputs, values={"A": 1}, opset=18)
+    feeds, _, found = only(case)
+    expected = derived(feeds["X"], dtype="float32")
+    assert ((found > expected) & (found < 1.05 * expected)).all()
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+@pytest.mark.parametrize(
+    ("op", "inputs"),
+    [("Add", "T[99] X, T[99] Z"), ("Div", "T[99] X, T[99] Z"), ("Sqrt", "T[99] X")],
+)
+def test_a_correct_rounding_is_within_its_bound_and_the_next_number_is_not(op, inputs, kind):
+    names = ", ".join(part.split()[-1] for part in inputs.split(", "))
+    case = Case(
+        op,
+        f"Y = {op}({names})",
+        inputs,
+        type=kind,
+        values=dict.fromkeys(re.findall("[XZ]", names), "positive"),
+    )
+    _, exact, found = only(case)
+    dtype = np.dtype({"f32": "float32", "f16": "float16"}[kind])
+    rounded = exact.astype(dtype)
+    assert (np.abs(rounded - exact) <= found).all()
+    for side in (np.inf, -np.inf):
+        beside = np.nextafter(rounded, dtype.type(side))
+        assert (np.abs(beside - exact) >= found).all()
+
+
+NORMALIZATIONS = {
+    "LayerNormalization": ("T[4,50] X, T[50] S, T[50] B", 17),
+    "InstanceNormalization": ("T[2,3,5,5] X, T[3] S, T[3] B", 13),
+    "GroupNormalization<num_groups = 2>": ("T[2,4,5] X, T[4] S, T[4] B", 21),
+    "BatchNormalization": ("T[2,3,5] X, T[3] S, T[3] B, T[3] M, T[3] V", 15),
+    "RMSNormalization": ("T[4,50] X, T[50] S", 23),
+    "LpNormalization<p = 2>": ("T[4,50] X", 22),
+}
+
+
+@pytest.mark.parametrize("call", NORMALIZATIONS)
+def test_float32_is_within_the_bounds_of_normalizations(call):
+    inputs, opset = NORMALIZATIONS[call]
+    names = ", ".join(part.split()[-1] for part in inputs.split(", "))
+    values = {"V": "positive"} if "V" in names else {}
+    case = Case("X", f"Y = {call}({names})", inputs, opset=opset, values=values)
+    feeds, exact, found = only(case)
+    narrow = _in_float32(call.partition("<")[0], feeds)
+    error = np.abs(narrow - exact)
+    assert (error <= found).all()
+    assert (found < 1e-3 * np.abs(exact).max()).all()
+    assert not np.array_equal(narrow, exact.astype(np.float32))  # it has errors to bound
+
+
+def _in_float32(op, feeds):
+    x, scale = feeds["X"], feeds.get("S")
+    bias, one = feeds.get("B"), np.float32(1e-5)
+    if op == "LpNormalization":
+        return x / np.sqrt((x * x).sum(-1, keepdims=True))
+    if op == "RMSNormalization":
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + one) * scale
+    if op == "LayerNormalization":
+        rows, columns = x, (scale, bias)
+    else:
+        groups = 2 if op == "GroupNormalization" else x.shape[1]
+        rows = x.reshape((x.shape[0], groups, -1))
+        inside = x[0, 0].size
+        columns = tuple(np.repeat(c, inside).reshape((groups, -1)) for c in (scale, bias))
+    if op == "BatchNormalization":
+        mean, variance = (feeds[n][:, None] for n in "MV")
+    else:
+        mean = rows.mean(-1, keepdims=True)
+        variance = (rows * rows).mean(-1, keepdims=True) - mean * mean
+    return ((rows - mean) / np.sqrt(variance + one) * columns[0] + columns[1]).reshape(x.shape)
+
+
+def test_what_moves_elements_has_no_error():
+    for case in (
+        Case("Transpose", "U = Transpose(X) Y = Relu(U)", "T[2,3] X"),
+        Case("Where", "Y = Where(B, X, Z)", "b8[4] B, T[4] X, T[4] Z"),
+        Case("Less", "Y = Less(X, Z)", "T[4] X, T[4] Z", outputs="b8 Y"),
+        Case("Add", "Y = Add(X, Z)", "T[4] X, T[4] Z", type="i64"),
+    ):
+        assert not only(case)[2].any()
+
+
+def test_a_scatter_that_adds_rounds():
+    text = 'Y = ScatterElements<axis = 0, reduction = "add">(X, I, U)'
+    values = {"I": [0, 0, 1], "X": "positive", "U": "positive"}
+    case = Case("Scatter", text, "T[4] X, i64[3] I, T[3] U", opset=16, values=values)
+    _, exact, found = only(case)
+    np.testing.assert_allclose(found, (3 + 4) * U * exact, rtol=1e-4)  # three meet at a place
+
+
+def test_a_range_is_not_a_cumulative_sum():
+    case = Case("Range", "Y = Range(X, L, D)", "T[] X, T[] L, T[] D", values={
+        "X": 0, "L": 300, "D": 0.1})  # fmt: skip
+    _, exact, found = only(case)
+    steps = np.arange(exact.size, dtype=np.float32) * np.float32(0.1)
+    assert (np.abs(steps - exact) <= found).all()
+    added = np.cumsum(np.full(exact.size, 0.1, np.float32), dtype=np.float32) - np.float32(0.1)
+    assert (np.abs(added - exact) > found).any()
+
+
+def test_what_is_not_known_has_no_bound():
+    for case in (
+        Case("Exp", "Y = Exp(X)", "T[4] X"),
+        Case("Mul", "U = Mul(X, X) Y = Mul(U, X)", "T[4] X"),
+        Case("Mul", "Y = Mul(X, X)", "T[4] X", type="f64"),
+    ):
+        assert bounds(case)[2] == {}
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "unknown": 1]>
+        g (float[2] X) => (float[2] Y) { Y = unknown.Mul(X) }""")
+    assert error_bounds(model, {"X": np.ones(2, np.float32)}, {}) == {}

@@ -1,0 +1,78 @@
+"""What a model should return: the same graph computed in float64."""
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ortmeter.errors import OrtMeterError
+from ortmeter.evaluator import Evaluator, to_float64
+from ortmeter.evaluator.float64 import exact_feeds, is_added
+from ortmeter.observatory.contributed import CONTRIBUTED, DOMAIN
+from ortmeter.runtime.arrays import as_numpy
+
+#: How a reference is known.
+FLOAT64, FLOAT32, NONE = "float64", "float32", "none"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The outputs of a model by its definition.
+
+    Parameters
+    ----------
+    outputs : mapping of str to array
+        Empty when nothing computes them.
+    kind : {"float64", "float32", "none"}
+        ``float32`` when ONNX defines an operator of the model in float32 only: its definition is
+        followed step by step, and is not more precise than what it judges.
+    reason : str
+        Why there are none.
+    """
+
+    outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
+    kind: str = NONE
+    reason: str = ""
+
+
+def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Reference:
+    """Compute what a model should return, without ONNX Runtime.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Operators of ONNX, or those of ONNX Runtime that
+        :mod:`ortmeter.observatory.contributed` defines.
+    feeds : mapping of str to array
+        Inputs, in the types of the model.
+
+    Returns
+    -------
+    Reference
+        Outputs in float64, integers and booleans as they are.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 8, opset_import: ["": 17]>
+    ... g (float[2] X) => (float[2] Y) { Y = Sqrt(X) }'''
+    >>> found = reference(onnx.parser.parse_model(text), {"X": np.float32([2, 4])})
+    >>> found.kind, found.outputs["Y"].tolist()
+    ('float64', [1.4142135623730951, 2.0])
+    """
+    double = to_float64(model)
+    kernels: dict[str | tuple[str, str], Any] = {
+        (DOMAIN, node.op_type): CONTRIBUTED[node.op_type]
+        for node in model.graph.node
+        if node.domain == DOMAIN and node.op_type in CONTRIBUTED
+    }
+    torch = ("torch",) if importlib.util.find_spec("torch") else ()
+    try:
+        evaluator = Evaluator(double, kernels, sources=(*torch, "reference"))
+        found = evaluator.run(None, exact_feeds(model, double, feeds))
+    except OrtMeterError as error:
+        return Reference(reason=str(error))
+    outputs = dict(zip(evaluator.output_names, map(as_numpy, found), strict=True))
+    return Reference(outputs, FLOAT32 if any(map(is_added, double.graph.node)) else FLOAT64)
