@@ -249,6 +249,12 @@ def test_contenders_are_distinct(names):
         measure_cases([Contender(name, HERE) for name in names], cases("usual"))
 
 
+@pytest.mark.parametrize("options", [{"passes": 0}, {"processes": 0}, {"threads": (1, 1)}])
+def test_numbers_are_from_one(options):
+    with pytest.raises(InvalidArgumentError, match="Accepted: distinct numbers of threads"):
+        measure_cases([Contender("a", HERE)], cases("usual"), **options)
+
+
 def test_onnxruntime_runs_the_cases():
     found = measure_cases(
         [Contender("here", HERE)],

@@ -133,7 +133,7 @@ def measure_cases(
     Raises
     ------
     InvalidArgumentError
-        There is no case, or two contenders share a name.
+        There is no case, two contenders share a name, or a number is below 1.
     Interrupted
         By Ctrl-C, once something is measured.
     """
@@ -142,6 +142,11 @@ def measure_cases(
         raise InvalidArgumentError(
             f"{len(cases)} cases for {', '.join(names) or '(nothing)'}. Accepted: one case or "
             "more, for distinct contenders"
+        )
+    if min(passes, processes, len(threads)) < 1 or len({*threads}) < len(threads):
+        raise InvalidArgumentError(
+            f"threads={list(threads)}, passes={passes}, processes={processes}. Accepted: distinct "
+            "numbers of threads, passes and processes from 1"
         )
     runners = dict(zip(names, contenders, strict=True))
     if control:
