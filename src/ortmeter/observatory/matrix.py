@@ -138,16 +138,7 @@ def measure_cases(
         By Ctrl-C, once something is measured.
     """
     names = [contender.name for contender in contenders]
-    if not cases or not contenders or len({*names}) < len(names):
-        raise InvalidArgumentError(
-            f"{len(cases)} cases for {', '.join(names) or '(nothing)'}. Accepted: one case or "
-            "more, for distinct contenders"
-        )
-    if min(passes, processes, len(threads)) < 1 or len({*threads}) < len(threads):
-        raise InvalidArgumentError(
-            f"threads={list(threads)}, passes={passes}, processes={processes}. Accepted: distinct "
-            "numbers of threads, passes and processes from 1"
-        )
+    _check(names, cases, threads, passes, processes)
     runners = dict(zip(names, contenders, strict=True))
     if control:
         runners[names[-1] + AGAIN] = contenders[-1]
@@ -185,6 +176,25 @@ def measure_cases(
                 raise Interrupted(found()) from stop
             raise
     return found()
+
+
+def _check(
+    names: Sequence[str],
+    cases: Mapping[str, Variant],
+    threads: Sequence[int],
+    passes: int,
+    processes: int,
+) -> None:
+    if not cases or not names or len({*names}) < len(names):
+        raise InvalidArgumentError(
+            f"{len(cases)} cases for {', '.join(names) or '(nothing)'}. Accepted: one case or "
+            "more, for distinct contenders"
+        )
+    if min(passes, processes, len(threads)) < 1 or len({*threads}) < len(threads):
+        raise InvalidArgumentError(
+            f"threads={list(threads)}, passes={passes}, processes={processes}. Accepted: distinct "
+            "numbers of threads, passes and processes from 1"
+        )
 
 
 def with_threads(question: Mapping[str, Any], count: int) -> dict[str, Any]:
