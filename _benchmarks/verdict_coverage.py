@@ -29,7 +29,7 @@ from scipy.signal import lfilter
 import ortmeter
 from ortmeter.timing import Candidate, Comparison, Measurement, measure, measure_each
 from ortmeter.timing.claims import Claim
-from ortmeter.timing.measuring import collect
+from ortmeter.timing.processes import collect
 from ortmeter.timing.runs import compare_runs, control_ratio
 
 Array = np.ndarray

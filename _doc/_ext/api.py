@@ -19,6 +19,7 @@ from ortmeter import pages
 MODULES = {
     "Measure": (
         "timing",
+        "timing.bench",
         "timing.candidates",
         "timing.control",
         "timing.cold",

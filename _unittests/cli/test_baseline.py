@@ -384,7 +384,9 @@ def test_elsewhere_nothing_is_annotated(capsys):
 
 @pytest.mark.parametrize("option", ["--save", "--baseline"])
 def test_files_are_checked_before_anything_is_measured(bench, option, monkeypatch, capsys):
-    monkeypatch.setattr("ortmeter.cli.bench.measure", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr(
+        "ortmeter.cli.bench.measure_variants", lambda *_, **__: pytest.fail("measured")
+    )
     bench.file.write_text("{}")
     assert main(["bench", str(bench.model), option, str(bench.file)]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -356,7 +356,7 @@ def test_an_interruption_leaves_a_partial_report(models, tmp_path):
         # A process started in the background ignores Ctrl-C.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"started = pathlib.Path({str(started)!r})\n"
-        "bench.measure = lambda *a, **k: (started.touch(), time.sleep(60))\n"
+        "bench.measure_variants = lambda *a, **k: (started.touch(), time.sleep(60))\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     command = [
@@ -372,6 +372,7 @@ def test_an_interruption_leaves_a_partial_report(models, tmp_path):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
         while not started.exists():
+            assert child.poll() is None
             time.sleep(0.05)
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=30)

@@ -207,3 +207,11 @@ def test_the_mode_is_asked_by_a_load():
 def test_wrong_numbers_are_refused(arguments, message):
     with pytest.raises(InvalidArgumentError, match=message):
         fill(*arguments)
+
+
+@pytest.mark.parametrize("option", ["--callers=1", "--rate=9", "--gap=0"])
+def test_a_candidate_that_disturbs_the_next_is_refused(option):
+    with pytest.raises(
+        InvalidArgumentError, match="'spinning=on' spin.* one candidate, or several"
+    ):
+        fill(option, threads=2, spinning=["on", "stop"])

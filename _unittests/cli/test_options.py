@@ -93,6 +93,8 @@ def test_inputs_that_are_not_the_usual_ones_are_measured(files, arguments, capsy
     ],
 )
 def test_what_is_wrong_is_said_at_once(files, arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr("ortmeter.cli.bench.measure", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr(
+        "ortmeter.cli.bench.measure_variants", lambda *_, **__: pytest.fail("measured")
+    )
     assert main(["bench", *arguments, "--provider", "cpu"]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]

@@ -137,4 +137,4 @@ def test_environments_are_listed_and_removed(model, tmp_path, capsys):
         assert (row["release"], row["folder"]) == ("1.24.1", folder.name)
     assert not folder.exists()
     assert main(["env", "--runtimes"]) == 0
-    assert "0 environments in " in capsys.readouterr().out
+    assert "0 environments in " in " ".join(capsys.readouterr().out.split())

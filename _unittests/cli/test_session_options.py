@@ -73,3 +73,19 @@ def test_bench_compares_values_separated_by_commas(model, capsys):
         for b in "12"
         for c in "01"
     ]
+
+
+def test_threads_that_spin_are_measured_apart(model, capsys):
+    options = ["--provider", "cpu", "--threads", "2", "--spinning", "stop,on", "--budget", "1"]
+    assert main(["bench", model, *options, "--processes", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    told = "threads of 'spinning=on' spin after a run and would slow the next: each candidate was"
+    assert sum(sentence.startswith(told) for sentence in found["conclusion"]) == 1
+    assert main(["bench", model, *options, "--processes", "1"]) == 2
+    assert "Accepted: processes from 2; an interval needs 3" in capsys.readouterr().err
+
+
+def test_profiles_in_turn_of_threads_that_spin_are_refused(model, capsys):
+    options = ["--provider", "cpu", "--threads", "2", "--spinning", "on"]
+    assert main(["profile", model, *options]) == 2
+    assert "Accepted: spinning='stop' or 'off', threads=1, or" in capsys.readouterr().err

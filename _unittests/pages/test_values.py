@@ -51,6 +51,8 @@ def test_measurements_come_back_with_every_sample():
     before = Measurement("a", times, number=7, warmup=(0.5,), flop=2e9)
     after = through_json(before)
     assert same(fields(after), fields(before))
+    assert "apart" not in encode(before)  # as in files that are older
+    assert through_json(dataclasses.replace(before, apart=True)).apart
 
 
 def test_the_control_of_a_comparison_comes_back():

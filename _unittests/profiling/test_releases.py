@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from ortmeter.profiling.releases import OUTSIDE, WHOLE, _table, profile_releases
 from ortmeter.runtime.releases import Release
 from ortmeter.timing.candidates import model_variants
+from ortmeter.timing.release_process import ReleaseProcess
 
 CHAIN = """<ir_version: 10, opset_import: ["": 21]>
 g (float[4096] X) => (float[4096] Y) { A = Sin(X) B = Cos(A) Y = Sin(B) }"""
@@ -42,3 +44,20 @@ def test_changes_are_ranked_and_operators_of_one_release_said():
     assert found.loc["Conv", "speedup"] == pytest.approx(102 / 203, rel=0.01)
     assert found["verdict"].tolist() == ["slower", "not in b", "not in a"]
     assert math.isnan(found.loc["Relu", "speedup"])
+
+
+@pytest.mark.parametrize(("spinning", "in_turn"), [("on", False), ("stop", True)])
+def test_threads_that_spin_have_one_turn(spinning, in_turn, monkeypatch):
+    asked = []
+    sample = ReleaseProcess.sample
+
+    def logged(process, number):
+        asked.append(process.release.name)
+        return sample(process, number)
+
+    monkeypatch.setattr(ReleaseProcess, "sample", logged)
+    settings = {"provider": "cpu", "threads": 2, "spinning": spinning}
+    (variant,) = model_variants(CHAIN, {"X": np.ones(4096, np.float32)}, **settings).values()
+    profile_releases([Release("a"), Release("b")], variant, processes=1, repeat=20)
+    changes = sum(before != after for before, after in itertools.pairwise(asked))
+    assert changes > 1 if in_turn else changes == 1

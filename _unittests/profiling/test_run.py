@@ -265,3 +265,12 @@ def test_texts_are_profiled():
     found = profile(text, feeds, provider="cpu", repeat=3)
     assert "Exp" in found.by_node()["op"].tolist()
     assert len(found.by_iteration()) == 4
+
+
+def test_threads_that_spin_are_profiled_alone_only():
+    spinning = {"provider": "cpu", "repeat": 2, "threads": 2, "spinning": "on"}
+    assert len(profile(TEXT, FEEDS, overhead=False, **spinning).by_iteration()) == 3
+    with pytest.raises(InvalidArgumentError, match="'the model' spin after a run.*Accepted: spin"):
+        profile(TEXT, FEEDS, **spinning)
+    with pytest.raises(InvalidArgumentError, match="threads of 'b' spin after a run"):
+        profile_together({"a": {}, "b": {"spinning": "on"}}, model=TEXT, feeds=FEEDS, threads=2)

@@ -1,8 +1,10 @@
 """What a session takes beyond its provider, read back from the session or from what it does."""
 
 import math
+import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import onnx
@@ -13,7 +15,7 @@ import ortmeter
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.sessions import make_session
-from ortmeter.runtime.settings import run_keys, run_options, session_keys
+from ortmeter.runtime.settings import run_keys, run_options, session_keys, spins
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] X) => (float[n] Y) { Z = Abs(X)  Y = Exp(Z) }"""
@@ -43,6 +45,7 @@ def test_an_attribute_reaches_the_session(name, value, expected):
 
 PRODUCT = """
 import sys
+import time
 import numpy as np
 from ortmeter.runtime.sessions import make_session
 for value in sys.argv[2:]:
@@ -194,3 +197,39 @@ def test_fresh_processes_have_the_same_settings(tmp_path):
 def test_an_unknown_option_of_a_provider_is_refused():
     with pytest.raises(ProviderUnavailableError):
         make_session(TEXT, provider="cuda", provider_options={"use_tf_32": 1})
+
+
+WORK = """<ir_version: 10, opset_import: ["": 21]>
+g (float[256, 256] X) => (float[256, 256] Y) { Y = MatMul(X, X) }"""
+PARALLEL = {"execution_mode": "parallel", "inter_op_num_threads": 2}
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"spinning": "on", "threads": 2}, True),
+        ({"spinning": "stop", "threads": 2}, False),
+        ({"spinning": "off", "threads": 2}, False),
+        ({"spinning": "on", "threads": 1}, False),
+        ({"spinning": "on", "session_options": PARALLEL}, True),
+        ({"spinning": "stop", "session_options": PARALLEL}, False),
+        ({"threads": 2, "session_config": {"session.force_spinning_stop": 0}}, True),
+        (
+            {"threads": 2, "spinning": "on", "session_config": {"session.force_spinning_stop": 1}},
+            False,
+        ),
+    ],
+)
+def test_threads_that_spin_take_time_after_a_run(asked, expected):
+    """The time that this process takes while it sleeps is that of the threads."""
+    assert spins(asked) == expected
+    session = make_session(WORK, provider="cpu", **asked)
+    feeds = {"X": np.ones((256, 256), np.float32)}
+    spent = []
+    for _ in range(3):
+        session.run(None, feeds)
+        before = time.process_time()
+        time.sleep(0.1)
+        spent.append(time.process_time() - before)
+    assert (sorted(spent)[1] > 5e-3) == expected

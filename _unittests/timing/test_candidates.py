@@ -9,7 +9,6 @@ from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing import measure
 from ortmeter.timing.candidates import (
-    bench,
     candidate_from_files,
     function_candidate,
     model_variants,
@@ -95,31 +94,10 @@ def test_a_function_may_import_what_its_surroundings_also_import():
         function_candidate(reads)
 
 
-QUICK = {"provider": "cpu", "repeat": 2, "warmup": 1, "precision": None}
-
-
-def test_a_bench_names_what_varies(tmp_path):
-    for folder in "ab":
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "m.onnx").write_bytes(load_model(MATMUL).SerializeToString())
-    one, two = tmp_path / "a" / "m.onnx", tmp_path / "b" / "m.onnx"
-    assert list(bench(one, FEEDS, **QUICK)) == ["m.onnx"]
-    assert list(bench([one, two], FEEDS, **QUICK)) == [str(one), str(two)]
-    assert list(bench([MATMUL, one], [FEEDS, FEEDS], **QUICK)) == ["g", "m.onnx"]
-    got = bench({"x": one, "y": MATMUL}, FEEDS, threads=(1, 2), **QUICK)
-    assert list(got) == ["x, threads=1", "x, threads=2", "y, threads=1", "y, threads=2"]
-
-
 def test_a_bench_without_feeds_draws_them():
     fixed = MATMUL.replace("n, k", "2, 4").replace("k, 3", "4, 3").replace("n, 3", "2, 3")
     (variant,) = model_variants(load_model(fixed), provider="cpu").values()
     variant.candidate().function()
-
-
-def test_a_bench_of_texts_runs_what_cannot_be_bound():
-    text = """<ir_version: 10, opset_import: ["": 21]>
-    g (string[1] X) => (string[1] Y) { Y = Identity(X) }"""
-    assert list(bench(text, {"X": np.array(["a"])}, **QUICK)) == ["g"]
 
 
 @pytest.mark.parametrize(

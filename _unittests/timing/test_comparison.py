@@ -45,6 +45,16 @@ def test_one_process_is_said_and_below_100_rounds_nothing_is_decided():
     assert str(one(3)).endswith("no interval")
 
 
+def test_candidates_measured_apart_are_not_compared_round_by_round():
+    """Two hundred rounds of one process each say nothing of how far processes differ."""
+    times = np.ones((1, 200))
+    found = Comparison(Measurement(n, k * times, apart=True) for n, k in {"a": 2, "b": 1}.items())
+    assert found.how == "each alone in one process, 200 rounds"
+    claim = found.speedup("a", "b")
+    assert (claim.verdict, claim.has_interval) == ("undecided", False)
+    assert claim.how == "in one process each"
+
+
 def test_an_interval_that_says_nothing_is_none():
     """Two regimes, one after the other: there are two samples rather than 200."""
     regimes = np.repeat([1.0, 30.0], 100)[None]

@@ -3,14 +3,12 @@ import os
 
 import numpy as np
 import pytest
-from fakes import FakeClock
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.runtime import placement
-from ortmeter.timing import Candidate, Comparison, Measurement, Recipe, measure, measure_each
+from ortmeter.timing import Candidate, Recipe, measure, measure_each
 from ortmeter.timing.candidates import function_candidate
 from ortmeter.timing.loop import main
-from ortmeter.timing.measuring import collect
 
 
 @pytest.fixture
@@ -23,6 +21,9 @@ def build(seconds, folder):
     with open(os.path.join(folder, f"{os.getpid()}"), "a") as f: f.write(".")
     return Candidate(lambda: time.sleep(seconds), flop=5.0)
 def fail(): raise ValueError("cannot be built")
+def refuse():
+    from ortmeter.errors import ModelError
+    raise ModelError("this model is refused")
 def die(): os._exit(9)
 def warn():
     from ortmeter.runtime import placement
@@ -79,86 +80,48 @@ def test_candidates_are_built_in_another_order_in_each_process(module, tmp_path)
     assert len(set(orders)) > 1
 
 
-def planted(noise, duration=1.0, rounds=12):
-    """Processes that last as long on a fake clock, whose candidates differ by a noise."""
-    clock, rng, asked = FakeClock(), np.random.default_rng(0), []
-
-    def run(i, keys, budget_s):
-        asked.append((i, tuple(keys), budget_s))
-        clock.now += duration
-        both = np.exp(noise * rng.standard_normal((2, 1)) + np.zeros((2, rounds)))
-        pair = {name: Measurement(name, row[None]) for name, row in zip("ab", both, strict=True)}
-        return dict.fromkeys(keys, pair)
-
-    return run, clock, asked
-
-
-def test_precision_is_that_of_all_processes_together():
-    run, clock, asked = planted(noise=0.001)
-    found = collect(["x"], run, processes=5, precision=0.02, budget_s=100, timer=clock)["x"]
-    assert found.stopped == "precision"
-    assert found["a"].processes == 5 == len(asked)
-    assert found.half_width() <= 0.02
-
-    run, clock, asked = planted(noise=0.02)
-    found = collect(["x"], run, processes=3, precision=0.02, budget_s=100, timer=clock)["x"]
-    assert 3 < found["a"].processes <= 9
-
-
-def test_an_interval_that_is_narrow_by_luck_ends_nothing():
-    """Narrow at 99% after three processes, not at 99.9%: a fourth one is asked for."""
-    ratios = iter([0.999, 1.0, 1.001, *[1.0] * 20])
-
-    def run(_i, keys, _budget):
-        ratio = next(ratios)
-        pair = {"a": Measurement("a", [[1.0] * 12]), "b": Measurement("b", [[ratio] * 12])}
-        return dict.fromkeys(keys, pair)
-
-    found = collect(["x"], run, processes=3, precision=0.01, budget_s=1e6)["x"]
-    assert found["a"].processes > 3
-    first = Comparison(Measurement(m.name, m.seconds[:3]) for m in found.values())
-    assert first.half_width() <= 0.01 < first.half_width(0.999)
+def test_candidates_apart_have_their_own_processes(module, tmp_path):
+    names = ["a", "b"]
+    folders = {(key, name): tmp_path / f"{key}{name}" for key in (1, 2) for name in names}
+    for folder in folders.values():
+        folder.mkdir()
+    groups = {
+        key: {
+            n: candidate(f"{module}:build", seconds=0, folder=str(folders[key, n])) for n in names
+        }
+        for key in (1, 2)
+    }
+    limits = {"repeat": 3, "warmup": 1, "precision": None, "budget_s": 60}
+    found = measure_each(groups, axis="n", processes=3, apart=True, control=True, **limits)
+    built = {
+        key: [(file.stat().st_mtime_ns, file.name) for file in folder.iterdir()]
+        for key, folder in folders.items()
+    }
+    pids = [int(pid) for files in built.values() for _, pid in files]
+    assert len(pids) == len({*pids, os.getpid()}) - 1 == 12  # 2 groups, 2 candidates, 3 processes
+    for key, group in found.items():
+        assert list(group) == names
+        assert [measured.seconds.shape for measured in group.values()] == [(3, 3)] * 2
+        assert group.control.seconds.shape == (3, 6)  # beside each candidate
+        assert group.how == "each alone in 3 processes of 3 rounds"
+        assert group.speedup("a", "b").how == "3 processes each"
+        turns = [name for _, name in sorted((t, n) for n in names for t, _ in built[key, n])]
+        assert [sorted(turns[i : i + 2]) for i in (0, 2, 4)] == [names] * 3
 
 
-def test_processes_are_added_to_the_groups_that_need_them_only():
-    calm, clock, _ = planted(noise=0.0001)
-    noisy, _, _ = planted(noise=0.1)
-    asked = []
-
-    def run(i, keys, budget_s):
-        asked.append(tuple(keys))
-        clock.now += 1.0
-        return {k: (calm if k == "calm" else noisy)(i, [k], budget_s)[k] for k in keys}
-
-    found = collect(["calm", "noisy"], run, processes=5, precision=0.02, budget_s=1e6, timer=clock)
-    assert asked[:5] == [("calm", "noisy")] * 5
-    assert set(asked[5:]) == {("noisy",)}
-    assert (found["calm"].stopped, found["noisy"].stopped) == ("precision", "budget")
-
-
-def test_the_budget_caps_the_processes():
-    run, clock, asked = planted(noise=0.1)
-    found = collect(["x"], run, processes=10, precision=0.001, budget_s=4.6, timer=clock)["x"]
-    assert found.stopped == "budget"
-    assert found["a"].processes == len(asked) == 5
-    assert clock.now <= 5
-    assert sum(budget for *_, budget in asked[:1]) <= 4.6
-
-
-def test_processes_with_fewer_rounds_cut_the_others():
-    rounds = iter([12, 7, 12])
-
-    def run(_i, keys, _budget):
-        return {key: {"a": Measurement("a", np.ones((1, next(rounds))))} for key in keys}
-
-    found = collect(["x"], run, processes=3, precision=None, budget_s=100)["x"]
-    assert found["a"].seconds.shape == (3, 7)
-    assert found.stopped == "repeat"
+def test_candidates_apart_need_several_processes(module):
+    with pytest.raises(InvalidArgumentError, match="processes=1 with apart=True. Accepted: proc"):
+        measure({"a": candidate(f"{module}:build")}, apart=True)
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
-    [("fail", "exit code 1.*cannot be built"), ("die", "exit code 9"), ("nothing", "nothing")],
+    [
+        ("fail", "exit code 1.*cannot be built"),
+        ("refuse", "exit code 1: this model is refused$"),  # one line
+        ("die", "exit code 9"),
+        ("nothing", "nothing"),
+    ],
 )
 def test_a_process_that_fails_is_reported(module, function, message):
     with pytest.raises(OrtMeterError, match=f"(?s){message}"):

@@ -3,9 +3,11 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.releases import Release
+from ortmeter.timing import releases
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import Measurement
+from ortmeter.timing.release_process import ReleaseProcess
 from ortmeter.timing.releases import compare_releases, measure_releases
 
 ABS = '<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[n] Y) { Y = Abs(X) }'
@@ -29,6 +31,30 @@ def test_releases_are_measured_in_turn_in_fresh_processes(variants):
         for release in ("old", "new"):
             np.testing.assert_array_equal(found.outputs[name, release]["Y"], [1, 2])
     assert found.versions["old"]["numpy"] == np.__version__
+
+
+@pytest.mark.parametrize(("spinning", "apart"), [("on", True), ("stop", False)])
+def test_releases_whose_threads_spin_are_measured_apart(spinning, apart, monkeypatch):
+    alive, most = set(), []
+
+    class Process(ReleaseProcess):
+        def __enter__(self):
+            alive.add(self.release.name)
+            most.append(len(alive))
+            return super().__enter__()
+
+        def __exit__(self, *error):
+            alive.remove(self.release.name)
+            super().__exit__(*error)
+
+    monkeypatch.setattr(releases, "ReleaseProcess", Process)
+    variants = model_variants(ABS, FEEDS, provider="cpu", threads=2, spinning=spinning)
+    options = {"processes": 2, "repeat": 3, "precision": None, "budget_s": 60, "control": True}
+    found = measure_releases([Release("old"), Release("new")], variants, **options)
+    (comparison,) = found.comparisons.values()
+    assert max(most) == (1 if apart else 2)
+    assert [(m.apart, m.seconds.shape) for m in comparison.values()] == [(apart, (2, 3))] * 2
+    assert list(comparison) == ["old", "new"]
 
 
 def test_no_release_runs_the_model(variants):

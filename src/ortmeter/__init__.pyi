@@ -40,7 +40,7 @@ from .timing import Comparisons as Comparisons
 from .timing import measure as measure
 from .timing import measure_each as measure_each
 from .timing import speedup as speedup
-from .timing.candidates import bench as bench
+from .timing.bench import bench as bench
 from .timing.candidates import function_candidate as function_candidate
 from .timing.candidates import session_candidate as session_candidate
 from .timing.claims import Answer as Answer

@@ -12,16 +12,16 @@ from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
-from ortmeter.timing import Comparison, measure
+from ortmeter.timing import Comparison
+from ortmeter.timing.bench import BUDGET_S, LONG_BUDGET_S, measure_variants, why_apart
 from ortmeter.timing.candidates import Variant, model_variants
 from ortmeter.timing.control import movement
 from ortmeter.timing.measurement import rounded
 from ortmeter.timing.percentiles import NONE, percentile_table
-from ortmeter.timing.statistics import MIN_PROCESSES, MIN_ROUNDS
+from ortmeter.timing.statistics import MIN_PROCESSES, MIN_ROUNDS, PROCESSES
 
 #: Ways to measure other than the latency of runs in turn.
 _MODES = (load, cold, releases)
-_BUDGET_S = 10.0
 
 
 def register(parser: ArgumentParser) -> None:
@@ -36,13 +36,15 @@ def register(parser: ArgumentParser) -> None:
     how.add_argument(
         "--processes",
         type=number(1),
-        help="number of fresh processes (1: this one; 5 with --save, --baseline or --runtime)",
+        help="number of fresh processes (1: this one); by default 5 with --save, --baseline or "
+        "--runtime, and of each candidate where one would disturb the next (--spinning on)",
     )
     how.add_argument(
         "--budget",
         type=number(0, kind=float),
         metavar="SECONDS",
-        help=f"total measuring time, including warm-up and the start of processes ({_BUDGET_S:g})",
+        help=f"total measuring time, including warm-up and the start of processes "
+        f"({BUDGET_S:g}; {LONG_BUDGET_S:g} where --processes is 5 by default)",
     )
     machine.add_options(parser)
     for part in (*_MODES, baseline):
@@ -66,7 +68,9 @@ def run(options: Namespace, report: Report) -> int:
             if asked:
                 return int(asked[0].fill(options, report, variants) or 0)
             results = _measure(options, variants)
-        _fill(options, report, results)
+        _fill(report, results, _budget_s(options, variants))
+        if why := why_apart(variants):
+            report.conclude(f"{why}: each candidate was measured apart, in its own processes.")
         report.add("Memory of a fresh process", cold.memory_table(variants))
         if kept is None:
             return 0
@@ -75,19 +79,23 @@ def run(options: Namespace, report: Report) -> int:
 
 
 def _measure(options: Namespace, variants: Mapping[str, Variant]) -> Comparison:
-    repeat, processes, budget_s = None, 1, _BUDGET_S
-    if baseline.is_asked(options):
-        repeat, processes, budget_s = regression.REPEAT, regression.PROCESSES, regression.BUDGET_S
-    return measure(
-        {name: variant.candidate() for name, variant in variants.items()},
-        repeat=options.repeat or repeat,
-        processes=options.processes or processes,
-        budget_s=budget_s if options.budget is None else options.budget,
+    kept = baseline.is_asked(options)
+    return measure_variants(
+        variants,
+        repeat=options.repeat or (regression.REPEAT if kept else None),
+        processes=options.processes or (PROCESSES if kept else None),
+        budget_s=_budget_s(options, variants),
         control=True,
     )
 
 
-def _fill(options: Namespace, report: Report, results: Comparison) -> None:
+def _budget_s(options: Namespace, variants: Mapping[str, Variant]) -> float:
+    if options.budget is not None:
+        return float(options.budget)
+    return LONG_BUDGET_S if baseline.is_asked(options) or why_apart(variants) else BUDGET_S
+
+
+def _fill(report: Report, results: Comparison, budget_s: float) -> None:
     table = _latency_table(results).rename_axis(columns=results.how)
     report.add("Latency", table, results.plot(title="Latency of a run"))
     tails = percentile_table(results)
@@ -95,23 +103,24 @@ def _fill(options: Namespace, report: Report, results: Comparison) -> None:
         report.add("Percentiles", tails)
     if len(results) > 1:
         report.add("Speedup over the first", _speedup_table(results))
-        report.conclude(f"{results.ranking()}.", *_why_undecided(results, options.budget))
+        report.conclude(f"{results.ranking()}.", *_why_undecided(results, budget_s))
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
     if moved := movement(results.control):
         report.conclude(f"{moved}.")
 
 
-def _why_undecided(results: Comparison, budget_s: float | None) -> Iterator[str]:
+def _why_undecided(results: Comparison, budget_s: float) -> Iterator[str]:
     """Say what to ask for when there are too few samples for a verdict."""
     first = next(iter(results.values()))
-    few = first.repeat < MIN_ROUNDS if first.processes == 1 else first.processes < MIN_PROCESSES
-    if few:
-        enough = math.ceil(1.2 * (budget_s or _BUDGET_S) * MIN_ROUNDS / first.repeat)
-        yield (
-            f"{results.how}: a verdict needs {MIN_ROUNDS} rounds, or {MIN_PROCESSES} processes. "
-            f"Ask for --budget {enough}, or --processes {MIN_PROCESSES}."
-        )
+    got, least, what = first.processes, MIN_PROCESSES, f"{MIN_PROCESSES} processes"
+    other = ""
+    if got == 1 and not first.apart:
+        got, least, what = first.repeat, MIN_ROUNDS, f"{MIN_ROUNDS} rounds, or {what}"
+        other = f", or --processes {MIN_PROCESSES}"
+    if got < least:
+        enough = math.ceil(1.2 * (budget_s or BUDGET_S) * least / got)
+        yield f"{results.how}: a verdict needs {what}. Ask for --budget {enough}{other}."
 
 
 def _latency_table(results: Comparison) -> pd.DataFrame:

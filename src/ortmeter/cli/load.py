@@ -11,6 +11,8 @@ from ortmeter.cli.options import number, split
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting.load import load_plot
 from ortmeter.report import Report
+from ortmeter.runtime.settings import DENORMALS
+from ortmeter.timing.bench import why_apart
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.claims import Claim, enumerate_items
 from ortmeter.timing.comparison import common_unit
@@ -87,6 +89,11 @@ def is_asked(options: Namespace) -> bool:
 
 def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) -> None:
     """Fill the report with what was asked, one section for each option."""
+    if why := why_apart(variants):
+        raise InvalidArgumentError(
+            f"{why}. Accepted with --callers, --rate and --gap: one candidate, or several with "
+            f"--threads 1, or --spinning stop or off, and one value of {DENORMALS}"
+        )
     callers = _numbers("--callers", options.callers, int, 1, _MAX_CALLERS)
     rates = [] if options.rate == "auto" else _numbers("--rate", options.rate, float, 1e-3, 1e6)
     gaps = _numbers("--gap", options.gap, float, 0, 3600)

@@ -35,7 +35,8 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
         "--spinning",
         default="stop",
         help="threads that wait for work: on (they spin, the default of onnxruntime), off (they "
-        "sleep), or stop (they spin during a run, and sleep after it; the default)",
+        "sleep), or stop (they spin during a run, and sleep after it; the default); bench measures "
+        "candidates apart where threads of one spin after its runs",
     )
     for name, what in (
         ("session-option", "attribute of SessionOptions, inter_op_num_threads=2"),

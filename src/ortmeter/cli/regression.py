@@ -18,10 +18,10 @@ from ortmeter.timing.comparison import UNITS, common_unit
 from ortmeter.timing.control import STEADY
 from ortmeter.timing.measurement import rounded
 from ortmeter.timing.runs import compare_runs, control_ratio, is_steady
-from ortmeter.timing.statistics import MIN_PROCESSES
+from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
-#: Fresh processes of a run that is kept or compared, rounds of each, seconds that all may take.
-PROCESSES, REPEAT, BUDGET_S = 5, 50, 30.0
+#: Rounds of each process of a run that is kept or compared.
+REPEAT = 50
 #: What decides what a candidate measures, as texts: model, inputs, their digests, settings.
 Description: TypeAlias = dict[str, str]
 

@@ -21,8 +21,8 @@ from ortmeter.timing.candidates import Variant
 from ortmeter.timing.claims import Claim, enumerate_items
 from ortmeter.timing.control import movement
 from ortmeter.timing.measurement import format_seconds, rounded
-from ortmeter.timing.releases import PROCESSES, ReleaseResults, compare_releases, measure_releases
-from ortmeter.timing.statistics import MIN_PROCESSES
+from ortmeter.timing.releases import ReleaseResults, compare_releases, measure_releases
+from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -63,6 +63,8 @@ def _encode_key(key: Any, path: str) -> Any:
 
 def _encode_measurement(measured: Measurement, _path: str) -> dict[str, Any]:
     fields = msgspec.to_builtins(measured, enc_hook=np.ndarray.tolist)
+    if not measured.apart:  # older readers accept it
+        del fields["apart"]
     return {"$": "measurement", "unit": "s", "repeat": measured.repeat, **fields}
 
 
@@ -189,10 +191,12 @@ class _Measurement(_Tagged):
     warmup: list[_Positive]
     flop: _Positive | None
     bytes_moved: _Positive | None
+    apart: bool = False
 
     def read(self, _path: str, /) -> Measurement:
         seconds, warmup = np.array(self.seconds), tuple(self.warmup)
-        return Measurement(self.name, seconds, self.number, warmup, self.flop, self.bytes_moved)
+        work = self.flop, self.bytes_moved
+        return Measurement(self.name, seconds, self.number, warmup, *work, self.apart)
 
 
 class _Comparison(_Tagged):

@@ -17,11 +17,12 @@ from ortmeter.profiling.record import Profile
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.releases import Release
+from ortmeter.runtime.settings import spins
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.comparison import speedup
 from ortmeter.timing.measurement import Measurement, rounded
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
-from ortmeter.timing.releases import PROCESSES
+from ortmeter.timing.statistics import PROCESSES
 
 _STANDARD, _CONTRIBUTED = "ai.onnx", "com.microsoft."
 #: Rows of the table of operators: a whole run, and what is left without its kernels.
@@ -78,7 +79,10 @@ def profile_releases(
                 children = [stack.enter_context(ReleaseProcess(release)) for release in pair]
                 for side in np.random.default_rng(i).permutation(2).tolist():
                     children[side].open(question)
-                profiles = _record(children, Path(temporary, str(i)), question, repeat, seed=i)
+                # Threads that spin after the runs of one would slow the next: it has one turn.
+                turns = 1 if spins(variant.settings) else _TURNS
+                folder = Path(temporary, str(i))
+                profiles = _record(children, folder, question, repeat, turns=turns, seed=i)
             for side, found in zip(sides, profiles, strict=True):
                 side.append(_operators(found))
             bar.update()
@@ -91,6 +95,7 @@ def _record(
     question: Mapping[str, Any],
     repeat: int,
     *,
+    turns: int,
     seed: int,
 ) -> list[Profile]:
     """Take turns of a few runs, in random order: a slow spell of the machine hits both."""
@@ -99,9 +104,9 @@ def _record(
         graph.parent.mkdir(parents=True)
         child.ask("record", prefix=str(graph.with_name("profile")), optimized=str(graph))
     rng = np.random.default_rng(seed)
-    for _ in range(_TURNS):
+    for _ in range(turns):
         for side in rng.permutation(len(children)).tolist():
-            children[side].sample(math.ceil(repeat / _TURNS))
+            children[side].sample(math.ceil(repeat / turns))
     external = Path(question["model"]).parent
     return [
         read_profile(child.ask("end"), model=load_model(graph, external_folder=external))

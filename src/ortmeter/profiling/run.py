@@ -22,6 +22,7 @@ from ortmeter.runtime.iobinding import BoundSession, HostSession, open_session
 from ortmeter.runtime.loading import ModelLike, has_external_data, is_path, load_model
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
+from ortmeter.runtime.settings import spins
 from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.loop import collector_off
 
@@ -195,6 +196,13 @@ def _profile(
     if repeat < 1 or warmup < 0:
         raise InvalidArgumentError(
             f"repeat={repeat}, warmup={warmup}. Accepted: repeat from 1, warmup from 0"
+        )
+    spinning = next((name for name, arguments in variants.items() if spins(arguments)), None)
+    if spinning is not None and (overhead or len(variants) > 1):
+        raise InvalidArgumentError(
+            f"threads of {spinning!r} spin after a run, and sessions that are profiled run in "
+            "turn: they would slow the next. Accepted: spinning='stop' or 'off', threads=1, or "
+            "overhead=False for one profile; ortmeter bench compares spinning"
         )
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         with ExitStack() as stack:

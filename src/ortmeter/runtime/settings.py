@@ -20,6 +20,8 @@ SPINNING: Mapping[str, Mapping[str, str]] = {
     "on": {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"},
     "off": {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"},
 }
+#: The first session of a process decides for its main thread, and for good.
+DENORMALS = "session.set_denormal_as_zero"
 
 _CHOICES: Mapping[str, Mapping[str, str]] = {
     "execution_mode": {"sequential": "ORT_SEQUENTIAL", "parallel": "ORT_PARALLEL"},
@@ -79,7 +81,6 @@ def checked_config(given: Mapping[str, Any]) -> dict[str, str]:
     return _checked("session", given, session_keys()) if given else {}
 
 
-_DENORMALS = "session.set_denormal_as_zero"
 _first_of_process: list[str] = []
 
 
@@ -90,17 +91,33 @@ def apply_config(options: Any, given: Mapping[str, Any], usual: Mapping[str, str
     numbers are zero: another value would be ignored.
     """
     entries = checked_config(given)
-    asked = entries.get(_DENORMALS, "0")
+    asked = entries.get(DENORMALS, "0")
     if not _first_of_process:
         _first_of_process.append(asked)
-    if _DENORMALS in entries and asked != _first_of_process[0]:
+    if DENORMALS in entries and asked != _first_of_process[0]:
         raise InvalidArgumentError(
-            f"session configuration {_DENORMALS}={asked} after a session with "
+            f"session configuration {DENORMALS}={asked} after a session with "
             f"{_first_of_process[0]}: the first session of a process decides. Accepted: one value "
-            "in a process; --save and --baseline compare two commands"
+            "in a process; ortmeter bench compares several, each in its own processes"
         )
     for name, value in {**usual, **entries}.items():
         options.add_session_config_entry(name, value)
+
+
+def spins(settings: Mapping[str, Any]) -> bool:
+    """Whether threads of a session with these settings go on spinning for a while after a run."""
+    options = settings.get("session_options") or {}
+    usual = SPINNING.get(str(settings.get("spinning", "stop")), {})
+    config = {**usual, **(settings.get("session_config") or {})}
+    in_parallel = str(options.get("execution_mode")).lower() == "parallel"
+    several = {
+        "intra": settings.get("threads", 1) != 1,
+        "inter": in_parallel and str(options.get("inter_op_num_threads", 0)) != "1",
+    }
+    return str(config.get("session.force_spinning_stop")) != "1" and any(
+        several[pool] and str(config.get(f"session.{pool}_op.allow_spinning")) != "0"
+        for pool in several
+    )
 
 
 def run_options(given: Mapping[str, Any]) -> Any:

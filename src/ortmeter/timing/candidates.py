@@ -23,87 +23,12 @@ from ortmeter.runtime.loading import ModelLike, is_path, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import refuse_options_of_cpu
-from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import SOURCE, Candidate, Recipe
-from ortmeter.timing.measuring import measure
 
-__all__ = ["bench", "function_candidate", "session_candidate"]
+__all__ = ["function_candidate", "session_candidate"]
 
 _Feeds = Mapping[str, Any]
 _Settings = Mapping[str, Any] | None
-
-
-def bench(
-    models: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike],
-    feeds: _Feeds | Sequence[_Feeds] | None = None,
-    *,
-    provider: str | Provider | Sequence[str | Provider] = "auto",
-    optimization: str | Sequence[str] = "all",
-    threads: int | Sequence[int] = 1,
-    spinning: str | Sequence[str] = "stop",
-    session_options: _Settings = None,
-    session_config: _Settings = None,
-    provider_options: _Settings = None,
-    run_config: _Settings = None,
-    **options: Any,
-) -> Comparison:
-    """Compare the latencies of models, providers, and anything that ONNX Runtime takes.
-
-    The command ``ortmeter bench`` does the same.
-
-    Parameters
-    ----------
-    models : ModelProto, bytes, path or text, or several of them
-        See :func:`~ortmeter.runtime.loading.load_model`; the keys of a mapping are their names.
-    feeds : mapping of str to array, or one for each model, optional
-        Inputs, by default random, see :func:`~ortmeter.runtime.feeds.random_feeds`. Models share
-        random inputs of the same name, shape and kind, then the others by rank.
-    provider, optimization, threads, spinning : value or sequence of values
-        As in :func:`~ortmeter.runtime.sessions.make_session`.
-    session_options, session_config, provider_options : mapping to values or sequences, optional
-        As in :func:`~ortmeter.runtime.sessions.make_session`. Options of a provider are for the
-        candidates that run on it.
-    run_config : mapping to values or sequences, optional
-        As in :class:`~ortmeter.runtime.iobinding.BoundSession`.
-    **options
-        Options of :func:`~ortmeter.timing.measure`: ``repeat``, ``processes``, ``budget_s``...
-
-    Returns
-    -------
-    Comparison
-        One measurement per combination, named after the values that vary:
-        ``cnn.onnx, threads=1``.
-
-    Raises
-    ------
-    InvalidArgumentError
-        There is no model, an option is not known, or the numbers of feeds and models differ; see
-        also :func:`~ortmeter.timing.measure`.
-    ModelError, ProviderUnavailableError, FeedError
-        As in :func:`session_candidate` and :func:`~ortmeter.runtime.feeds.random_feeds`.
-
-    Examples
-    --------
-    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
-    ... g (float[4] X) => (float[4] Y) { Y = Abs(X) }'''
-    >>> found = bench(text, provider="cpu", optimization=["none", "all"], repeat=3, precision=None)
-    >>> list(found)
-    ['optimization=none', 'optimization=all']
-    """
-    variants = model_variants(
-        models,
-        feeds,
-        provider=provider,
-        optimization=optimization,
-        threads=threads,
-        spinning=spinning,
-        session_options=session_options,
-        session_config=session_config,
-        provider_options=provider_options,
-        run_config=run_config,
-    )
-    candidates = {name: variant.candidate() for name, variant in variants.items()}
-    return measure(candidates, **options)
 
 
 @dataclass(frozen=True)
@@ -144,12 +69,22 @@ class Variant:
             **self.settings,
         )
 
+    def candidate_elsewhere(self) -> Candidate:
+        """Return a candidate that fresh processes build; this one creates no session."""
+        return Candidate(self._run, recipe=self._write)
+
+    def _run(self) -> None:
+        self.call(self.session())()
+
     def recipe(self, folder: Path) -> Recipe:
         """Write the files from which a fresh process builds the variant again."""
+        written = self._write(folder)
+        return Recipe(f"{__name__}:{variant_from_files.__name__}", written.arguments)
+
+    def _write(self, folder: Path) -> Recipe:
         options = {**self.settings, "provider": str(self.settings["provider"])}
         options["run_config"] = dict(self.run_config)
-        written = _write_recipe(self.model, self.feeds, options, folder)
-        return Recipe(f"{__name__}:{variant_from_files.__name__}", written.arguments)
+        return _write_recipe(self.model, self.feeds, options, folder)
 
 
 def model_variants(

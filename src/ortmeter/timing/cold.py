@@ -27,7 +27,7 @@ from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.comparison import Comparisons
 from ortmeter.timing.estimates import Estimate, geometric_mean
 from ortmeter.timing.measurement import Measurement, Recipe, rounded
-from ortmeter.timing.measuring import collect
+from ortmeter.timing.processes import collect
 
 __all__ = ["ColdStart", "cold_start"]
 

@@ -80,8 +80,11 @@ def speedup(
     if min(baseline.seconds.min(), candidate.seconds.min()) <= 0:
         raise InvalidArgumentError("A sample of zero seconds: the clock is too coarse to compare")
     log, half = log_ratio(baseline.seconds, candidate.seconds, confidence)
+    processes, apart = baseline.processes, baseline.apart
+    if apart and processes == 1:  # its rounds are not those of the other
+        half = None
     interval = None if half is None else (math.exp(log - half), math.exp(log + half))
-    processes = baseline.processes
+    how = f"{processes} processes" if processes > 1 else "in one process"
     return compare_ratio(
         candidate.name,
         baseline.name,
@@ -89,7 +92,7 @@ def speedup(
         interval,
         confidence=confidence,
         min_effect=min_effect,
-        how=f"{processes} processes" if processes > 1 else "in one process",
+        how=f"{how} each" if apart else how,
     )
 
 
@@ -231,10 +234,15 @@ class _Measured:
 
     @property
     def how(self) -> str:
-        """Processes, rounds and end: ``10 processes of 4 to 12 rounds, precision reached``."""
+        """Processes, rounds and end: ``10 processes of 4 to 12 rounds, precision reached``.
+
+        ``each alone in 10 processes of 12 rounds`` when candidates were measured apart.
+        """
         measured = [next(iter(group.values())) for group in self._comparisons().values()]
         processes, rounds = ({getattr(m, n) for m in measured} for n in ("processes", "repeat"))
         several = "in one process," if processes == {1} else f"{_range(processes)} processes of"
+        if any(one.apart for one in measured):
+            several = f"each alone in {several.removeprefix('in ')}"
         # A budget that was spent anywhere is said.
         reason = min(group.stopped for group in self._comparisons().values())
         why = {"precision": ", precision reached", "budget": ", budget spent"}.get(reason, "")

@@ -67,7 +67,7 @@ class Movement:
         )
         if self.is_steady:
             return text
-        return f"{text}: trust the comparison of candidates, taken in turn, not their latencies"
+        return f"{text}: trust the comparison of candidates, not their latencies"
 
 
 def movement(control: Measurement | None) -> Movement | None:

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ortmeter.errors import OrtMeterError
 from ortmeter.optional import import_optional
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.providers import Provider
@@ -93,7 +95,14 @@ def as_candidates(functions: Mapping[str, Candidate | _Function]) -> dict[str, C
 
 def main(question: str, answer: str) -> None:
     """Build the candidates of a task, measure them, write their raw times: the child's part."""
-    task = json.loads(Path(question).read_text(encoding="utf-8"))
+    try:
+        found = _measure_task(json.loads(Path(question).read_text(encoding="utf-8")))
+    except OrtMeterError as error:
+        sys.exit(str(error))
+    Path(answer).write_bytes(msgspec.json.encode(found, enc_hook=np.ndarray.tolist))
+
+
+def _measure_task(task: dict[str, Any]) -> Measured:
     groups, asked_at, budget = (task.pop(name) for name in ("groups", "asked_at", "budget_s"))
     rows, controls = [], []
     for i, recipes in enumerate(groups):
@@ -108,8 +117,7 @@ def main(question: str, answer: str) -> None:
         del candidates  # the memory of a group is free for the next one
     # Where no session was made, the module is not there.
     placement = sys.modules.get("ortmeter.runtime.placement")
-    found = Measured(rows, controls, placement.warned if placement else [])
-    Path(answer).write_bytes(msgspec.json.encode(found, enc_hook=np.ndarray.tolist))
+    return Measured(rows, controls, placement.warned if placement else [])
 
 
 @contextmanager

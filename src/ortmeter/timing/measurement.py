@@ -89,6 +89,8 @@ class Measurement:
         initialization.
     flop, bytes_moved : float, optional
         Work of a call, as declared by the candidate.
+    apart : bool
+        Whether the processes measured this candidate only.
 
     Examples
     --------
@@ -102,6 +104,7 @@ class Measurement:
     warmup: tuple[float, ...] = ()
     flop: float | None = None
     bytes_moved: float | None = None
+    apart: bool = False
 
     def __post_init__(self) -> None:
         seconds = np.array(self.seconds, dtype=np.float64)

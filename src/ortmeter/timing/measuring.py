@@ -1,6 +1,7 @@
 """Time candidates in turn, in this process or in fresh ones, one after the other."""
 
 import dataclasses
+import functools
 import json
 import math
 import tempfile
@@ -15,21 +16,18 @@ import numpy as np
 
 from ortmeter.child import run_child
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.progress import progress_bar
 from ortmeter.timing.comparison import Comparison, Comparisons
 from ortmeter.timing.loop import Measured, as_candidates, measure_here
-from ortmeter.timing.measurement import Candidate, Measurement
+from ortmeter.timing.measurement import Candidate
+from ortmeter.timing.processes import collect, measure_apart
+from ortmeter.timing.statistics import MIN_PROCESSES
 
 _ROUNDS_OF_A_PROCESS = 12
-_MOST_TIMES = 3  # as many processes as asked for, when intervals stay wide
-# Level at which an interval is narrow enough to stop: at 99% it may be so by luck, and each
-# process that is added is another chance.
-_SURE = 0.999
+_ROUNDS_APART = 50  # a slow spell of the machine hits one candidate only
 
 _Function = Callable[[], object]
 _Timer = Callable[[], float]
 _Key = TypeVar("_Key")
-_Results = Mapping[_Key, Mapping[str, Measurement]]
 
 
 def measure(
@@ -40,6 +38,7 @@ def measure(
     precision: float | None = 0.02,
     budget_s: float = 10.0,
     processes: int = 1,
+    apart: bool = False,
     sync: str | None = None,
     seed: int = 0,
     control: bool = False,
@@ -56,8 +55,8 @@ def measure(
     candidates : mapping of str to Candidate or callable
         Candidates by name.
     repeat : int, optional
-        Minimum number of rounds: by default 100, or 12 per process if there are several. An
-        interval needs 100 rounds in one process, or 3 processes.
+        Minimum number of rounds: by default 100, or 12 per process if there are several, 50 when
+        candidates are measured apart. An interval needs 100 rounds in one process, or 3 processes.
     warmup : int, optional
         Calls of each candidate before the samples. By default, the warm-up stops when times are
         stable (the medians of the last two groups of 5 calls differ by less than 5%), after 100
@@ -73,6 +72,10 @@ def measure(
     processes : int
         Above 1, the measurement is repeated in this number of fresh processes, with different
         memory layouts, threads and orders of construction. Every candidate needs a ``recipe``.
+    apart : bool
+        Measure each candidate alone in this number of processes, one candidate after the other in
+        random order: for those that disturb what runs next, such as sessions whose threads spin
+        after a run. Needs several processes.
     sync : str, optional
         A provider, ``cuda`` or ``cuda:1``: torch synchronizes that device at the end of each call,
         inside the timed region.
@@ -109,6 +112,7 @@ def measure(
         precision=precision,
         budget_s=budget_s,
         processes=processes,
+        apart=apart,
         sync=sync,
         seed=seed,
         control=control,
@@ -126,6 +130,7 @@ def measure_each(
     precision: float | None = 0.02,
     budget_s: float = 10.0,
     processes: int = 1,
+    apart: bool = False,
     sync: str | None = None,
     seed: int = 0,
     control: bool = False,
@@ -139,8 +144,9 @@ def measure_each(
         For each value of the axis, candidates as in :func:`measure`.
     axis : str
         Name of the axis: ``size``.
-    repeat, warmup, precision, budget_s, processes, sync, seed, control, timer
-        As in :func:`measure`. The groups share the budget. Each fresh process measures all groups.
+    repeat, warmup, precision, budget_s, processes, apart, sync, seed, control, timer
+        As in :func:`measure`. The groups share the budget. Each fresh process measures all groups,
+        unless candidates are measured apart.
 
     Returns
     -------
@@ -156,10 +162,15 @@ def measure_each(
     """
     options: dict[str, Any] = {"repeat": repeat, "warmup": warmup, "precision": precision}
     _check(groups, processes=processes, budget_s=budget_s, **options)
+    if apart and processes == 1:
+        raise InvalidArgumentError(
+            "processes=1 with apart=True. Accepted: processes from 2; an interval needs "
+            f"{MIN_PROCESSES}"
+        )
     prepared = {key: as_candidates(group) for key, group in groups.items()}
     if processes > 1:
         options |= {"budget_s": budget_s, "sync": sync, "seed": seed, "control": control}
-        found = _measure_in_processes(prepared, processes, **options)
+        found = _measure_in_processes(prepared, processes, apart=apart, **options)
         return Comparisons(found, axis)
     deadline = timer() + budget_s
     results: dict[Any, Comparison] = {}
@@ -198,6 +209,7 @@ def _measure_in_processes(
     groups: Mapping[_Key, Mapping[str, Candidate]],
     processes: int,
     *,
+    apart: bool,
     repeat: int | None,
     warmup: int | None,
     sync: str | None,
@@ -215,76 +227,28 @@ def _measure_in_processes(
             }
             for g, (key, candidates) in enumerate(groups.items())
         }
-        rounds = {"repeat": repeat or _ROUNDS_OF_A_PROCESS, "warmup": warmup, "sync": sync}
-        rounds |= {"control": control}
+        usual = _ROUNDS_APART if apart else _ROUNDS_OF_A_PROCESS
+        rounds = {"repeat": repeat or usual, "warmup": warmup, "sync": sync, "control": control}
 
-        def run(i: int, keys: Sequence[_Key], budget: float) -> _Results[_Key]:
-            asked = {"groups": [tasks[key] for key in keys], "budget_s": budget, "seed": seed + i}
-            return dict(zip(keys, _ask({**asked, **rounds}, folder), strict=True))
+        def ask(i: int, asked: list[dict[str, Any]], budget: float) -> list[Comparison]:
+            limits = {"groups": asked, "budget_s": budget, "seed": seed + i}
+            return _ask({**limits, **rounds}, folder)
+
+        def alone(i: int, recipes: dict[str, Any], budget: float) -> Comparison:
+            return ask(i, [recipes], budget)[0]
+
+        def run(i: int, keys: Sequence[_Key], budget: float) -> Mapping[_Key, Comparison]:
+            if not apart:
+                return dict(zip(keys, ask(i, [tasks[key] for key in keys], budget), strict=True))
+            ends = time.perf_counter() + budget
+            found = {}
+            for rank, key in enumerate(keys):
+                share = max(ends - time.perf_counter(), 0.0) / (len(keys) - rank)
+                each = {n: functools.partial(alone, i, {n: r}) for n, r in tasks[key].items()}
+                found[key] = measure_apart(each, budget_s=share, seed=seed + i)
+            return found
 
         return collect(list(groups), run, processes=processes, **limits)
-
-
-def collect(
-    keys: Sequence[_Key],
-    run: Callable[[int, Sequence[_Key], float], _Results[_Key]],
-    *,
-    processes: int,
-    precision: float | None,
-    budget_s: float,
-    timer: _Timer = time.perf_counter,
-) -> dict[_Key, Comparison]:
-    """Run processes until every interval is narrow enough, or the budget is spent.
-
-    ``run(i, keys, budget_s)`` measures these groups in one fresh process. Every process ends with
-    as many rounds as the one that had time for the fewest.
-    """
-    begin = timer()
-    parts: dict[_Key, list[Mapping[str, Measurement]]] = {key: [] for key in keys}
-    stopped = dict.fromkeys(keys, "budget")
-    wanted = list(keys)
-    longest = 0.0
-    most = processes if precision is None else _MOST_TIMES * processes
-    with progress_bar("processes", total=processes) as bar:
-        for i in range(most):
-            started = timer()
-            left = budget_s - (started - begin)
-            # A process that could not end in time is not started, but for the first one.
-            if i and left < longest * (1 if i >= processes else 0.5):
-                break
-            share = left / max(processes - i, 1)
-            for key, found in run(i, wanted, share).items():
-                parts[key].append(found)
-            longest = max(longest, timer() - started)
-            bar.update()
-            if i + 1 >= processes:
-                for key in list(wanted):
-                    if reason := _why_enough(parts[key], precision):
-                        stopped[key] = reason
-                        wanted.remove(key)
-                if not wanted:
-                    break
-    return {key: _join(found, stopped[key]) for key, found in parts.items()}
-
-
-def _why_enough(parts: list[Mapping[str, Measurement]], precision: float | None) -> str | None:
-    if precision is None:
-        return "repeat"
-    half = _join(parts).half_width(_SURE)
-    return "precision" if half is not None and half <= precision else None
-
-
-def _join(parts: Sequence[Mapping[str, Measurement]], stopped: str = "repeat") -> Comparison:
-    """Put the processes of each candidate together, and those of the control if they have one."""
-    measured = [_stack([part[name] for part in parts]) for name in parts[0]]
-    controls = [part.control for part in parts if isinstance(part, Comparison) and part.control]
-    return Comparison(measured, stopped, control=_stack(controls) if controls else None)
-
-
-def _stack(measured: Sequence[Measurement]) -> Measurement:
-    shortest = min(one.repeat for one in measured)
-    seconds = np.concatenate([one.seconds[:, :shortest] for one in measured])
-    return dataclasses.replace(measured[0], seconds=seconds)
 
 
 def _recipe(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]:
@@ -304,10 +268,9 @@ def _ask(task: Mapping[str, Any], folder: Path) -> list[Comparison]:
     question.write_text(json.dumps({**task, "asked_at": time.time()}), encoding="utf-8")
     child = run_child("ortmeter.timing.loop", question, answer)
     if child.returncode:
-        tail = "\n".join(child.stderr.splitlines()[-5:])
-        raise OrtMeterError(
-            f"A measuring process stopped with exit code {child.returncode}:\n{tail}"
-        )
+        tail = child.stderr.splitlines()[-5:]
+        told = f"A measuring process stopped with exit code {child.returncode}:"
+        raise OrtMeterError("\n".join([told, *tail]) if len(tail) > 1 else " ".join([told, *tail]))
     found = msgspec.json.decode(
         answer.read_bytes(), type=Measured, dec_hook=lambda _, samples: np.array(samples)
     )

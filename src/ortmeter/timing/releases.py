@@ -1,5 +1,6 @@
 """Measure models with several releases of ONNX Runtime in turn, and say since which one."""
 
+import functools
 import itertools
 import math
 import tempfile
@@ -14,17 +15,18 @@ import numpy as np
 
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime.releases import Release
+from ortmeter.runtime.settings import spins
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.claims import Claim, enumerate_items
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.loop import measure_here
 from ortmeter.timing.measurement import Candidate
-from ortmeter.timing.measuring import collect
+from ortmeter.timing.processes import collect, measure_apart
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
+from ortmeter.timing.statistics import PROCESSES
 
 __all__ = ["ReleaseClaims", "ReleaseResults", "compare_releases", "measure_releases"]
 
-PROCESSES = 5
 _ROUNDS = 12
 _LEAST_S = 0.2  # for rounds, when processes took long to start
 
@@ -62,6 +64,8 @@ def measure_releases(
     control: bool = False,
 ) -> ReleaseResults:
     """Measure each variant with each release, in turn inside the same loop.
+
+    Where the threads of a variant spin after a run, its releases are measured apart.
 
     Parameters
     ----------
@@ -106,21 +110,14 @@ def measure_releases(
             found: dict[str, Comparison] = {}
             for rank, name in enumerate(names):
                 share = max(deadline - time.perf_counter(), 0.0) / (len(names) - rank)
-                ends = time.perf_counter() + share
-                with ExitStack() as stack:
-                    candidates = {}
-                    for release in able[name]:
-                        child = stack.enter_context(ReleaseProcess(release))
-                        child.open(questions[name])
-                        candidates[release.name] = Candidate(child)
-                    found[name] = measure_here(
-                        candidates,
-                        repeat=repeat or _ROUNDS,
-                        precision=None,
-                        budget_s=max(ends - time.perf_counter(), _LEAST_S),
-                        seed=i,
-                        control=control,
-                    )
+                asked = functools.partial(
+                    _measure_once, question=questions[name], repeat=repeat, control=control, seed=i
+                )
+                if len(able[name]) > 1 and spins(variants[name].settings):
+                    alone = {one.name: functools.partial(asked, [one]) for one in able[name]}
+                    found[name] = measure_apart(alone, budget_s=share, seed=i)
+                else:
+                    found[name] = asked(able[name], share)
             return found
 
         comparisons = collect(
@@ -131,6 +128,33 @@ def measure_releases(
             budget_s=max(begin + budget_s - time.perf_counter(), 0.0),
         )
     return ReleaseResults(comparisons, versions, left_out, outputs)
+
+
+def _measure_once(
+    releases: Sequence[Release],
+    budget_s: float,
+    *,
+    question: Mapping[str, Any],
+    repeat: int | None,
+    control: bool,
+    seed: int,
+) -> Comparison:
+    """Measure releases in turn, each in a fresh process."""
+    ends = time.perf_counter() + budget_s
+    with ExitStack() as stack:
+        candidates = {}
+        for release in releases:
+            child = stack.enter_context(ReleaseProcess(release))
+            child.open(question)
+            candidates[release.name] = Candidate(child)
+        return measure_here(
+            candidates,
+            repeat=repeat or _ROUNDS,
+            precision=None,
+            budget_s=max(ends - time.perf_counter(), _LEAST_S),
+            seed=seed,
+            control=control,
+        )
 
 
 def _try_each(

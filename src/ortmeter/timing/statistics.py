@@ -8,8 +8,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-#: Processes that an interval needs.
-MIN_PROCESSES = 3
+#: Processes that an interval needs, and how many there are where nobody asked.
+MIN_PROCESSES, PROCESSES = 3, 5
 #: Rounds that an interval needs in one process, to see how far its samples are correlated.
 MIN_ROUNDS = 100
 

@@ -1,0 +1,108 @@
+"""Start processes until intervals are narrow, and put together what each one measured."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from ortmeter.progress import progress_bar
+from ortmeter.timing.comparison import Comparison
+from ortmeter.timing.measurement import Measurement
+
+_MOST_TIMES = 3  # as many processes as asked for, when intervals stay wide
+# Level at which an interval is narrow enough to stop: at 99% it may be so by luck, and each
+# process that is added is another chance.
+_SURE = 0.999
+
+_Timer = Callable[[], float]
+_Key = TypeVar("_Key")
+_Results = Mapping[_Key, Mapping[str, Measurement]]
+
+
+def measure_apart(
+    candidates: Mapping[str, Callable[[float], Comparison]], *, budget_s: float, seed: int
+) -> Comparison:
+    """Measure candidates one after the other, in random order, and put them side by side.
+
+    Each one is a function of the seconds that it may take, which measures it in a fresh process.
+    """
+    ends = time.perf_counter() + budget_s
+    parts: dict[str, Comparison] = {}
+    for name in np.random.default_rng(seed).permutation(list(candidates)).tolist():
+        share = max(ends - time.perf_counter(), 0.0) / (len(candidates) - len(parts))
+        parts[name] = candidates[name](share)
+    measured = [parts[name][name] for name in candidates]
+    least = min(one.repeat for one in measured)
+    controls = [part.control for part in parts.values() if part.control]
+    control = None
+    if controls:  # a round of each, then the next: the first rounds are those of all
+        seconds = np.stack([one.seconds[0, :least] for one in controls], axis=1).reshape(1, -1)
+        control = dataclasses.replace(controls[0], seconds=seconds)
+    return Comparison(
+        [dataclasses.replace(m, seconds=m.seconds[:, :least], apart=True) for m in measured],
+        control=control,
+    )
+
+
+def collect(
+    keys: Sequence[_Key],
+    run: Callable[[int, Sequence[_Key], float], _Results[_Key]],
+    *,
+    processes: int,
+    precision: float | None,
+    budget_s: float,
+    timer: _Timer = time.perf_counter,
+) -> dict[_Key, Comparison]:
+    """Run processes until every interval is narrow enough, or the budget is spent.
+
+    ``run(i, keys, budget_s)`` measures these groups in one fresh process. Every process ends with
+    as many rounds as the one that had time for the fewest.
+    """
+    begin = timer()
+    parts: dict[_Key, list[Mapping[str, Measurement]]] = {key: [] for key in keys}
+    stopped = dict.fromkeys(keys, "budget")
+    wanted = list(keys)
+    longest = 0.0
+    most = processes if precision is None else _MOST_TIMES * processes
+    with progress_bar("processes", total=processes) as bar:
+        for i in range(most):
+            started = timer()
+            left = budget_s - (started - begin)
+            # A process that could not end in time is not started, but for the first one.
+            if i and left < longest * (1 if i >= processes else 0.5):
+                break
+            share = left / max(processes - i, 1)
+            for key, found in run(i, wanted, share).items():
+                parts[key].append(found)
+            longest = max(longest, timer() - started)
+            bar.update()
+            if i + 1 >= processes:
+                for key in list(wanted):
+                    if reason := _why_enough(parts[key], precision):
+                        stopped[key] = reason
+                        wanted.remove(key)
+                if not wanted:
+                    break
+    return {key: _join(found, stopped[key]) for key, found in parts.items()}
+
+
+def _why_enough(parts: list[Mapping[str, Measurement]], precision: float | None) -> str | None:
+    if precision is None:
+        return "repeat"
+    half = _join(parts).half_width(_SURE)
+    return "precision" if half is not None and half <= precision else None
+
+
+def _join(parts: Sequence[Mapping[str, Measurement]], stopped: str = "repeat") -> Comparison:
+    """Put the processes of each candidate together, and those of the control if they have one."""
+    measured = [_stack([part[name] for part in parts]) for name in parts[0]]
+    controls = [part.control for part in parts if isinstance(part, Comparison) and part.control]
+    return Comparison(measured, stopped, control=_stack(controls) if controls else None)
+
+
+def _stack(measured: Sequence[Measurement]) -> Measurement:
+    shortest = min(one.repeat for one in measured)
+    seconds = np.concatenate([one.seconds[:, :shortest] for one in measured])
+    return dataclasses.replace(measured[0], seconds=seconds)
