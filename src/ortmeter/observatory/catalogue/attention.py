@@ -91,7 +91,8 @@ _CONTRIBUTED = (
     ),
     Case(
         "Attention", "Y = com.microsoft.Attention<num_heads = 4>(X, W, B)",
-        "T[1,32,256] X, T[256,768] W, T[768] B", "contrib with its products", weights="W B",
+        "T[1,32,256] X, T[256,768] W, T[768] B", "contrib with its products",
+        outputs="T[1,32,256] Y", weights="W B",
     ),
     Case(
         "EmbedLayerNormalization",

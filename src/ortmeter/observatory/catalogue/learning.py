@@ -44,13 +44,13 @@ CASES = (
     *(
         Case(
             "TreeEnsembleRegressor", _trees("TreeEnsembleRegressor", 100, 6),
-            f"T[{rows},20] X", f"100 trees {variant}",
+            f"T[{rows},20] X", f"100 trees {variant}", outputs=f"T[{rows},1] Y",
         )
         for rows, variant in ((1, "one row"), (256, "256 rows"))
     ),
     Case(
         "TreeEnsembleClassifier", _trees("TreeEnsembleClassifier", 50, 6, classes=3),
-        "T[256,20] X", "50 trees 256 rows", outputs="i64 Y, T P",
+        "T[256,20] X", "50 trees 256 rows", outputs="i64[256] Y, T[256,3] P",
     ),
     Case(
         "Scaler",

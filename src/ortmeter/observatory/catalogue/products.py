@@ -5,9 +5,10 @@ from ortmeter.observatory.case import Case, expand
 _PRODUCT = "Y = MatMul(X, Z)"
 
 
-def _einsum(equation: str, inputs: str, variant: str) -> Case:
+def _einsum(equation: str, inputs: str, variant: str, outputs: str = "T Y") -> Case:
     names = ", ".join(part.split()[-1] for part in inputs.split(", "))
-    return Case("Einsum", f'Y = Einsum<equation = "{equation}">({names})', inputs, variant)
+    body = f'Y = Einsum<equation = "{equation}">({names})'
+    return Case("Einsum", body, inputs, variant, outputs=outputs)
 
 
 _MATMUL = (
@@ -70,7 +71,7 @@ _EINSUM = (
     _einsum("bij,bkj->bik", "T[8,64,64] X, T[8,64,64] Z", "transposed batch"),
     _einsum("bshd,bthd->bhst", "T[1,64,8,32] X, T[1,64,8,32] Z", "scores of attention"),
     _einsum("bhwc,hkc->bhwk", "T[4,14,14,32] X, T[14,14,32] Z", "relative positions"),
-    _einsum("bi,bj->bij", "T[16,64] X, T[16,64] Z", "outer"),
+    _einsum("bi,bj->bij", "T[16,64] X, T[16,64] Z", "outer", "T[16,64,64] Y"),
     _einsum("ii->i", "T[256,256] X", "diagonal"),
     _einsum("ij,jk,kl->il", "T[64,64] X, T[64,64] Z, T[64,64] U", "three matrices"),
 )
@@ -92,8 +93,8 @@ _FUSED = (
     Case("Det", "Y = Det(X)", "T[64,8,8] X"),
     Case("DFT", "Y = DFT<axis = 1>(X)", "T[8,256,1] X", "256 points", opset=17),
     Case(
-        "STFT", "Y = STFT(X, H, W)", "T[1,2048,1] X, i64[] H, T[256] W", "256 points", opset=17,
-        values={"H": 128, "W": "positive"}, weights="W",
+        "STFT", "Y = STFT<onesided = 1>(X, H, W)", "T[1,2048,1] X, i64[] H, T[256] W",
+        "256 points", values={"H": 128, "W": "positive"}, weights="W", opset=17,
     ),
 )  # fmt: skip
 
@@ -107,8 +108,8 @@ def _few_bits(
     return Case(
         "MatMulNBits", f"Y = com.microsoft.MatMulNBits<{attributes}>(X, W, S)",
         f"T[1,{rows},512] X, u8[1024,{blocks},{bytes_per_block}] W, T[{1024 * blocks}] S",
-        f"{bits} bits by {block} {variant}", weights="W S", values={"S": "positive"},
-        type=kind,
+        f"{bits} bits by {block} {variant}", kind,
+        outputs=f"T[1,{rows},1024] Y", weights="W S", values={"S": "positive"},
     )  # fmt: skip
 
 

@@ -139,7 +139,7 @@ _CONVOLUTIONS = (
     _conv("depthwise 3x3 per channel", "32,1,3,3", f"group = 32, {_SAME}", per_channel=True),
     _case(
         "ConvInteger", f"Y = ConvInteger<{_SAME}>(X, W, ZX)",
-        "T[1,16,28,28] X, u8[16,16,3,3] W, T[] ZX", "3x3", outputs="i32 Y",
+        "T[1,16,28,28] X, u8[16,16,3,3] W, T[] ZX", "3x3", outputs="i32[1,16,28,28] Y",
     ),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ _AXES = {
     "all axes": "0,1,2",
 }
 _TWO = ("last axis", "first axis")
-_INPUT = "T[8,64,256] X"
+_INPUT = "T[8,64,128] X"
 
 
 def _reduce(op: str, where: str, inputs: str = _INPUT, values: str = "normal") -> Case:
@@ -37,7 +37,7 @@ _REDUCTIONS = (
     _reduce("ReduceProd", "last axis", "T[32,64,64] X", "above one"),
     Case("ReduceMax", "Y = ReduceMax<axes = [1]>(X)", "T[4096,16] X", "rows of 16", "i8"),
     Case(
-        "ReduceSum", "Y = ReduceSum(X, A)", "T[8,64,256] X, i64[1] A", "last axis", "i64",
+        "ReduceSum", "Y = ReduceSum(X, A)", "T[4,64,128] X, i64[1] A", "last axis", "i64",
         values={"A": 2},
     ),
     Case("ReduceMean", "Y = ReduceMean<axes = [2,3]>(X)", "T[1,128,28,28] X", "of images"),
@@ -63,7 +63,7 @@ _LARGEST = (
             f"{inputs}, i64[1] K", variant, outputs="T Y, i64 I", values={"K": count},
         )
         for variant, inputs, axis, largest, count in (
-            ("10 of 256", _INPUT, 2, 1, 10),
+            ("10 of 128", _INPUT, 2, 1, 10),
             ("8 of 64 on the middle axis", _INPUT, 1, 1, 8),
             ("2 of 8 experts", "T[256,8] X", 1, 1, 2),
             ("50 of 32000", "T[1,32000] X", 1, 1, 50),
@@ -71,7 +71,7 @@ _LARGEST = (
         )
     ),
     Case(
-        "TopK", "Y, I = TopK(X, K)", "T[64,256] X, i64[1] K", "10 of 256", "i64",
+        "TopK", "Y, I = TopK(X, K)", "T[64,128] X, i64[1] K", "10 of 128", "i64",
         outputs="T Y, i64 I", values={"K": 10, "X": "below 100000"},
     ),
 )  # fmt: skip
