@@ -74,6 +74,7 @@ PAGES = (
     "numerics/plot_parallelized_reduction",
     "performance/plot_sweep",
     "backend/plot_custom_backend_101",
+    "performance/plot_operators_torch",
 )
 
 

@@ -14,6 +14,7 @@ SECTIONS = {
         "plot_profiling",
         "plot_kmeans_profiling",
         "plot_sweep",
+        "plot_operators_torch",
     ),
     "einsum": ("plot_einsum_decomposition",),
     "numerics": ("plot_parallelized_reduction", "plot_layer_norm_discrepancies"),

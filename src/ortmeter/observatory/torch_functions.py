@@ -161,7 +161,7 @@ def _gemm(_inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Callable[.
     return run
 
 
-def _reduce_sum_of(function: Callable[..., Tensor]) -> _Make:
+def _reduce(function: Callable[..., Tensor]) -> _Make:
     def make(inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> Callable[..., Any]:
         given = attributes.get("axes") or (inputs[1].tolist() if len(inputs) > 1 else None)
         keep = bool(attributes.get("keepdims", 1))
@@ -223,7 +223,11 @@ FUNCTIONS: Mapping[str, _Make] = {
     "Pad": _pad,
     "Pow": _power,
     "Range": _range,
-    "ReduceL1": _reduce_sum_of(lambda x, axes, keep: torch.linalg.vector_norm(x, 1, axes, keep)),
+    "ReduceL1": _reduce(lambda x, axes, keep: torch.linalg.vector_norm(x, 1, axes, keep)),
+    "ReduceMax": _reduce(lambda x, axes, keep: torch.amax(x, axes or (), keep)),
+    "ReduceMean": _reduce(torch.mean),
+    "ReduceMin": _reduce(lambda x, axes, keep: torch.amin(x, axes or (), keep)),
+    "ReduceSum": _reduce(torch.sum),
     "Resize": _resize,
     "ScatterElements": _scatter,
     "ScatterND": _scatter_nd,
