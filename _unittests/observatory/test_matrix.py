@@ -110,19 +110,19 @@ def test_a_row_per_threads_pass_set_and_case(script):
 def test_rounds_are_in_turn_in_an_order_that_changes(script, asked):
     contenders = [Contender(name, HERE, script) for name in "abc"]
     measure_cases(contenders, cases("usual"), passes=1, processes=1, control=False)
-    rounds = [child for child, number in asked if number == 10]  # 1 ms
+    rounds = [child for child, number in asked if number == 5]  # half a millisecond
     groups = [tuple(rounds[i : i + 3]) for i in range(0, len(rounds), 3)]
     assert len(groups) == 4
     assert all(len({*group}) == 3 for group in groups)
     assert len({*groups}) > 1
 
 
-def test_a_sample_lasts_a_millisecond_and_long_runs_have_fewer(script, asked):
+def test_a_sample_lasts_half_a_millisecond_and_long_runs_have_fewer(script, asked):
     contenders = [Contender("a", HERE, script)]
     options = {"passes": 1, "processes": 1, "control": False}
     for case, numbers in {
-        "short": [1, 124, *[991] * 4],
-        "usual": [1, 2, *[10] * 4],
+        "short": [1, 62, *[496] * 4],
+        "usual": [1, 1, *[5] * 4],
         "long": [1, *[1] * 2],
     }.items():
         asked.clear()
@@ -208,7 +208,7 @@ def test_an_interruption_leaves_nothing(script, tmp_path, monkeypatch):
         return started[-1]
 
     def sample(self, number, really=ReleaseProcess.sample):
-        if number == 10:
+        if number == 5:
             raise KeyboardInterrupt
         return really(self, number)
 

@@ -25,7 +25,7 @@ AGAIN = ", again"
 ROWS = ("threads", "pass", "process", "case")
 
 _ROUNDS, _FEW_ROUNDS, _LONG_S = 4, 2, 5e-3
-_SAMPLE_S, _SHORTEST_S, _DIGITS = 1e-3, 1e-7, 4
+_SAMPLE_S, _SHORTEST_S, _DIGITS = 5e-4, 1e-7, 4
 _PATIENCE_S = 60.0
 
 
