@@ -27,10 +27,10 @@ class Reference:
     outputs : mapping of str to array
         Empty when nothing computes them.
     kind : {"float64", "float32", "none"}
-        ``float32`` when ONNX defines an operator of the model in float32 only: its definition is
+        ``float32`` when an operator of the model is defined, or known, in float32 only: it is
         followed step by step, and is not more precise than what it judges.
     reason : str
-        Why there are none.
+        Why there are none in float64.
     """
 
     outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -63,16 +63,24 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Reference:
     ('float64', [1.4142135623730951, 2.0])
     """
     double = to_float64(model)
+    kind = FLOAT32 if any(map(is_added, double.graph.node)) else FLOAT64
+    try:
+        return Reference(_run(double, exact_feeds(model, double, feeds)), kind)
+    except OrtMeterError as error:
+        reason = str(error)
+    try:
+        return Reference(_run(model, feeds), FLOAT32, reason)
+    except OrtMeterError:
+        return Reference(reason=reason)
+
+
+def _run(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
     kernels: dict[str | tuple[str, str], Any] = {
         (DOMAIN, node.op_type): CONTRIBUTED[node.op_type]
         for node in model.graph.node
         if node.domain == DOMAIN and node.op_type in CONTRIBUTED
     }
     torch = ("torch",) if importlib.util.find_spec("torch") else ()
-    try:
-        evaluator = Evaluator(double, kernels, sources=(*torch, "reference"))
-        found = evaluator.run(None, exact_feeds(model, double, feeds))
-    except OrtMeterError as error:
-        return Reference(reason=str(error))
-    outputs = dict(zip(evaluator.output_names, map(as_numpy, found), strict=True))
-    return Reference(outputs, FLOAT32 if any(map(is_added, double.graph.node)) else FLOAT64)
+    evaluator = Evaluator(model, kernels, sources=(*torch, "reference"))
+    found = evaluator.run(None, feeds)
+    return dict(zip(evaluator.output_names, map(as_numpy, found), strict=True))
