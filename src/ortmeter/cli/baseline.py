@@ -28,7 +28,7 @@ from ortmeter.timing.runs import check_latencies
 from ortmeter.timing.statistics import MIN_PROCESSES
 
 _PAGE = "bench"
-_DIGEST = 16  # characters
+_LENGTH = 16  # characters of a digest
 _LONG = 200  # characters of names that are shown
 
 
@@ -140,7 +140,7 @@ def _digest(parts: Iterable[bytes]) -> str:
     whole = hashlib.sha256()
     for part in parts:
         whole.update(hashlib.sha256(part).digest())
-    return whole.hexdigest()[:_DIGEST]
+    return whole.hexdigest()[:_LENGTH]
 
 
 def _read(file: Path, variants: Mapping[str, Variant]) -> Record:

@@ -102,7 +102,7 @@ def _fill(report: Report, results: Comparison, budget_s: float) -> None:
     if (tails != NONE).any(axis=None):  # dashes alone say nothing
         report.add("Percentiles", tails)
     if len(results) > 1:
-        report.add("Speedup over the first", _speedup_table(results))
+        report.add("Speedup over the first", cold.speedup_table(results.speedups()))
         report.conclude(f"{results.ranking()}.", *_why_undecided(results, budget_s))
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
@@ -127,9 +127,3 @@ def _latency_table(results: Comparison) -> pd.DataFrame:
     table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
     table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
     return table
-
-
-def _speedup_table(results: Comparison) -> pd.DataFrame:
-    rows = [(c.subject, c.ratio, c.low, c.high, c.verdict) for c in results.speedups()]
-    columns = ["candidate", "speedup", "low", "high", "verdict"]
-    return pd.DataFrame(rows, columns=columns).set_index("candidate").round(3)

@@ -2,7 +2,7 @@
 
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting.cold import cold_plot
 from ortmeter.report import Report
 from ortmeter.timing.candidates import Variant
+from ortmeter.timing.claims import Claim
 from ortmeter.timing.cold import (
     FIRST,
     IMPORT,
@@ -83,7 +84,8 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
     plot = cold_plot(found, title="Time to the first result")
     report.add("Cold start", times if several else times.droplevel("candidate"), plot)
     if several:
-        report.add("Speedup over the first", _speedup_table(found))
+        claims = [claim for claim in found.times.speedups() if claim.where["phase"] in _JUDGED]
+        report.add("Speedup over the first", speedup_table(claims))
         report.conclude(*(f"{phase}: {found.times[phase].ranking()}." for phase in _JUDGED))
     else:
         report.conclude(_sentence(found))
@@ -98,11 +100,20 @@ def memory_table(variants: Mapping[str, Variant]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["candidate", "peak growth (MiB)"]).set_index("candidate")
 
 
-def _speedup_table(found: ColdStart) -> pd.DataFrame:
-    claims = [c for c in found.times.speedups() if c.where["phase"] in _JUDGED]
-    rows = [(c.where["phase"], c.subject, c.ratio, c.low, c.high, c.verdict) for c in claims]
-    columns = ["phase", "candidate", "speedup", "low", "high", "verdict"]
-    return pd.DataFrame(rows, columns=columns).set_index(["phase", "candidate"]).round(3)
+def speedup_table(claims: Sequence[Claim]) -> pd.DataFrame:
+    """Write a row per claim, by its place and its candidate."""
+    rows = [
+        {
+            **claim.where,
+            "candidate": claim.subject,
+            "speedup": claim.ratio,
+            "low": claim.low,
+            "high": claim.high,
+            "verdict": claim.verdict,
+        }
+        for claim in claims
+    ]
+    return pd.DataFrame(rows).set_index([*claims[0].where, "candidate"]).round(3)
 
 
 def _sentence(found: ColdStart) -> str:
