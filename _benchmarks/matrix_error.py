@@ -1,11 +1,12 @@
 """Measure how many false claims a matrix of cases and releases has, and which true ones it finds.
 
-Times are drawn: 250 cases, 8 releases, 10 sets of processes in each of two passes. The machine of
-a set is faster or slower, each process has an effect of its own on each case. Nothing differs in
-half of the matrices, beyond differences below 5 %; in the others, one case in 20 is slower from
-some release on. A claim is false when the cell is not slower, or faster, by more than 5 %.
+Times are drawn: 250 cases, 8 releases, some sets of processes in each of two passes. The machine of
+a set is faster or slower, each process has an effect of its own on each case. Releases differ by up
+to 5 % everywhere; where a ratio is given, one case in 20 is slower by it from some release on. A
+claim is false when the cell is not slower, or faster, by more than 5 %. FDP is the share of false
+claims, missed that of the intervals of claims that miss, found that of the slower cells.
 
-``python _benchmarks/matrix_error.py --matrices 200 --workers 2``
+``python _benchmarks/matrix_error.py --matrices 100 --workers 2``
 ``python _benchmarks/matrix_error.py --planted 2``: nothing is drawn. Processes of the installed
 release run 20 cases, and run one of them twice under another name: which cases are claimed?
 """
@@ -106,7 +107,7 @@ def print_table(matrices: int, workers: int, numbers: list[int]) -> int:
     )
     failures = 0
     with multiprocessing.Pool(workers) as pool:
-        for noise, sets, ratio in itertools.product(NOISES, numbers, (1.0, 1.1, 1.2, 1.5, 2.0)):
+        for noise, sets, ratio in itertools.product(NOISES, numbers, (1.0, 1.1, 1.2, 1.5)):
             tasks = [(noise, sets, ratio, seed) for seed in range(matrices)]
             rows = np.array(pool.map(try_matrix, tasks, chunksize=8))
             total = rows.sum(axis=0)
