@@ -92,8 +92,8 @@ def percentiles(
     -------
     tuple of Percentile
         In the order of *levels*. There is no interval when the samples are too few for the two
-        ranks to exist: the 99th percentile needs 528 independent ones, which takes about 570 samples at
-        least because their correlation is estimated too.
+        ranks to exist: the 99th percentile needs 528 independent ones, which takes about 570
+        samples at least because their correlation is estimated too.
 
     Raises
     ------
