@@ -1,24 +1,18 @@
-import math
-
 import numpy as np
-import onnx.parser
 import pandas as pd
 import pytest
 
 from ortmeter.observatory.accuracy import (
-    COLUMNS,
-    Judge,
     accuracy_changes,
     bits_changed,
     comparable_errors,
-    digest,
     measure_errors,
     out_of_bound,
     time_and_accuracy,
 )
 from ortmeter.observatory.case import Case
+from ortmeter.observatory.judge import COLUMNS
 from ortmeter.observatory.matrix import Contender
-from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.releases import INSTALLED, parse_release
 
 # A process of this environment that answers with the outputs of a file, or dies.
@@ -49,10 +43,6 @@ for line in sys.stdin:
 
 def sqrt(size: int, kind: str = "f32") -> Case:
     return Case("Sqrt", "Y = Sqrt(X)", f"T[{size}] X", f"of {size}", kind, values={"X": "positive"})
-
-
-def judge(case: Case) -> Judge:
-    return Judge(case.prepared(resolve_provider("cpu")))
 
 
 @pytest.fixture
@@ -97,84 +87,6 @@ def test_the_installed_release_is_within_the_bounds():
     assert (found["bound"] > 0).all()
     assert out_of_bound(found).empty
     assert (found["reference"] == "float64").all()
-
-
-def test_infinities_of_the_type_of_the_output_match():
-    case = Case("Cast", "Y = Cast<to = 10>(X)", "T[3] X", outputs="f16 Y", values={"X": "normal"})
-    found = judge(case)
-    found.reference.outputs["Y"][:] = [1e5, -1e5, 1]
-    wrong = found.errors({"Y": np.float16([np.inf, 65504, 1])})
-    assert (wrong["mismatched"], wrong["abs"]) == (1, 0)
-
-
-def test_nan_and_shapes_that_differ_are_findings():
-    exact = judge(sqrt(4))
-    y = exact.reference.outputs["Y"].astype(np.float32)
-    for got, count in ((y, 0), (np.where(np.arange(4) == 1, np.nan, y), 1), (y[None], 4)):
-        found = exact.errors({"Y": got.astype(np.float32)})
-        assert found["mismatched"] == count
-        assert len(out_of_bound(pd.DataFrame([found]))) == bool(count)
-
-
-def test_integers_are_compared_exactly():
-    case = Case("ArgMax", "Y = ArgMax<axis = 1, keepdims = 0>(X)", "T[6,5] X", outputs="i64 Y")
-    exact = judge(case)
-    expected = np.argmax(case.feeds()["X"], axis=1)
-    right, wrong = (
-        exact.errors({"Y": expected}),
-        exact.errors({"Y": expected + (np.arange(6) == 2)}),
-    )
-    assert (right["abs"], right["bound"], right["differing"]) == (0, 0, 0)
-    assert (wrong["abs"], wrong["bound"], wrong["differing"]) == (1, math.inf, 1 / 6)
-
-
-def test_a_quantized_result_may_be_off_by_one():
-    case = Case(
-        "QuantizeLinear", "Y = QuantizeLinear(X, S, Z)", "f32[8] X, f32[] S, T[] Z", "", "u8",
-        values={"S": 1 / 32, "Z": 128},
-    )  # fmt: skip
-    exact = judge(case)
-    codes = np.clip(np.rint(case.feeds()["X"] * 32) + 128, 0, 255).astype(np.uint8)
-    near = np.where(codes < 254, codes + 1, codes - 1).astype(np.uint8)
-    far = np.where(codes < 254, codes + 2, codes - 2).astype(np.uint8)
-    assert [exact.errors({"Y": y})["bound"] for y in (codes, near, far)] == [0, 1, 2]
-
-
-def test_the_order_of_equal_or_unsorted_elements_does_not_count():
-    case = Case(
-        "TopK", "Y, I = TopK<axis = 1, sorted = 0>(X, K)", "T[4,9] X, i64[1] K",
-        outputs="T Y, i64 I", values={"K": 3},
-    )  # fmt: skip
-    exact = judge(case)
-    x = case.feeds()["X"]
-    places = np.argsort(-x, axis=1, kind="stable")[:, :3]
-    shuffled = places[:, [1, 2, 0]]
-    right = {"Y": np.take_along_axis(x, shuffled, 1), "I": shuffled}
-    assert exact.errors(right)["bound"] == 0
-    wrong = {**right, "I": shuffled[:, ::-1]}
-    assert exact.errors(wrong)["bound"] == math.inf
-
-
-def test_without_reference_bits_are_still_compared():
-    text = """<ir_version: 8, opset_import: ["": 17, "unknown": 1]>
-        g (float[2] X) => (float[2] Y) { Y = unknown.Something(X) }"""
-    variant = sqrt(2).prepared(resolve_provider("cpu"))
-    exact = Judge(type(variant)(onnx.parser.parse_model(text), variant.feeds, variant.settings, {}))
-    found = exact.errors({"Y": np.ones(2, np.float32)})
-    assert found["reference"] == "none"
-    assert math.isnan(found["ulp"])
-    assert math.isnan(found["bound"])
-    assert found["bits"] == digest({"Y": np.ones(2, np.float32)})
-
-
-def test_digests_tell_bits_types_shapes_and_names_apart_but_not_nan():
-    one = np.float32([1, np.nan])
-    other_nan = one.view(np.uint32) ^ np.uint32([0, 1])
-    assert digest({"Y": one}) == digest({"Y": other_nan.view(np.float32)})
-    big = np.array([2**62, 2**62 + 1])
-    others = [one[::-1], one[None], one.astype(np.float64), one.view(np.int32), big, big[::-1]]
-    assert len({digest({"Y": array}) for array in (one, *others)}) == 7
-    assert digest({"Z": one}) != digest({"Y": one})
 
 
 def table(ulp, largest, releases=("a", "b", "c")):

@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from ortmeter.observatory.accuracy import Judge
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.contributed import CONTRIBUTED, DOMAIN
+from ortmeter.observatory.judge import Judge
 from ortmeter.observatory.reference import reference
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.sessions import make_session

@@ -1,0 +1,132 @@
+"""Compare the outputs of a case with its reference: errors, bounds, bits."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ortmeter.discrepancy import max_diff
+from ortmeter.observatory.bounds import attributes, error_bounds
+from ortmeter.observatory.reference import reference
+from ortmeter.runtime.loading import load_model
+from ortmeter.timing.candidates import Variant
+
+#: What is measured.
+COLUMNS = ("ulp", "largest", "abs", "mean", "bound", "differing", "mismatched", "bits", "reference")
+
+
+class Judge:
+    """The exact outputs of a case and the bounds of their errors, computed once.
+
+    Parameters
+    ----------
+    variant : Variant
+        Model and inputs.
+
+    Examples
+    --------
+    >>> from ortmeter.observatory.case import Case
+    >>> from ortmeter.runtime.providers import resolve_provider
+    >>> case = Case("Sqrt", "Y = Sqrt(X)", "T[2] X", values={"X": "positive"})
+    >>> judge = Judge(case.prepared(resolve_provider("cpu")))
+    >>> x = case.feeds()["X"]
+    >>> wrong = np.nextafter(np.sqrt(x), np.float32(np.inf))
+    >>> [bool(judge.errors({"Y": y})["bound"] > 1) for y in (np.sqrt(x), wrong)]
+    [False, True]
+    """
+
+    def __init__(self, variant: Variant) -> None:
+        model = load_model(variant.model)
+        self.reference = reference(model, variant.feeds)
+        self.bounds = error_bounds(model, variant.feeds, self.reference.outputs)
+        self._unordered = [
+            (node.output, options.get("axis", -1))
+            for node in model.graph.node
+            if node.op_type == "TopK" and not (options := attributes(node)).get("sorted", 1)
+        ]
+
+    def errors(self, outputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Measure outputs, by name; the keys are `COLUMNS`."""
+        told = {"bits": digest(outputs), "reference": self.reference.kind}
+        pairs = self._pairs(outputs)
+        if not pairs:
+            return dict.fromkeys(COLUMNS, np.nan) | told
+        expected, got = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
+        found = max_diff(expected, got, on_mismatch="report")
+        same = [name for name in pairs if got[name].shape == expected[name].shape]
+        others = sum(got[name].size for name in pairs if name not in same)
+        bounded = [name for name in same if name in self.bounds]
+        shares = [_share(*pairs[name], self.bounds[name]) for name in bounded]
+        return told | {
+            "ulp": float(found.ulp),
+            "largest": float(found.ulp_at_max),
+            "abs": float(found.abs),
+            "mean": float(found.mean_abs),
+            "bound": max(shares, default=np.nan),
+            "differing": float(np.mean([_differing(*pairs[name]) for name in same] or [1.0])),
+            "mismatched": float(found.n_nan + found.n_inf + others),
+        }
+
+    def _pairs(self, outputs: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Pair the exact outputs with those of a contender, in the same order."""
+        exact = {n: self.reference.outputs[n] for n in outputs if n in self.reference.outputs}
+        sides = (exact, {name: outputs[name] for name in exact})
+        for (values, places), axis in self._unordered:
+            for side in sides:
+                order = np.argsort(side[places], axis)
+                side |= {n: np.take_along_axis(side[n], order, axis) for n in (values, places)}
+        return {name: (_overflow(exact[name], got), got) for name, got in sides[1].items()}
+
+
+def _overflow(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
+    """Replace what the type of the output cannot hold by infinities."""
+    if got.dtype.kind != "f" or expected.dtype.kind != "f":
+        return expected
+    with np.errstate(all="ignore"):
+        rounded = expected.astype(got.dtype)
+    return np.where(np.isinf(rounded), rounded.astype(expected.dtype), expected)
+
+
+def _share(expected: np.ndarray, got: np.ndarray, bound: np.ndarray) -> float:
+    """Return the largest error as a share of its bound, where both values are finite."""
+    e, g = expected.astype(np.float64), got.astype(np.float64)
+    with np.errstate(all="ignore"):
+        error = np.abs(g - e)
+        share = np.where(error > 0, error / bound, 0.0)[np.isfinite(e) & np.isfinite(g)]
+    return float(np.max(share, initial=0.0))
+
+
+def _differing(expected: np.ndarray, got: np.ndarray) -> float:
+    with np.errstate(all="ignore"):
+        rounded = expected.astype(got.dtype)
+    same = (rounded == got) | ((rounded != rounded) & (got != got))  # noqa: PLR0124 - NaN
+    return float(np.mean(~same)) if got.size else 0.0
+
+
+def digest(outputs: Mapping[str, np.ndarray]) -> str:
+    """Return a short digest of arrays: their types, shapes and bits, all NaN being the same.
+
+    Parameters
+    ----------
+    outputs : mapping of str to array
+        Numbers.
+
+    Returns
+    -------
+    str
+        Eight hexadecimal digits.
+
+    Examples
+    --------
+    >>> zero = np.float32([0.0])
+    >>> digest({"Y": zero}) == digest({"Y": -zero})
+    False
+    """
+    found = hashlib.blake2b(digest_size=4)
+    for name, array in sorted(outputs.items()):
+        plain = np.array(array)
+        if plain.dtype.kind == "f":
+            plain[np.isnan(plain)] = np.nan
+        found.update(f"{name} {plain.dtype} {plain.shape}".encode() + plain.tobytes())
+    return found.hexdigest()
