@@ -86,8 +86,7 @@ def compare_cells(
     axes = [times.index.unique(name) for name in ROWS]
     # By threads, pass, set, case, contender.
     table = times[list(order)].reindex(pd.MultiIndex.from_product(axes, names=ROWS))
-    measured = table.to_numpy(float).reshape(*map(len, axes), len(order))
-    logs = np.log(measured)
+    logs = np.log(table.to_numpy(float)).reshape(*map(len, axes), len(order))
     pairs = [_Pairs(logs[..., :j], logs[..., j]) for j in range(1, len(order))]
     p = np.stack([found.p_value(math.log1p(min_effect), error) for found in pairs], axis=-1)
     if level is None:
@@ -97,7 +96,8 @@ def compare_cells(
         low, high = (np.exp(np.stack(side, axis=-1)) for side in zip(*bounds, strict=True))
     best = np.stack([found.best for found in pairs], axis=-1)
     speedup = np.exp(np.stack([found.lowest for found in pairs], axis=-1))
-    medians = _median(measured)
+    medians = table.groupby(level=["threads", "case"], sort=False).median().to_numpy()
+    medians = medians.reshape(logs.shape[0], *logs.shape[3:])
     before = np.take_along_axis(medians, best, axis=-1)
     is_absent, is_tested = np.isnan(medians[..., 1:]), np.isfinite(p)
     conditions = [is_absent, ~is_tested, (p <= level) & (speedup > 1), p <= level]
@@ -334,16 +334,6 @@ def _level(p: _Array, error: float) -> float:
         return error
     rejected = int(np.count_nonzero(false_discovery_control(tested) <= error))
     return error * max(rejected, 1) / tested.size
-
-
-def _median(measured: _Array) -> _Array:
-    """Return the median of the sets of all passes, NaN where nothing was measured."""
-    threads, passes, sets, cases, contenders = measured.shape
-    rows = measured.transpose(0, 3, 4, 1, 2).reshape(-1, passes * sets)
-    found = np.full(len(rows), np.nan)
-    has_any = np.isfinite(rows).any(axis=1)
-    found[has_any] = np.nanmedian(rows[has_any], axis=1)
-    return found.reshape(threads, cases, contenders)
 
 
 def _check(
