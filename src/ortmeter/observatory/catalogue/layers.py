@@ -130,7 +130,6 @@ _ACTIVATIONS = (
         "QuickGelu", "A = Mul(X, K) G = Sigmoid(A) Y = Mul(X, G)", f"{_ROWS}, T[] K",
         "of three nodes", values={"K": 1.702},
     ),
-    Case("Silu", "G = Sigmoid(X) Y = Mul(X, G)", _ROWS, "of two nodes"),
     Case("Dropout", "Y = Dropout(X)", _ROWS, "inference"),
 )  # fmt: skip
 
