@@ -71,7 +71,7 @@ SAMPLE = (
     "PRelu-per-channel-f32-L2",
     "Where-last-axis-f32-L2",
     "Transpose-021-f32-L2",
-    "ReduceSum-first-axis-f32-L3",
+    "ReduceSum-first-axis-f32-L2",
     "Softmax-last-axis-f32-L2",
     "LayerNormalization-128-rows-f32-L2",
     "MatMul-square-f32-L2",
