@@ -72,6 +72,22 @@ def found(tmp_path):
     return answers.read_page(write_page(tmp_path, concluded(), other, there), tmp_path / "results")
 
 
+def test_a_page_that_shows_a_record_measured_nothing_here(tmp_path):
+    shown = [concluded("Of a day.", recorded=True), concluded("Older.", machine="H100")]
+    found = answers.read_page(write_page(tmp_path, *shown), tmp_path / "results")
+    assert found.here is None
+    assert [one["answer"] for one in found.recorded] == ["Of a day.", "Older."]
+    assert "recorded on 2026-01-02" in re.sub("<[^>]+>", "", answers.box(found))
+    other = write_page(tmp_path / "other", concluded("Of this build."))
+    both = [answers.read_page(other, tmp_path / "results"), found]
+    written = cards.cards(both, "", choose=True)
+    first = written.count('<div class="from from-m0">')
+    assert first == 2
+    assert "Not recorded" not in written.partition('from-m0">')[2].partition('from-m1">')[0]
+    card = written.rpartition("<article")[2]
+    assert "Of a day." in card.partition('<div class="from from-m0">')[2].partition("</div>")[0]
+
+
 def test_the_answers_of_a_page_are_read_from_what_it_shows(found):
     assert found.title == "One or two?"
     assert found.docname == f"auto_examples/performance/{PAGE}"

@@ -92,22 +92,23 @@ def read_answers(source: Path) -> dict[str, Answers]:
 
 
 def read_page(file: Path, results: Path) -> Answers:
-    """Read the conclusions of a page; those of the records stand in where it did not run."""
+    """Read the conclusions of a page; those of the records stand in where it measured nothing."""
     page = file.stem
     text = file.read_text(encoding="utf-8")
     shown = [json.loads(html.unescape(found)) for found in _SHOWN.findall(text)]
     mine = [found for found in shown if found.get("page") == page]
     tags = _TAGS.search(text)
-    if mine:
-        recorded = mine[1:]
-    else:
+    here, *recorded = mine or [None]
+    if here and here.get("recorded"):  # too long for a build: the page shows a record
+        here, recorded = None, mine
+    elif not here:
         recorded = [record.concluded.to_dict() for record in load_records(page, results)]
     return Answers(
         page=page,
         title=_TITLE.findall(text)[0],
         docname=f"{GALLERY}/{file.parent.name}/{page}",
         tags=tuple(tags[1].split(", ")) if tags else (),
-        here=mine[0] if mine else None,
+        here=here,
         recorded=tuple(recorded),
     )
 

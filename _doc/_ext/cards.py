@@ -25,6 +25,7 @@ WIDTH, LEFT, RIGHT, ROW = 308, 136, 264, 18
 _THUMBNAIL = (5.6, 3.5)  # inches at 100 dots
 _WON = {"faster", "yes", "right", "equivalent"}
 _LOST = {"slower", "no", "wrong"}
+_HERE = "this build"
 _FILTERS = ("speed", "accuracy", "cpu", "cuda")
 # A list of thumbnails, as sphinx-gallery writes it in the index of the gallery.
 _THUMBNAILS = re.compile(
@@ -103,7 +104,7 @@ def cards(found: Sequence[Answers], root: str, *, choose: bool = False) -> str:
 def _source(page: Answers, answer: dict[str, Any]) -> str:
     provider = str(answer["provider"]).upper()
     if answer is page.here:
-        return f"this build: {answer['machine']}, {provider}"
+        return f"{_HERE}: {answer['machine']}, {provider}"
     return f"recorded: {answer['machine']}, {provider}"
 
 
@@ -151,6 +152,10 @@ def _classes(page: Answers) -> list[str]:
 def _card(page: Answers, root: str, sources: Sequence[str]) -> str:
     classes = " ".join(f"is-{tag}" for tag in _classes(page))
     by_source = {_source(page, answer): answer for answer in reversed(page.all)}
+    if page.recorded and not page.here:  # a build has no time for what it shows
+        by_source = (
+            dict.fromkeys((s for s in sources if s.startswith(_HERE)), page.recorded[0]) | by_source
+        )
     shown = [by_source.get(source) for source in sources] or page.all[:1]
     verdicts = "".join(_verdict(answer, i) for i, answer in enumerate(shown))
     answers = "".join(
@@ -224,9 +229,9 @@ def _length(value: float, top: float) -> float:
 def draw_thumbnails(app: Sphinx) -> None:
     """Replace the thumbnails of the pages by their bars, which can be read at 200 pixels."""
     for page, found in read_answers(Path(app.srcdir)).items():
-        if found.here and found.here["bars"]:
+        if found.all and found.all[0]["bars"]:
             folder = Path(app.srcdir, found.docname).parent / "images" / "thumb"
-            write_thumbnail(found.here["bars"], folder / f"sphx_glr_{page}_thumb.png")
+            write_thumbnail(found.all[0]["bars"], folder / f"sphx_glr_{page}_thumb.png")
 
 
 def write_thumbnail(rows: Iterable[Sequence[Any]], file: Path) -> None:

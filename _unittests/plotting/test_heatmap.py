@@ -43,6 +43,13 @@ def test_rows_go_from_the_slowest_to_the_fastest(draw):
     assert rows_of(found) == ["c", "a", "b", "d"]
 
 
+def test_the_place_of_a_row_is_that_of_its_latest_claim(draw):
+    frame = cells({"a": 0.5, "b": 2.0, "c": 8.0})
+    lost_again = (frame["row"] == "c") & (frame["column"] == COLUMNS[-1])
+    frame.loc[lost_again, ["speedup", "verdict"]] = [0.25, "slower"]
+    assert rows_of(draw(frame)) == ["c", "a", "b"]
+
+
 def test_the_largest_changes_stay_and_the_others_are_counted(draw):
     speedups = {"a": 1.1, "b": 8.0, "c": 0.2, "none": 1.0, "gone": math.nan}
     found = draw(cells(speedups, {"none": "undecided", "gone": "absent"}), rows=2, caption="CPU")

@@ -52,7 +52,8 @@ def change_map(cells: "pd.DataFrame", *, title: str, caption: str = "", rows: in
     title, caption : str
         Title of the plot, and the line below it: the machine, what a column is compared with.
     rows : int
-        Rows that are drawn at most, those of the largest claims, slower ones first.
+        Rows that are drawn at most, those of the largest claims. The first row is the one whose
+        latest claim is the slowest.
 
     Returns
     -------
@@ -83,16 +84,21 @@ def change_map(cells: "pd.DataFrame", *, title: str, caption: str = "", rows: in
             f"{len(claimed)} cells are faster or slower. Accepted: one at least, with a positive "
             "speedup each"
         )
-    ranked = _rank(claimed)
-    shown = ranked[:rows].sort_values().index
+    columns = list(dict.fromkeys(cells["column"]))
+    logs = claimed.assign(
+        log=np.log2(claimed["speedup"].astype(float)), rank=claimed["column"].map(columns.index)
+    ).sort_values("log", key=abs, ascending=False, kind="stable")
+    ranked = list(dict.fromkeys(logs["row"]))
+    latest = logs.sort_values("rank", ascending=False, kind="stable").drop_duplicates("row")
+    shown = latest.set_index("row").loc[ranked[:rows], "log"].sort_values(kind="stable").index
     panels = list(dict.fromkeys(cells["panel"]))
     figure = new_figure(_MARGINS + _ROW * len(shown))
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, panel in zip(axes, panels, strict=True):
         _draw(ax, cells[cells["panel"] == panel], list(shown))
         ax.set_title(plain(str(panel)), fontsize=9, color=GREY)
-    labels = [plain(shorten(clean(str(row)), 36)) for row in shown]
-    axes[0].set_yticks(range(len(shown)), labels, fontsize=8)
+    labels = [plain(shorten(clean(str(row)), 46)) for row in shown]
+    axes[0].set_yticks(range(len(shown)), labels, fontsize=7)
     axes[0].set_ylim(len(shown) - 0.5, -0.5)
     _add_scale(axes)
     figure.suptitle(wrap(title, 60), x=0.01, ha="left", color=GREY)
@@ -101,14 +107,6 @@ def change_map(cells: "pd.DataFrame", *, title: str, caption: str = "", rows: in
         wrap("; ".join(filter(None, told)), 100), x=0.01, ha="left", fontsize=9, color=GREY
     )
     return figure
-
-
-def _rank(claimed: "pd.DataFrame") -> "pd.Series[float]":
-    """Logarithm of the most extreme speedup of each row, the largest change first."""
-    logs = claimed.assign(log=np.log2(claimed["speedup"].astype(float)))
-    logs = logs.sort_values("log", key=abs, ascending=False, kind="stable")
-    first = logs.drop_duplicates("row")
-    return first.set_index("row")["log"]
 
 
 def _draw(ax: "Axes", cells: "pd.DataFrame", rows: list[Any]) -> None:
