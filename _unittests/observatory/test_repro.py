@@ -1,5 +1,6 @@
 """The script of a case, run as a reader runs it."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -130,7 +131,7 @@ def test_names_are_texts_whatever_they_hold(tmp_path):
     text = f"{HEADER} g (float[4] X) => (float[4] Y) {{ Y = Exp(X) }}"
     case = node_case(text, X=np.ones(4, np.float32))
     case.node.input[0] = evil
-    case = type(case)(evil, case.node, {evil: case.inputs["X"]}, {}, case.source)
+    case = dataclasses.replace(case, name=evil, inputs={evil: case.inputs["X"]})
     script = repro_script(case, requirements=[evil])
     done = subprocess.run(
         [sys.executable, "-I", "-c", script], cwd=tmp_path, capture_output=True, check=True

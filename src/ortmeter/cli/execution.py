@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "profile": "Show where the time of a model goes, and what was optimized.",
     "diff": "Compare the outputs of two models, or of two ways to run one, and find the nodes "
     "responsible.",
+    "operators": "Compare operators one by one between releases, providers and torch.",
     "sweep": "Run a page over a grid of configurations, on this machine or on several.",
     "scheduler": "Run the scheduler of sweeps until interrupted.",
     "worker": "Run a worker of sweeps on this machine until interrupted.",
@@ -114,14 +115,17 @@ def _run(options: Namespace) -> int:
     if options.html is not None:
         check_writable(Path(options.html), overwrite=options.force)
     try:
-        code = int(options.run(options, report) or SUCCESS)
+        done = options.run(options, report)
     except KeyboardInterrupt:
-        report.interrupted, code = True, INTERRUPTED
+        report.interrupted, done = True, INTERRUPTED
+    if isinstance(done, str):  # a script, which is no report
+        show(done.rstrip())
+        return SUCCESS
     if options.html is not None:  # first: the standard output may be closed, or its disk full
         file = report.save(options.html, overwrite=options.force)
         tell(f"report: {file}")
     show(json.dumps(report.to_dict(), indent=2) if options.json else _text(report))
-    return code
+    return int(done or SUCCESS)
 
 
 def _text(report: "Report") -> str:

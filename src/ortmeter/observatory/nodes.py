@@ -43,6 +43,8 @@ class NodeCase:
         The node, with the names that it has in the model.
     inputs, weights : mapping of str to array
         What it reads: computed by a run, and constant.
+    outputs : mapping of str to dtype
+        Types of what it returns.
     source : ModelProto
         The model, for its opsets and its functions.
     nodes : int
@@ -53,6 +55,7 @@ class NodeCase:
     node: onnx.NodeProto
     inputs: Mapping[str, np.ndarray]
     weights: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.dtype[Any]]
     source: onnx.ModelProto = field(repr=False)
     nodes: int = 1
 
@@ -71,7 +74,10 @@ class NodeCase:
                 onnx.helper.make_tensor_value_info(name, onnx_type(array.dtype), array.shape)
                 for name, array in self.inputs.items()
             ],
-            [onnx.ValueInfoProto(name=name) for name in self.node.output if name],
+            [
+                onnx.helper.make_tensor_value_info(name, onnx_type(dtype), None)
+                for name, dtype in self.outputs.items()
+            ],
             [onnx.numpy_helper.from_array(array, name) for name, array in self.weights.items()],
         )
         inside = list(walk_nodes([self.node]))
@@ -157,7 +163,8 @@ def node_cases(
                 found[key] = dataclasses.replace(found[key], nodes=found[key].nodes + 1)
             else:
                 name = _free(_name(node, {**inputs, **kept}), names)
-                found[key] = NodeCase(name, node, inputs, kept, proto)
+                types = {n: array.dtype for n, array in outputs.items()}
+                found[key] = NodeCase(name, node, inputs, kept, types, proto)
     return {case.name: case for case in found.values()}, left_out
 
 

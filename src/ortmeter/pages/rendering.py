@@ -380,9 +380,11 @@ def freeze(item: Any) -> Any:
 
 
 def bullets(texts: Iterable[str], width: int) -> list[str]:
-    return [
-        textwrap.fill(text, width, initial_indent="- ", subsequent_indent="  ") for text in texts
-    ]
+    """Write texts as a list; names are not broken at their hyphens."""
+    writer = textwrap.TextWrapper(
+        width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False
+    )
+    return [writer.fill(text) for text in texts]
 
 
 def as_text(item: Any) -> str:

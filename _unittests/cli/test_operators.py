@@ -1,0 +1,332 @@
+"""Operators from the command line; the interpreter of the tests stands for releases."""
+
+import json
+import re
+
+import numpy as np
+import onnx
+import pandas as pd
+import pytest
+
+import ortmeter
+from ortmeter.cli import main, operators, verdicts
+from ortmeter.observatory.accuracy import COLUMNS
+from ortmeter.observatory.catalogue import catalogue
+from ortmeter.observatory.matrix import AGAIN, ROWS, Interrupted, Matrix
+from ortmeter.observatory.repro import repro_script
+from ortmeter.runtime.providers import Provider
+from ortmeter.runtime.releases import Release
+
+PRELU = next(name for name in catalogue() if name.startswith("PRelu-per-channel"))
+SMALL = "Relu-f32-L1"  # the cheapest one
+
+
+@pytest.fixture(autouse=True)
+def releases(monkeypatch, tmp_path):
+    monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(operators, "parse_release", lambda text, _provider: Release(text))
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Replace what measures by times and errors that are given; say what was asked."""
+    asked = {}
+
+    def give(times, absent=(), errors=()):
+        names = [name for name in times if not name.endswith(AGAIN)]
+        matrix = Matrix(
+            pd.DataFrame(times), dict(absent), {name: {"onnxruntime": name} for name in names}
+        )
+
+        def measure_cases(contenders, cases, **options):
+            asked.update(contenders=contenders, cases=cases, **options)
+            return matrix
+
+        def measure_errors(contenders, cases, **_):
+            index = pd.MultiIndex.from_product(
+                [["PRelu", "Exp"], names], names=["case", "contender"]
+            )
+            found = pd.DataFrame(dict.fromkeys(COLUMNS, 0.5), index)
+            found = found.assign(mismatched=0.0, bits="0", reference="float64")
+            for place, values in dict(errors).items():
+                for column, value in values.items():
+                    found.loc[place, column] = value
+            return found
+
+        monkeypatch.setattr(operators, "measure_cases", measure_cases)
+        monkeypatch.setattr(verdicts, "measure_errors", measure_errors)
+        return asked, matrix
+
+    return give
+
+
+def times(threads=(1,), processes=10, **medians):
+    """Draw times (µs) around medians by contender and case."""
+    index = pd.MultiIndex.from_product(
+        [threads, range(2), range(processes), ["PRelu", "Exp"]], names=ROWS
+    )
+    rng = np.random.default_rng(0)
+    columns = {name.replace("_", "."): values for name, values in medians.items()}
+    last = list(columns)[-1]
+    return {
+        name: pd.Series(
+            [median[row[3]] for row in index] * np.exp(0.01 * rng.standard_normal(len(index))),
+            index,
+        )
+        for name, median in {**columns, last + AGAIN: columns[last]}.items()
+    }
+
+
+def report_of(capsys, *options):
+    code = main(["operators", "--json", "--provider", "cpu", *map(str, options)])
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    report = json.loads(told.out)
+    return report["conclusion"], {s["title"]: s["tables"][0] for s in report["sections"]}
+
+
+@pytest.fixture
+def cnn(tmp_path):
+    onnx.save(ortmeter.sample_cnn(size=16), tmp_path / "cnn.onnx")
+    return tmp_path / "cnn.onnx"
+
+
+def refused(capsys, *options):
+    assert main(["operators", *map(str, options)]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    return told.err
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        ("PRELU channel", [("prelu", "channel")]),
+        ("lrn, prelu scalar", [("lrn",), ("prelu", "scalar")]),
+    ],
+)
+def test_cases_are_listed_by_the_words_of_their_names(words, needed, capsys):
+    (told,), tables = report_of(capsys, "--list", "--filter", words)
+    names = [row["case"] for row in tables["Cases"]]
+    expected = [
+        name
+        for name in catalogue()
+        if any(all(word in name.lower() for word in group) for group in needed)
+    ]
+    assert names == expected
+    assert told.startswith(f"{len(names)} case")
+    assert 0 < len(names) < 20
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--filter", "PRelux"], "--filter: got 'PRelux', which no name has. Accepted: PRelu-"),
+        (["--filter", ","], "--filter: got ',', expected values"),
+        (["--repro", "Lrn"], "--repro: case 'Lrn' is not known. Accepted: LRN-"),
+        (["--output", "x.py"], "--output x.py: expected --repro CASE too"),
+        (["--repro", PRELU, "--json", "--list"], "prints a script only: remove --list, --json"),
+        (["--dim", "n=3"], "--dim: got 'n'. Accepted: none"),
+        (["--value", "X=3"], "--value: got 'X=3'. Accepted: NAME=VALUE for one of the inputs"),
+        (["--threads", "x"], "--threads: got 'x', expected an integer"),
+        (["--provider", "rocm"], "provider='rocm' is not known. Accepted: auto, cpu, cuda"),
+        (["--model", "no.onnx"], "Model 'no.onnx' cannot be read: No such file"),
+        (["--runtime", "a,a,", "--filter", "zzz"], "--filter: got 'zzz'"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(options, message, capsys):
+    assert message in refused(capsys, *options)
+
+
+def test_the_script_of_a_case_is_printed_or_written(tmp_path, capsys):
+    ways = ["--provider", "cpu", "--threads", "2"]
+    assert main(["operators", "--repro", PRELU, *ways]) == 0
+    script = repro_script(catalogue()[PRELU], threads=2)
+    assert capsys.readouterr().out == script
+    file = tmp_path / "repro.py"
+    assert main(["operators", "--repro", PRELU, "--output", str(file), *ways]) == 0
+    assert file.read_text() == script
+    assert f"measures {PRELU}" in capsys.readouterr().out
+    file.write_text("mine")
+    assert "exists" in refused(capsys, "--repro", PRELU, "--output", file)
+    assert file.read_text() == "mine"
+    assert main(["operators", "--repro", PRELU, "--output", str(file), "--force", *ways]) == 0
+    assert file.read_text() == script
+
+
+def test_a_script_too_long_for_an_issue_goes_to_a_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(operators, "_LONGEST", 100)
+    assert "more than an issue, 100. Accepted: --output FILE" in refused(capsys, "--repro", PRELU)
+    file = tmp_path / "repro.py"
+    assert main(["operators", "--repro", PRELU, "--output", str(file)]) == 0
+    assert len(file.read_text()) > 100
+
+
+def test_one_contender_has_times_and_errors(capsys):
+    few = ["--filter", SMALL, "--processes", 1]
+    told, tables = report_of(capsys, *few)
+    assert told[0].startswith("1 case with installed, from ")
+    (row,) = tables["Median time of a run (µs)"]
+    assert row["case"] == SMALL
+    assert row["installed"] > 0
+    (errors,) = tables["Errors against float64"]
+    assert (errors["contender"], errors["of bound"]) == ("installed", 0)
+    (contender,) = tables["Contenders"]
+    assert contender["onnxruntime"].count(".") == 2
+
+
+def test_too_few_processes_give_no_verdict(capsys):
+    few = ["--filter", SMALL, "--processes", 1, "--passes", 1]
+    told, tables = report_of(capsys, "--runtime", "old,new", *few)
+    assert told[0] == (
+        "no verdict: new and old both ran 1 case in passes of 1 processes. It needs 3 processes in "
+        "each pass."
+    )
+    (row,) = tables["new beside old"]
+    assert row["verdict"] == "undecided"
+    assert told[-1] == "bits of the outputs differ in 0 of 1 case."
+
+
+@pytest.mark.slow
+def test_equal_releases_are_not_told_apart(capsys):
+    told, tables = report_of(
+        capsys, "--runtime", "old,new", "--filter", f"{SMALL},{PRELU}", "--processes", 5
+    )
+    assert {row["verdict"] for row in tables["new beside old"]} == {"undecided"}
+    assert told[0].startswith("no case is shown to be slower or faster in new than in old: ")
+
+
+def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
+    asked, _ = measured(
+        times(**{"1_26": {"PRelu": 60, "Exp": 10}, "1_32": {"PRelu": 1020, "Exp": 10}}),
+        errors={
+            ("Exp", "1.32"): {"ulp": 3.0, "bits": "1", "bound": 3.5},
+            ("PRelu", "1.32"): {"mismatched": 2.0},
+        },
+    )
+    html = tmp_path / "report.html"
+    told, tables = report_of(capsys, "--runtime", "1.26,1.32", "--html", html)
+    assert told[0] == (
+        "1.32 beside 1.26: 1 slower, 0 faster, 1 undecided (2 passes of 10 processes)."
+    )
+    claim = r"PRelu: 1.32 is 1[67].\d\d times slower than 1.26 \[16.\d\d, 17.\d\d\] \(99%\)."
+    assert re.fullmatch(claim, told[1])
+    assert told[2:] == [
+        "control, 1.32 beside itself: false claims, 0 of 2.",
+        "to show it without this package: ortmeter operators --repro PRelu.",
+        "PRelu with 1.32: 2 values do not match.",
+        "Exp with 1.32: an error of 3.5 times its bound.",
+        "Exp is less accurate with 1.32: 3 ulp, 0.5 with 1.26.",
+        "bits of the outputs differ in 1 of 2 cases.",
+    ]
+    assert [row["case"] for row in tables["1.32 beside 1.26"]] == ["PRelu", "Exp"]
+    assert [row["contender"] for row in tables["Errors against float64"]] == ["all", "1.26", "1.32"]
+    assert "data:image/png;base64," in html.read_text(encoding="utf-8")
+    assert (asked["processes"], asked["passes"], asked["control"]) == (10, 2, True)
+    assert list(asked["cases"]) == list(catalogue())
+
+
+def test_several_releases_say_since_when_and_what_the_control_says(measured, capsys):
+    drawn = times(
+        (1, 2),
+        **{
+            "1_20": {"PRelu": 60, "Exp": 90},
+            "1_26": {"PRelu": 600, "Exp": 10},
+            "1_32": {"PRelu": 610, "Exp": 10},
+        },
+    )
+    drawn["1.32" + AGAIN] *= 1.5  # the machine lies
+    reasons = {("Exp", "1.20"): "1.20: no kernel"}
+    measured(drawn, reasons)
+    told, tables = report_of(capsys, "--runtime", "1.20,1.26,1.32", "--threads", "1,2")
+    assert told[0].startswith("1.32 beside the best before: 2 slower, 0 faster, 2 undecided")
+    assert "PRelu, 2 threads: 1.32 is 10." in " ".join(told)
+    assert "(99%), since 1.26." in told[1]
+    assert "1.26 beside the best before: 2 slower, 2 faster." in told
+    assert "control, 1.32 beside itself: false claims, 4 of 4." in told
+    assert "1 absent: the table has the reasons." in told
+    assert tables["Absent"] == [{"case": "Exp", "contender": "1.20", "reason": "1.20: no kernel"}]
+    assert {row["baseline"] for row in tables["Beside the best before, 2 threads"]} >= {"1.20"}
+    assert len(tables["Median time of a run (µs), 1 thread"]) == 2
+
+
+def test_no_difference_says_how_large_one_could_be(measured, capsys):
+    measured(times(old={"PRelu": 60, "Exp": 10}, new={"PRelu": 60, "Exp": 10}))
+    told, _ = report_of(capsys, "--runtime", "old,new")
+    assert told[0].startswith(
+        "no case is shown to be slower or faster in new than in old: 2 cases, speedups within [0.9"
+    )
+
+
+def test_an_interruption_keeps_its_verdicts(measured, monkeypatch, capsys):
+    drawn = times(old={"PRelu": 60, "Exp": 10}, new={"PRelu": 600, "Exp": 10})
+    _, matrix = measured(drawn)
+    sets = matrix.times.index
+    later = (sets.get_level_values("pass") == 1) & (sets.get_level_values("process") > 4)
+    matrix.times[later] = np.nan
+
+    def interrupt(*_, **__):
+        raise Interrupted(matrix)
+
+    monkeypatch.setattr(operators, "measure_cases", interrupt)
+    assert main(["operators", "--runtime", "old,new", "--provider", "cpu", "--json"]) == 130
+    report = json.loads(capsys.readouterr().out)
+    assert report["interrupted"] is True
+    assert report["conclusion"][0] == (
+        "new beside old: 1 slower, 0 faster, 1 undecided (passes of 10 and 5 processes)."
+    )
+
+
+def test_the_nodes_of_a_model_are_cases(cnn, measured, capsys):
+    told, tables = report_of(capsys, "--model", cnn, "--list")
+    names = [row["case"] for row in tables["Cases"]]
+    assert told == [f"{len(names)} cases."]
+    (prelu,) = (row for row in tables["Cases"] if row["case"].startswith("PRelu-"))
+    assert (prelu["nodes"], prelu["the first"]) == (2, "stem_act")
+    script = ["operators", "--model", str(cnn), "--repro", prelu["case"]]
+    assert main([*script, "--provider", "cpu"]) == 0
+    assert "quantiles" in capsys.readouterr().out
+    asked, _ = measured({"installed": times(installed={"PRelu": 1, "Exp": 1})["installed"]})
+    report_of(capsys, "--model", cnn, "--filter", "conv")
+    assert {*asked["cases"]} == {name for name in names if "Conv" in name}
+    assert asked["control"] is False
+
+
+def test_nodes_that_are_no_case_are_told(tmp_path, capsys):
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[n] X) => (float[m] Y) {
+        S = SequenceConstruct(X, X)  A = ConcatFromSequence<axis = 0>(S)  Y = Exp(A) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "sequence.onnx")
+    model = ["--model", tmp_path / "sequence.onnx", "--list"]
+    told, tables = report_of(capsys, *model, "--dim", "n=3")
+    assert told[0] == "2 nodes left out, see the reasons."
+    assert [row["node"] for row in tables["Left out"]] == [
+        "SequenceConstruct S",
+        "ConcatFromSequence A",
+    ]
+    assert "'n'" in refused(capsys, *model)
+
+
+def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypatch, capsys):
+    monkeypatch.setattr(operators, "resolve_provider", Provider.parse)
+    monkeypatch.setattr(operators.machine, "resolve_provider", lambda _: Provider("cpu"))
+    asked, _ = measured({"installed": times(installed={"PRelu": 1, "Exp": 1})["installed"]})
+    monkeypatch.setattr(verdicts, "fill", lambda *_: None)
+    monkeypatch.setattr(verdicts, "fill_errors", lambda *_: None)
+    ways = ["--runtime", "1.26,1.32", "--against", "torch", "--provider", "cpu,cuda:1"]
+    assert main(["operators", *ways]) == 0
+    torch = f"torch {__import__('torch').__version__.partition('+')[0]}"
+    expected = [
+        (f"{name} {provider}", Provider.parse(provider))
+        for name in (torch, "1.26", "1.32")
+        for provider in ("cpu", "cuda:1")
+    ]
+    assert [(one.name, one.provider) for one in asked["contenders"]] == expected
+
+
+def test_what_lasts_is_said_first(measured, capsys):
+    measured(times(old={"PRelu": 60, "Exp": 10}, new={"PRelu": 60, "Exp": 10}))
+    assert main(["operators", "--runtime", "old,new", "--provider", "cpu"]) == 0
+    assert f"{len(catalogue())} cases, about " in capsys.readouterr().err
+    few = ["--filter", SMALL, "--processes", "3"]
+    assert main(["operators", "--runtime", "old,new", "--provider", "cpu", *few]) == 0
+    assert "about" not in capsys.readouterr().err

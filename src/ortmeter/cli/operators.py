@@ -1,0 +1,252 @@
+"""Compare operators one by one between releases, providers and torch."""
+
+import dataclasses
+import difflib
+import itertools
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from ortmeter.cli import machine, verdicts
+from ortmeter.cli.inputs import add_feeds, make_feeds
+from ortmeter.cli.options import number, split, thread_count
+from ortmeter.cli.terminal import tell
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.files import write_atomically
+from ortmeter.observatory.catalogue import catalogue
+from ortmeter.observatory.matrix import Contender, Interrupted, measure_cases
+from ortmeter.observatory.nodes import NodeCase, node_cases
+from ortmeter.observatory.repro import AnyCase, repro_script
+from ortmeter.observatory.torch_contender import torch_contender
+from ortmeter.profiling.findings import plural
+from ortmeter.report import Report, check_writable
+from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.releases import INSTALLED, Release, parse_release, prepare
+from ortmeter.timing.measurement import format_seconds
+
+_TORCH = "torch"
+# Processes and passes of a comparison, and of times alone.
+_COMPARED, _ALONE = (10, 2), (3, 1)
+# Seconds: of a cell, about, and of a process that starts; more than this is told.
+_CELL_S, _START_S, _LONG_S = 0.015, 0.4, 30
+_LONGEST = 60_000  # characters of an issue
+_SHOWN = 4  # names that are close to a wrong one
+
+
+def register(parser: ArgumentParser) -> None:
+    parser.usage = "%(prog)s [options]"
+    group = parser.add_argument_group("cases")
+    group.add_argument(
+        "--filter",
+        metavar="WORD,WORD",
+        help="cases whose name has one of these words; several words with spaces between them are "
+        "needed together: 'prelu channel, lrn' (all cases)",
+    )
+    group.add_argument(
+        "--model",
+        dest="models",
+        metavar="MODEL",
+        nargs=1,
+        default=[],
+        help="ONNX file: the cases are its nodes, with the inputs that they get in a run of it",
+    )
+    group.add_argument("--list", action="store_true", help="list the cases, measure nothing")
+    add_feeds(parser)
+    group = parser.add_argument_group("contenders, each one beside the best of those before it")
+    group.add_argument(
+        "--runtime",
+        default=INSTALLED,
+        metavar="RELEASE,RELEASE",
+        help="releases of ONNX Runtime, oldest first, as in ortmeter bench (installed)",
+    )
+    group.add_argument("--against", choices=[_TORCH], help="torch runs the same cases, first")
+    group.add_argument(
+        "--provider", default="auto", help="auto (the default), cpu, cuda, or several: cpu,cuda"
+    )
+    group.add_argument("--threads", default="1", help="threads per operator, or several: 1,2 (1)")
+    group = parser.add_argument_group("measurement")
+    processes, passes = _COMPARED
+    group.add_argument(
+        "--processes",
+        type=number(1),
+        help=f"sets of fresh processes in a pass ({processes}; {_ALONE[0]} for one contender)",
+    )
+    group.add_argument(
+        "--passes",
+        type=number(1),
+        help=f"a claim holds in each of them ({passes}; {_ALONE[1]} for one contender)",
+    )
+    machine.add_options(parser)
+    group = parser.add_argument_group("report to the developers")
+    group.add_argument(
+        "--repro",
+        metavar="CASE",
+        help="print a short script that measures a case with NumPy and ONNX Runtime only, to paste "
+        "into an issue",
+    )
+    group.add_argument("--output", metavar="FILE", help="write the script of --repro here")
+
+
+def run(options: Namespace, report: Report) -> str | None:
+    """Fill the report with times, verdicts and errors, or return the script of ``--repro``."""
+    _refuse(options)
+    cases, left_out = _cases(options)
+    if options.repro is not None:
+        return _write_script(options, report, cases)
+    if left_out:
+        report.conclude(f"{plural(len(left_out), 'node')} left out, see the reasons.")
+        report.add(
+            "Left out", pd.DataFrame(left_out.items(), columns=["node", "reason"]).set_index("node")
+        )
+    cases = _filtered(cases, options.filter)
+    if options.list:
+        report.conclude(f"{plural(len(cases), 'case')}.")
+        report.add("Cases", _describe(cases))
+        return None
+    threads = split("--threads", options.threads, thread_count)
+    contenders = _contenders(options)
+    few = _COMPARED if len(contenders) > 1 else _ALONE
+    processes, passes = options.processes or few[0], options.passes or few[1]
+    where = contenders[0].provider or resolve_provider("cpu")
+    _tell_duration(len(cases), len(threads), len(contenders), processes * passes)
+    with machine.watched(options, report):
+        try:
+            matrix = measure_cases(
+                contenders,
+                {name: case.prepared(where, threads[0]) for name, case in cases.items()},
+                threads=threads,
+                processes=processes,
+                passes=passes,
+                control=len(contenders) > 1,
+            )
+        except Interrupted as stop:
+            verdicts.fill(report, contenders, stop.matrix)
+            raise
+    verdicts.fill(report, contenders, matrix)
+    if options.models:
+        report.add("Nodes", _describe(cases))
+    verdicts.fill_errors(report, contenders, cases, where, threads[0])
+    return None
+
+
+def _refuse(options: Namespace) -> None:
+    """Refuse options that would have no effect."""
+    if options.repro is None and options.output is not None:
+        raise InvalidArgumentError(f"--output {options.output}: expected --repro CASE too")
+    others = {"--list": options.list, "--json": options.json, "--html": options.html is not None}
+    if options.repro is not None and (given := [name for name, on in others.items() if on]):
+        raise InvalidArgumentError(f"--repro prints a script only: remove {', '.join(given)}")
+
+
+def _cases(options: Namespace) -> tuple[dict[str, AnyCase], dict[str, str]]:
+    """Return the cases by name, and the nodes of a model that are none."""
+    models = [Path(model) for model in options.models]
+    feeds = make_feeds(options, models)  # without a model, it refuses what describes inputs
+    if not models:
+        return {**catalogue()}, {}
+    (model,) = models
+    provider, *_ = split("--provider", options.provider, resolve_provider)
+    found, left_out = node_cases(model, feeds[model], provider=provider)
+    if not found:
+        raise InvalidArgumentError(
+            f"{model.name} has no node to measure: {left_out or 'constants'}"
+        )
+    return {**found}, left_out
+
+
+def _filtered(cases: Mapping[str, AnyCase], text: str | None) -> dict[str, AnyCase]:
+    """Keep the cases whose names have the words."""
+    if text is None:
+        return dict(cases)
+    asked = [part.split() for part in split("--filter", text, str.casefold)]
+    found = {
+        name: case
+        for name, case in cases.items()
+        if any(all(word in name.casefold() for word in words) for words in asked)
+    }
+    if not found:
+        raise InvalidArgumentError(
+            f"--filter: got {text!r}, which no name has. {_close(text, cases)}"
+        )
+    return found
+
+
+def _close(text: str, cases: Mapping[str, AnyCase]) -> str:
+    """Name cases that are like what was asked for."""
+    names = {name.partition("-")[0].casefold(): name for name in reversed(list(cases))}
+    names |= {name.casefold(): name for name in cases}
+    close = difflib.get_close_matches(text.casefold(), names, _SHOWN)
+    shown = dict.fromkeys([names[one] for one in close] or list(cases)[:_SHOWN])
+    return f"Accepted: {', '.join(shown)}... (--list shows all {len(cases)})"
+
+
+def _describe(cases: Mapping[str, AnyCase]) -> pd.DataFrame:
+    rows = []
+    for name, case in cases.items():
+        if isinstance(case, NodeCase):
+            first = case.node.name or next(filter(None, case.node.output), "")
+            rows.append({"case": name, "nodes": case.nodes, "the first": first})
+        else:
+            rows.append({"case": name, "inputs": case.inputs, "opset": case.opset})
+    return pd.DataFrame(rows).set_index("case")
+
+
+def _write_script(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> str | None:
+    if options.repro not in cases:
+        raise InvalidArgumentError(
+            f"--repro: case {options.repro!r} is not known. {_close(options.repro, cases)}"
+        )
+    provider, *_ = split("--provider", options.provider, resolve_provider)
+    script = repro_script(
+        cases[options.repro],
+        provider=provider,
+        threads=split("--threads", options.threads, thread_count)[0],
+        requirements=[one.requirements[0] for one in _releases(options) if one.requirements],
+    )
+    if options.output is None:
+        if len(script) > _LONGEST:
+            raise InvalidArgumentError(
+                f"--repro: the script of {options.repro!r} takes {len(script)} characters, more "
+                f"than an issue, {_LONGEST}. Accepted: --output FILE"
+            )
+        return script
+    file = Path(options.output)
+    check_writable(file, overwrite=options.force)
+    write_atomically(file, script.encode())
+    report.conclude(f"{file} measures {options.repro}: it needs NumPy and ONNX Runtime only.")
+    return None
+
+
+def _releases(options: Namespace) -> list[Release]:
+    names = {one.name for one in split("--provider", options.provider, resolve_provider)}
+    default = "cuda" if "cuda" in names else "cpu"
+    return [parse_release(text, default) for text in split("--runtime", options.runtime)]
+
+
+def _contenders(options: Namespace) -> list[Contender]:
+    """List what runs the cases, torch first; the environments of releases are made."""
+    providers: list[Provider] = split("--provider", options.provider, resolve_provider)
+    found = [torch_contender()] if options.against else []
+    for release in _releases(options):
+        prepare(release, lambda line: tell(f"ortmeter operators: {line}"))
+        found.append(Contender(release.name, release))
+    several = len(providers) > 1
+    return [
+        dataclasses.replace(
+            one, name=f"{one.name} {provider}" if several else one.name, provider=provider
+        )
+        for one, provider in itertools.product(found, providers)
+    ]
+
+
+def _tell_duration(cases: int, threads: int, contenders: int, sets: int) -> None:
+    """Say how long it takes when that is long: it was not asked for in seconds."""
+    runners = contenders + (contenders > 1)
+    seconds = sets * runners * (_START_S + cases * threads * _CELL_S)
+    if seconds > _LONG_S:
+        tell(
+            f"ortmeter operators: {cases} cases, about {format_seconds(seconds)}; --filter or "
+            "fewer --processes take less, Ctrl-C keeps what is measured"
+        )

@@ -1,0 +1,217 @@
+"""What ``operators`` says of times and errors: sentences first, then tables."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ortmeter.observatory.accuracy import (
+    Prepared,
+    accuracy_changes,
+    bits_changed,
+    comparable_errors,
+    measure_errors,
+    out_of_bound,
+)
+from ortmeter.observatory.matrix import AGAIN, Contender, Matrix
+from ortmeter.observatory.verdicts import (
+    claim_level,
+    compare_cells,
+    control_claims,
+    gains,
+    losses,
+)
+from ortmeter.pages.rendering import digits
+from ortmeter.plotting.heatmap import change_map
+from ortmeter.profiling.findings import plural
+from ortmeter.report import Report
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing.claims import Claim, enumerate_items
+from ortmeter.timing.measurement import format_seconds, rounded
+from ortmeter.timing.statistics import MIN_PROCESSES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_TOLD = 5  # cases in the conclusion
+_PAIR = 2
+_CLAIMED = ("faster", "slower")
+
+
+def fill(report: Report, contenders: Sequence[Contender], matrix: Matrix) -> None:
+    """Fill the report with the times of the contenders, and with verdicts if there are several."""
+    names = [one.name for one in contenders]
+    counts = list(matrix.times.index.unique("threads"))
+    place = {count: f", {_threads(count)}" if len(counts) > 1 else "" for count in counts}
+    if len(names) > 1:
+        cells = compare_cells(matrix.times, names)
+        report.conclude(*_sentences(cells, names, matrix, place))
+        beside = (
+            f"{names[1]} beside {names[0]}" if len(names) == _PAIR else "Beside the best before"
+        )
+        plots = [_plot(cells, report)] if cells["verdict"].isin(_CLAIMED).any() else []
+        for count in counts:
+            found = cells[cells.index.get_level_values("threads") == count]
+            table = _cells_table(found, several=len(names) > _PAIR)
+            report.add(f"{beside}{place[count]}", table, *plots)
+            plots.clear()  # it has all the numbers of threads
+    else:
+        report.conclude(_slowest(matrix, names[0]))
+    for count in counts:
+        times = matrix.times.xs(count, level="threads")[names]
+        medians = times.groupby(level="case", sort=False).median()
+        report.add(f"Median time of a run (µs){place[count]}", medians)
+    versions = [{"contender": name, **matrix.versions[name]} for name in names]
+    report.add("Contenders", pd.DataFrame(versions).set_index("contender"))
+    if matrix.absent:
+        columns = ["case", "contender", "reason"]
+        absent = [(*key, reason) for key, reason in matrix.absent.items()]
+        report.add("Absent", pd.DataFrame(absent, columns=columns).set_index("case"))
+        report.conclude(f"{len(absent)} absent: the table has the reasons.")
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count or 'all'} threads"
+
+
+def _sentences(
+    cells: pd.DataFrame, names: Sequence[str], matrix: Matrix, place: Mapping[int, str]
+) -> Iterator[str]:
+    """Say what the last contender lost and won, then what the others did and the control says."""
+    *others, last = names
+    before = others[0] if len(names) == _PAIR else "the best before"
+    how = _how(matrix.times)
+    own = cells[cells.index.get_level_values("contender") == last]
+    tested = own[own["verdict"].isin([*_CLAIMED, "undecided"])]
+    lost, won = losses(cells, last), gains(cells, last)
+    if len(lost) + len(won):
+        left = len(tested) - len(lost) - len(won)
+        yield (
+            f"{last} beside {before}: {len(lost)} slower, {len(won)} faster, {left} undecided "
+            f"({how})."
+        )
+    else:
+        yield _nothing(tested, last, before, how)
+    for found, word in ((lost, "slower"), (won, "faster")):
+        for row in found.head(_TOLD).reset_index().to_dict("records"):
+            since = "" if row["since"] == last else f", since {row['since']}"
+            yield f"{row['case']}{place[row['threads']]}: {_claim(row, last)}{since}."
+        if len(found) > _TOLD:
+            yield f"{len(found) - _TOLD} more are {word}: the table has them."
+    for name in others[1:]:
+        verdicts = cells["verdict"][cells.index.get_level_values("contender") == name]
+        counts = [f"{(verdicts == word).sum()} {word}" for word in ("slower", "faster")]
+        if verdicts.isin(_CLAIMED).any():
+            yield f"{name} beside the best before: {', '.join(counts)}."
+    if last + AGAIN in matrix.times:
+        control = control_claims(matrix.times, last, level=claim_level(cells))
+        false = int(control["verdict"].isin(_CLAIMED).sum())
+        yield f"control, {last} beside itself: false claims, {false} of {len(control)}."
+    if len(lost):
+        case = lost.index.get_level_values("case")[0]
+        yield f"to show it without this package: ortmeter operators --repro {case}."
+
+
+def _how(times: pd.DataFrame) -> str:
+    """Say how many processes ran in each pass: an interruption leaves some out."""
+    sets = times.dropna(how="all").reset_index()[["pass", "process"]].drop_duplicates()
+    counts = sets.groupby("pass").size().tolist()
+    if len({*counts}) == 1 and len(counts) > 1:
+        return f"{len(counts)} passes of {counts[0]} processes"
+    return f"passes of {enumerate_items([str(count) for count in counts])} processes"
+
+
+def _nothing(tested: pd.DataFrame, last: str, before: str, how: str) -> str:
+    known = tested.dropna(subset=["low", "high"])
+    if known.empty:
+        return (
+            f"no verdict: {last} and {before} both ran {plural(len(tested), 'case')} in {how}. It "
+            f"needs {MIN_PROCESSES} processes in each pass."
+        )
+    low, high, told = known["low"].min(), known["high"].max(), plural(len(known), "case")
+    return (
+        f"no case is shown to be slower or faster in {last} than in {before}: {told}, "
+        f"speedups within [{low:.2f}, {high:.2f}] ({how})."
+    )
+
+
+def _claim(row: Mapping[Any, Any], subject: str) -> Claim:
+    return Claim(
+        subject,
+        row["verdict"],
+        row["baseline"],
+        ratio=row["speedup"],
+        low=row["low"],
+        high=row["high"],
+    )
+
+
+def _slowest(matrix: Matrix, name: str) -> str:
+    medians = matrix.times[name].groupby(level="case").median().dropna()
+    if medians.empty:
+        return f"{name} runs none of the cases."
+    least, most = (format_seconds(value * 1e-6) for value in (medians.min(), medians.max()))
+    return (
+        f"{plural(len(medians), 'case')} with {name}, from {least} to {most} ({medians.idxmax()}): "
+        "with another contender, --runtime or --against torch, they are compared."
+    )
+
+
+def _cells_table(cells: pd.DataFrame, *, several: bool) -> pd.DataFrame:
+    """Return the cells that have a verdict, the surest first; times are in another table."""
+    shown = cells[cells["verdict"] != ""].sort_values("p", kind="stable").reset_index()
+    for name in ("speedup", "low", "high"):
+        shown[name] = [rounded(value, 3) for value in shown[name]]
+    names = ["contender", "baseline"] if several else []
+    return shown[["case", *names, "speedup", "low", "high", "verdict"]].set_index("case")
+
+
+def _plot(cells: pd.DataFrame, report: Report) -> "Figure":
+    frame = cells.reset_index().rename(columns={"case": "row", "contender": "column"})
+    frame["panel"] = frame["threads"].map(_threads)
+    return change_map(
+        frame, title="Speedup over the best contender before", caption=report.machine.cpu
+    )
+
+
+def fill_errors(
+    report: Report,
+    contenders: Sequence[Contender],
+    cases: Mapping[str, Prepared],
+    provider: Provider,
+    threads: int,
+) -> None:
+    """Fill the report with how close each contender is to float64."""
+    errors = measure_errors(contenders, cases, provider=provider, threads=threads)
+    for row in out_of_bound(errors).reset_index().to_dict("records"):
+        beyond = f"an error of {digits(row['bound'])} times its bound"
+        what = f"{row['mismatched']:.0f} values do not match" if row["mismatched"] else beyond
+        report.conclude(f"{row['case']} with {row['contender']}: {what}.")
+    changes = accuracy_changes(errors).reset_index()
+    for row in changes.head(_TOLD).to_dict("records"):
+        word = "less" if row["error_ratio"] > 1 else "more"
+        unit = "ulp" if row["unit"] == "ulp" else "ulp of the largest value"
+        report.conclude(
+            f"{row['case']} is {word} accurate with {row['contender']}: {digits(row['after'])} "
+            f"{unit}, {digits(row['before'])} with {row['previous']}."
+        )
+    if len(changes) > _TOLD:
+        report.conclude(f"{len(changes) - _TOLD} more changed their accuracy: the table has them.")
+    if len(contenders) > 1:
+        changed = bits_changed(errors).groupby(level="case").any()
+        report.conclude(
+            f"bits of the outputs differ in {changed.sum()} of {plural(len(changed), 'case')}."
+        )
+    report.add("Errors against float64", _errors_table(errors, len(contenders)))
+
+
+def _errors_table(errors: pd.DataFrame, contenders: int) -> pd.DataFrame:
+    """Return a row for each case and each set of contenders whose outputs have the same bits."""
+    shown = comparable_errors(errors).assign(bound=errors["bound"], bits=errors["bits"])
+    shown = shown.reset_index().rename(columns={"bound": "of bound"})
+    same = shown.groupby(["case", "bits"], sort=False)["contender"]
+    is_all = (same.transform("size") == contenders) & (contenders > 1)
+    shown["contender"] = same.transform(", ".join).mask(is_all, "all")
+    shown["unit"] = shown["unit"].replace("largest", "ulp of largest")
+    columns = ["case", "contender", "error", "unit", "of bound", "bits"]
+    return shown.drop_duplicates(["case", "bits"])[columns].set_index("case")
