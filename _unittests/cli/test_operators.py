@@ -179,7 +179,7 @@ def test_too_few_processes_give_no_verdict(capsys):
     few = ["--filter", SMALL, "--processes", 1, "--passes", 1]
     told, tables = report_of(capsys, "--runtime", "old,new", *few)
     assert told[0] == (
-        "no verdict: new and old both ran 1 case in passes of 1 processes. It needs 3 processes in "
+        "no verdict: new and old both ran 1 case (processes by pass: 1). It needs 3 processes in "
         "each pass."
     )
     (row,) = tables["new beside old"]
@@ -273,7 +273,7 @@ def test_an_interruption_keeps_its_verdicts(measured, monkeypatch, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["interrupted"] is True
     assert report["conclusion"][0] == (
-        "new beside old: 1 slower, 0 faster, 1 undecided (passes of 10 and 5 processes)."
+        "new beside old: 1 slower, 0 faster, 1 undecided (processes by pass: 10 and 5)."
     )
 
 

@@ -104,7 +104,7 @@ def _sentences(
         if verdicts.isin(_CLAIMED).any():
             yield f"{name} beside the best before: {', '.join(counts)}."
     if last + AGAIN in matrix.times:
-        control = control_claims(matrix.times, last, level=claim_level(cells))
+        control = control_claims(matrix.times, last, level=claim_level(cells)).dropna(subset="p")
         false = int(control["verdict"].isin(_CLAIMED).sum())
         yield f"control, {last} beside itself: false claims, {false} of {len(control)}."
     if len(lost):
@@ -118,14 +118,14 @@ def _how(times: pd.DataFrame) -> str:
     counts = sets.groupby("pass").size().tolist()
     if len({*counts}) == 1 and len(counts) > 1:
         return f"{len(counts)} passes of {counts[0]} processes"
-    return f"passes of {enumerate_items([str(count) for count in counts])} processes"
+    return f"processes by pass: {enumerate_items([str(count) for count in counts])}"
 
 
 def _nothing(tested: pd.DataFrame, last: str, before: str, how: str) -> str:
     known = tested.dropna(subset=["low", "high"])
     if known.empty:
         return (
-            f"no verdict: {last} and {before} both ran {plural(len(tested), 'case')} in {how}. It "
+            f"no verdict: {last} and {before} both ran {plural(len(tested), 'case')} ({how}). It "
             f"needs {MIN_PROCESSES} processes in each pass."
         )
     low, high, told = known["low"].min(), known["high"].max(), plural(len(known), "case")
@@ -159,7 +159,7 @@ def _slowest(matrix: Matrix, name: str) -> str:
 
 def _cells_table(cells: pd.DataFrame, *, several: bool) -> pd.DataFrame:
     """Return the cells that have a verdict, the surest first; times are in another table."""
-    shown = cells[cells["verdict"] != ""].sort_values("p", kind="stable").reset_index()
+    shown = cells[cells["p"].notna()].sort_values("p", kind="stable").reset_index()
     for name in ("speedup", "low", "high"):
         shown[name] = [rounded(value, 3) for value in shown[name]]
     names = ["contender", "baseline"] if several else []
