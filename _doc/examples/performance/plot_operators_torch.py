@@ -82,11 +82,12 @@ args = ortmeter.get_parsed_args(
     description="Where is onnxruntime slower than torch, operator by operator?",
     cases=Param("sample", full="all", help="sample, all, or a text that names of cases have"),
     passes=Param(2, fast=1, minimum=1, help="independent passes: a claim holds in each of them"),
-    processes=Param(3, fast=1, full=8, minimum=1, help="sets of fresh processes in a pass"),
+    processes=Param(3, fast=1, full=6, minimum=1, help="sets of fresh processes in a pass"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     record=Param(False, env="ORTMETER_RECORD", help="measure all the cases and keep the times"),
 )
 provider = ortmeter.resolve_provider(args.provider)
+torch.set_num_threads(1)  # here; cases run in processes of their own
 # CUDA kernels do not depend on the threads of the host.
 threads = (1,) if provider.name == "cuda" else tuple(dict.fromkeys((1, usable_cores())))
 

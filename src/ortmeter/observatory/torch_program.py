@@ -1,5 +1,6 @@
 """A model as calls of torch on tensors made once, and little around them."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,8 +39,7 @@ class TorchProgram:
     Notes
     -----
     Some results of torch are views: ``Transpose`` moves nothing. They are copied, since ONNX
-    Runtime writes its outputs. ``nodes`` is the number of nodes, ``calls`` the number of functions
-    of torch that compute, these copies apart.
+    Runtime writes its outputs.
 
     Examples
     --------
@@ -75,7 +75,14 @@ class TorchProgram:
             results = plan.compute(plan.outputs, plan.start(given))
         copied = _views(results, [*given, *plan.constants.values()])
         self.run = _runner(plan, given, for_kernels, copied)
-        self.calls = _count_calls(self.run, sum(copied))
+        self._copies = sum(copied)
+
+    @functools.cached_property
+    def calls(self) -> int:
+        """Count of the functions of torch that compute, not of views nor of our copies."""
+        with torch.inference_mode(), _Counter() as counter:
+            self.run()
+        return int(counter.count) - self._copies
 
 
 def _prepare(plan: Plan, given: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -157,13 +164,6 @@ def _runner(
         result.clone(memory_format=contiguous) if copy else result
         for result, copy in zip(run(), copied, strict=False)
     ]
-
-
-def _count_calls(run: Callable[[], Any], copies: int) -> int:
-    """Count the functions of torch that compute: views and attributes do not, nor our copies."""
-    with torch.inference_mode(), _Counter() as counter:
-        run()
-    return int(counter.count) - copies
 
 
 class _Counter(TorchFunctionMode):
