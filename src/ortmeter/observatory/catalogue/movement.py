@@ -44,16 +44,18 @@ def _pad(mode: str, **fields: Any) -> Case:
     return Case("Pad", body, f"{_IMAGES}, i64[8] P", mode, values=values, **fields)
 
 
-def _gather(op: str, variant: str, inputs: str, output: str, below: int, **fields: Any) -> Case:
+def _gather(
+    op: str, variant: str, inputs: str, output: str, below: int, *, given: str = "", **fields: Any
+) -> Case:
     values = {"I": f"below {below}"}
-    attributes = fields.pop("attributes", "")
-    body = f"Y = {op}{attributes}(X, I)"
+    body = f"Y = {op}{given}(X, I)"
     return Case(op, body, inputs, variant, outputs=f"T[{output}] Y", values=values, **fields)
 
 
-def _scatter(op: str, variant: str, inputs: str, indices: str, **fields: Any) -> Case:
-    attributes = fields.pop("attributes", "")
-    body = f"Y = {op}{attributes}(X, I, U)"
+def _scatter(
+    op: str, variant: str, inputs: str, indices: str, *, given: str = "", **fields: Any
+) -> Case:
+    body = f"Y = {op}{given}(X, I, U)"
     return Case(op, body, inputs, variant, values={"I": indices}, **fields)
 
 
@@ -128,26 +130,16 @@ _INDICES = (
         type=("f32", "f16", "i8"),
     ),
     _gather("Gather", "rows by int32", f"{_TABLE}, i32[512] I", "512,128", 1024),
-    _gather("Gather", "columns", f"{_TABLE}, i64[64] I", "1024,64", 128, attributes="<axis = 1>"),
+    _gather("Gather", "columns", f"{_TABLE}, i64[64] I", "1024,64", 128, given="<axis = 1>"),
     _gather("Gather", "one", "T[4] X, i64[] I", "", 4, type="i64"),
     _gather("GatherElements", "axis 0", f"{_MATRIX}, i64[256,128] I", "256,128", 256),
     _gather(
-        "GatherElements",
-        "axis 1",
-        f"{_MATRIX}, i64[256,128] I",
-        "256,128",
-        128,
-        attributes="<axis = 1>",
+        "GatherElements", "axis 1", f"{_MATRIX}, i64[256,128] I", "256,128", 128, given="<axis = 1>"
     ),
     _gather("GatherND", "rows", f"{_TABLE}, i64[512,1] I", "512,128", 1024),
     _gather("GatherND", "elements", f"{_TABLE}, i64[4096,2] I", "4096", 128),
     _gather(
-        "GatherND",
-        "batches",
-        f"{_ROWS}, i64[8,32,1] I",
-        "8,32,128",
-        64,
-        attributes="<batch_dims = 1>",
+        "GatherND", "batches", f"{_ROWS}, i64[8,32,1] I", "8,32,128", 64, given="<batch_dims = 1>"
     ),
     Case(
         "Compress",
@@ -175,7 +167,7 @@ _INDICES = (
         "add axis 1",
         f"{_MATRIX}, i64[256,64] I, T[256,64] U",
         "below 128",
-        attributes='<axis = 1, reduction = "add">',
+        given='<axis = 1, reduction = "add">',
         opset=16,
     ),
     *expand(
@@ -188,7 +180,7 @@ _INDICES = (
             f"{how} rows",
             f"{_TABLE}, i64[256,1] I, T[256,128] U",
             "below 1024",
-            attributes=f'<reduction = "{how}">',
+            given=f'<reduction = "{how}">',
             opset=opset,
         )
         for how, opset in (("add", 16), ("max", 18))
