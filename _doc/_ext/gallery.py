@@ -14,6 +14,7 @@ SECTIONS = {
         "plot_profiling",
         "plot_kmeans_profiling",
         "plot_sweep",
+        "plot_releases",
         "plot_operators_torch",
     ),
     "einsum": ("plot_einsum_decomposition",),
