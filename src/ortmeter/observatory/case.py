@@ -46,7 +46,8 @@ class Case:
     op : str
         Operator, or what a few operators make: ``PRelu``, ``QuickGelu``, ``Gelu of five nodes``.
     body : str
-        Nodes in the text syntax of ONNX: ``Y = PRelu(X, S)``.
+        Nodes in the text syntax of ONNX: ``Y = PRelu(X, S)``, ``Y = com.microsoft.Gelu(X)``,
+        ``Y = ai.onnx.ml.Normalizer<norm = "L2">(X)``.
     inputs : str
         ``T[1,64,28,28] X, T[64,1,1] S, i64[3] I``, where ``T`` is the type of the case; ``T[] A``
         is a scalar.

@@ -28,10 +28,7 @@ _CONVOLUTIONS = (
     _conv("1-D", "1,64,400", "64,64,3", "pads = [1,1]"),
     _conv("1-D depthwise 31", "1,128,200", "128,1,31", "group = 128, pads = [15,15]"),
     _conv("3-D", "1,8,8,16,16", "8,8,3,3,3", "pads = [1,1,1,1,1,1]"),
-    Case(
-        "Conv", f"Y = Conv<{_SAME}>(X, W)", "T[1,32,14,14] X, T[32,32,3,3] W",
-        "3x3 by a variable",
-    ),
+    Case("Conv", f"Y = Conv<{_SAME}>(X, W)", "T[1,32,14,14] X, T[32,32,3,3] W", "3x3 variable"),
     Case(
         "Conv", f"C = Conv<{_SAME}>(X, W, B) D = Add(C, Z) Y = Relu(D)",
         "T[1,32,28,28] X, T[32,32,3,3] W, T[32] B, T[1,32,28,28] Z", "3x3 residual", weights="W B",
@@ -54,25 +51,21 @@ _CONVOLUTIONS = (
     ),
 )  # fmt: skip
 
-_IMAGES = "T[1,64,28,28] X"
+_IMAGES, _FEW_IMAGES = "T[1,64,28,28] X", "T[1,16,28,28] X"
 _2X2, _3X3 = "kernel_shape = [2,2], strides = [2,2]", "kernel_shape = [3,3], pads = [1,1,1,1]"
 _POOLS = (
     *(
-        Case(op, f"Y = {op}<{attributes}>(X)", _IMAGES, variant)
-        for op, variant, attributes in (
-            ("MaxPool", "2x2", _2X2), ("AveragePool", "3x3", _3X3), ("LpPool", "2x2", _2X2),
+        Case(op, f"Y = {op}<{attributes}>(X)", inputs, variant)
+        for op, variant, inputs, attributes in (
+            ("MaxPool", "2x2", _IMAGES, _2X2),
+            ("AveragePool", "3x3", _FEW_IMAGES, _3X3),
+            ("AveragePool", "3x3 borders counted", _FEW_IMAGES, f"{_3X3}, count_include_pad = 1"),
+            ("LpPool", "2x2", _FEW_IMAGES, _2X2),
         )
     ),
     Case("MaxPool", f"Y = MaxPool<{_3X3}, strides = [2,2]>(X)", "T[1,16,56,56] X", "3x3 strided"),
-    Case(
-        "MaxPool", f"Y, I = MaxPool<{_2X2}>(X)", _IMAGES, "2x2 with indices",
-        outputs="T Y, i64 I",
-    ),
+    Case("MaxPool", f"Y, I = MaxPool<{_2X2}>(X)", _IMAGES, "2x2 and indices", outputs="T Y, i64 I"),
     Case("MaxPool", f"Y = MaxPool<{_2X2}>(X)", _IMAGES, "2x2", "u8"),
-    Case(
-        "AveragePool", f"Y = AveragePool<{_3X3}, count_include_pad = 1>(X)", _IMAGES,
-        "3x3 borders counted",
-    ),
     *(
         Case(op, f"Y = {op}(X)", "T[1,256,14,14] X")
         for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
