@@ -168,10 +168,10 @@ def _make(case: AnyCase, name: str, array: np.ndarray, drawn: list[str]) -> list
         )
     kind, is_integer = f'"{array.dtype}"', array.dtype.kind in "iub"
     if isinstance(case, Case) and (expression := _distribution(case, name, array)):
-        made = f"np.asarray({expression}, {kind})"
+        made = f"np.asarray(drawn, {kind})"
         if name in case.weights.split() and not is_integer and array.ndim > 1:
             made += f" * np.{array.dtype}({math.prod(array.shape[1:]) ** -0.5})"
-        return [_generator(case.seed(name), array), made]
+        return [_generator(case.seed(name), array), f"drawn = {expression}", made]
     if array.nbytes <= _EMBEDDED:
         text = base64.b64encode(array.tobytes()).decode()
         made = f'np.frombuffer(base64.b64decode("{text}"), {kind})'
@@ -180,11 +180,12 @@ def _make(case: AnyCase, name: str, array: np.ndarray, drawn: list[str]) -> list
     finite = np.nan_to_num(array).astype(np.float64)
     found = np.quantile(finite, np.linspace(0, 1, _QUANTILES), method="nearest")
     quantiles = [round(q) if is_integer else float(f"{q:.6g}") for q in found]
-    made = f"np.interp(rng.random(shape), np.linspace(0, 1, {_QUANTILES}), quantiles)"
+    points = f"np.linspace(0, 1, {_QUANTILES})"
     return [
         _generator(zlib.crc32(name.encode()), array),
         *textwrap.wrap(f"quantiles = {quantiles}", _WIDTH, subsequent_indent="    "),
-        f"np.asarray({f'np.round({made})' if is_integer else made}, {kind})",
+        f"drawn = np.interp(rng.random(shape), {points}, quantiles)",
+        f"np.asarray({'np.round(drawn)' if is_integer else 'drawn'}, {kind})",
     ]
 
 
