@@ -162,6 +162,18 @@ def test_an_operator_is_in_float64_when_a_later_opset_defines_it():
     np.testing.assert_allclose(got, exact, rtol=4 * np.finfo(wanted).eps)
 
 
+def test_a_rotation_is_in_float64_though_onnx_lists_narrow_types():
+    double = to_float64("""<ir_version: 10, opset_import: ["": 23]>
+        g (float[1, 1, 1, 2] X, float[1, 1, 1] C, float[1, 1, 1] S) => (float[1, 1, 1, 2] Y)
+        { Y = RotaryEmbedding(X, C, S) }""")
+    x, cos, sin = np.float64([0.1, 0.7]), 0.3, 0.9
+    feeds = {"X": x.reshape(1, 1, 1, 2), "C": np.full((1, 1, 1), cos), "S": np.full((1, 1, 1), sin)}
+    expected = [x[0] * cos - x[1] * sin, x[0] * sin + x[1] * cos]
+    for source in ("torch", "reference"):
+        (got,) = Evaluator(double, sources=(source,)).run(None, feeds)
+        np.testing.assert_allclose(got.ravel(), expected, rtol=1e-15)
+
+
 def test_default_numbers_are_those_of_float32():
     double = to_float64("""<ir_version: 8, opset_import: ["": 17]>
         g (float[2] X) => (float[2] Y) { Y = LeakyRelu(X) }""")

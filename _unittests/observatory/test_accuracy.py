@@ -89,9 +89,15 @@ def test_the_installed_release_is_within_the_bounds():
     assert (found["reference"] == "float64").all()
 
 
-def table(ulp, largest, releases=("a", "b", "c")):
-    index = pd.MultiIndex.from_product([["case"], releases], names=["case", "contender"])
-    return pd.DataFrame({"ulp": ulp, "largest": largest}, index)
+def table(ulp, largest, reference="float64"):
+    index = pd.MultiIndex.from_product([["case"], ["a", "b", "c"]], names=["case", "contender"])
+    return pd.DataFrame({"ulp": ulp, "largest": largest, "reference": reference}, index)
+
+
+def test_errors_do_not_compare_when_the_reference_is_of_the_same_type():
+    errors = [1.0, 800.0, 1.0]
+    assert accuracy_changes(table(errors, errors, "same type")).empty
+    assert len(accuracy_changes(table(errors, errors, "float32"))) == 2
 
 
 @pytest.mark.parametrize(

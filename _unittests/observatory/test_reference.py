@@ -38,6 +38,11 @@ def test_what_has_no_float64_says_so():
     np.testing.assert_array_equal(found.outputs["Y"], np.rint(X / scale) + np.rint(2.5 / scale))
 
 
+def test_float64_is_not_more_precise_than_float64():
+    found = reference(Case("Exp", "Y = Exp(X)", "T[5] X", type="f64").model(), {"X": WIDE})
+    assert found.kind == "same type"
+
+
 def test_what_nothing_defines_has_no_reference():
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "unknown": 1]>
         g (float[2] X) => (float[2] Y) { Y = unknown.Mul(X) }""")

@@ -12,13 +12,13 @@ import pandas as pd
 from ortmeter.errors import OrtMeterError
 from ortmeter.observatory.judge import COLUMNS, Judge
 from ortmeter.observatory.matrix import Contender
+from ortmeter.observatory.reference import SAME
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
 
 _ROWS = ["case", "contender"]
-_ROUNDING = 1e-6  # of a share of a bound: the reference is rounded too
 _CANCELLED = 16.0  # ulp of its own element, when every contender has more
 _BEST = 0.5  # ulp: no rounding does better
 
@@ -66,7 +66,8 @@ def measure_errors(
         * *mismatched*: NaN, infinities and shapes that do not match.
         * *bits*: digest of the outputs; two contenders with the same one return the same bits.
         * *reference*: ``float64``; ``float32`` when ONNX defines the operator in float32 only;
-          ``none`` when nothing else than ONNX Runtime computes it: errors are NaN.
+          ``same type`` when outputs are in float64, as the reference is; ``none`` when nothing else
+          than ONNX Runtime computes it: errors are NaN.
     """
     where = resolve_provider(provider)
     rows: list[dict[str, Any]] = []
@@ -111,7 +112,7 @@ def out_of_bound(errors: pd.DataFrame) -> pd.DataFrame:
     pandas.DataFrame
         The rows with an error above its bound, or with NaN, infinities or shapes that differ.
     """
-    return errors[(errors["bound"] > 1 + _ROUNDING) | (errors["mismatched"] > 0)]
+    return errors[(errors["bound"] > 1) | (errors["mismatched"] > 0)]
 
 
 def bits_changed(errors: pd.DataFrame) -> pd.Series:
@@ -143,16 +144,18 @@ def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
     -------
     pandas.DataFrame
         Columns *unit* and *error*, at least half an ulp, that of a correct rounding; NaN where
-        there is no reference. The unit is ``ulp`` where some contender is within 16 ulp of each
-        element. Elsewhere terms cancel: the largest error in ulp is decided by the one element
-        that is closest to zero, and the unit is ``largest``, the ulp of the largest element.
+        there is no reference, or none that is more precise. The unit is ``ulp`` where some
+        contender is within 16 ulp of each element. Elsewhere terms cancel: the largest error in ulp
+        is decided by the one element that is closest to zero, and the unit is ``largest``, the ulp
+        of the largest element.
     """
     best = errors["ulp"].groupby(level="case").transform("min")
     cancels = best > _CANCELLED
+    error = errors["ulp"].where(~cancels, errors["largest"]).clip(lower=_BEST)
     return pd.DataFrame(
         {
             "unit": np.where(cancels, "largest", "ulp"),
-            "error": errors["ulp"].where(~cancels, errors["largest"]).clip(lower=_BEST),
+            "error": error.where(errors["reference"] != SAME),
         }
     )
 
@@ -178,6 +181,7 @@ def accuracy_changes(errors: pd.DataFrame, *, least: float = 2.0) -> pd.DataFram
     --------
     >>> index = pd.MultiIndex.from_product([["Atan"], ["1.22.1", "1.24.4"]], names=_ROWS)
     >>> errors = pd.DataFrame({"ulp": [0.8, 3.2], "largest": [0.7, 1.8]}, index)
+    >>> errors["reference"] = "float64"
     >>> accuracy_changes(errors).reset_index()[["contender", "unit", "error_ratio"]].values.tolist()
     [['1.24.4', 'ulp', 4.0]]
     """

@@ -11,9 +11,12 @@ from ortmeter.observatory.bounds import attributes, error_bounds
 from ortmeter.observatory.reference import reference
 from ortmeter.runtime.loading import load_model
 from ortmeter.timing.candidates import Variant
+from ortmeter.timing.measurement import rounded
 
 #: What is measured.
 COLUMNS = ("ulp", "largest", "abs", "mean", "bound", "differing", "mismatched", "bits", "reference")
+
+_DIGITS = 6
 
 
 class Judge:
@@ -58,15 +61,17 @@ class Judge:
         others = sum(got[name].size for name in pairs if name not in same)
         bounded = [name for name in same if name in self.bounds]
         shares = [_share(*pairs[name], self.bounds[name]) for name in bounded]
-        return told | {
-            "ulp": float(found.ulp),
-            "largest": float(found.ulp_at_max),
-            "abs": float(found.abs),
-            "mean": float(found.mean_abs),
+        numbers = {
+            "ulp": found.ulp,
+            "largest": found.ulp_at_max,
+            "abs": found.abs,
+            "mean": found.mean_abs,
             "bound": max(shares, default=np.nan),
-            "differing": float(np.mean([_differing(*pairs[name]) for name in same] or [1.0])),
-            "mismatched": float(found.n_nan + found.n_inf + others),
+            "differing": np.mean([_differing(*pairs[name]) for name in same] or [1.0]),
+            "mismatched": found.n_nan + found.n_inf + others,
         }
+        # The reference is rounded too: the last digits of a share of a bound say nothing.
+        return told | {name: rounded(float(value), _DIGITS) for name, value in numbers.items()}
 
     def _pairs(self, outputs: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Pair the exact outputs with those of a contender, in the same order."""

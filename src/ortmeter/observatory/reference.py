@@ -15,7 +15,7 @@ from ortmeter.observatory.contributed import CONTRIBUTED, DOMAIN
 from ortmeter.runtime.arrays import as_numpy
 
 #: How a reference is known.
-FLOAT64, FLOAT32, NONE = "float64", "float32", "none"
+FLOAT64, FLOAT32, SAME, NONE = "float64", "float32", "same type", "none"
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,10 @@ class Reference:
     ----------
     outputs : mapping of str to array
         Empty when nothing computes them.
-    kind : {"float64", "float32", "none"}
+    kind : {"float64", "float32", "same type", "none"}
         ``float32`` when an operator of the model is defined, or known, in float32 only: it is
-        followed step by step, and is not more precise than what it judges.
+        followed step by step. ``same type`` when the outputs are in float64 already: the reference
+        is not more precise than what it judges.
     reason : str
         Why there are none in float64.
     """
@@ -64,6 +65,8 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Reference:
     """
     double = to_float64(model)
     kind = FLOAT32 if any(map(is_added, double.graph.node)) else FLOAT64
+    if any(o.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE for o in model.graph.output):
+        kind = SAME
     try:
         return Reference(_run(double, exact_feeds(model, double, feeds)), kind)
     except OrtMeterError as error:
