@@ -112,3 +112,19 @@ def test_what_our_kernels_add_counts_where_torch_is_short(page, cells):
 def test_the_sample_is_in_the_catalogue(page):
     assert len(page["choose_cases"]("sample")) == len(page["SAMPLE"])
     assert set(page["choose_cases"]("Softmax")) < set(page["choose_cases"]("all"))
+
+
+def test_errors_are_weighed_beside_the_verdicts(page, cells):
+    ulps = {"Exp-f32-L2": (0.5, 2.0), "Relu-f32-L1": (0.0, 0.5), "Round-f16-L2": (0.0, 1.5)}
+    errors = pd.DataFrame(
+        [
+            {"case": case, "contender": who, "largest": ulp}
+            for case, pair in ulps.items()
+            for who, ulp in zip(ORDER, pair, strict=True)
+        ]
+    )
+    faster, slower = page["weigh"](cells, page["tabulate_cases"](cells, errors, ORDER))
+    assert str(faster).startswith("of 1 cases that onnxruntime runs faster")
+    assert str(faster).endswith("in 1")
+    assert str(slower).startswith("of 2 cases that onnxruntime runs slower")
+    assert str(slower).endswith("in 1")  # 0.5 ulp is what rounding gives
