@@ -209,7 +209,7 @@ ran = on_one_thread(history.times)[list(history.order)].groupby("case").any()
 silent = [(c, r) for c, r in zip(*np.nonzero(~ran.to_numpy()), strict=True)]
 silent = {(ran.index[case], ran.columns[release].removesuffix(AGAIN)) for case, release in silent}
 assert silent <= history.absent.keys(), silent - history.absent.keys()
-reasons = (f"{case}, {release}: {why:.150}" for (case, release), why in history.absent.items())
+reasons = (f"{case}, {why:.150}" for (case, _), why in history.absent.items())
 show(fold(f"{len(history.absent)} absences, with the reason", "\n".join(reasons)))
 
 # %%
@@ -363,19 +363,16 @@ def answer(history):
     values |= {"gained": len(history.gained), "first": history.order[0]}
     text = "In {last}, {lost} of {n} cases are more than 1.5 times slower than in the best release "
     text += "before"
-    bars = [
-        Bar(shorten(r.Index, 20), 1 / r.speedup, 1 / r.high, 1 / r.low)
-        for r in lost[:5].itertuples()
-    ]
+    worst = [(r.Index, r.speedup, r.high, r.low) for r in lost[:5].itertuples()]
+    bars = [Bar(shorten(case, 20), *(1 / speed for speed in speeds)) for case, *speeds in worst]
     if len(lost):
         worst = list_losses(history).iloc[0]
-        values |= {"case": worst.name, "times": float(worst["times slower"])}
-        values |= {"interval": worst["interval"], "since": worst["since"]}
-        text += "; the worst, {case}, {times:.1f} times {interval}, since {since}"
-    text += (
-        ". {gained} are more than 1.5 times faster than in {first}. The error of {worse} has at "
-    )
-    text += "least doubled."
+        number, _, interval = worst["times slower"].partition(" ")
+        values |= {"case": worst.name, "since": worst["since"]}
+        values |= {"number": float(number), "interval": interval}
+        text += "; the worst, {case}, is {number:.1f} times slower {interval}, since {since}"
+    text += ". More than 1.5 times faster than in {first}: {gained} cases. With at least twice the "
+    text += "error of their first release: {worse}."
     if history.last.endswith(AGAIN):
         text = "Nothing is recorded here: {n} cases run beside themselves, with one release."
     axis = f"times slower in {history.last} than in the best release before"
@@ -486,9 +483,9 @@ FINDINGS = (  # date, case, what was found
 )
 
 
-def check_findings(history):
+def check_findings(history, findings=FINDINGS):
     times = on_one_thread(history.overall).droplevel("contender")
-    rows = {case: {"date": date, "finding": text} for date, case, text in FINDINGS}
+    rows = {case: {"date": date, "finding": text} for date, case, text in findings}
     frame = pd.DataFrame(rows).T.rename_axis("case")
     cells = times.reindex(frame.index)
     frame["now"] = cells["verdict"].fillna("not measured").replace("", "not in the first release")

@@ -109,7 +109,7 @@ class History:
     def to_dict(self) -> dict[str, Any]:
         """Return what a record holds: cases are numbers, errors have four digits."""
         ranks = {name: rank for rank, name in enumerate(self.cases)}
-        columns = ["ulp", "largest", "abs", "bound", "mismatched", "bits"]
+        columns = ["ulp", "largest", "abs", "bound", "mismatched", "bits", "reference"]
         errors = self.errors[[name for name in columns if name in self.errors]]
         return {
             "order": list(self.order),
