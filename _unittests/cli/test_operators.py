@@ -207,7 +207,7 @@ def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
     html = tmp_path / "report.html"
     told, tables = report_of(capsys, "--runtime", "1.26,1.32", "--html", html)
     assert told[0] == (
-        "1.32 beside 1.26: 1 slower, 0 faster, 1 undecided (2 passes of 10 processes)."
+        "1.32 beside 1.26: 1 slower, 0 faster, 1 within 5%, 0 undecided (2 passes of 10 processes)."
     )
     claim = r"PRelu: 1.32 is 1[67].\d\d times slower than 1.26 \[16.\d\d, 17.\d\d\] \(99%\)."
     assert re.fullmatch(claim, told[1])
@@ -239,8 +239,11 @@ def test_several_releases_say_since_when_and_what_the_control_says(measured, cap
     reasons = {("Exp", "1.20"): "1.20: no kernel"}
     measured(drawn, reasons)
     told, tables = report_of(capsys, "--runtime", "1.20,1.26,1.32", "--threads", "1,2")
-    assert told[0].startswith("1.32 beside the best before: 2 slower, 0 faster, 2 undecided")
-    assert "PRelu, 2 threads: 1.32 is 10." in " ".join(told)
+    assert told[0].startswith(
+        "1.32 beside the best before: 2 slower, 0 faster, 2 within 5%, 0 undec"
+    )
+    assert re.match(r"PRelu, (1 thread|2 threads): 1.32 is 10\.", told[1])
+    assert told[2] == "1 more slower: the tables have them."
     assert "(99%), since 1.26." in told[1]
     assert "1.26 beside the best before: 2 slower, 2 faster." in told
     assert "control, 1.32 beside itself: false claims, 4 of 4." in told
@@ -273,7 +276,8 @@ def test_an_interruption_keeps_its_verdicts(measured, monkeypatch, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["interrupted"] is True
     assert report["conclusion"][0] == (
-        "new beside old: 1 slower, 0 faster, 1 undecided (processes by pass: 10 and 5)."
+        "new beside old: 1 slower, 0 faster, 1 within 5%, 0 undecided (processes by pass: 10 and "
+        "5)."
     )
 
 

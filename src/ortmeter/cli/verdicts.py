@@ -1,5 +1,6 @@
 """What ``operators`` says of times and errors: sentences first, then tables."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _TOLD = 5  # cases in the conclusion
 _PAIR = 2
+_EFFECT = 0.05  # smallest relative difference worth a claim
 _CLAIMED = ("faster", "slower")
 
 
@@ -44,7 +46,7 @@ def fill(report: Report, contenders: Sequence[Contender], matrix: Matrix) -> Non
     counts = list(matrix.times.index.unique("threads"))
     place = {count: f", {_threads(count)}" if len(counts) > 1 else "" for count in counts}
     if len(names) > 1:
-        cells = compare_cells(matrix.times, names)
+        cells = compare_cells(matrix.times, names, min_effect=_EFFECT)
         report.conclude(*_sentences(cells, names, matrix, place))
         beside = (
             f"{names[1]} beside {names[0]}" if len(names) == _PAIR else "Beside the best before"
@@ -53,7 +55,7 @@ def fill(report: Report, contenders: Sequence[Contender], matrix: Matrix) -> Non
         for count in counts:
             found = cells[cells.index.get_level_values("threads") == count]
             table = _cells_table(found, several=len(names) > _PAIR)
-            report.add(f"{beside}{place[count]}", table, *plots)
+            report.add(f"{beside}{place[count]}", *plots, table)
             plots.clear()  # it has all the numbers of threads
     else:
         report.conclude(_slowest(matrix, names[0]))
@@ -85,19 +87,21 @@ def _sentences(
     tested = own[own["verdict"].isin([*_CLAIMED, "undecided"])]
     lost, won = losses(cells, last), gains(cells, last)
     if len(lost) + len(won):
-        left = len(tested) - len(lost) - len(won)
+        small = int(_is_small(tested).sum())
+        left = len(tested) - len(lost) - len(won) - small
         yield (
-            f"{last} beside {before}: {len(lost)} slower, {len(won)} faster, {left} undecided "
-            f"({how})."
+            f"{last} beside {before}: {len(lost)} slower, {len(won)} faster, {small} within "
+            f"{_EFFECT:.0%}, {left} undecided ({how})."
         )
     else:
         yield _nothing(tested, last, before, how)
     for found, word in ((lost, "slower"), (won, "faster")):
-        for row in found.head(_TOLD).reset_index().to_dict("records"):
+        told = found.reset_index().drop_duplicates("case").head(_TOLD).to_dict("records")
+        for row in told:
             since = "" if row["since"] == last else f", since {row['since']}"
             yield f"{row['case']}{place[row['threads']]}: {_claim(row, last)}{since}."
-        if len(found) > _TOLD:
-            yield f"{len(found) - _TOLD} more are {word}: the table has them."
+        if len(found) > len(told):
+            yield f"{len(found) - len(told)} more {word}: the tables have them."
     for name in others[1:]:
         verdicts = cells["verdict"][cells.index.get_level_values("contender") == name]
         counts = [f"{(verdicts == word).sum()} {word}" for word in ("slower", "faster")]
@@ -159,11 +163,18 @@ def _slowest(matrix: Matrix, name: str) -> str:
 
 def _cells_table(cells: pd.DataFrame, *, several: bool) -> pd.DataFrame:
     """Return the cells that have a verdict, the surest first; times are in another table."""
+    cells = cells.assign(verdict=cells["verdict"].mask(_is_small(cells), f"within {_EFFECT:.0%}"))
     shown = cells[cells["p"].notna()].sort_values("p", kind="stable").reset_index()
     for name in ("speedup", "low", "high"):
         shown[name] = [rounded(value, 3) for value in shown[name]]
     names = ["contender", "baseline"] if several else []
     return shown[["case", *names, "speedup", "low", "high", "verdict"]].set_index("case")
+
+
+def _is_small(cells: pd.DataFrame) -> "pd.Series[bool]":
+    """Whether a whole interval is within the smallest effect."""
+    inside = (cells["low"] > 1 / (1 + _EFFECT)) & (cells["high"] < 1 + _EFFECT)
+    return inside & (cells["verdict"] == "undecided")
 
 
 def _plot(cells: pd.DataFrame, report: Report) -> "Figure":
@@ -185,6 +196,8 @@ def fill_errors(
     errors = measure_errors(contenders, cases, provider=provider, threads=threads)
     for row in out_of_bound(errors).reset_index().to_dict("records"):
         beyond = f"an error of {digits(row['bound'])} times its bound"
+        if math.isinf(row["bound"]):
+            beyond = f"{row['differing']:.1%} of the values differ, where no rounding explains it"
         what = f"{row['mismatched']:.0f} values do not match" if row["mismatched"] else beyond
         report.conclude(f"{row['case']} with {row['contender']}: {what}.")
     changes = accuracy_changes(errors).reset_index()
