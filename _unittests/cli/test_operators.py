@@ -213,7 +213,7 @@ def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
     assert re.fullmatch(claim, told[1])
     assert told[2:] == [
         "control, 1.32 beside itself: false claims, 0 of 2.",
-        "to show it without this package: ortmeter operators --repro PRelu.",
+        "a script for an issue: ortmeter operators --repro PRelu.",
         "PRelu with 1.32: 2 values do not match.",
         "Exp with 1.32: an error of 3.5 times its bound.",
         "Exp is less accurate with 1.32: 3 ulp, 0.5 with 1.26.",

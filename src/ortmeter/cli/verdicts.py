@@ -48,6 +48,9 @@ def fill(report: Report, contenders: Sequence[Contender], matrix: Matrix) -> Non
     if len(names) > 1:
         cells = compare_cells(matrix.times, names, min_effect=_EFFECT)
         report.conclude(*_sentences(cells, names, matrix, place))
+        slower = losses(cells, names[-1]).index.get_level_values("case")
+        if len(slower) and all(one.script is None for one in contenders):  # torch has no script
+            report.conclude(f"a script for an issue: ortmeter operators --repro {slower[0]}.")
         beside = (
             f"{names[1]} beside {names[0]}" if len(names) == _PAIR else "Beside the best before"
         )
@@ -111,9 +114,6 @@ def _sentences(
         control = control_claims(matrix.times, last, level=claim_level(cells)).dropna(subset="p")
         false = int(control["verdict"].isin(_CLAIMED).sum())
         yield f"control, {last} beside itself: false claims, {false} of {len(control)}."
-    if len(lost):
-        case = lost.index.get_level_values("case")[0]
-        yield f"to show it without this package: ortmeter operators --repro {case}."
 
 
 def _how(times: pd.DataFrame) -> str:
