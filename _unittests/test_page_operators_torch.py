@@ -59,9 +59,9 @@ def test_the_answer_names_the_largest_loss_and_gain(page, cells):
 @pytest.mark.parametrize(
     ("torch", "ort", "expected"),
     [
-        (10.0, 10.0, "in 0 of 1 cases and faster in 0; 1 are undecided."),
+        (10.0, 10.0, "in 0 of 1 cases, and faster in 0; 1 are undecided."),
         (10.0, 20.0, "in 1 of 1 cases, most for A-f32-L2 (2.0 times), and faster in 0; 0"),
-        (20.0, 10.0, "in 0 of 1 cases and faster in 1, most for A-f32-L2 (2.0 times); 0"),
+        (20.0, 10.0, "in 0 of 1 cases, and faster in 1, most for A-f32-L2 (2.0 times); 0"),
     ],
 )
 def test_the_answer_says_it_when_there_is_no_loss_or_no_gain(page, torch, ort, expected):

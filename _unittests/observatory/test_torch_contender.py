@@ -45,3 +45,18 @@ def test_torch_is_measured_in_turn_with_onnxruntime():
     assert (rows.loc[["Relu", "Transpose"]] > 0).all(axis=None)
     assert list(found.absent) == [("QuickGelu", contenders[0].name)]
     assert "QuickGelu" in found.absent["QuickGelu", contenders[0].name]
+
+
+@pytest.mark.cuda
+def test_torch_runs_on_cuda(tmp_path):
+    case = Case("MatMul", "Y = MatMul(A, B)", "T[8,16] A, T[16,4] B")
+    cuda = Provider("cuda")
+    (question,) = write_questions({"one": case.prepared(cuda)}, tmp_path).values()
+    contender = torch_contender(cuda)
+    with contender.start() as child:
+        child.open(contender.question(question))
+        assert child.sample(2) > 0
+        names = child.ask("outputs", file=str(tmp_path / "found.npz"))
+        with np.load(tmp_path / "found.npz") as file:
+            a, b = case.feeds().values()
+            np.testing.assert_allclose(file[names["Y"]], a @ b, rtol=1e-5, atol=1e-5)

@@ -87,6 +87,7 @@ args = ortmeter.get_parsed_args(
     record=Param(False, env="ORTMETER_RECORD", help="measure all the cases and keep the times"),
 )
 provider = ortmeter.resolve_provider(args.provider)
+rng = np.random.default_rng(0)
 torch.set_num_threads(1)  # here; cases run in processes of their own
 # CUDA kernels do not depend on the threads of the host.
 threads = (1,) if provider.name == "cuda" else tuple(dict.fromkeys((1, usable_cores())))
@@ -160,6 +161,7 @@ errors = measure_errors(contenders, cases, provider=provider)
 for name, who in out_of_bound(errors).index:
     obstacles[name] = f"{who} is outside of its bound"
     cases.pop(name, None)
+assert out_of_bound(errors[errors.index.isin(list(cases), level="case")]).empty
 about = pd.DataFrame(
     {
         "case": list(asked),
@@ -184,8 +186,9 @@ TINY = {
     "ReduceMean": Case("ReduceMean", "Y = ReduceMean(X)", "T[8] X"),
     "Conv": Case("Conv", "Y = Conv(X, W)", "T[1,2,4,4] X, T[2,2,1,1] W"),
 }
+SHAPES = ((8,), (1, 2, 4, 4), (2, 2, 1, 1))
 x, image, weight = (
-    torch.zeros(shape, device=str(provider)) for shape in ((8,), (1, 2, 4, 4), (2, 2, 1, 1))
+    torch.from_numpy(rng.standard_normal(shape, np.float32)).to(str(provider)) for shape in SHAPES
 )
 PLAIN = {
     "Relu": lambda: torch.relu(x),
@@ -249,7 +252,7 @@ def of_one_thread(cells):
 # %%
 
 
-# fold: The tables
+# fold: The table of the cases
 def tabulate_cases(cells, errors, order):
     """Return times and errors of both, the largest losses first."""
     ulps = errors.pivot_table("largest", "case", "contender", sort=False).reindex(columns=order)
@@ -268,6 +271,10 @@ def tabulate_cases(cells, errors, order):
     )
 
 
+# %%
+
+
+# fold: The table of the families
 def tabulate_families(cells):
     """Count the verdicts of each family, with the median of its speedups."""
     groups = cells.reset_index().groupby(["family", "threads"], sort=False)
@@ -390,35 +397,29 @@ tell(*weigh(alone, every))
 
 
 # fold: The answer
-def name_extreme(cells, verdict, least):
-    found = cells[cells["verdict"] == verdict]
-    if found.empty:
-        return "", {}
-    name = found["speedup"].idxmin() if least else found["speedup"].idxmax()
-    speedup = float(found["speedup"][name])
-    return name, {"times": 1 / speedup if least else speedup}
+SIDES = {
+    "slower": ("slower than torch eager in {slower} of {n} cases", "idxmin"),
+    "faster": ("faster in {faster}", "idxmax"),
+}
 
 
 def answer(cells):
-    counts = {name: int((cells["verdict"] == name).sum()) for name in ("slower", "faster")}
-    values = {**counts, "n": len(cells), "undecided": len(cells) - sum(counts.values())}
-    text = "On one thread, onnxruntime is slower than torch eager in {slower} of {n} cases"
-    for verdict, sentence in (
-        ("slower", ", most for {worst} ({loss:.1f} times), and faster in {faster}"),
-        ("faster", ", most for {best} ({gain:.1f} times)"),
-    ):
-        name, found = name_extreme(cells, verdict, least=verdict == "slower")
-        keys = ("worst", "loss") if verdict == "slower" else ("best", "gain")
-        values |= dict(zip(keys, (name, found.get("times")), strict=True))
-        if name:
-            text += sentence
-        elif verdict == "slower":
-            text += " and faster in {faster}"
+    counts = {name: int((cells["verdict"] == name).sum()) for name in SIDES}
+    counts["undecided"] = len(cells) - sum(counts.values())
+    values, parts = {**counts, "n": len(cells)}, []
+    for verdict, (text, find) in SIDES.items():
+        found = cells["speedup"][cells["verdict"] == verdict]
+        parts.append(text)
+        if len(found):
+            name = getattr(found, find)()
+            times = max(found[name], 1 / found[name])
+            values |= {f"{verdict}_case": name, f"{verdict}_times": float(times)}
+            parts[-1] += f", most for {{{verdict}_case}} ({{{verdict}_times:.1f}} times)"
     return Answer(
-        f"{text}; {{undecided}} are undecided.",
+        f"On one thread, onnxruntime is {', and '.join(parts)}; {{undecided}} are undecided.",
         values=values,
         verdict=f"{counts['slower']} of {len(cells)} slower",
-        bars=tuple(Bar(name, values[name]) for name in ("slower", "faster", "undecided")),
+        bars=tuple(Bar(name, count) for name, count in counts.items()),
         axis="cases, one thread",
     )
 
@@ -426,7 +427,7 @@ def answer(cells):
 # %%
 
 
-# fold: The predictions
+# fold: How a prediction is judged
 PRODUCTS = ("MatMul", "Gemm", "Conv")
 SHORT_US = 5
 
@@ -452,6 +453,10 @@ def judge_most(text, outcomes):
     )
 
 
+# %%
+
+
+# fold: The cases of each prediction
 def predictions(cells):
     size = cells.index.str.rsplit("-", n=1).str[1]
     is_far = size.isin(["L3", "memory"]) & (cells["family"] == "one element at a time")
@@ -522,8 +527,8 @@ if whole is not here:
 # What changes on CUDA
 # --------------------
 #
-# The same lines run on CUDA, where torch runs on CUDA too. Each run waits for the device, so short
-# cases measure launches and waits. Float32 products keep all their bits in both: no TF32.
+# torch runs on CUDA too. Each run waits for the device, so short cases measure launches and waits.
+# Float32 products keep all their bits in both: no TF32.
 #
 # What this page does not cover
 # -----------------------------
@@ -535,8 +540,10 @@ if whole is not here:
 # How this was computed
 # ---------------------
 #
-# ``python plot_operators_torch.py --cases Softmax`` measures the cases of that name. ``make
-# record`` measures all of them and keeps the times for other builds.
+# ``python plot_operators_torch.py --cases Softmax`` measures the cases of that name. The same lines
+# run on CUDA. On a GPU machine, ``make html RUNTIME=gpu PROVIDER=cuda`` builds this site,
+# ``python plot_operators_torch.py --provider cuda`` runs this page, and ``make record
+# PROVIDER=cuda`` measures all the cases and keeps the times for other builds.
 
 show(args)
 
