@@ -246,10 +246,9 @@ def ratios(cells, *, slower=False):
     """Write speedups, or how many times slower, with their intervals."""
     numbers = cells[["speedup", "low", "high"]].astype(float)
     numbers = 1 / numbers[["speedup", "high", "low"]] if slower else numbers
-    return [
-        f"{a:.3g} [{b:.2f}, {c:.2f}]".replace("nan [nan, nan]", "-")
-        for a, b, c in numbers.to_numpy()
-    ]
+    texts = (f"{a:.3g} [{b:.2f}, {c:.2f}]" for a, b, c in numbers.to_numpy())
+    told = (text.replace("[nan, nan]", "(no interval)") for text in texts)
+    return ["-" if text.startswith("nan") else text for text in told]
 
 
 def list_losses(history):
@@ -290,8 +289,9 @@ show_rows(list_gains(history)[:10], "No case is shown to be 1.5 times faster.")
 # ------------------------------
 #
 # Cases whose largest error changed by a factor of 2 or more between the first release that runs
-# them and the last one: the ten largest losses, and the ten largest gains. The unit is the :term:`ulp` of each element, or that of the largest element
-# where terms cancel. *Times faster* has a dash where the first release does not run the case.
+# them and the last one: the ten largest losses, and the ten largest gains. The unit is the
+# :term:`ulp` of each element, or that of the largest element where terms cancel. *Times faster* has
+# a dash where the first release does not run the case.
 
 # fold: Tabulate what changed the errors
 
