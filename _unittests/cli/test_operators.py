@@ -10,6 +10,7 @@ import pytest
 
 import ortmeter
 from ortmeter.cli import main, operators, verdicts
+from ortmeter.errors import ModelError
 from ortmeter.observatory.accuracy import COLUMNS
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.matrix import AGAIN, ROWS, Interrupted, Matrix
@@ -19,6 +20,7 @@ from ortmeter.runtime.releases import Release
 
 PRELU = next(name for name in catalogue() if name.startswith("PRelu-per-channel"))
 SMALL = "Relu-f32-L1"  # the cheapest one
+ONES = {"PRelu": 1.0, "Exp": 1.0}
 
 
 @pytest.fixture(autouse=True)
@@ -253,6 +255,31 @@ def test_several_releases_say_since_when_and_what_the_control_says(measured, cap
     assert len(tables["Median time of a run (µs), 1 thread"]) == 2
 
 
+def test_what_no_contender_runs_is_told(measured, capsys):
+    nothing = {name: series * np.nan for name, series in times(old=ONES, new=ONES).items()}
+    absent = {(case, name): "no kernel" for case in ONES for name in ("old", "new")}
+    measured(nothing, absent)
+    told, tables = report_of(capsys, "--runtime", "old,new")
+    assert told[:2] == [
+        "new and old have no case that both run.",
+        "4 absent: the table has the reasons.",
+    ]
+    assert tables["new beside old"] == []
+    assert {row["reason"] for row in tables["Absent"]} == {"no kernel"}
+
+
+def test_times_are_kept_when_outputs_cannot_be_compared(measured, monkeypatch, capsys):
+    measured(times(old=ONES, new=ONES))
+
+    def fail(*_, **__):
+        raise ModelError("a type that has no float64")
+
+    monkeypatch.setattr(verdicts, "measure_errors", fail)
+    told, tables = report_of(capsys, "--runtime", "old,new")
+    assert told[-1] == "outputs are not compared: a type that has no float64."
+    assert len(tables["Median time of a run (µs)"]) == 2
+
+
 def test_no_difference_says_how_large_one_could_be(measured, capsys):
     measured(times(old={"PRelu": 60, "Exp": 10}, new={"PRelu": 60, "Exp": 10}))
     told, _ = report_of(capsys, "--runtime", "old,new")
@@ -290,7 +317,7 @@ def test_the_nodes_of_a_model_are_cases(cnn, measured, capsys):
     script = ["operators", "--model", str(cnn), "--repro", prelu["case"]]
     assert main([*script, "--provider", "cpu"]) == 0
     assert "quantiles" in capsys.readouterr().out
-    asked, _ = measured({"installed": times(installed={"PRelu": 1, "Exp": 1})["installed"]})
+    asked, _ = measured({"installed": times(installed=ONES)["installed"]})
     report_of(capsys, "--model", cnn, "--filter", "conv")
     assert {*asked["cases"]} == {name for name in names if "Conv" in name}
     assert asked["control"] is False
@@ -313,7 +340,7 @@ def test_nodes_that_are_no_case_are_told(tmp_path, capsys):
 def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypatch, capsys):
     monkeypatch.setattr(operators, "resolve_provider", Provider.parse)
     monkeypatch.setattr(operators.machine, "resolve_provider", lambda _: Provider("cpu"))
-    asked, _ = measured({"installed": times(installed={"PRelu": 1, "Exp": 1})["installed"]})
+    asked, _ = measured({"installed": times(installed=ONES)["installed"]})
     monkeypatch.setattr(verdicts, "fill", lambda *_: None)
     monkeypatch.setattr(verdicts, "fill_errors", lambda *_: None)
     ways = ["--runtime", "1.26,1.32", "--against", "torch", "--provider", "cpu,cuda:1"]

@@ -150,9 +150,8 @@ def _cases(options: Namespace) -> tuple[dict[str, AnyCase], dict[str, str]]:
     provider, *_ = split("--provider", options.provider, resolve_provider)
     found, left_out = node_cases(model, feeds[model], provider=provider)
     if not found:
-        raise InvalidArgumentError(
-            f"{model.name} has no node to measure: {left_out or 'constants'}"
-        )
+        why = next((f"{name}, {reason}" for name, reason in left_out.items()), "all is constant")
+        raise InvalidArgumentError(f"{model.name} has no node to measure: {why}")
     return {**found}, left_out
 
 

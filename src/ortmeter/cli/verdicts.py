@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ortmeter.errors import OrtMeterError
 from ortmeter.observatory.accuracy import (
     Prepared,
     accuracy_changes,
@@ -85,7 +86,6 @@ def _sentences(
     """Say what the last contender lost and won, then what the others did and the control says."""
     *others, last = names
     before = others[0] if len(names) == _PAIR else "the best before"
-    how = _how(matrix.times)
     own = cells[cells.index.get_level_values("contender") == last]
     tested = own[own["verdict"].isin([*_CLAIMED, "undecided"])]
     lost, won = losses(cells, last), gains(cells, last)
@@ -94,10 +94,10 @@ def _sentences(
         left = len(tested) - len(lost) - len(won) - small
         yield (
             f"{last} beside {before}: {len(lost)} slower, {len(won)} faster, {small} within "
-            f"{_EFFECT:.0%}, {left} undecided ({how})."
+            f"{_EFFECT:.0%}, {left} undecided ({_how(matrix.times)})."
         )
     else:
-        yield _nothing(tested, last, before, how)
+        yield _nothing(tested, last, before, matrix.times)
     for found, word in ((lost, "slower"), (won, "faster")):
         told = found.reset_index().drop_duplicates("case").head(_TOLD).to_dict("records")
         for row in told:
@@ -111,9 +111,10 @@ def _sentences(
         if verdicts.isin(_CLAIMED).any():
             yield f"{name} beside the best before: {', '.join(counts)}."
     if last + AGAIN in matrix.times:
-        control = control_claims(matrix.times, last, level=claim_level(cells)).dropna(subset="p")
+        control = control_claims(matrix.times, last, level=claim_level(cells)).dropna(subset="low")
         false = int(control["verdict"].isin(_CLAIMED).sum())
-        yield f"control, {last} beside itself: false claims, {false} of {len(control)}."
+        if len(control):
+            yield f"control, {last} beside itself: false claims, {false} of {len(control)}."
 
 
 def _how(times: pd.DataFrame) -> str:
@@ -125,17 +126,19 @@ def _how(times: pd.DataFrame) -> str:
     return f"processes by pass: {enumerate_items([str(count) for count in counts])}"
 
 
-def _nothing(tested: pd.DataFrame, last: str, before: str, how: str) -> str:
+def _nothing(tested: pd.DataFrame, last: str, before: str, times: pd.DataFrame) -> str:
+    if tested.empty:
+        return f"{last} and {before} have no case that both run."
     known = tested.dropna(subset=["low", "high"])
     if known.empty:
         return (
-            f"no verdict: {last} and {before} both ran {plural(len(tested), 'case')} ({how}). It "
-            f"needs {MIN_PROCESSES} processes in each pass."
+            f"no verdict: {last} and {before} both ran {plural(len(tested), 'case')} "
+            f"({_how(times)}). It needs {MIN_PROCESSES} processes in each pass."
         )
     low, high, told = known["low"].min(), known["high"].max(), plural(len(known), "case")
     return (
         f"no case is shown to be slower or faster in {last} than in {before}: {told}, "
-        f"speedups within [{low:.2f}, {high:.2f}] ({how})."
+        f"speedups within [{low:.2f}, {high:.2f}] ({_how(times)})."
     )
 
 
@@ -193,7 +196,11 @@ def fill_errors(
     threads: int,
 ) -> None:
     """Fill the report with how close each contender is to float64."""
-    errors = measure_errors(contenders, cases, provider=provider, threads=threads)
+    try:
+        errors = measure_errors(contenders, cases, provider=provider, threads=threads)
+    except OrtMeterError as error:  # what was measured before is kept
+        report.conclude(f"outputs are not compared: {error}.")
+        return
     for row in out_of_bound(errors).reset_index().to_dict("records"):
         beyond = f"an error of {digits(row['bound'])} times its bound"
         if math.isinf(row["bound"]):
