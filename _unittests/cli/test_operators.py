@@ -361,3 +361,11 @@ def test_what_lasts_is_said_first(measured, capsys):
     few = ["--filter", SMALL, "--processes", "3"]
     assert main(["operators", "--runtime", "old,new", "--provider", "cpu", *few]) == 0
     assert "about" not in capsys.readouterr().err
+
+
+@pytest.mark.cuda
+def test_providers_are_compared(capsys):
+    few = ["--filter", SMALL, "--processes", 1, "--passes", 1]
+    told, tables = report_of(capsys, *few, "--provider", "cpu,cuda")
+    assert told[0].startswith("no verdict: installed cuda and installed cpu both ran 1 case")
+    assert len(tables["installed cuda beside installed cpu"]) == 1

@@ -153,3 +153,8 @@ def test_what_has_no_script_says_why():
         I = Constant<value_ints = [0]>()  Y = Gather(X, I) }}"""
     with pytest.raises(InvalidArgumentError, match="'X' is object in 'Gather-2-1-s'. Accepted"):
         repro_script(node_case(text, X=np.array(["a", "b"], object)))
+
+
+@pytest.mark.cuda
+def test_the_script_runs_on_cuda():
+    assert ", CUDAExecutionProvider: " in run(repro_script(CONV, provider=Provider("cuda")))
