@@ -183,3 +183,14 @@ def test_no_process_is_left_after_an_interruption():
         child.ask("describe")
         raise KeyboardInterrupt
     assert child._process.returncode is not None
+
+
+def test_a_process_of_this_environment_imports_what_its_parent_can(tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("NAME = 'found'\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, only_here\ninput()\nprint(json.dumps({'answer': only_here.NAME}))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with ReleaseProcess(HERE, script) as child:
+        assert child.ask("describe") == "found"
