@@ -113,7 +113,7 @@ def test_the_description_of_a_large_model_stays_short():
 
     lines = _describe(case).splitlines()
     assert len(lines) < 10
-    assert max(map(len, lines)) <= 76
+    assert max(map(len, lines)) <= 60
     assert re.search(r"opset 13\)$", lines[-1])
 
 

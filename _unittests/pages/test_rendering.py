@@ -141,7 +141,7 @@ def test_levels_of_columns_become_one():
 
 def test_rows_open_to_their_details_and_everything_is_escaped():
     frame = pd.DataFrame({"<i>": ["<b>", "&"]}, index=pd.Index(["<case>", "plain"], name="<name>"))
-    text = "1 < 2\n</pre><script>" + "long " * 99
+    text = "1  <   2\n</pre><script>" + "long " * 99
     shown = table(frame, "a < b", {"<case>": text})
     document = html5lib.parse(shown._repr_html_(), namespaceHTMLElements=False)
     (opened,) = document.iter("details")
@@ -151,7 +151,7 @@ def test_rows_open_to_their_details_and_everything_is_escaped():
     assert [cell.text for cell in document.iter("td")] == ["<b>", "&"]
     headings = {cell.text for cell in document.iter("th")}
     assert {"a < b", "<i>", "<name>", "plain"} <= headings
-    assert "1 < 2" not in str(shown)
+    assert "script" not in str(shown)
 
 
 def test_only_rows_with_one_text_as_label_open():

@@ -62,6 +62,7 @@ args = ortmeter.get_parsed_args(
     releases=Param(RELEASES, sequence=str, help="releases to record, the oldest first"),
     cases=Param(None, help="record the cases whose names have one of these texts: PRelu,Atan"),
     again=Param(False, env="RELEASES", help="measure here again the cases that became slower"),
+    threads=Param((1, 0), minimum=0, help="numbers of threads to record, 0 for all the cores"),
     processes=Param(10, fast=1, minimum=1, help="sets of fresh processes in a pass"),
     passes=Param(2, fast=1, minimum=1, help="independent passes: a claim holds in each of them"),
     models=Param(True, help="record whole models too"),
@@ -134,7 +135,8 @@ def measure_here():
     texts = (args.cases or "").lower().split(",")
     kept = [name for name in catalogue() if any(text in name.lower() for text in texts)]
     cases = {name: catalogue()[name] for name in kept}
-    history = measure_history(args.releases, cases, sorted({1, usable_cores()}))
+    threads = sorted({count or usable_cores() for count in args.threads})
+    history = measure_history(args.releases, cases, threads)
     models = measure_models(args.releases) if args.models else {}
     return {"history": history.to_dict(), "models": models}
 
@@ -590,8 +592,8 @@ show(environment())
 # %%
 # The tables to download:
 
-tables = {"cells": history.cells.reset_index(), "errors": history.errors.reset_index()}
-show(save_tables(PAGE, tables))
+tables = {"cases": list_cases(history), "claims": history.claimed.reset_index()}
+show(save_tables(PAGE, {**tables, "errors": history.accuracy}))
 
 # %%
 # Other machines, or other days:

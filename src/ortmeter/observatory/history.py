@@ -27,7 +27,7 @@ LARGE = 1.5
 TWICE = 2.0
 
 _DIGITS = 4
-_LONGEST, _WIDTH = 400, 76  # characters of a model: trees are long
+_LONGEST, _WIDTH = 360, 60  # characters of a model: trees are long
 _CLAIMED = ("faster", "slower")
 
 

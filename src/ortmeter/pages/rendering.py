@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 import textwrap
@@ -33,6 +34,7 @@ _TYPES = {
 _WIDTH = 90
 _COLUMNS = 7
 _DIGITS = 3
+_ROW = re.compile(r"(<tr>\s*<th>)(\d+)</th>")  # the label of a row, which is its rank
 _T = TypeVar("_T")
 
 
@@ -146,17 +148,20 @@ class Table:
         written = self._written().rename_axis(columns=self.caption or None)
         if not self.details:
             return str(written.to_html())
-        escaped = written.map(html.escape).rename(index=self._opens, columns=html.escape)
-        names = (
+        # pandas would change the spaces and the lines of the details: they come after it.
+        ranks = list(map(str, range(len(written))))
+        escaped = written.map(html.escape).set_axis(ranks).rename(columns=html.escape)
+        index, columns = (
             html.escape(str(name or "")) or None for name in (self.frame.index.name, self.caption)
         )
-        index, columns = names
-        return str(escaped.rename_axis(index=index, columns=columns).to_html(escape=False))
+        text = str(escaped.rename_axis(index=index, columns=columns).to_html(escape=False))
+        opened = [self._opens(label) for label in written.index]
+        head, body, rows = text.partition("<tbody>")
+        return head + body + _ROW.sub(lambda row: f"{row[1]}{opened[int(row[2])]}</th>", rows)
 
     def _opens(self, label: str) -> str:
         """Make a row open, where it has details."""
         name, text = html.escape(label), html.escape(self.details.get(label, ""))
-        text = text.replace("\n", "&#10;")  # pandas would write a backslash
         opened = f"<details><summary>{name}</summary><pre>{text}</pre></details>"
         return opened if text else name
 
