@@ -309,7 +309,7 @@ def plot_extremes(cells, legend):
     ax.errorbar(found["speedup"], range(len(found)), xerr=known, capsize=3, **style)
     ax.set_xscale("log")
     ax.set_xlabel("speedup of onnxruntime over torch, higher is better")
-    title = "Largest losses and gains of onnxruntime, one thread"
+    title = "Largest losses and gains, one thread"
     return finish_rows(ax, list(found.index), title, legend)
 
 
@@ -556,7 +556,6 @@ show(environment())
 
 gone = whole.data["about"]
 gone = gone[gone["obstacle"] != ""].set_index("case")[["family", "obstacle"]]
-text = " and ".join(map(str, whole.data["order"]))
 show(
     fold(
         "Cases left out, with the reason; times and errors of all the others on one thread",
