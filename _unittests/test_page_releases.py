@@ -171,15 +171,22 @@ def test_the_newest_record_of_the_provider_is_shown(page, tmp_path):
 
 
 def test_findings_are_judged_by_the_record(page, many):
-    findings = (("2026-01-02", "Worst", "slower since 1.1"), ("2026-01-02", "Gone", "slower"))
+    date = "2026-01-02"
+    findings = (
+        (date, "Worst", "slower", "1.0", "1.1"),
+        (date, "Worse", "slower", "1.0", "1.1"),
+        (date, "Gone", "slower", "1.0", "1.1"),
+        (date, "Close", "faster", "0.9", "1.1"),
+    )
     found = page["check_findings"](many, findings)
-    assert found["now"].tolist() == ["slower", "not measured"]
-    assert found["date"].tolist() == ["2026-01-02"] * 2
+    assert found["here"].tolist() == ["slower", "undecided", "not measured", "not measured"]
+    assert found.loc["Worst", "releases"] == "1.0 to 1.1"
+    assert found.loc["Worst", "speedup"].startswith("0.12")
 
 
 def test_every_finding_is_a_case_of_the_catalogue(page):
     catalogue = page["catalogue"]()
-    assert [case for _, case, _ in page["FINDINGS"] if case not in catalogue] == []
+    assert [case for _, case, *_ in page["FINDINGS"] if case not in catalogue] == []
 
 
 def test_the_page_tells_how_to_get_a_record():

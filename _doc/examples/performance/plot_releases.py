@@ -478,24 +478,28 @@ show(dataclasses.replace(concluded, origin=origin))
 # --------
 #
 # The changelog of this page. A row was found at its date, then confirmed by a script of 20 lines in
-# fresh environments: ``ortmeter operators --repro CASE`` writes it. *now* is what the measurements
-# above say, from the first release to the last one.
+# fresh environments: ``ortmeter operators --repro CASE`` writes it. *Here* is what the measurements
+# above say of the same two releases.
 
 # fold: Findings, and what the measurements say of them
 
-FINDINGS = (  # date, case, what was found
-    ("2026-11-22", "PRelu-per-channel-f32-L2", "slower since 1.27.0"),
+FINDINGS = (  # date, case, what was found, between which releases
+    ("2026-11-22", "PRelu-per-channel-f32-L2", "slower", "1.26.0", "1.27.0"),
 )
 
 
 def check_findings(history, findings=FINDINGS):
-    times = on_one_thread(history.overall).droplevel("contender")
-    rows = {case: {"date": date, "finding": text} for date, case, text in findings}
-    frame = pd.DataFrame(rows).T.rename_axis("case")
-    cells = times.reindex(frame.index)
-    frame["now"] = cells["verdict"].fillna("not measured").replace("", "not in the first release")
-    frame["speedup"] = ratios(cells)
-    return frame
+    rows = []
+    for date, case, effect, *pair in findings:
+        times = history.times[history.times.index.get_level_values("case") == case]
+        row = {"case": case, "date": date, "found": effect, "releases": " to ".join(pair)}
+        if len(times) and {*pair} <= {*history.order}:
+            cell = compare_cells(times, pair).loc[[(1, case, pair[1])]]
+            told = f"{cell['before'].iloc[0]:.3g} to {cell['after'].iloc[0]:.3g}"
+            row |= {"µs": told, "speedup": ratios(cell)[0], "here": cell["verdict"].iloc[0]}
+        rows.append({"µs": None, "speedup": None, "here": "not measured"} | row)
+    columns = ["case", "date", "releases", "found", "here", "µs", "speedup"]
+    return pd.DataFrame(rows, columns=columns).set_index("case")
 
 
 show_rows(check_findings(history), "Nothing was found yet.")
