@@ -477,15 +477,29 @@ show(dataclasses.replace(concluded, origin=origin))
 # Findings
 # --------
 #
-# The changelog of this page. A row was found at its date, then confirmed by a script of 20 lines in
-# fresh environments: ``ortmeter operators --repro CASE`` writes it. *Here* is what the measurements
-# above say of the same two releases.
-
-# fold: Findings, and what the measurements say of them
+# The changelog of this page: what was found, when, between which releases. ``ortmeter operators
+# --repro CASE`` writes a script of 20 lines that shows it in any environment. *Here* is what the
+# measurements above say of the same two releases.
 
 FINDINGS = (  # date, case, what was found, between which releases
     ("2026-11-22", "PRelu-per-channel-f32-L2", "slower", "1.26.0", "1.27.0"),
+    ("2026-11-22", "PRelu-scalar-f32-L2", "slower", "1.26.0", "1.27.0"),
+    ("2026-11-22", "Where-same-shape-f32-L2", "slower", "1.31.1", "1.32.0"),
+    ("2026-11-22", "Where-scalar-f32-L2", "slower", "1.31.1", "1.32.0"),
+    ("2026-11-22", "SkipLayerNormalization-128-rows-f32-L2", "slower", "1.29.0", "1.31.1"),
+    ("2026-11-22", "LRN-size-5-f32-L2", "slower", "1.20.1", "1.22.1"),
+    ("2026-11-22", "Elu-of-positive-f32-L2", "slower", "1.20.1", "1.22.1"),
+    ("2026-11-22", "Elu-f32-L2", "faster", "1.20.1", "1.22.1"),
+    ("2026-11-22", "LayerNormalization-128-rows-f32-L2", "faster", "1.29.0", "1.31.1"),
+    ("2026-11-22", "Atan-f32-L2", "faster", "1.20.1", "1.22.1"),
+    ("2026-11-22", "LeakyRelu-f32-L2", "faster", "1.20.1", "1.22.1"),
+    ("2026-11-22", "Round-f32-L2", "faster", "1.20.1", "1.22.1"),
+    ("2026-11-22", "Cast-to-f16-f32-L2", "faster", "1.22.1", "1.24.4"),
 )
+
+# %%
+
+# fold: What the measurements say of the findings
 
 
 def check_findings(history, findings=FINDINGS):
@@ -495,7 +509,7 @@ def check_findings(history, findings=FINDINGS):
         row = {"case": case, "date": date, "found": effect, "releases": " to ".join(pair)}
         if len(times) and {*pair} <= {*history.order}:
             cell = compare_cells(times, pair).loc[[(1, case, pair[1])]]
-            told = f"{cell['before'].iloc[0]:.3g} to {cell['after'].iloc[0]:.3g}"
+            told = f"{cell['before'].iloc[0]:.4g} to {cell['after'].iloc[0]:.4g}"
             row |= {"µs": told, "speedup": ratios(cell)[0], "here": cell["verdict"].iloc[0]}
         rows.append({"µs": None, "speedup": None, "here": "not measured"} | row)
     columns = ["case", "date", "releases", "found", "here", "µs", "speedup"]
