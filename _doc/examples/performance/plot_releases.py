@@ -12,7 +12,7 @@ independent sets of processes show it, at a false discovery rate of 1% over all 
 value. A rewritten kernel then changes by several times, and most kernels are not rewritten: fewer
 than 1 case in 20 is more than 1.5 times slower in the last release than in the best one before it.
 Speed is not bought with accuracy: of the cases that became 1.5 times faster, more than half keep
-their error within a factor of 2. A whole model spends its time in many kernels: none of four
+their error below twice what it was. A whole model spends its time in many kernels: none of four
 becomes more than 1.5 times slower.
 """
 
@@ -570,9 +570,12 @@ def list_cases(history):
 
 
 def detail_cases(history):
-    """Write the model, the times and the errors of each case."""
+    """Write the model, the times, the speedups and the errors of each case."""
     medians = history.times[list(history.order)].groupby(["case", "threads"]).median()
-    errors = history.errors.reindex(columns=["ulp", "bound", "bits"])
+    cells = on_one_thread(history.cells)
+    speedups = pd.DataFrame({"speedup, 1 thread": ratios(cells)}, index=cells.index)
+    errors = speedups.join(history.errors[["ulp", "bound"]], how="outer")
+    errors = errors.rename_axis(index=["case", None])
     for case, text in history.cases.items():
         rows = {f"µs, {n} thread{'s' * (n > 1)}": r for n, r in medians.loc[case].iterrows()}
         mine = errors[errors.index.get_level_values("case") == case].droplevel("case")
