@@ -569,6 +569,10 @@ def list_cases(history):
     return pd.DataFrame(columns, index=cells.index)
 
 
+# %%
+
+
+# fold: Describe each case
 def detail_cases(history):
     """Write the model, the times, the speedups and the errors of each case."""
     medians = history.times[list(history.order)].groupby(["case", "threads"]).median()
