@@ -36,6 +36,7 @@ from ortmeter.observatory.whole_models import whole_models
 from ortmeter.pages import (
     Answer,
     Bar,
+    Conclusion,
     Param,
     fact,
     fold,
@@ -136,14 +137,16 @@ def measure_here():
     kept = [name for name in catalogue() if any(text in name.lower() for text in texts)]
     cases = {name: catalogue()[name] for name in kept}
     threads = sorted({count or usable_cores() for count in args.threads})
-    history = measure_history(args.releases, cases, threads)
     models = measure_models(args.releases) if args.models else {}
+    history = measure_history(args.releases, cases, threads)
     return {"history": history.to_dict(), "models": models}
 
 
 records = load_records(PAGE)
 recorded = None if args.record else find_record(records)
 here = recorded or record(PAGE, args, provider, measure_here())
+if args.record:
+    here.save(Conclusion(None, (), ""))  # nothing is lost when a cell below fails
 history, models = History.from_dict(here.data["history"]), here.data["models"]
 
 
