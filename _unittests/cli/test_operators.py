@@ -329,7 +329,7 @@ def test_nodes_that_are_no_case_are_told(tmp_path, capsys):
     onnx.save(onnx.parser.parse_model(text), tmp_path / "sequence.onnx")
     model = ["--model", tmp_path / "sequence.onnx", "--list"]
     told, tables = report_of(capsys, *model, "--dim", "n=3")
-    assert told[0] == "2 nodes left out, see the reasons."
+    assert told[-1] == "2 nodes left out, see the reasons."
     assert [row["node"] for row in tables["Left out"]] == [
         "SequenceConstruct S",
         "ConcatFromSequence A",
@@ -369,3 +369,12 @@ def test_providers_are_compared(capsys):
     told, tables = report_of(capsys, *few, "--provider", "cpu,cuda")
     assert told[0].startswith("no verdict: installed cuda and installed cpu both ran 1 case")
     assert len(tables["installed cuda beside installed cpu"]) == 1
+
+
+def test_what_torch_emulates_is_left_out_with_the_reason(measured, capsys):
+    measured(times(**{operators.torch_contender().name: ONES, "installed": ONES}))
+    given = ["--against", "torch", "--filter", "reducesumsquare-last,relu-f32-l1"]
+    told, tables = report_of(capsys, *given)
+    assert told[-1] == "1 case left out, see the reasons."
+    (row,) = tables["Left out"]
+    assert row["reason"] == "emulated: 2 calls for 1 node"

@@ -19,7 +19,7 @@ from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.matrix import Contender, Interrupted, measure_cases
 from ortmeter.observatory.nodes import NodeCase, node_cases
 from ortmeter.observatory.repro import AnyCase, repro_script
-from ortmeter.observatory.torch_contender import torch_contender
+from ortmeter.observatory.torch_contender import find_obstacle, torch_contender
 from ortmeter.profiling.findings import plural
 from ortmeter.report import Report, check_writable
 from ortmeter.runtime.providers import Provider, resolve_provider
@@ -95,16 +95,25 @@ def run(options: Namespace, report: Report) -> str | None:
     cases, left_out = _cases(options)
     if options.repro is not None:
         return _write_script(options, report, cases)
-    if left_out:
-        report.conclude(f"{plural(len(left_out), 'node')} left out, see the reasons.")
-        report.add(
-            "Left out", pd.DataFrame(left_out.items(), columns=["node", "reason"]).set_index("node")
-        )
     cases = _filtered(cases, options.filter)
+    if options.against:
+        obstacles = {name: find_obstacle(case) for name, case in cases.items()}
+        left_out |= {name: why for name, why in obstacles.items() if why}
+        cases = {name: case for name, case in cases.items() if not obstacles[name]}
     if options.list:
         report.conclude(f"{plural(len(cases), 'case')}.")
         report.add("Cases", _describe(cases))
-        return None
+    elif cases:
+        _measure(options, report, cases)
+    if left_out:
+        what = "node" if options.models else "case"
+        report.conclude(f"{plural(len(left_out), what)} left out, see the reasons.")
+        rows = pd.DataFrame(left_out.items(), columns=[what, "reason"])
+        report.add("Left out", rows.set_index(what))
+    return None
+
+
+def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> None:
     threads = split("--threads", options.threads, thread_count)
     contenders = _contenders(options)
     few = _COMPARED if len(contenders) > 1 else _ALONE
@@ -128,7 +137,6 @@ def run(options: Namespace, report: Report) -> str | None:
     if options.models:
         report.add("Nodes", _describe(cases))
     verdicts.fill_errors(report, contenders, cases, where, threads[0])
-    return None
 
 
 def _refuse(options: Namespace) -> None:

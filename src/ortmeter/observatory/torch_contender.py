@@ -6,6 +6,7 @@ from pathlib import Path
 from ortmeter.errors import OrtMeterError
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.matrix import Contender
+from ortmeter.observatory.nodes import NodeCase
 from ortmeter.optional import import_optional
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.releases import INSTALLED, parse_release
@@ -42,12 +43,12 @@ def torch_contender(provider: Provider | None = None) -> Contender:
     return Contender(name, parse_release(INSTALLED), script, provider)
 
 
-def find_obstacle(case: Case) -> str:
+def find_obstacle(case: Case | NodeCase) -> str:
     """Say why times of torch would not be those of its functions.
 
     Parameters
     ----------
-    case : Case
+    case : Case or NodeCase
         It runs once, on the CPU.
 
     Returns
