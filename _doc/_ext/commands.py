@@ -52,7 +52,10 @@ class CommandDirective(SphinxDirective):
             points = find_points(printed, self.options["after"])
             printed = "\n".join(points[-1:] if "last" in self.options else points)
         text = f"$ ortmeter {self.arguments[0]}\n{printed}"
-        return [nodes.literal_block(text, text, language="none"), *self._link(report)]
+        # Sentences are broken by the width of the box, tables are not.
+        classes = ["sentences"] if {"after", "code"} & self.options.keys() else []
+        block = nodes.literal_block(text, text, language="none", classes=classes)
+        return [block, *self._link(report)]
 
     def _depend_on_the_package(self) -> None:
         for file in Path(self.config.ortmeter_root, "src").rglob("*.py"):
