@@ -52,7 +52,7 @@ def test_the_answer_names_the_largest_loss_and_gain(page, cells):
         "Round-f16-L2 (80."
     )
     assert "and faster in 1, most for Exp-f32-L2 (3.0 times); 2 are undecided." in str(found)
-    assert found.label == "2 of 5 slower"
+    assert found.label == "2 slower"
     assert [bar.value for bar in found.bars] == [2, 1, 2]
 
 

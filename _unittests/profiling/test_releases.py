@@ -46,6 +46,13 @@ def test_changes_are_ranked_and_operators_of_one_release_said():
     assert math.isnan(found.loc["Relu", "speedup"])
 
 
+def test_whole_microseconds_decide_nothing():
+    before, after = {"Sqrt": (1, 2.0), "Conv": (1, 40.0)}, {"Sqrt": (1, 3.0), "Conv": (1, 80.0)}
+    found = _table(["a", "b"], [[before] * 5, [after] * 5])
+    assert found["verdict"].to_dict() == {"Conv": "slower", "Sqrt": "undecided"}
+    assert found.loc["Sqrt", "low"] < 1.6 / 3.4 < 2.5 / 2.5 <= found.loc["Sqrt", "high"]
+
+
 @pytest.mark.parametrize(("spinning", "in_turn"), [("on", False), ("stop", True)])
 def test_threads_that_spin_have_one_turn(spinning, in_turn, monkeypatch):
     asked = []

@@ -28,6 +28,7 @@ import numpy as np
 import pandas as pd
 
 import ortmeter
+from ortmeter.observatory.accuracy import comparable_errors
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.history import LARGE, TWICE, History, on_one_thread
 from ortmeter.observatory.matrix import AGAIN, Contender, measure_cases
@@ -84,7 +85,7 @@ rng = np.random.default_rng(0)
 # *absent*, not slow. ``L1``, ``L2``, ``L3`` and ``memory`` tell where inputs and outputs fit.
 #
 # Each release is in an environment of its own, which takes a network: a build shows what was
-# recorded. ``python plot_releases.py --record`` measures everything in 20 minutes,
+# recorded. ``python plot_releases.py --record`` measures everything in half an hour,
 # ``RELEASES=1`` measures here again the cases that became slower.
 
 # fold: Measure cases, and whole models, with several releases
@@ -485,19 +486,29 @@ show(dataclasses.replace(concluded, origin=origin))
 # measurements above say of the same two releases.
 
 FINDINGS = (  # date, case, what was found, between which releases
+    ("2026-11-22", "Where-same-shape-f32-L2", "slower", "1.31.1", "1.32.0"),
+    ("2026-11-22", "Where-last-axis-f32-L2", "slower", "1.31.1", "1.32.0"),
     ("2026-11-22", "PRelu-per-channel-f32-L2", "slower", "1.26.0", "1.27.0"),
     ("2026-11-22", "PRelu-scalar-f32-L2", "slower", "1.26.0", "1.27.0"),
-    ("2026-11-22", "Where-same-shape-f32-L2", "slower", "1.31.1", "1.32.0"),
-    ("2026-11-22", "Where-scalar-f32-L2", "slower", "1.31.1", "1.32.0"),
+    ("2026-11-22", "ReduceSum-last-axis-i64-L2", "slower", "1.26.0", "1.27.0"),
     ("2026-11-22", "SkipLayerNormalization-128-rows-f32-L2", "slower", "1.29.0", "1.31.1"),
     ("2026-11-22", "LRN-size-5-f32-L2", "slower", "1.20.1", "1.22.1"),
     ("2026-11-22", "Elu-of-positive-f32-L2", "slower", "1.20.1", "1.22.1"),
-    ("2026-11-22", "Elu-f32-L2", "faster", "1.20.1", "1.22.1"),
+    ("2026-11-22", "MatMul-square-i64-L2", "slower", "1.20.1", "1.22.1"),
+    ("2026-11-22", "MatMulInteger-by-a-variable-u8-L2", "slower", "1.24.4", "1.26.0"),
+    ("2026-11-22", "NonZero-f32-L2", "slower", "1.29.0", "1.31.1"),
+    ("2026-11-22", "LayerNormalization-128-rows-f32-L2", "slower", "1.26.0", "1.27.0"),
     ("2026-11-22", "LayerNormalization-128-rows-f32-L2", "faster", "1.29.0", "1.31.1"),
+    ("2026-11-22", "BatchNormalization-of-rows-f32-L2", "faster", "1.29.0", "1.31.1"),
+    ("2026-11-22", "Max-same-shape-f16-L2", "faster", "1.31.1", "1.32.0"),
+    ("2026-11-22", "Elu-f32-L2", "faster", "1.20.1", "1.22.1"),
     ("2026-11-22", "Atan-f32-L2", "faster", "1.20.1", "1.22.1"),
     ("2026-11-22", "LeakyRelu-f32-L2", "faster", "1.20.1", "1.22.1"),
     ("2026-11-22", "Round-f32-L2", "faster", "1.20.1", "1.22.1"),
     ("2026-11-22", "Cast-to-f16-f32-L2", "faster", "1.22.1", "1.24.4"),
+    ("2026-11-22", "MatMul-weights-of-int8-f32-L2", "less accurate", "1.24.4", "1.26.0"),
+    ("2026-11-22", "Atan-f32-L2", "less accurate", "1.20.1", "1.22.1"),
+    ("2026-11-22", "LayerNormalization-128-rows-f32-L2", "more accurate", "1.29.0", "1.31.1"),
 )
 
 # %%
@@ -505,17 +516,30 @@ FINDINGS = (  # date, case, what was found, between which releases
 # fold: What the measurements say of the findings
 
 
+def check_time(history, case, pair):
+    cell = compare_cells(history.times.xs(case, level="case", drop_level=False), pair)
+    cell = cell.loc[[(1, case, pair[1])]]
+    before, after = cell["before"].iloc[0], cell["after"].iloc[0]
+    times = f"{before:.3g} to {after:.3g} µs"
+    return {"from, to": times, "speedup": ratios(cell)[0], "here": cell["verdict"].iloc[0]}
+
+
+def check_error(history, case, pair):
+    errors = comparable_errors(history.errors).loc[case]
+    before, after = errors["error"][list(pair)]
+    word = "more" if after <= before / TWICE else "less" if after >= TWICE * before else "as"
+    unit = {"largest": "ulp of the largest"}.get(errors["unit"].iloc[0], "ulp")
+    return {"from, to": f"{before:.3g} to {after:.3g} {unit}", "here": f"{word} accurate"}
+
+
 def check_findings(history, findings=FINDINGS):
     rows = []
     for date, case, effect, *pair in findings:
-        times = history.times[history.times.index.get_level_values("case") == case]
         row = {"case": case, "date": date, "found": effect, "releases": " to ".join(pair)}
-        if len(times) and {*pair} <= {*history.order}:
-            cell = compare_cells(times, pair).loc[[(1, case, pair[1])]]
-            told = f"{cell['before'].iloc[0]:.4g} to {cell['after'].iloc[0]:.4g}"
-            row |= {"µs": told, "speedup": ratios(cell)[0], "here": cell["verdict"].iloc[0]}
-        rows.append({"µs": None, "speedup": None, "here": "not measured"} | row)
-    columns = ["case", "date", "releases", "found", "here", "µs", "speedup"]
+        check = check_error if effect.endswith("accurate") else check_time
+        is_known = case in history.cases and {*pair} <= {*history.order}
+        rows.append(row | (check(history, case, pair) if is_known else {"here": "not measured"}))
+    columns = ["case", "date", "releases", "found", "here", "from, to", "speedup"]
     return pd.DataFrame(rows, columns=columns).set_index("case")
 
 

@@ -19,6 +19,7 @@ from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.releases import Release
 from ortmeter.runtime.settings import spins
 from ortmeter.timing.candidates import Variant
+from ortmeter.timing.claims import compare_ratio
 from ortmeter.timing.comparison import speedup
 from ortmeter.timing.measurement import Measurement, rounded
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
@@ -28,6 +29,7 @@ _STANDARD, _CONTRIBUTED = "ai.onnx", "com.microsoft."
 #: Rows of the table of operators: a whole run, and what is left without its kernels.
 WHOLE, OUTSIDE = "a profiled run", "outside of kernels"
 _TURNS = 10
+_RESOLUTION_US = 0.5  # a profile has whole microseconds
 _SMALL = 0.01  # share of a run, in both releases
 
 
@@ -62,7 +64,8 @@ def profile_releases(
         ``nodes`` (``60``, or ``60 and 58`` when the optimized graphs differ), median time per run
         (µs) of each release, ``speedup``, ``low``, ``high`` and ``verdict``. An operator of one
         release has no speedup. The first row is for a whole run, another one for what is outside
-        of kernels. Intervals hold together at 99%. The columns are named by how many processes ran.
+        of kernels. Intervals hold together at 99%; they are never narrower than what the whole
+        microseconds of a profile allow. The columns are named by how many processes ran.
     """
     sides: list[list[dict[str, tuple[int, float]]]] = [[], []]
     begin = time.perf_counter()
@@ -151,7 +154,12 @@ def _table(
         before, after = (float(side.mean()) for side in times)
         change = math.inf if op == WHOLE else abs(after - before)
         shown = None if op in {WHOLE, OUTSIDE} else " and ".join(map(str, dict.fromkeys(nodes)))
-        compared = _compared(names, times, 1 - 0.01 / len(kept))
+        slack = sum(
+            _RESOLUTION_US * math.sqrt(max(count, 1)) / side.mean()
+            for count, side in zip(nodes, times, strict=True)
+            if side.any()
+        )
+        compared = _compared(names, times, 1 - 0.01 / len(kept), slack)
         rows.append((change, [op, shown, rounded(before), rounded(after), *compared]))
     rows.sort(key=operator.itemgetter(0), reverse=True)
     columns = ["operator", "nodes", *(f"{name} (µs)" for name in names)]
@@ -162,12 +170,16 @@ def _table(
 
 
 def _compared(
-    names: Sequence[str], times: Sequence[np.ndarray], confidence: float
+    names: Sequence[str], times: Sequence[np.ndarray], confidence: float, slack: float
 ) -> list[float | str | None]:
+    """Compare times; *slack* is what their unit alone may change in the logarithm of the ratio."""
     if min(float(side.min()) for side in times) <= 0:
         absent = [name for name, side in zip(names, times, strict=True) if not side.any()]
         return [math.nan] * 3 + [f"not in {absent[0]}" if absent else "too short"]
     both = (Measurement(name, side) for name, side in zip(names, times, strict=True))
     claim = speedup(*both, confidence=confidence)
+    if claim.low is not None and claim.high is not None and claim.ratio is not None:
+        ends = claim.low * math.exp(-slack), claim.high * math.exp(slack)
+        claim = compare_ratio(names[1], names[0], claim.ratio, ends)
     numbers = (rounded(n, 3) for n in (claim.ratio, claim.low, claim.high))
     return [*numbers, claim.verdict]
