@@ -51,7 +51,7 @@ from ortmeter.pages import (
 )
 from ortmeter.plotting import change_map
 from ortmeter.plotting.axes import shorten
-from ortmeter.profiling.releases import profile_releases
+from ortmeter.profiling.releases import WHOLE, profile_releases
 from ortmeter.runtime.environment import environment, usable_cores
 from ortmeter.runtime.providers import resolve_provider
 from ortmeter.runtime.releases import parse_release, prepare
@@ -344,8 +344,9 @@ def list_models(history, models):
 show_rows(list_models(history, models), "No whole model is recorded.")
 
 # %%
-# Their operators, profiled with two releases in turn, largest change first: the last release and
-# the best one before it where the model became slower, else the first one.
+# Their operators, profiled with two releases in turn, median time of a run: the last release, and
+# the best one before it where the model became slower, else the first one. The operator that
+# changed most is named.
 
 # fold: Tabulate the operators responsible
 
@@ -356,6 +357,17 @@ def list_operators(models):
         yield table(shown[:8], name)
 
 
+def name_operators(models):
+    """Name the operator of each model that changed most."""
+    for name, frame in models.get("operators", {}).items():
+        moved = frame[frame["verdict"].isin(["faster", "slower"])].drop(WHOLE, errors="ignore")
+        for op, *row in moved.head(1).itertuples(name=None):
+            pair = zip(row[1:3], frame.columns[1:3], strict=True)
+            told = [f"{us:.4g} µs with {column.removesuffix(' (µs)')}" for us, column in pair]
+            yield f"{name}: {op} takes {' and '.join(told)}"
+
+
+print(*name_operators(models), sep="\n")
 show(fold("Operators of the whole models", *list_operators(models)))
 
 # %%
@@ -467,9 +479,7 @@ def conclusion(record):
     claims += [count_claims(history), count_results(history)]
     processes = [history.times.index.unique(level).size for level in ("pass", "process")]
     where = resolve_provider(record.configuration["provider"]).label
-    details = (
-        f"{where}, {' x '.join(map(str, processes))} sets of processes, {record.date:%Y-%m-%d}"
-    )
+    details = f"{where}, {' x '.join(map(str, processes))} sets of processes"
     return record.conclude(answer(history), claims, details)
 
 
@@ -482,8 +492,10 @@ show(dataclasses.replace(concluded, origin=origin))
 # --------
 #
 # The changelog of this page: what was found, when, between which releases. ``ortmeter operators
-# --repro CASE`` writes a script of 20 lines that shows it in any environment. *Here* is what the
+# --repro CASE`` writes a short script that shows it in any environment. *Here* is what the
 # measurements above say of the same two releases.
+
+# fold: What was found
 
 FINDINGS = (  # date, case, what was found, between which releases
     ("2026-11-22", "Where-same-shape-f32-L2", "slower", "1.31.1", "1.32.0"),
@@ -539,7 +551,7 @@ def check_findings(history, findings=FINDINGS):
         check = check_error if effect.endswith("accurate") else check_time
         is_known = case in history.cases and {*pair} <= {*history.order}
         rows.append(row | (check(history, case, pair) if is_known else {"here": "not measured"}))
-    columns = ["case", "date", "releases", "found", "here", "from, to", "speedup"]
+    columns = ["case", "releases", "found", "here", "from, to", "speedup", "date"]
     return pd.DataFrame(rows, columns=columns).set_index("case")
 
 
