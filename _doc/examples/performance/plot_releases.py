@@ -385,7 +385,7 @@ def answer(history):
     text = "In {last}, {lost} of {n} cases are more than 1.5 times slower than in the best release "
     text += "before"
     worst = [(r.Index, r.speedup, r.high, r.low) for r in lost[:5].itertuples()]
-    bars = [Bar(shorten(case, 20), *(1 / speed for speed in speeds)) for case, *speeds in worst]
+    bars = [Bar(shorten(case, 17), *(1 / speed for speed in speeds)) for case, *speeds in worst]
     if len(lost):
         worst = list_losses(history).iloc[0]
         number, _, interval = worst["times slower"].partition(" ")
