@@ -176,6 +176,12 @@ both = errors.pivot_table("largest", "case", "contender", sort=False)[[TORCH, OR
 show(table(both.add_suffix(" (ulp)").head(12), f"largest errors, {provider.label}"))
 
 # %%
+# The model of the case with the largest error, of torch or of onnxruntime:
+
+farthest = both.max(axis=1).idxmax()
+ortmeter.draw_model(cases[farthest].model(), title=farthest)
+
+# %%
 # How much of a run is not torch?
 # -------------------------------
 #

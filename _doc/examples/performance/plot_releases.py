@@ -252,7 +252,7 @@ def ratios(cells, *, slower=False):
     """Write speedups, or how many times slower, with their intervals."""
     numbers = cells[["speedup", "low", "high"]].astype(float)
     numbers = 1 / numbers[["speedup", "high", "low"]] if slower else numbers
-    texts = (f"{a:.3g} [{b:.2f}, {c:.2f}]" for a, b, c in numbers.to_numpy())
+    texts = (f"{a:.3g} [{b:.3g}, {c:.3g}]" for a, b, c in numbers.to_numpy())
     told = (text.replace("[nan, nan]", "(no interval)") for text in texts)
     return ["-" if text.startswith("nan") else text for text in told]
 
@@ -493,7 +493,7 @@ show(dataclasses.replace(concluded, origin=origin))
 #
 # The changelog of this page: what was found, when, between which releases. ``ortmeter operators
 # --repro CASE`` writes a short script that shows it in any environment. *Here* is what the
-# measurements above say of the same two releases.
+# measurements above say of the same two releases, and *ratio* is how many times slower, or faster.
 
 # fold: What was found
 
@@ -528,30 +528,30 @@ FINDINGS = (  # date, case, what was found, between which releases
 # fold: What the measurements say of the findings
 
 
-def check_time(history, case, pair):
+def check_time(history, case, effect, pair):
     cell = compare_cells(history.times.xs(case, level="case", drop_level=False), pair)
     cell = cell.loc[[(1, case, pair[1])]]
     before, after = cell["before"].iloc[0], cell["after"].iloc[0]
     times = f"{before:.3g} to {after:.3g} µs"
-    return {"from, to": times, "speedup": ratios(cell)[0], "here": cell["verdict"].iloc[0]}
+    ratio = ratios(cell, slower=effect == "slower")[0]
+    return {"from, to": times, "ratio": ratio, "here": cell["verdict"].iloc[0]}
 
 
-def check_error(history, case, pair):
+def check_error(history, case, _, pair):
     errors = comparable_errors(history.errors).loc[case]
     before, after = errors["error"][list(pair)]
     word = "more" if after <= before / TWICE else "less" if after >= TWICE * before else "as"
-    unit = {"largest": "ulp of the largest"}.get(errors["unit"].iloc[0], "ulp")
-    return {"from, to": f"{before:.3g} to {after:.3g} {unit}", "here": f"{word} accurate"}
+    return {"from, to": f"{before:.3g} to {after:.3g} ulp", "here": f"{word} accurate"}
 
 
 def check_findings(history, findings=FINDINGS):
     rows = []
     for date, case, effect, *pair in findings:
-        row = {"case": case, "date": date, "found": effect, "releases": " to ".join(pair)}
+        row = {"case": case, "found": f"{date}, {effect}", "releases": " to ".join(pair)}
         check = check_error if effect.endswith("accurate") else check_time
         is_known = case in history.cases and {*pair} <= {*history.order}
-        rows.append(row | (check(history, case, pair) if is_known else {"here": "not measured"}))
-    columns = ["case", "releases", "found", "here", "from, to", "speedup", "date"]
+        rows.append(row | (check(history, case, effect, pair) if is_known else {"here": "not measured"}))
+    columns = ["case", "releases", "found", "here", "from, to", "ratio"]
     return pd.DataFrame(rows, columns=columns).set_index("case")
 
 
