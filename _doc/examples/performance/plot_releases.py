@@ -532,7 +532,7 @@ def check_time(history, case, effect, pair):
     cell = compare_cells(history.times.xs(case, level="case", drop_level=False), pair)
     cell = cell.loc[[(1, case, pair[1])]]
     before, after = cell["before"].iloc[0], cell["after"].iloc[0]
-    times = f"{before:.3g} to {after:.3g} µs"
+    times = f"{before:.3g}, {after:.3g} µs"
     ratio = ratios(cell, slower=effect == "slower")[0]
     return {"from, to": times, "ratio": ratio, "here": cell["verdict"].iloc[0]}
 
@@ -541,7 +541,7 @@ def check_error(history, case, _, pair):
     errors = comparable_errors(history.errors).loc[case]
     before, after = errors["error"][list(pair)]
     word = "more" if after <= before / TWICE else "less" if after >= TWICE * before else "as"
-    return {"from, to": f"{before:.3g} to {after:.3g} ulp", "here": f"{word} accurate"}
+    return {"from, to": f"{before:.3g}, {after:.3g} ulp", "here": f"{word} accurate"}
 
 
 def check_findings(history, findings=FINDINGS):
