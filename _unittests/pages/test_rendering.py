@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
-from ortmeter.pages import Conclusion, fold, rendering, save_tables, show, table
+from ortmeter.pages import Conclusion, beliefs, fold, rendering, save_tables, show, table
 from ortmeter.timing.claims import Answer, Bar, fact, judge
 
 CLAIMS = (fact("a <b> is 2 times faster than c."), fact("word " * 40))
@@ -178,3 +178,15 @@ def test_a_conclusion_says_elsewhere_what_it_says_here():
     assert data["answer"] == "a wins."
     assert data["bars"] == [["a", 1.0, None, None], ["b", 2.0, 1.5, 2.5]]
     assert data["predictions"] == [["right", "Right: p"]]
+
+
+def test_beliefs_have_their_verdict_and_their_numbers():
+    claims = {
+        "#1": judge("a second thread pays above {n} elements", [True, None], n=1024),
+        "#2": judge("spinning is free", [False]),
+    }
+    frame = beliefs(claims, "CPU").frame
+    assert frame["verdict"].tolist() == ["undecided", "wrong"]
+    assert frame.loc["#1", "belief"] == "a second thread pays above 1024 elements"
+    with pytest.raises(InvalidArgumentError, match="no judgement"):
+        beliefs({"#1": fact("1 + 1 is {two}", two=2)})

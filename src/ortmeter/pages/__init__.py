@@ -6,7 +6,7 @@ plots and sentences can be computed again on another machine.
 
 from ortmeter.args import Param
 from ortmeter.pages.records import SCHEMA, Record, load, load_records, record, replay
-from ortmeter.pages.rendering import Conclusion, fold, save_tables, show, table
+from ortmeter.pages.rendering import Conclusion, beliefs, fold, save_tables, show, table
 from ortmeter.timing.claims import (
     Answer,
     Bar,
@@ -24,6 +24,7 @@ __all__ = [
     "Conclusion",
     "Param",
     "Record",
+    "beliefs",
     "enumerate_items",
     "fact",
     "fold",

@@ -20,7 +20,7 @@ import numpy as np
 from ortmeter.args import in_ipython
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
-from ortmeter.timing.claims import JUDGED, Answer, Claim, sentences
+from ortmeter.timing.claims import JUDGED, Answer, Claim, render, sentences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -221,6 +221,43 @@ def table(
     if details and (frame.index.nlevels > 1 or not all(isinstance(x, str) for x in frame.index)):
         raise InvalidArgumentError("Rows that open have one text each as their label")
     return Table(frame, caption, dict(details or {}))
+
+
+def beliefs(judged: Mapping[str, Claim], caption: str = "") -> Table:
+    """Prepare the table of what public discussions believed, and what is measured.
+
+    Parameters
+    ----------
+    judged : mapping of str to Claim
+        By discussion, ``"#14018"``: a claim of :func:`judge` whose text is the belief, followed by
+        the numbers that decide.
+    caption : str
+        As in :func:`table`.
+
+    Returns
+    -------
+    Table
+        One row per discussion.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A claim is not a judged one.
+
+    Examples
+    --------
+    >>> from ortmeter.pages import judge
+    >>> found = judge("threads that spin cost CPU time ({ms} ms per run)", [True], ms=2)
+    >>> beliefs({"#1": found}).frame.loc["#1", "belief"]
+    'threads that spin cost CPU time (2 ms per run)'
+    """
+    import pandas as pd
+
+    if wrong := [str(claim) for claim in judged.values() if claim.verdict not in JUDGED]:
+        raise InvalidArgumentError(f"{wrong[0]!r} is no judgement. Accepted: claims of judge()")
+    rows = [(claim.verdict, render(claim.subject, claim.values)) for claim in judged.values()]
+    index = pd.Index(list(judged), name="discussion")
+    return table(pd.DataFrame(rows, columns=["verdict", "belief"], index=index), caption)
 
 
 @dataclass(frozen=True)
