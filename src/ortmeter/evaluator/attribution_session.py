@@ -29,12 +29,13 @@ from ortmeter.evaluator.attribution_result import (
 )
 from ortmeter.evaluator.attribution_search import find_effects
 from ortmeter.evaluator.evaluation import Evaluator, parts
-from ortmeter.evaluator.exposing import exposing, refuse_too_large
+from ortmeter.evaluator.exposing import refuse_too_large
 from ortmeter.evaluator.float64 import exact_feeds, is_added, to_float64
 from ortmeter.evaluator.node import NOTHING, Node
 from ortmeter.evaluator.plan import Step
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.graphs import exposing
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model

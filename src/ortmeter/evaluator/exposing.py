@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import google.protobuf.message
@@ -14,7 +14,7 @@ from ortmeter.errors import ModelError
 from ortmeter.evaluator.matching import Result
 from ortmeter.evaluator.node import domain_name
 from ortmeter.runtime.arrays import as_numpy
-from ortmeter.runtime.graphs import bodies, walk_nodes
+from ortmeter.runtime.graphs import bodies, exposing, walk_nodes
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
@@ -24,19 +24,6 @@ _NOT_INFERRED = (
     *(ValueError, google.protobuf.message.EncodeError),
 )
 _NUMERIC = "biufcV"  # V: bfloat16 and float8
-
-
-def exposing(model: onnx.ModelProto, computed: Collection[str] | None = None) -> onnx.ModelProto:
-    """Copy a model whose outputs are all the results of its nodes, or those that are computed."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    known = {value.name for value in model.graph.output}
-    for node in model.graph.node:
-        names = [name for name in node.output if name and name not in known]
-        if computed is not None:
-            names = [name for name in names if name in computed]
-        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    return copy
 
 
 def run_exposed(

@@ -2,11 +2,9 @@
 
 import functools
 import math
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -22,7 +20,7 @@ from ortmeter.runtime.graphs import walk_nodes
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.optimizers import Optimizer, optimizers_of, rewriting_rules, without
-from ortmeter.runtime.sessions import make_session
+from ortmeter.runtime.sessions import make_session, optimized_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -316,7 +314,7 @@ def _changed_nodes(
     model: ModelLike, session: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
     """Describe the nodes of the optimized graph that are not there without each optimizer."""
-    original, full = name_nodes(load_model(model)), _optimized(model, session)
+    original, full = name_nodes(load_model(model)), optimized_model(model, **session)
     constants = {node.name for node in original.graph.node if node.op_type == "Constant"}
     origins = find_origins(full, original)
     done = {}
@@ -325,7 +323,7 @@ def _changed_nodes(
         done[_key(node)] = f"{node.op_type} ({own or node.name})"
     found = {}
     for name in names:
-        reduced = _optimized(model, without(session, (name,)))
+        reduced = optimized_model(model, **without(session, (name,)))
         left = {
             _key(node): f"no {node.op_type} ({node.name or node.output[0]})"
             for node in walk_nodes(reduced.graph.node)
@@ -334,13 +332,6 @@ def _changed_nodes(
         removed = [told for key, told in left.items() if key not in done]
         found[name] = tuple(added or removed)
     return found
-
-
-def _optimized(model: ModelLike, session: Mapping[str, Any]) -> onnx.ModelProto:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "optimized.onnx"
-        make_session(model, **session, optimized_path=path)
-        return onnx.load(path, load_external_data=False)
 
 
 def _key(node: onnx.NodeProto) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ import onnx.numpy_helper
 
 from ortmeter.errors import OrtMeterError
 from ortmeter.runtime.arrays import as_numpy, is_array
+from ortmeter.runtime.graphs import exposing
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
@@ -69,13 +70,8 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _intermediates(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    exposed = onnx.ModelProto()
-    exposed.CopyFrom(model)
-    known = {value.name for value in model.graph.output}
-    names = [n for node in model.graph.node for n in node.output if n and n not in known]
-    exposed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     try:
-        session = make_session(exposed, provider="cpu", optimization="none")
+        session = make_session(exposing(model), provider="cpu", optimization="none")
         return run_session(session, feeds)
     except OrtMeterError:  # no kernel on the CPU, or too large for a message
         return {}

@@ -1,6 +1,6 @@
 """Nodes of a graph and of the graphs inside it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import onnx
 
@@ -19,6 +19,19 @@ def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         yield node
         for _, body in bodies(node):
             yield from walk_nodes(body.node)
+
+
+def exposing(model: onnx.ModelProto, computed: Collection[str] | None = None) -> onnx.ModelProto:
+    """Copy a model whose outputs are all the results of its nodes, or those that are computed."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    known = {value.name for value in model.graph.output}
+    for node in model.graph.node:
+        names = [name for name in node.output if name and name not in known]
+        if computed is not None:
+            names = [name for name in names if name in computed]
+        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return copy
 
 
 def without_maps(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:

@@ -1,7 +1,6 @@
 """Bind inputs and outputs once, run many times without copies."""
 
 import functools
-import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,16 +14,13 @@ from ortmeter.optional import import_optional
 from ortmeter.runtime.arrays import as_numpy, device_of
 from ortmeter.runtime.ortvalues import EXPORTS, is_known_to_numpy, to_ortvalue
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.sessions import session_provider
+from ortmeter.runtime.sessions import reason_of, session_provider
 from ortmeter.runtime.settings import run_options
 
 if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = ["BoundSession"]
-
-# Where ONNX Runtime failed in its own source: /folder/file.h:563 void Class::function(int) const
-_PLACE = re.compile(r"/\S+\.\w+:\d+ [^\n]*?\)(?: const)?(?: \[with .*?\])? ")
 
 
 class BoundSession(AbstractContextManager["BoundSession"]):
@@ -302,8 +298,7 @@ def open_session(
 
 def _failure(provider: Provider, feeds: Mapping[str, Any], cause: Exception) -> ModelError:
     """Say which node failed, innermost, and which integers it was given: models refuse some."""
-    reason = str(cause).rpartition("Non-zero status code returned while running ")[2]
-    reason = _PLACE.sub("", reason)
+    reason = reason_of(cause).rpartition("Non-zero status code returned while running ")[2]
     host = {name: v for name, v in feeds.items() if isinstance(v, np.ndarray | np.generic)}
     integers = {
         name: int(v.reshape(())) for name, v in host.items() if v.size == 1 and v.dtype.kind in "iu"

@@ -169,17 +169,13 @@ def session_provider(session: "onnxruntime.InferenceSession") -> Provider:
 
 
 def optimized_model(
-    model: ModelLike,
-    *,
-    provider: str | Provider = "auto",
-    optimization: str = "all",
-    tf32: bool = False,
+    model: ModelLike, *, provider: str | Provider = "auto", **options: Any
 ) -> onnx.ModelProto:
     """Return the graph that ONNX Runtime executes after its optimizations.
 
     Parameters
     ----------
-    model, provider, optimization, tf32
+    model, provider, **options
         As in :func:`make_session`.
 
     Returns
@@ -206,9 +202,7 @@ def optimized_model(
     folder = Path(model).parent if is_path(model) else Path()
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "optimized.onnx"
-        make_session(
-            model, provider=provider, optimization=optimization, tf32=tf32, optimized_path=file
-        )
+        make_session(model, provider=provider, **options, optimized_path=file)
         return load_model(file, external_folder=folder)
 
 
@@ -267,7 +261,7 @@ def _create(
         error = ProviderUnavailableError if unavailable else ModelError
         raise error(
             f"ONNX Runtime {onnxruntime.__version__} refuses this model on {provider}: "
-            f"{_reason(cause)}"
+            f"{reason_of(cause)}"
         ) from cause
 
 
@@ -282,7 +276,7 @@ def _register(library: str | os.PathLike[str], options: Any) -> None:
         options.register_custom_ops_library(os.fspath(path))
     except Exception as cause:
         raise InvalidArgumentError(
-            f"custom_ops: ONNX Runtime cannot load {os.fspath(library)!r}: {_reason(cause)}"
+            f"custom_ops: ONNX Runtime cannot load {os.fspath(library)!r}: {reason_of(cause)}"
         ) from cause
 
 
@@ -303,7 +297,11 @@ def _source(model: ModelLike) -> str | bytes:
         ) from cause
 
 
-def _reason(cause: Exception) -> str:
-    """Message of ONNX Runtime without its codes and the location in its source."""
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(cause))
-    return re.sub(r"^/\S+:\d+ .*?\) (?=[A-Z])", "", text)
+_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+# Where it failed in its own source: /folder/file.h:563 void Class::function(int) const
+_PLACE = re.compile(r"/\S+\.\w+:\d+ [^\n]*?\)(?: const)?(?: \[with .*?\])? ")
+
+
+def reason_of(cause: Exception) -> str:
+    """Message of ONNX Runtime without its codes and the places in its source."""
+    return _PLACE.sub("", _CODE.sub("", str(cause)))
