@@ -9,7 +9,12 @@ import pytest
 
 from ortmeter import make_session
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.runtime.models import freeze_inputs, layer_norm_matmul, sample_cnn
+from ortmeter.runtime.models import (
+    freeze_inputs,
+    layer_norm_matmul,
+    sample_cnn,
+    sample_transformer,
+)
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n] X, float[n] Y) => (float[n] Z) { Z = Sub(X, Y) }"""
@@ -157,3 +162,50 @@ def test_the_layer_normalization_is_the_same_each_time():
 def test_a_layer_normalization_that_cannot_be_built_is_refused(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         layer_norm_matmul(**options)
+
+
+def run_transformer(model, x, heads):
+    """Compute the output of one layer with torch, in float64, from the weights of a model."""
+    torch = pytest.importorskip("torch")
+    weights = {
+        t.name: torch.from_numpy(onnx.numpy_helper.to_array(t).astype(np.float64))
+        for t in model.graph.initializer
+    }
+    x = torch.from_numpy(x.astype(np.float64))
+    batch, tokens, width = x.shape
+
+    def norm(x, name):
+        scale, bias = (weights[f"{name}_{end}"] for end in ("scale", "b"))
+        return torch.nn.functional.layer_norm(x, (width,), scale, bias, eps=1e-5)
+
+    split = (norm(x, "norm0") @ weights["qkv0_w"]).reshape(batch, tokens, 3, heads, -1)
+    q, k, v = split.permute(2, 0, 3, 1, 4)
+    mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    x = x + mixed.transpose(1, 2).reshape(x.shape) @ weights["out0_w"]
+    hidden = torch.nn.functional.gelu(norm(x, "norm0b") @ weights["up0_w"])
+    return (x + hidden @ weights["down0_w"]).numpy()
+
+
+@pytest.mark.parametrize("optimization", ["none", "all"])
+def test_the_sample_transformer_is_an_encoder(optimization):
+    model = sample_transformer(tokens=8, width=32, heads=4, layers=1)
+    x = np.random.default_rng(0).standard_normal((3, 8, 32), np.float32)
+    expected = run_transformer(model, x, heads=4)
+    (got,) = make_session(model, provider="cpu", optimization=optimization).run(None, {"x0": x})
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+    assert 0.1 < expected.std() < 10
+
+
+def test_the_layers_of_the_sample_transformer_have_their_own_weights():
+    model = sample_transformer(tokens=4, width=8, heads=2, layers=3)
+    onnx.checker.check_model(model, full_check=True)
+    values = [t.raw_data for t in model.graph.initializer if "_" in t.name]
+    assert len(set(values)) == len(values) == 3 * 8
+    assert model == sample_transformer(tokens=4, width=8, heads=2, layers=3)
+    assert len(model.graph.node) == 3 * 42
+
+
+@pytest.mark.parametrize("sizes", [{"tokens": 0}, {"layers": -1}, {"width": 30, "heads": 4}])
+def test_sizes_that_make_no_transformer_are_refused(sizes):
+    with pytest.raises(InvalidArgumentError, match="the width a multiple of the heads"):
+        sample_transformer(**sizes)

@@ -12,7 +12,7 @@ from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.loading import ModelLike, load_model
 
-__all__ = ["freeze_inputs", "layer_norm_matmul", "sample_cnn"]
+__all__ = ["freeze_inputs", "layer_norm_matmul", "sample_cnn", "sample_transformer"]
 
 _CNN = """<ir_version: 10, opset_import: ["": 21]>
 sample_cnn (float[1, 3, {size}, {size}] input) => (float[1, 64, {half}, {half}] output)
@@ -49,6 +49,30 @@ _CNN_WEIGHTS = {
     "shortcut_w": (64, 64, 1, 1),
     "shortcut_b": (64,),
 }
+
+_TRANSFORMER = """<ir_version: 10, opset_import: ["": 21]>
+sample_transformer
+(float[batch, {tokens}, {width}] x0) => (float[batch, {tokens}, {width}] x{layers})
+<int64[1] last = {{-1}}, int64[4] split = {{0, 0, {heads}, -1}}, int64[3] joined = {{0, 0, -1}},
+float two = {{2}}, float epsilon = {{1e-5}}, float factor = {{{factor}}},
+float root = {{1.4142135}}, float one = {{1}}, float half = {{0.5}}> {{ {nodes} }}"""
+# As exporters write it: normalizations and Gelu in several nodes, which a graph optimizer fuses.
+_NORM = """
+m{0} = ReduceMean (x{0}, last)  c{0} = Sub (x{0}, m{0})  p{0} = Pow (c{0}, two)
+var{0} = ReduceMean (p{0}, last)  e{0} = Add (var{0}, epsilon)  s{0} = Sqrt (e{0})
+d{0} = Div (c{0}, s{0})  g{0} = Mul (d{0}, norm{0}_scale)  n{0} = Add (g{0}, norm{0}_b)"""
+_LAYER = """
+qkv{i} = MatMul (n{i}, qkv{i}_w)  q{i}, k{i}, v{i} = Split <axis = -1, num_outputs = 3> (qkv{i})
+qr{i} = Reshape (q{i}, split)  kr{i} = Reshape (k{i}, split)  vr{i} = Reshape (v{i}, split)
+qt{i} = Transpose <perm = [0, 2, 1, 3]> (qr{i})  kt{i} = Transpose <perm = [0, 2, 3, 1]> (kr{i})
+vt{i} = Transpose <perm = [0, 2, 1, 3]> (vr{i})  qk{i} = MatMul (qt{i}, kt{i})
+scores{i} = Mul (qk{i}, factor)  shares{i} = Softmax (scores{i})  mix{i} = MatMul (shares{i}, vt{i})
+mt{i} = Transpose <perm = [0, 2, 1, 3]> (mix{i})  mr{i} = Reshape (mt{i}, joined)
+o{i} = MatMul (mr{i}, out{i}_w)  x{i}b = Add (o{i}, x{i})"""
+_MLP = """
+up{i} = MatMul (n{i}b, up{i}_w)  by{i} = Div (up{i}, root)  erf{i} = Erf (by{i})
+a{i} = Add (erf{i}, one)  h{i} = Mul (up{i}, a{i})  gelu{i} = Mul (h{i}, half)
+down{i} = MatMul (gelu{i}, down{i}_w)  x{j} = Add (down{i}, x{i}b)"""
 
 _LAYER_NORM = """<ir_version: 10, opset_import: ["": 21]>
 layer_norm_matmul ({kind}[a, b, {n}] X) => ({kind}[a, b, {n}] Z) {{
@@ -199,6 +223,68 @@ def sample_cnn(*, size: int = 112) -> onnx.ModelProto:
         onnx.numpy_helper.from_array(_draw(rng, name, shape), name)
         for name, shape in _CNN_WEIGHTS.items()
     )
+    return model
+
+
+def sample_transformer(
+    *, tokens: int = 64, width: int = 256, heads: int = 4, layers: int = 2
+) -> onnx.ModelProto:
+    """Build an encoder as exporters write it, for any batch.
+
+    Each layer has an attention over all the tokens, then two products around a Gelu. Its
+    normalizations and its Gelu are written in several nodes, which a graph optimizer can fuse.
+
+    Parameters
+    ----------
+    tokens : int
+        Number of tokens.
+    width : int
+        Features of a token, a multiple of *heads*.
+    heads, layers : int
+        Number of heads of an attention, and of layers.
+
+    Returns
+    -------
+    onnx.ModelProto
+        42 nodes of opset 21 per layer; input ``x0`` and output ``x<layers>``, both of shape (batch,
+        tokens, width), float32. The weights of a layer have 12 *width* :sup:`2` numbers.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A number is not positive, or *width* is not a multiple of *heads*.
+
+    Examples
+    --------
+    >>> model = sample_transformer(tokens=8, width=16, heads=2, layers=1)
+    >>> len(model.graph.node), model.graph.output[0].name
+    (42, 'x1')
+    """
+    if min(tokens, width, heads, layers) <= 0 or width % heads:
+        raise InvalidArgumentError(
+            f"tokens={tokens}, width={width}, heads={heads}, layers={layers}. Accepted: positive "
+            "numbers, the width a multiple of the heads"
+        )
+    rng = np.random.default_rng(0)
+    blocks = [
+        _NORM.format(i) + _LAYER.format(i=i) + _NORM.format(f"{i}b") + _MLP.format(i=i, j=i + 1)
+        for i in range(layers)
+    ]
+    factor = math.sqrt(heads / width)
+    sizes = {"tokens": tokens, "width": width, "heads": heads, "layers": layers}
+    model = onnx.parser.parse_model(
+        _TRANSFORMER.format(nodes="".join(blocks), factor=f"{factor:.8f}", **sizes)
+    )
+    shapes = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, 4 * width)}
+    shapes["down"] = (4 * width, width)
+    for i in range(layers):
+        weights = {f"{name}{i}": rng.standard_normal(s) / s[0] ** 0.5 for name, s in shapes.items()}
+        drawn = {f"{name}_w": values.astype(np.float32) for name, values in weights.items()}
+        for name in (f"norm{i}", f"norm{i}b"):
+            drawn |= {f"{name}_{end}": _draw(rng, f"_{end}", (width,)) for end in ("scale", "b")}
+        model.graph.initializer.extend(
+            onnx.numpy_helper.from_array(values, name) for name, values in drawn.items()
+        )
     return model
 
 
