@@ -52,7 +52,7 @@ def test_a_round_is_whole():
 def test_few_rounds_have_the_interval_of_student():
     rng = np.random.default_rng(0)
     first, second = np.exp(0.1 * rng.standard_normal((2, 12)))
-    claim = AfterPause(1, second).compare(AfterPause(0, first), "gap=1", "gap=0")
+    claim = AfterPause(1, second, second).compare(AfterPause(0, first, first), "gap=1", "gap=0")
     logs = np.log(first / second)
     # 99.4%: the rest of the error is spent on stopping when the interval is narrow
     low, high = np.exp(stats.t.interval(0.994, 11, logs.mean(), stats.sem(logs)))

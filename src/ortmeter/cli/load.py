@@ -60,7 +60,7 @@ def add_options(parser: ArgumentParser) -> None:
     load.add_argument(
         "--gap",
         metavar="0,0.01,0.1,1",
-        help="seconds of pause before a run: latency after it",
+        help="seconds of pause before a run: latency after it, CPU time of both",
     )
     load.add_argument(
         "--seconds",
@@ -258,10 +258,17 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float)
         for name, gap in found
         if gap != first
     }
-    extra = {key: _claim_row(claims.get(key), f"speedup over gap={first:g}") for key in found}
+    extra = {
+        key: {
+            **(_claim_row(claims.get(key), f"speedup over gap={first:g}") if others else {}),
+            "CPU (ms)": rounded(1e3 * found[key].cpu, 3),
+        }
+        for key in found
+    }
     items = _items(found, "gap", extra, "Latency of a run after a pause")
     rounds = len(found[next(iter(calls)), first].seconds)
-    report.add(f"After a pause of gap seconds: {rounds} rounds", *items[not others :])
+    title = f"After a pause of gap seconds, CPU time of the pause and the run: {rounds} rounds"
+    report.add(title, *items)
     names = list(calls)
     for (name, gap), pause in found.items():
         if claim := claims.get((name, gap)):

@@ -1,4 +1,4 @@
-"""Latency of a run after a pause: threads fall asleep, caches are lost, the clock slows down."""
+"""Latency and CPU time of a run after a pause: threads spin, then sleep, caches are lost."""
 
 import itertools
 import math
@@ -34,10 +34,19 @@ class AfterPause:
         Seconds since the end of the previous run.
     seconds : array of shape (rounds,)
         Latencies, in the order of the rounds.
+    cpu_seconds : array of shape (rounds,)
+        CPU time of the process during the pause and the run, all threads together: threads that
+        spin after a run are counted in the pause that follows it.
     """
 
     pause: float
     seconds: npt.NDArray[np.float64]
+    cpu_seconds: npt.NDArray[np.float64]
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of a pause and its run: a mean, since systems count by ticks of some ms."""
+        return float(self.cpu_seconds.mean())
 
     def percentiles(self, levels: Sequence[float] = LEVELS) -> tuple[Percentile, ...]:
         """Return percentiles of the latency."""
@@ -65,8 +74,11 @@ def measure_pauses(
     pauses: Sequence[float],
     *,
     seconds: float,
+    rounds: int | None = None,
+    before: Callable[[], object] | None = None,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
+    cpu_clock: Callable[[], float] = time.process_time,
     sleep: Callable[[float], object] = time.sleep,
 ) -> dict[tuple[_Key, float], AfterPause]:
     """Time a run of each candidate after each pause, in rounds of random order.
@@ -79,10 +91,14 @@ def measure_pauses(
         Seconds between the end of a run that is not timed and the beginning of one that is.
     seconds : float
         Time for everything; the round that began is finished.
+    rounds : int, optional
+        Number of rounds, if the seconds allow; by default as many as they do.
+    before : callable, optional
+        What runs before each pause instead of the candidate: a neighbour in the same process.
     seed : int
         Seed of the orders.
-    clock, sleep : callable
-        Clock and wait, in seconds.
+    clock, cpu_clock, sleep : callable
+        Clock, CPU time of the process, and wait, in seconds.
 
     Returns
     -------
@@ -108,25 +124,26 @@ def measure_pauses(
         )
     rng = np.random.default_rng(seed)
     keys = list(itertools.product(calls, pauses))
-    rows: list[list[float]] = []
+    rows: list[list[tuple[float, float]]] = []
     deadline = clock() + seconds
     expected = math.ceil(seconds / max(len(calls) * sum(pauses), 1e-3))
     with collector_off(), progress_bar("rounds", total=expected) as bar:
-        for call in calls.values():
+        for call in (*calls.values(), *([before] if before else [])):
             for _ in range(_WARM_UP_CALLS):
                 call()
-        while not rows or clock() < deadline:
-            row = [0.0] * len(keys)
+        while not rows or (clock() < deadline and (rounds is None or len(rows) < rounds)):
+            row = [(0.0, 0.0)] * len(keys)
             for rank in rng.permutation(len(keys)).tolist():
                 name, pause = keys[rank]
                 call = calls[name]
-                call()
+                (before or call)()
+                cpu = cpu_clock()
                 if pause:
                     sleep(pause)
                 start = clock()
                 call()
-                row[rank] = clock() - start
+                row[rank] = clock() - start, cpu_clock() - cpu
             rows.append(row)
             bar.update()
-    columns = np.array(rows).T
-    return {key: AfterPause(key[1], columns[rank]) for rank, key in enumerate(keys)}
+    columns = np.array(rows).T  # latency or CPU time, candidate and pause, round
+    return {key: AfterPause(key[1], *columns[:, rank]) for rank, key in enumerate(keys)}

@@ -1,0 +1,311 @@
+"""Latency and CPU time of sessions by their threads, beside the neighbours that they meet.
+
+Threads that spin slow whatever runs next: each session is created, measured and closed alone, one
+after the other in random order, in fresh processes. The process is the unit of replication.
+"""
+
+import dataclasses
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import numpy as np
+
+from ortmeter.child import child_command, run_child
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.progress import progress_bar
+from ortmeter.runtime.placement import warn_again, warned
+from ortmeter.timing.candidates import Variant
+from ortmeter.timing.measurement import Measurement, Recipe
+from ortmeter.timing.pauses import measure_pauses
+
+__all__ = ["Situation", "Usage", "measure_threads", "wake_seconds"]
+
+#: Seconds between two runs of the neighbour of another process: shorter than threads spin.
+NEIGHBOUR_PAUSE_S = 1e-2
+_MOST_S = 60.0  # of one situation in one process
+_WAKES = 200
+_LINES = 5  # of the errors of a child
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A session, what runs around it, and when it runs.
+
+    Parameters
+    ----------
+    variant : Variant
+        Model, inputs and settings of the session that is measured.
+    pauses : tuple of float
+        Seconds between the end of a run and the beginning of the one that is timed.
+    rounds : int
+        Timed runs after each pause, in each process.
+    before : Variant, optional
+        Session of the same process that runs before each pause, instead of *variant*.
+    beside : Variant, optional
+        Session of another process, which runs every ten milliseconds meanwhile.
+    """
+
+    variant: Variant
+    pauses: tuple[float, ...] = (0.0,)
+    rounds: int = 20
+    before: Variant | None = None
+    beside: Variant | None = None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What sessions take, by name of situation and pause, see :func:`measure_threads`.
+
+    Parameters
+    ----------
+    latency : mapping
+        Seconds of a run after a pause, samples of shape (processes, rounds).
+    cpu : mapping
+        CPU seconds of the pause and the run, all threads of the process together: the mean of each
+        process, of shape (processes, 1).
+    wake : Measurement
+        Seconds that a thread takes to wake another one that sleeps, one sample per process.
+    """
+
+    latency: Mapping[str, Mapping[float, Measurement]]
+    cpu: Mapping[str, Mapping[float, Measurement]]
+    wake: Measurement
+
+
+class _Asked(msgspec.Struct):
+    """A situation as a child reads it: recipes in place of variants."""
+
+    variant: Recipe
+    pauses: list[float]
+    rounds: int
+    before: Recipe | None = None
+    beside: Recipe | None = None
+
+
+# Latencies of a process after a pause, and its mean CPU time.
+_Row = tuple[list[float], float]
+
+
+class _Told(msgspec.Struct):
+    """What a child tells: one row per situation and pause."""
+
+    found: dict[str, list[_Row]]
+    wake: float
+    warned: list[str]
+
+
+def measure_threads(
+    situations: Mapping[str, Situation], *, processes: int = 5, seed: int = 0
+) -> Usage:
+    """Measure the latency and the CPU time of each situation, alone, in fresh processes.
+
+    Parameters
+    ----------
+    situations : mapping of str to Situation
+        By name.
+    processes : int
+        Fresh processes, each of which measures every situation; an interval needs three.
+    seed : int
+        Seed of the orders.
+
+    Returns
+    -------
+    Usage
+        Latencies, CPU time, and the cost of waking a thread.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no situation, process, pause or round.
+    OrtMeterError
+        A process failed, for instance because a model cannot run.
+
+    Examples
+    --------
+    >>> from ortmeter.timing.candidates import model_variants
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[4] X) => (float[4] Y) { Y = Abs(X) }'''
+    >>> found = model_variants({"one": text}, provider="cpu", threads=1)
+    >>> usage = measure_threads({"one": Situation(found["one"], rounds=3)}, processes=1)
+    >>> usage.latency["one"][0.0].seconds.shape, usage.cpu["one"][0.0].seconds.shape
+    ((1, 3), (1, 1))
+    """
+    empty = [name for name, one in situations.items() if not one.pauses or one.rounds < 1]
+    if not situations or processes < 1 or empty:
+        raise InvalidArgumentError(
+            f"{len(situations)} situations in {processes} processes, without a run: "
+            f"{', '.join(empty) or 'none'}. Accepted: one or more of each, with pauses and rounds"
+        )
+    told = []
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
+        folder = Path(temporary)
+        asked = _write(situations, folder)
+        with progress_bar("processes", total=processes) as bar:
+            for i in range(processes):
+                told.append(_ask(asked, seed + i, folder))
+                bar.update()
+    rows = {
+        (name, pause): [one.found[name][rank] for one in told]
+        for name, situation in situations.items()
+        for rank, pause in enumerate(situation.pauses)
+    }
+    latency, cpu = (
+        {
+            name: {p: Measurement(name, np.array(take(rows[name, p]))) for p in one.pauses}
+            for name, one in situations.items()
+        }
+        for take in (_latencies, _means)
+    )
+    return Usage(latency, cpu, Measurement("wake", np.array([[one.wake] for one in told])))
+
+
+def _latencies(row: list[_Row]) -> list[list[float]]:
+    return [seconds for seconds, _ in row]
+
+
+def _means(row: list[_Row]) -> list[list[float]]:
+    return [[cpu] for _, cpu in row]
+
+
+def wake_seconds(count: int = _WAKES) -> float:
+    """Return the seconds that a thread takes to wake another one: half of a round trip, median.
+
+    The two threads wait for a byte in a pipe, which puts them to sleep.
+
+    Examples
+    --------
+    >>> 0 < wake_seconds(10) < 1
+    True
+    """
+    (there, send), (back, answer) = os.pipe(), os.pipe()
+
+    def reply() -> None:
+        while os.read(there, 1) == b"x":
+            os.write(answer, b"x")
+
+    thread = threading.Thread(target=reply)
+    thread.start()
+    trips = []
+    try:
+        for _ in range(count):
+            start = time.perf_counter()
+            os.write(send, b"x")
+            os.read(back, 1)
+            trips.append(time.perf_counter() - start)
+    finally:
+        os.write(send, b"q")
+        thread.join()
+        for end in (there, send, back, answer):
+            os.close(end)
+    return float(np.median(trips)) / 2
+
+
+def _write(situations: Mapping[str, Situation], folder: Path) -> dict[str, _Asked]:
+    """Write the files of each variant once: several situations share some."""
+    recipes: dict[int, Recipe] = {}
+
+    def recipe(variant: Variant) -> Recipe:
+        if id(variant) not in recipes:
+            mine = folder / str(len(recipes))
+            mine.mkdir()
+            recipes[id(variant)] = variant.recipe(mine)
+        return recipes[id(variant)]
+
+    return {
+        name: _Asked(
+            recipe(one.variant),
+            [*one.pauses],
+            one.rounds,
+            recipe(one.before) if one.before else None,
+            recipe(one.beside) if one.beside else None,
+        )
+        for name, one in situations.items()
+    }
+
+
+def _ask(asked: Mapping[str, _Asked], seed: int, folder: Path) -> _Told:
+    question, answer = folder / "task.json", folder / "answer.json"
+    question.write_bytes(msgspec.json.encode({"situations": asked, "seed": seed}))
+    child = run_child("ortmeter.timing.threads", question, answer)
+    if child.returncode:
+        tail = " ".join(child.stderr.splitlines()[-_LINES:])
+        raise OrtMeterError(f"A measuring process stopped with code {child.returncode}: {tail}")
+    told = msgspec.json.decode(answer.read_bytes(), type=_Told)
+    warn_again(told.warned)
+    return told
+
+
+def main(question: str, answer: str) -> None:
+    """Measure every situation, or run as the neighbour of one: the child's part."""
+    task = json.loads(Path(question).read_text(encoding="utf-8"))
+    try:
+        if not answer:
+            _run_beside(msgspec.convert(task, Recipe))
+        asked = msgspec.convert(task["situations"], dict[str, _Asked])
+        names = np.random.default_rng(task["seed"]).permutation(list(asked)).tolist()
+        found = {name: _measure(asked[name], task["seed"], Path(question)) for name in names}
+    except OrtMeterError as error:
+        sys.exit(str(error))
+    Path(answer).write_bytes(msgspec.json.encode(_Told(found, wake_seconds(), warned)))
+
+
+def _measure(asked: _Asked, seed: int, question: Path) -> list[_Row]:
+    """Create the sessions of a situation, time it, and close them: their threads end."""
+    rows: dict[float, _Row] = {}
+    with _neighbour(asked.beside, question.with_name("beside.json")):
+        call = _open(asked.variant)
+        before = _open(asked.before) if asked.before else None
+        # One pause after the other: a long one would also slow the runs that follow.
+        for pause in np.random.default_rng(seed).permutation(asked.pauses).tolist():
+            (found,) = measure_pauses(
+                {"": call}, [pause], seconds=_MOST_S, rounds=asked.rounds, before=before
+            ).values()
+            rows[pause] = found.seconds.tolist(), found.cpu
+        del call, before
+        gc.collect()
+    return [rows[pause] for pause in asked.pauses]
+
+
+def _open(recipe: Recipe) -> Callable[[], object]:
+    variant = recipe.build()
+    return cast("Variant", variant).call(variant.session())
+
+
+@contextmanager
+def _neighbour(recipe: Recipe | None, question: Path) -> Iterator[None]:
+    """Let a session of another process run meanwhile."""
+    if recipe is None:
+        yield
+        return
+    question.write_bytes(msgspec.json.encode(dataclasses.asdict(recipe)))
+    command = child_command("ortmeter.timing.threads", question, "")
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:  # noqa: S603 - our own module
+        try:
+            if not (child.stdout and child.stdout.readline()):
+                raise OrtMeterError("the neighbour cannot run its model")
+            yield
+        finally:
+            child.kill()
+
+
+def _run_beside(recipe: Recipe) -> None:
+    """Run again and again, until the parent ends this process."""
+    call = _open(recipe)
+    call()
+    print(flush=True)  # noqa: T201 - the parent waits for it
+    parent = os.getppid()
+    while os.getppid() == parent:
+        call()
+        time.sleep(NEIGHBOUR_PAUSE_S)
