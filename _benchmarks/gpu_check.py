@@ -73,6 +73,7 @@ PAGES = (
     "einsum/plot_einsum_decomposition",
     "backend/plot_custom_backend_llama_102",
     "numerics/plot_parallelized_reduction",
+    "performance/plot_first_result",
     "performance/plot_sweep",
     "backend/plot_custom_backend_101",
     "performance/plot_operators_torch",

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from ortmeter.child import child_command
+from ortmeter.child import child_command, run_child
 from ortmeter.runtime import providers
 
 SHADOWED = (
@@ -89,6 +89,17 @@ def test_a_child_executes_nothing_of_the_folders_around_it(folder, tmp_path, mon
     assert told["dev"] is False
     assert {"", "relative"}.isdisjoint(told["path"])
     assert told["path"].index(str(folder)) > told["path"].index(str(Path(json.__file__).parents[1]))
+
+
+def test_a_child_has_the_variables_that_are_given_beside_those_of_its_parent(tmp_path, monkeypatch):
+    lines = ["import os", "def main(*names):", "    print(*map(os.environ.get, names))"]
+    (tmp_path / "variables.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("OF_THE_PARENT", "kept")
+    monkeypatch.setenv("OF_BOTH", "replaced")
+    given = {"OF_BOTH": "given"}
+    done = run_child("variables", "OF_THE_PARENT", "OF_BOTH", environment=given)
+    assert done.stdout.split() == ["kept", "given"]
 
 
 def test_a_child_takes_the_package_of_its_parent(tmp_path, monkeypatch):

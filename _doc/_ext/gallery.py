@@ -13,6 +13,7 @@ SECTIONS = {
         "plot_op_gemm2_cuda",
         "plot_profiling",
         "plot_kmeans_profiling",
+        "plot_first_result",
         "plot_sweep",
         "plot_releases",
         "plot_operators_torch",

@@ -9,6 +9,7 @@ from ortmeter.cli import cold
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
 from ortmeter.timing.candidates import model_variants
+from ortmeter.timing.optimized import WAYS
 
 TEXT = """<ir_version: 11, opset_import: ["": 23]>
 g (float[4] X) => (float[4] Y) { A = Identity(X)  Y = Abs(A) }"""
@@ -59,6 +60,20 @@ def test_saved_candidates_are_compared_and_their_files_go():
     assert [text.partition(":")[0] for text in verdicts] == ["first result", "session", "first run"]
     assert "page cache" in cache
     assert "level all is for CPUs like this one" in specific
+
+
+def test_other_ways_to_start_are_added_and_their_files_go():
+    options, report = asked("--cold", "--shorten"), Report("bench")
+    with cold.saved_optimized(options, report, model_variants({"m": TEXT}, provider="cpu")) as one:
+        assert list(one) == ["m", *WAYS]
+        file = one["saved optimized"].model
+        assert file.exists()
+    assert not file.exists()
+    assert "level all is for CPUs like this one" in report.sentences[-1]
+    several = model_variants({"m": TEXT}, provider="cpu", threads=[1, 2])
+    with cold.saved_optimized(options, report, several) as found:
+        ways = [f"threads={threads}, {way}" for threads in (1, 2) for way in WAYS]
+        assert list(found) == ["threads=1", "threads=2", *ways]
 
 
 def test_nothing_is_saved_unless_it_is_asked_for():

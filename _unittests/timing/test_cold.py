@@ -104,7 +104,7 @@ def test_what_a_child_is_warned_of_is_told_once(tmp_path, monkeypatch):
     phases = {phase: Phase(1.0, None, None) for phase in PHASES if phase != "first result"}
     monkeypatch.setattr(placement, "warned", ["old"])
 
-    def run_child(module, task, answer):
+    def run_child(module, task, answer, environment):
         answer.write_bytes(msgspec.json.encode(cold._Answer(phases, ["old", "1 node on the CPU"])))
         return SimpleNamespace(returncode=0)
 
@@ -164,7 +164,7 @@ def starts(monkeypatch):
     """Replace processes by numbers drawn around 1 for a, around 3 for b."""
     rng, names = np.random.default_rng(0), []
 
-    def start(name, task):
+    def start(name, task, environment):
         names.append(name)
         seconds = {"a": 1.0, "b": 3.0}[name] * float(rng.lognormal(0, 0.1))
         memory = None if name == "b" else float(len(names))
@@ -180,6 +180,42 @@ def test_candidates_take_turns_in_a_random_order(starts):
     assert (starts[:2], len(rounds)) == (["a", "b"], 10)
     assert {tuple(one) for one in rounds} == {("a", "b"), ("b", "a")}
     assert found.times["session"]["a"].seconds.shape == (10, 1)
+
+
+def test_a_candidate_has_its_own_environment(monkeypatch):
+    given = []
+
+    def run_child(module, task, answer, environment):
+        given.append((task.parent.name, environment))
+        phases = {phase: Phase(1.0, None, None) for phase in PHASES if phase != "first result"}
+        answer.write_bytes(msgspec.json.encode(cold._Answer(phases, [])))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(cold, "run_child", run_child)
+    variants, eager = {"a": FakeVariant(), "b": FakeVariant()}, {"CUDA_MODULE_LOADING": "EAGER"}
+    cold_start(variants, processes=1, environments={"b": eager})
+    assert sorted(given, key=str) == [("0", None)] * 2 + [("1", eager)] * 2
+    with pytest.raises(InvalidArgumentError, match="an environment for 'c'. Accepted: a, b"):
+        cold_start(variants, environments={"c": eager})
+
+
+def test_some_candidates_are_selected_under_new_names(starts):
+    found = cold_start({"a": FakeVariant(), "b": FakeVariant()}, processes=5, budget_s=9)
+    some = found.select({"b": "new"})
+    assert (some.names, list(some.times)) == (["new"], list(PHASES))
+    assert some.typical("new", "session") == found.typical("b", "session")
+    assert some.memory["new"] == found.memory["b"]
+    assert some.times.how == found.times.how
+
+
+def test_the_share_of_a_phase_is_that_of_each_process():
+    seconds = {"import": [[1.0], [2.0], [4.0]], "first result": [[4.0], [8.0], [16.0]]}
+    times = {
+        phase: cold.Comparison([cold.Measurement("a", seconds.get(phase, [[1.0]] * 3))])
+        for phase in PHASES
+    }
+    share = cold.ColdStart(cold.Comparisons(times, "phase"), {"a": {}}).share("a", "import")
+    assert (share.value, *share.interval) == pytest.approx((0.25, 0.25, 0.25))
 
 
 def test_the_budget_ends_the_rounds(starts):

@@ -36,3 +36,11 @@ def test_an_estimate_is_written_with_three_digits(estimate, text, seconds):
 
 def test_two_values_have_no_interval():
     assert geometric_mean([1.0, 4.0]).interval is None
+
+
+@pytest.mark.parametrize(
+    ("bound", "verdict"), [(0.5, True), (0.9, True), (1.0, None), (1.1, None), (1.2, False)]
+)
+def test_an_interval_tells_on_which_side_of_a_bound_it_is(bound, verdict):
+    assert Estimate(1.0, 0.9, 1.1).exceeds(bound) is verdict
+    assert Estimate(1.0).exceeds(bound) is None

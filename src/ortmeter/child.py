@@ -9,6 +9,7 @@ parent), takes this very package, and finds what its parent can import after eve
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 _BOOT = """\
@@ -34,14 +35,21 @@ def child_command(module: str, *arguments: str | os.PathLike[str]) -> list[str]:
 
 
 def run_child(
-    module: str, *arguments: str | os.PathLike[str], timeout: float | None = None
+    module: str,
+    *arguments: str | os.PathLike[str],
+    timeout: float | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the function ``main`` of a module in a child process, keep its code and its output."""
+    """Run the function ``main`` of a module in a child process, keep its code and its output.
+
+    The child has the variables of its parent, and those of *environment*.
+    """
     return subprocess.run(  # noqa: S603 - our own modules
         child_command(module, *arguments),
         capture_output=True,
         text=True,
         errors="replace",
         timeout=timeout,
+        env={**os.environ, **(environment or {})},
         check=False,
     )

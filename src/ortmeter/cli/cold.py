@@ -24,7 +24,7 @@ from ortmeter.timing.cold import (
     peak_memory,
 )
 from ortmeter.timing.measurement import rounded
-from ortmeter.timing.optimized import level_of, optimized_variants
+from ortmeter.timing.optimized import level_of, optimized_variants, shorter_starts
 
 _PROCESSES, _BUDGET_S = 10, 60.0
 _JUDGED = (RESULT, SESSION, FIRST)
@@ -45,6 +45,13 @@ def add_options(parser: ArgumentParser) -> None:
         help="add candidates that load the model already optimized by onnxruntime",
     )
 
+    group.add_argument(
+        "--shorten",
+        action="store_true",
+        help="add candidates that start in other ways: without optimization, already optimized, in "
+        "ORT format, weights in a file of their own, not packed, or packed in the file",
+    )
+
 
 def is_asked(options: Namespace) -> bool:
     if options.cold and options.repeat is not None:
@@ -58,18 +65,34 @@ def is_asked(options: Namespace) -> bool:
 def saved_optimized(
     options: Namespace, report: Report, variants: Mapping[str, Variant]
 ) -> Iterator[Mapping[str, Variant]]:
-    """Add the candidates of ``--save-optimized``, whose files live as long as this block."""
-    if not options.save_optimized:
+    """Add the candidates that are saved, whose files live as long as this block."""
+    if not (options.save_optimized or options.shorten):
         yield variants
         return
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        yield {**variants, **optimized_variants(variants, Path(folder))}
+        found = dict(variants)
+        if options.save_optimized:
+            found |= optimized_variants(variants, Path(folder))
+        if options.shorten:
+            found |= _shorter(variants, Path(folder))
+        yield found
     levels = set(map(level_of, variants.values()))
     if shared := sorted(levels & {"layout", "all"}):
         report.conclude(
             f"a model saved at level {' or '.join(shared)} is for CPUs like this one: save it at "
             "level extended to run it elsewhere."
         )
+
+
+def _shorter(variants: Mapping[str, Variant], folder: Path) -> dict[str, Variant]:
+    """Name the other ways to start after the candidate, if there are several."""
+    found = {}
+    for i, (name, variant) in enumerate(variants.items()):
+        place = folder / f"ways-{i}"
+        place.mkdir()
+        for way, other in shorter_starts(variant, place).items():
+            found[way if len(variants) == 1 else f"{name}, {way}"] = other
+    return found
 
 
 def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) -> None:

@@ -24,8 +24,8 @@ import numpy as np
 from ortmeter.child import run_child
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
 from ortmeter.runtime.placement import warn_again, warned
-from ortmeter.timing.comparison import Comparisons
-from ortmeter.timing.estimates import Estimate, geometric_mean
+from ortmeter.timing.comparison import Comparison, Comparisons
+from ortmeter.timing.estimates import Estimate, estimate_ratio, geometric_mean
 from ortmeter.timing.measurement import Measurement, Recipe, rounded
 from ortmeter.timing.processes import collect
 
@@ -92,6 +92,24 @@ class ColdStart:
         """Names of the candidates."""
         return list(self.memory)
 
+    def select(self, names: Mapping[str, str]) -> "ColdStart":
+        """Return some of the candidates: their new names, by name."""
+        times = {
+            phase: Comparison(
+                [dataclasses.replace(group[old], name=new) for old, new in names.items()],
+                group.stopped,
+            )
+            for phase, group in self.times.items()
+        }
+        memory = {new: self.memory[old] for old, new in names.items()}
+        return ColdStart(Comparisons(times, self.times.axis), memory)
+
+    def share(self, name: str, phase: str) -> Estimate:
+        """Share of the first result that a phase takes, and its 99% interval."""
+        part, whole = (self.times[key][name].seconds for key in (phase, RESULT))
+        share = estimate_ratio(part, whole, 0.99)
+        return dataclasses.replace(share, high=share.high and min(share.high, 1.0))
+
     def typical(self, name: str, phase: str) -> Estimate:
         """Geometric mean over processes of the seconds of a phase, and its 99% interval."""
         return geometric_mean(self.times[phase][name].seconds)
@@ -125,6 +143,7 @@ def cold_start(
     processes: int = 10,
     budget_s: float = 60.0,
     seed: int = 0,
+    environments: Mapping[str, Mapping[str, str]] | None = None,
 ) -> ColdStart:
     """Time each phase of the start of candidates, each time in a fresh process.
 
@@ -141,6 +160,8 @@ def cold_start(
         Seconds for all of them, after which none is started.
     seed : int
         Seed of the orders.
+    environments : mapping of str to mapping of str to str, optional
+        By candidate, variables that its processes have beside those of this one.
 
     Returns
     -------
@@ -152,7 +173,7 @@ def cold_start(
     Raises
     ------
     InvalidArgumentError
-        There is no candidate, or no process.
+        There is no candidate, or no process, or an environment is that of no candidate.
     ModelError
         A candidate cannot run.
 
@@ -169,6 +190,11 @@ def cold_start(
         raise InvalidArgumentError(
             f"{len(variants)} candidates in {processes} processes. Accepted: one or more of each"
         )
+    given = environments or {}
+    if unknown := [name for name in given if name not in variants]:
+        raise InvalidArgumentError(
+            f"an environment for {unknown[0]!r}. Accepted: {', '.join(variants)}"
+        )
     begin = time.perf_counter()
     rng = np.random.default_rng(seed)
     starts: dict[str, list[dict[str, Phase]]] = {name: [] for name in variants}
@@ -178,11 +204,11 @@ def cold_start(
             folder = Path(temporary, str(i))
             folder.mkdir()
             tasks[name] = _task(variant, folder)
-            _start(name, tasks[name])
+            _start(name, tasks[name], given.get(name))
 
         def run(*_: object) -> dict[str, dict[str, Measurement]]:
             for name in rng.permutation(list(tasks)).tolist():
-                starts[name].append(_start(name, tasks[name]))
+                starts[name].append(_start(name, tasks[name], given.get(name)))
             return {
                 phase: {
                     n: Measurement(n, np.array([[s[-1][phase].seconds]])) for n, s in starts.items()
@@ -217,10 +243,10 @@ def _task(variant: "Variant", folder: Path) -> Path:
     return task
 
 
-def _start(name: str, task: Path) -> dict[str, Phase]:
+def _start(name: str, task: Path, environment: Mapping[str, str] | None = None) -> dict[str, Phase]:
     """Measure one fresh process."""
     answer = task.with_name("answer.json")
-    child = run_child("ortmeter.timing.cold", task, answer)
+    child = run_child("ortmeter.timing.cold", task, answer, environment=environment)
     if child.returncode:
         reason = " ".join(child.stderr.split())[-_LONGEST:]
         raise ModelError(f"{name!r} failed in a fresh process: {reason}")

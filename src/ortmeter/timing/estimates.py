@@ -32,6 +32,12 @@ class Estimate:
         """The two ends of the interval."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
+    def exceeds(self, bound: float) -> bool | None:
+        """Whether it is above a bound, None when the interval does not tell."""
+        if self.interval is None or self.interval[0] < bound <= self.interval[1]:
+            return None
+        return self.interval[0] >= bound
+
     @property
     def text(self) -> str:
         """The number and its interval, with three digits."""
