@@ -74,6 +74,7 @@ PAGES = (
     "backend/plot_custom_backend_llama_102",
     "numerics/plot_parallelized_reduction",
     "performance/plot_first_result",
+    "performance/plot_load",
     "performance/plot_sweep",
     "backend/plot_custom_backend_101",
     "performance/plot_operators_torch",

@@ -14,6 +14,7 @@ SECTIONS = {
         "plot_profiling",
         "plot_kmeans_profiling",
         "plot_first_result",
+        "plot_load",
         "plot_sweep",
         "plot_releases",
         "plot_operators_torch",

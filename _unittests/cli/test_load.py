@@ -11,7 +11,7 @@ from ortmeter.cli import load
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
 from ortmeter.timing.candidates import model_variants
-from ortmeter.timing.load import Load, Point, Turn
+from ortmeter.timing.load import Load, Point, Turn, measure_load
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[64, 64] X) => (float[64, 64] Y) { A = MatMul(X, X)  Y = Tanh(A) }"""
@@ -60,10 +60,10 @@ def test_callers_have_their_latency_and_throughput():
 def test_one_number_of_callers_has_its_throughput():
     found, _ = fill("--callers", 1, "--seconds", 0.2, "--sessions")
     (sentence,) = found["conclusion"]
-    assert sentence.endswith(" runs/s with callers=1 (99%).")
+    assert sentence.endswith(" requests/s with callers=1 (99%).")
     (row,) = found["sections"][0]["tables"][0]
-    assert list(row) == ["callers", "runs/s", "low", "high"]
-    assert row["runs/s"] > 0
+    assert list(row) == ["callers", "requests/s", "low", "high"]
+    assert row["requests/s"] > 0
 
 
 def test_texts_are_served_too():
@@ -96,12 +96,27 @@ def test_auto_rates_are_shares_of_the_capacity():
     assert rates / rates[-1] == pytest.approx(np.array([3, 5, 7, 9]) / 9, rel=0.01)
 
 
+def test_a_run_answers_the_requests_of_its_batch(monkeypatch):
+    measured = []
+
+    def record(points, **options):
+        measured.extend(points.values())
+        return measure_load(points, **options)
+
+    monkeypatch.setattr(load, "measure_load", record)
+    fill("--callers", 1, "--rate", "auto", "--batch", 64, "--seconds", 0.05)
+    assert [point.batch for point in measured] == [64] * 6
+    # A product of 64 rows takes less than 1 ms: the rates are those of rows, not of products.
+    assert min(point.rate for point in measured if point.rate) > 64
+
+
 def test_pauses_are_compared_with_the_shortest():
     found, _ = fill("--gap", "0.002,0", "--seconds", 0.1)
     ratios, latencies = found["sections"][0]["tables"]
     assert [row["gap"] for row in ratios] == [0, 0.002]
     assert ratios[0]["speedup over gap=0"] == 1
     assert ratios[1]["speedup over gap=0"] > 0
+    assert min(row["CPU (ms)"] for row in ratios) > 0
     assert levels(latencies[0]) == LEVELS
     (sentence,) = found["conclusion"]
     assert "gap=0.002" in sentence
@@ -109,7 +124,9 @@ def test_pauses_are_compared_with_the_shortest():
 
 def test_one_pause_has_its_median():
     found, _ = fill("--gap", "0.001", "--seconds", 0.1)
-    assert [row["gap"] for row in found["sections"][0]["tables"][0]] == [0.001]
+    ((row,), latencies) = found["sections"][0]["tables"]
+    assert set(row) == {"gap", "CPU (ms)"}
+    assert [row["gap"] for row in latencies] == [0.001]
     (sentence,) = found["conclusion"]
     assert sentence.startswith("median after a pause of 0.001 s: ")
 
@@ -215,3 +232,10 @@ def test_a_candidate_that_disturbs_the_next_is_refused(option):
         InvalidArgumentError, match="'spinning=on' spin.* one candidate, or several"
     ):
         fill(option, threads=2, spinning=["on", "stop"])
+
+
+@pytest.mark.parametrize("option", ["--batch", "--sessions", "--workers", "--target-ms"])
+def test_an_option_of_a_load_needs_one(option):
+    value = [] if option == "--sessions" else [2]
+    with pytest.raises(InvalidArgumentError, match="need.* --rate"):
+        load.is_asked(parse(option, *value, "--gap", 1))

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortmeter.errors import InvalidArgumentError
+from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.pages.values import decode, encode
 from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.load import Point, measure_load
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text()
 KEYS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()
@@ -63,6 +64,19 @@ def test_the_control_of_a_comparison_comes_back():
     without = encode(Comparison(pair))
     assert "control" not in without  # as in files that are older
     assert decode(without).control is None
+
+
+@pytest.mark.parametrize("point", [Point([int, int], batch=3), Point([int], 500.0, 2, full=False)])
+def test_loads_come_back_to_the_nanosecond(point):
+    before = measure_load({0: point}, seconds=0.05)[0]
+    after = through_json(before)
+    assert (len(after.point.calls), after.point.rate) == (len(point.calls), point.rate)
+    assert (after.point.batch, after.point.full) == (point.batch, point.full)
+    for a, b in zip(after.turns, before.turns, strict=True):
+        assert same(dataclasses.asdict(a), dataclasses.asdict(b))
+    assert after.percentiles() == before.percentiles()
+    with pytest.raises(RecordError, match="cannot be measured again"):
+        after.point.calls[0]()
 
 
 def test_no_sample_is_left_out_however_many():

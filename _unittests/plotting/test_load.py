@@ -38,15 +38,25 @@ def test_percentiles_are_drawn_in_their_unit():
 
 def test_a_throughput_without_interval_has_no_whiskers():
     rows = [("a", 1, 10.0, None, None), ("a", 2, 19.0, 18.0, 20.0)]
-    frame = pd.DataFrame(rows, columns=["series", "callers", "runs/s", "low", "high"])
-    ax = load_plot(frame, x="callers", y="runs/s", title="Throughput")
+    frame = pd.DataFrame(rows, columns=["series", "callers", "requests/s", "low", "high"])
+    ax = load_plot(frame, x="callers", y="requests/s", title="Throughput")
     assert lines(ax) == [[[1, 10], [2, 19]]]
     segments = ax.containers[0].lines[2][0].get_segments()
     assert [segment[:, 1].tolist() for segment in segments] == [[10, 10], [18, 20]]
-    assert ax.get_ylabel() == "runs/s, higher is better"
+    assert ax.get_ylabel() == "requests/s, higher is better"
 
 
-@pytest.mark.parametrize("y", ["seconds", "runs/s"])
+def test_gains_are_drawn_by_powers_of_two():
+    rows = [("a", 1, 1.0, None, None), ("a", 8, 4.0, 3.0, 5.0)]
+    frame = pd.DataFrame(rows, columns=["series", "batch", "gain", "low", "high"])
+    ax = load_plot(frame, x="batch", y="gain", title="Gain", caption="float32 on CPU")
+    assert (ax.get_xscale(), ax.get_xlabel()) == ("log", "batch (requests in a call)")
+    assert ax.get_ylabel() == "throughput over one request per call, higher is better"
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["1", "8"]
+    assert "float32 on CPU, whiskers: 99% intervals" in [text.get_text() for text in ax.texts]
+
+
+@pytest.mark.parametrize("y", ["seconds", "requests/s"])
 def test_a_frame_without_its_columns_is_refused(y):
     with pytest.raises(InvalidArgumentError, match="are expected"):
         load_plot(pd.DataFrame({"series": ["a"]}), x="rate", y=y, title="x")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ortmeter.runtime import environment as module
-from ortmeter.runtime.environment import Gpu, cpu_flags, environment
+from ortmeter.runtime.environment import Gpu, cache_bytes, cpu_flags, environment
 
 
 def test_the_machine_is_described():
@@ -101,3 +101,13 @@ def test_cpu_flags_are_sorted():
 def test_a_program_that_fails_gives_nothing():
     assert module._output(sys.executable, "-c", "raise SystemExit(3)") is None
     assert module._output("not-a-program-of-this-machine") is None
+
+
+def test_the_largest_cache_is_read(monkeypatch, tmp_path):
+    for i, size in enumerate(["48K", "1024K", "32M"]):
+        (tmp_path / f"index{i}").mkdir()
+        (tmp_path / f"index{i}" / "size").write_text(f"{size}\n")
+    monkeypatch.setattr(module, "_CACHES", tmp_path)
+    assert cache_bytes() == 32 * 2**20
+    monkeypatch.setattr(module, "_CACHES", tmp_path / "none")
+    assert cache_bytes() == 0

@@ -12,6 +12,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.models import (
     freeze_inputs,
     layer_norm_matmul,
+    layer_stack,
     sample_cnn,
     sample_transformer,
 )
@@ -209,3 +210,17 @@ def test_the_layers_of_the_sample_transformer_have_their_own_weights():
 def test_sizes_that_make_no_transformer_are_refused(sizes):
     with pytest.raises(InvalidArgumentError, match="the width a multiple of the heads"):
         sample_transformer(**sizes)
+
+
+@pytest.mark.parametrize(
+    ("operator", "item", "weight"),
+    [("MatMul", (16,), (16, 16)), ("Conv<pads = [1, 1, 1, 1]>", (8, 6, 6), (8, 8, 3, 3))],
+)
+def test_the_layers_of_a_stack_keep_the_size_of_numbers(operator, item, weight):
+    model, weights = layer_stack(operator, item, weight, 5)
+    onnx.checker.check_model(model, full_check=True)
+    assert [w.shape for w in weights.values()] == [weight] * 5
+    x = np.random.default_rng(1).random((3, *item), np.float32)
+    (got,) = onnx.reference.ReferenceEvaluator(model).run(None, {"A0": x, **weights})
+    assert got.shape == x.shape
+    assert 0.1 < np.sqrt((got**2).mean()) / np.sqrt((x**2).mean()) < 10

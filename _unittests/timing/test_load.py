@@ -214,3 +214,69 @@ def test_callers_have_no_utilization():
     turn = Turn(*np.zeros((3, 1)), 1.0)
     with pytest.raises(InvalidArgumentError, match="a point with a rate"):
         Load(Point([int]), (turn,)).utilization()
+
+
+def serve_batches(rate, *, full, batch=4, seconds=40.0):
+    clock = Clock()
+    point = Point([clock.call(SERVICE)], rate, batch, full)
+    return measure_load({0: point}, seconds=seconds, clock=clock, sleep=clock.sleep)[0]
+
+
+def test_a_full_batch_waits_for_its_last_request():
+    load = serve_batches(20.0, full=True)
+    for turn in load.turns:
+        assert len(turn.ends) % 4 == 0
+        groups = turn.starts.reshape(-1, 4)
+        assert (groups == groups[:, :1]).all()
+        assert (groups[:, 0] >= turn.arrivals.reshape(-1, 4)[:, 3]).all()
+        assert turn.left == 0
+    # The first request of a batch waits for three others, the last one for none.
+    mean = waits(load).mean()
+    assert mean == pytest.approx(1.5 / 20, rel=0.2)
+    assert load.utilization().value == pytest.approx(20 * SERVICE / 4)
+
+
+def test_a_batch_may_take_what_waits():
+    alone = serve_batches(5.0, full=False)
+    assert waits(alone).mean() < SERVICE / 2
+    # Four times what one at a time could serve, and the queue is stable.
+    busy = serve_batches(3 / SERVICE, full=False)
+    assert busy.state() == "stable"
+    assert waits(busy).mean() < 3 * SERVICE
+    for turn in busy.turns:
+        _, counts = np.unique(turn.starts, return_counts=True)
+        assert counts.max() == 4
+        assert (turn.starts >= turn.arrivals).all()
+    assert serve_batches(6 / SERVICE, full=False, seconds=4).state() == "overloaded"
+
+
+def test_each_request_of_a_batch_is_served_once():
+    def make():
+        return lambda: time.sleep(0.002)
+
+    for full in (True, False):
+        point = Point([make(), make()], 800.0, 3, full)
+        for turn in measure_load({0: point}, seconds=0.5)[0].turns:
+            assert (np.diff(turn.arrivals) > 0).all()
+            assert (turn.ends > turn.starts).all()
+
+
+def test_callers_count_every_request_of_a_batch():
+    clock = Clock()
+    point = Point([clock.call(SERVICE)], batch=8)
+    load = measure_load({0: point}, seconds=2, clock=clock, sleep=clock.sleep)[0]
+    assert load.throughput().value == pytest.approx(8 / SERVICE)
+
+
+def test_a_target_is_kept_or_not_when_the_interval_tells():
+    load = serve(5.0, 1000)
+    assert load.keeps(90, 3 * SERVICE) is True
+    assert load.keeps(90, SERVICE / 2) is False
+    assert load.keeps(99, 3 * SERVICE) is None  # too few in the tail
+    assert serve(1.5 / SERVICE, 10).keeps(99, 10.0) is False
+    assert serve(0.01, 1).keeps(99, 10.0) is None
+
+
+def test_a_batch_has_a_request():
+    with pytest.raises(InvalidArgumentError, match="batch=0"):
+        measure_load({0: Point([int], batch=0)}, seconds=1)

@@ -21,7 +21,7 @@ from ortmeter.timing.measurement import rounded
 from ortmeter.timing.pauses import AfterPause, measure_pauses
 from ortmeter.timing.percentiles import TOO_FEW, explain_dashes, percentile_texts
 
-_MAX_CALLERS = 256
+_MAX_CALLERS, _MAX_BATCH = 256, 2**20
 _AUTO = (0.3, 0.5, 0.7, 0.9)  # of the capacity
 _CAPACITY_SHARE = 0.1  # of the time of a rate
 _CONFIDENCE = 0.99
@@ -56,6 +56,12 @@ def add_options(parser: ArgumentParser) -> None:
         type=number(0, kind=float),
         help="with --rate, find the highest rate whose p99 is below",
     )
+    load.add_argument(
+        "--batch",
+        type=number(1, _MAX_BATCH),
+        help="requests that a run answers, the rows of the inputs (1): with --rate, it waits for "
+        "all of them",
+    )
     load.add_argument("--sessions", action="store_true", help="a session for each thread")
     load.add_argument(
         "--gap",
@@ -75,6 +81,8 @@ def is_asked(options: Namespace) -> bool:
         raise InvalidArgumentError("--workers and --target-ms need --rate")
     if options.sessions and options.rate is None and options.callers is None:
         raise InvalidArgumentError("--sessions needs --callers or --rate")
+    if options.batch is not None and options.rate is None and options.callers is None:
+        raise InvalidArgumentError("--batch needs --callers or --rate")
     if options.callers is options.rate is options.gap is None:
         if options.seconds is not None:
             raise InvalidArgumentError("--seconds needs --callers, --rate or --gap")
@@ -100,13 +108,13 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
     loads = len(callers) + (len(_AUTO) if options.rate == "auto" else len(rates)) + len(gaps)
     budget = _BUDGET_S if options.budget is None else options.budget
     seconds = options.seconds or max(budget / (loads * len(variants)), _LEAST_S)
-    workers = options.workers or 1
+    workers, batch = options.workers or 1, options.batch or 1
     calls = _calls(variants, max([1, workers, *callers]), several=options.sessions)
     if callers:
-        _fill_callers(report, calls, callers, seconds)
+        _fill_callers(report, calls, callers, seconds, batch)
     if options.rate is not None:
-        rates = rates or _auto_rates(calls, workers, seconds)
-        _fill_rates(report, calls, rates, workers, seconds, options.target_ms)
+        rates = rates or _auto_rates(calls, workers, seconds, batch)
+        _fill_rates(report, calls, rates, workers, seconds, options.target_ms, batch)
     if gaps:
         _fill_gaps(report, calls, gaps, seconds)
 
@@ -124,17 +132,21 @@ def _calls(variants: Mapping[str, Variant], threads: int, *, several: bool) -> _
     return calls
 
 
-def _fill_callers(report: Report, calls: _Calls, callers: list[int], seconds: float) -> None:
-    points = {(name, k): Point(calls[name][:k]) for name in calls for k in callers}
+def _fill_callers(
+    report: Report, calls: _Calls, callers: list[int], seconds: float, batch: int
+) -> None:
+    points = {(name, k): Point(calls[name][:k], batch=batch) for name in calls for k in callers}
     found = measure_load(points, seconds=seconds)
     speeds = {key: load.throughput() for key, load in found.items()}
-    extra = {key: _bounds("runs/s", one.value, one.low, one.high) for key, one in speeds.items()}
+    extra = {
+        key: _bounds("requests/s", one.value, one.low, one.high) for key, one in speeds.items()
+    }
     rows = [{"series": name, "callers": k, **row} for (name, k), row in extra.items()]
     turns = len(found[next(iter(found))].turns)
     title = "Throughput of callers that wait for their results"
     report.add(
         f"Callers: {turns} turn{'s' if turns > 1 else ''} each",
-        load_plot(pd.DataFrame(rows), x="callers", y="runs/s", title=title),
+        load_plot(pd.DataFrame(rows), x="callers", y="requests/s", title=title),
         *_items(found, "callers", extra, "Latency of a run with several callers"),
     )
     report.conclude(*_throughput_sentences(found, list(calls), callers))
@@ -150,7 +162,7 @@ def _throughput_sentences(
         mine = {k: found[name, k] for k in callers}
         prefix = _prefix(name, names)
         if not others:
-            yield f"{prefix}{mine[first].throughput().text} runs/s with callers={first} (99%)."
+            yield f"{prefix}{mine[first].throughput().text} requests/s with callers={first} (99%)."
             continue
         best = max(others, key=lambda k: mine[k].throughput().value)
         claim = compare_throughput(
@@ -165,10 +177,11 @@ def _throughput_sentences(
         yield f"throughput of callers={last}: {claim}."
 
 
-def _auto_rates(calls: _Calls, workers: int, seconds: float) -> list[float]:
+def _auto_rates(calls: _Calls, workers: int, seconds: float, batch: int) -> list[float]:
     """Take shares of what the first candidate serves when requests never end."""
     first = next(iter(calls.values()))
-    found = measure_load({"": Point(first[:workers])}, seconds=_CAPACITY_SHARE * seconds)
+    point = Point(first[:workers], batch=batch)
+    found = measure_load({"": point}, seconds=_CAPACITY_SHARE * seconds)
     return [rounded(share * found[""].throughput().value, 3) for share in _AUTO]
 
 
@@ -179,8 +192,11 @@ def _fill_rates(  # noqa: PLR0917 - private, called once with everything
     workers: int,
     seconds: float,
     target_ms: float | None,
+    batch: int,
 ) -> None:
-    points = {(name, rate): Point(calls[name][:workers], rate) for name in calls for rate in rates}
+    points = {
+        (name, rate): Point(calls[name][:workers], rate, batch) for name in calls for rate in rates
+    }
     found = measure_load(points, seconds=seconds)
     extra = {
         key: {

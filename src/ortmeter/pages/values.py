@@ -17,6 +17,7 @@ from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.pages.rendering import flatten
 from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.timing.claims import Scalar
+from ortmeter.timing.load import Load, Point, Turn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +36,8 @@ def encode(value: Any, path: str = "data") -> Any:
         return _encode_table(value, path)
     raise InvalidArgumentError(
         f"{path} is of type {type(value).__name__}. Accepted: None, bool, int, float, str, "
-        "Comparison, Comparisons, Measurement, DataFrame, and mappings, lists or tuples of these"
+        "Comparison, Comparisons, Load, Measurement, DataFrame, and mappings, lists or tuples of "
+        "these"
     )
 
 
@@ -81,6 +83,18 @@ def _encode_comparisons(found: Comparisons, path: str) -> dict[str, Any]:
     return {"$": "comparisons", "axis": found.axis, "groups": groups}
 
 
+def _encode_load(found: Load, _path: str) -> dict[str, Any]:
+    """Write nanoseconds, and what follows an arrival: short numbers, and the same when read."""
+    turns = []
+    for turn in found.turns:
+        times = np.rint(1e9 * np.array([turn.arrivals, turn.starts, turn.ends])).astype(np.int64)
+        rows = np.diff(times, axis=0, prepend=0).tolist()
+        turns.append([turn.requests_per_s, turn.left, *rows])
+    point = found.point
+    fields = {"threads": len(point.calls), "rate": point.rate}
+    return {"$": "load", **fields, "batch": point.batch, "full": point.full, "turns": turns}
+
+
 def _encode_table(table: "pd.DataFrame", path: str) -> dict[str, Any]:
     import pandas as pd
 
@@ -108,6 +122,7 @@ _ENCODERS: Mapping[type, Callable[[Any, str], Any]] = {
     float: lambda value, _path: {"$": "float", "text": str(value)},
     Comparison: _encode_comparison,
     Comparisons: _encode_comparisons,
+    Load: _encode_load,
     Measurement: _encode_measurement,
     Mapping: _encode_mapping,
     list: _encode_list,
@@ -218,5 +233,32 @@ class _Comparisons(_Tagged):
         return Comparisons({key: group.read("") for key, group in self.groups}, self.axis)
 
 
+_Left = Annotated[int, Meta(ge=0)]
+_Nanoseconds = list[Annotated[int, Meta(ge=0)]]
+
+
+_Turn = tuple[_Positive, _Left, _Nanoseconds, _Nanoseconds, _Nanoseconds]
+
+
+class _Load(_Tagged):
+    threads: Count
+    rate: Annotated[float, Meta(gt=0)] | None
+    batch: Count
+    full: bool
+    turns: Annotated[list[_Turn], Meta(min_length=1)]
+
+    def read(self, _path: str, /) -> Load:
+        point = Point([_recorded] * self.threads, self.rate, self.batch, self.full)
+        turns = []
+        for speed, left, *rows in self.turns:
+            arrivals, starts, ends = np.cumsum(np.array(rows), axis=0) / 1e9
+            turns.append(Turn(arrivals, starts, ends, speed, left))
+        return Load(point, tuple(turns))
+
+
+def _recorded() -> None:
+    raise RecordError("A load that was recorded cannot be measured again")
+
+
 MappingValue = _Mapping
-Kind = _Comparison | _Comparisons | _Float | _Mapping | _Measurement | _Table | _Tuple
+Kind = _Comparison | _Comparisons | _Float | _Load | _Mapping | _Measurement | _Table | _Tuple

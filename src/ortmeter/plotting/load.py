@@ -12,13 +12,17 @@ if TYPE_CHECKING:
 __all__ = ["load_plot"]
 
 _X_LABELS = {
+    "batch": "batch (requests in a call)",
     "callers": "callers (threads)",
     "rate": "requests that arrive in a second",
     "gap": "pause before the run (s)",
 }
+_GAIN = "throughput over one request per call"
 
 
-def load_plot(frame: "pd.DataFrame", *, x: str, y: str = "seconds", title: str) -> "Axes":
+def load_plot(
+    frame: "pd.DataFrame", *, x: str, y: str = "seconds", title: str, caption: str = ""
+) -> "Axes":
     """Plot percentiles of latencies, or a throughput, against a load, with their intervals.
 
     Parameters
@@ -26,12 +30,12 @@ def load_plot(frame: "pd.DataFrame", *, x: str, y: str = "seconds", title: str) 
     frame : pandas.DataFrame
         One row per series and load: columns *series*, *x*, *y*, and the ends of its interval,
         *low* and *high*; a row without interval has no whiskers.
-    x : {"callers", "rate", "gap"}
+    x : {"batch", "callers", "rate", "gap"}
         Column of the load.
-    y : {"seconds", "runs/s"}
-        Column of what is plotted.
-    title : str
-        Title of the plot.
+    y : {"seconds", "requests/s", "gain"}
+        Column of what is plotted; a gain is a ratio of throughputs.
+    title, caption : str
+        Title of the plot, and what the line below it says before the intervals.
 
     Returns
     -------
@@ -55,7 +59,7 @@ def load_plot(frame: "pd.DataFrame", *, x: str, y: str = "seconds", title: str) 
     >>> plt.close(ax.figure)
     """
     need_columns(frame, "series", x, y, "low", "high")
-    factor, label = 1.0, "runs/s, higher is better"
+    factor, label = 1.0, f"{_GAIN if y == 'gain' else y}, higher is better"
     if y == "seconds":
         unit = common_unit(frame[y])
         factor, label = UNITS[unit], f"latency ({unit}), lower is better"
@@ -71,9 +75,11 @@ def load_plot(frame: "pd.DataFrame", *, x: str, y: str = "seconds", title: str) 
     positive = [place for place in places if place > 0]
     if x == "gap" and positive:  # from 0, by powers of ten
         ax.set_xscale("symlog", linthresh=positive[0], linscale=0.5)
+    if x == "batch":
+        ax.set_xscale("log", base=2)
     ax.set_xticks(places, [number(place) for place in places])
     ax.minorticks_off()
     ax.set_ylim(bottom=0)
     ax.set(xlabel=_X_LABELS[x], ylabel=label)
     add_legend(ax, names)
-    return finish(ax, title, "whiskers: 99% intervals")
+    return finish(ax, title, ", ".join(filter(None, [caption, "whiskers: 99% intervals"])))

@@ -19,6 +19,8 @@ __all__ = ["environment"]
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch", "ortmeter")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 _CUDA_VARIABLES = {"NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING"}
 
 
@@ -162,6 +164,12 @@ def core_numbers() -> Collection[int]:
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return range(os.cpu_count() or 1)
+
+
+def cache_bytes() -> int:
+    """Bytes of the largest cache of the first core; 0 if the system does not say."""
+    texts = [file.read_text().strip() for file in _CACHES.glob("index*/size")]
+    return max((_UNITS[text[-1]] * int(text[:-1]) for text in texts), default=0)
 
 
 def _thread_settings() -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Models built by code."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -12,7 +12,7 @@ from ortmeter.dtypes import DTypeLike, float_info, numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.loading import ModelLike, load_model
 
-__all__ = ["freeze_inputs", "layer_norm_matmul", "sample_cnn", "sample_transformer"]
+__all__ = ["freeze_inputs", "layer_norm_matmul", "layer_stack", "sample_cnn", "sample_transformer"]
 
 _CNN = """<ir_version: 10, opset_import: ["": 21]>
 sample_cnn (float[1, 3, {size}, {size}] input) => (float[1, 64, {half}, {half}] output)
@@ -185,6 +185,49 @@ def layer_norm_matmul(
         tensor = onnx.numpy_helper.from_array(values.astype(numpy_dtype(dtype)), name)
         model.graph.initializer.append(tensor)
     return model
+
+
+def layer_stack(
+    operator: str, item: Sequence[int], weight: Sequence[int], layers: int
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Build layers of one operator, each with its weight, and followed by ``Relu``.
+
+    Parameters
+    ----------
+    operator : str
+        ``MatMul``, or ``Conv`` with its attributes: ``Conv<pads = [1, 1, 1, 1]>``.
+    item : sequence of int
+        Shape of one request; the input ``A0`` and the output have a batch *n* before it.
+    weight : sequence of int
+        Shape of a weight.
+    layers : int
+        Number of layers.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The model, whose weights are inputs.
+    dict of str to array
+        The weights, float32, from a fixed seed: the outputs are as large as the inputs.
+
+    Examples
+    --------
+    >>> model, weights = layer_stack("MatMul", [8], [8, 8], layers=2)
+    >>> [node.op_type for node in model.graph.node], list(weights)
+    (['MatMul', 'Relu', 'MatMul', 'Relu'], ['W0', 'W1'])
+    """
+    names = [f"W{i}" for i in range(layers)]
+    nodes = " ".join(
+        f"P{i + 1} = {operator}(A{i}, W{i}) A{i + 1} = Relu(P{i + 1})" for i in range(layers)
+    )
+    shapes = [", ".join(map(str, shape)) for shape in (item, weight)]
+    inputs = ", ".join([f"float[n, {shapes[0]}] A0", *(f"float[{shapes[1]}] {n}" for n in names)])
+    text = f"stack ({inputs}) => (float[n, {shapes[0]}] A{layers}) {{ {nodes} }}"
+    terms = math.prod(weight) // weight[-1 if operator == "MatMul" else 0]
+    rng = np.random.default_rng(0)
+    draws = {name: math.sqrt(2 / terms) * rng.standard_normal(weight) for name in names}
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    return model, {name: values.astype(np.float32) for name, values in draws.items()}
 
 
 def sample_cnn(*, size: int = 112) -> onnx.ModelProto:

@@ -3,10 +3,11 @@
 ``_benchmarks/load_theory.py`` compares the waits of a fixed service time with queueing theory.
 """
 
+import bisect
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -50,10 +51,17 @@ class Point:
     rate : float, optional
         Requests that arrive in a second, at random (Poisson), whether or not the previous ones are
         done. By default, each thread calls again as soon as it has its result.
+    batch : int
+        Requests that a call answers, the rows of its inputs.
+    full : bool
+        With a rate, whether a call waits until its batch is full. Otherwise it takes the requests
+        that wait, and the other rows are for nothing.
     """
 
     calls: Sequence[_Call]
     rate: float | None = None
+    batch: int = 1
+    full: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +73,7 @@ class Turn:
     arrivals, starts, ends : array of shape (requests,)
         Seconds since the beginning of the turn, in the order of the arrivals. A caller starts when
         it arrives.
-    runs_per_s : float
+    requests_per_s : float
         Throughput: the sum of those of the threads.
     left : int
         Requests that arrived and were not served.
@@ -74,7 +82,7 @@ class Turn:
     arrivals: _Array
     starts: _Array
     ends: _Array
-    runs_per_s: float
+    requests_per_s: float
     left: int = 0
 
 
@@ -110,17 +118,18 @@ class Load:
         return percentiles(seconds, levels) if seconds.size else ()
 
     def throughput(self) -> Estimate:
-        """Return the runs per second."""
-        return geometric_mean([turn.runs_per_s for turn in self.turns])
+        """Return the requests per second."""
+        return geometric_mean([turn.requests_per_s for turn in self.turns])
 
     def utilization(self) -> Estimate:
-        """Return the share of the time that the threads are busy; above 1, the queue grows.
+        """Return the share of what the threads can serve; above 1, the queue grows.
 
-        It is the rate times the mean time of a run, divided by the number of threads.
+        It is the rate times the mean time of a run, divided by the number of threads and by the
+        requests of a batch.
         """
         if self.point.rate is None:
             raise InvalidArgumentError("callers are always busy. Accepted: a point with a rate")
-        scale = self.point.rate / len(self.point.calls)
+        scale = self.point.rate / len(self.point.calls) / self.point.batch
         means = [float((turn.ends - turn.starts).mean()) for turn in self.turns if turn.ends.size]
         return geometric_mean([scale * mean for mean in means]) if means else Estimate(math.nan)
 
@@ -132,6 +141,13 @@ class Load:
         served = not any(turn.left for turn in self.turns)
         return "stable" if served and found.high is not None and found.high < 1 else "undecided"
 
+    def keeps(self, level: float, seconds: float) -> bool | None:
+        """Return whether a percentile is below a target, None when its interval does not tell."""
+        if self.point.rate is not None and (state := self.state()) != "stable":
+            return False if state == "overloaded" else None
+        low, high = self.percentiles([level])[0].estimate.interval or (0.0, math.inf)
+        return True if high <= seconds else False if low > seconds else None
+
     def settled(self, turn: Turn) -> npt.NDArray[np.bool_]:
         """Return which requests count: the first ones of a turn found an empty queue."""
         late = 0.0 if self.point.rate is None else _FILLING * float(turn.arrivals[-1:].sum())
@@ -141,7 +157,7 @@ class Load:
 def compare_throughput(
     subject: str, found: Load, baseline: str, other: Load, *, confidence: float = 0.99
 ) -> Claim:
-    """Compare two points of one call of :func:`measure_load`: more runs per second is faster.
+    """Compare two points of one call of :func:`measure_load`: more per second is faster.
 
     Parameters
     ----------
@@ -155,9 +171,9 @@ def compare_throughput(
     Returns
     -------
     Claim
-        The ratio of the runs per second, and Student's interval over turns.
+        The ratio of the requests per second, and Student's interval over turns.
     """
-    ours, theirs = ([[turn.runs_per_s] for turn in load.turns] for load in (found, other))
+    ours, theirs = ([[turn.requests_per_s] for turn in load.turns] for load in (found, other))
     ratio = estimate_ratio(ours, theirs, confidence)
     how = f"{len(ours)} turns"
     return compare_ratio(
@@ -223,13 +239,13 @@ def measure_load(
         progress_bar("turns", total=rounds) as bar,
     ):
         for point in points.values():
-            _Turn(point.calls, clock, sleep).callers(pool, _WARM_UP * seconds)
+            _Turn(point, clock, sleep).callers(pool, _WARM_UP * seconds)
         for i in range(rounds):
             for rank in rng.permutation(len(points)).tolist():
                 key = list(points)[rank]
                 if i < _turns(points[key], seconds):
-                    turn = _Turn(points[key].calls, clock, sleep)
-                    turns[key].append(turn.run(pool, points[key].rate, length[key], rng))
+                    turn = _Turn(points[key], clock, sleep)
+                    turns[key].append(turn.run(pool, length[key], rng))
             bar.update()
             if clock() >= deadline:
                 break
@@ -246,6 +262,8 @@ def _check(points: Mapping[Any, Point], seconds: float) -> None:
             raise InvalidArgumentError(
                 f"rate={rate!r} for {seconds:g} s. Accepted: up to {MAX_REQUESTS} requests"
             )
+    if wrong := [point.batch for point in points.values() if point.batch < 1]:
+        raise InvalidArgumentError(f"batch={wrong[0]!r}. Accepted: an integer from 1")
 
 
 def _turns(point: Point, seconds: float) -> int:
@@ -258,19 +276,19 @@ class _Turn:
     """Threads that begin together, each with its own call and its own list of times."""
 
     def __init__(
-        self, calls: Sequence[_Call], clock: Callable[[], int], sleep: Callable[[float], object]
+        self, point: Point, clock: Callable[[], int], sleep: Callable[[float], object]
     ) -> None:
-        self._calls, self._clock, self._sleep = calls, clock, sleep
+        self._point, self._clock, self._sleep = point, clock, sleep
         self._origin = 0
         self._stopped = False
+        self._line = threading.Lock()
+        self._first = 0  # request of the line
 
-    def run(
-        self, pool: ThreadPoolExecutor, rate: float | None, seconds: float, rng: np.random.Generator
-    ) -> Turn:
-        if rate is None:
+    def run(self, pool: ThreadPoolExecutor, seconds: float, rng: np.random.Generator) -> Turn:
+        if self._point.rate is None:
             return self.callers(pool, seconds)
         # Given their number, the arrivals of a Poisson process are uniform.
-        count = int(rng.poisson(rate * seconds))
+        count = int(rng.poisson(self._point.rate * seconds))
         return self.requests(pool, np.sort(rng.uniform(0, seconds, count)), seconds)
 
     def callers(self, pool: ThreadPoolExecutor, seconds: float) -> Turn:
@@ -279,19 +297,22 @@ class _Turn:
         times = np.concatenate(found) / 1e9
         times = times[np.argsort(times[:, 0], kind="stable")]
         speed = sum(len(one) / (one[-1, 1] - one[0, 0]) * 1e9 for one in found)
-        return Turn(times[:, 0], times[:, 0], times[:, 1], float(speed))
+        return Turn(times[:, 0], times[:, 0], times[:, 1], float(speed) * self._point.batch)
 
     def requests(self, pool: ThreadPoolExecutor, arrivals: _Array, seconds: float) -> Turn:
         """Serve requests in their order; those that wait for too long are left."""
-        due = (1e9 * arrivals).astype(np.int64).tolist()
-        line, until = iter(range(len(due))), int(_PATIENCE * 1e9 * seconds)
-        found = self._together(pool, lambda call: self._serve(call, line, due, until))
-        times = np.concatenate([one.reshape(-1, 3) for one in found])
+        point = self._point
+        asked = len(arrivals) - (len(arrivals) % point.batch if point.full else 0)
+        due, until = (1e9 * arrivals[:asked]).astype(np.int64), int(_PATIENCE * 1e9 * seconds)
+        line = due.tolist()
+        found = self._together(pool, lambda call: self._serve(call, line, until))
+        times = np.concatenate([one.reshape(-1, 4) for one in found])
         times = times[np.argsort(times[:, 0])]
-        starts, ends = times[:, 1] / 1e9, times[:, 2] / 1e9
-        speed = len(ends) / max(seconds, ends.max(initial=0.0))
-        left = len(arrivals) - len(ends)
-        return Turn(arrivals[times[:, 0]], starts, ends, speed, left)
+        counts = times[:, 1] - times[:, 0]
+        served = np.repeat(times[:, 1] - np.cumsum(counts), counts) + np.arange(counts.sum())
+        starts, ends = (np.repeat(times[:, i] / 1e9, counts) for i in (2, 3))
+        speed = len(ends) / max(seconds, float(ends.max(initial=0.0)))
+        return Turn(due[served] / 1e9, starts, ends, speed, asked - len(ends))
 
     def _together(
         self, pool: ThreadPoolExecutor, work: Callable[[_Call], list[Any]]
@@ -301,13 +322,13 @@ class _Turn:
         def begin() -> None:
             self._origin = self._clock()
 
-        barrier = threading.Barrier(len(self._calls), begin, _START_S)
+        barrier = threading.Barrier(len(self._point.calls), begin, _START_S)
 
         def one(call: _Call) -> list[Any]:
             barrier.wait()
             return work(call)
 
-        futures = [pool.submit(one, call) for call in self._calls]
+        futures = [pool.submit(one, call) for call in self._point.calls]
         try:
             return [np.array(future.result(), np.int64) for future in futures]
         finally:  # of an interruption, or of a call that failed: the others stop
@@ -327,16 +348,29 @@ class _Turn:
         return times
 
     def _serve(
-        self, call: _Call, line: Iterator[int], due: Sequence[int], until: int
-    ) -> list[tuple[int, int, int]]:
-        times: list[tuple[int, int, int]] = []
-        for request in line:  # next() of a range is one step of the interpreter
-            while (wait := due[request] - self._now()) > 0 and not self._stopped:
+        self, call: _Call, due: Sequence[int], until: int
+    ) -> list[tuple[int, int, int, int]]:
+        times: list[tuple[int, int, int, int]] = []
+        while True:
+            first, last = self._take(due)
+            start = self._now()
+            if self._stopped or first == last or start > until:
+                return times
+            call()
+            times.append((first, last, start, self._now()))
+
+    def _take(self, due: Sequence[int]) -> tuple[int, int]:
+        """Take the next requests of the line, when the first one or the last one is there."""
+        with self._line:  # the others wait for those that follow
+            first = self._first
+            last = min(first + self._point.batch, len(due))
+            if first == last:
+                return first, last
+            begins = due[last - 1 if self._point.full else first]
+            while (wait := begins - self._now()) > 0 and not self._stopped:
                 # The core is free until shortly before, and the interpreter all the time.
                 self._sleep(max(wait - _SPIN_NS, 0) / 1e9)
-            start = self._now()
-            if self._stopped or start > until:
-                break
-            call()
-            times.append((request, start, self._now()))
-        return times
+            if not self._point.full:
+                last = max(bisect.bisect_right(due, self._now(), first, last), first + 1)
+            self._first = last
+            return first, last

@@ -1,0 +1,675 @@
+"""
+.. _l-plot-load:
+
+Batch more, or call more?
+=========================
+
+A service has more requests than one call answers. Two ways to use the same cores: put several
+requests in one call, or call from several threads, with one session or one each. People ask which
+one (`#16030 <https://github.com/microsoft/onnxruntime/issues/16030>`__,
+`#7178 <https://github.com/microsoft/onnxruntime/issues/7178>`__,
+`#20173 <https://github.com/microsoft/onnxruntime/issues/20173>`__,
+`#3190 <https://github.com/microsoft/onnxruntime/issues/3190>`__), and some find that a batch is
+slower. We serve two networks both ways, and then requests that arrive at random.
+
+A call reads the weights once, whatever its batch: a request of the dense network costs
+:math:`2 W` operations for :math:`W` weights, so a call of :math:`b` requests does :math:`b / 2`
+operations per byte of float32 weights. A convolution uses each weight at every pixel.
+
+**Prediction.**
+
+=======================  =========================================================================
+dense network            weights do not fit in a cache: throughput grows with the batch until
+                         :math:`b / 2` reaches the operations per byte of the machine (the knee)
+convolutions             weights fit, operations dominate: no batch pays
+one session, or several  the same: a session has no lock around a run
+requests at a rate       a queue of fixed service times (M/D/c) predicts the slow tail
+on CUDA                  callers share one device: throughput comes from the batch
+=======================  =========================================================================
+"""
+
+# sphinx_gallery_tags = ["speed", "batch", "threads", "latency"]
+
+# %%
+
+# fold: Imports and arguments
+import dataclasses
+import math
+
+import numpy as np
+from onnx.reference import ReferenceEvaluator
+from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
+from pandas import DataFrame
+
+import ortmeter
+from ortmeter.dtypes import unit_roundoff
+from ortmeter.pages import (
+    Answer,
+    Bar,
+    Param,
+    beliefs,
+    fact,
+    fold,
+    judge,
+    load_records,
+    record,
+    replay,
+    save_tables,
+    show,
+    table,
+)
+from ortmeter.plotting.load import load_plot
+from ortmeter.runtime.environment import cache_bytes, environment, usable_cores
+from ortmeter.runtime.models import layer_stack
+from ortmeter.timing.load import Point, compare_throughput, measure_load
+from ortmeter.timing.peaks import Peaks, measured_peaks
+from ortmeter.timing.serving import expected_knee, expected_latencies, find_crossing, find_knee
+
+args = ortmeter.get_parsed_args(
+    "plot_load",
+    description="Batch more, or call more?",
+    width=Param(2048, fast=64, minimum=1, help="inputs and outputs of a dense layer"),
+    layers=Param(0, fast=2, minimum=0, help="dense layers, 0: weights larger than the caches"),
+    image=Param(32, fast=8, minimum=1, help="height and width of an image"),
+    batch=Param(0, fast=4, minimum=0, help="largest batch, 0: 128 on CPU, 1024 on CUDA"),
+    cores=Param(0, minimum=0, help="cores that each way uses, 0: all, 4 at most"),
+    together=Param(8, fast=2, minimum=2, help="requests in a batch, when they arrive at a rate"),
+    tail=Param(90.0, fast=50.0, full=99.0, help="percentile of the slow requests"),
+    closed=Param(11.0, fast=0.4, full=50.0, help="seconds to measure the throughput"),
+    opened=Param(20.0, fast=0.6, full=110.0, help="seconds to measure requests at a rate"),
+    provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
+    record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
+)
+provider = ortmeter.resolve_provider(args.provider)
+rng = np.random.default_rng(0)
+cores = args.cores or min(usable_cores(), 4)
+legend = f"float32 on {provider.label}, cores={cores}"
+
+# %%
+# Two networks
+# ------------
+#
+# The weights of the dense network take at least twice the largest cache of this machine. Those of
+# the convolutions fit in any cache.
+
+LEAST_WEIGHTS = {"cpu": 2 * (cache_bytes() or 2**25), "cuda": 2**28}  # bytes
+LARGEST_BATCH = {"cpu": 128, "cuda": 1024}
+CONV, KERNEL = "Conv<pads = [1, 1, 1, 1]>", (32, 32, 3, 3)
+DENSE, IMAGES = "dense", "convolution"
+square = (args.width, args.width)
+items = {DENSE: (args.width,), IMAGES: (KERNEL[0], args.image, args.image)}
+layers = args.layers or max(2, math.ceil(LEAST_WEIGHTS[provider.name] / (4 * args.width**2)))
+
+
+networks = {
+    DENSE: layer_stack("MatMul", items[DENSE], square, layers),
+    IMAGES: layer_stack(CONV, items[IMAGES], KERNEL, 3),
+}
+models = {name: ortmeter.freeze_inputs(*network) for name, network in networks.items()}
+counts = {name: sum(w.size for w in weights.values()) for name, (_, weights) in networks.items()}
+flop = {DENSE: 2 * counts[DENSE], IMAGES: 2 * counts[IMAGES] * args.image**2}
+
+
+def draw_requests(name, batch):
+    return {"A0": rng.random((batch, *items[name]), dtype=np.float32)}
+
+
+# %%
+# Does a batch compute the same thing?
+# ------------------------------------
+#
+# The reference is each network in float64. The tolerance is derived: after layers of :math:`K_1,
+# K_2, ...` products, an output is within :math:`(K_1 + K_2 + ...) u |W_n| ... |W_1| |x|` of the
+# exact one. The same network with absolute weights computes this product.
+
+# fold: Compare the outputs with float64
+
+
+def check_agreement(name, batch):
+    model, weights = networks[name]
+    feeds = draw_requests(name, batch)
+    reference = ReferenceEvaluator(model)
+    wide = {key: np.float64(value) for key, value in {**feeds, **weights}.items()}
+    (expected,) = reference.run(None, wide)
+    (scale,) = reference.run(None, {key: abs(value) for key, value in wide.items()})
+    terms = counts[name] // (args.width if name == DENSE else KERNEL[0])
+    session = ortmeter.make_session(models[name], provider=provider, threads=cores)
+    with ortmeter.BoundSession(session, feeds) as bound:
+        bound.run()
+        (got,) = (value.copy() for value in bound.outputs().values())
+    share = (abs(got - expected) / (terms * unit_roundoff("float32") * scale)).max()
+    assert share <= 1, f"{name}, batch {batch}: outside of its bound"
+    return {"network": name, "batch": batch, "error": abs(got - expected).max(), "share": share}
+
+
+errors = DataFrame([check_agreement(name, batch) for name in networks for batch in (1, 4)])
+shown = errors.set_index(["network", "batch"])
+shown.columns = ["largest error", "share of the bound"]
+show(table(shown, f"against float64, {legend}"))
+
+# %%
+# Three ways to use the cores
+# ---------------------------
+#
+# One call at a time whose operators use all the cores; as many callers as cores on one session
+# whose operators use one thread; or a session for each caller. Threads that wait for work stop when
+# a run ends (``spinning="stop"``, the default of ``make_session``): spinning would slow the next.
+
+ONE, CALLERS, SESSIONS = "one call", "callers", "sessions"
+WAYS = (ONE, CALLERS, SESSIONS)
+
+
+def make_points(name, batches):
+    model = models[name]
+    whole = ortmeter.make_session(model, provider=provider, threads=cores)
+    parts = [ortmeter.make_session(model, provider=provider, threads=1) for _ in range(cores)]
+    ways = {ONE: [whole], CALLERS: parts[:1] * cores, SESSIONS: parts}
+    for batch in batches:
+        feeds = draw_requests(name, batch)
+        for way, sessions in ways.items():
+            if way == SESSIONS and batch not in {1, max(batches)}:  # they take memory and time
+                continue
+            calls = [ortmeter.BoundSession(session, feeds).run for session in sessions]
+            yield (name, way, batch), Point(calls, batch=batch)
+
+
+# %%
+# Each caller calls again as soon as it has its result. The points are measured in turn, ten times,
+# in random orders. The largest batch of images is an eighth of the other one.
+
+most = args.batch or LARGEST_BATCH[provider.name]
+largest = {DENSE: most, IMAGES: max(most // 8, 2)}
+points = {}
+for name in networks:
+    batches = {2**i for i in range(largest[name].bit_length())}
+    points |= make_points(name, sorted(batches | ({args.together} if name == DENSE else set())))
+loads = measure_load(points, seconds=args.closed / len(points))
+closed = {
+    name: {
+        way: {b: load for (n, w, b), load in loads.items() if (n, w) == (name, way)} for way in WAYS
+    }
+    for name in networks
+}
+
+# %%
+# How does throughput grow?
+# -------------------------
+#
+# Requests per second, with 99% intervals over the turns, then the slow calls. A dash is too few
+# calls for a 99% interval, or a point that is not measured.
+
+# fold: Make the table and the plot
+
+
+def summarize(data):
+    rows = {}
+    for name, ways in data["closed"].items():
+        for batch in ways[ONE]:
+            found = {way: loads[batch] for way, loads in ways.items() if batch in loads}
+            tails = {way: tail_of(found[way], data) for way in (ONE, CALLERS)}
+            rows[name, batch] = {
+                **{f"{way} (/s)": load.throughput().text for way, load in found.items()},
+                **{f"{way} (ms)": one.text(1e3) if one else None for way, one in tails.items()},
+            }
+    frame = DataFrame.from_dict(rows, orient="index").rename_axis(index=["network", "batch"])
+    frame = frame.astype(object).where(frame.notna(), None)
+    return table(frame, f"requests/s, p{data['tail']:g} of a call (ms), {data['legend']}")
+
+
+def tail_of(load, data):
+    return next(iter(load.percentiles([data["tail"]])), None)
+
+
+# %%
+
+
+# fold: The plot
+def plot_gains(data):
+    rows = []
+    for name, ways in data["closed"].items():
+        for way in (ONE, CALLERS):
+            for batch, load in ways[way].items():
+                claim = compare_throughput(way, load, "one request", ways[ONE][1])
+                ends = (1.0, 1.0) if load is ways[ONE][1] else (claim.low, claim.high)
+                rows.append((f"{name}, {way}", batch, claim.ratio, *ends))
+    frame = DataFrame(rows, columns=["series", "batch", "gain", "low", "high"])
+    title = "Throughput over one call of one request"
+    return load_plot(frame, x="batch", y="gain", title=title, caption=data["legend"])
+
+
+# %%
+
+peaks = measured_peaks(provider=provider, threads=cores)
+data = {
+    "closed": closed,
+    "legend": legend,
+    "flop": flop,
+    "weights": {name: 4 * count for name, count in counts.items()},
+    "peaks": dataclasses.asdict(peaks),
+    "tail": args.tail,
+    "provider": provider.name,
+}
+show(summarize(data))
+
+# %%
+
+plot_gains(data)
+
+# %%
+# The knee is the batch from which a doubling adds less than 10%. It is predicted by a roofline of
+# the peaks of this machine, between perfect overlap of operations and reads, and none. The measured
+# one is an interval too: steps between batches are known or not, at 99% for all of them.
+
+# fold: Compute the knees
+
+
+def find_knees(data):
+    peaks = Peaks(**data["peaks"])
+    for name, ways in data["closed"].items():
+        expected = expected_knee(data["flop"][name], data["weights"][name], peaks)
+        yield name, expected, find_knee(ways[ONE]), find_knee(ways[CALLERS])
+
+
+def show_knees(data):
+    columns = ["network", "predicted", ONE, CALLERS]
+    rows = [(n, str(expected), a.measured, b.measured) for n, expected, a, b in find_knees(data)]
+    frame = DataFrame(rows, columns=columns).set_index("network")
+    return table(frame, f"batch of the knee, {data['legend']}, {Peaks(**data['peaks'])}")
+
+
+# %%
+
+show(show_knees(data))
+
+# %%
+# And when requests arrive at a rate?
+# -----------------------------------
+#
+# Requests of the dense network now arrive at random (Poisson), and latency counts from the arrival.
+# In a batch, the first request waits for the others. *full batch* waits until its batch is full;
+# *what waits* takes what is there, and the other rows of its call are wasted. Rates
+# are shares of what one call at a time serves, one request each.
+
+FULL, WAITING = "full batch", "what waits"
+SERVED = {
+    ONE: (ONE, 1, True),
+    CALLERS: (CALLERS, 1, True),
+    SESSIONS: (SESSIONS, 1, True),
+    FULL: (ONE, args.together, True),
+    WAITING: (ONE, args.together, False),
+}
+SHARES = (0.3, 0.7, 1.6)
+capacity = closed[DENSE][ONE][1].throughput().value
+arriving = {
+    (name, share): dataclasses.replace(points[DENSE, way, batch], rate=share * capacity, full=full)
+    for name, (way, batch, full) in SERVED.items()
+    for share in SHARES
+}
+found = measure_load(arriving, seconds=args.opened / len(arriving))
+data["opened"] = {name: {share: found[name, share] for share in SHARES} for name in SERVED}
+
+# %%
+# A share above 1 is more than one call at a time can serve. A dash is too few requests for a 99%
+# interval. In parentheses, the prediction: the queue of the same arrivals when every run lasts as
+# long as the median of its callers above. The last column has the shares between which the
+# percentile crosses a target, five times the median latency of one request alone.
+
+# fold: Make the table
+
+
+def expected_tail(name, load, data):
+    way, batch = SERVED[name][0], load.point.batch
+    service = data["closed"][DENSE][way][batch].percentiles([50])[0].seconds
+    return float(np.percentile(expected_latencies(load, service), data["tail"]))
+
+
+def tell_tail(name, load, data):
+    one = tail_of(load, data)
+    if one is None:
+        return load.state()
+    return f"{one.text(1e3)} ({1e3 * expected_tail(name, load, data):.3g})"
+
+
+def summarize_rates(data):
+    target = 5 * data["closed"][DENSE][ONE][1].percentiles([50])[0].seconds
+    rows = {
+        name: {
+            **{f"{share:g} (ms)": tell_tail(name, load, data) for share, load in several.items()},
+            f"crosses {1e3 * target:.3g} ms": find_crossing(several, data["tail"], target),
+        }
+        for name, several in data["opened"].items()
+    }
+    frame = DataFrame.from_dict(rows, orient="index").rename_axis(index="served by")
+    return table(frame, f"p{data['tail']:g}, by share of the capacity, {data['legend']}")
+
+
+# %%
+
+
+# fold: Make the plot
+def plot_rates(data):
+    rows = [
+        (name, load.point.rate, one.seconds, one.low, one.high)
+        for name, several in data["opened"].items()
+        for load in several.values()
+        if (one := tail_of(load, data)) and one.estimate.interval
+    ]
+    none = [(ONE, 0.0, math.nan, None, None)]
+    frame = DataFrame(rows or none, columns=["series", "rate", "seconds", "low", "high"])
+    title = f"p{data['tail']:g} from the arrival, dense network"
+    return load_plot(frame, x="rate", title=title, caption=data["legend"])
+
+
+# %%
+
+show(summarize_rates(data))
+
+# %%
+
+plot_rates(data)
+
+# %%
+# What the measurements say
+# -------------------------
+
+# fold: Compare a batch with callers
+
+
+def best_batch(loads):
+    return max(loads, key=lambda batch: loads[batch].throughput().value)
+
+
+def compare_best(name, ways, other):
+    best = best_batch(ways[ONE])
+    level = 1 - 0.01 / len(ways[ONE])  # the best is chosen among them
+    return compare_throughput(
+        f"{name}, best batch", ways[ONE][best], other, ways[other][1], confidence=level
+    )
+
+
+def advise(claim, place, batch, callers):
+    batches = f"batches of {batch}"
+    if claim.verdict == "faster":
+        return f"Batch more {place}: {batches} are {claim.effect} than {callers}"
+    if claim.verdict == "slower":
+        return f"Call more {place}: {callers} are {claim.reversed.effect} than {batches}"
+    if claim.verdict == "undecided":
+        return f"Undecided {place}: {batches} over {callers}, {claim.interval}"
+    return f"Either {place}: {batches} and {callers} are {claim.effect}"
+
+
+# %%
+
+# fold: Judge the predictions
+
+WINNERS = {"cpu": {DENSE: True, IMAGES: False}, "cuda": {DENSE: True, IMAGES: True}}
+
+
+def judge_winners(data, contests):
+    expected = WINNERS[data["provider"]]
+    found = {name: claim.exceeds(1 + claim.min_effect) for name, claim in contests.items()}
+    tried = [None if found[name] is None else found[name] == expected[name] for name in found]
+    words = {True: "a batch", False: "not a batch"}
+    text = f"best for the dense network: {words[expected[DENSE]]}; for convolutions: "
+    text += f"{words[expected[IMAGES]]} (over callers: {{dense}} and {{images}})"
+    intervals = {"dense": contests[DENSE].interval, "images": contests[IMAGES].interval}
+    return judge(text, tried, **intervals)
+
+
+def judge_knees(data):
+    knees = {name: (expected, one) for name, expected, one, _ in find_knees(data)}
+    text = "a roofline predicts the knee ({found})"
+    told = [f"{name}: predicted {a}, measured {b}" for name, (a, b) in knees.items()]
+    return judge(text, [b.within(a) for a, b in knees.values()], found="; ".join(told))
+
+
+def judge_sessions(data):
+    claims = [
+        compare_throughput(SESSIONS, ways[SESSIONS][1], CALLERS, ways[CALLERS][1])
+        for ways in data["closed"].values()
+    ]
+    more = [claim.exceeds(1 + claim.min_effect) for claim in claims]
+    text = "a session for each caller serves no more than one for all ({found})"
+    told = [f"{name}: {c.interval}" for name, c in zip(data["closed"], claims, strict=True)]
+    return judge(text, [None if x is None else not x for x in more], found="; ".join(told))
+
+
+# %%
+
+# fold: Judge the queue
+FACTOR, BUSY = 1.5, 0.75
+
+
+def judge_queue(data):
+    ratios = [
+        np.array([one.low, one.high, one.seconds]) / expected_tail(name, load, data)
+        for name, several in data["opened"].items()
+        for share, load in several.items()
+        if share < BUSY and (one := tail_of(load, data)) and one.estimate.interval
+    ]
+    tried = []
+    for low, high, _ in ratios:
+        apart, close = low > FACTOR or high < 1 / FACTOR, low >= 1 / FACTOR and high <= FACTOR
+        tried.append(False if apart else True if close else None)
+    middles = [ratio[2] for ratio in ratios]
+    ends = f"{min(middles):.2f} to {max(middles):.2f}" if ratios else "none"
+    text = "a queue of fixed service times predicts p{tail:g} within a factor {factor} (measured / "
+    text += "predicted: {ends} in {n} cases)"
+    return judge(text, tried, tail=data["tail"], factor=FACTOR, ends=ends, n=len(tried))
+
+
+# %%
+
+
+# fold: Tell what a full batch costs
+def tell_trade(data):
+    share, told = min(SHARES), []
+    for name in (ONE, FULL, WAITING):
+        several = data["opened"][name]
+        one = tail_of(several[share], data)
+        stable = max([s for s, load in several.items() if load.state() == "stable"], default=0)
+        told.append(f"{name} {one.estimate.seconds if one else 'unknown'}, {stable:g}")
+    text = "p{tail:g} at {share:g} of the capacity, and the highest share with a stable queue: "
+    text += "{found}"
+    return fact(text, tail=data["tail"], share=share, found="; ".join(told))
+
+
+# %%
+
+
+# fold: Draw the bars of the answer
+AXIS = "requests/s over one call of one request"
+
+
+def make_bars(closed):
+    yield Bar("one at a time", 1.0)
+    for name, ways in closed.items():
+        calls = compare_throughput(name, ways[CALLERS][1], ONE, ways[ONE][1])
+        for claim, label in ((compare_best(name, ways, ONE), "batch"), (calls, "callers")):
+            yield Bar(f"{name}, {label}", claim.ratio, claim.low, claim.high)
+
+
+# %%
+
+
+# fold: Compute the answer
+ADVICE = {"faster": "batch more", "slower": "call more", "undecided": "undecided"}
+PLACES = {DENSE: "when weights exceed the caches", IMAGES: "for convolutions"}
+
+
+def conclude(data):
+    closed = data["closed"]
+    contests = {name: compare_best(name, ways, CALLERS) for name, ways in closed.items()}
+    words = {ADVICE.get(claim.verdict, "either") for claim in contests.values()}
+    several = f"{len(closed[DENSE][CALLERS][1].point.calls)} callers"
+    dense, images = (
+        advise(claim, PLACES[name], best_batch(closed[name][ONE]), several)
+        for name, claim in contests.items()
+    )
+    knee = next(one for name, _, one, _ in find_knees(data) if name == DENSE)
+    text = f"{dense}; the knee is {knee.measured}. {images}."
+    verdict = words.pop() if len(words) == 1 else "by network"
+    bars = tuple(make_bars(closed))
+    answer = Answer(text, tuple(contests.values()), verdict=verdict, bars=bars, axis=AXIS)
+    judges = (judge_knees, judge_sessions, judge_queue, tell_trade)
+    return answer, [judge_winners(data, contests), *(judge(data) for judge in judges)]
+
+
+# %%
+
+
+# fold: Keep what the answer needs
+def conclusion(record):
+    turns = len(record.data["closed"][DENSE][ONE][1].turns)
+    return record.conclude(*conclude(record.data), f"{record.data['legend']}, {turns} turns")
+
+
+here = record("plot_load", args, provider, data)
+
+# %%
+# The function ``conclude`` computes these sentences from the times of this page. In brackets, 99%
+# intervals of ratios of throughput.
+
+show(conclusion(here))
+
+# %%
+# What people believed
+# --------------------
+#
+# Each belief is judged on the networks of this page, not on those of the discussions.
+
+# fold: Judge the beliefs
+FEW = 8
+
+
+def slower(claim):
+    """Whether the subject is slower by 5% at least, None when the interval does not tell."""
+    kept = claim.exceeds(1 / (1 + claim.min_effect))
+    return None if kept is None else not kept
+
+
+def judge_largest(data):
+    loads = data["closed"][IMAGES][ONE]
+    last = max(loads)
+    best = best_batch({batch: load for batch, load in loads.items() if batch < last})
+    level = 1 - 0.01 / len(loads)
+    claim = compare_throughput("largest", loads[last], "best", loads[best], confidence=level)
+    text = "past a best batch of images, more is slower ({last} over {best}: {interval})"
+    return judge(text, [slower(claim)], last=last, best=best, interval=claim.interval)
+
+
+# %%
+
+
+# fold: More beliefs
+def judge_few(data, names, text):
+    loads = {(n, b): load for n in names for b, load in data["closed"][n][ONE].items() if b <= FEW}
+    level = 1 - 0.01 / len(loads)
+    claims = {}
+    for (name, batch), load in loads.items():
+        if batch > 1:
+            pair = load, "one by one", loads[name, 1]
+            claims[name, batch] = compare_throughput("batch", *pair, confidence=level)
+    ends = sorted(claims, key=lambda key: claims[key].ratio)[:: max(len(claims) - 1, 1)]
+    found = [f"{network}, batch {b}: {claims[network, b].interval}" for network, b in ends]
+    outcomes = [slower(claim) for claim in claims.values()]
+    return judge(f"{text} ({{found}})", outcomes, found="; ".join(found))
+
+
+def judge_split(data):
+    claims = {}
+    for name, ways in data["closed"].items():
+        many = len(ways[CALLERS][1].point.calls)
+        part = max((b for b in ways[ONE] if b * many <= max(ways[ONE])), default=1)
+        loads = ways[CALLERS][part], ways[ONE][max(ways[ONE])]
+        claims[name] = compare_throughput("parts", loads[0], "whole", loads[1])
+    found = "; ".join(f"{name}: {claim.interval}" for name, claim in claims.items())
+    text = "a batch split among callers of one thread is faster than whole ({found})"
+    return judge(text, [c.exceeds(1 + c.min_effect) for c in claims.values()], found=found)
+
+
+# %%
+
+
+# fold: Show the beliefs
+def show_beliefs(data):
+    return beliefs(
+        {
+            "#16030": judge_largest(data),
+            "#7178": judge_few(data, [IMAGES], "images one by one are faster than in a batch"),
+            "#20173": judge_few(
+                data, [DENSE, IMAGES], "from 2 on, a batch is slower than its parts"
+            ),
+            "#3190": judge_split(data),
+        },
+        data["legend"],
+    )
+
+
+# %%
+
+show(show_beliefs(data))
+
+# %%
+# What this page does not cover
+# -----------------------------
+#
+# One process measures: another one may place its memory elsewhere. Transformers with long inputs
+# have many rows for each weight, as convolutions do. Weights in 16 or 8 bits move the knee.
+# Requests of unequal sizes need padding, and a service that is remote adds its own queues. Rates
+# are tried at a few shares of the capacity only. Python takes a few microseconds per call.
+#
+# How this was computed
+# ---------------------
+#
+# The same lines run on CUDA: ``make html RUNTIME=gpu PROVIDER=cuda`` builds this site on a GPU
+# machine, ``python plot_load.py --provider cuda`` runs this page, and ``make record PROVIDER=cuda``
+# keeps its times for other builds. For your own model, ``ortmeter bench --callers 1,2,4`` and
+# ``--rate 50,100`` measure the same.
+
+show(args)
+
+# %%
+# Machine and versions:
+
+show(environment())
+
+# %%
+# The models, as text and as drawings:
+
+# fold: Draw the models
+texts = [f"-- {name}\n{onnx_simple_text_plot(model)}" for name, (model, _) in networks.items()]
+short = [layer_stack("MatMul", items[DENSE], square, 2)[0], networks[IMAGES][0]]
+drawings = [
+    ortmeter.draw_model(model, title=title)
+    for model, title in zip(short, (f"{DENSE}, its first two layers", IMAGES), strict=True)
+]
+show(fold("Models", *texts, *drawings))
+
+# %%
+# The tables as files:
+
+tables = {"throughput": summarize(data), "rates": summarize_rates(data)}
+frames = {name: found.frame for name, found in tables.items()}
+show(save_tables("plot_load", {**frames, "errors": errors}))
+
+# %%
+# Other machines: the functions above compute the same tables, plots and sentences from the times
+# that ``--record`` kept.
+
+# fold: Show the records of other machines
+
+
+def report(record):
+    yield summarize(record.data)
+    yield plot_gains(record.data)
+    yield show_knees(record.data)
+    yield summarize_rates(record.data)
+    yield plot_rates(record.data)
+    yield show_beliefs(record.data)
+    yield conclusion(record)
+
+
+if args.record:
+    here.save(conclusion(here))
+show(replay(report, load_records(here.page)))
