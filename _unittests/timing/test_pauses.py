@@ -42,6 +42,52 @@ def test_each_run_follows_its_pause():
     assert 1 / claim.ratio == pytest.approx(11)
 
 
+def test_the_cpu_time_is_that_of_a_pause_and_its_run():
+    clock = Clock()
+
+    def spinning():  # two threads for 2 ms after a run, and a run of 1 ms
+        return 2 * min(clock.now - clock.rested, 0.002) + spent
+
+    spent = 0.0
+
+    def call():
+        nonlocal spent
+        spent = spinning() + 0.001
+        clock.now += 0.001
+        clock.rested = clock.now
+
+    found = measure_pauses(
+        {"a": call},
+        [0, 0.001, 1],
+        seconds=10,
+        clock=clock,
+        cpu_clock=spinning,
+        sleep=clock.sleep,
+    )
+    assert [one.cpu for one in found.values()] == pytest.approx([0.001, 0.003, 0.005])
+    assert {one.cpu_seconds.shape for one in found.values()} == {found["a", 0].seconds.shape}
+
+
+def test_the_mean_counts_the_ticks_of_the_system():
+    assert AfterPause(0, np.ones(4), np.array([0, 0, 0, 0.004])).cpu == pytest.approx(0.001)
+
+
+def test_a_neighbour_runs_before_each_pause():
+    clock, calls = Clock(), []
+    found = measure_pauses(
+        {"a": lambda: calls.append("a")},
+        [0.5],
+        seconds=10,
+        rounds=4,
+        before=lambda: calls.append("b"),
+        clock=clock,
+        sleep=clock.sleep,
+    )
+    assert "".join(calls) == "aaabbb" + "ba" * 4
+    assert found["a", 0.5].seconds.shape == (4,)
+    assert clock.pauses == [0.5] * 4
+
+
 def test_a_round_is_whole():
     clock = Clock()
     found = measure_pauses({"a": clock.call}, [0, 5], seconds=0.01, clock=clock, sleep=clock.sleep)

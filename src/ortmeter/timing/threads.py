@@ -7,6 +7,7 @@ after the other in random order, in fresh processes. The process is the unit of 
 import dataclasses
 import gc
 import json
+import math
 import os
 import subprocess
 import sys
@@ -142,11 +143,15 @@ def measure_threads(
     >>> usage.latency["one"][0.0].seconds.shape, usage.cpu["one"][0.0].seconds.shape
     ((1, 3), (1, 1))
     """
-    empty = [name for name, one in situations.items() if not one.pauses or one.rounds < 1]
-    if not situations or processes < 1 or empty:
+    for name, one in situations.items():
+        if not one.pauses or one.rounds < 1 or not all(0 <= p < math.inf for p in one.pauses):
+            raise InvalidArgumentError(
+                f"{name!r}: pauses {one.pauses}, {one.rounds} rounds. Accepted: one pause and one "
+                "round at least, numbers from 0"
+            )
+    if not situations or processes < 1:
         raise InvalidArgumentError(
-            f"{len(situations)} situations in {processes} processes, without a run: "
-            f"{', '.join(empty) or 'none'}. Accepted: one or more of each, with pauses and rounds"
+            f"{len(situations)} situations in {processes} processes. Accepted: one or more of each"
         )
     told = []
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:

@@ -1,0 +1,667 @@
+"""
+.. _l-plot-threads:
+
+How many threads, and should they spin?
+=======================================
+
+ONNX Runtime shares an operator between threads. Between two operators, its threads spin for a
+while: they ask for work again and again, then sleep. They can spin between runs too (the default),
+stop spinning when a run ends, or always sleep. People find that two threads are slower than one
+(`#14018 <https://github.com/microsoft/onnxruntime/issues/14018>`__), that models called in series
+slow each other (`#17011 <https://github.com/microsoft/onnxruntime/issues/17011>`__), that a pause
+slows the next run (`#16135 <https://github.com/microsoft/onnxruntime/issues/16135>`__, `#23461
+<https://github.com/microsoft/onnxruntime/issues/23461>`__). We measure the latency and the CPU
+time of the process, all threads together.
+
+**Prediction.** With one thread an operator takes :math:`w`. With two, it takes :math:`w/2` and the
+time :math:`k` to wake a thread that sleeps, measured without ONNX Runtime.
+
+=========================  =============================  ==============================
+case                       threads that sleep             threads that spin
+=========================  =============================  ==============================
+a second thread pays       when :math:`w > 2k`            earlier, there is none to wake
+a transformer, run again   a wake per operator            faster
+CPU time of a pause        none                           the pause, for each thread
+another session follows    its threads find free cores    slower: the cores are taken
+=========================  =============================  ==============================
+
+With CUDA, these threads serve what is left on the CPU: nothing above should change.
+"""
+
+# fold: Imports and arguments
+# sphinx_gallery_tags = ["speed", "threads", "CPU time", "latency"]
+
+import dataclasses
+import itertools
+
+import numpy as np
+import onnx
+from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
+from pandas import DataFrame
+
+import ortmeter
+from ortmeter.observatory.bounds import error_bounds
+from ortmeter.observatory.reference import reference
+from ortmeter.pages import (
+    Answer,
+    Bar,
+    Param,
+    beliefs,
+    fact,
+    fold,
+    judge,
+    load_records,
+    record,
+    replay,
+    save_tables,
+    show,
+    table,
+)
+from ortmeter.plotting import speedup_plot
+from ortmeter.plotting.load import load_plot
+from ortmeter.profiling.scheduling import shared_nodes
+from ortmeter.runtime.environment import environment, usable_cores
+from ortmeter.runtime.models import sample_transformer
+from ortmeter.timing.candidates import Variant
+from ortmeter.timing.estimates import Estimate, estimate_ratio, geometric_mean
+from ortmeter.timing.threads import Situation, measure_threads
+
+PAGE = "plot_threads"
+args = ortmeter.get_parsed_args(
+    PAGE,
+    description="How many threads, and should they spin?",
+    steps=Param(4, fast=2, full=5, minimum=1, help="sizes of an operator, each 4 times the last"),
+    tokens=Param(64, fast=8, minimum=1, help="tokens of the transformer"),
+    pauses=Param(
+        (0.05,),
+        fast=(0.01,),
+        full=(0.001, 0.1, 0.3),
+        minimum=0,
+        help="seconds before a run, beside 0 and 0.01",
+    ),
+    provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
+    threads=Param(0, minimum=0, help="most threads, 0 for the cores of this process"),
+    rounds=Param(5, fast=2, full=10, minimum=1, help="runs after each pause in each process"),
+    processes=Param(10, fast=1, full=20, minimum=1, help="fresh processes for the operators"),
+    longer=Param(6, fast=1, full=10, minimum=1, help="fresh processes for the transformer"),
+    record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
+)
+provider = ortmeter.resolve_provider(args.provider)
+most = max(args.threads or usable_cores(), 2)
+rng = np.random.default_rng(0)
+legend = f"float32 on {provider.label}, {most} threads at most"
+
+# %%
+# Three operators and a transformer
+# ---------------------------------
+#
+# ``Mul`` moves memory, ``LayerNormalization`` works on each row, ``MatMul`` computes. Each one is a
+# model of one node, at several sizes.
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+OPERATORS = {  # elements of the smallest size, shape for a number of elements, model
+    "Mul": (2**14, lambda n: {"X": (n,), "Y": (n,)}, "Z = Mul(X, Y)"),
+    "LayerNormalization": (
+        2**12,
+        lambda n: {"X": (n // 256, 256), "S": (256,), "B": (256,)},
+        "Z = LayerNormalization<axis = -1>(X, S, B)",
+    ),
+    "MatMul": (2**10, lambda n: dict.fromkeys("XY", (round(n**0.5),) * 2), "Z = MatMul(X, Y)"),
+}
+
+
+def make_operator(name, elements):
+    _, shapes, body = OPERATORS[name]
+    feeds = {n: rng.standard_normal(s, np.float32) for n, s in shapes(elements).items()}
+    inputs = ", ".join(f"float{list(x.shape)} {n}" for n, x in feeds.items())
+    output = list(feeds["X"].shape)
+    text = f"{HEADER} g ({inputs}) => (float{output} Z) {{ [{name}] {body} }}"
+    return onnx.parser.parse_model(text), feeds
+
+
+operators = {
+    (name, first * 4**k): make_operator(name, first * 4**k)
+    for name, (first, *_) in OPERATORS.items()
+    for k in range(args.steps)
+}
+
+# %%
+# The transformer has two layers of width 256, as exporters write them.
+
+tokens = rng.standard_normal((1, args.tokens, 256), np.float32)
+transformer = sample_transformer(tokens=args.tokens), {"x0": tokens}
+show(ortmeter.draw_model(operators["MatMul", 2**10][0], title="one operator"))
+
+# %%
+# Do they compute the same thing?
+# -------------------------------
+#
+# The reference is computed in float64. Each operator must be within its derived bound
+# (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound` for a product). A product of length
+# :math:`K` in float32 is the exact product of operands moved by :math:`Ku` at most: the transformer
+# must be within what its output moves by when its weights move by :math:`1024u`. One thread and
+# several must both agree.
+
+# fold: Compare with float64
+
+
+def run(model, feeds, threads):
+    session = ortmeter.make_session(model, provider=provider, threads=threads, spinning="off")
+    with ortmeter.BoundSession(session, feeds) as bound:
+        bound.run()
+        return next(iter(bound.outputs().values())).copy()
+
+
+def compute_exactly(model, feeds):
+    return next(iter(reference(model, feeds).outputs.values()))
+
+
+def move_weights(model, relative):
+    """Move each weight up or down, at random."""
+    moved = onnx.ModelProto()
+    moved.CopyFrom(model)
+    for tensor in moved.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        if tensor.name.endswith("_w"):
+            values = values * np.float32(1 + rng.choice([-relative, relative], values.shape))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    return moved
+
+
+# %%
+
+# fold: Assert the agreement
+
+
+def check_agreement():
+    for (name, elements), (model, feeds) in operators.items():
+        expected = compute_exactly(model, feeds)
+        bound = error_bounds(model, feeds, {"Z": expected})["Z"]
+        yield name, elements, expected, bound, model, feeds
+    model, feeds = transformer
+    expected = compute_exactly(model, feeds)
+    moved = compute_exactly(move_weights(model, 1024 * 2.0**-24), feeds)
+    yield "transformer", expected.size, expected, np.abs(moved - expected).max(), model, feeds
+
+
+rows = []
+for name, elements, expected, bound, model, feeds in check_agreement():
+    for threads in (1, most):
+        got = run(model, feeds, threads)
+        share = (np.abs(got - expected) / bound).max()
+        assert share <= 1, f"{name} with {threads} threads is outside of its bound: {share}"
+        error = ortmeter.max_diff(expected, got).abs
+        rows.append((name, elements, threads, error, share))
+errors = DataFrame(rows, columns=["model", "elements", "threads", "error", "share of the bound"])
+largest = errors.groupby(["model", "threads"], sort=False)[["error", "share of the bound"]].max()
+show(table(largest, f"largest error, {legend}"))
+
+# %%
+# What is measured
+# ----------------
+#
+# A session whose threads spin slows whatever runs next. Each session is therefore created, timed
+# and closed alone, in random order, in fresh processes, and each process gives one number. The CPU
+# time is that of a pause and of the run that follows it.
+
+SPINNING = {"spin": "on", "stop": "stop", "sleep": "off"}  # between runs, within a run, never
+
+
+def make_variants(model, feeds, counts):
+    """Return a session for each number of threads and each way to wait."""
+    options = {"1 thread": {"threads": 1, "spinning": "off"}}
+    for n, (word, spinning) in itertools.product(sorted({*counts}), SPINNING.items()):
+        options[f"{n} threads, {word}"] = {"threads": n, "spinning": spinning}
+    return {
+        name: Variant(model, feeds, {"provider": provider, **given}, {})
+        for name, given in options.items()
+    }
+
+
+tried = {
+    f"{name} {elements}, {setting}": Situation(variant, rounds=25)
+    for (name, elements), operator in operators.items()
+    for setting, variant in make_variants(*operator, [2]).items()
+}
+usage = measure_threads(tried, processes=args.processes)
+
+# %%
+# The transformer also runs after a pause, right after another session of its process (*after*), and
+# while another process runs it every ten milliseconds (*beside*).
+
+SHORT = 0.01
+pauses = tuple(sorted({0.0, SHORT, *args.pauses}))
+models = {}
+for setting, variant in make_variants(*transformer, [2, most]).items():
+    models[f"transformer, {setting}"] = Situation(variant, pauses, args.rounds)
+    if setting.startswith(f"{most} "):
+        kept = {"variant": variant, "rounds": 12 * args.rounds}
+        models[f"alone, {setting}"] = Situation(**kept)
+        models[f"after, {setting}"] = Situation(**kept, before=variant)
+        models[f"beside, {setting}"] = Situation(**kept, beside=variant)
+longer = measure_threads(models, processes=args.longer)
+
+# %%
+# Does ONNX Runtime give work to the second thread? Its profile tells
+# (:func:`~ortmeter.profiling.scheduling.shared_nodes`).
+
+shared = {
+    f"{name} {elements}": any(shared_nodes(model, feeds, provider=provider).values())
+    for (name, elements), (model, feeds) in operators.items()
+}
+measured = {
+    "latency": {**usage.latency, **longer.latency},
+    "cpu": longer.cpu,
+    "wake": usage.wake,
+    "pauses": pauses,
+    "provider": provider.name,
+    "shared": shared,
+    "threads": most,
+    "legend": legend,
+}
+here = record(PAGE, args, provider, measured)
+
+# %%
+# From which work does a second thread pay?
+# -----------------------------------------
+#
+# Speedup of two threads over one. *Shared* tells whether the second thread gets work. In the
+# answer, the interval of a threshold goes from the largest work where a second thread does not pay
+# to the smallest from which it always does.
+
+# fold: Compare situations
+
+
+AROUND = ("alone", "after", "beside")
+
+
+def take(data, name, pause=0.0):
+    """Return the runs; near a neighbour their mean, since it takes whole slices of time."""
+    found = data["latency"][name][pause]
+    mean = found.seconds.mean(axis=1, keepdims=True)
+    return dataclasses.replace(found, seconds=mean) if name.startswith(AROUND) else found
+
+
+def compare(data, baseline, name, cases=1):
+    """Compare two situations; the intervals of several cases hold together."""
+    pair = (take(data, one) for one in (baseline, name))
+    return ortmeter.speedup(*pair, confidence=1 - 0.01 / cases)
+
+
+def compare_threads(data, word):
+    """Compare two threads with one, for each operator and size, by increasing work."""
+    shared = data["shared"]
+    claims = []
+    for case in shared:
+        alone = f"{case}, 1 thread"
+        claim = compare(data, alone, f"{case}, 2 threads, {word}", cases=len(shared))
+        claims.append((data["latency"][alone][0.0].median, case, claim))
+    return sorted(claims, key=lambda row: row[0])
+
+
+# %%
+
+# fold: Tabulate the operators
+
+
+def list_operators(data):
+    found = {word: compare_threads(data, word) for word in SPINNING}
+    rows = [(*case.split(), 1e6 * work, data["shared"][case]) for work, case, _ in found["spin"]]
+    frame = DataFrame(rows, columns=["operator", "elements", "1 thread (µs)", "shared"])
+    for word, claims in found.items():
+        frame[word] = [claim.interval for *_, claim in claims]
+    return frame.set_index(["operator", "elements"])
+
+
+# %%
+
+show(table(list_operators(measured), f"speedup of 2 threads, {legend}, 99% intervals"))
+
+# %%
+# Each point has its interval. Inside the grey band, a difference is too small to matter.
+
+# fold: Plot the speedups
+
+
+def plot_operators(data):
+    claims = [
+        dataclasses.replace(claim, subject=f"{case.split()[0]}, {word}", baseline="1 thread").at(
+            elements=int(case.split()[1])
+        )
+        for word in ("spin", "sleep")
+        for _, case, claim in compare_threads(data, word)
+    ]
+    claims.sort(key=lambda claim: claim.where["elements"])
+    return speedup_plot(claims, title="Speedup of two threads over one", caption=data["legend"])
+
+
+plot_operators(measured)
+
+# %%
+# What do a pause and a neighbour cost?
+# -------------------------------------
+#
+# Latency of the transformer after a pause, and CPU time of the pause and the run.
+
+# fold: Tabulate the pauses
+
+
+def typical(measurement):
+    return geometric_mean(np.median(measurement.seconds, axis=1))
+
+
+def list_settings(data, situation):
+    return [n.removeprefix(f"{situation}, ") for n in data["latency"] if n.startswith(situation)]
+
+
+def list_pauses(data):
+    rows = []
+    for setting in list_settings(data, "transformer"):
+        for pause, latency in data["latency"][f"transformer, {setting}"].items():
+            cpu = typical(data["cpu"][f"transformer, {setting}"][pause])
+            rows.append((setting, 1e3 * pause, typical(latency).written(1e3), cpu.written(1e3)))
+    columns = ["threads", "pause (ms)", "latency (ms)", "CPU time (ms)"]
+    return DataFrame(rows, columns=columns).set_index(["threads", "pause (ms)"])
+
+
+def plot_pauses(data):
+    rows = [
+        (setting, pause, one.value, one.low, one.high)
+        for setting in list_settings(data, "transformer")
+        for pause, latency in data["latency"][f"transformer, {setting}"].items()
+        for one in [typical(latency)]
+    ]
+    frame = DataFrame(rows, columns=["series", "gap", "seconds", "low", "high"])
+    return load_plot(frame, x="gap", title="The transformer after a pause", caption=data["legend"])
+
+
+# %%
+
+show(table(list_pauses(measured), f"{legend}, 99% intervals"))
+
+# %%
+# Threads that spin until the next run save a wake; threads that fell asleep do not.
+
+plot_pauses(measured)
+
+# %%
+# The same transformer alone, right after another session of its process, and beside another
+# process that runs it every ten milliseconds. All of them wait in the same way. Means, not medians:
+# a neighbour takes whole slices of time.
+
+# fold: Tabulate the neighbours
+
+
+def list_neighbours(data):
+    rows = {}
+    for setting in list_settings(data, "alone"):
+        row = rows[setting] = {}
+        for situation in AROUND:
+            row[f"{situation} (ms)"] = typical(take(data, f"{situation}, {setting}")).written(1e3)
+            if situation != "alone":
+                claim = compare(data, f"alone, {setting}", f"{situation}, {setting}")
+                row[f"{situation}, speedup"] = claim.interval
+    return DataFrame.from_dict(rows, orient="index").rename_axis(index="threads")
+
+
+show(table(list_neighbours(measured), f"{legend}, 99% intervals"))
+
+# %%
+# What the measurements say
+# -------------------------
+
+# fold: From which work a second thread pays
+TWO = 2.0
+SHARES = {"cpu": True, "cuda": False}  # whether these threads compute
+
+
+def find_threshold(data, word):
+    """Return the smallest work from which two threads pay; below is where they do not, or 0."""
+    found = [(work, claim.verdict) for work, _, claim in compare_threads(data, word)]
+    lost = [work for work, verdict in found if verdict not in {"faster", "undecided"}]
+    won = itertools.takewhile(lambda row: row[1] == "faster", reversed(found))
+    high = min((work for work, _ in won), default=None)
+    return None if high is None else Estimate(high, max(lost, default=0.0), high)
+
+
+def holds(claim, verdict):
+    return None if claim.verdict == "undecided" else claim.verdict == verdict
+
+
+def judge_wake(data):
+    wake = geometric_mean(data["wake"].seconds).value
+    held = []
+    for work, case, claim in compare_threads(data, "sleep"):
+        beyond = max(work / (TWO * wake), TWO * wake / work) > TWO
+        if data["shared"][case] and beyond:
+            expected = work > TWO * wake and SHARES[data["provider"]]
+            pays = holds(claim, "faster")
+            held.append(None if pays is None else pays == expected)
+    text = "a second thread that sleeps pays beyond {us:.3g} µs of work, two wakes ({n} of {of} "
+    text += "operators shared, beyond a factor of 2, agree)"
+    return judge(text, held, us=2e6 * wake, n=held.count(True), of=len(held))
+
+
+# %%
+
+# fold: Judge what spinning brings and costs
+
+
+def expect(claim, verdict, provider):
+    """Whether a claim has the verdict where these threads compute, no difference elsewhere."""
+    if SHARES[provider]:
+        return holds(claim, verdict)
+    return None if claim.verdict == "undecided" else not claim.is_difference
+
+
+def both(data, situation):
+    n = data["threads"]
+    return f"{situation}, {n} threads, sleep", f"{situation}, {n} threads, spin"
+
+
+def judge_spin(data):
+    claim = compare(data, *both(data, "transformer"))
+    text = "run again and again, the transformer is faster when its threads spin ({speedup})"
+    return judge(text, [expect(claim, "faster", data["provider"])], speedup=claim.interval)
+
+
+def judge_neighbours(data):
+    claims = {name: compare(data, *both(data, name)) for name in ("after", "beside")}
+    held = [expect(claim, "slower", data["provider"]) for claim in claims.values()]
+    text = "where all spin, a session is slower after another ({after}) and beside a process "
+    text += "({beside}) than where all sleep"
+    return judge(text, held, **{name: claim.interval for name, claim in claims.items()})
+
+
+# %%
+
+# fold: Judge the CPU time, and what a pause costs
+
+
+def judge_cpu(data):
+    sleep, spin = (data["cpu"][name][SHORT].seconds for name in both(data, "transformer"))
+    threads = (data["threads"] - 1) * SHARES[data["provider"]]
+    ratio = estimate_ratio(spin, sleep + threads * SHORT, 0.99)
+    low, high = ratio.interval or (0.0, np.inf)
+    held = False if low > TWO or TWO * high < 1 else (TWO * low >= 1 and high <= TWO) or None
+    text = "in a pause of {ms:g} ms, each thread that spins takes the CPU time of the pause "
+    text += "(measured over predicted: {ratio})"
+    return judge(text, [held], ms=1e3 * SHORT, ratio=ratio.text)
+
+
+def pause_costs(data):
+    """Compare the run after the longest pause with the run after none, for each setting."""
+    longest = max(data["pauses"])
+    for setting in list_settings(data, "transformer"):
+        found = data["latency"][f"transformer, {setting}"]
+        yield setting, ortmeter.speedup(found[0.0], found[longest])
+
+
+def tell_pauses(data):
+    told = "; ".join(f"{setting}: {claim.effect}" for setting, claim in pause_costs(data))
+    text = "after a pause of {ms:g} ms, the transformer is, by threads, {told}"
+    return fact(text, ms=1e3 * max(data["pauses"]), told=told)
+
+
+# %%
+
+# fold: Words of the answer
+
+LEADS = {  # by whether spinning is faster again and again, whether it costs CPU time or a neighbour
+    ("faster", False): ("Let threads spin", "spin"),
+    ("faster", True): (
+        "Let threads spin only when runs follow each other and nothing else runs",
+        "spin if alone",
+    ),
+    ("no", True): ("Let threads sleep", "sleep"),
+    ("no", False): ("Spinning makes no difference", "no difference"),
+    ("undecided", True): ("Spinning costs, and is not shown to help", "sleep"),
+    ("undecided", False): ("Undecided", "undecided"),
+}
+AXIS = "speedup of the transformer over 1 thread, run again and again"
+
+
+def tell_threshold(data):
+    found = {word: find_threshold(data, word) for word in ("spin", "sleep")}
+    told = [f"{one.written(1e6)} µs if it {word}s" for word, one in found.items() if one]
+    late = "is not shown to pay at the largest sizes"
+    return f"pays for operators from {', '.join(told)}" if told else late
+
+
+def compare_cpu(data, baseline, name, pause):
+    """Return how many times the CPU time of the baseline."""
+    pair = (data["cpu"][one][pause].seconds for one in (name, baseline))
+    return estimate_ratio(*pair, 0.99)
+
+
+# %%
+
+
+# fold: Compute the answer
+def answer(data):
+    sleep, spin = both(data, "transformer")
+    gain, cost = compare(data, sleep, spin), compare_cpu(data, sleep, spin, SHORT)
+    slowed = [compare(data, *both(data, name)).verdict == "slower" for name in ("after", "beside")]
+    costs = (cost.low or 0.0) > TWO or any(slowed)
+    known = gain.verdict in {"faster", "undecided"}
+    lead, verdict = LEADS[gain.verdict if known else "no", costs]
+    text = (
+        "{lead}: spinning, the transformer is {gain}, and takes {times} times the CPU time with "
+        "pauses of {ms:g} ms. A second thread {threshold}."
+    )
+    effect = gain.effect.replace("within", "as fast within")
+    effect = effect.replace("undecided", "not known to be faster or slower")
+    values = {"gain": effect, "times": cost.text}
+    values |= {"lead": lead, "ms": 1e3 * SHORT, "threshold": tell_threshold(data)}
+    most = f"transformer, {data['threads']} threads, "
+    claims = [compare(data, "transformer, 1 thread", most + word) for word in SPINNING]
+    found = zip(SPINNING, claims, strict=True)
+    bars = [Bar("1 thread", 1.0), *(Bar(word, c.ratio, c.low, c.high) for word, c in found)]
+    return Answer(text, claims, values, verdict, bars, AXIS)
+
+
+# %%
+
+
+# fold: Judge what people believed
+def judge_beliefs(data):
+    one, two = "transformer, 1 thread", "transformer, 2 threads, spin"
+    second, cpu = compare(data, one, two), compare_cpu(data, one, two, 0.0)
+    low, high = cpu.interval or (0.0, np.inf)
+    busier = True if low > 1 else False if high < 1 else None
+    name = f"{data['threads']} threads, spin"
+    series = compare(data, f"alone, {name}", f"after, {name}")
+    paused = dict(pause_costs(data))
+    ms = 1e3 * max(data["pauses"])
+    text = "a second thread makes a model slower ({speedup}) and takes more CPU time ({cpu} times)"
+    held = [holds(second, "slower"), busier]
+    found = {"#14018": judge(text, held, speedup=second.interval, cpu=cpu.text)}
+    text = "a model is slower right after another one, because of threads (speedup {speedup})"
+    found["#17011"] = judge(text, [holds(series, "slower")], speedup=series.interval)
+    text = "a pause of {ms:g} ms slows the next run (speedup {speedup})"
+    held = [holds(paused[name], "slower")]
+    found["#16135"] = judge(text, held, ms=ms, speedup=paused[name].interval)
+    text = "no setting of threads keeps a run fast after {ms:g} ms ({kept} of {n} do)"
+    held = [holds(claim, "slower") for claim in paused.values()]
+    found["#23461"] = judge(text, held, ms=ms, kept=held.count(False), n=len(held))
+    return found
+
+
+# %%
+
+
+# fold: The conclusion, from a record
+def conclusion(record):
+    data = record.data
+    judges = (judge_wake, judge_spin, judge_cpu, judge_neighbours, tell_pauses)
+    return record.conclude(answer(data), [tell(data) for tell in judges], data["legend"])
+
+
+concluded = conclusion(here)
+show(concluded)
+
+# %%
+# What the discussions believed, and what is measured here, on other models.
+
+show(beliefs(judge_beliefs(measured), legend))
+
+# %%
+# What this page does not cover
+# -----------------------------
+#
+# The discussions on pauses are about GPUs, whose clock slows down too. Threads pinned to cores,
+# the threads between operators (``execution_mode``), the length of the spin
+# (``session.intra_op.spin_duration_us``) and several callers of one session are not measured here.
+# In a model, an operator may find threads that still spin after the previous one: models of one
+# operator do not show it.
+#
+# How this was computed
+# ---------------------
+#
+# ``ortmeter bench model.onnx --threads 1,2 --spinning off`` compares numbers of threads of a model,
+# ``ortmeter bench model.onnx --threads 2 --spinning on --gap 0,0.01`` has its latency after a pause
+# and its CPU time. The same lines run on CUDA: ``make html RUNTIME=gpu PROVIDER=cuda`` builds this
+# site on a GPU machine, ``python plot_threads.py --provider cuda`` runs this page, and
+# ``make record PROVIDER=cuda`` keeps its samples for other builds.
+
+show(args)
+
+# %%
+# Machine and versions:
+
+show(environment())
+
+# %%
+# The models, and the raw tables:
+
+# fold: Draw the models
+TABLES = {"operators": list_operators, "pauses": list_pauses, "neighbours": list_neighbours}
+examples = {name: model for (name, _), (model, _) in reversed(operators.items())}
+examples["transformer"] = transformer[0]
+texts = [f"-- {name}\n{onnx_simple_text_plot(model)}" for name, model in examples.items()]
+drawings = [ortmeter.draw_model(model, title=name) for name, model in examples.items()]
+show(fold("Models", *texts, *drawings))
+
+# %%
+
+tables = {name: make(measured).reset_index() for name, make in TABLES.items()}
+show(save_tables(PAGE, {**tables, "errors": errors}))
+
+# %%
+# Other machines, or other days:
+
+# fold: Other machines
+
+
+def report(record):
+    data = record.data
+    yield plot_operators(data)
+    for make in TABLES.values():
+        yield table(make(data), f"{data['legend']}, 99% intervals")
+    yield conclusion(record)
+    yield beliefs(judge_beliefs(data), data["legend"])
+
+
+if args.record:
+    here.save(concluded)
+show(replay(report, load_records(here.page)))

@@ -1,0 +1,136 @@
+"""Sessions measured alone in fresh processes, and their neighbours."""
+
+import os
+import subprocess
+
+import numpy as np
+import pytest
+
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing import threads
+from ortmeter.timing.candidates import Variant
+from ortmeter.timing.threads import Situation, measure_threads, wake_seconds
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n, 64] X) => (float[n, 64] Y) { Y = Softmax(X) }"""
+OTHER = TEXT.replace("Softmax", "Tanh")
+CPU = Provider("cpu")
+
+
+def variant(text=TEXT, rows=8, **settings):
+    feeds = {"X": np.ones((rows, 64), np.float32)}
+    return Variant(text, feeds, {"provider": CPU, "threads": 2, **settings}, {})
+
+
+def test_each_situation_has_its_samples_in_each_process():
+    spin, sleep = variant(spinning="on"), variant(OTHER, spinning="off")
+    found = measure_threads(
+        {
+            "paused": Situation(spin, (0.002, 0.0), 3),
+            "near": Situation(spin, (0.0,), 4, before=sleep, beside=sleep),
+        },
+        processes=2,
+    )
+    assert list(found.latency) == list(found.cpu) == ["paused", "near"]
+    assert list(found.latency["paused"]) == [0.002, 0.0]
+    shapes = {name: one[0.0].seconds.shape for name, one in found.latency.items()}
+    assert shapes == {"paused": (2, 3), "near": (2, 4)}
+    assert {one.seconds.shape for row in found.cpu.values() for one in row.values()} == {(2, 1)}
+    assert found.wake.seconds.shape == (2, 1)
+    # Two processes: their samples are not the same ones.
+    first, second = found.latency["near"][0.0].seconds
+    assert (first != second).any()
+
+
+def test_a_variant_is_written_once(tmp_path):
+    one, other = variant(), variant(OTHER)
+    asked = threads._write(
+        {"a": Situation(one, before=other), "b": Situation(other, beside=one)}, tmp_path
+    )
+    assert asked["a"].variant == asked["b"].beside
+    assert asked["a"].before == asked["b"].variant
+    assert asked["a"].variant != asked["b"].variant
+    assert asked["a"].beside is None is asked["b"].before
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_a_recipe_asks_reaches_the_session(tmp_path, monkeypatch):
+    """On CUDA as on the CPU: provider, threads and spinning, for the model and its neighbour."""
+    made, runs = [], []
+
+    class Session:
+        def __init__(self, settings):
+            self.name = settings["spinning"]
+
+    monkeypatch.setattr(Variant, "session", lambda self: Session(self.settings))
+
+    def call(self, session):
+        made.append((str(self.settings["provider"]), self.settings["threads"], session.name))
+        return lambda: runs.append(session.name)
+
+    monkeypatch.setattr(Variant, "call", call)
+    settings = {"provider": Provider("cuda", 1), "threads": 3}
+    spin, sleep = (variant(**settings, spinning=word) for word in ("on", "off"))
+    asked = threads._write({"a": Situation(spin, (0.0, 0.001), 2, before=sleep)}, tmp_path)["a"]
+    rows = threads._measure(asked, 0, tmp_path / "task.json")
+    assert made == [("cuda:1", 3, "on"), ("cuda:1", 3, "off")]
+    warm = ["on"] * 3 + ["off"] * 3
+    assert runs == 2 * [*warm, "off", "on", "off", "on"]  # one pause, then the other
+    assert [len(seconds) for seconds, _ in rows] == [2, 2]
+
+
+def test_a_neighbour_ends_with_its_situation(tmp_path, monkeypatch):
+    started = []
+
+    class Watched(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            started.append(self)
+
+    monkeypatch.setattr(threads.subprocess, "Popen", Watched)
+    recipe = variant().recipe(tmp_path)
+    with threads._neighbour(recipe, tmp_path / "beside.json"):
+        (child,) = started
+        assert child.poll() is None  # it runs
+    assert child.poll() is not None
+
+
+def test_a_model_that_cannot_run_is_told_in_one_line():
+    wrong = variant(TEXT.replace("Softmax", "Softmaxx"))
+    for situation in (Situation(wrong), Situation(variant(), beside=wrong)):
+        with pytest.raises(OrtMeterError, match=r"^A measuring process stopped with code") as error:
+            measure_threads({"wrong": situation}, processes=1)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("situations", "processes"),
+    [
+        ({}, 1),
+        ({"a": Situation(variant())}, 0),
+        ({"a": Situation(variant(), ())}, 1),
+        ({"a": Situation(variant(), rounds=0)}, 1),
+        ({"a": Situation(variant(), (-1.0,))}, 1),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(situations, processes):
+    with pytest.raises(InvalidArgumentError, match="Accepted"):
+        measure_threads(situations, processes=processes)
+
+
+def test_a_wake_leaves_nothing_open():
+    read, write = os.pipe()
+    os.close(read)
+    os.close(write)
+    assert wake_seconds(5) > 0
+    assert os.pipe() == (read, write)  # the lowest numbers that are free
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.cuda
+def test_sessions_on_cuda_are_measured():
+    situation = Situation(variant(provider=Provider("cuda")), (0.0,), 3)
+    found = measure_threads({"cuda": situation}, processes=1)
+    assert found.latency["cuda"][0.0].seconds.shape == (1, 3)
