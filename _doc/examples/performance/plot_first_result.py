@@ -67,6 +67,7 @@ from ortmeter.pages import (
 )
 from ortmeter.plotting.cold import cold_plot
 from ortmeter.runtime.environment import environment
+from ortmeter.runtime.models import layer_stack, sample_transformer
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.cold import ColdStart, cold_start
 from ortmeter.timing.estimates import estimate_ratio, geometric_mean
@@ -90,7 +91,7 @@ args = ortmeter.get_parsed_args(
     "plot_first_result",
     description="Where does the time go before the first result?",
     sizes=Param("1,10,50", fast="1", full="1,10,100", sequence=int, help="MiB of weights"),
-    layers=Param(48, fast=1, minimum=1, help="layers of the transformer, 25 nodes each"),
+    layers=Param(28, fast=1, minimum=1, help="layers of the transformer"),
     ways=Param("some", fast="few", full="all", choices=CHOICES, help="ways to start: how many"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     processes=Param(8, fast=1, full=15, minimum=1, help="fresh processes of each candidate"),
@@ -106,54 +107,16 @@ legend = f"float32 on {provider.label}, threads=1"
 # -------------------------------------
 #
 # A chain of ten products has few nodes and weights of a size that we choose. A transformer has many
-# nodes and 9 MiB of weights. Weights are random; the input has few rows, as a request has.
-
-CHAIN = """<ir_version: 10, opset_import: ["": 21]>
-chain (float[4, {n}] x0) => (float[4, {n}] x10) {{ {nodes} }}"""
-PRODUCT = "[p{i}] p{i} = MatMul(x{i}, W{i})  [x{j}] x{j} = Relu(p{i})"
-
-
-def draw_weights(model, shapes):
-    for name, shape in shapes.items():
-        values = rng.standard_normal(shape, np.float32) / np.sqrt(shape[0], dtype=np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    return model
+# nodes for its weights. Weights are random; the input has few rows, as a request has.
 
 
 def make_chain(mib):
     n = round((mib * 2**20 / 4 / 10) ** 0.5)
-    nodes = " ".join(PRODUCT.format(i=i, j=i + 1) for i in range(10))
-    model = onnx.parser.parse_model(CHAIN.format(n=n, nodes=nodes))
-    return draw_weights(model, {f"W{i}": (n, n) for i in range(10)})
-
-
-# %%
-
-# fold: Write a transformer
-
-HIDDEN, TOKENS = 64, 16
-LAYER = """
-m{i} = ReduceMean(x{i}, axis)  c{i} = Sub(x{i}, m{i})  q{i} = Pow(c{i}, two)
-v{i} = ReduceMean(q{i}, axis)  e{i} = Add(v{i}, eps)  s{i} = Sqrt(e{i})  d{i} = Div(c{i}, s{i})
-g{i} = Mul(d{i}, scale{i})  n{i} = Add(g{i}, bias{i})  qkv{i} = MatMul(n{i}, W{i})
-Q{i}, K{i}, V{i} = Split <axis = 1, num_outputs = 3> (qkv{i})  T{i} = Transpose(K{i})
-a{i} = MatMul(Q{i}, T{i})  b{i} = Mul(a{i}, factor)  p{i} = Softmax(b{i})  o{i} = MatMul(p{i}, V{i})
-w{i} = MatMul(o{i}, O{i})  y{i} = Add(w{i}, x{i})  u{i} = MatMul(n{i}, U{i})  t{i} = Div(u{i}, root)
-f{i} = Erf(t{i})  h{i} = Add(f{i}, one)  k{i} = Mul(u{i}, h{i})  l{i} = Mul(k{i}, half)
-r{i} = MatMul(l{i}, D{i})  x{j} = Add(r{i}, y{i})"""
-TRANSFORMER = """<ir_version: 10, opset_import: ["": 21]>
-transformer (float[{tokens}, {n}] x0) => (float[{tokens}, {n}] x{layers}) <int64[1] axis = {{1}},
-float eps = {{1e-5}}, float half = {{0.5}}, float one = {{1.0}}, float two = {{2.0}},
-float root = {{1.4142135}}, float factor = {{0.125}}> {{ {nodes} }}"""
+    return ortmeter.freeze_inputs(*layer_stack("MatMul", [n], [n, n], layers=10))
 
 
 def make_transformer(layers):
-    n, nodes = HIDDEN, " ".join(LAYER.format(i=i, j=i + 1) for i in range(layers))
-    text = TRANSFORMER.format(tokens=TOKENS, n=n, layers=layers, nodes=nodes)
-    each = {"scale": (n,), "bias": (n,), "W": (n, 3 * n), "O": (n, n), "U": (n, 4 * n)}
-    each["D"] = (4 * n, n)
-    shapes = {f"{name}{i}": shape for i in range(layers) for name, shape in each.items()}
-    return draw_weights(onnx.parser.parse_model(text), shapes)
+    return sample_transformer(tokens=16, width=88, layers=layers)
 
 
 # %%
@@ -163,6 +126,7 @@ def make_transformer(layers):
 
 PLAIN, CNN, TOKEN_MODEL = "plain", "CNN", "transformer"
 SMALLEST, LARGEST = (f"{size} MiB" for size in (min(args.sizes), max(args.sizes)))
+ROWS, LEVELS = 4, ("basic", "extended")
 SETTINGS = {
     "cpu": {"all threads": {"threads": 0}},
     "cuda": {
@@ -190,7 +154,9 @@ def change(variant, settings):
 
 
 def make_plain(model):
-    return next(iter(model_variants(model, provider=provider, threads=1).values()))
+    dims = {d.dim_param: ROWS for d in model.graph.input[0].type.tensor_type.shape.dim}
+    feeds = ortmeter.random_feeds(model, dims={name: n for name, n in dims.items() if name})
+    return next(iter(model_variants(model, feeds, provider=provider, threads=1).values()))
 
 
 def make_ways(model, ways, folder):
@@ -202,7 +168,6 @@ def make_ways(model, ways, folder):
 
 # %%
 
-LEVELS = ("basic", "extended")
 CHOSEN = dict(zip((LARGEST, TOKEN_MODEL), args.ways, strict=True))
 models = {f"{size} MiB": make_chain(size) for size in args.sizes}
 models |= {TOKEN_MODEL: make_transformer(args.layers), CNN: ortmeter.sample_cnn(size=64)}
@@ -553,9 +518,10 @@ def judge_beliefs(data):
 def say_step(data, model):
     shares = {step: data["start"].share(f"{model}: {PLAIN}", step) for step in STEPS}
     step = max(shares, key=lambda step: shares[step].value)
-    if not shares[step].exceeds(0.5):
-        return "no step", "no step takes half"
-    return step, f"the {step} takes {shares[step].written(100)}%"
+    sure = shares[step].exceeds(0.5)
+    if sure:
+        return step, f"the {step} takes {shares[step].written(100)}%"
+    return ("undecided", "undecided") if sure is None else ("no step", "no step takes half")
 
 
 def say_best(data, claims):
