@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.runtime.environment import usable_cores
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing import threads
 from ortmeter.timing.candidates import Variant
@@ -123,7 +124,9 @@ def test_a_wake_leaves_nothing_open():
     read, write = os.pipe()
     os.close(read)
     os.close(write)
+    cores = usable_cores()
     assert wake_seconds(5) > 0
+    assert usable_cores() == cores
     assert os.pipe() == (read, write)  # the lowest numbers that are free
     os.close(read)
     os.close(write)
