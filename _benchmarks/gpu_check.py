@@ -73,6 +73,7 @@ PAGES = (
     "einsum/plot_einsum_decomposition",
     "backend/plot_custom_backend_llama_102",
     "numerics/plot_parallelized_reduction",
+    "numerics/plot_identical_runs",
     "performance/plot_first_result",
     "performance/plot_load",
     "performance/plot_sweep",

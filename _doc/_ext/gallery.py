@@ -20,7 +20,11 @@ SECTIONS = {
         "plot_operators_torch",
     ),
     "einsum": ("plot_einsum_decomposition",),
-    "numerics": ("plot_parallelized_reduction", "plot_layer_norm_discrepancies"),
+    "numerics": (
+        "plot_parallelized_reduction",
+        "plot_identical_runs",
+        "plot_layer_norm_discrepancies",
+    ),
     "backend": ("plot_custom_backend_101", "plot_custom_backend_llama_102"),
 }
 

@@ -550,7 +550,8 @@ def check_findings(history, findings=FINDINGS):
         row = {"case": case, "found": f"{date}, {effect}", "releases": " to ".join(pair)}
         check = check_error if effect.endswith("accurate") else check_time
         is_known = case in history.cases and {*pair} <= {*history.order}
-        rows.append(row | (check(history, case, effect, pair) if is_known else {"here": "not measured"}))
+        found = check(history, case, effect, pair) if is_known else {"here": "not measured"}
+        rows.append(row | found)
     columns = ["case", "releases", "found", "here", "from, to", "ratio"]
     return pd.DataFrame(rows, columns=columns).set_index("case")
 

@@ -80,7 +80,8 @@ def measure_errors(
                 question = write_questions({name: variant}, Path(folder))[name]
                 for one in contenders:
                     try:
-                        got = _outputs(children[one.name], one.question(question), Path(folder))
+                        children[one.name].open(one.question(question))
+                        got = outputs_of(children[one.name], Path(folder))
                     except OrtMeterError:
                         if children[one.name].is_dead:
                             children[one.name] = stack.enter_context(one.start())
@@ -90,10 +91,8 @@ def measure_errors(
     return pd.DataFrame(rows, columns=[*_ROWS, *COLUMNS]).set_index(_ROWS)
 
 
-def _outputs(
-    child: ReleaseProcess, question: Mapping[str, Any], folder: Path
-) -> dict[str, np.ndarray]:
-    child.open(question)
+def outputs_of(child: ReleaseProcess, folder: Path) -> dict[str, np.ndarray]:
+    """Run the session of a process once, and read its outputs that are numbers."""
     names = child.ask("outputs", file=str(folder / "outputs.npz"))
     with np.load(folder / "outputs.npz", allow_pickle=False) as file:
         return {name: file[key] for name, key in names.items()}

@@ -1,0 +1,154 @@
+"""Compare results bit by bit: run again, in another process, with other settings."""
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ortmeter.discrepancy import max_diff
+from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.observatory.accuracy import outputs_of
+from ortmeter.observatory.judge import Judge, digest
+from ortmeter.progress import progress_bar
+from ortmeter.runtime.iobinding import run_session
+from ortmeter.runtime.releases import INSTALLED, parse_release
+from ortmeter.timing.candidates import Variant
+from ortmeter.timing.release_process import ReleaseProcess, write_questions
+
+#: The same settings, in two sessions of this process, and in others.
+AGAIN, ELSEWHERE = "again", "another process"
+
+_ROWS = ["case", "change"]
+_COLUMNS = ("results", "distinct", "differing", "difference", "error", "bound")
+
+_Outputs = dict[str, np.ndarray]
+
+
+def compare_bits(
+    variants: Mapping[str, Variant],
+    changes: Mapping[str, Mapping[str, Any]],
+    *,
+    runs: int = 3,
+    processes: int = 1,
+) -> pd.DataFrame:
+    """Compare each result of a model with the first one, bit by bit.
+
+    Parameters
+    ----------
+    variants : mapping of str to Variant
+        Models with their inputs and settings.
+    changes : mapping of str to mapping
+        Settings to change, by what the change is called: ``{"two threads": {"threads": 2}}``.
+    runs : int
+        Runs of a session.
+    processes : int
+        Fresh processes that run each model with its own settings, 0 for none.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Index ``case`` and ``change``: `AGAIN`, `ELSEWHERE`, then the changes. Columns:
+
+        * *results*: number of results; 0 when ONNX Runtime refuses the model or the change.
+        * *distinct*: number of results that differ from one another.
+        * *differing*: number of results that differ from the first one of the case.
+        * *difference*: how far they are from it, in units in the last place of its largest element.
+        * *error*, *bound*: error of the farthest one beside float64, in the same unit and as a
+          share of its derived bound; of the first one where none differs. NaN where no result of
+          the case differs, or where there is no reference or no bound.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no run.
+
+    Examples
+    --------
+    >>> from ortmeter.observatory.case import Case
+    >>> from ortmeter.runtime.providers import resolve_provider
+    >>> case = Case("Sqrt", "Y = Sqrt(X)", "T[99] X", values={"X": "positive"})
+    >>> variants = {"sqrt": case.prepared(resolve_provider("cpu"))}
+    >>> found = compare_bits(variants, {"two threads": {"threads": 2}}, processes=0)
+    >>> found["differing"].tolist()
+    [0, 0]
+    """
+    if runs < 1 or processes < 0:
+        raise InvalidArgumentError(
+            f"runs={runs!r}, processes={processes!r}. Accepted: one run at least, processes from 0"
+        )
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as stack, progress_bar("cases", total=len(variants)) as bar:
+        release = parse_release(INSTALLED)
+        children = [stack.enter_context(ReleaseProcess(release)) for _ in range(processes)]
+        for name, variant in variants.items():
+            try:
+                found = {AGAIN: _run(variant, runs) + _run(variant, runs)}
+                if children:
+                    found[ELSEWHERE] = list(_run_elsewhere(variant, children, runs))
+            except ModelError:
+                found = {AGAIN: []}
+            else:
+                found |= {what: _changed(variant, new, runs) for what, new in changes.items()}
+            rows += ({"case": name, **row} for row in _compare(variant, found))
+            bar.update()
+    return pd.DataFrame(rows, columns=[*_ROWS, *_COLUMNS]).set_index(_ROWS)
+
+
+def _run(variant: Variant, runs: int) -> list[_Outputs]:
+    """Run a session several times; what is no array of numbers has no bits to compare."""
+    session = variant.session()
+    results = [run_session(session, variant.feeds, variant.run_config) for _ in range(runs)]
+    return [
+        {name: value for name, value in found.items() if _is_numeric(value)} for found in results
+    ]
+
+
+def _is_numeric(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
+
+
+def _changed(variant: Variant, new: Mapping[str, Any], runs: int) -> list[_Outputs]:
+    try:
+        return _run(dataclasses.replace(variant, settings={**variant.settings, **new}), runs)
+    except ModelError:
+        return []
+
+
+def _run_elsewhere(
+    variant: Variant, children: Sequence[ReleaseProcess], runs: int
+) -> Iterator[_Outputs]:
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+        (question,) = write_questions({"": variant}, Path(folder)).values()
+        for child in children:
+            child.open(question)
+            for _ in range(runs):
+                yield outputs_of(child, Path(folder))
+
+
+def _compare(variant: Variant, found: Mapping[str, Sequence[_Outputs]]) -> Iterator[dict[str, Any]]:
+    """Compare results with the first one; the reference is computed if one of them differs."""
+    digests = {what: [digest(outputs) for outputs in results] for what, results in found.items()}
+    first = next(iter(found[AGAIN]), {})
+    same = digest(first)
+    judge = None
+    if any({*several} - {same} for several in digests.values()):
+        judge = Judge(variant)
+    for what, results in found.items():
+        other = {d: r for d, r in zip(digests[what], results, strict=True) if d != same}
+        apart = {d: max_diff(first, r, on_mismatch="report").ulp_at_max for d, r in other.items()}
+        farthest = max(apart, key=lambda key: apart[key], default=same)
+        errors = judge.errors(other.get(farthest, first)) if judge and results else {}
+        yield {
+            "change": what,
+            "results": len(results),
+            "distinct": len({*digests[what]}),
+            "differing": sum(d != same for d in digests[what]),
+            "difference": apart.get(farthest, 0.0),
+            "error": errors.get("largest", np.nan),
+            "bound": errors.get("bound", np.nan),
+        }
