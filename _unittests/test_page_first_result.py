@@ -99,12 +99,12 @@ def believed(page, data):
 def test_the_answer_names_the_steps_and_what_shortens_them(page):
     answer, _ = page["conclude"](planted(USUAL, noise=1e-3))
     text = str(answer)
-    assert text.startswith("With 1 MiB, the import takes 78.4 [")
+    assert text.startswith("With 1 MiB of weights, the import takes 78.4 [")
     assert "with 100 MiB, the session takes 85.2 [" in text
     assert "with 1248 nodes, the session takes 76.9 [" in text
     # 176 ms against 40 ms; a run takes 10 ms instead of 5.
-    assert "With 100 MiB, external unpacked starts 4.4" in text
-    assert "its runs: 2.0" in text
+    assert "With 100 MiB, weights in their own file, not packed, start 4.4" in text
+    assert "runs: 2.0" in text
     assert len(text.split()) <= 60
     assert answer.label == "session"
     bars = {bar.label: bar.value for bar in answer.bars}
@@ -119,7 +119,7 @@ def test_no_step_and_no_way_is_an_answer_too(page):
     assert str(answer).endswith("No other way to start is measurably faster.")
     assert answer.label == "no step"
     few, _ = page["conclude"](planted(USUAL, processes=1))
-    assert str(few).startswith("With 1 MiB, undecided; with 100 MiB, undecided; with 1248 nodes,")
+    assert str(few).startswith("With 1 MiB of weights, unknown; with 100 MiB, unknown; with")
     assert few.label == "undecided"
 
 
@@ -174,7 +174,7 @@ def test_the_tables_and_the_plot_show_the_samples(page):
     ways = page["tabulate_ways"](start)
     assert ways.shape[1] + ways.index.nlevels <= 7
     assert ways.loc[(LARGE, "external"), "first result"].startswith("2.05 [")
-    assert ways.loc[(LARGE, "external unpacked"), "first run (MiB)"] == 100
+    assert ways.loc[(LARGE, "external unpacked"), "run (MiB)"] == 100
     axes = page["cold_plot"](page["plain_of"](start), title="planted")
     assert [label.get_text() for label in axes.get_yticklabels()] == [SMALL, LARGE, MANY, CNN]
     plt.close(axes.figure)
@@ -191,7 +191,7 @@ def test_a_record_of_another_machine_gets_its_own_answer(page):
     )
     text = " ".join(str(replay(page["report"], [there])).split())
     assert text.startswith("A Planted CPU, ")
-    assert "external unpacked starts 4.4" in text
+    assert "not packed, start 4.4" in text
     assert "#21541 wrong" in text
     plt.close("all")
 

@@ -24,6 +24,7 @@ MODULES = {
         "timing.control",
         "timing.cold",
         "timing.load",
+        "timing.optimized",
         "timing.pauses",
         "timing.percentiles",
         "timing.releases",

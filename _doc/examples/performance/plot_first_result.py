@@ -95,7 +95,7 @@ args = ortmeter.get_parsed_args(
     ways=Param("some", fast="few", full="all", choices=CHOICES, help="ways to start: how many"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     processes=Param(8, fast=1, full=15, minimum=1, help="fresh processes of each candidate"),
-    budget=Param(30.0, fast=2.0, full=240.0, help="seconds to measure"),
+    budget=Param(34.0, fast=2.0, full=240.0, help="seconds to measure"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 provider = ortmeter.resolve_provider(args.provider)
@@ -149,6 +149,9 @@ ENVIRONMENTS = {
 # --shorten`` does the same for any model.
 
 
+# fold: Make the candidates
+
+
 def change(variant, settings):
     return dataclasses.replace(variant, settings={**variant.settings, **settings})
 
@@ -167,6 +170,8 @@ def make_ways(model, ways, folder):
 
 
 # %%
+
+# fold: Make the models and all their candidates
 
 CHOSEN = dict(zip((LARGEST, TOKEN_MODEL), args.ways, strict=True))
 models = {f"{size} MiB": make_chain(size) for size in args.sizes}
@@ -191,6 +196,9 @@ def make_candidates(models, folder):
 
 
 candidates = make_candidates(models, folder.name)
+
+# %%
+
 sizes = DataFrame(
     {"nodes": nodes, "weights (MiB)": {name: m.ByteSize() / 2**20 for name, m in models.items()}}
 ).rename_axis("model")
@@ -272,6 +280,7 @@ folder.cleanup()
 
 # fold: Make the tables and the plots
 STEPS = ("import", "session", "first run")
+GROWTHS = (("", "session"), ("first ", "run"))
 RESULT, STEADY = "first result", "steady run"
 LATER = ("second run", STEADY)
 
@@ -322,7 +331,7 @@ def tabulate_ways(start):
         for way in ways_of(start, model).names if claims[RESULT] else ():
             found = {p: claims[p][way].interval if way != PLAIN else None for p in claims}
             name = f"{model}: {way}"
-            memory = {f"{p} (MiB)": growth(start, name, p) for p in ("session", "first run")}
+            memory = {f"{p} (MiB)": growth(start, name, f"{q}{p}") for q, p in GROWTHS}
             rows.append({"model": model, "way": way, **found, **memory})
     return DataFrame(rows).set_index(["model", "way"])
 
@@ -333,7 +342,7 @@ def tabulate_ways(start):
 show(table(tabulate_steps(start), f"plain start, {legend}"))
 
 # %%
-# The bars of a small model are an import, those of a large one a session.
+# A bar ends at the first result.
 
 cold_plot(plain_of(start), title=f"Plain start, {legend}")
 
@@ -513,6 +522,13 @@ def judge_beliefs(data):
 # %%
 
 # fold: Find the longest step and the best way
+PHRASES = {
+    EXTERNAL: "weights in their own file start",
+    UNPACKED: "weights in their own file, not packed, start",
+    PREPACKED: "weights in their own file, packed there, start",
+    SAVED: "the optimized model, saved, starts",
+    UNOPTIMIZED: "a session without optimization starts",
+}
 
 
 def say_step(data, model):
@@ -521,7 +537,7 @@ def say_step(data, model):
     sure = shares[step].exceeds(0.5)
     if sure:
         return step, f"the {step} takes {shares[step].written(100)}%"
-    return ("undecided", "undecided") if sure is None else ("no step", "no step takes half")
+    return ("undecided", "unknown") if sure is None else ("no step", "no step takes half")
 
 
 def say_best(data, claims):
@@ -530,7 +546,8 @@ def say_best(data, claims):
         return "No other way to start is measurably faster."
     model = data["largest"]
     runs = gains(data["start"], model, STEADY)[best.subject].effect
-    return f"With {model}, {best.subject} starts {best.effect}; its runs: {runs}."
+    phrase = PHRASES.get(best.subject, f"the start {best.subject} is")
+    return f"With {model}, {phrase} {best.effect}; runs: {runs}."
 
 
 # %%
@@ -541,7 +558,7 @@ AXIS = "speedup of the first result over the plain start, {}"
 
 def conclude(data):
     largest = data["largest"]
-    places = {data["smallest"]: data["smallest"], largest: largest}
+    places = {data["smallest"]: f"{data['smallest']} of weights", largest: largest}
     places[TOKEN_MODEL] = f"{data['nodes']} nodes"
     found = {model: say_step(data, model) for model in places}
     steps = [f"with {what}, {found[model][1]}" for model, what in places.items()]

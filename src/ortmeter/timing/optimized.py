@@ -12,6 +12,8 @@ from ortmeter.runtime.loading import has_external_data, is_path, load_model
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing.candidates import Variant
 
+__all__ = ["optimized_variants", "shorter_starts"]
+
 _NONE, _SAVED = "none", "saved optimized"
 #: Other ways to start, in the order of :func:`shorter_starts`.
 UNOPTIMIZED, SAVED, ORT_FORMAT, EXTERNAL, UNPACKED, PREPACKED = WAYS = (
