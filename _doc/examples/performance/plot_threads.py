@@ -306,11 +306,11 @@ def compare_threads(data, word):
 
 def list_operators(data):
     found = {word: compare_threads(data, word) for word in SPINNING}
-    rows = [(*case.split(), 1e6 * work, data["shared"][case]) for work, case, _ in found["spin"]]
-    frame = DataFrame(rows, columns=["operator", "elements", "1 thread (µs)", "shared"])
+    rows = [(case, 1e6 * work, data["shared"][case]) for work, case, _ in found["spin"]]
+    frame = DataFrame(rows, columns=["operator, elements", "1 thread (µs)", "shared"])
     for word, claims in found.items():
         frame[word] = [claim.interval for *_, claim in claims]
-    return frame.set_index(["operator", "elements"])
+    return frame.set_index("operator, elements")
 
 
 # %%
@@ -397,7 +397,7 @@ def list_neighbours(data):
     for setting in list_settings(data, "alone"):
         row = rows[setting] = {}
         for situation in AROUND:
-            row[f"{situation} (ms)"] = typical(take(data, f"{situation}, {setting}")).written(1e3)
+            row[f"{situation} (ms)"] = 1e3 * typical(take(data, f"{situation}, {setting}")).value
             if situation != "alone":
                 claim = compare(data, f"alone, {setting}", f"{situation}, {setting}")
                 row[f"{situation}, speedup"] = claim.interval
