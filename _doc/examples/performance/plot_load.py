@@ -62,6 +62,7 @@ from ortmeter.plotting.load import load_plot
 from ortmeter.runtime.environment import cache_bytes, environment, usable_cores
 from ortmeter.runtime.models import layer_stack
 from ortmeter.timing.load import Point, compare_throughput, measure_load
+from ortmeter.timing.measurement import rounded
 from ortmeter.timing.peaks import Peaks, measured_peaks
 from ortmeter.timing.serving import expected_knee, expected_latencies, find_crossing, find_knee
 
@@ -99,8 +100,6 @@ DENSE, IMAGES = "dense", "convolution"
 square = (args.width, args.width)
 items = {DENSE: (args.width,), IMAGES: (KERNEL[0], args.image, args.image)}
 layers = args.layers or max(2, math.ceil(LEAST_WEIGHTS[provider.name] / (4 * args.width**2)))
-
-
 networks = {
     DENSE: layer_stack("MatMul", items[DENSE], square, layers),
     IMAGES: layer_stack(CONV, items[IMAGES], KERNEL, 3),
@@ -139,13 +138,12 @@ def check_agreement(name, batch):
         (got,) = (value.copy() for value in bound.outputs().values())
     share = (abs(got - expected) / (terms * unit_roundoff("float32") * scale)).max()
     assert share <= 1, f"{name}, batch {batch}: outside of its bound"
-    return {"network": name, "batch": batch, "error": abs(got - expected).max(), "share": share}
+    return {"largest error": abs(got - expected).max(), "share of the bound": share}
 
 
-errors = DataFrame([check_agreement(name, batch) for name in networks for batch in (1, 4)])
-shown = errors.set_index(["network", "batch"])
-shown.columns = ["largest error", "share of the bound"]
-show(table(shown, f"against float64, {legend}"))
+errors = {(name, batch): check_agreement(name, batch) for name in networks for batch in (1, 4)}
+errors = DataFrame.from_dict(errors, orient="index").rename_axis(index=["network", "batch"])
+show(table(errors, f"against float64, {legend}"))
 
 # %%
 # Three ways to use the cores
@@ -155,22 +153,19 @@ show(table(shown, f"against float64, {legend}"))
 # whose operators use one thread; or a session for each caller. Threads that wait for work stop when
 # a run ends (``spinning="stop"``, the default of ``make_session``): spinning would slow the next.
 
-ONE, CALLERS, SESSIONS = "one call", "callers", "sessions"
-WAYS = (ONE, CALLERS, SESSIONS)
+WAYS = ONE, CALLERS, SESSIONS = "one call", "callers", "sessions"
 
 
 def make_points(name, batches):
-    model = models[name]
-    whole = ortmeter.make_session(model, provider=provider, threads=cores)
-    parts = [ortmeter.make_session(model, provider=provider, threads=1) for _ in range(cores)]
+    whole = ortmeter.make_session(models[name], provider=provider, threads=cores)
+    parts = [ortmeter.make_session(models[name], provider=provider) for _ in range(cores)]
     ways = {ONE: [whole], CALLERS: parts[:1] * cores, SESSIONS: parts}
     for batch in batches:
         feeds = draw_requests(name, batch)
         for way, sessions in ways.items():
-            if way == SESSIONS and batch not in {1, max(batches)}:  # they take memory and time
-                continue
-            calls = [ortmeter.BoundSession(session, feeds).run for session in sessions]
-            yield (name, way, batch), Point(calls, batch=batch)
+            if way != SESSIONS or batch in {1, max(batches)}:  # they take memory and time
+                calls = [ortmeter.BoundSession(session, feeds).run for session in sessions]
+                yield (name, way, batch), Point(calls, batch=batch)
 
 
 # %%
@@ -195,25 +190,43 @@ closed = {
 # How does throughput grow?
 # -------------------------
 #
-# Requests per second, with 99% intervals over the turns, then the slow calls. A dash is too few
-# calls for a 99% interval, or a point that is not measured.
+# Requests per second, with 99% intervals over the turns; a dash is a point that is not measured.
+# The larger the batch, the longer each of its requests waits: the folded table has the latency of a
+# call, where a dash is too few calls for a 99% interval.
 
 # fold: Make the table and the plot
 
 
 def summarize(data):
+    rows = {
+        (name, batch): {
+            f"{way} (requests/s)": loads[batch].throughput().text if batch in loads else None
+            for way, loads in ways.items()
+        }
+        for name, ways in data["closed"].items()
+        for batch in ways[ONE]
+    }
+    return to_table(rows, ["network", "batch"], f"{data['legend']}, 99% intervals")
+
+
+def to_table(rows, index, caption):
+    return table(DataFrame.from_dict(rows, orient="index").rename_axis(index=index), caption)
+
+
+# %%
+
+
+# fold: The table of latencies
+def summarize_calls(data):
     rows = {}
     for name, ways in data["closed"].items():
         for batch in ways[ONE]:
-            found = {way: loads[batch] for way, loads in ways.items() if batch in loads}
-            tails = {way: tail_of(found[way], data) for way in (ONE, CALLERS)}
             rows[name, batch] = {
-                **{f"{way} (/s)": load.throughput().text for way, load in found.items()},
-                **{f"{way} (ms)": one.text(1e3) if one else None for way, one in tails.items()},
+                f"{way} {one.name} (ms)": one.text(1e3)
+                for way in (ONE, CALLERS)
+                for one in ways[way][batch].percentiles([50, data["tail"]])
             }
-    frame = DataFrame.from_dict(rows, orient="index").rename_axis(index=["network", "batch"])
-    frame = frame.astype(object).where(frame.notna(), None)
-    return table(frame, f"requests/s, p{data['tail']:g} of a call (ms), {data['legend']}")
+    return to_table(rows, ["network", "batch"], f"latency of a call, {data['legend']}")
 
 
 def tail_of(load, data):
@@ -239,17 +252,20 @@ def plot_gains(data):
 
 # %%
 
-peaks = measured_peaks(provider=provider, threads=cores)
 data = {
     "closed": closed,
     "legend": legend,
     "flop": flop,
     "weights": {name: 4 * count for name, count in counts.items()},
-    "peaks": dataclasses.asdict(peaks),
+    "peaks": dataclasses.asdict(measured_peaks(provider=provider, threads=cores)),
     "tail": args.tail,
     "provider": provider.name,
 }
 show(summarize(data))
+
+# %%
+
+show(fold("Latency of a call", summarize_calls(data)))
 
 # %%
 
@@ -271,10 +287,12 @@ def find_knees(data):
 
 
 def show_knees(data):
-    columns = ["network", "predicted", ONE, CALLERS]
-    rows = [(n, str(expected), a.measured, b.measured) for n, expected, a, b in find_knees(data)]
-    frame = DataFrame(rows, columns=columns).set_index("network")
-    return table(frame, f"batch of the knee, {data['legend']}, {Peaks(**data['peaks'])}")
+    rows = {
+        name: {"predicted": str(expected), ONE: one.measured, CALLERS: called.measured}
+        for name, expected, one, called in find_knees(data)
+    }
+    caption = f"batch of the knee, {data['legend']}, {Peaks(**data['peaks'])}"
+    return to_table(rows, "network", caption)
 
 
 # %%
@@ -287,8 +305,8 @@ show(show_knees(data))
 #
 # Requests of the dense network now arrive at random (Poisson), and latency counts from the arrival.
 # In a batch, the first request waits for the others. *full batch* waits until its batch is full;
-# *what waits* takes what is there, and the other rows of its call are wasted. Rates
-# are shares of what one call at a time serves, one request each.
+# *what waits* takes what is there, and the other rows of its call are wasted. Rates are shares of
+# what one call at a time serves, one request each.
 
 FULL, WAITING = "full batch", "what waits"
 SERVED = {
@@ -299,7 +317,7 @@ SERVED = {
     WAITING: (ONE, args.together, False),
 }
 SHARES = (0.3, 0.7, 1.6)
-capacity = closed[DENSE][ONE][1].throughput().value
+capacity = rounded(closed[DENSE][ONE][1].throughput().value, 2)
 arriving = {
     (name, share): dataclasses.replace(points[DENSE, way, batch], rate=share * capacity, full=full)
     for name, (way, batch, full) in SERVED.items()
@@ -339,8 +357,8 @@ def summarize_rates(data):
         }
         for name, several in data["opened"].items()
     }
-    frame = DataFrame.from_dict(rows, orient="index").rename_axis(index="served by")
-    return table(frame, f"p{data['tail']:g}, by share of the capacity, {data['legend']}")
+    caption = f"p{data['tail']:g}, by share of the capacity, {data['legend']}"
+    return to_table(rows, "served by", caption)
 
 
 # %%
@@ -380,22 +398,18 @@ def best_batch(loads):
 
 
 def compare_best(name, ways, other):
-    best = best_batch(ways[ONE])
     level = 1 - 0.01 / len(ways[ONE])  # the best is chosen among them
-    return compare_throughput(
-        f"{name}, best batch", ways[ONE][best], other, ways[other][1], confidence=level
-    )
+    pair = ways[ONE][best_batch(ways[ONE])], other, ways[other][1]
+    return compare_throughput(f"{name}, best batch", *pair, confidence=level)
 
 
 def advise(claim, place, batch, callers):
-    batches = f"batches of {batch}"
-    if claim.verdict == "faster":
-        return f"Batch more {place}: {batches} are {claim.effect} than {callers}"
-    if claim.verdict == "slower":
-        return f"Call more {place}: {callers} are {claim.reversed.effect} than {batches}"
-    if claim.verdict == "undecided":
-        return f"Undecided {place}: {batches} over {callers}, {claim.interval}"
-    return f"Either {place}: {batches} and {callers} are {claim.effect}"
+    batches, singles = f"batches of {batch}", f"{callers} of single requests"
+    return {
+        "faster": f"Batch more {place}: {batches} serve {claim.effect} than {singles}",
+        "slower": f"Call more {place}: {singles} serve {claim.reversed.effect} than {batches}",
+        "undecided": f"Undecided {place}: {batches} over {singles}, {claim.interval}",
+    }.get(claim.verdict, f"Either {place}: {batches} and {singles} serve {claim.effect}")
 
 
 # %%
@@ -424,14 +438,14 @@ def judge_knees(data):
 
 
 def judge_sessions(data):
-    claims = [
-        compare_throughput(SESSIONS, ways[SESSIONS][1], CALLERS, ways[CALLERS][1])
-        for ways in data["closed"].values()
-    ]
-    more = [claim.exceeds(1 + claim.min_effect) for claim in claims]
+    claims = {
+        name: compare_throughput(SESSIONS, ways[SESSIONS][1], CALLERS, ways[CALLERS][1])
+        for name, ways in data["closed"].items()
+    }
+    alike = [claim.reversed.exceeds(1 / (1 + claim.min_effect)) for claim in claims.values()]
     text = "a session for each caller serves no more than one for all ({found})"
-    told = [f"{name}: {c.interval}" for name, c in zip(data["closed"], claims, strict=True)]
-    return judge(text, [None if x is None else not x for x in more], found="; ".join(told))
+    found = "; ".join(f"{name}: {claim.interval}" for name, claim in claims.items())
+    return judge(text, alike, found=found)
 
 
 # %%
@@ -451,11 +465,11 @@ def judge_queue(data):
     for low, high, _ in ratios:
         apart, close = low > FACTOR or high < 1 / FACTOR, low >= 1 / FACTOR and high <= FACTOR
         tried.append(False if apart else True if close else None)
-    middles = [ratio[2] for ratio in ratios]
-    ends = f"{min(middles):.2f} to {max(middles):.2f}" if ratios else "none"
-    text = "a queue of fixed service times predicts p{tail:g} within a factor {factor} (measured / "
-    text += "predicted: {ends} in {n} cases)"
-    return judge(text, tried, tail=data["tail"], factor=FACTOR, ends=ends, n=len(tried))
+    ends = (
+        [f"{end(ratio[2] for ratio in ratios):.2f}" for end in (min, max)] if ratios else ["none"]
+    )
+    text = "a queue of fixed service times predicts p{tail:g} within {factor} times (got {ends})"
+    return judge(text, tried, tail=data["tail"], factor=FACTOR, ends=" to ".join(ends))
 
 
 # %%
@@ -469,8 +483,7 @@ def tell_trade(data):
         one = tail_of(several[share], data)
         stable = max([s for s, load in several.items() if load.state() == "stable"], default=0)
         told.append(f"{name} {one.estimate.seconds if one else 'unknown'}, {stable:g}")
-    text = "p{tail:g} at {share:g} of the capacity, and the highest share with a stable queue: "
-    text += "{found}"
+    text = "p{tail:g} at {share:g} of the capacity, highest share with a stable queue: {found}"
     return fact(text, tail=data["tail"], share=share, found="; ".join(told))
 
 
@@ -520,8 +533,7 @@ def conclude(data):
 
 # fold: Keep what the answer needs
 def conclusion(record):
-    turns = len(record.data["closed"][DENSE][ONE][1].turns)
-    return record.conclude(*conclude(record.data), f"{record.data['legend']}, {turns} turns")
+    return record.conclude(*conclude(record.data), record.data["legend"])
 
 
 here = record("plot_load", args, provider, data)
@@ -542,20 +554,20 @@ show(conclusion(here))
 FEW = 8
 
 
-def slower(claim):
-    """Whether the subject is slower by 5% at least, None when the interval does not tell."""
-    kept = claim.exceeds(1 / (1 + claim.min_effect))
-    return None if kept is None else not kept
-
-
 def judge_largest(data):
     loads = data["closed"][IMAGES][ONE]
     last = max(loads)
     best = best_batch({batch: load for batch, load in loads.items() if batch < last})
-    level = 1 - 0.01 / len(loads)
-    claim = compare_throughput("largest", loads[last], "best", loads[best], confidence=level)
+    pair = "largest", loads[last], "best", loads[best]
+    claim = compare_throughput(*pair, confidence=1 - 0.01 / len(loads))
     text = "past a best batch of images, more is slower ({last} over {best}: {interval})"
-    return judge(text, [slower(claim)], last=last, best=best, interval=claim.interval)
+    return judge(
+        text,
+        [claim.reversed.exceeds(1 + claim.min_effect)],
+        last=last,
+        best=best,
+        interval=claim.interval,
+    )
 
 
 # %%
@@ -565,14 +577,14 @@ def judge_largest(data):
 def judge_few(data, names, text):
     loads = {(n, b): load for n in names for b, load in data["closed"][n][ONE].items() if b <= FEW}
     level = 1 - 0.01 / len(loads)
-    claims = {}
-    for (name, batch), load in loads.items():
-        if batch > 1:
-            pair = load, "one by one", loads[name, 1]
-            claims[name, batch] = compare_throughput("batch", *pair, confidence=level)
+    claims = {
+        (n, b): compare_throughput("batch", load, "apart", loads[n, 1], confidence=level)
+        for (n, b), load in loads.items()
+        if b > 1
+    }
     ends = sorted(claims, key=lambda key: claims[key].ratio)[:: max(len(claims) - 1, 1)]
     found = [f"{network}, batch {b}: {claims[network, b].interval}" for network, b in ends]
-    outcomes = [slower(claim) for claim in claims.values()]
+    outcomes = [claim.reversed.exceeds(1 + claim.min_effect) for claim in claims.values()]
     return judge(f"{text} ({{found}})", outcomes, found="; ".join(found))
 
 
@@ -597,9 +609,7 @@ def show_beliefs(data):
         {
             "#16030": judge_largest(data),
             "#7178": judge_few(data, [IMAGES], "images one by one are faster than in a batch"),
-            "#20173": judge_few(
-                data, [DENSE, IMAGES], "from 2 on, a batch is slower than its parts"
-            ),
+            "#20173": judge_few(data, [DENSE, IMAGES], "a batch is slower than its parts"),
             "#3190": judge_split(data),
         },
         data["legend"],
@@ -649,8 +659,7 @@ show(fold("Models", *texts, *drawings))
 # %%
 # The tables as files:
 
-tables = {"throughput": summarize(data), "rates": summarize_rates(data)}
-frames = {name: found.frame for name, found in tables.items()}
+frames = {"throughput": summarize(data).frame, "rates": summarize_rates(data).frame}
 show(save_tables("plot_load", {**frames, "errors": errors}))
 
 # %%
@@ -662,6 +671,7 @@ show(save_tables("plot_load", {**frames, "errors": errors}))
 
 def report(record):
     yield summarize(record.data)
+    yield fold("Latency of a call", summarize_calls(record.data))
     yield plot_gains(record.data)
     yield show_knees(record.data)
     yield summarize_rates(record.data)

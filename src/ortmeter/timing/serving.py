@@ -138,8 +138,9 @@ def expected_latencies(load: Load, seconds: float) -> _Array:
     Returns
     -------
     array of shape (requests,)
-        Seconds, of the requests that :meth:`Load.settled` counts. A server starts as soon as it is
-        free and its requests are there; there are as many servers as threads.
+        Seconds, of the requests that :meth:`~ortmeter.timing.load.Load.settled` counts. A server
+        starts as soon as it is free and its requests are there; there are as many servers as
+        threads.
 
     Examples
     --------
