@@ -12,7 +12,7 @@ Runtime ask this in `#4611 <https://github.com/microsoft/onnxruntime/issues/4611
 `#18959 <https://github.com/microsoft/onnxruntime/issues/18959>`__,
 `#20321 <https://github.com/microsoft/onnxruntime/issues/20321>`__ and
 `#23284 <https://github.com/microsoft/onnxruntime/issues/23284>`__. This page runs each case of
-:mod:`ortmeter.observatory.catalogue`, a model of one operator, and four whole models.
+``ortmeter.observatory.catalogue``, a model of one operator, and four whole models.
 
 **Prediction.** A sum has one result per order of its terms. A CPU kernel that gives each output to
 one thread adds in a fixed order, so the same settings return the same bits, in any process, and
@@ -391,17 +391,19 @@ def answer(data):
     threads, graph = (changed_by(operators, c) for c in (data["threads"], PLAIN_GRAPH))
     worse = less_accurate(operators)
     values = {"n": cases, "same": cases - len(some), "threads": len(threads), "graph": len(graph)}
-    text = "{same} of {n} models of one operator return the same bits at each run. Other threads "
-    text += "change {threads} of them, graph optimizations {graph}"
+    lead = "Not always" if some else "Yes, run after run"
+    text = lead + ": the same settings return the same bits in {same} of {n} models of one operator"
+    if wrong["wrong runs"]:
+        values |= {"wrong": wrong["wrong runs"], "runs": wrong["runs"], "ways": data["threads"]}
+        text += (
+            ", but with {ways}, ScatterND loses additions at shared places in {wrong} of {runs} "
+        )
+        text += "runs"
+    text += ". Other threads change {threads} of them, graph optimizations {graph}"
     if len(worse):
         values |= {"worst": worse.index[0], "times": float(worse.iloc[0])}
         text += "; the error of {worst} grows {times:,.0f} times"
     text += "."
-    if wrong["wrong runs"]:
-        values |= {"wrong": wrong["wrong runs"], "runs": wrong["runs"], "ways": data["threads"]}
-        text += (
-            " With {ways}, ScatterND loses additions at shared places in {wrong} of {runs} runs."
-        )
     counts = {"again": len(some), "other threads": len(threads), "optimized graph": len(graph)}
     counts["prepacked weights"] = len(changed_by(operators, "not prepacked"))
     bars = tuple(Bar(label, count) for label, count in counts.items())
