@@ -82,8 +82,8 @@ def test_steady_runs(page):
     data = plant(page, STEADY)
     found, _ = page["conclude"](data)
     assert str(found) == (
-        "Yes, run after run: the same settings return the same bits in 2 of 2 models of one operator. "
-        "Other threads change 0 of them, graph optimizations 0."
+        "Yes, run after run: the same settings return the same bits in 2 of 2 models of one "
+        "operator. Other threads change 0 of them, graph optimizations 0."
     )
     assert found.label == "same bits"
     assert verdicts(page, data) == ["right", "right", "undecided", "right", "right"]
