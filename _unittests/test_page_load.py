@@ -35,16 +35,16 @@ def callers(speed, threads, noise, seed=0):
     return Load(Point([int] * threads), turns)
 
 
-def arriving(point, factor):
+def arriving(point, factor, count=800):
     """Requests whose latencies are those of the queue, times a factor."""
     rng = np.random.default_rng(1)
     turns = []
-    for _ in range(10):
-        arrivals = np.sort(np.round(rng.uniform(0, 800 / point.rate, 800), 9))
+    for _ in range(10 if count > 100 else 1):
+        arrivals = np.sort(np.round(rng.uniform(0, count / point.rate, count), 9))
         empty = Turn(arrivals, arrivals, arrivals, 0.0)
         everything = Load(dataclasses.replace(point), (empty,))
         settled = everything.settled(empty)
-        latency = np.full(800, SERVICE)
+        latency = np.full(count, SERVICE)
         latency[settled] = expected_latencies(everything, SERVICE)
         ends = np.round(arrivals + factor * latency, 9)
         turns.append(Turn(arrivals, np.round(ends - SERVICE, 9), ends, point.rate))
@@ -63,7 +63,9 @@ def planted(page, dense=RISING, images=FLAT, *, calls=(900, 900), sessions=1.0, 
         }
     opened = {
         name: {
-            share: arriving(Point([int], 250.0 * share, batch, full), factor)
+            share: arriving(
+                Point([int], 250.0 * share, batch, full), factor, more.get("requests", 800)
+            )
             for share in page["SHARES"]
         }
         for name, (_, batch, full) in page["SERVED"].items()
@@ -143,6 +145,7 @@ def judged(page, **options):
         ({}, 3, "right"),
         ({"factor": 3.0}, 3, "wrong"),
         ({"factor": 1.5}, 3, "undecided"),
+        ({"requests": 60}, 3, "undecided"),  # too few for an interval
     ],
 )
 def test_each_prediction_is_judged(page, options, rank, verdict):

@@ -76,8 +76,8 @@ args = ortmeter.get_parsed_args(
     cores=Param(0, minimum=0, help="cores that each way uses, 0: all, 4 at most"),
     together=Param(8, fast=2, minimum=2, help="requests in a batch, when they arrive at a rate"),
     tail=Param(90.0, fast=50.0, full=99.0, help="percentile of the slow requests"),
-    closed=Param(11.0, fast=0.4, full=50.0, help="seconds to measure the throughput"),
-    opened=Param(20.0, fast=0.6, full=110.0, help="seconds to measure requests at a rate"),
+    closed=Param(11.0, fast=0.4, full=30.0, help="seconds to measure the throughput"),
+    opened=Param(20.0, fast=0.6, full=100.0, help="seconds to measure requests at a rate"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
@@ -246,8 +246,7 @@ def plot_gains(data):
                 ends = (1.0, 1.0) if load is ways[ONE][1] else (claim.low, claim.high)
                 rows.append((f"{name}, {way}", batch, claim.ratio, *ends))
     frame = DataFrame(rows, columns=["series", "batch", "gain", "low", "high"])
-    title = "Throughput over one call of one request"
-    return load_plot(frame, x="batch", y="gain", title=title, caption=data["legend"])
+    return load_plot(frame, x="batch", y="gain", title="Throughput", caption=data["legend"])
 
 
 # %%
@@ -316,14 +315,15 @@ SERVED = {
     FULL: (ONE, args.together, True),
     WAITING: (ONE, args.together, False),
 }
-SHARES = (0.3, 0.7, 1.6)
+SHARES, MOST_REQUESTS = (0.3, 0.7, 1.6), 4000  # of a share of 1
 capacity = rounded(closed[DENSE][ONE][1].throughput().value, 2)
 arriving = {
     (name, share): dataclasses.replace(points[DENSE, way, batch], rate=share * capacity, full=full)
     for name, (way, batch, full) in SERVED.items()
     for share in SHARES
 }
-found = measure_load(arriving, seconds=args.opened / len(arriving))
+opened = min(args.opened / len(arriving), MOST_REQUESTS / capacity)
+found = measure_load(arriving, seconds=opened)
 data["opened"] = {name: {share: found[name, share] for share in SHARES} for name in SERVED}
 
 # %%
@@ -336,8 +336,8 @@ data["opened"] = {name: {share: found[name, share] for share in SHARES} for name
 
 
 def expected_tail(name, load, data):
-    way, batch = SERVED[name][0], load.point.batch
-    service = data["closed"][DENSE][way][batch].percentiles([50])[0].seconds
+    callers = data["closed"][DENSE][SERVED[name][0]][load.point.batch]
+    service = callers.percentiles([50])[0].seconds
     return float(np.percentile(expected_latencies(load, service), data["tail"]))
 
 
@@ -461,7 +461,8 @@ def judge_queue(data):
         for share, load in several.items()
         if share < BUSY and (one := tail_of(load, data)) and one.estimate.interval
     ]
-    tried = []
+    cases = sum(share < BUSY for several in data["opened"].values() for share in several)
+    tried = [None] * (cases - len(ratios))  # those without interval do not tell
     for low, high, _ in ratios:
         apart, close = low > FACTOR or high < 1 / FACTOR, low >= 1 / FACTOR and high <= FACTOR
         tried.append(False if apart else True if close else None)
@@ -519,8 +520,7 @@ def conclude(data):
         advise(claim, PLACES[name], best_batch(closed[name][ONE]), several)
         for name, claim in contests.items()
     )
-    knee = next(one for name, _, one, _ in find_knees(data) if name == DENSE)
-    text = f"{dense}; the knee is {knee.measured}. {images}."
+    text = f"{dense}; the knee is {find_knee(closed[DENSE][ONE]).measured}. {images}."
     verdict = words.pop() if len(words) == 1 else "by network"
     bars = tuple(make_bars(closed))
     answer = Answer(text, tuple(contests.values()), verdict=verdict, bars=bars, axis=AXIS)

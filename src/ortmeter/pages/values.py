@@ -84,12 +84,13 @@ def _encode_comparisons(found: Comparisons, path: str) -> dict[str, Any]:
 
 
 def _encode_load(found: Load, _path: str) -> dict[str, Any]:
-    """Write nanoseconds, and what follows an arrival: short numbers, and the same when read."""
+    """Write nanoseconds between arrivals, of the wait and of the run: short numbers, and exact."""
     turns = []
     for turn in found.turns:
         times = np.rint(1e9 * np.array([turn.arrivals, turn.starts, turn.ends])).astype(np.int64)
-        rows = np.diff(times, axis=0, prepend=0).tolist()
-        turns.append([turn.requests_per_s, turn.left, *rows])
+        _, waits, services = np.diff(times, axis=0, prepend=0).tolist()
+        between = np.diff(times[0], prepend=0).tolist()
+        turns.append([turn.requests_per_s, turn.left, between, waits, services])
     point = found.point
     fields = {"threads": len(point.calls), "rate": point.rate}
     return {"$": "load", **fields, "batch": point.batch, "full": point.full, "turns": turns}
@@ -250,8 +251,9 @@ class _Load(_Tagged):
     def read(self, _path: str, /) -> Load:
         point = Point([_recorded] * self.threads, self.rate, self.batch, self.full)
         turns = []
-        for speed, left, *rows in self.turns:
-            arrivals, starts, ends = np.cumsum(np.array(rows), axis=0) / 1e9
+        for speed, left, between, waits, services in self.turns:
+            rows = np.array([np.cumsum(between), waits, services])
+            arrivals, starts, ends = np.cumsum(rows, axis=0) / 1e9
             turns.append(Turn(arrivals, starts, ends, speed, left))
         return Load(point, tuple(turns))
 
