@@ -450,8 +450,8 @@ def judge_unpacked(data):
 def break_even(data):
     times = ways_of(data["start"], data["largest"]).times
     won, lost = (times[p][PLAIN].seconds - times[p][UNPACKED].seconds for p in (RESULT, STEADY))
-    known = (won > 0).all() and (lost < 0).all()
-    runs = geometric_mean(-won / lost).text if known else "an undecided number of"
+    found = geometric_mean(-won / lost) if (won > 0).all() and (lost < 0).all() else None
+    runs = found.text if found and found.interval else "an undecided number of"
     return fact("unpacked weights save time in a process of fewer than {runs} runs", runs=runs)
 
 
