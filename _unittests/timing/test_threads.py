@@ -11,7 +11,9 @@ from ortmeter.runtime.environment import usable_cores
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing import threads
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.threads import Situation, measure_threads, wake_seconds
+from ortmeter.timing.claims import compare_ratio
+from ortmeter.timing.estimates import Estimate
+from ortmeter.timing.threads import Situation, find_threshold, measure_threads, wake_seconds
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n, 64] X) => (float[n, 64] Y) { Y = Softmax(X) }"""
@@ -118,6 +120,29 @@ def test_a_model_that_cannot_run_is_told_in_one_line():
 def test_what_cannot_be_measured_is_refused(situations, processes):
     with pytest.raises(InvalidArgumentError, match="Accepted"):
         measure_threads(situations, processes=processes)
+
+
+def judged(verdict):
+    ratio = {"faster": 1.5, "slower": 0.5, "equivalent": 1.0, "undecided": 1.0}[verdict]
+    width = 2.0 if verdict == "undecided" else 1.01
+    return compare_ratio("2", "1", ratio, (ratio / width, ratio * width))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (("slower", "undecided", "faster", "faster"), (3, 1)),
+        (("faster", "faster", "faster", "faster"), (1, 0)),
+        (("faster", "equivalent", "undecided", "faster"), (4, 2)),
+        (("undecided", "undecided", "undecided", "faster"), (4, 0)),
+        (("faster", "faster", "faster", "undecided"), None),
+        ((), None),
+    ],
+)
+def test_a_threshold_has_an_interval(verdicts, expected):
+    claims = {float(work): judged(verdict) for work, verdict in enumerate(verdicts, start=1)}
+    found = find_threshold(dict(reversed(claims.items())))  # in any order
+    assert found == (expected and Estimate(expected[0], expected[1], expected[0]))
 
 
 def test_a_wake_leaves_nothing_open():

@@ -33,6 +33,7 @@ With CUDA, these threads serve what is left on the CPU: nothing above should cha
 
 import dataclasses
 import itertools
+import re
 
 import numpy as np
 import onnx
@@ -63,8 +64,8 @@ from ortmeter.profiling.scheduling import shared_nodes
 from ortmeter.runtime.environment import environment, usable_cores
 from ortmeter.runtime.models import sample_transformer
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.estimates import Estimate, estimate_ratio, geometric_mean
-from ortmeter.timing.threads import Situation, measure_threads
+from ortmeter.timing.estimates import estimate_ratio, geometric_mean
+from ortmeter.timing.threads import Situation, find_threshold, measure_threads
 
 PAGE = "plot_threads"
 args = ortmeter.get_parsed_args(
@@ -114,8 +115,7 @@ def make_operator(name, elements):
     _, shapes, body = OPERATORS[name]
     feeds = {n: rng.standard_normal(s, np.float32) for n, s in shapes(elements).items()}
     inputs = ", ".join(f"float{list(x.shape)} {n}" for n, x in feeds.items())
-    output = list(feeds["X"].shape)
-    text = f"{HEADER} g ({inputs}) => (float{output} Z) {{ [{name}] {body} }}"
+    text = f"{HEADER} g ({inputs}) => (float{list(feeds['X'].shape)} Z) {{ [{name}] {body} }}"
     return onnx.parser.parse_model(text), feeds
 
 
@@ -190,8 +190,7 @@ for name, elements, expected, bound, model, feeds in check_agreement():
         got = run(model, feeds, threads)
         share = (np.abs(got - expected) / bound).max()
         assert share <= 1, f"{name} with {threads} threads is outside of its bound: {share}"
-        error = ortmeter.max_diff(expected, got).abs
-        rows.append((name, elements, threads, error, share))
+        rows.append((name, elements, threads, ortmeter.max_diff(expected, got).abs, share))
 errors = DataFrame(rows, columns=["model", "elements", "threads", "error", "share of the bound"])
 largest = errors.groupby(["model", "threads"], sort=False)[["error", "share of the bound"]].max()
 show(table(largest, f"largest error, {legend}"))
@@ -212,10 +211,8 @@ def make_variants(model, feeds, counts):
     options = {"1 thread": {"threads": 1, "spinning": "off"}}
     for n, (word, spinning) in itertools.product(sorted({*counts}), SPINNING.items()):
         options[f"{n} threads, {word}"] = {"threads": n, "spinning": spinning}
-    return {
-        name: Variant(model, feeds, {"provider": provider, **given}, {})
-        for name, given in options.items()
-    }
+    given = {name: {"provider": provider, **one} for name, one in options.items()}
+    return {name: Variant(model, feeds, settings, {}) for name, settings in given.items()}
 
 
 tried = {
@@ -242,20 +239,23 @@ for setting, variant in make_variants(*transformer, [2, most]).items():
 longer = measure_threads(models, processes=args.longer)
 
 # %%
-# Does ONNX Runtime give work to the second thread? Its profile tells
-# (:func:`~ortmeter.profiling.scheduling.shared_nodes`).
+# From which size does ONNX Runtime share an operator? Its profile tells
+# (:func:`~ortmeter.profiling.scheduling.shared_nodes`). Sizes are tried in powers of two.
 
-shared = {
-    f"{name} {elements}": any(shared_nodes(model, feeds, provider=provider).values())
-    for (name, elements), (model, feeds) in operators.items()
-}
+
+def find_shared(name):
+    sizes = (2**k for k in range(8, 22))
+    found = ((n, shared_nodes(*make_operator(name, n), provider=provider)) for n in sizes)
+    return next((n for n, shared in found if any(shared.values())), None)
+
+
 measured = {
     "latency": {**usage.latency, **longer.latency},
     "cpu": longer.cpu,
     "wake": usage.wake,
     "pauses": pauses,
     "provider": provider.name,
-    "shared": shared,
+    "shared from": {name: find_shared(name) for name in OPERATORS},
     "threads": most,
     "legend": legend,
 }
@@ -265,14 +265,13 @@ here = record(PAGE, args, provider, measured)
 # From which work does a second thread pay?
 # -----------------------------------------
 #
-# Speedup of two threads over one. *Shared* tells whether the second thread gets work. In the
-# answer, the interval of a threshold goes from the largest work where a second thread does not pay
-# to the smallest from which it always does.
+# Speedup of two threads over one. *Shared* tells whether the second thread gets work.
 
 # fold: Compare situations
 
 
 AROUND = ("alone", "after", "beside")
+ALONE = re.compile(r"\d, 1 thread$")  # an operator, with its elements
 
 
 def take(data, name, pause=0.0):
@@ -290,13 +289,18 @@ def compare(data, baseline, name, cases=1):
 
 def compare_threads(data, word):
     """Compare two threads with one, for each operator and size, by increasing work."""
-    shared = data["shared"]
+    cases = [name.removesuffix(", 1 thread") for name in data["latency"] if ALONE.search(name)]
     claims = []
-    for case in shared:
+    for case in cases:
         alone = f"{case}, 1 thread"
-        claim = compare(data, alone, f"{case}, 2 threads, {word}", cases=len(shared))
+        claim = compare(data, alone, f"{case}, 2 threads, {word}", cases=len(cases))
         claims.append((data["latency"][alone][0.0].median, case, claim))
     return sorted(claims, key=lambda row: row[0])
+
+
+def is_shared(data, case):
+    name, elements = case.split()
+    return int(elements) >= (data["shared from"][name] or np.inf)
 
 
 # %%
@@ -306,16 +310,31 @@ def compare_threads(data, word):
 
 def list_operators(data):
     found = {word: compare_threads(data, word) for word in SPINNING}
-    rows = [(case, 1e6 * work, data["shared"][case]) for work, case, _ in found["spin"]]
+    rows = [(case, 1e6 * work, is_shared(data, case)) for work, case, _ in found["spin"]]
     frame = DataFrame(rows, columns=["operator, elements", "1 thread (µs)", "shared"])
     for word, claims in found.items():
         frame[word] = [claim.interval for *_, claim in claims]
     return frame.set_index("operator, elements")
 
 
+def list_thresholds(data):
+    rows = {name: {"shared from (elements)": n} for name, n in data["shared from"].items()}
+    for name, word in itertools.product(rows, SPINNING):
+        found = {w: k for w, case, k in compare_threads(data, word) if case.startswith(f"{name} ")}
+        threshold = find_threshold(found)
+        rows[name][f"{word}: pays from (µs)"] = threshold.written(1e6) if threshold else None
+    return DataFrame.from_dict(rows, orient="index").rename_axis(index="operator")
+
+
 # %%
 
 show(table(list_operators(measured), f"speedup of 2 threads, {legend}, 99% intervals"))
+
+# %%
+# A threshold is the smallest work, the time with one thread, from which a second thread pays at
+# every size. Its interval begins at the largest work where it does not. A dash: not shown.
+
+show(table(list_thresholds(measured), f"{legend}, 99% intervals"))
 
 # %%
 # Each point has its interval. Inside the grey band, a difference is too small to matter.
@@ -413,15 +432,11 @@ show(table(list_neighbours(measured), f"{legend}, 99% intervals"))
 # fold: From which work a second thread pays
 TWO = 2.0
 SHARES = {"cpu": True, "cuda": False}  # whether these threads compute
+NOT = {"cpu": "", "cuda": "not so on CUDA: "}
 
 
-def find_threshold(data, word):
-    """Return the smallest work from which two threads pay; below is where they do not, or 0."""
-    found = [(work, claim.verdict) for work, _, claim in compare_threads(data, word)]
-    lost = [work for work, verdict in found if verdict not in {"faster", "undecided"}]
-    won = itertools.takewhile(lambda row: row[1] == "faster", reversed(found))
-    high = min((work for work, _ in won), default=None)
-    return None if high is None else Estimate(high, max(lost, default=0.0), high)
+def predict(data, text, held, **values):
+    return judge(NOT[data["provider"]] + text, held, **values)
 
 
 def holds(claim, verdict):
@@ -433,13 +448,13 @@ def judge_wake(data):
     held = []
     for work, case, claim in compare_threads(data, "sleep"):
         beyond = max(work / (TWO * wake), TWO * wake / work) > TWO
-        if data["shared"][case] and beyond:
+        if beyond and (is_shared(data, case) or not SHARES[data["provider"]]):
             expected = work > TWO * wake and SHARES[data["provider"]]
             pays = holds(claim, "faster")
             held.append(None if pays is None else pays == expected)
     text = "a second thread that sleeps pays beyond {us:.3g} µs of work, two wakes ({n} of {of} "
     text += "operators shared, beyond a factor of 2, agree)"
-    return judge(text, held, us=2e6 * wake, n=held.count(True), of=len(held))
+    return predict(data, text, held, us=2e6 * wake, n=held.count(True), of=len(held))
 
 
 # %%
@@ -462,7 +477,8 @@ def both(data, situation):
 def judge_spin(data):
     claim = compare(data, *both(data, "transformer"))
     text = "run again and again, the transformer is faster when its threads spin ({speedup})"
-    return judge(text, [expect(claim, "faster", data["provider"])], speedup=claim.interval)
+    held = [expect(claim, "faster", data["provider"])]
+    return predict(data, text, held, speedup=claim.interval)
 
 
 def judge_neighbours(data):
@@ -470,7 +486,8 @@ def judge_neighbours(data):
     held = [expect(claim, "slower", data["provider"]) for claim in claims.values()]
     text = "where all spin, a session is slower after another ({after}) and beside a process "
     text += "({beside}) than where all sleep"
-    return judge(text, held, **{name: claim.interval for name, claim in claims.items()})
+    values = {name: claim.interval for name, claim in claims.items()}
+    return predict(data, text, held, **values)
 
 
 # %%
@@ -486,11 +503,10 @@ def judge_cpu(data):
     held = False if low > TWO or TWO * high < 1 else (TWO * low >= 1 and high <= TWO) or None
     text = "in a pause of {ms:g} ms, each thread that spins takes the CPU time of the pause "
     text += "(measured over predicted: {ratio})"
-    return judge(text, [held], ms=1e3 * SHORT, ratio=ratio.text)
+    return predict(data, text, [held], ms=1e3 * SHORT, ratio=ratio.text)
 
 
 def pause_costs(data):
-    """Compare the run after the longest pause with the run after none, for each setting."""
     longest = max(data["pauses"])
     for setting in list_settings(data, "transformer"):
         found = data["latency"][f"transformer, {setting}"]
@@ -509,27 +525,23 @@ def tell_pauses(data):
 
 LEADS = {  # by whether spinning is faster again and again, whether it costs CPU time or a neighbour
     ("faster", False): ("Let threads spin", "spin"),
-    ("faster", True): (
-        "Let threads spin only when runs follow each other and nothing else runs",
-        "spin if alone",
-    ),
+    ("faster", True): ("Spin only on an idle machine, run after run", "spin if alone"),
     ("no", True): ("Let threads sleep", "sleep"),
     ("no", False): ("Spinning makes no difference", "no difference"),
     ("undecided", True): ("Spinning costs, and is not shown to help", "sleep"),
     ("undecided", False): ("Undecided", "undecided"),
 }
-AXIS = "speedup of the transformer over 1 thread, run again and again"
 
 
 def tell_threshold(data):
-    found = {word: find_threshold(data, word) for word in ("spin", "sleep")}
+    rows = {word: compare_threads(data, word) for word in ("spin", "sleep")}
+    found = {word: find_threshold({w: k for w, _, k in row}) for word, row in rows.items()}
     told = [f"{one.written(1e6)} µs if it {word}s" for word, one in found.items() if one]
     late = "is not shown to pay at the largest sizes"
     return f"pays for operators from {', '.join(told)}" if told else late
 
 
 def compare_cpu(data, baseline, name, pause):
-    """Return how many times the CPU time of the baseline."""
     pair = (data["cpu"][one][pause].seconds for one in (name, baseline))
     return estimate_ratio(*pair, 0.99)
 
@@ -557,7 +569,7 @@ def answer(data):
     claims = [compare(data, "transformer, 1 thread", most + word) for word in SPINNING]
     found = zip(SPINNING, claims, strict=True)
     bars = [Bar("1 thread", 1.0), *(Bar(word, c.ratio, c.low, c.high) for word, c in found)]
-    return Answer(text, claims, values, verdict, bars, AXIS)
+    return Answer(text, claims, values, verdict, bars, "speedup of the transformer over 1 thread")
 
 
 # %%
@@ -635,7 +647,8 @@ show(environment())
 # The models, and the raw tables:
 
 # fold: Draw the models
-TABLES = {"operators": list_operators, "pauses": list_pauses, "neighbours": list_neighbours}
+TABLES = {"operators": list_operators, "thresholds": list_thresholds, "pauses": list_pauses}
+TABLES["neighbours"] = list_neighbours
 examples = {name: model for (name, _), (model, _) in reversed(operators.items())}
 examples["transformer"] = transformer[0]
 texts = [f"-- {name}\n{onnx_simple_text_plot(model)}" for name, model in examples.items()]
@@ -656,8 +669,7 @@ show(save_tables(PAGE, {**tables, "errors": errors}))
 def report(record):
     data = record.data
     yield plot_operators(data)
-    for make in TABLES.values():
-        yield table(make(data), f"{data['legend']}, 99% intervals")
+    yield from (table(make(data), f"{data['legend']}, 99% intervals") for make in TABLES.values())
     yield conclusion(record)
     yield beliefs(judge_beliefs(data), data["legend"])
 

@@ -6,6 +6,7 @@ after the other in random order, in fresh processes. The process is the unit of 
 
 import dataclasses
 import gc
+import itertools
 import json
 import math
 import os
@@ -28,10 +29,12 @@ from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.candidates import Variant
+from ortmeter.timing.claims import Claim
+from ortmeter.timing.estimates import Estimate
 from ortmeter.timing.measurement import Measurement, Recipe
 from ortmeter.timing.pauses import measure_pauses
 
-__all__ = ["Situation", "Usage", "measure_threads", "wake_seconds"]
+__all__ = ["Situation", "Usage", "find_threshold", "measure_threads", "wake_seconds"]
 
 #: Seconds between two runs of the neighbour of another process: shorter than threads spin.
 NEIGHBOUR_PAUSE_S = 1e-2
@@ -182,6 +185,35 @@ def _latencies(row: list[_Row]) -> list[list[float]]:
 
 def _means(row: list[_Row]) -> list[list[float]]:
     return [[cpu] for _, cpu in row]
+
+
+def find_threshold(claims: Mapping[float, Claim]) -> Estimate | None:
+    """Find the work from which a candidate is always faster.
+
+    Parameters
+    ----------
+    claims : mapping of float to Claim
+        By work, such as the seconds that the baseline takes. The intervals should hold together.
+
+    Returns
+    -------
+    Estimate or None
+        The smallest work from which every claim is ``faster``. Its interval begins at the largest
+        work with another verdict than ``undecided``, 0 if there is none. None when the candidate is
+        not faster at the largest work.
+
+    Examples
+    --------
+    >>> from ortmeter.timing.claims import compare_ratio
+    >>> lost, won = (compare_ratio("2", "1", r, (r - 0.1, r + 0.1)) for r in (0.5, 1.5))
+    >>> tie = compare_ratio("2", "1", 1.1, (0.5, 2))
+    >>> find_threshold({10.0: lost, 20.0: tie, 40.0: won, 80.0: won}).text
+    '40 [10, 40]'
+    """
+    found = [(work, claims[work].verdict) for work in sorted(claims)]
+    lost = [work for work, verdict in found if verdict not in {"faster", "undecided"}]
+    won = [w for w, _ in itertools.takewhile(lambda row: row[1] == "faster", reversed(found))]
+    return Estimate(won[-1], max(lost, default=0.0), won[-1]) if won else None
 
 
 def wake_seconds(count: int = _WAKES) -> float:
