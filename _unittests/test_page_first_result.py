@@ -116,10 +116,11 @@ def test_no_step_and_no_way_is_an_answer_too(page):
     even = dict.fromkeys(USUAL, (30, 30, 30, 5))
     answer, _ = page["conclude"](planted(even))
     assert str(answer).count("no step takes half") == 3
-    assert str(answer).endswith("No other way to start is measurably faster.")
+    assert str(answer).endswith("No way shortens it.")
     assert answer.label == "no step"
     few, _ = page["conclude"](planted(USUAL, processes=1))
     assert str(few).startswith("With 1 MiB of weights, unknown; with 100 MiB, unknown; with")
+    assert str(few).endswith("Undecided whether a way shortens it.")
     assert few.label == "undecided"
 
 

@@ -92,7 +92,7 @@ args = ortmeter.get_parsed_args(
     description="Where does the time go before the first result?",
     sizes=Param("1,10,50", fast="1", full="1,10,100", sequence=int, help="MiB of weights"),
     layers=Param(28, fast=1, minimum=1, help="layers of the transformer"),
-    ways=Param("some", fast="few", full="all", choices=CHOICES, help="ways to start: how many"),
+    ways=Param("some", fast="few", full="all", choices=tuple(CHOICES), help="ways to start"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     processes=Param(8, fast=1, full=15, minimum=1, help="fresh processes of each candidate"),
     budget=Param(34.0, fast=2.0, full=240.0, help="seconds to measure"),
@@ -173,7 +173,7 @@ def make_ways(model, ways, folder):
 
 # fold: Make the models and all their candidates
 
-CHOSEN = dict(zip((LARGEST, TOKEN_MODEL), args.ways, strict=True))
+CHOSEN = dict(zip((LARGEST, TOKEN_MODEL), CHOICES[args.ways], strict=True))
 models = {f"{size} MiB": make_chain(size) for size in args.sizes}
 models |= {TOKEN_MODEL: make_transformer(args.layers), CNN: ortmeter.sample_cnn(size=64)}
 nodes = {name: len(model.graph.node) for name, model in models.items()}
@@ -543,7 +543,8 @@ def say_step(data, model):
 def say_best(data, claims):
     best = claims[0]
     if best.verdict != "faster":
-        return "No other way to start is measurably faster."
+        unsure = any(claim.verdict == "undecided" for claim in claims)
+        return f"{'Undecided whether a' if unsure else 'No'} way shortens it."
     model = data["largest"]
     runs = gains(data["start"], model, STEADY)[best.subject].effect
     phrase = PHRASES.get(best.subject, f"the start {best.subject} is")
