@@ -27,7 +27,7 @@ from ortmeter.timing.measurement import rounded
 from ortmeter.timing.optimized import level_of, optimized_variants, shorter_starts
 
 _PROCESSES, _BUDGET_S = 10, 60.0
-_JUDGED = (RESULT, SESSION, FIRST)
+_JUDGED = (RESULT, SESSION, FIRST, STEADY)
 
 
 def add_options(parser: ArgumentParser) -> None:
