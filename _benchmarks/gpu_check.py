@@ -74,6 +74,7 @@ PAGES = (
     "backend/plot_custom_backend_llama_102",
     "numerics/plot_parallelized_reduction",
     "numerics/plot_identical_runs",
+    "performance/plot_threads",
     "performance/plot_first_result",
     "performance/plot_load",
     "performance/plot_sweep",

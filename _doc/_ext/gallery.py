@@ -13,6 +13,7 @@ SECTIONS = {
         "plot_op_gemm2_cuda",
         "plot_profiling",
         "plot_kmeans_profiling",
+        "plot_threads",
         "plot_first_result",
         "plot_load",
         "plot_sweep",
