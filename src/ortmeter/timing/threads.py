@@ -217,10 +217,20 @@ def find_threshold(claims: Mapping[float, Claim]) -> Estimate | None:
 
 
 def wake_seconds(count: int = _WAKES) -> float:
-    """Return the seconds that a thread takes to wake another one: half of a round trip, median.
+    """Measure how long a thread takes to wake another one.
 
     The two threads wait for a byte in a pipe, which puts them to sleep, on two cores if the system
     lets choose: on one core, a wake is a mere switch.
+
+    Parameters
+    ----------
+    count : int
+        Number of round trips.
+
+    Returns
+    -------
+    float
+        Seconds, half of the median round trip.
 
     Examples
     --------
