@@ -201,13 +201,13 @@ closed = {
 def summarize(data):
     rows = {
         (name, batch): {
-            f"{way} (requests/s)": loads[batch].throughput().text if batch in loads else None
+            f"{way} (/s)": loads[batch].throughput().text if batch in loads else None
             for way, loads in ways.items()
         }
         for name, ways in data["closed"].items()
         for batch in ways[ONE]
     }
-    return to_table(rows, ["network", "batch"], f"{data['legend']}, 99% intervals")
+    return to_table(rows, ["network", "batch"], f"requests/s, {data['legend']}")
 
 
 def to_table(rows, index, caption):
