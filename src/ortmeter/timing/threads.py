@@ -328,7 +328,7 @@ def _measure(asked: _Asked, seed: int, question: Path) -> list[_Row]:
             (found,) = measure_pauses(
                 {"": call}, [pause], seconds=_MOST_S, rounds=asked.rounds, before=before
             ).values()
-            rows[pause] = found.seconds.tolist(), found.cpu
+            rows[pause] = found.seconds.round(9).tolist(), found.cpu  # ns: records are short
         del call, before
         gc.collect()
     return [rows[pause] for pause in asked.pauses]
