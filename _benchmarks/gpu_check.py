@@ -76,6 +76,7 @@ PAGES = (
     "numerics/plot_identical_runs",
     "performance/plot_threads",
     "performance/plot_first_result",
+    "performance/plot_memory",
     "performance/plot_load",
     "performance/plot_sweep",
     "backend/plot_custom_backend_101",

@@ -17,6 +17,7 @@ SECTIONS = {
         "plot_first_result",
         "plot_load",
         "plot_sweep",
+        "plot_memory",
         "plot_releases",
         "plot_operators_torch",
     ),

@@ -10,6 +10,7 @@ import pytest
 from ortmeter.errors import OrtMeterError
 from ortmeter.runtime import fitness as module
 from ortmeter.runtime.fitness import fitness, refuse_unfit
+from ortmeter.runtime.gpu_fitness import used_memory
 from ortmeter.runtime.providers import Provider
 
 HERTZ = os.sysconf("SC_CLK_TCK")
@@ -302,6 +303,16 @@ def test_a_variable_chooses_the_gpu(monkeypatch, tmp_path):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         gpu(monkeypatch, tmp_path, nvml)
     assert asked == [2, "GPU-b", 1]
+
+
+def test_the_memory_in_use_is_told(monkeypatch):
+    answer = SimpleNamespace(used=3 << 30)
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(nvmlDeviceGetMemoryInfo=answer))
+    assert used_memory(CUDA) == 3 * 1024
+    monkeypatch.setitem(
+        sys.modules, "pynvml", fake_nvml(nvmlDeviceGetMemoryInfo=NvmlError("not supported"))
+    )
+    assert used_memory(CUDA) is None
 
 
 @pytest.mark.cuda

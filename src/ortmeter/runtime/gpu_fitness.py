@@ -1,11 +1,13 @@
 """What would disturb a measurement on a GPU, as its driver tells it through nvidia-ml-py."""
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from ortmeter.runtime.providers import Provider
 
+_Answer = TypeVar("_Answer")
+_MIB = 1 << 20
 _BUSY = 5  # percent
 _LOW_CLOCK = 0.9  # of the highest one
 
@@ -21,6 +23,15 @@ _REASONS: Mapping[int, str] = {
 
 def gpu_findings(provider: Provider) -> list[str] | None:
     """Look at the GPU of a provider; None without nvidia-ml-py, or when the driver refuses."""
+    return _ask_driver(provider, _look)
+
+
+def used_memory(provider: Provider) -> float | None:
+    """Return the MiB in use on the GPU of a provider; None where :func:`gpu_findings` is."""
+    return _ask_driver(provider, lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used / _MIB)
+
+
+def _ask_driver(provider: Provider, ask: Callable[[Any, Any], _Answer]) -> _Answer | None:
     try:
         import pynvml
     except ImportError:
@@ -30,7 +41,7 @@ def gpu_findings(provider: Provider) -> list[str] | None:
     except pynvml.NVMLError:
         return None
     try:
-        return _look(pynvml, _handle(pynvml, provider.index))
+        return ask(pynvml, _handle(pynvml, provider.index))
     except (pynvml.NVMLError, ValueError):
         return None
     finally:

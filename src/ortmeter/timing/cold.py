@@ -320,11 +320,11 @@ def _watched() -> Iterator[list[Phase]]:
     seen: list[Phase] = []
     with suppress(OSError):
         (_MEMORY / "clear_refs").write_text(_RESET_PEAK, encoding="ascii")
-    before = _memory()
+    before = resident_memory()
     start = time.perf_counter()
     yield seen
     seconds = time.perf_counter() - start
-    after = _memory()
+    after = resident_memory()
     if before is None or after is None:
         seen.append(Phase(seconds, None, None))
         return
@@ -334,8 +334,8 @@ def _watched() -> Iterator[list[Phase]]:
     seen.append(Phase(seconds, growth, max(peak, growth, 0.0) if own else None))
 
 
-def _memory() -> tuple[float, float] | None:
-    """Read the resident memory of this process and its peak, in MiB."""
+def resident_memory() -> tuple[float, float] | None:
+    """Read the resident memory of this process and its peak, in MiB, None if not told."""
     try:
         text = (_MEMORY / "status").read_text(encoding="ascii", errors="replace")
         fields = dict(line.split(":", 1) for line in text.splitlines())
