@@ -64,7 +64,7 @@ args = ortmeter.get_parsed_args(
     PAGE,
     description="Why does memory grow, and what frees it?",
     largest=Param(16, fast=4, full=32, minimum=4, help="largest batch"),
-    runs=Param(12, fast=4, full=48, minimum=4, help="batches of a sequence"),
+    runs=Param(12, fast=4, full=36, minimum=4, help="batches of a sequence"),
     tokens=Param(64, fast=16, minimum=1, help="tokens of a row"),
     sequences=Param(
         ("fixed", "cycling", "random", "one large"),
@@ -72,7 +72,7 @@ args = ortmeter.get_parsed_args(
         sequence=str,
         help="sequences of batches",
     ),
-    processes=Param(3, fast=1, full=5, minimum=1, help="fresh processes of each measure"),
+    processes=Param(3, fast=1, full=8, minimum=1, help="fresh processes of each measure"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
@@ -291,6 +291,10 @@ def kept_share(found, name):
 
 
 # fold: Write the answer
+ENDS = {"undecided": "; its speed is undecided.", "equivalent": ", and is as fast {effect}."}
+ENDS["different"] = ENDS["equivalent"]
+
+
 def answer(found):
     ratios = {name: one for name, one in compare_memory(found).items() if one.interval}
     small = {name: one for name, one in ratios.items() if one.high < 1}
@@ -302,10 +306,8 @@ def answer(found):
         best = min(small, key=lambda name: small[name].value)
         claim = compare_speed(found, best)
         values |= {"best": best, "ratio": small[best].text, "effect": claim.effect}
-        text += "With random batches, {best} takes {ratio} of the memory of the defaults, and is "
-        text += {"different": "as fast {effect}.", "equivalent": "as fast {effect}."}.get(
-            claim.verdict, "{effect} as to speed." if claim.verdict == "undecided" else "{effect}."
-        )
+        text += "With random batches, {best} takes {ratio} of the memory of the defaults"
+        text += ENDS.get(claim.verdict, ", and is {effect}.")
     else:
         text += "With random batches, no setting is shown to take less memory than the defaults."
     peaks = tabulate(found, "peak")["random"]
