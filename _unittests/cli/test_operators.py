@@ -194,7 +194,7 @@ def test_equal_releases_are_not_told_apart(capsys):
     told, tables = report_of(
         capsys, "--runtime", "old,new", "--filter", f"{SMALL},{PRELU}", "--processes", 5
     )
-    assert {row["verdict"] for row in tables["new beside old"]} == {"undecided"}
+    assert {row["verdict"] for row in tables["new beside old"]} <= {"undecided", "within 5%"}
     assert told[0].startswith("no case is shown to be slower or faster in new than in old: ")
 
 
