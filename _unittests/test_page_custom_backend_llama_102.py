@@ -409,7 +409,7 @@ def test_too_few_samples_decide_nothing(page):
         "no clear difference. Against torch eager, ONNX Runtime is undecided with none of this, "
         in found
     )
-    assert only(claims, "undecided between default and eager: 2.6")
+    assert only(claims, "undecided between default and eager: speedup 2.6")
     assert only(claims, "Undecided: no level is slower")
 
 

@@ -29,9 +29,9 @@ from ortmeter.timing.claims import (
         (1.05, (1.001, 1.1), "faster", "1.05 times faster"),
         # the interval holds 1
         (1.0, (0.96, 1.04), "equivalent", "b and a are within 5%: 1.00 ["),
-        (1.03, (0.96, 1.07), "undecided", "undecided between b and a: 1.03 ["),
-        (1.5, (0.9, 2.0), "undecided", "undecided between b and a: 1.50 ["),
-        (9.0, None, "undecided", "9.00, no interval"),
+        (1.03, (0.96, 1.07), "undecided", "undecided between b and a: speedup 1.03 ["),
+        (1.5, (0.9, 2.0), "undecided", "undecided between b and a: speedup 1.50 ["),
+        (9.0, None, "undecided", "undecided between b and a: speedup 9.00, no interval"),
     ],
 )
 def test_five_verdicts(ratio, interval, verdict, text):

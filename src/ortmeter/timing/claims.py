@@ -203,7 +203,7 @@ class Claim:
     def _compared(self, ratio: float) -> str:
         pair = f"{self.subject} and {self.baseline}"
         if self.low is None or self.high is None:
-            return f"undecided between {pair}: {ratio:.2f}, no interval"
+            return f"undecided between {pair}: speedup {ratio:.2f}, no interval"
         how = f"({100 * self.confidence:.3g}%{f', {self.how}' if self.how else ''})"
         interval = f"{self.brackets} {how}"
         if self.verdict == "faster":
@@ -217,7 +217,7 @@ class Claim:
             return f"{self.subject} is {word} than {self.baseline} {least}: {ratio:.2f} {interval}"
         if self.verdict == "equivalent":
             return f"{pair} are within {self.min_effect:.0%}: {ratio:.2f} {interval}"
-        return f"undecided between {pair}: {ratio:.2f} {interval}"
+        return f"undecided between {pair}: speedup {ratio:.2f} {interval}"
 
 
 @dataclass(frozen=True)
