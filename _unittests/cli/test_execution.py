@@ -8,12 +8,14 @@ import sys
 import warnings
 from pathlib import Path
 
+import onnx
 import pytest
 from matplotlib import pyplot as plt
 
 import ortmeter.cli.env as env_command
 from ortmeter.cli import main
 from ortmeter.cli.execution import COMMANDS
+from ortmeter.runtime.models import sample_transformer
 
 BIG = (
     "import pandas, sys\n"
@@ -96,11 +98,26 @@ def test_a_name_that_the_font_lacks_is_no_warning(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "heavy"),
+    [("env", {"pandas", "matplotlib"}), ("bench model.onnx --budget 0", {"matplotlib"})],
+)
+def test_a_command_imports_what_it_needs_alone(tmp_path, command, heavy):
+    onnx.save(sample_transformer(layers=1), tmp_path / "model.onnx")
+    program = f"""import os, sys
+os.chdir({str(tmp_path)!r})
+from ortmeter.cli import main
+main({command.split()!r})
+print(sorted({heavy!r} & set(sys.modules)))"""
+    done = run(program)
+    assert done.stdout.splitlines()[-1] == b"[]", done.stderr
+
+
 def test_an_interruption_of_an_import_is_no_traceback():
     program = """import sys
 class Interrupted:
     def find_spec(self, name, *_):
-        if name == "pandas":
+        if name == "numpy":
             raise KeyboardInterrupt
 from ortmeter.cli import main
 sys.meta_path.insert(0, Interrupted())

@@ -2,6 +2,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnxruntime
 import pytest
@@ -182,6 +183,22 @@ def test_without_onnxruntime_nothing_is_usable(monkeypatch):
     reasons = probe_providers.__wrapped__()
     assert all(reasons.values())
     assert "ortmeter[cpu]" in reasons["cpu"]
+
+
+@pytest.mark.parametrize(
+    "library", ["", "libonnxruntime_providers_cuda.so", "onnxruntime_providers_cuda.dll"]
+)
+def test_only_a_wheel_that_has_the_cuda_provider_is_probed(monkeypatch, tmp_path, library):
+    capi = tmp_path / "onnxruntime" / "capi"
+    capi.mkdir(parents=True)
+    (capi / "libonnxruntime_providers_shared.so").touch()
+    if library:
+        (capi / library).touch()
+    wheel = SimpleNamespace(submodule_search_locations=[str(capi.parent)])
+    monkeypatch.setattr(providers.importlib.util, "find_spec", lambda name: wheel)
+    monkeypatch.setattr(providers, "_probe_cuda", lambda: "probed")
+    expected = "probed" if library else providers.NO_CUDA
+    assert probe_providers.__wrapped__() == {"cpu": "", "cuda": expected}
 
 
 def test_a_probe_that_hangs_is_reported(monkeypatch):

@@ -4,19 +4,19 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import jinja2
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.files import replaceable, write_atomically
 from ortmeter.pages.rendering import as_html, bullets, digits, flatten, freeze
 from ortmeter.runtime.environment import Environment, environment
 from ortmeter.runtime.fitness import Fitness
+
+if TYPE_CHECKING:  # pandas takes longer to import than `ortmeter env` to run
+    import pandas as pd
 
 __all__ = ["Report"]
 
@@ -35,6 +35,13 @@ _UNITS: Mapping[str, str] = {
     "gflop_per_s": "GFLOP/s",
     "gb_per_s": "GB/s",
 }
+
+
+class Rows(NamedTuple):
+    """A small table, without pandas."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
 
 
 class Section(NamedTuple):
@@ -58,11 +65,13 @@ class Report:
         Settings of the sessions, as they were asked for, where there are some.
     fitness : dict of str to Fitness
         Whether the machine was fit to measure, ``before``, ``during`` or ``now``.
+    draws : bool
+        Whether an HTML page is wanted: plots are drawn for it alone.
 
     Examples
     --------
     >>> report = Report("two plus two")
-    >>> report.add("Sum", pd.DataFrame({"sum": [4]}))
+    >>> report.add("Sum", Rows(("sum",), ((4,),)))
     >>> report.conclude("the sum is 4.")
     >>> print("\n".join(report.to_text().splitlines()[:3]))
     Conclusion
@@ -77,10 +86,13 @@ class Report:
     session: str = ""
     fitness: dict[str, Fitness] = field(default_factory=dict)
     interrupted: bool = False
+    draws: bool = True
 
     def add(self, title: str, *items: Any) -> None:
-        """Add a section of tables, texts, plots and drawings; figures become images."""
-        self.sections.append(Section(title, tuple(map(freeze, items))))
+        """Add a section of tables and texts, and of functions that draw what an HTML page shows."""
+        shown = [item for item in items if self.draws or not callable(item)]
+        made = [item() if callable(item) else item for item in shown]
+        self.sections.append(Section(title, tuple(freeze(i) for i in made if i is not None)))
 
     def conclude(self, *sentences: str) -> None:
         """Add sentences to the conclusion, computed from what the sections show."""
@@ -110,7 +122,7 @@ class Report:
         if told := self.told_fitness:
             blocks.append(textwrap.fill(told, width))
         for title, items in self.sections:
-            shown = [_fitted(i, width) for i in items if isinstance(i, (pd.DataFrame, str))]
+            shown = [_fitted(i, width) for i in items if isinstance(i, str) or _is_table(i)]
             if shown:
                 heading = shorten(title, width)
                 blocks.append("\n".join([heading, "-" * len(heading), *shown]))
@@ -125,7 +137,7 @@ class Report:
             "session": self.session,
             "fitness": {when: found.to_dict() for when, found in self.fitness.items()},
             "sections": [
-                {"title": title, "tables": [_rows(i) for i in items if isinstance(i, pd.DataFrame)]}
+                {"title": title, "tables": [_records(i) for i in items if _is_table(i)]}
                 for title, items in self.sections
             ],
             "interrupted": self.interrupted,
@@ -133,6 +145,8 @@ class Report:
 
     def to_html(self) -> str:
         """Return one HTML page that needs no network."""
+        import jinja2
+
         writer = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
         writer.filters["shown"] = _shown
         page = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
@@ -169,8 +183,11 @@ def _fitted(item: Any, width: int) -> str:
     """Write a table within a width: texts are broken at spaces, or shortened in the middle."""
     if isinstance(item, str):
         return textwrap.fill(item, width)
-    table = flatten(item)
-    columns = [_Column(table.iloc[:, i]) for i in range(table.shape[1])]
+    table = _rows(item)
+    columns = [
+        _Column(header, [row[rank] for row in table.rows])
+        for rank, header in enumerate(table.columns)
+    ]
     room = width - len(_GAP) * (len(columns) - 1)
     for least in ("words", "least"):  # between words first, inside of them if need be
         while sum(column.width for column in columns) > room:
@@ -178,8 +195,8 @@ def _fitted(item: Any, width: int) -> str:
             if widest.width <= getattr(widest, least):
                 break
             widest.width -= 1
-    title = textwrap.wrap(str(item.columns.name or ""), width)
-    rows = [[column.cell(rank) for column in columns] for rank in range(-1, len(table))]
+    title = textwrap.wrap(str(getattr(item.columns, "name", None) or ""), width)
+    rows = [[column.cell(rank) for column in columns] for rank in range(-1, len(table.rows))]
     lines = [line for row in rows for line in _lines(row, columns)]
     return "\n".join([*title, *lines])
 
@@ -187,9 +204,9 @@ def _fitted(item: Any, width: int) -> str:
 class _Column:
     """Texts of a column of a table, and the width that it is given."""
 
-    def __init__(self, values: "pd.Series[Any]") -> None:
+    def __init__(self, header: str, values: Sequence[Any]) -> None:
         self.texts = [_written(value) for value in values]
-        self.header = str(values.name)
+        self.header = header
         self.is_text = any(isinstance(value, str) for value in values)
         self.width = max(map(len, [self.header, *self.texts]), default=0)
         whole = [self.header, *self.texts] if self.is_text else [self.header]
@@ -227,7 +244,9 @@ def _lines(row: list[list[str]], columns: list[_Column]) -> list[str]:
 def _written(value: Any) -> str:
     if isinstance(value, float) and math.isfinite(value):
         return digits(value)
-    return "-" if value is None or value is pd.NA or value != value else str(value)  # noqa: PLR0124
+    # pandas' NA is equal to nothing, and says so with itself
+    missing = value is None or str(value) in {"nan", "<NA>", "NaT"}
+    return "-" if missing else str(value)
 
 
 def shorten(text: str, width: int) -> str:
@@ -238,24 +257,43 @@ def shorten(text: str, width: int) -> str:
     return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
 
 
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(flatten(table).to_json(orient="records"))
+def _is_table(item: Any) -> bool:
+    return isinstance(item, Rows) or hasattr(item, "to_string")
+
+
+def _rows(item: Any) -> Rows:
+    if isinstance(item, Rows):
+        return item
+    table = flatten(item)
+    columns = [list(table.iloc[:, rank]) for rank in range(table.shape[1])]
+    return Rows(tuple(map(str, table.columns)), tuple(zip(*columns, strict=True)))
+
+
+def _records(item: Any) -> list[dict[str, Any]]:
+    if isinstance(item, Rows):
+        return [dict(zip(item.columns, row, strict=True)) for row in item.rows]
+    rows: list[dict[str, Any]] = json.loads(flatten(item).to_json(orient="records"))
     return rows
 
 
 def _shown(item: Any) -> str:
     """Write an item as HTML; a table whose index is made of columns: any of them sorts."""
-    if not isinstance(item, pd.DataFrame):
+    if not _is_table(item):
         return as_html(item)
+    import pandas as pd
+
+    table = pd.DataFrame(item.rows, columns=item.columns) if isinstance(item, Rows) else item
     return str(
-        flatten(item).to_html(
+        flatten(table).to_html(
             index=False, border=0, na_rep="", classes="sortable", float_format=digits, escape=True
         )
     )
 
 
-def readable(table: pd.DataFrame) -> pd.DataFrame:
+def readable(table: "pd.DataFrame") -> "pd.DataFrame":
     """Prepare a table of a profile or of errors for reading."""
+    import pandas as pd
+
     first, *others = table.columns
     shown = {_UNITS.get(name, name): _plain(table[name]) for name in others}
     return pd.DataFrame({first: table[first].astype(object), **shown}).set_index(first)

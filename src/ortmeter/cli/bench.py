@@ -97,7 +97,7 @@ def _budget_s(options: Namespace, variants: Mapping[str, Variant]) -> float:
 
 def _fill(report: Report, results: Comparison, budget_s: float) -> None:
     table = _latency_table(results).rename_axis(columns=results.how)
-    report.add("Latency", table, results.plot(title="Latency of a run"))
+    report.add("Latency", table, lambda: results.plot(title="Latency of a run"))
     tails = percentile_table(results)
     if (tails != NONE).any(axis=None):  # dashes alone say nothing
         report.add("Percentiles", tails)

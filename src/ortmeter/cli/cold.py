@@ -4,6 +4,7 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -104,7 +105,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
     )
     times = found.to_frame().rename_axis(columns=found.times.how)
     several = len(found.names) > 1
-    plot = cold_plot(found, title="Time to the first result")
+    plot = partial(cold_plot, found, title="Time to the first result")
     report.add("Cold start", times if several else times.droplevel("candidate"), plot)
     if several:
         claims = [claim for claim in found.times.speedups() if claim.where["phase"] in _JUDGED]

@@ -4,6 +4,7 @@ import importlib.util
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -251,9 +252,10 @@ def _tell(
     columns |= {f"own_{by}": "own", f"total_{by}": "total", effect: "effect"}
     ranked = pd.DataFrame([node.to_row() for node in known[: options.top]], columns=list(columns))
     which = "the session" if found.same_outputs else "the session that exposes them"
-    title, plot = f"Nodes of {which} by effect on outputs ({RANKED_BY[by]})", _plot(found, by)
+    title = f"Nodes of {which} by effect on outputs ({RANKED_BY[by]})"
+    plot = partial(_plot, found, by)
     if known:
-        report.add(title, readable(ranked.rename(columns=columns)), *plot)
+        report.add(title, readable(ranked.rename(columns=columns)), plot)
     if found.remaining:
         columns = {"first": "first node", "last": "last node", "nodes": "nodes", effect: "effect"}
         left = pd.DataFrame([group.to_row() for group in found.remaining], columns=list(columns))
@@ -261,14 +263,14 @@ def _tell(
         report.add(
             f"Groups of nodes that are not told apart ({RANKED_BY[by]})",
             readable(left.rename(columns=columns)),
-            *([] if known else plot),
+            *([] if known else [plot]),
         )
     if len(model.graph.node) <= MAX_DRAWN:
-        report.add("The graph, coloured by effect on outputs", _draw(model, found, by))
+        report.add("The graph, coloured by effect on outputs", partial(_draw, model, found, by))
     report.conclude(f"{found}.")
 
 
-def _plot(found: SessionExplanation, by: str) -> list[Any]:
+def _plot(found: SessionExplanation, by: str) -> Any:
     """Plot effects along the graph, if there is one."""
     place = {node.name: rank for rank, node in enumerate(found.nodes)}
     rows = [
@@ -280,9 +282,9 @@ def _plot(found: SessionExplanation, by: str) -> list[Any]:
     ]
     frame = pd.DataFrame(rows, columns=["name", "first", "last", "effect"])
     if not (np.isfinite(frame["effect"]) & (frame["effect"] > 0)).any():
-        return []
+        return None
     what = f"effect ({RANKED_BY[by]})"
-    return [effect_plot(frame, title="Effects of the nodes on the outputs", what=what).figure]
+    return effect_plot(frame, title="Effects of the nodes on the outputs", what=what).figure
 
 
 def _draw(model: onnx.ModelProto, found: SessionExplanation, by: str) -> Any:

@@ -2,9 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-import pandas as pd
-
-from ortmeter.report import Report
+from ortmeter.report import Report, Rows
 from ortmeter.runtime.fitness import fitness
 
 _MIB = 1 << 20
@@ -24,13 +22,10 @@ def run(options: Namespace, report: Report) -> None:
     if options.runtimes or options.remove_runtimes:
         _fill_runtimes(report, remove=options.remove_runtimes)
         return
-    rows = [row for row in report.machine.to_rows() if row[0] != "Providers"]
-    report.add("Environment", pd.DataFrame(rows, columns=["what", "value"]).set_index("what"))
+    rows = tuple(row for row in report.machine.to_rows() if row[0] != "Providers")
+    report.add("Environment", Rows(("what", "value"), rows))
     report.fitness["now"] = fitness()
-    providers = report.machine.providers.items()
-    report.add(
-        "Providers", pd.DataFrame(providers, columns=["provider", "state"]).set_index("provider")
-    )
+    report.add("Providers", Rows(("provider", "state"), tuple(report.machine.providers.items())))
 
 
 def _fill_runtimes(report: Report, *, remove: bool) -> None:
@@ -38,9 +33,8 @@ def _fill_runtimes(report: Report, *, remove: bool) -> None:
 
     found = remove_releases() if remove else kept_releases()
     rows = [(kept.name, round(kept.size / _MIB), kept.folder.name) for kept in found]
-    columns = ["release", "size (MiB)", "folder"]
     if rows:
-        report.add("Releases", pd.DataFrame(rows, columns=columns).set_index("release"))
+        report.add("Releases", Rows(("release", "size (MiB)", "folder"), tuple(rows)))
     many = f"{len(rows)} environment{'' if len(rows) == 1 else 's'}"
     what = "removed from" if remove else "in"
     report.conclude(f"{many} {what} {releases_folder()}, {sum(row[1] for row in rows)} MiB.")

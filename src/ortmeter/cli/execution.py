@@ -109,10 +109,11 @@ def _run(options: Namespace) -> int:
     from ortmeter.report import Report, check_writable
 
     names = [Path(model).name for model in getattr(options, "models", ())]
-    report = Report(" ".join(["ortmeter", options.command, *names]))
+    title = " ".join(["ortmeter", options.command, *names])
+    report = Report(title, draws=options.html is not None)
     if hasattr(options, "spinning"):
         report.session = describe_session(options)
-    if options.html is not None:
+    if report.draws:
         check_writable(Path(options.html), overwrite=options.force)
     try:
         done = options.run(options, report)
@@ -121,7 +122,7 @@ def _run(options: Namespace) -> int:
     if isinstance(done, str):  # a script, which is no report
         show(done.rstrip())
         return SUCCESS
-    if options.html is not None:  # first: the standard output may be closed, or its disk full
+    if report.draws:  # first: the standard output may be closed, or its disk full
         file = report.save(options.html, overwrite=options.force)
         tell(f"report: {file}")
     show(json.dumps(report.to_dict(), indent=2) if options.json else _text(report))

@@ -3,6 +3,7 @@
 import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -146,7 +147,7 @@ def _fill_callers(
     title = "Throughput of callers that wait for their results"
     report.add(
         f"Callers: {turns} turn{'s' if turns > 1 else ''} each",
-        load_plot(pd.DataFrame(rows), x="callers", y="requests/s", title=title),
+        partial(load_plot, pd.DataFrame(rows), x="callers", y="requests/s", title=title),
         *_items(found, "callers", extra, "Latency of a run with several callers"),
     )
     report.conclude(*_throughput_sentences(found, list(calls), callers))
@@ -332,7 +333,7 @@ def _items(
     ]
     if dots:
         frame = pd.DataFrame(dots, columns=["series", axis, "seconds", "low", "high"])
-        items.append(load_plot(frame, x=axis, title=title))
+        items.append(partial(load_plot, frame, x=axis, title=title))
     return items
 
 

@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -94,14 +95,15 @@ def _describe(report: Report, found: Profile, top: int) -> None:
     report.add(
         "Time by operator",
         _table(operators[columns]),
-        operator_plot(found, title="Time by operator"),
+        partial(operator_plot, found, title="Time by operator"),
     )
     nodes = found.by_node().sort_values("median", ascending=False)
     columns = ["name", "op", "median", "share", "gflop_per_s", "gb_per_s", "signature"]
     report.add(f"The {min(top, len(nodes))} slowest nodes", _table(nodes[columns].head(top)))
     if found.model is not None and len(found.model.graph.node) <= MAX_DRAWN:
-        drawing = draw_model(found.model, title="The graph that ran", notes=profile_notes(found))
-        report.add("The graph that ran, coloured by time", drawing)
+        drawing = partial(draw_model, found.model, title="The graph that ran")
+        title = "The graph that ran, coloured by time"
+        report.add(title, lambda: drawing(notes=profile_notes(found)))
 
 
 def _table(frame: pd.DataFrame) -> pd.DataFrame:
@@ -142,6 +144,6 @@ def _compare(options: Namespace, report: Report, baseline: Profile, found: Profi
         report.add(
             f"Compared with the baseline, {Path(options.baseline).name}",
             readable(shown),
-            comparison_plot(merged, title="Baseline and candidate"),
+            partial(comparison_plot, merged, title="Baseline and candidate"),
         )
     report.conclude(*(f"{claim}." for claim in baseline.compare(found).claims))

@@ -3,6 +3,7 @@
 import dataclasses
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import pandas as pd
@@ -76,7 +77,8 @@ def compare(
     ]
     report.sentences[:0] = sentences  # what was asked comes first
     table = _table(outcomes)
-    plot = speedup_plot(
+    plot = partial(
+        speedup_plot,
         [dataclasses.replace(o.claim, baseline="the baseline") for o in outcomes],
         title="Speedup over the baseline",
         caption="99% intervals; nothing is concluded on a point that has none",

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -77,7 +78,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
             report.add(f"Latency{where}", table)
             report.conclude(*(f"{several}{measured}." for measured in comparison.values()))
         else:
-            report.add(f"Latency{where}", table, _plot(comparison, where))
+            report.add(f"Latency{where}", table, partial(_plot, comparison, where))
             names = claims.largest.baseline, claims.largest.subject
             slowest = max(comparison[name].median for name in names)
             operators = profile_releases(

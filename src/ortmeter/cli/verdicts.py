@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -55,7 +56,7 @@ def fill(report: Report, contenders: Sequence[Contender], matrix: Matrix) -> Non
         beside = (
             f"{names[1]} beside {names[0]}" if len(names) == _PAIR else "Beside the best before"
         )
-        plots = [_plot(cells, report)] if cells["verdict"].isin(_CLAIMED).any() else []
+        plots = [partial(_plot, cells, report)] if cells["verdict"].isin(_CLAIMED).any() else []
         for count in counts:
             found = cells[cells.index.get_level_values("threads") == count]
             table = _cells_table(found, several=len(names) > _PAIR)

@@ -10,7 +10,7 @@ when it does, and the libraries that are ``missing``.
 import json
 import sys
 
-from ortmeter.runtime.providers import load_cuda_libraries
+from ortmeter.runtime.providers import NO_CUDA, load_cuda_libraries
 
 EXECUTION_PROVIDER = "CUDAExecutionProvider"
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
@@ -47,7 +47,7 @@ def main() -> None:
             missing = load_cuda_libraries()
             reason = run_product()
         else:
-            reason = "the onnxruntime installed is the CPU wheel, which has no CUDA provider"
+            reason = NO_CUDA
     except Exception as error:  # noqa: BLE001 - whatever goes wrong, CUDA is not usable
         reason = f"{type(error).__name__}: {error}"
     sys.stdout.write("\n" + json.dumps({"missing": missing, "reason": reason}) + "\n")

@@ -19,6 +19,9 @@ __all__ = ["Provider", "probe_providers", "resolve_provider", "usable_providers"
 _EXECUTION_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _PROBE_TIMEOUT_S = 120
 
+#: Why CUDA does not work where the wheel has nothing for it.
+NO_CUDA = "the onnxruntime installed is the CPU wheel, which has no CUDA provider"
+
 
 @dataclass(frozen=True)
 class Provider:
@@ -80,17 +83,20 @@ def probe_providers() -> dict[str, str]:
     -------
     dict of str to str
         For each provider that this package knows, the reason why it does not work, empty if it
-        works. Computed once per process, in about half a second.
+        works. Computed once per process: half a second with the GPU wheel, nothing otherwise.
 
     Examples
     --------
     >>> probe_providers()["cpu"]
     ''
     """
-    if importlib.util.find_spec("onnxruntime") is None:
+    wheel = importlib.util.find_spec("onnxruntime")
+    if wheel is None:
         reason = 'onnxruntime is not installed: pip install "ortmeter[cpu]" or "ortmeter[gpu]"'
         return dict.fromkeys(_EXECUTION_PROVIDERS, reason)
-    return {"cpu": "", "cuda": _probe_cuda()}
+    folders = map(Path, wheel.submodule_search_locations or [])
+    built = any(any(folder.glob("capi/*onnxruntime_providers_cuda*")) for folder in folders)
+    return {"cpu": "", "cuda": _probe_cuda() if built else NO_CUDA}
 
 
 def usable_providers() -> tuple[str, ...]:
