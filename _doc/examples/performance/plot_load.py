@@ -191,9 +191,9 @@ closed = {
 # How does throughput grow?
 # -------------------------
 #
-# Requests per second, with 99% intervals over the turns; a dash is a point that is not measured.
-# The larger the batch, the longer each of its requests waits: the folded table has the latency of a
-# call, where a dash is too few calls for a 99% interval.
+# Requests per millisecond, with 99% intervals over the turns; a dash is not measured. The larger
+# the batch, the longer each of its requests waits: the folded table has the latency of a call,
+# where a dash is too few calls for a 99% interval.
 
 # fold: Make the table and the plot
 
@@ -201,13 +201,13 @@ closed = {
 def summarize(data):
     rows = {
         (name, batch): {
-            f"{way} (/s)": loads[batch].throughput().text if batch in loads else None
+            f"{way} (1/ms)": loads[batch].throughput().written(1e-3) if batch in loads else None
             for way, loads in ways.items()
         }
         for name, ways in data["closed"].items()
         for batch in ways[ONE]
     }
-    return to_table(rows, ["network", "batch"], f"requests/s, {data['legend']}")
+    return to_table(rows, ["network", "batch"], f"requests per ms, {data['legend']}")
 
 
 def to_table(rows, index, caption):
