@@ -42,7 +42,8 @@ def planted(
     """Two threads that win 1.6 times where they pay, threads that spin that win *gain* times.
 
     Near a neighbour those are *near* times as fast as threads that sleep. They take *cpu* cores
-    during a pause, after which a run takes *paused* times longer. A wake takes 50 µs.
+    during a pause, after which a run takes *paused* times longer. Threads that sleep are slower
+    beside pauses than alone. A wake takes 50 µs.
     """
     rng = np.random.default_rng(0)
     latency, times = {}, {}
@@ -54,7 +55,8 @@ def planted(
     for word, value in base.items():
         name = word if word == "1 thread" else f"2 threads, {word}"
         spent = 2e-3 if word == "1 thread" else 2.5e-3
-        latency[f"transformer, {name}"] = {p: value * (paused if p else 1) for p in PAUSES}
+        late = 1.3 if word == "sleep" else 1.0
+        latency[f"transformer, {name}"] = {p: late * value * (paused if p else 1) for p in PAUSES}
         cores = cpu * (word == "spin")
         times[f"transformer, {name}"] = {p: spent + cores * p for p in PAUSES}
         if word != "1 thread":
@@ -95,15 +97,17 @@ def few(data):
 def test_the_answer_follows_the_samples(page):
     answer = page["answer"](planted())
     words = str(answer).split()
-    assert str(answer).startswith("Spin only on an idle machine, run after run: spinning, the")
+    assert str(answer).startswith(
+        "Spin only on an idle machine, run after run: with 2 threads, the"
+    )
     numbers = [float(word) for word in words if re.fullmatch(r"\d+(\.\d+)?", word)]
     # faster, CPU time: 12.5 ms beside 2.5, pause, thresholds in µs
-    assert numbers == pytest.approx([1.5, 5, 10, 400, 400], rel=0.02)
+    assert numbers == pytest.approx([2, 1.5, 5, 10, 400, 400], rel=0.02)
     assert str(answer).endswith("µs if it sleeps.")
     assert len(words) <= 60
     assert answer.label == "spin if alone"
-    assert [bar.label for bar in answer.bars] == ["1 thread", *WORDS]
-    assert [bar.value for bar in answer.bars] == pytest.approx([1, 3, 2, 2], rel=0.02)
+    assert [bar.label for bar in answer.bars] == ["sleep", "stop", "spin"]
+    assert [bar.value for bar in answer.bars] == pytest.approx([1, 1, 1.5], rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -124,25 +128,22 @@ def test_the_advice_weighs_speed_and_cost(page, planting, verdict, lead):
 
 
 @pytest.mark.parametrize(
-    ("pays", "interval"),
+    ("pays", "work"),
     [
-        ((False, False, True, True), (400, 100)),
-        ((True, True, True, True), (10, 0)),
-        ((True, False, True, True), (400, 100)),  # it must pay at every larger size
+        ((False, False, True, True), 400),
+        ((True, True, True, True), 10),
+        ((True, False, True, True), 400),  # it must pay at every larger size
         ((False, True, True, False), None),
         ((False, False, False, False), None),
     ],
 )
-def test_the_threshold_is_between_what_does_not_pay_and_what_does(page, pays, interval):
+def test_the_threshold_is_the_work_from_which_a_second_thread_pays(page, pays, work):
     text = str(page["answer"](planted(pays=pays)))
-    if interval is None:
+    if work is None:
         assert text.endswith("A second thread is not shown to pay at the largest sizes.")
     else:
-        value, low, high = re.search(
-            r"([\d.]+) \[([\d.]+), ([\d.]+)\] µs if it sleeps", text
-        ).groups()
-        assert (float(value), float(low)) == pytest.approx(interval, rel=0.02)
-        assert value == high
+        (value,) = re.search(r"(\d+) µs if it sleeps", text).groups()
+        assert float(value) == pytest.approx(work, rel=0.02)
 
 
 def verdicts(page, data):
@@ -183,7 +184,7 @@ def test_too_few_processes_decide_nothing(page):
     assert {claim.verdict for claim in page["judge_beliefs"](data).values()} == {"undecided"}
     answer = page["answer"](data)
     assert answer.label == "undecided"
-    assert "spinning, the transformer is not known to be faster or slower, and" in str(answer)
+    assert "transformer is not known to be faster or slower if they spin" in str(answer)
 
 
 def test_the_beliefs_are_judged_one_by_one(page):
@@ -213,12 +214,11 @@ def test_the_tables_and_the_plots_have_the_samples(page):
     assert operators["shared"].all()
     thresholds = page["list_thresholds"](data)
     assert thresholds["shared from (elements)"].tolist() == [1, 1]
-    first, *_ = thresholds["sleep: pays from (µs)"]["MatMul"].split(" ")
-    assert float(first) == pytest.approx(400, rel=0.02)
+    assert thresholds["sleep: pays from (µs)"]["MatMul"] == pytest.approx(400, rel=0.02)
     assert thresholds["sleep: pays from (µs)"].isna()["Mul"]
     pauses = page["list_pauses"](data)
     assert len(pauses) == 4 * len(PAUSES)
-    spinning = pauses.loc[("2 threads, spin", 10.0)]
+    spinning = pauses.loc[("2 threads, spin", "10")]
     assert float(spinning["latency (ms)"].split(" ")[0]) == pytest.approx(4 / 3, rel=0.02)
     assert float(spinning["CPU time (ms)"].split(" ")[0]) == pytest.approx(12.5, rel=0.02)
     neighbours = page["list_neighbours"](data)
@@ -242,7 +242,7 @@ def test_another_machine_gets_the_answer_of_its_own_samples(page):
     plt.close("all")
     assert text.startswith("A Planted CPU, ")
     assert "Spin only on an idle machine" in text
-    assert "Right: run again and again, the transformer is faster" in text
+    assert "Right: run after run, the transformer is faster" in text
     assert "#17011" in text
 
 

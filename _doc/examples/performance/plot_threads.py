@@ -6,15 +6,16 @@ How many threads, and should they spin?
 
 ONNX Runtime shares an operator between threads. Between two operators, its threads spin for a
 while: they ask for work again and again, then sleep. They can spin between runs too (the default),
-stop spinning when a run ends, or always sleep. People find that two threads are slower than one
+stop spinning when a run ends (``session.force_spinning_stop``), or always sleep
+(``session.intra_op.allow_spinning`` set to 0). People find that two threads are slower than one
 (`#14018 <https://github.com/microsoft/onnxruntime/issues/14018>`__), that models called in series
 slow each other (`#17011 <https://github.com/microsoft/onnxruntime/issues/17011>`__), that a pause
 slows the next run (`#16135 <https://github.com/microsoft/onnxruntime/issues/16135>`__, `#23461
 <https://github.com/microsoft/onnxruntime/issues/23461>`__). We measure the latency and the CPU
 time of the process, all threads together.
 
-**Prediction.** With one thread an operator takes :math:`w`. With two, it takes :math:`w/2` and the
-time :math:`k` to wake a thread that sleeps, measured without ONNX Runtime.
+**Prediction.** With one thread an operator takes :math:`w`. With two, it takes :math:`w/2` plus the
+time :math:`k` to wake a thread that sleeps. We measure :math:`k` without ONNX Runtime.
 
 =========================  =============================  ==============================
 case                       threads that sleep             threads that spin
@@ -25,7 +26,7 @@ CPU time of a pause        none                           the pause, for each th
 another session follows    its threads find free cores    slower: the cores are taken
 =========================  =============================  ==============================
 
-With CUDA, these threads serve what is left on the CPU: nothing above should change.
+With CUDA, these threads serve only what is left on the CPU: none of these effects should show.
 """
 
 # fold: Imports and arguments
@@ -192,7 +193,7 @@ for name, elements, expected, bound, model, feeds in check_agreement():
         assert share <= 1, f"{name} with {threads} threads is outside of its bound: {share}"
         rows.append((name, elements, threads, ortmeter.max_diff(expected, got).abs, share))
 errors = DataFrame(rows, columns=["model", "elements", "threads", "error", "share of the bound"])
-largest = errors.groupby(["model", "threads"], sort=False)[["error", "share of the bound"]].max()
+largest = errors.groupby("model", sort=False)[["error", "share of the bound"]].max()
 show(table(largest, f"largest error, {legend}"))
 
 # %%
@@ -265,7 +266,7 @@ here = record(PAGE, args, provider, measured)
 # From which work does a second thread pay?
 # -----------------------------------------
 #
-# Speedup of two threads over one. *Shared* tells whether the second thread gets work.
+# Speedup of two threads over one. *Shared*: the second thread gets some of the work.
 
 # fold: Compare situations
 
@@ -322,7 +323,7 @@ def list_thresholds(data):
     for name, word in itertools.product(rows, SPINNING):
         found = {w: k for w, case, k in compare_threads(data, word) if case.startswith(f"{name} ")}
         threshold = find_threshold(found)
-        rows[name][f"{word}: pays from (µs)"] = threshold.written(1e6) if threshold else None
+        rows[name][f"{word}: pays from (µs)"] = 1e6 * threshold.value if threshold else None
     return DataFrame.from_dict(rows, orient="index").rename_axis(index="operator")
 
 
@@ -331,10 +332,10 @@ def list_thresholds(data):
 show(table(list_operators(measured), f"speedup of 2 threads, {legend}, 99% intervals"))
 
 # %%
-# A threshold is the smallest work, the time with one thread, from which a second thread pays at
-# every size. Its interval begins at the largest work where it does not. A dash: not shown.
+# The smallest work, the time with one thread, from which a second thread pays at every size. A
+# dash: not shown.
 
-show(table(list_thresholds(measured), f"{legend}, 99% intervals"))
+show(table(list_thresholds(measured), legend))
 
 # %%
 # Each point has its interval. Inside the grey band, a difference is too small to matter.
@@ -360,7 +361,9 @@ plot_operators(measured)
 # What do a pause and a neighbour cost?
 # -------------------------------------
 #
-# Latency of the transformer after a pause, and CPU time of the pause and the run.
+# Latency of the transformer after a pause, and CPU time of the pause and the run. Threads that spin
+# fall asleep after a while: a longer pause then takes no more CPU time. Pauses are in random order,
+# and a pause of 0 may come just after a long one: the last table has many runs in a row.
 
 # fold: Tabulate the pauses
 
@@ -377,8 +380,9 @@ def list_pauses(data):
     rows = []
     for setting in list_settings(data, "transformer"):
         for pause, latency in data["latency"][f"transformer, {setting}"].items():
-            cpu = typical(data["cpu"][f"transformer, {setting}"][pause])
-            rows.append((setting, 1e3 * pause, typical(latency).written(1e3), cpu.written(1e3)))
+            cpu = data["cpu"][f"transformer, {setting}"][pause]
+            times = (typical(one).written(1e3) for one in (latency, cpu))
+            rows.append((setting, f"{1e3 * pause:g}", *times))
     columns = ["threads", "pause (ms)", "latency (ms)", "CPU time (ms)"]
     return DataFrame(rows, columns=columns).set_index(["threads", "pause (ms)"])
 
@@ -399,14 +403,13 @@ def plot_pauses(data):
 show(table(list_pauses(measured), f"{legend}, 99% intervals"))
 
 # %%
-# Threads that spin until the next run save a wake; threads that fell asleep do not.
 
 plot_pauses(measured)
 
 # %%
-# The same transformer alone, right after another session of its process, and beside another
-# process that runs it every ten milliseconds. All of them wait in the same way. Means, not medians:
-# a neighbour takes whole slices of time.
+# The transformer run after run: alone, right after another session of its process, and beside
+# another process that runs it every ten milliseconds. Its neighbours have the same settings. Means,
+# not medians: a neighbour takes whole slices of time.
 
 # fold: Tabulate the neighbours
 
@@ -452,8 +455,8 @@ def judge_wake(data):
             expected = work > TWO * wake and SHARES[data["provider"]]
             pays = holds(claim, "faster")
             held.append(None if pays is None else pays == expected)
-    text = "a second thread that sleeps pays beyond {us:.3g} µs of work, two wakes ({n} of {of} "
-    text += "operators shared, beyond a factor of 2, agree)"
+    text = "a second thread that sleeps pays beyond {us:.3g} µs of work, two wakes ({n} of "
+    text += "the {of} shared operators that are a factor of 2 away agree)"
     return predict(data, text, held, us=2e6 * wake, n=held.count(True), of=len(held))
 
 
@@ -464,9 +467,8 @@ def judge_wake(data):
 
 def expect(claim, verdict, provider):
     """Whether a claim has the verdict where these threads compute, no difference elsewhere."""
-    if SHARES[provider]:
-        return holds(claim, verdict)
-    return None if claim.verdict == "undecided" else not claim.is_difference
+    other = None if claim.verdict == "undecided" else not claim.is_difference
+    return holds(claim, verdict) if SHARES[provider] else other
 
 
 def both(data, situation):
@@ -474,9 +476,15 @@ def both(data, situation):
     return f"{situation}, {n} threads, sleep", f"{situation}, {n} threads, spin"
 
 
+def compare_alone(data, word="spin"):
+    """Compare a way to wait with threads that sleep, run after run: no pause came before."""
+    names = (f"alone, {data['threads']} threads, {one}" for one in ("sleep", word))
+    return ortmeter.speedup(*(data["latency"][name][0.0] for name in names))
+
+
 def judge_spin(data):
-    claim = compare(data, *both(data, "transformer"))
-    text = "run again and again, the transformer is faster when its threads spin ({speedup})"
+    claim = compare_alone(data)
+    text = "run after run, the transformer is faster when its threads spin (speedup {speedup})"
     held = [expect(claim, "faster", data["provider"])]
     return predict(data, text, held, speedup=claim.interval)
 
@@ -484,8 +492,8 @@ def judge_spin(data):
 def judge_neighbours(data):
     claims = {name: compare(data, *both(data, name)) for name in ("after", "beside")}
     held = [expect(claim, "slower", data["provider"]) for claim in claims.values()]
-    text = "where all spin, a session is slower after another ({after}) and beside a process "
-    text += "({beside}) than where all sleep"
+    text = "with neighbours, threads that spin are slower than threads that sleep (speedup after "
+    text += "another session: {after}; beside another process: {beside})"
     values = {name: claim.interval for name, claim in claims.items()}
     return predict(data, text, held, **values)
 
@@ -514,9 +522,9 @@ def pause_costs(data):
 
 
 def tell_pauses(data):
-    told = "; ".join(f"{setting}: {claim.effect}" for setting, claim in pause_costs(data))
-    text = "after a pause of {ms:g} ms, the transformer is, by threads, {told}"
-    return fact(text, ms=1e3 * max(data["pauses"]), told=told)
+    told = (f"{k.effect} with {name.replace(',', ' that')}" for name, k in pause_costs(data))
+    text = "After a pause of {ms:g} ms, the transformer is {told}"
+    return fact(text, ms=1e3 * max(data["pauses"]), told=", ".join(told))
 
 
 # %%
@@ -533,10 +541,13 @@ LEADS = {  # by whether spinning is faster again and again, whether it costs CPU
 }
 
 
+UNKNOWN = "not known to be faster or slower"
+
+
 def tell_threshold(data):
     rows = {word: compare_threads(data, word) for word in ("spin", "sleep")}
     found = {word: find_threshold({w: k for w, _, k in row}) for word, row in rows.items()}
-    told = [f"{one.written(1e6)} µs if it {word}s" for word, one in found.items() if one]
+    told = [f"{1e6 * one.value:,.0f} µs if it {word}s" for word, one in found.items() if one]
     late = "is not shown to pay at the largest sizes"
     return f"pays for operators from {', '.join(told)}" if told else late
 
@@ -552,24 +563,24 @@ def compare_cpu(data, baseline, name, pause):
 # fold: Compute the answer
 def answer(data):
     sleep, spin = both(data, "transformer")
-    gain, cost = compare(data, sleep, spin), compare_cpu(data, sleep, spin, SHORT)
+    gain, cost = compare_alone(data), compare_cpu(data, sleep, spin, SHORT)
     slowed = [compare(data, *both(data, name)).verdict == "slower" for name in ("after", "beside")]
     costs = (cost.low or 0.0) > TWO or any(slowed)
     known = gain.verdict in {"faster", "undecided"}
     lead, verdict = LEADS[gain.verdict if known else "no", costs]
     text = (
-        "{lead}: spinning, the transformer is {gain}, and takes {times} times the CPU time with "
-        "pauses of {ms:g} ms. A second thread {threshold}."
+        "{lead}: with {n} threads, the transformer is {gain} if they spin rather than sleep, and "
     )
-    effect = gain.effect.replace("within", "as fast within")
-    effect = effect.replace("undecided", "not known to be faster or slower")
-    values = {"gain": effect, "times": cost.text}
-    values |= {"lead": lead, "ms": 1e3 * SHORT, "threshold": tell_threshold(data)}
-    most = f"transformer, {data['threads']} threads, "
-    claims = [compare(data, "transformer, 1 thread", most + word) for word in SPINNING]
-    found = zip(SPINNING, claims, strict=True)
-    bars = [Bar("1 thread", 1.0), *(Bar(word, c.ratio, c.low, c.high) for word, c in found)]
-    return Answer(text, claims, values, verdict, bars, "speedup of the transformer over 1 thread")
+    text += (
+        "takes {times} times the CPU time with pauses of {ms:g} ms. A second thread {threshold}."
+    )
+    effect = gain.effect.replace("within", "as fast within").replace("undecided", UNKNOWN)
+    values = {"lead": lead, "n": data["threads"], "gain": effect, "times": cost.text}
+    values |= {"ms": 1e3 * SHORT, "threshold": tell_threshold(data)}
+    claims = {word: compare_alone(data, word) for word in ("stop", "spin")}
+    bars = [Bar("sleep", 1.0), *(Bar(word, c.ratio, c.low, c.high) for word, c in claims.items())]
+    axis = "speedup of the transformer over threads that sleep"
+    return Answer(text, tuple(claims.values()), values, verdict, bars, axis)
 
 
 # %%
@@ -579,23 +590,21 @@ def answer(data):
 def judge_beliefs(data):
     one, two = "transformer, 1 thread", "transformer, 2 threads, spin"
     second, cpu = compare(data, one, two), compare_cpu(data, one, two, 0.0)
-    low, high = cpu.interval or (0.0, np.inf)
-    busier = True if low > 1 else False if high < 1 else None
     name = f"{data['threads']} threads, spin"
     series = compare(data, f"alone, {name}", f"after, {name}")
     paused = dict(pause_costs(data))
     ms = 1e3 * max(data["pauses"])
-    text = "a second thread makes a model slower ({speedup}) and takes more CPU time ({cpu} times)"
-    held = [holds(second, "slower"), busier]
+    text = "a second thread slows a model (speedup {speedup}) and takes CPU time ({cpu} times)"
+    held = [holds(second, "slower"), cpu.exceeds(1.0)]
     found = {"#14018": judge(text, held, speedup=second.interval, cpu=cpu.text)}
     text = "a model is slower right after another one, because of threads (speedup {speedup})"
     found["#17011"] = judge(text, [holds(series, "slower")], speedup=series.interval)
     text = "a pause of {ms:g} ms slows the next run (speedup {speedup})"
     held = [holds(paused[name], "slower")]
     found["#16135"] = judge(text, held, ms=ms, speedup=paused[name].interval)
-    text = "no setting of threads keeps a run fast after {ms:g} ms ({kept} of {n} do)"
+    text = "no setting of threads keeps a run fast after {ms:g} ms ({slow} of {n} are slower)"
     held = [holds(claim, "slower") for claim in paused.values()]
-    found["#23461"] = judge(text, held, ms=ms, kept=held.count(False), n=len(held))
+    found["#23461"] = judge(text, held, ms=ms, slow=held.count(True), n=len(held))
     return found
 
 
@@ -613,7 +622,7 @@ concluded = conclusion(here)
 show(concluded)
 
 # %%
-# What the discussions believed, and what is measured here, on other models.
+# What the discussions believed, in our words, and what is measured here, on other models.
 
 show(beliefs(judge_beliefs(measured), legend))
 
