@@ -568,15 +568,11 @@ def answer(data):
     costs = (cost.low or 0.0) > TWO or any(slowed)
     known = gain.verdict in {"faster", "undecided"}
     lead, verdict = LEADS[gain.verdict if known else "no", costs]
-    text = (
-        "{lead}: with {n} threads, the transformer is {gain} if they spin rather than sleep, and "
-    )
-    text += (
-        "takes {times} times the CPU time with pauses of {ms:g} ms. A second thread {threshold}."
-    )
+    text = "{lead}: with {n} threads, the transformer is {gain} if they spin rather than sleep, "
+    text += "and takes {times} times the CPU time with pauses of {ms:g} ms. A second thread {late}."
     effect = gain.effect.replace("within", "as fast within").replace("undecided", UNKNOWN)
     values = {"lead": lead, "n": data["threads"], "gain": effect, "times": cost.text}
-    values |= {"ms": 1e3 * SHORT, "threshold": tell_threshold(data)}
+    values |= {"ms": 1e3 * SHORT, "late": tell_threshold(data)}
     claims = {word: compare_alone(data, word) for word in ("stop", "spin")}
     bars = [Bar("sleep", 1.0), *(Bar(word, c.ratio, c.low, c.high) for word, c in claims.items())]
     axis = "speedup of the transformer over threads that sleep"
