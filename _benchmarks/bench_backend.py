@@ -12,7 +12,7 @@ Goals: for ``llama`` at most 1.1 of the latency of the matrix products alone; fo
 times faster than eager and twice as fast as inductor, on a machine where ONNX Runtime multiplies
 matrices twice as fast as torch, which not all do; for both no level slower than the one before;
 compile time below inductor's; at most 5% of extra memory for large weights without prepacking; a
-call for one operator at most 1.3 of ``session.run`` on arrays that are ready.
+call for one operator at most 1.2 of ``session.run`` on arrays that are ready.
 """
 
 import functools
