@@ -74,6 +74,7 @@ PAGES = (
     "backend/plot_custom_backend_llama_102",
     "numerics/plot_parallelized_reduction",
     "numerics/plot_identical_runs",
+    "numerics/plot_low_precision",
     "performance/plot_threads",
     "performance/plot_first_result",
     "performance/plot_memory",

@@ -4,12 +4,18 @@ A quantized graph has conversions around operators in float. ONNX Runtime makes 
 integers of an operator and the conversions around it, when it has one for these types.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 
 CONVERSIONS = frozenset(["DequantizeLinear", "QuantizeLinear"])
+_INTEGER_PRODUCTS = frozenset(
+    [
+        *("ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"),
+        *("MatMulNBits", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"),
+    ]
+)
 _PRODUCTS = frozenset(
     ["Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"]
 )
@@ -76,3 +82,38 @@ def _reason(node: onnx.NodeProto, made: Collection[str], after: Collection[str])
     if node.input[0] not in made:
         return _WEIGHTS
     return _CLOSED if closed else _OPEN
+
+
+def count_precisions(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
+    """Count what a graph of few bits is made of.
+
+    Parameters
+    ----------
+    nodes : sequence of onnx.NodeProto
+        Nodes of the graph that ran.
+
+    Returns
+    -------
+    dict of str to int
+        ``nodes``, ``casts``, ``conversions`` between integers and floating-point numbers,
+        ``products of few bits``, ``products in float``, and ``left in float``: operators beside a
+        conversion that :func:`float_operators` finds.
+
+    Examples
+    --------
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[4, 8] X, int8[8, 8] W, float s) => (float[4, 8] Y) {
+    ...   F = DequantizeLinear (W, s)  Y = MatMul (X, F) }''')
+    >>> count_precisions(model.graph.node)["left in float"]
+    1
+    """
+    ops = Counter(node.op_type for node in nodes)
+    kinds = {
+        "casts": {"Cast"},
+        "conversions": {*CONVERSIONS, "DynamicQuantizeLinear"},
+        "products of few bits": _INTEGER_PRODUCTS,
+        "products in float": _PRODUCTS,
+    }
+    left = sum(len(names) for names, _ in float_operators(nodes).values())
+    counts = {name: sum(ops[op] for op in some) for name, some in kinds.items()}
+    return {"nodes": len(nodes), **counts, "left in float": left}

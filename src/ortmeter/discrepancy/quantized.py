@@ -1,0 +1,130 @@
+"""Products of few bits: how far rounding may take them, and what a CPU without VNNI returns."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ortmeter.discrepancy.bounds import matmul_error_bound
+from ortmeter.dtypes import unit_roundoff
+from ortmeter.errors import InvalidArgumentError
+
+__all__ = ["quantized_matmul_bound", "saturated_matmul"]
+
+#: Bits of a grid of integers, the name of a floating-point type, or None for float32.
+Grid: TypeAlias = int | str | None
+_PARTS = 3  # left operand, right operand, result
+
+_LIMITS = np.iinfo(np.int16)
+_ROWS = 2**22  # pairs of products in memory at once
+
+
+def saturated_matmul(x: npt.ArrayLike, w: npt.ArrayLike) -> tuple[np.ndarray, int]:
+    """Multiply as a CPU without VNNI does: sums of two products saturate at 16 bits.
+
+    Parameters
+    ----------
+    x : array of uint8, of shape (M, K)
+        Left operand.
+    w : array of int8, of shape (K, N)
+        Right operand.
+
+    Returns
+    -------
+    array of int32, of shape (M, N)
+        Sums over the pairs of neighbours along *K* of ``x0 * w0 + x1 * w1``, each limited to
+        [-32768, 32767], the result of the instruction ``vpmaddubsw``. The exact product is
+        ``x.astype(int) @ w.astype(int)``.
+    int
+        Number of pairs that saturate, of M N ceil(K / 2).
+
+    Raises
+    ------
+    InvalidArgumentError
+        The operands have other types, or shapes that do not match.
+
+    Examples
+    --------
+    >>> x, w = np.full((1, 2), 255, np.uint8), np.full((2, 1), 127, np.int8)
+    >>> product, pairs = saturated_matmul(x, w)
+    >>> product.tolist(), pairs, (x.astype(int) @ w.astype(int)).tolist()
+    ([[32767]], 1, [[64770]])
+    """
+    left, right = np.asarray(x), np.asarray(w)
+    if left.dtype != np.uint8 or right.dtype != np.int8 or (left.ndim, right.ndim) != (2, 2):
+        raise InvalidArgumentError(
+            f"got {left.dtype} {left.shape} and {right.dtype} {right.shape}. Accepted: matrices "
+            "of uint8 and int8"
+        )
+    if left.shape[1] != right.shape[0]:
+        raise InvalidArgumentError(
+            f"got shapes {left.shape} and {right.shape}. Accepted: (M, K) and (K, N)"
+        )
+    odd = left.shape[1] % 2  # a pair may have one product
+    left = np.pad(left, ((0, 0), (0, odd))).astype(np.int32)
+    right = np.pad(right, ((0, odd), (0, 0))).astype(np.int32)
+    product = np.empty((left.shape[0], right.shape[1]), np.int32)
+    saturated = 0
+    step = max(_ROWS // max(right.size // 2, 1), 1)
+    for start in range(0, len(left), step):
+        rows = left[start : start + step, :, None]
+        pairs = rows[:, ::2] * right[::2] + rows[:, 1::2] * right[1::2]
+        limited = pairs.clip(_LIMITS.min, _LIMITS.max)
+        product[start : start + step] = limited.sum(axis=1)
+        saturated += int(np.count_nonzero(limited != pairs))
+    return product, saturated
+
+
+def quantized_matmul_bound(x: np.ndarray, w: np.ndarray, grids: Sequence[Grid]) -> np.ndarray:
+    r"""Bound the error of a product of matrices when operands and result are rounded to few bits.
+
+    Parameters
+    ----------
+    x : array of float32, of shape (M, K)
+        Left operand.
+    w : array of float32, of shape (K, N)
+        Right operand.
+    grids : sequence of three int, str or None
+        What *x*, *w* and the result are rounded to: a number of bits, from 2, whose grid goes up to
+        the largest element; the name of a type, ``"float16"``; None for float32.
+
+    Returns
+    -------
+    array of float64, of shape (M, N)
+        :math:`|x| \Delta w + \Delta x |w| + \Delta x \Delta w`, plus the bound of the product in
+        float32, plus the rounding of the result. :math:`\Delta` is a whole step of a grid of *b*
+        bits, :math:`\max|x| / (2^{b-1} - 1)`: half of it for the rounding, the rest for a zero
+        point that is rounded, or a largest element that is clipped. In a floating-point type, it is
+        the unit roundoff times :math:`|x|`.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There are not three grids, or a number of bits is below 2.
+
+    Examples
+    --------
+    >>> x, w = np.float32([[127, 1]]), np.float32([[1], [127]])
+    >>> bound = quantized_matmul_bound(x, w, (8, 8, None))
+    >>> bool(257 < bound[0, 0] < 259)  # steps of 1: 127 + 1, twice, and 2 for both at once
+    True
+    """
+    if len(grids) != _PARTS or any(isinstance(g, int) and g <= 1 for g in grids):
+        raise InvalidArgumentError(f"grids={grids!r}. Accepted: three, with 2 bits at least")
+    left, right = x.astype(np.float64), w.astype(np.float64)
+    dx, dw = _step(left, grids[0]), _step(right, grids[1])
+    moved: np.ndarray = np.abs(left) @ dw + dx @ np.abs(right) + dx @ dw
+    moved += matmul_error_bound(x.astype(np.float32), w.astype(np.float32), dtype="float32")
+    # The largest result that a grid must hold, and that a type rounds, is itself inexact.
+    total: np.ndarray = moved + _step(np.abs(left @ right) + moved, grids[2])
+    return total
+
+
+def _step(values: np.ndarray, grid: Grid) -> np.ndarray:
+    """Return how far rounding may move each value."""
+    if isinstance(grid, str):
+        relative: np.ndarray = unit_roundoff(grid) * np.abs(values)
+        return relative
+    step = 0.0 if grid is None else np.abs(values).max() / (2 ** (grid - 1) - 1)
+    return np.full_like(values, step)

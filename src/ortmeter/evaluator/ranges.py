@@ -1,0 +1,195 @@
+"""Run a model in float64: its outputs, its operations, the range of its results."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ortmeter.dtypes import DTypeLike, float_info
+from ortmeter.evaluator.evaluation import Evaluator
+from ortmeter.evaluator.float64 import to_float64
+from ortmeter.runtime.costs import node_cost
+from ortmeter.runtime.loading import ModelLike
+
+__all__ = ["Overflow", "Reference", "find_overflow", "first_power", "run_float64"]
+
+_MOST = 64  # powers of two
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a model computes in float64.
+
+    Parameters
+    ----------
+    outputs : list of array
+        Outputs, in the order of the model.
+    flop : float
+        Operations, as :func:`~ortmeter.runtime.costs.node_cost` counts them; 0 for operators that
+        it does not know.
+    ranges : mapping of str to (str, float)
+        By name of a result, the operator that makes it, ``input`` for inputs, and its largest
+        absolute value; in the order of the run.
+    """
+
+    outputs: list[np.ndarray]
+    flop: float
+    ranges: Mapping[str, tuple[str, float]]
+
+    @property
+    def largest(self) -> float:
+        """Largest absolute value of all results."""
+        return max(value for _, value in self.ranges.values())
+
+
+def run_float64(model: ModelLike, feeds: Mapping[str, Any]) -> Reference:
+    """Run a model in float64, node by node.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs, in the types of the model.
+
+    Returns
+    -------
+    Reference
+        Outputs, operations and ranges.
+
+    Raises
+    ------
+    ModelError, FeedError
+        The model cannot be read, or the feeds are not its inputs.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Mul(X, X) }'''
+    >>> found = run_float64(text, {"X": np.float32([3, 4])})
+    >>> found.outputs[0].tolist(), found.flop, found.ranges["Y"]
+    ([9.0, 16.0], 2.0, ('Mul', 16.0))
+    """
+    flop = 0.0
+    ranges: dict[str, tuple[str, float]] = {}
+
+    def watch(node: onnx.NodeProto, given: list[Any], made: list[Any]) -> None:
+        nonlocal flop
+        read, written = (
+            [None if a is None else np.asarray(a) for a in side] for side in (given, made)
+        )
+        cost = node_cost(node, _shapes(read), _shapes(written), _types(read), _types(written))
+        flop += cost.flop if cost else 0.0
+        for name, value in zip(node.output, written, strict=False):
+            _note(ranges, name, node.op_type, value)
+
+    for name, value in feeds.items():
+        _note(ranges, name, "input", np.asarray(value))
+    wide = {name: _widened(value) for name, value in feeds.items()}
+    outputs = Evaluator(to_float64(model), callback=watch).run(None, wide)
+    return Reference([np.asarray(output) for output in outputs], flop, ranges)
+
+
+def _shapes(arrays: list[Any]) -> list[tuple[int, ...] | None]:
+    return [None if array is None else array.shape for array in arrays]
+
+
+def _types(arrays: list[Any]) -> list[DTypeLike | None]:
+    return [None if array is None else "f64" for array in arrays]  # only operations are read
+
+
+def _note(
+    ranges: dict[str, tuple[str, float]], name: str, operator: str, value: np.ndarray | None
+) -> None:
+    if value is not None and value.dtype.kind == "f" and value.size:
+        ranges[name] = (operator, float(np.abs(value).max()))
+
+
+def _widened(value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    return array.astype(np.float64) if array.dtype.kind in "fV" else array
+
+
+@dataclass(frozen=True)
+class Overflow:
+    """The first result that leaves the range of a type when inputs grow.
+
+    Parameters
+    ----------
+    factor : float or None
+        Power of two that multiplies the inputs; None when nothing overflows.
+    operator, name : str
+        The operator and the result, empty when nothing overflows.
+    """
+
+    factor: float | None
+    operator: str = ""
+    name: str = ""
+
+
+def find_overflow(
+    model: ModelLike, feeds: Mapping[str, Any], dtype: DTypeLike = "float16"
+) -> Overflow:
+    """Find the first power of two by which inputs make a result leave the range of a type.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs; those in floating point are multiplied.
+    dtype : dtype
+        Type whose range counts: each result is supposed to be rounded to it.
+
+    Returns
+    -------
+    Overflow
+        The factor, from 1, and the first result of the run that overflows.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Y = Mul(X, X) }'''
+    >>> find_overflow(text, {"X": np.float32([1])})
+    Overflow(factor=256.0, operator='Mul', name='Y')
+    """
+    info = float_info(dtype)
+    limit = float(info.max) * (1 + float(info.eps) / 4)  # halfway to the next: rounded to infinity
+
+    def scaled(factor: float) -> Reference:
+        wide = {name: _widened(value) for name, value in feeds.items()}
+        grown = {n: factor * v if v.dtype.kind == "f" else v for n, v in wide.items()}
+        return run_float64(to_float64(model), grown)
+
+    factor = first_power(lambda power: scaled(power).largest >= limit)
+    if factor is None:
+        return Overflow(None)
+    ranges = scaled(factor).ranges.items()
+    return next(Overflow(factor, op, name) for name, (op, value) in ranges if value >= limit)
+
+
+def first_power(holds: Callable[[float], bool]) -> float | None:
+    """Return the first power of two, from 1, where something begins to hold, by bisection.
+
+    Parameters
+    ----------
+    holds : callable
+        ``f(power)``; once true, it is true of all larger powers.
+
+    Returns
+    -------
+    float or None
+        None when it does not hold at 2 :sup:`63`.
+
+    Examples
+    --------
+    >>> first_power(lambda power: power > 1000)
+    1024.0
+    """
+    low, high = -1, _MOST
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(2.0**middle) else (middle, high)
+    return 2.0**high if high < _MOST else None
