@@ -256,6 +256,23 @@ def test_identical_kernels_run_once_more_at_most():
     assert len(calls) == 6
 
 
+def test_a_swap_runs_what_follows_alone():
+    calls = []
+
+    def biased(rank):
+        return lambda x: calls.append(rank) or np.abs(x) * np.float32(1.01)
+
+    nodes = "\n".join(f"[n{i}] y{i + 1} = Abs (y{i})" for i in range(10))
+    text = f"{HEADER} g (float[n] y0) => (float[n] y10) {{ {nodes} }}"
+    candidate = {f"node:n{i}": biased(i) for i in range(10)}
+    found = attribute(text, {"y0": np.float32([1, 2])}, "reference", candidate, provider="cpu")
+    assert len(found.nodes) == 10
+    # Beside the baseline, the candidate twice, alone; then one more each time that one before it
+    # is not swapped. The last candidate of a walk is not needed.
+    assert [calls.count(i) for i in range(9)] == [5 + i for i in range(9)]
+    assert calls.count(9) == 4 + 9
+
+
 def test_results_are_not_kept():
     """While a node runs, only what it reads and the outputs of whole runs are alive."""
     made, most = [], []
@@ -295,8 +312,8 @@ def test_the_bar_counts_what_is_done(monkeypatch):
         def __exit__(self, *_):
             pass
 
-        def update(self):
-            self.done += 1
+        def update(self, count=1):
+            self.done += count
 
     monkeypatch.setattr(attribution, "progress_bar", Bar)
     attribute(*chain(), provider="cpu")

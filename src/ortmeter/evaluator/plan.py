@@ -1,6 +1,6 @@
 """A graph compiled into steps over numbered slots, and the loop that runs them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -115,6 +115,14 @@ class Schedule:
             values.clear()
             inputs = result = None
 
+    def walk(self, values: list[Any]) -> Iterator[Step]:
+        """Run the steps one by one; each is given before it runs, the slots as it finds them."""
+        for step, free in self._pairs:
+            yield step
+            step.execute(values)
+            for slot in free:
+                values[slot] = None
+
 
 class Plan:
     """A compiled graph: names and their slots, what the caller gives, what it wants, the steps."""
@@ -153,6 +161,16 @@ class Plan:
     ) -> list[Any]:
         """Compute results from the slots, which are consumed."""
         if names not in self._schedules:
-            slots = [self.slots[name] for name in names]
-            self._schedules[names] = Schedule(self.steps, slots)
+            self._schedules[names] = self._schedule(names, self.steps)
         return self._schedules[names].execute(values, watch)
+
+    def walk(self, values: list[Any]) -> Iterator[Step]:
+        """Compute the outputs step by step; see :meth:`Schedule.walk`."""
+        return self._schedule(self.outputs, self.steps).walk(values)
+
+    def resume(self, steps: Sequence[Step], values: list[Any]) -> list[Any]:
+        """Compute the outputs with these last steps, from the slots that the others filled."""
+        return self._schedule(self.outputs, steps).execute(values, None)
+
+    def _schedule(self, names: Sequence[str], steps: Sequence[Step]) -> Schedule:
+        return Schedule(steps, [self.slots[name] for name in names])
