@@ -46,7 +46,7 @@ def plant(speeds=None, *, noise=0.01, processes=5, errors=None, casts=16, refuse
             times[way] = Measurement(way, 1e-3 / speed * drawn)
         groups[model] = Comparison(times.values())
     facts = pd.DataFrame.from_dict(rows, orient="index")
-    facts.index = facts.index.set_names(["model", "numbers"])
+    facts.index = facts.index.set_names(["model", "conversion"])
     promised = pd.DataFrame({"8 bits, at most": [4.0] * 4}, index=list(MODELS))
     sums = pd.DataFrame({"the session is": ["exact", "exact", "exact or saturated"]})
     usual = {"provider": "cpu", "vnni": True, "sums": sums, "promised": promised}

@@ -36,7 +36,13 @@ MODULES = {
         "timing.peaks",
         "sweep",
     ),
-    "Compare results": ("discrepancy", "discrepancy.bounds", "discrepancy.summation", "dtypes"),
+    "Compare results": (
+        "discrepancy",
+        "discrepancy.bounds",
+        "discrepancy.quantized",
+        "discrepancy.summation",
+        "dtypes",
+    ),
     "Run models": tuple(
         f"runtime.{name}"
         for name in (
@@ -47,9 +53,10 @@ MODULES = {
             "placement",
             "iobinding",
             "models",
+            "precision",
         )
     ),
-    "Transform and execute": ("einsum", "evaluator", "backend"),
+    "Transform and execute": ("einsum", "evaluator", "evaluator.ranges", "backend"),
     "Know the machine": ("runtime.environment", "runtime.fitness", "runtime.providers"),
     "Conclude and show": ("timing.claims", "plotting", "report"),
     "Write a page": ("args", "pages", "errors"),

@@ -26,10 +26,10 @@ _BLOCK = 32  # weights that share a scale
 
 # Instructions -> names that Linux has for them, on x86 and on ARM.
 _INSTRUCTIONS: Mapping[str, frozenset[str]] = {
-    "VNNI (products of 8 bits)": frozenset(["avx512_vnni", "avx_vnni", "asimddp"]),
-    "matrices of 8 bits": frozenset(["amx_int8", "i8mm"]),
-    "products of bfloat16": frozenset(["avx512_bf16", "amx_bf16", "bf16"]),
-    "arithmetic in float16": frozenset(["avx512_fp16", "asimdhp"]),
+    "VNNI, products of 8 bits": frozenset(["avx512_vnni", "avx_vnni", "asimddp"]),
+    "AMX or i8mm, matrices of 8 bits": frozenset(["amx_int8", "i8mm"]),
+    "bf16, products of bfloat16": frozenset(["avx512_bf16", "amx_bf16", "bf16"]),
+    "fp16, arithmetic in float16": frozenset(["avx512_fp16", "asimdhp"]),
 }
 
 
@@ -44,7 +44,7 @@ def cpu_instructions() -> dict[str, bool | None]:
     Examples
     --------
     >>> list(cpu_instructions())[0]
-    'VNNI (products of 8 bits)'
+    'VNNI, products of 8 bits'
     """
     flags = set(cpu_flags())
     return {name: bool(flags & names) if flags else None for name, names in _INSTRUCTIONS.items()}
