@@ -19,6 +19,7 @@ SECTIONS = {
         "plot_sweep",
         "plot_memory",
         "plot_releases",
+        "plot_torch_or_onnxruntime",
         "plot_operators_torch",
     ),
     "einsum": ("plot_einsum_decomposition",),

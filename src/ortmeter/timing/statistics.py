@@ -77,6 +77,13 @@ def log_ratio_apart(
     return log, half if half <= _USELESS else None
 
 
+def mean_interval(values: npt.ArrayLike, confidence: float) -> tuple[float, float | None]:
+    """Estimate the mean of independent numbers, and the half-width of its Student interval."""
+    found = np.asarray(values, dtype=np.float64)
+    enough = len(found) >= MIN_PROCESSES
+    return float(found.mean()), _half_width(found, 1.0, confidence) if enough else None
+
+
 def _batch_logs(baseline: _Array, candidate: _Array, length: int) -> _Array:
     count = len(baseline) // length
     medians = (

@@ -1,0 +1,99 @@
+"""Models timed and profiled in fresh processes, and what these are asked."""
+
+import json
+import os
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from ortmeter.errors import OrtMeterError
+from ortmeter.observatory import network_times
+from ortmeter.observatory.network_times import measure_networks, profile_networks
+from ortmeter.observatory.networks import export_network
+from ortmeter.runtime.providers import Provider
+
+CPU = Provider("cpu")
+CASES = {"encoder, 2": ("encoder", 2)}
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {name: export_network(name)[0] for name in ("encoder", "forest")}
+
+
+def test_a_process_adds_up_to_its_latencies(models):
+    found = profile_networks(CASES, models, provider=CPU, processes=1, turns=2)
+    assert list(found.columns) == ["case", "process", "turn", "kind", "eager", "onnxruntime"]
+    assert found["turn"].unique().tolist() == [0, 1]
+    kinds = found.groupby("kind")[["eager", "onnxruntime"]].mean()
+    assert {"matrix product", "attention", "normalization", "outside"} <= set(kinds.index)
+    assert (kinds.loc["matrix product"] > 0).all()
+    assert (found[["eager", "onnxruntime"]] > -1e-9).all(axis=None)
+
+
+def test_a_process_that_stops_is_one_line(models, monkeypatch):
+    with pytest.raises(OrtMeterError, match="A profiling process stopped: .*RNN"):
+        profile_networks({"x": ("RNN", 1)}, {"RNN": models["forest"]}, provider=CPU, processes=1)
+
+
+def test_the_child_keeps_its_memory_and_is_asked_for_the_device(models, monkeypatch):
+    asked = []
+
+    def answer(module, question, answer, environment):
+        asked.append((module, json.loads(question.read_text()), environment))
+        row = {"case": "encoder, 2", "turn": 0, "kind": "other", "eager": 2.0, "onnxruntime": 1.0}
+        answer.write_text(json.dumps([row]))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(network_times, "run_child", answer)
+    cuda = Provider("cuda", 1)
+    found = profile_networks(CASES, models, provider=cuda, threads=2, processes=2)
+    assert found["process"].tolist() == [0, 1]
+    module, question, environment = asked[1]
+    assert module == "ortmeter.observatory.network_times"
+    told = {"cases": {"encoder, 2": ["encoder", 2]}, "provider": "cuda:1", "threads": 2}
+    assert question == told | {"turns": 2, "seed": 1}
+    assert environment["MALLOC_TRIM_THRESHOLD_"] == str(2**40)
+    assert environment["GOMP_SPINCOUNT"] == "10000"
+
+
+def test_contenders_take_turns_on_the_device_that_is_asked_for(models, monkeypatch):
+    asked, sessions = [], []
+
+    def measure(groups, **options):
+        asked.append((groups, options, dict(os.environ)))
+
+    def session(model, feeds, **options):
+        sessions.append((feeds["x" if "x" in feeds else "X"].shape, options))
+
+    monkeypatch.setattr(network_times, "measure_each", measure)
+    monkeypatch.setattr(network_times, "session_candidate", session)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "mine")
+    cases = {**CASES, "forest, 3": ("forest", 3)}
+    cuda = Provider("cuda", 1)
+    measure_networks(cases, models, provider=cuda, threads=2, inductor=True, processes=4)
+    ((groups, options, environment),) = asked
+    assert options == {"axis": "case", "sync": "cuda:1", "processes": 4}
+    assert list(groups["encoder, 2"]) == ["eager", "onnxruntime", "session.run", "inductor"]
+    assert list(groups["forest, 3"]) == ["eager", "onnxruntime", "session.run"]
+    compiled = groups["encoder, 2"]["inductor"].recipe(None).arguments
+    assert compiled["compiled"]
+    assert (compiled["provider"], compiled["threads"]) == ("cuda:1", 2)
+    settings = {"provider": "cuda:1", "threads": 2}
+    assert sessions[:2] == [((2, 32, 128), {"bound": b, **settings}) for b in (True, False)]
+    assert environment["GOMP_SPINCOUNT"] == "10000"
+    assert environment["TORCHINDUCTOR_CACHE_DIR"] != "mine"
+    assert "GOMP_SPINCOUNT" not in os.environ
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "mine"
+
+
+@pytest.mark.cuda
+def test_both_libraries_are_measured_on_cuda(models):
+    cuda = Provider("cuda")
+    results = measure_networks(CASES, models, provider=cuda, processes=2, repeat=2, precision=None)
+    assert all(one.median > 0 for one in results["encoder, 2"].values())
+    found = profile_networks(CASES, models, provider=cuda, processes=1, turns=1)
+    assert isinstance(found, pd.DataFrame)
+    assert "matrix product" in set(found["kind"])

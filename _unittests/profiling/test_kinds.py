@@ -1,0 +1,131 @@
+"""Kinds of operators, on planted profiles of torch and of ONNX Runtime."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.profiling import profile
+from ortmeter.profiling.kinds import (
+    KINDS,
+    OUTSIDE,
+    compare_kinds,
+    kind_of,
+    scale_kinds,
+    session_kinds,
+    sum_functions,
+    torch_kinds,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "operators"),
+    [
+        ("convolution", ["Conv", "FusedConv", "aten::conv2d", "aten::mkldnn_convolution"]),
+        ("trees", ["TreeEnsembleRegressor"]),
+        ("attention", ["Softmax", "MultiHeadAttention", "aten::scaled_dot_product_attention"]),
+        ("matrix product", ["MatMul", "Gemm", "FusedMatMul", "aten::linear", "aten::mm"]),
+        ("normalization", ["LayerNormalization", "SkipLayerNormalization", "aten::batch_norm"]),
+        ("movement", ["Concat", "Reshape", "ReorderOutput", "Expand", "aten::cat", "aten::chunk"]),
+        ("elementwise", ["Gelu", "Exp", "QuickGelu", "Mul", "Relu", "aten::silu", "aten::add"]),
+        ("other", ["GlobalAveragePool", "aten::adaptive_avg_pool2d", "ReduceMean"]),
+    ],
+)
+def test_operators_of_both_libraries_have_a_kind(kind, operators):
+    assert {kind_of(operator) for operator in operators} == {kind}
+
+
+def test_a_product_of_computed_inputs_is_one_of_attention():
+    assert kind_of("MatMul", computed=True) == "attention"
+    assert kind_of("Conv", computed=True) == "convolution"
+
+
+PRODUCTS = """<ir_version: 10, opset_import: ["": 21]>
+g (float[4,4] X) => (float[4,4] Z) <float[4,4] W = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}>
+{ Y = MatMul(X, W)  Z = MatMul(Y, X) }"""
+
+
+def test_products_of_a_session_are_told_apart_by_their_constants():
+    ran = profile(
+        PRODUCTS, {"X": np.ones((4, 4), np.float32)}, provider="cpu", repeat=3, overhead=False
+    )
+    assert set(session_kinds(ran)) == {"matrix product", "attention"}
+
+
+def test_a_session_is_summed_by_run_and_the_warm_up_left_out():
+    names = ["product", "product", "act", "act"]
+    events = pd.DataFrame(
+        {
+            "iteration": [0, 1, 1, 2],
+            "op": ["MatMul", "MatMul", "Relu", "MatMul"],
+            "name": names,
+            "self_duration": [1000, 30, 7, 50],
+        }
+    )
+    runs = pd.DataFrame({"iteration": [0, 1, 2], "steady": [False, True, True]})
+    planted = SimpleNamespace(events=events, model=None, by_iteration=lambda: runs)
+    found = session_kinds(planted)
+    assert found["attention"] == pytest.approx(40e-6)  # without a graph, no constant is known
+    assert found["elementwise"] == pytest.approx(3.5e-6)  # 7 in one run, 0 in the other
+
+
+def event(name, rank, parent=None, us=0.0):
+    return SimpleNamespace(
+        name=name,
+        id=rank,
+        cpu_parent=parent,
+        time_range=SimpleNamespace(elapsed_us=lambda: us),
+    )
+
+
+def test_functions_of_torch_count_with_those_that_they_call():
+    runs = [event("ortmeter run", rank) for rank in range(3)]
+    linears = [
+        event("aten::linear", 10 + i, run, us)
+        for i, (run, us) in enumerate(zip(runs, (900, 20, 40), strict=True))
+    ]
+    inner = [event("aten::relu", 20 + i, linear, 15) for i, linear in enumerate(linears)]
+    found = sum_functions([*runs, *linears, *inner, event("aten::cat", 99, None, 70)])
+    assert found == {"matrix product": pytest.approx(30e-6)}
+    assert sum_functions(runs) == {}
+
+
+def test_torch_is_profiled():
+    import torch
+
+    x = torch.ones(4, 4)
+    found = torch_kinds(lambda: torch.softmax(x @ x, -1), 2)
+    assert set(found) == {"matrix product", "attention"}
+    assert min(found.values()) > 0
+    with pytest.raises(InvalidArgumentError, match="runs=0"):
+        torch_kinds(lambda: None, 0)
+
+
+def test_times_are_scaled_when_they_exceed_the_latency():
+    assert scale_kinds({"trees": 1.0}, 3.0) == {"trees": 1.0, OUTSIDE: 2.0}
+    scaled = scale_kinds({"trees": 6.0, "other": 2.0}, 4.0)
+    assert scaled == {"trees": 3.0, "other": 1.0, OUTSIDE: 0.0}
+    assert scale_kinds({}, 4.0) == {OUTSIDE: 4.0}
+
+
+def test_differences_have_the_interval_of_student():
+    from scipy import stats
+
+    rng = np.random.default_rng(0)
+    ours, theirs = rng.normal(5, 1, 8), rng.normal(3, 1, 8)
+    rows = pd.DataFrame({"kind": "trees", "ours": ours, "theirs": theirs})
+    found = compare_kinds(rows).loc["trees"]
+    assert found["difference"] == pytest.approx((ours - theirs).mean())
+    low, high = stats.t.interval(0.99, 7, found["difference"], stats.sem(ours - theirs))
+    assert found["low"] < low < high < found["high"]  # ours pay for a stop by precision too
+    wide = compare_kinds(rows, confidence=0.999).loc["trees"]
+    assert wide["low"] < found["low"]
+    assert np.isnan(compare_kinds(rows.iloc[:2]).loc["trees", "low"])
+
+
+def test_kinds_come_in_their_order_with_the_rest_at_the_end():
+    rows = [(kind, 1.0, 1.0) for kind in (OUTSIDE, *reversed(KINDS))]
+    found = compare_kinds(pd.DataFrame(rows, columns=["kind", "ours", "theirs"]))
+    assert list(found.index) == [*KINDS, OUTSIDE]

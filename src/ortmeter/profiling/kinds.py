@@ -1,0 +1,232 @@
+"""Pair the profiles of two libraries, torch and ONNX Runtime, by kind of operator."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pandas as pd
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import import_optional
+from ortmeter.profiling.record import Profile
+from ortmeter.timing.statistics import mean_interval
+
+__all__ = [
+    "KINDS",
+    "OUTSIDE",
+    "compare_kinds",
+    "kind_of",
+    "scale_kinds",
+    "session_kinds",
+    "torch_kinds",
+]
+
+#: Kinds of operators, with what their names have, in both libraries; the first that fits wins.
+KINDS: Mapping[str, str] = {
+    "convolution": r"conv(?!ert)",
+    "trees": r"treeensemble",
+    "attention": r"attention|softmax|bmm",
+    "matrix product": r"matmul|gemm|linear|addmm|::mm$",
+    "normalization": r"norm",
+    "movement": (
+        r"concat|cat$|reshape|transpose|reorder|split|chunk|slice|select|shape|view|cast|::to$|"
+        r"gather|squeeze|flatten|expand|permute|contiguous|copy|clone|identity|memcpy"
+    ),
+    "elementwise": (
+        r"elu|silu|swish|sigmoid|tanh|erf|exp|log|sqrt|add|sub|mul|div|pow|neg|abs|clip|clamp|where"
+    ),
+    "other": "",
+}
+_PRODUCT, _ATTENTION = "matrix product", "attention"
+#: What a run does outside of any operator.
+OUTSIDE = "outside"
+_RUN = "ortmeter run"
+_SECONDS_PER_US = 1e-6
+
+
+def kind_of(operator: str, *, computed: bool = False) -> str:
+    """Say of which kind an operator is.
+
+    Parameters
+    ----------
+    operator : str
+        ``aten::linear`` or ``MatMul``.
+    computed : bool
+        Whether no input is a constant: such a product is one of attention.
+
+    Returns
+    -------
+    str
+        One of :data:`KINDS`.
+
+    Examples
+    --------
+    >>> kind_of("aten::batch_norm"), kind_of("FusedConv"), kind_of("MatMul", computed=True)
+    ('normalization', 'convolution', 'attention')
+    """
+    kind = next(kind for kind, names in KINDS.items() if re.search(names, operator.lower()))
+    return _ATTENTION if kind == _PRODUCT and computed else kind
+
+
+def session_kinds(found: Profile) -> dict[str, float]:
+    """Sum the kernels of a run by kind.
+
+    Parameters
+    ----------
+    found : Profile
+        Of :func:`~ortmeter.profiling.profile`.
+
+    Returns
+    -------
+    dict of str to float
+        Seconds of a run by kind, median over the steady runs. A node of several operators counts
+        for the one that names it: a convolution with its normalization is a convolution. ONNX
+        Runtime counts in whole microseconds; on CUDA, it times launches.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[8] X) => (float[8] Y) { Z = Softmax(X)  Y = Exp(Z) }'''
+    >>> from ortmeter.profiling import profile
+    >>> x = np.ones(8, np.float32)
+    >>> ran = profile(text, {"X": x}, provider="cpu", repeat=3, overhead=False)
+    >>> list(session_kinds(ran))
+    ['attention', 'elementwise']
+    """
+    runs = found.by_iteration()
+    events = found.events[found.events["iteration"].isin(runs["iteration"][runs["steady"]])]
+    weighted = _weighted(found.model)
+    pairs = zip(events["op"], events["name"], strict=True)
+    kinds = [kind_of(str(op), computed=str(name) not in weighted) for op, name in pairs]
+    return _median_run(kinds, events["iteration"], events["self_duration"])
+
+
+def _weighted(model: onnx.ModelProto | None) -> set[str]:
+    """Name the nodes that have a constant input."""
+    if model is None:
+        return set()
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return {node.name for node in model.graph.node if constants.intersection(node.input)}
+
+
+def _median_run(kinds: Any, runs: Any, microseconds: Any) -> dict[str, float]:
+    """Median over the runs of the time of each kind, in the order in which kinds come."""
+    times = {"kind": list(kinds), "run": np.asarray(runs), "time": np.asarray(microseconds)}
+    frame = pd.DataFrame(times)
+    whole = frame.pivot_table("time", "run", "kind", aggfunc="sum", fill_value=0, sort=False)
+    return {str(kind): float(_SECONDS_PER_US * whole[kind].median()) for kind in whole}
+
+
+def torch_kinds(call: Callable[[], object], runs: int = 5) -> dict[str, float]:
+    """Sum the functions of torch that a call runs, by kind.
+
+    Parameters
+    ----------
+    call : callable
+        Runs a model on torch, without arguments.
+    runs : int
+        Number of runs in the median, after one that is left out.
+
+    Returns
+    -------
+    dict of str to float
+        Seconds of a run by kind. A function counts with those that it calls: what ``aten::linear``
+        does is a matrix product. On CUDA, it is the time of the host.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no run.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.ones(8, 8)
+    >>> list(torch_kinds(lambda: torch.relu(torch.nn.functional.linear(x, x)), 2))
+    ['matrix product', 'elementwise']
+    """
+    if runs < 1:
+        raise InvalidArgumentError(f"runs={runs}. Accepted: an integer from 1")
+    profiler = import_optional("torch", "torch").profiler
+    with profiler.profile(activities=[profiler.ProfilerActivity.CPU]) as recorded:
+        for _ in range(1 + runs):
+            with profiler.record_function(_RUN):
+                call()
+    return sum_functions(recorded.events())
+
+
+def sum_functions(events: Any) -> dict[str, float]:
+    """Sum the outermost functions of each run but the first one."""
+    ranks = {e.id: rank for rank, e in enumerate(e for e in events if e.name == _RUN)}
+    rows = [
+        (kind_of(e.name), ranks[e.cpu_parent.id], e.time_range.elapsed_us())
+        for e in events
+        if e.cpu_parent is not None and ranks.get(e.cpu_parent.id)
+    ]
+    return _median_run(*zip(*rows, strict=True)) if rows else {}
+
+
+def scale_kinds(kinds: Mapping[str, float], latency: float) -> dict[str, float]:
+    """Make the times of a profile those of a run without the profiler.
+
+    Parameters
+    ----------
+    kinds : mapping of str to float
+        Seconds by kind, of :func:`torch_kinds` or :func:`session_kinds`.
+    latency : float
+        Seconds of a run without the profiler.
+
+    Returns
+    -------
+    dict of str to float
+        Seconds by kind, and :data:`OUTSIDE` for the rest of the run. A profiler makes runs longer:
+        where the kinds add up to more than the latency, they are scaled to it.
+
+    Examples
+    --------
+    >>> scale_kinds({"trees": 3.0, "other": 1.0}, 2.0)
+    {'trees': 1.5, 'other': 0.5, 'outside': 0.0}
+    """
+    total = sum(kinds.values())
+    factor = min(latency / total, 1.0) if total else 1.0
+    scaled = {kind: factor * seconds for kind, seconds in kinds.items()}
+    return {**scaled, OUTSIDE: latency - factor * total}
+
+
+def compare_kinds(found: pd.DataFrame, *, confidence: float = 0.99) -> pd.DataFrame:
+    """Compare two libraries kind by kind.
+
+    Parameters
+    ----------
+    found : pandas.DataFrame
+        Column ``kind``, and at the end the seconds of a run for the two libraries: one row per kind
+        and turn, where a kind that is absent has 0.
+    confidence : float
+        Level of each interval.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Index ``kind``. Means of the two libraries, then ``difference``, the first minus the second,
+        with ``low`` and ``high``, its Student interval over the turns, NaN below three. All in
+        seconds.
+
+    Examples
+    --------
+    >>> rows = {"kind": ["trees"] * 3, "ours": [3.0] * 3, "theirs": [1.0] * 3}
+    >>> compare_kinds(pd.DataFrame(rows)).loc["trees"].tolist()
+    [3.0, 1.0, 2.0, 2.0, 2.0]
+    """
+    first, second = found.columns[-2:]
+    rows = {}
+    for kind in (kind for kind in (*KINDS, OUTSIDE) if (found["kind"] == kind).any()):
+        own = found[found["kind"] == kind]
+        mean, half = mean_interval(own[first] - own[second], confidence)
+        ends = (math.nan, math.nan) if half is None else (mean - half, mean + half)
+        rows[kind] = (own[first].mean(), own[second].mean(), mean, *ends)
+    columns = [first, second, "difference", "low", "high"]
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+    return frame.rename_axis("kind")
