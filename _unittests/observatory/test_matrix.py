@@ -287,6 +287,7 @@ def test_a_planted_regression_is_named_and_no_other_case(tmp_path, child, slower
     prepared = cases("usual", "planted", "short")
     times = measure_cases(contenders, prepared, passes=2, processes=4).times
     verdicts = compare_cells(times, ["1.0", "1.1"])["verdict"].droplevel(["threads", "contender"])
-    planted = "slower" if slower > 1 else "undecided"
-    assert verdicts.to_dict() == {"usual": "undecided", "planted": planted, "short": "undecided"}
-    assert control_claims(times, "1.1")["verdict"].eq("undecided").all()
+    level = {"undecided", "within 5%"}
+    assert verdicts["planted"] in ({"slower"} if slower > 1 else level)
+    assert {verdicts["usual"], verdicts["short"]} <= level
+    assert set(control_claims(times, "1.1")["verdict"]) <= level
