@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ortmeter.cli import baseline, cold, load, machine, regression, releases
+from ortmeter.cli import baseline, cold, load, machine, precision, regression, releases
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.errors import InvalidArgumentError
@@ -46,6 +46,7 @@ def register(parser: ArgumentParser) -> None:
         help=f"total measuring time, including warm-up and the start of processes "
         f"({BUDGET_S:g}; {LONG_BUDGET_S:g} where --processes is 5 by default)",
     )
+    precision.add_options(parser)
     machine.add_options(parser)
     for part in (*_MODES, baseline):
         part.add_options(parser)
@@ -62,7 +63,8 @@ def run(options: Namespace, report: Report) -> int:
     models = list(dict.fromkeys(map(Path, options.models)))
     feeds = list(make_feeds(options, models).values())
     axes = session_axes(options)
-    with cold.saved_optimized(options, report, model_variants(models, feeds, **axes)) as variants:
+    found = precision.add_converted(options, report, model_variants(models, feeds, **axes))
+    with cold.saved_optimized(options, report, found) as variants:
         kept = baseline.check(options, variants)
         with machine.watched(options, report):
             if asked:
