@@ -3,9 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
+from onnx import TensorProto
 from page_runner import define_page, run_page
 
+import ortmeter
+from ortmeter.runtime.cuda_kernels import cuda_kernel
 from ortmeter.runtime.precision import PRECISIONS, convert_precision
+from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
@@ -190,6 +194,33 @@ def test_the_roofline(page):
     assert [found[f"{bits}, at most"] for bits in gains] == [2, 4, pytest.approx(64 / 9)]
     found = page["predict"](1000, 10, Peaks(), gains)
     assert [found[f"{bits}, at most"] for bits in gains] == [1, 4, 1]
+
+
+def test_cuda_has_the_kernels_that_the_prediction_counts_on(page):
+    """No product of 8 bits: nothing is promised; products of 16 bits, with more operations."""
+    gains = page["OPERATIONS"]["cuda"]
+    assert not any(cuda_kernel(op, opset=21) for op in ("QLinearMatMul", "QLinearConv"))
+    assert not cuda_kernel("MatMulInteger", opset=21, dtype=TensorProto.UINT8)
+    assert gains["8 bits"] == 1
+    for dtype in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
+        assert cuda_kernel("MatMul", opset=21, dtype=dtype)
+    assert gains["16 bits"] > 1
+
+
+def test_sessions_get_the_provider(page, monkeypatch):
+    asked = {"provider": Provider("cuda", 0), "threads": 1}
+    given = []
+    monkeypatch.setitem(page, "SETTINGS", asked)
+    monkeypatch.setitem(page, "inputs", {"m": "feeds"})
+    monkeypatch.setitem(
+        page, "described", {("m", "float16"): ({}, "model"), ("m", "no"): ({}, None)}
+    )
+    monkeypatch.setattr(ortmeter, "session_candidate", lambda *args, **kwargs: (args, kwargs))
+    monkeypatch.setattr(ortmeter, "make_session", lambda *args, **kwargs: given.append(kwargs))
+    monkeypatch.setitem(page, "run_session", lambda session, feeds: {"Y": 1})
+    assert page["make_group"]("m") == {"float16": (("model", "feeds"), asked)}
+    assert page["run"]("model", {}) == 1
+    assert given == [asked]
 
 
 def test_a_fast_run_finds_what_theory_says():
