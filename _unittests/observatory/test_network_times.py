@@ -12,6 +12,7 @@ from ortmeter.observatory import network_times
 from ortmeter.observatory.network_times import measure_networks, profile_networks
 from ortmeter.observatory.networks import export_network
 from ortmeter.runtime.providers import Provider
+from ortmeter.timing.measurement import Candidate
 
 CPU = Provider("cpu")
 CASES = {"encoder, 2": ("encoder", 2)}
@@ -59,7 +60,11 @@ def test_the_child_keeps_its_memory_and_is_asked_for_the_device(models, monkeypa
 
 
 def test_contenders_take_turns_on_the_device_that_is_asked_for(models, monkeypatch):
-    asked, sessions = [], []
+    asked, sessions, networks, compiled = [], [], [], []
+
+    def network(*case, **options):
+        networks.append((case, options))
+        return Candidate(lambda: compiled.append(case))
 
     def measure(groups, **options):
         asked.append((groups, options, dict(os.environ)))
@@ -69,6 +74,7 @@ def test_contenders_take_turns_on_the_device_that_is_asked_for(models, monkeypat
 
     monkeypatch.setattr(network_times, "measure_each", measure)
     monkeypatch.setattr(network_times, "session_candidate", session)
+    monkeypatch.setattr(network_times, "network_candidate", network)
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "mine")
     cases = {**CASES, "forest, 3": ("forest", 3)}
@@ -78,10 +84,11 @@ def test_contenders_take_turns_on_the_device_that_is_asked_for(models, monkeypat
     assert options == {"axis": "case", "sync": "cuda:1", "processes": 4}
     assert list(groups["encoder, 2"]) == ["eager", "onnxruntime", "session.run", "inductor"]
     assert list(groups["forest, 3"]) == ["eager", "onnxruntime", "session.run"]
-    compiled = groups["encoder, 2"]["inductor"].recipe(None).arguments
-    assert compiled["compiled"]
-    assert (compiled["provider"], compiled["threads"]) == ("cuda:1", 2)
     settings = {"provider": "cuda:1", "threads": 2}
+    encoder, forest = cases.values()
+    inductor = (encoder, settings | {"compiled": True})
+    assert networks == [(encoder, settings), inductor, (forest, settings)]
+    assert compiled == [encoder]  # before the processes start
     assert sessions[:2] == [((2, 32, 128), {"bound": b, **settings}) for b in (True, False)]
     assert environment["GOMP_SPINCOUNT"] == "10000"
     assert environment["TORCHINDUCTOR_CACHE_DIR"] != "mine"

@@ -81,7 +81,8 @@ def measure_networks(
     threads : int
         Threads of each.
     inductor : bool
-        Whether torch.compile is measured too, where torch is. It compiles in each process.
+        Whether torch.compile is measured too, where torch is. This process compiles first, which
+        takes a minute, and sets the threads of torch; the others find what it compiled.
     **options
         Of :func:`~ortmeter.timing.measure_each`: ``processes``, ``repeat``, ``budget_s``...
 
@@ -115,6 +116,9 @@ def measure_networks(
         tempfile.TemporaryDirectory(prefix="ortmeter-") as folder,
         _variables({**_SHORT_WAIT, "TORCHINDUCTOR_CACHE_DIR": folder}),
     ):
+        for group in groups.values():
+            if INDUCTOR in group:
+                group[INDUCTOR].function()  # the processes find what this one compiles
         return measure_each(groups, axis="case", sync=str(provider), **options)
 
 
@@ -200,6 +204,7 @@ def main(question: str, answer: str) -> None:
                 rows += [{"case": case, "turn": turn, **row} for row in both]
     except OrtMeterError as error:
         sys.exit(str(error))
+    rows.sort(key=lambda row: [*asked["cases"]].index(row["case"]))
     Path(answer).write_text(json.dumps(rows), encoding="utf-8")
 
 
