@@ -4,8 +4,8 @@
 Where does the time go before the first result?
 ===============================================
 
-A program imports onnxruntime, creates a session, runs it once. Users of microsoft/onnxruntime ask
-why that takes so long: the first run on CUDA (`#10746
+A program imports ``onnxruntime``, creates a session, runs it once. Users of ONNX Runtime ask why
+that takes so long: the first run on CUDA (`#10746
 <https://github.com/microsoft/onnxruntime/issues/10746>`__, `#19838
 <https://github.com/microsoft/onnxruntime/issues/19838>`__, `#21541
 <https://github.com/microsoft/onnxruntime/issues/21541>`__), or the creation of the session (`#19022
@@ -25,9 +25,9 @@ way to start        what changes                             moves  nodes
 plain               weights in the file, level ``all``       3      all
 no optimization     level ``none``                           3      none
 saved optimized     the optimized graph, as a model          3      none
-ORT format          the optimized graph, format of ORT       3      none
+ORT format          the optimized graph, in ORT format       3      none
 external            weights in a file of their own           1      all
-external unpacked   the same, kernels read them as they are  0      all
+external unpacked   the same, ``session.disable_prepacking`` 0      all
 external prepacked  the packed weights are in the file       0      none
 ==================  =======================================  =====  =======
 
@@ -55,6 +55,7 @@ from ortmeter.pages import (
     Bar,
     Param,
     beliefs,
+    enumerate_items,
     fact,
     fold,
     judge,
@@ -100,7 +101,7 @@ args = ortmeter.get_parsed_args(
 )
 provider = ortmeter.resolve_provider(args.provider)
 rng = np.random.default_rng(0)
-legend = f"float32 on {provider.label}, threads=1"
+legend = f"float32 on {provider.label}, 1 thread"
 
 # %%
 # The models and the ways to start them
@@ -300,8 +301,9 @@ def plain_of(start):
 
 def tabulate_steps(start):
     plain = plain_of(start)
+    units = dict.fromkeys(STEPS, ("ms", 1e3)) | dict.fromkeys(LATER, ("µs", 1e6))
     rows = {
-        model: {f"{step} (ms)": 1e3 * plain.typical(model, step).value for step in STEPS + LATER}
+        model: {f"{s} ({u})": k * plain.typical(model, s).value for s, (u, k) in units.items()}
         for model in plain.names
     }
     return DataFrame(rows).T.rename_axis("model")
@@ -325,13 +327,12 @@ def growth(start, name, phase):
 
 
 def tabulate_ways(start):
-    rows = []
+    rows = {}
     for model in models_of(start):
-        claims = {phase: gains(start, model, phase) for phase in (RESULT, "session", STEADY)}
-        for way in ways_of(start, model).names if claims[RESULT] else ():
-            found = {p: claims[p][way].interval if way != PLAIN else None for p in claims}
-            rows.append({"model": model, "way": way, **found})
-    return DataFrame(rows).set_index(["model", "way"])
+        for phase in (RESULT, "session", STEADY):
+            for way, claim in gains(start, model, phase).items():
+                rows.setdefault((model, way), {})[phase] = claim.interval
+    return DataFrame.from_dict(rows, orient="index").rename_axis(["model", "way"])
 
 
 def tabulate_memory(start):
@@ -356,13 +357,13 @@ cold_plot(plain_of(start), title=f"Plain start, {legend}")
 # What does each way bring?
 # -------------------------
 #
-# Speedups over the plain start of the same model; the intervals of a model
-# and a column hold together at 99%.
+# Speedups over the plain start of the same model. The intervals of a model and a column hold
+# together at 99%.
 
 show(table(tabulate_ways(start), f"speedups, {legend}"))
 
 # %%
-# The growth of the memory: mapped weights enter it when a run reads them.
+# Growth of the memory of the process. Mapped weights enter it when a run reads them.
 
 show(table(tabulate_memory(start), f"growth of the memory (MiB), {legend}"))
 
@@ -424,20 +425,23 @@ def judge_steps(data):
     start = data["start"]
     steps = {"import": data["smallest"], "session": data["largest"]}
     shares = {step: start.share(f"{model}: {PLAIN}", step) for step, model in steps.items()}
-    text = "the import dominates with {small} ({import}%), the session with {large} ({session}%)"
+    text = "most of the time goes to the import with {small} ({import}%), to the session with "
+    text += "{large} ({session}%)"
     found = {step: share.written(100) for step, share in shares.items()}
     tried = [share.exceeds(0.5) for share in shares.values()]
     return judge(text, tried, small=data["smallest"], large=data["largest"], **found)
 
 
 def judge_moves(data):
-    session = data["start"].typical(f"{data['largest']}: {PLAIN}", "session")
-    predicted = predict(data, PLAIN)
-    less, more = session.exceeds(predicted / 2), session.exceeds(predicted * 2)
-    near = None if more is None else not more
-    text = "three moves explain the session, within a factor of 2 ({ms} ms for {predicted})"
-    values = {"ms": session.written(1e3), "predicted": f"{1e3 * predicted:.3g}"}
-    return judge(text, [less, near], **values)
+    ways, near = ways_of(data["start"], data["largest"]), {}
+    for way in (name for name in ways.names if name in MOVES):
+        session, predicted = ways.typical(way, "session"), predict(data, way)
+        ends = session.exceeds(predicted / 2), session.exceeds(predicted * 2)
+        near[way] = False if ends[0] is False or ends[1] else None if None in ends else True
+    far = [way for way, close in near.items() if close is False]
+    text = "the moves explain each session within a factor of 2 ({n} of {ways} do{far})"
+    names = f"; not {enumerate_items(far)}" if far else ""
+    return judge(text, near.values(), n=[*near.values()].count(True), ways=len(near), far=names)
 
 
 # %%
@@ -452,7 +456,7 @@ def says(claim, verdict):
 def judge_unpacked(data):
     model = data["largest"]
     first, steady = (gains(data["start"], model, p)[UNPACKED] for p in (RESULT, STEADY))
-    text = "unpacked weights start sooner ({first}) and slow each run ({steady})"
+    text = "unpacked weights start sooner ({first}), and then each run is slower ({steady})"
     tried = [says(first, "faster"), says(steady, "slower")]
     return judge(text, tried, first=first.effect, steady=steady.effect)
 
@@ -461,8 +465,9 @@ def break_even(data):
     times = ways_of(data["start"], data["largest"]).times
     won, lost = (times[p][PLAIN].seconds - times[p][UNPACKED].seconds for p in (RESULT, STEADY))
     found = geometric_mean(-won / lost) if (won > 0).all() and (lost < 0).all() else None
-    runs = found.text if found and found.interval else "an undecided number of"
-    return fact("unpacked weights save time in a process of fewer than {runs} runs", runs=runs)
+    if found is None or not found.interval:
+        return fact("Up to how many runs unpacked weights save time is undecided")
+    return fact("Unpacked weights save time if a process has fewer than {n} runs", n=found.text)
 
 
 def judge_mapped(data):
@@ -482,11 +487,11 @@ def judge_mapped(data):
 # fold: Judge what the discussions believed
 LITTLE, SOME, MUCH = 1.25, 1.5, 5.0
 BELIEFS = {
-    "#10746": f"the first run takes far longer than the next: {MUCH:g} times",
+    "#10746": f"the first run takes more than {MUCH:g} times as long as the next ones",
     "#19838": "the search of cuDNN slows the first run: HEURISTIC is faster",
-    "#21541": "the first run loads the model: it is longer than a session and a run",
+    "#21541": "the first run loads the model: it takes longer than a session and a run together",
     "#19022": "a session without optimization is created faster",
-    "#10131": f"saving the optimized graph hardly shortens the session: below {LITTLE:g} times",
+    "#10131": f"saving the optimized graph speeds up the session by less than {LITTLE:g} times",
     "#15165": f"all threads or one: the session changes by less than {SOME:g} times",
 }
 
@@ -514,11 +519,12 @@ def try_beliefs(data):
     first = first_run_over(start, CNN, [STEADY])
     loads = first_run_over(start, data["largest"], ["session", STEADY])
     yield [first.exceeds(MUCH)], f"{first.text} times"
-    yield ([says(search, "faster")], search.effect) if search else missing
+    yield ([says(search, "faster")], f"speedup {search.interval}") if search else missing
     yield [loads.exceeds(1.0)], f"{loads.text} times"
-    yield ([says(plain, "faster")], plain.effect) if plain else missing
-    yield ([saved.reversed.exceeds(1 / LITTLE)], saved.effect) if saved else missing
-    yield within(threads, SOME), threads.interval
+    yield ([says(plain, "faster")], f"speedup {plain.interval}") if plain else missing
+    near = saved and [saved.reversed.exceeds(1 / LITTLE)]
+    yield (near, f"speedup {saved.interval}") if saved else missing
+    yield within(threads, SOME), f"speedup {threads.interval}"
 
 
 def judge_beliefs(data):
@@ -546,7 +552,7 @@ def say_step(data, model):
     step = max(shares, key=lambda step: shares[step].value)
     sure = shares[step].exceeds(0.5)
     if sure:
-        return step, f"the {step} takes {shares[step].written(100)}%"
+        return step, f"the {step} takes {shares[step].value:.0%}"
     return ("undecided", "unknown") if sure is None else ("no step", "no step takes half")
 
 
@@ -557,8 +563,9 @@ def say_best(data, claims):
         return f"{'Undecided whether a' if unsure else 'No'} way shortens it."
     model = data["largest"]
     runs = gains(data["start"], model, STEADY)[best.subject].effect
+    runs = runs.replace("within", "as fast within").replace("undecided", "not known to be slower")
     phrase = PHRASES.get(best.subject, f"the start {best.subject} is")
-    return f"With {model}, {phrase} {best.effect}; runs: {runs}."
+    return f"With {model}, {phrase} {best.effect}; then each run is {runs}."
 
 
 # %%
@@ -574,7 +581,7 @@ def conclude(data):
     found = {model: say_step(data, model) for model in places}
     steps = [f"with {what}, {found[model][1]}" for model, what in places.items()]
     claims = sorted(gains(data["start"], largest, RESULT).values(), key=lambda c: -c.ratio)
-    text = f"W{'; '.join(steps)[1:]}. {say_best(data, claims)}"
+    text = f"W{'; '.join(steps)[1:].replace('%', '% of the time', 1)}. {say_best(data, claims)}"
     bars = [Bar(PLAIN, 1.0), *(Bar(c.subject, c.ratio, c.low, c.high) for c in claims[:4])]
     axis, verdict = AXIS.format(largest), found[largest][0]
     answer = Answer(text, tuple(claims), verdict=verdict, bars=tuple(bars), axis=axis)
@@ -606,8 +613,8 @@ here = record("plot_first_result", args, provider, measured)
 show(conclusion(here))
 
 # %%
-# What the discussions believed, in our words, and what is measured here. A question on cuDNN is
-# undecided on a CPU.
+# What the discussions believed, in our words, and what is measured here. The first three are about
+# CUDA: on a CPU, their verdicts are those of the CPU.
 
 
 def show_beliefs(data):
@@ -623,8 +630,8 @@ show(show_beliefs(data))
 # A file that is read from a disk for the first time: it is in the page cache here. Weights of
 # several GiB, which may not fit there. Packed weights shared by two sessions: C and C++ allow it,
 # Python does not. Weights read in the bytes of a model in ORT format: from Python, this crashes
-# with onnxruntime 1.31.1. The format of ORT on CUDA. An optimized graph is for machines like the
-# one that saved it.
+# with ONNX Runtime 1.31.1. The ORT format on CUDA. An optimized graph is for machines like the one
+# that saved it.
 #
 # How this was computed
 # ---------------------
