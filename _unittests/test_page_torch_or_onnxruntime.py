@@ -91,7 +91,7 @@ def with_times(**changes):
 def test_the_answer_counts_cases_and_names_the_largest_gain_with_its_cause(page, kinds):
     found = page["answer"](plant(), kinds)
     assert str(found).startswith(
-        "In none of 6 cases: it is faster in 5, neither in 1. Largest gain: CNN, batch 32, 4.1"
+        "No, in none of 6 cases: it is faster in 5, neither in 1. Largest gain: CNN, batch 32, 4.1"
     )
     assert "(memory: 79% of the gap)" in str(found)
     assert len(str(found).split()) <= 60
@@ -104,6 +104,7 @@ def test_the_answer_names_a_loss_and_its_operator(page):
     rows = [row for row in KINDS if row[0] != "encoder, 32"]
     rows += [("encoder, 32", "matrix product", 15.0, 39.0), ("encoder, 32", "outside", 5.0, 1.0)]
     found = page["answer"](with_times(encoder_32=(20.0, 40.0, 40.0)), plant_kinds(rows))
+    assert str(found).startswith("Yes, in 1 of 6 cases: it is faster in 5. Largest gain: CNN, ")
     assert "Largest loss: encoder, batch 32, 2.0" in str(found)
     assert "(matrix product: 120% of the gap)" in str(found)
     assert len(str(found).split()) <= 60
@@ -113,7 +114,7 @@ def test_no_operator_is_named_when_none_is_sure(page):
     noisy = plant_kinds(KINDS, noise=3.0)
     assert "no operator is sure to explain it" in str(page["answer"](plant(), noisy))
     undecided = page["answer"](plant(processes=2), noisy)
-    assert str(undecided) == ("In none of 6 cases: it is faster in 0, neither in 6.")
+    assert str(undecided) == ("It is not shown in 6 cases: it is faster in 0, neither in 6.")
 
 
 def test_parts_add_up_to_the_difference(page, kinds):
@@ -127,7 +128,8 @@ def test_parts_add_up_to_the_difference(page, kinds):
     shown = page["tabulate_kinds"](plant(), kinds)
     assert shown.loc["convolution", "CNN, 32"].startswith("+14 ± ")
     assert shown.loc["all", "CNN, 32"] == "+76"
-    assert list(shown.index[-3:]) == ["outside", "memory", "all"]
+    assert shown.loc["explained", "CNN, 32"] == "97% of all"
+    assert list(shown.index[-4:]) == ["outside", "memory", "all", "explained"]
     assert "forest, 1" not in shown
 
 
@@ -163,8 +165,10 @@ def test_a_model_that_is_not_run_is_undecided(page, kinds):
     few = plant({case: USUAL[case] for case in ("decoder, 1", "forest, 1", "forest, 1000")})
     assert page["judge_fused"](few, kinds).verdict == "undecided"
     assert "(not run)" in str(page["judge_products"](few))
+    assert page["answer"](few, plant_kinds(KINDS)).label == "1 of 1 faster"
     alone = plant({"forest, 1": USUAL["forest, 1"]})
     assert page["judge_forest"](alone).verdict == "undecided"
+    assert page["answer"](alone, kinds).bars == ()
 
 
 def beliefs(page, results, provider="cpu"):
