@@ -8,6 +8,7 @@ import pytest
 from page_runner import define_page
 
 from ortmeter.runtime.settings import apply_options, run_options
+from ortmeter.timing.estimates import Estimate
 
 SEQUENCES = ("fixed", "cycling", "random", "one large")
 
@@ -58,10 +59,10 @@ def beliefs(page, found):
 def test_the_answer_names_the_setting_that_takes_least(page, usual):
     text = str(page["answer"](usual))
     assert text.startswith(
-        "After one large batch, a session keeps 98% of the memory that it took, however small the "
-        "next ones; closing it frees 100%. With random batches, no memory pattern takes 0.5"
+        "The arena keeps 98% of what one large batch took, however small the next ones; closing "
+        "the session frees 100%. With random batches, disabling memory patterns takes 0.5"
     )
-    assert "of the memory of the defaults, and is 1.3" in text
+    assert "times the memory of the defaults, and is 1.3" in text
     assert "times slower" in text
     assert [bar.label for bar in page["answer"](usual).bars][:2] == ["default", "no memory pattern"]
 
@@ -93,6 +94,11 @@ def test_beliefs_are_judged(page, usual):
     assert beliefs(page, plant(peaks | {"as requested": 30.0}))["#14474"] == "wrong"
     noisy = beliefs(page, plant(peaks, noise=2.0, processes=3))
     assert {noisy[name] for name in ("#11118", "#22271", "#23339")} == {"undecided"}
+
+
+def test_an_interval_on_both_sides_of_a_bound_decides_nothing(page):
+    ratio = Estimate(0.9, 0.7, 1.1)
+    assert [page["is_below"](ratio, bound) for bound in (0.6, 1.0, 1.2)] == [False, None, True]
 
 
 def test_new_shapes_are_compared_with_known_ones(page, usual):

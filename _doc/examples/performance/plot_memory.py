@@ -152,9 +152,9 @@ assert all(np.array_equal(run(variant), expected) for variant in variants.values
 # How much memory does each one take?
 # -----------------------------------
 #
-# The memory is what the process has gained since its session was created. *Trimmed*: the allocator
-# of the system was asked to return what it keeps (``malloc_trim``). *Closed*: the session is closed
-# too; a negative number means that its creation had left memory to free.
+# The memory is what the process has gained since its session was created: at most, then at the end
+# when the allocator of the system is asked to return what it keeps (``malloc_trim``). A negative
+# number means that the creation of the session had left memory to free.
 
 batches = make_sequences(args.runs, args.largest)
 chosen = {name: batches[name] for name in args.sequences}
@@ -194,10 +194,6 @@ show(table(tabulate(found, "peak"), f"largest memory (MiB), {legend}"))
 
 # %%
 
-show(table(tabulate(found, "last"), f"memory after the last run (MiB), {legend}"))
-
-# %%
-
 show(table(tabulate(found, TRIMMED), f"memory once trimmed (MiB), {legend}"))
 
 # %%
@@ -230,8 +226,8 @@ draw_memory(found, legend)
 show(table(tabulate(found, "ms per row"), f"time of a row (ms), lower is better, {legend}"))
 
 # %%
-# A shape that is new costs more than one that is known: the first time of each batch of *cycling*,
-# beside the median of the next ones.
+# Does a new shape cost more than a known one? The first time of each batch of *cycling*, divided by
+# the median of the next ones, with 99% intervals.
 
 # fold: Compare new shapes with known ones
 
@@ -253,7 +249,8 @@ def ratio_of(ours, theirs, level=0.99):
 
 
 found_new = {name: one.text for name, one in compare_new(found).items()}
-show(table(DataFrame({"times as long": found_new}).rename_axis("setting"), legend))
+new_shapes = DataFrame({"times as long": found_new}).rename_axis("setting")
+show(table(new_shapes, legend) if found_new else "Too few runs.")
 
 # %%
 # What the measurements say
@@ -282,6 +279,12 @@ def compare_speed(found, candidate, sequence="random"):
     return compare_ratio(candidate, DEFAULT, speed.value, speed.interval, how=how)
 
 
+def is_below(ratio, bound=1.0):
+    """Whether a ratio is below a bound; None when its interval does not tell."""
+    above = ratio.exceeds(bound)
+    return None if above is None else not above
+
+
 def kept_share(found, name):
     rows = summarize(found).xs((DEFAULT, "one large"), level=("candidate", "sequence"))
     return (rows[name] / rows["peak"]).to_numpy()
@@ -290,23 +293,34 @@ def kept_share(found, name):
 # %%
 
 
-# fold: Write the answer
+# fold: Words of the answer
 ENDS = {"undecided": "; its speed is undecided.", "equivalent": ", and is as fast {effect}."}
 ENDS["different"] = ENDS["equivalent"]
+WAYS = {
+    NO_PATTERN: "disabling memory patterns",
+    NO_ARENA: "disabling the arena",
+    NEITHER: "disabling the arena and memory patterns",
+    SHRINKING: "shrinking the arena after each run",
+}
+
+# %%
+
+
+# fold: Write the answer
 
 
 def answer(found):
-    ratios = {name: one for name, one in compare_memory(found).items() if one.interval}
-    small = {name: one for name, one in ratios.items() if one.high < 1}
+    small = {n: one for n, one in compare_memory(found).items() if is_below(one, 1 / NOTABLE)}
     kept, closed = (float(np.median(kept_share(found, name))) for name in ("last", CLOSED))
     values = {"kept": 100 * kept, "closed": 100 * (1 - max(closed, 0))}
-    text = "After one large batch, a session keeps {kept:.0f}% of the memory that it took, however "
-    text += "small the next ones; closing it frees {closed:.0f}%. "
+    text = "The arena keeps {kept:.0f}% of what one large batch took, however small the next ones; "
+    text += "closing the session frees {closed:.0f}%. "
     if small:
         best = min(small, key=lambda name: small[name].value)
         claim = compare_speed(found, best)
-        values |= {"best": best, "ratio": small[best].text, "effect": claim.effect}
-        text += "With random batches, {best} takes {ratio} of the memory of the defaults"
+        values |= {"best": WAYS.get(best, f"the setting {best}"), "ratio": small[best].text}
+        values |= {"effect": claim.effect}
+        text += "With random batches, {best} takes {ratio} times the memory of the defaults"
         text += ENDS.get(claim.verdict, ", and is {effect}.")
     else:
         text += "With random batches, no setting is shown to take less memory than the defaults."
@@ -334,9 +348,9 @@ def judge_keeping(found):
 
 def judge_patterns(found):
     most = {name: compare_memory(found, name)[NO_PATTERN] for name in ("fixed", "random")}
-    held = [None if not r.interval else r.high < 1 / NOTABLE for r in most.values()]
-    told = ", ".join(f"{one.text} with {name} batches" for name, one in most.items())
-    return judge("memory patterns take more memory (without: {told})", held, told=told)
+    held = [is_below(one, 1 / NOTABLE) for one in most.values()]
+    told = ", ".join(f"{one.text} times with {name} batches" for name, one in most.items())
+    return judge("memory patterns take more memory (without them, {told})", held, told=told)
 
 
 def judge_trimming(found):
@@ -347,8 +361,8 @@ def judge_trimming(found):
         for name in (NO_ARENA, SHRINKING)
     }
     told = ", ".join(f"{name}: {100 * max(share, 0):.0f}%" for name, share in shares.items())
-    text = "without the arena, or when it shrinks, the system can have the memory back (left once "
-    return judge(text + "trimmed, {told})", [s <= FREED for s in shares.values()], told=told)
+    text = "without the arena, or when it shrinks, the system can have the memory back (left after "
+    return judge(text + "malloc_trim, {told})", [s <= FREED for s in shares.values()], told=told)
 
 
 # %%
@@ -356,12 +370,12 @@ def judge_trimming(found):
 
 # fold: The prediction on the price
 def judge_price(found):
-    saving = {n: r for n, r in compare_memory(found).items() if r.interval and r.high < 1}
-    claims = {name: compare_speed(found, name) for name in saving}
+    ratios = compare_memory(found)
+    claims = {n: compare_speed(found, n) for n, r in ratios.items() if is_below(r, 1 / NOTABLE)}
     held = [
         {"slower": True, "undecided": None}.get(claim.verdict, False) for claim in claims.values()
     ]
-    told = "; ".join(f"{name} {claim.effect}" for name, claim in claims.items())
+    told = "; ".join(f"speedup of {name}: {claim.interval}" for name, claim in claims.items())
     text = "with random batches, what saves memory is slower ({told})"
     return judge(text, held, told=told or "nothing is shown to save memory")
 
@@ -382,18 +396,18 @@ def is_same(ratio):
 
 def judge_patterns_belief(found):
     ratio = compare_memory(found)[NO_PATTERN]
-    text = "new shapes make memory grow, and disabling memory patterns helps (peak {ratio} times)"
-    return judge(text, [None if not ratio.interval else ratio.high < 1], ratio=ratio.text)
+    text = (
+        "with new shapes, disabling memory patterns takes less memory ({ratio} times that of the "
+    )
+    return judge(text + "defaults)", [is_below(ratio)], ratio=ratio.text)
 
 
 def judge_arena_belief(found):
     names = list(found["sequence"].unique())
     ratios = {name: compare_memory(found, name)[NO_ARENA] for name in names}
-    less = [None if not ratio.interval else ratio.high < 1 for ratio in ratios.values()]
-    text = (
-        "memory is lower without the arena (peak {ratio} times with random batches, lower in {n} "
-    )
-    text += "of {all} sequences)"
+    less = [is_below(ratio) for ratio in ratios.values()]
+    text = "memory is lower without the arena ({ratio} times that of the defaults with random "
+    text += "batches; lower in {n} of {all} sequences)"
     return judge(text, less, ratio=ratios["random"].text, n=less.count(True), all=len(less))
 
 
@@ -405,8 +419,8 @@ def judge_arena_belief(found):
 def judge_shrinking_belief(found):
     left = tabulate(found, TRIMMED)["one large"]
     last = ratio_of(*(column(found, n, "one large", "last") for n in (SHRINKING, DEFAULT)))
-    text = "shrinking the arena has no effect in Python (after the last run {last} times, "
-    text += "{left:.1f} MiB once trimmed, not {whole:.1f})"
+    text = "shrinking the arena has no effect in Python (after one large batch, {last} times the "
+    text += "memory of the defaults; once trimmed, {left:.1f} MiB, not {whole:.1f})"
     values = {"left": left[SHRINKING], "whole": left[DEFAULT]}
     return judge(text, [is_same(last)], last=last.text, **values)
 
@@ -415,7 +429,7 @@ def judge_growth_belief(found):
     ratio = compare_memory(found).get("as requested")
     held = [bool(ratio.low > 1)] if ratio is not None and ratio.interval else []
     text = "an arena that grows as requested takes more memory ({ratio})"
-    return judge(text, held, ratio="on CUDA only" if ratio is None else ratio.text)
+    return judge(text, held, ratio="on CUDA only" if ratio is None else f"{ratio.text} times")
 
 
 def judge_beliefs(found):
@@ -444,7 +458,7 @@ here = record(PAGE, args, provider, {"found": found, "legend": legend})
 show(conclusion(here))
 
 # %%
-# What the discussions believed, and what this page finds:
+# What the discussions believed, in our words, and what this page finds:
 
 show(beliefs(judge_beliefs(found), legend))
 
