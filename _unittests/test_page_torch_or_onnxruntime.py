@@ -1,12 +1,14 @@
 """The page that compares ONNX Runtime with torch on four models, on planted times."""
 
 import itertools
+import json
 
 import numpy as np
 import pandas as pd
 import pytest
 from page_runner import define_page
 
+from ortmeter.pages.records import Record
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 # Case: ms of eager, of onnxruntime, of session.run.
@@ -207,3 +209,27 @@ def test_calls_that_pay_for_an_export(page):
     assert found["CNN"] == pytest.approx(3.0 / 0.75e-3, rel=0.03)
     assert found["encoder"] == "never"
     assert page["tabulate_exports"](plant(noise=2.0), exports)["calls"]["CNN"] == "undecided"
+
+
+def test_a_record_shows_the_same_again(page, kinds):
+    data = {"results": plant(), "kinds": kinds, "errors": errors(), "legend": "here"}
+    data |= {"exports": {"CNN": 3.0}, "provider": "cpu"}
+    kept = page["record"](page["PAGE"], page["args"], page["provider"], data)
+    again = Record.from_dict(json.loads(kept.to_json()))
+    shown = list(page["report"](again))
+    assert len(shown) == 6
+    assert str(page["conclusion"](kept).answer).endswith(str(shown[3].answer))
+    latencies = shown[0].frame
+    assert latencies.loc["CNN, 32", "eager"] == pytest.approx(25, rel=0.02)
+    assert latencies.loc["CNN, 32", "kept"] == pytest.approx(10, rel=0.02)
+    assert np.isnan(latencies.loc["forest, 1", "kept"])
+
+
+def test_inductor_has_its_columns(page, kinds):
+    group = plant()["CNN, 1"]
+    more = [*group.values(), Measurement("inductor", 2 * group["onnxruntime"].seconds)]
+    results = Comparisons({**plant(), "CNN, 1": Comparison(more)}, "case")
+    found = page["summarize"](results, kinds)
+    columns = ["eager", "kept", "onnxruntime", "inductor", "over eager", "over inductor"]
+    assert set(found.columns) == set(columns)
+    assert found.loc["CNN, 1", "over inductor"] == "2.00 [2.00, 2.00]"
