@@ -31,6 +31,7 @@ MODULES = {
         "timing.serving",
         "timing.threads",
         "profiling",
+        "profiling.kinds",
         "profiling.scheduling",
         "runtime.costs",
         "timing.peaks",
