@@ -268,15 +268,6 @@ def test_callers_count_every_request_of_a_batch():
     assert load.throughput().value == pytest.approx(8 / SERVICE)
 
 
-def test_a_target_is_kept_or_not_when_the_interval_tells():
-    load = serve(5.0, 1000)
-    assert load.keeps(90, 3 * SERVICE) is True
-    assert load.keeps(90, SERVICE / 2) is False
-    assert load.keeps(99, 3 * SERVICE) is None  # too few in the tail
-    assert serve(1.5 / SERVICE, 10).keeps(99, 10.0) is False
-    assert serve(0.01, 1).keeps(99, 10.0) is None
-
-
 def test_a_batch_has_a_request():
     with pytest.raises(InvalidArgumentError, match="batch=0"):
         measure_load({0: Point([int], batch=0)}, seconds=1)

@@ -10,7 +10,6 @@ from ortmeter.timing.serving import (
     Knee,
     expected_knee,
     expected_latencies,
-    find_crossing,
     find_knee,
 )
 
@@ -83,22 +82,6 @@ def test_a_roofline_bends_at_the_balance_of_the_machine():
     # Without overlap, 2 (16 + b) / (16 + 2 b) < 1.1 from b = 72 on.
     assert expected_knee(2e6, 4e6, peaks).high == 128
     assert expected_knee(2e9, 1.0, peaks) == Knee(1, 1)
-
-
-@pytest.mark.parametrize(
-    ("kept", "text"),
-    [
-        ({1: True, 2: True, 3: None, 4: False}, "2 to 4"),
-        ({1: True, 2: None}, "above 1"),
-        ({1: None, 2: False, 3: True}, "below 2"),  # a rate kept above one that is not is luck
-        ({1: None}, "unknown"),
-        ({}, "unknown"),
-    ],
-)
-def test_a_target_is_crossed_between_two_rates(monkeypatch, kept, text):
-    monkeypatch.setattr(Load, "keeps", lambda load, _level, _seconds: kept[load.point.rate])
-    loads = {rate: Load(Point([int], rate), ()) for rate in kept}
-    assert find_crossing(loads, 99, 0.1) == text
 
 
 @pytest.mark.parametrize(

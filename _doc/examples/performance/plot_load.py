@@ -48,6 +48,7 @@ from ortmeter.pages import (
     Bar,
     Param,
     beliefs,
+    enumerate_items,
     fact,
     fold,
     judge,
@@ -61,10 +62,11 @@ from ortmeter.pages import (
 from ortmeter.plotting.load import load_plot
 from ortmeter.runtime.environment import cache_bytes, environment, usable_cores
 from ortmeter.runtime.models import layer_stack
+from ortmeter.timing.comparison import UNITS, common_unit
 from ortmeter.timing.load import Point, compare_throughput, measure_load
 from ortmeter.timing.measurement import rounded
 from ortmeter.timing.peaks import Peaks, measured_peaks
-from ortmeter.timing.serving import expected_knee, expected_latencies, find_crossing, find_knee
+from ortmeter.timing.serving import expected_knee, expected_latencies, find_knee
 
 args = ortmeter.get_parsed_args(
     "plot_load",
@@ -85,7 +87,7 @@ args = ortmeter.get_parsed_args(
 provider = ortmeter.resolve_provider(args.provider)
 rng = np.random.default_rng(0)
 cores = args.cores or min(usable_cores(), 4)
-legend = f"float32 on {provider.label}, cores={cores}"
+legend = f"float32 on {provider.label}, {cores} cores"
 
 # %%
 # Two networks
@@ -151,8 +153,9 @@ show(table(errors, f"against float64, {legend}"))
 # ---------------------------
 #
 # One call at a time whose operators use all the cores; as many callers as cores on one session
-# whose operators use one thread; or a session for each caller. Threads that wait for work stop when
-# a run ends (``spinning="stop"``, the default of ``make_session``): spinning would slow the next.
+# whose operators use one thread; or a session for each caller, with its own copy of the weights.
+# Threads that wait for work stop when a run ends (``spinning="stop"``, the default of
+# ``make_session``): spinning would slow the next.
 
 WAYS = ONE, CALLERS, SESSIONS = "one call", "callers", "sessions"
 
@@ -193,7 +196,7 @@ closed = {
 #
 # Requests per millisecond, with 99% intervals over the turns; a dash is not measured. The larger
 # the batch, the longer each of its requests waits: the folded table has the latency of a call,
-# where a dash is too few calls for a 99% interval.
+# without brackets where independent calls are too few for a 99% interval.
 
 # fold: Make the table and the plot
 
@@ -219,15 +222,19 @@ def to_table(rows, index, caption):
 
 # fold: The table of latencies
 def summarize_calls(data):
-    rows = {}
+    rows, unit = {}, unit_of([*data["closed"][DENSE][ONE].values()])
     for name, ways in data["closed"].items():
         for batch in ways[ONE]:
             rows[name, batch] = {
-                f"{way} {one.name} (ms)": one.text(1e3)
+                f"{way} {one.name} ({unit})": one.estimate.written(UNITS[unit])
                 for way in (ONE, CALLERS)
                 for one in ways[way][batch].percentiles([50, data["tail"]])
             }
     return to_table(rows, ["network", "batch"], f"latency of a call, {data['legend']}")
+
+
+def unit_of(loads):
+    return common_unit([one.seconds for load in loads for one in load.percentiles([50])] or [1e-3])
 
 
 def tail_of(load, data):
@@ -328,11 +335,10 @@ found = measure_load(arriving, seconds=opened)
 data["opened"] = {name: {share: found[name, share] for share in SHARES} for name in SERVED}
 
 # %%
-# A share above 1 is more than one call at a time can serve. A dash is too few requests for a 99%
-# interval. In parentheses, the prediction: the queue of the same arrivals when every run lasts as
-# long as the median of its callers above. The last column has the shares between which the
-# percentile crosses a target, five times the median latency of one request alone. The 99th
-# percentile needs more time: ``--tail 99 --opened 900 --requests 40000``.
+# A share above 1 is more than one call at a time can serve. Without brackets, independent requests
+# are too few for a 99% interval. In parentheses, the prediction: the queue of the same arrivals
+# when every run lasts as long as the median of its callers above. The 99th percentile needs more
+# time: ``--tail 99 --opened 900 --requests 40000``.
 
 # fold: Make the table
 
@@ -343,19 +349,19 @@ def expected_tail(name, load, data):
     return float(np.percentile(expected_latencies(load, service), data["tail"]))
 
 
-def tell_tail(name, load, data):
+def tell_tail(name, load, data, factor):
     one = tail_of(load, data)
     if one is None:
         return load.state()
-    return f"{one.text(1e3)} ({1e3 * expected_tail(name, load, data):.3g})"
+    return f"{one.estimate.written(factor)} ({factor * expected_tail(name, load, data):.3g})"
 
 
 def summarize_rates(data):
-    target = 5 * data["closed"][DENSE][ONE][1].percentiles([50])[0].seconds
+    unit = unit_of(load for several in data["opened"].values() for load in several.values())
     rows = {
         name: {
-            **{f"{share:g} (ms)": tell_tail(name, load, data) for share, load in several.items()},
-            f"crosses {1e3 * target:.3g} ms": find_crossing(several, data["tail"], target),
+            f"{share:g} ({unit})": tell_tail(name, load, data, UNITS[unit])
+            for share, load in several.items()
         }
         for name, several in data["opened"].items()
     }
@@ -406,11 +412,12 @@ def compare_best(name, ways, other):
 
 
 def advise(claim, place, batch, callers):
-    batches, singles = f"batches of {batch}", f"{callers} of single requests"
+    batches = f"batches of {batch}" if batch > 1 else "single calls"
+    singles = f"{callers} of single requests"
     return {
         "faster": f"Batch more {place}: {batches} serve {claim.effect} than {singles}",
         "slower": f"Call more {place}: {singles} serve {claim.reversed.effect} than {batches}",
-        "undecided": f"Undecided {place}: {batches} over {singles}, {claim.interval}",
+        "undecided": f"Undecided {place}: speedup of {batches} over {singles} {claim.interval}",
     }.get(claim.verdict, f"Either {place}: {batches} and {singles} serve {claim.effect}")
 
 
@@ -425,9 +432,9 @@ def judge_winners(data, contests):
     expected = WINNERS[data["provider"]]
     found = {name: claim.exceeds(1 + claim.min_effect) for name, claim in contests.items()}
     tried = [None if found[name] is None else found[name] == expected[name] for name in found]
-    words = {True: "a batch", False: "not a batch"}
-    text = f"best for the dense network: {words[expected[DENSE]]}; for convolutions: "
-    text += f"{words[expected[IMAGES]]} (over callers: {{dense}} and {{images}})"
+    words = {True: "pays", False: "does not pay"}
+    text = f"a batch {words[expected[DENSE]]} for the dense network, it {words[expected[IMAGES]]} "
+    text += "for convolutions (speedup over callers: {dense} and {images})"
     intervals = {"dense": contests[DENSE].interval, "images": contests[IMAGES].interval}
     return judge(text, tried, **intervals)
 
@@ -444,8 +451,8 @@ def judge_sessions(data):
         name: compare_throughput(SESSIONS, ways[SESSIONS][1], CALLERS, ways[CALLERS][1])
         for name, ways in data["closed"].items()
     }
-    alike = [claim.reversed.exceeds(1 / (1 + claim.min_effect)) for claim in claims.values()]
-    text = "a session for each caller serves no more than one for all ({found})"
+    alike = [None if c.verdict == "undecided" else not c.is_difference for c in claims.values()]
+    text = "a session for each caller serves as much as one for all (speedup, {found})"
     found = "; ".join(f"{name}: {claim.interval}" for name, claim in claims.items())
     return judge(text, alike, found=found)
 
@@ -471,7 +478,8 @@ def judge_queue(data):
     ends = (
         [f"{end(ratio[2] for ratio in ratios):.2f}" for end in (min, max)] if ratios else ["none"]
     )
-    text = "a queue of fixed service times predicts p{tail:g} within {factor} times (got {ends})"
+    text = "a queue of fixed service times predicts p{tail:g} within {factor} times (measured over "
+    text += "predicted: {ends})"
     return judge(text, tried, tail=data["tail"], factor=FACTOR, ends=" to ".join(ends))
 
 
@@ -482,12 +490,10 @@ def judge_queue(data):
 def tell_trade(data):
     share, told = min(SHARES), []
     for name in (ONE, FULL, WAITING):
-        several = data["opened"][name]
-        one = tail_of(several[share], data)
-        stable = max([s for s, load in several.items() if load.state() == "stable"], default=0)
-        told.append(f"{name} {one.estimate.seconds if one else 'unknown'}, {stable:g}")
-    text = "p{tail:g} at {share:g} of the capacity, highest share with a stable queue: {found}"
-    return fact(text, tail=data["tail"], share=share, found="; ".join(told))
+        one = tail_of(data["opened"][name][share], data)
+        told.append(f"{one.estimate.seconds if one else 'unknown'} with {name}")
+    text = "At {share:g} of the capacity, p{tail:g} is {told}"
+    return fact(text, tail=data["tail"], share=share, told=enumerate_items(told))
 
 
 # %%
@@ -522,7 +528,8 @@ def conclude(data):
         advise(claim, PLACES[name], best_batch(closed[name][ONE]), several)
         for name, claim in contests.items()
     )
-    text = f"{dense}; the knee is {find_knee(closed[DENSE][ONE]).measured}. {images}."
+    knee = find_knee(closed[DENSE][ONE]).measured
+    text = f"{dense}; the knee (a doubling adds less than 10%) is {knee}. {images}."
     verdict = words.pop() if len(words) == 1 else "by network"
     bars = tuple(make_bars(closed))
     answer = Answer(text, tuple(contests.values()), verdict=verdict, bars=bars, axis=AXIS)
@@ -550,7 +557,7 @@ show(conclusion(here))
 # What people believed
 # --------------------
 #
-# Each belief is judged on the networks of this page, not on those of the discussions.
+# In our words. Each belief is judged on the networks of this page, not on those of the discussions.
 
 # fold: Judge the beliefs
 FEW = 8
@@ -562,14 +569,9 @@ def judge_largest(data):
     best = best_batch({batch: load for batch, load in loads.items() if batch < last})
     pair = "largest", loads[last], "best", loads[best]
     claim = compare_throughput(*pair, confidence=1 - 0.01 / len(loads))
-    text = "past a best batch of images, more is slower ({last} over {best}: {interval})"
-    return judge(
-        text,
-        [claim.reversed.exceeds(1 + claim.min_effect)],
-        last=last,
-        best=best,
-        interval=claim.interval,
-    )
+    text = "past a best batch of images, more is slower (speedup, {last} over {best}: {interval})"
+    outcomes = [claim.reversed.exceeds(1 + claim.min_effect)]
+    return judge(text, outcomes, last=last, best=best, interval=claim.interval)
 
 
 # %%
@@ -587,7 +589,7 @@ def judge_few(data, names, text):
     ends = sorted(claims, key=lambda key: claims[key].ratio)[:: max(len(claims) - 1, 1)]
     found = [f"{network}, batch {b}: {claims[network, b].interval}" for network, b in ends]
     outcomes = [claim.reversed.exceeds(1 + claim.min_effect) for claim in claims.values()]
-    return judge(f"{text} ({{found}})", outcomes, found="; ".join(found))
+    return judge(f"{text} (speedup, {{found}})", outcomes, found="; ".join(found))
 
 
 def judge_split(data):
@@ -598,7 +600,7 @@ def judge_split(data):
         loads = ways[CALLERS][part], ways[ONE][max(ways[ONE])]
         claims[name] = compare_throughput("parts", loads[0], "whole", loads[1])
     found = "; ".join(f"{name}: {claim.interval}" for name, claim in claims.items())
-    text = "a batch split among callers of one thread is faster than whole ({found})"
+    text = "a batch split among callers of one thread is faster than whole (speedup, {found})"
     return judge(text, [c.exceeds(1 + c.min_effect) for c in claims.values()], found=found)
 
 

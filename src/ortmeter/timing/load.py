@@ -141,13 +141,6 @@ class Load:
         served = not any(turn.left for turn in self.turns)
         return "stable" if served and found.high is not None and found.high < 1 else "undecided"
 
-    def keeps(self, level: float, seconds: float) -> bool | None:
-        """Return whether a percentile is below a target, None when its interval does not tell."""
-        if self.point.rate is not None and (state := self.state()) != "stable":
-            return False if state == "overloaded" else None
-        low, high = self.percentiles([level])[0].estimate.interval or (0.0, math.inf)
-        return True if high <= seconds else False if low > seconds else None
-
     def settled(self, turn: Turn) -> npt.NDArray[np.bool_]:
         """Return which requests count: the first ones of a turn found an empty queue."""
         late = 0.0 if self.point.rate is None else _FILLING * float(turn.arrivals[-1:].sum())

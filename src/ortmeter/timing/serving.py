@@ -13,7 +13,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing.load import Load, Point, compare_throughput
 from ortmeter.timing.peaks import Peaks
 
-__all__ = ["GROWTH", "Knee", "expected_knee", "expected_latencies", "find_crossing", "find_knee"]
+__all__ = ["GROWTH", "Knee", "expected_knee", "expected_latencies", "find_knee"]
 
 #: A doubling of the batch pays when it adds this share of throughput.
 GROWTH = 0.1
@@ -155,32 +155,6 @@ def expected_latencies(load: Load, seconds: float) -> _Array:
         for turn in load.turns
     ]
     return np.concatenate(rows)
-
-
-def find_crossing(loads: Mapping[float, Load], level: float, seconds: float) -> str:
-    """Say between which rates a percentile crosses a target.
-
-    Parameters
-    ----------
-    loads : mapping of float to Load
-        By rate, or share of a rate.
-    level : float
-        Percentile, in percent.
-    seconds : float
-        Target.
-
-    Returns
-    -------
-    str
-        ``10 to 20``, ``above 10``, ``below 20`` or ``unknown``: the highest rate that is known to
-        keep the percentile below, and the lowest one that is known not to.
-    """
-    known = {rate: load.keeps(level, seconds) for rate, load in loads.items()}
-    above = [rate for rate, kept in known.items() if kept is False]
-    below = [rate for rate, kept in known.items() if kept and rate < min(above, default=math.inf)]
-    if above and below:
-        return f"{max(below):g} to {min(above):g}"
-    return f"above {max(below):g}" if below else f"below {min(above):g}" if above else "unknown"
 
 
 def _starts(arrivals: _Array, point: Point, seconds: float) -> _Array:
