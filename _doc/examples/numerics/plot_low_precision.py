@@ -387,9 +387,9 @@ draw_price(results, facts, legend)
 # ---------------------------
 #
 # float16 ends at 65504. Inputs are multiplied by powers of two: *in float16* is the first factor
-# where a result leaves the range, if every result is rounded to float16, and the operator that
-# makes it. *In the session* is the first factor where the output is not finite. They differ where
-# ONNX Runtime computes in float32; a dash means that nothing overflows.
+# where a result leaves the range, if every result is rounded to float16; *operator* makes it. *In
+# the session* is the first factor where the output is not finite. They differ where ONNX Runtime
+# computes in float32; a dash means that nothing overflows.
 
 # fold: Look for the first overflow
 
@@ -403,15 +403,14 @@ def describe_overflow(name):
         return not np.isfinite(half.run(None, scaled)[0]).all()
 
     found, session = find_overflow(model, feeds, HALF), first_power(is_infinite)
-    factors = {"in float16": found.factor, "operator": found.operator, "in the session": session}
-    return {"largest result": exact[name].largest, **factors}
+    powers = {"in float16": found.factor, "in the session": session}
+    texts = {way: None if power is None else f"{power:g}" for way, power in powers.items()}
+    return {"largest result": exact[name].largest, **texts, "operator": found.operator}
 
 
 # %%
 
-overflows = DataFrame({name: describe_overflow(name) for name in list(SHAPES)[1:]}).T.rename_axis(
-    "model"
-)
+overflows = DataFrame({n: describe_overflow(n) for n in list(SHAPES)[1:]}).T.rename_axis("model")
 show(table(overflows, f"first factor of the inputs that overflows, {legend}"))
 
 # %%
@@ -463,8 +462,8 @@ def name_sums(got, **kinds):
 
 # %%
 
-sums = DataFrame({name: describe_sums(*pair) for name, pair in draw_pairs().items()}).T
-show(table(sums.rename_axis("numbers"), f"U8S8 product, {legend}"))
+sums = DataFrame({n: describe_sums(*p) for n, p in draw_pairs().items()}).T.rename_axis("numbers")
+show(table(sums, f"U8S8 product, {legend}"))
 
 # %%
 # What the measurements say
