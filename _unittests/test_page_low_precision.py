@@ -103,6 +103,18 @@ def test_predictions(page):
     assert verdicts(page, unknown) == ["undecided"] * 3 + ["right", "undecided"]
 
 
+def test_the_roundings_are_those_of_normal_numbers(page):
+    x = np.random.default_rng(0).standard_normal((2**14, 32))
+    block = np.abs(x).max(axis=1, keepdims=True) / 8
+    rounded = {
+        "float16": x.astype(np.float16).astype(float),
+        "QDQ U8S8": np.round(x * 127 / 4).clip(-127, 127) * 4 / 127,
+        FOUR: np.round(x / block).clip(-8, 7) * block,
+    }
+    for way, (expected, _) in page["ROUNDINGS"].items():
+        assert np.sqrt(np.mean((rounded[way] - x) ** 2)) == pytest.approx(expected, rel=0.15)
+
+
 def test_8_bits_that_gain_too_little_are_told(page):
     claim = page["judge_eight"](plant({("QDQ U8S8", CNN): 1.2}))
     assert claim.verdict == "wrong"
