@@ -194,6 +194,7 @@ def draw_counts(bits, legend):
     counts = count_changes(bits)
     ax = new_axes(0.32 * len(counts) + 1.6)
     ax.barh(range(len(counts)), counts["change their bits"], color=series_style(0)["color"])
+    ax.set_xlim(left=0)
     total = bits.index.unique("case").size
     ax.set_xlabel(f"cases that change their bits, of {total} (fewer is steadier)")
     return finish_rows(ax, list(counts.index), "What changes the bits of a result", legend)

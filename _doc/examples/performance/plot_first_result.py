@@ -19,17 +19,17 @@ moves the weights, at the speed of a copy. A weight inside the file moves three 
 message, to a tensor, then to the layout of the kernels (it is *packed*). A file of weights is
 mapped in memory: no byte moves until something reads it.
 
-==================  =======================================  =====  =======
-way to start        what changes                             moves  nodes
-==================  =======================================  =====  =======
-plain               weights in the file, level ``all``       3      all
-no optimization     level ``none``                           3      none
-saved optimized     the optimized graph, as a model          3      none
-ORT format          the optimized graph, in ORT format       3      none
-external            weights in a file of their own           1      all
-external unpacked   the same, ``session.disable_prepacking`` 0      all
-external prepacked  the packed weights are in the file       0      none
-==================  =======================================  =====  =======
+==================  ========================================  =====  =======
+way to start        what changes                              moves  nodes
+==================  ========================================  =====  =======
+plain               weights in the file, level ``all``        3      all
+no optimization     level ``none``                            3      none
+saved optimized     the optimized graph, as a model           3      none
+ORT format          the optimized graph, in ORT format        3      none
+external            weights in a file of their own            1      all
+external unpacked   the same, ``session.disable_prepacking``  0      all
+external prepacked  the packed weights are in the file        0      none
+==================  ========================================  =====  =======
 
 So the import dominates the start of a small model, the session that of a large one. Unpacked
 weights start first, then slow each run. The optimization counts when there are many nodes.

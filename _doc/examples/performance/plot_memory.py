@@ -209,6 +209,7 @@ def draw_memory(found, legend, sequence="random"):
         medians = own.assign(run=own["run"].astype(int)).groupby("run")["memory (MiB)"].median()
         ax.plot(medians.index + 1, medians, label=name, **series_style(rank))
     ax.set_xlabel("run")
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_ylabel("memory (MiB), lower is better")
     ax.legend(frameon=False, fontsize=8, ncols=2, labelcolor="#767676")
     return finish(ax, f"Memory of a session, {sequence} batches", legend)
