@@ -417,7 +417,8 @@ def advise(claim, place, batch, callers):
     return {
         "faster": f"Batch more {place}: {batches} serve {claim.effect} than {singles}",
         "slower": f"Call more {place}: {singles} serve {claim.reversed.effect} than {batches}",
-        "undecided": f"Undecided {place}: speedup of {batches} over {singles} {claim.interval}",
+        "undecided": f"Undecided {place}: the speedup of {batches} over {singles} is "
+        f"{claim.interval}",
     }.get(claim.verdict, f"Either {place}: {batches} and {singles} serve {claim.effect}")
 
 

@@ -15,7 +15,7 @@ sequences of batches, in fresh processes, and reads the memory of the process af
 **Prediction.** The *arena* of a session keeps what it takes from the system, so memory follows the
 largest batch, not the current one, and closing the session frees it. With *memory patterns*, a
 shape that is known asks for all its intermediate results in one block, beside the smaller blocks of
-its first run: memory up to doubles. Without the arena, each run asks the allocator of the system
+its first run: memory doubles at most. Without the arena, each run asks the allocator of the system
 again and returns everything, which takes time. The arena can also *shrink* after each run, at the
 same price.
 
