@@ -58,6 +58,7 @@ class _Hook:
             "onnxruntime": patch_onnxruntime,
             "torch": patch_torch,
             "ortmeter.child": patch_child,
+            "ortmeter.runtime.providers": patch_providers,
             "ortmeter.backend.session": patch_backend,
         }
 
@@ -82,6 +83,11 @@ def patch_child(module):
     module._BOOT = _START + module._BOOT
 
 
+def patch_providers(module):
+    """The wheel has no library of CUDA."""
+    module._is_built_for_cuda = lambda: True
+
+
 def patch_backend(module):
     """Tensors are on the CPU: graphs are on CUDA unless the CPU was asked for."""
     choose = module._provider
@@ -103,6 +109,7 @@ def patch_onnxruntime(module):
     module.InferenceSession = type(
         "InferenceSession", (SessionOnCuda, module.InferenceSession), names
     )
+    patch_inner_session(module.capi.onnxruntime_pybind11_state.InferenceSession)
     module.get_available_providers = lambda: [CUDA, CPU]
     module.preload_dlls = lambda *args, **kwargs: tell("preload")
     patch_values(module.OrtValue)
@@ -177,6 +184,10 @@ class BindingOnCuda:
         super().synchronize_outputs()
 
 
+#: Streams of the sessions on CUDA, by the identity of the session under that of Python.
+STREAMS = {}
+
+
 class SessionOnCuda:
     """Before the class of ONNX Runtime: runs on the CPU what it says it runs on CUDA."""
 
@@ -199,6 +210,7 @@ class SessionOnCuda:
                 super().__init__(widened(model), options, [CPU])
             except Exception:  # noqa: BLE001 - the first reason is the one to tell
                 raise refused from None
+        STREAMS[id(self._sess)] = self.stream
 
     def get_providers(self):
         return super().get_providers() if self.cuda is None else [CUDA, CPU]
@@ -223,14 +235,21 @@ class SessionOnCuda:
             tell("run", stream=self.stream)
         return super().run_with_iobinding(*args, **kwargs)
 
-    def run_with_ortvaluevector(self, *given):
-        if self.cuda is not None:
-            *first, devices = given
-            device = type(devices[0])
+
+def patch_inner_session(inner):
+    """The session under that of Python, which the backend calls: its outputs are on the CPU."""
+    run = inner.run_with_ortvaluevector
+
+    def run_with_ortvaluevector(session, *given):
+        *first, devices = given
+        device = type(devices[0])
+        if device.cuda() in {d.device_type() for d in devices}:
             assert {d.device_type() for d in devices} == {device.cuda()}
             given = (*first, [device(device.cpu(), device.default_memory(), 0)] * len(devices))
-            tell("run", stream=self.stream)
-        super().run_with_ortvaluevector(*given)
+            tell("run", stream=STREAMS.get(id(session)))
+        run(session, *given)
+
+    inner.run_with_ortvaluevector = run_with_ortvaluevector
 
 
 def types_of_nodes(model):

@@ -90,13 +90,10 @@ def probe_providers() -> dict[str, str]:
     >>> probe_providers()["cpu"]
     ''
     """
-    wheel = importlib.util.find_spec("onnxruntime")
-    if wheel is None:
+    if importlib.util.find_spec("onnxruntime") is None:
         reason = 'onnxruntime is not installed: pip install "ortmeter[cpu]" or "ortmeter[gpu]"'
         return dict.fromkeys(_EXECUTION_PROVIDERS, reason)
-    folders = map(Path, wheel.submodule_search_locations or [])
-    built = any(any(folder.glob("capi/*onnxruntime_providers_cuda*")) for folder in folders)
-    return {"cpu": "", "cuda": _probe_cuda() if built else NO_CUDA}
+    return {"cpu": "", "cuda": _probe_cuda() if _is_built_for_cuda() else NO_CUDA}
 
 
 def usable_providers() -> tuple[str, ...]:
@@ -190,6 +187,13 @@ def nvidia_folders() -> list[Path]:
     spec = importlib.util.find_spec("nvidia")
     roots = [] if spec is None else list(spec.submodule_search_locations or [])
     return sorted(path for root in roots for path in Path(root).glob("*/lib") if path.is_dir())
+
+
+def _is_built_for_cuda() -> bool:
+    """Look for the library of the provider: a process that imports the wheel takes far longer."""
+    wheel = importlib.util.find_spec("onnxruntime")
+    folders = [] if wheel is None else map(Path, wheel.submodule_search_locations or [])
+    return any(any(folder.glob("capi/*onnxruntime_providers_cuda*")) for folder in folders)
 
 
 def _probe_cuda() -> str:
