@@ -87,9 +87,9 @@ args = ortmeter.get_parsed_args(
     threads=Param(1, minimum=1, help="threads of each library"),
     inductor=Param(False, full=True, help="measure torch.compile too; compiling takes minutes"),
     processes=Param(6, fast=1, full=8, minimum=1, help="fresh processes that measure"),
-    repeat=Param(4, fast=2, full=8, minimum=1, help="samples in each process"),
+    repeat=Param(8, fast=2, full=12, minimum=1, help="samples in each process"),
     profiled=Param(3, fast=1, full=6, minimum=1, help="fresh processes that profile"),
-    budget=Param(40.0, fast=5.0, full=150.0, help="seconds to measure, profiles excluded"),
+    budget=Param(80.0, fast=5.0, full=240.0, help="seconds to measure at most, profiles excluded"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
@@ -244,9 +244,9 @@ show(show_latencies(results, kinds, legend))
 # those of the host, which launches the kernels.
 #
 # *memory* is what remains of the difference: what torch loses when the allocator gives memory back
-# to the system and asks for it again. The arena of a session keeps it. All but *outside* is
-# *explained*. The export writes the RMS normalizations of the decoder as elementwise operators,
-# which is what they are on ONNX Runtime.
+# to the system and asks for it again. The arena of a session keeps it. *explained* is
+# the share of *all* that is not *outside*. The export writes the RMS normalizations of the decoder
+# as elementwise operators, which is what they are on ONNX Runtime.
 
 # fold: Explain the differences
 MEMORY, TOTALS = "memory", ("all", "explained")
@@ -289,7 +289,7 @@ def tabulate_kinds(results, kinds):
         columns[case] = {kind: write_share(row, eager) for kind, row in found.iterrows()}
         columns[case]["all"] = f"{100 * gap / eager:+.0f}"
         known = found["difference"].drop(OUTSIDE, errors="ignore").sum()
-        columns[case]["explained"] = f"{100 * known / gap:.0f}% of all"
+        columns[case]["explained"] = f"{100 * known / gap:.0f}%"
     found = DataFrame(columns)
     order = [kind for kind in (*KINDS, OUTSIDE, MEMORY, *TOTALS) if kind in found.index]
     return found.reindex(order).fillna("").rename_axis("kind")
@@ -373,7 +373,7 @@ def write_answer(results, kinds, claims):
     counts = {word: sum(claim.verdict == word for claim in claims.values()) for word in LEADS}
     counts["neither"] = len(claims) - sum(counts.values())
     sure = all(claim.verdict != "undecided" for claim in claims.values())
-    no = "No, in none of {n} cases" if sure else "It is not shown in {n} cases"
+    no = "No, in none of {n} cases" if sure else "Not shown in any of {n} cases"
     text = "Yes, in {slower} of {n} cases" if counts["slower"] else no
     text += ": it is faster in {faster}"
     text += ", neither in {neither}." if counts["neither"] else "."

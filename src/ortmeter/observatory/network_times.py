@@ -39,7 +39,7 @@ _SHORT_WAIT = {"GOMP_SPINCOUNT": "10000"}
 # The allocator of the system keeps what torch returns (the first is the largest that is accepted).
 _KEEP = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 _QUIET = {"KINETO_LOG_LEVEL": "99"}
-_ROUNDS, _WARMUP, _RUNS_S, _RUNS = 5, 3, 0.03, (3, 10)
+_ROUNDS, _WARMUP, _RUNS_S, _RUNS = 8, 3, 0.03, (3, 10)
 
 Case = tuple[str, int]
 
