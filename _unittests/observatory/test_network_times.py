@@ -1,5 +1,6 @@
 """Models timed and profiled in fresh processes, and what these are asked."""
 
+import contextlib
 import json
 import os
 from types import SimpleNamespace
@@ -57,6 +58,30 @@ def test_the_child_keeps_its_memory_and_is_asked_for_the_device(models, monkeypa
     assert question == told | {"turns": 2, "seed": 1}
     assert environment["MALLOC_TRIM_THRESHOLD_"] == str(2**40)
     assert environment["GOMP_SPINCOUNT"] == "10000"
+
+
+def test_both_are_profiled_on_the_device_that_is_asked_for(monkeypatch):
+    cuda, asked = Provider("cuda", 1), {}
+
+    def keep(name, result):
+        return lambda *given, **options: asked.update({name: options}) or result
+
+    latencies = {"eager": SimpleNamespace(median=2.0), "onnxruntime": SimpleNamespace(median=1.0)}
+    bound = contextlib.nullcontext(SimpleNamespace(run=None))
+    planted = {"start_network": None, "make_session": None, "BoundSession": bound, "profile": None}
+    planted |= {"measure_here": latencies, "torch_kinds": {"trees": 1.5}}
+    for name, result in (planted | {"session_kinds": {"trees": 4.0}}).items():
+        monkeypatch.setattr(network_times, name, keep(name, result))
+    options = {"seed": 3, "provider": cuda, "threads": 2}
+    found = network_times.profile_both("encoder", 1, None, **options)
+    assert found == [
+        {"kind": "trees", "eager": 1.5, "onnxruntime": 1.0},
+        {"kind": "outside", "eager": 0.5, "onnxruntime": 0.0},
+    ]
+    assert asked["start_network"] == {"provider": "cuda:1", "threads": 2, "compiled": False}
+    assert asked["measure_here"]["sync"] == "cuda:1"
+    for name in ("make_session", "profile"):
+        assert (asked[name]["provider"], asked[name]["threads"]) == (cuda, 2)
 
 
 def test_contenders_take_turns_on_the_device_that_is_asked_for(models, monkeypatch):

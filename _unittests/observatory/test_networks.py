@@ -132,6 +132,19 @@ def test_torch_runs_on_the_device_that_is_asked_for(monkeypatch):
     assert call().shape == (2, 4)
 
 
+def test_the_library_runs_where_it_is_asked_to(monkeypatch):
+    asked = []
+
+    def use(name, tensors, *, provider):
+        asked.append((name, provider))
+        return lambda: torch.ones(2)
+
+    monkeypatch.setattr(network_runs, "use_torch", use)
+    (found,) = run_network("encoder", make_inputs("encoder", 1), "cuda:1")
+    assert asked == [("encoder", "cuda:1")]
+    assert found.tolist() == [1, 1]
+
+
 def test_inductor_compiles_the_shapes_that_it_is_given(monkeypatch):
     compiled = []
     monkeypatch.setattr(
@@ -160,13 +173,12 @@ def test_a_missing_compiler_is_said(monkeypatch):
 def test_torch_and_a_session_agree_on_cuda(name):
     feeds = make_inputs(name, 2)
     expected = run_network(name, in_float64(feeds))
-    on_torch = use_torch(name, feeds.values(), provider="cuda")()
-    on_torch = on_torch if isinstance(on_torch, tuple) else (on_torch,)
+    on_torch = run_network(name, feeds, "cuda")
     with ortmeter.BoundSession(
         ortmeter.make_session(export_network(name)[0], provider="cuda"), feeds
     ) as bound:
         bound.run()
         on_session = list(bound.outputs().values())
-    for got in ([y.cpu().numpy() for y in on_torch], on_session):
+    for got in (on_torch, on_session):
         for x, y in zip(expected, got, strict=True):
             assert np.abs(y - x).max() <= NETWORKS[name].tolerance * np.abs(x).max()

@@ -140,7 +140,10 @@ def run_session(model, feeds):
 def compare_with_float64(name, batch):
     feeds = make_inputs(name, batch)
     expected = run_network(name, {key: x.astype(np.float64) for key, x in feeds.items()})
-    found = {LIBRARY: run_network(name, feeds), ORT: run_session(models[name], feeds)}
+    found = {
+        LIBRARY: run_network(name, feeds, str(provider)),
+        ORT: run_session(models[name], feeds),
+    }
     row = {"tolerance": NETWORKS[name].tolerance}
     for who, outputs in found.items():
         pairs = list(zip(expected, outputs, strict=True))

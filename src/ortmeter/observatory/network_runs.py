@@ -16,8 +16,10 @@ from ortmeter.timing.measurement import Candidate, Recipe
 __all__ = ["inductor_obstacle", "network_candidate", "run_network", "use_torch"]
 
 
-def run_network(name: str, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Run a model on the library that it comes from, on the CPU.
+def run_network(
+    name: str, inputs: Mapping[str, np.ndarray], provider: str = "cpu"
+) -> list[np.ndarray]:
+    """Run a model on the library that it comes from.
 
     Parameters
     ----------
@@ -25,6 +27,8 @@ def run_network(name: str, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]
         One of :data:`NETWORKS`.
     inputs : mapping of str to array
         Its inputs, see :func:`make_inputs`. With float64 ones, torch computes in float64.
+    provider : str
+        Where torch runs; scikit-learn runs on the CPU.
 
     Returns
     -------
@@ -38,8 +42,8 @@ def run_network(name: str, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]
     """
     if NETWORKS[name].library != "torch":
         return [make_network(name).predict(*inputs.values())[:, None]]
-    found = use_torch(name, inputs.values())()
-    return [value.numpy() for value in (found if isinstance(found, tuple) else (found,))]
+    found = use_torch(name, inputs.values(), provider=provider)()
+    return [value.cpu().numpy() for value in (found if isinstance(found, tuple) else (found,))]
 
 
 def use_torch(
