@@ -115,6 +115,10 @@ def test_the_answer_names_a_loss_and_its_operator(page):
 def test_no_operator_is_named_when_none_is_sure(page):
     noisy = plant_kinds(KINDS, noise=3.0)
     assert "no operator is sure to explain it" in str(page["answer"](plant(), noisy))
+    large = plant_kinds([("CNN, 32", "convolution", 20.0, 4.0)], noise=1.0)
+    small = plant_kinds([("CNN, 32", "normalization", 1.0, 0.0)])
+    both = pd.concat([large, small])
+    assert page["main_cause"](plant(), both, "CNN, 32").startswith("no operator")
     undecided = page["answer"](plant(processes=2), noisy)
     assert str(undecided) == ("Not shown in any of 6 cases: it is faster in 0, neither in 6.")
 

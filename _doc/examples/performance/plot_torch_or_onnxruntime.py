@@ -353,12 +353,12 @@ def main_cause(results, kinds, case):
     """Name the kind that explains most of the difference, with its share."""
     own = 1 - 0.01 / (len(KINDS) + 2)
     found, gap = explain(results, kinds, case, own)
-    sure = found.drop(index=OUTSIDE, errors="ignore")
-    sure = sure[sure["low"] > 0] if gap > 0 else sure[sure["high"] < 0]
-    if sure.empty:
+    shares = found["difference"].drop(OUTSIDE, errors="ignore") / gap
+    kind = shares.idxmax()
+    low, high = found.loc[kind, ["low", "high"]]
+    if not (low > 0 or high < 0):
         return "no operator is sure to explain it"
-    kind = sure["difference"].abs().idxmax()
-    return f"{kind}: {100 * sure['difference'][kind] / gap:.0f}% of the gap"
+    return f"{kind}: {100 * shares[kind]:.0f}% of the gap"
 
 
 def least_effect(claim):
