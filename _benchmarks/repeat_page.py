@@ -1,6 +1,6 @@
 """Run a page several times in fresh processes and count how often its verdicts agree.
 
-python _benchmarks/repeat_page.py [--runs 10] [PAGE [OPTION ...]]
+python _benchmarks/repeat_page.py [--times 10] [PAGE [OPTION ...]]
 """
 
 import argparse
@@ -41,12 +41,12 @@ def case(claim: Claim) -> str:
 
 def main() -> None:
     """Print, for each case, its verdicts and how often each one came."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--times", type=int, default=10)
     parser.add_argument("page", nargs="?", default=str(PAGE))
     args, options = parser.parse_known_args()
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for _ in range(args.runs):
+    for _ in range(args.times):
         for name, word in verdicts(args.page, options).items():
             counts[name][word] += 1
     agreement = 0
