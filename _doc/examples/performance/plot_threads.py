@@ -85,7 +85,7 @@ args = ortmeter.get_parsed_args(
     threads=Param(0, minimum=0, help="most threads, 0 for the cores of this process"),
     rounds=Param(5, fast=2, full=10, minimum=1, help="runs after each pause in each process"),
     processes=Param(10, fast=1, full=20, minimum=1, help="fresh processes for the operators"),
-    longer=Param(6, fast=1, full=8, minimum=1, help="fresh processes for the transformer"),
+    longer=Param(8, fast=1, minimum=1, help="fresh processes for the transformer"),
     record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
 provider = ortmeter.resolve_provider(args.provider)

@@ -87,7 +87,7 @@ args = ortmeter.get_parsed_args(
     threads=Param(1, minimum=1, help="threads of each library"),
     inductor=Param(False, full=True, help="measure torch.compile too; compiling takes minutes"),
     processes=Param(6, fast=1, full=8, minimum=1, help="fresh processes that measure"),
-    repeat=Param(8, fast=2, full=12, minimum=1, help="samples in each process"),
+    repeat=Param(6, fast=2, full=12, minimum=1, help="samples in each process"),
     profiled=Param(3, fast=1, full=6, minimum=1, help="fresh processes that profile"),
     budget=Param(80.0, fast=5.0, full=240.0, help="seconds to measure at most, profiles excluded"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
