@@ -25,13 +25,7 @@ additions: no rounding explains the result.
 # fold: Imports and arguments
 # sphinx_gallery_tags = ["accuracy", "threads", "optimization"]
 
-import logging
-import tempfile
-from pathlib import Path
-
 import numpy as np
-import onnx
-from onnxruntime import quantization
 from pandas import DataFrame, concat
 
 import ortmeter
@@ -57,6 +51,7 @@ from ortmeter.pages import (
 from ortmeter.plotting.axes import finish_rows, new_axes, series_style
 from ortmeter.runtime.environment import environment, usable_cores
 from ortmeter.runtime.models import sample_cnn, sample_transformer
+from ortmeter.runtime.precision import convert_precision
 from ortmeter.timing.candidates import Variant
 
 PAGE = "plot_identical_runs"
@@ -115,33 +110,14 @@ def any_batch(model):
     return model
 
 
-class Images(quantization.CalibrationDataReader):
-    """Calibration inputs."""
-
-    def __init__(self, images):
-        self.left = iter(images)
-
-    def get_next(self):
-        return next(({"input": image[None]} for image in self.left), None)
-
-
-def quantize(how, model, *options):
-    logging.getLogger().setLevel(logging.ERROR)  # it advises a step that these models do not need
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)  # its weights move to a file
-    with tempfile.TemporaryDirectory() as folder:
-        how(copied, Path(folder) / "quantized.onnx", *options)
-        return onnx.load(Path(folder) / "quantized.onnx")
-
-
 # %%
 
 BATCH, SIZE = 4, 32
 cnn, encoder = any_batch(sample_cnn(size=SIZE)), sample_transformer(width=128)
 images = rng.standard_normal((BATCH, 3, SIZE, SIZE), np.float32)
 tokens = rng.standard_normal((BATCH, 64, 128), np.float32)
-static = quantize(quantization.quantize_static, cnn, Images(images))
-dynamic = quantize(quantization.quantize_dynamic, encoder)
+static = convert_precision(cnn, "QDQ S8S8", [{"input": image[None]} for image in images])
+dynamic = convert_precision(encoder, "dynamic U8S8")
 MODELS = {
     "convolutions": (cnn, {"input": images}),
     "encoder": (encoder, {"x0": tokens}),
