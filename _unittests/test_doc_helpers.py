@@ -205,6 +205,7 @@ def test_first_cell_knows_where_the_site_is(base):
         ("    from torch import nn", "pages,torch"),
         ("from ortmeter.backend import OrtBackend", "pages,torch"),
         ("from ortmeter.evaluator import Evaluator", "pages,torch"),
+        ("from ortmeter.observatory.networks import NETWORKS", "pages,torch"),
         ("import torchless", "pages"),
         ("# torch is not needed", "pages"),
     ],

@@ -51,7 +51,8 @@ _RAW_HTML = re.compile(
     r"^\.\. raw:: html\n\s*\n(?P<body>(?:[ \t]+\S.*\n|[ \t]*\n)+)", flags=re.MULTILINE
 )
 _TORCH = re.compile(
-    r"^\s*(?:import|from) (?:torch|ortmeter\.evaluator|ortmeter\.backend)\b", flags=re.MULTILINE
+    r"^\s*(?:import|from) (?:torch|ortmeter\.(?:evaluator|backend|observatory\.network\w+))\b",
+    flags=re.MULTILINE,
 )
 _PROSE_ROLES = {"doc", "term", "ref", "numref", "sub", "sup", "abbr"}
 
