@@ -200,3 +200,9 @@ def test_a_link_is_followed_and_a_private_report_stays_so(tmp_path):
     assert link.is_symlink()
     assert "a is faster" in file.read_text(encoding="utf-8")
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_text_that_reads_nan_is_a_text():
+    report = Report("x")
+    report.add("Nodes", pd.DataFrame({"node": ["nan", None], "time": [math.nan, 1.0]}))
+    assert report.to_text().splitlines()[-2:] == ["nan      -", "-        1"]

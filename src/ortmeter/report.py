@@ -244,9 +244,10 @@ def _lines(row: list[list[str]], columns: list[_Column]) -> list[str]:
 def _written(value: Any) -> str:
     if isinstance(value, float) and math.isfinite(value):
         return digits(value)
-    # pandas' NA is equal to nothing, and says so with itself
-    missing = value is None or str(value) in {"nan", "<NA>", "NaT"}
-    return "-" if missing else str(value)
+    text = str(value)
+    # A name may be "nan"; of what is not a text, only what is missing is written so.
+    missing = not isinstance(value, str) and text in {"None", "nan", "<NA>", "NaT"}
+    return "-" if missing else text
 
 
 def shorten(text: str, width: int) -> str:

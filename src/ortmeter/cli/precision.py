@@ -46,8 +46,8 @@ def add_converted(
     for name, variant in variants.items():
         expected = _run(variant)
         rows.append((name, _mib(variant), 0.0))
+        feeds = {key: as_numpy(value) for key, value in variant.feeds.items()}
         for precision in dict.fromkeys(options.precision):
-            feeds = {key: as_numpy(value) for key, value in variant.feeds.items()}
             model = convert_precision(variant.model, precision, [feeds])
             other = dataclasses.replace(variant, model=model)
             label = precision if len(variants) == 1 else f"{name}, {precision}"

@@ -158,10 +158,12 @@ def find_overflow(
     info = float_info(dtype)
     limit = float(info.max) * (1 + float(info.eps) / 4)  # halfway to the next: rounded to infinity
 
+    double = to_float64(model)
+    wide = {name: _widened(value) for name, value in feeds.items()}
+
     def scaled(factor: float) -> Reference:
-        wide = {name: _widened(value) for name, value in feeds.items()}
         grown = {n: factor * v if v.dtype.kind == "f" else v for n, v in wide.items()}
-        return run_float64(to_float64(model), grown)
+        return run_float64(double, grown)
 
     factor = first_power(lambda power: scaled(power).largest >= limit)
     if factor is None:

@@ -89,11 +89,11 @@ def convert_precision(model: ModelLike, precision: str, samples: _Samples = ()) 
             f"precision={precision!r} without samples. Accepted: one or more, to compute ranges"
         )
     import_optional("onnxruntime", "cpu", "gpu")
-    copied = onnx.ModelProto()
-    copied.CopyFrom(load_model(model))
+    original, copied = load_model(model), onnx.ModelProto()
+    copied.CopyFrom(original)
     with _quiet():
         converted = PRECISIONS[precision](copied, samples)
-    if _content(converted) == _content(load_model(model)):
+    if _content(converted) == _content(original):
         raise InvalidArgumentError(f"precision={precision!r}: nothing to convert in this model")
     return converted
 
@@ -153,13 +153,11 @@ def _to_half(model: onnx.ModelProto, _samples: _Samples) -> onnx.ModelProto:
 
 def _to_brain(model: onnx.ModelProto, samples: _Samples) -> onnx.ModelProto:
     """Convert to float16, then rename the type; weights are rounded from float32."""
-    weights = {tensor.name: onnx.TensorProto() for tensor in model.graph.initializer}
-    for tensor in model.graph.initializer:
-        weights[tensor.name].CopyFrom(tensor)
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     converted = _to_half(model, samples)
     for tensor in converted.graph.initializer:
         if tensor.data_type == _HALF:
-            values = onnx.numpy_helper.to_array(weights[tensor.name]).astype(numpy_dtype(_BRAIN))
+            values = weights[tensor.name].astype(numpy_dtype(_BRAIN))
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     for value in converted.graph.value_info:
         if value.type.tensor_type.elem_type == _HALF:
