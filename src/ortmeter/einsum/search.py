@@ -106,13 +106,15 @@ def fastest(seconds: Mapping[str, "np.ndarray[Any, Any]"], baseline: str) -> str
     The baseline is preferred to one that does not win more rounds than luck would give it, unless
     it takes twice the time.
     """
+    from scipy.special import bdtrc
+
     quartile = {name: float(np.quantile(taken, 0.25)) for name, taken in seconds.items()}
     best = min(quartile, key=lambda name: quartile[name])
     if baseline not in seconds or quartile[baseline] > _HOPELESS * quartile[best]:
         return best
     count = seconds[best].size
     won = int((seconds[best] < seconds[baseline]).sum())
-    luck = sum(math.comb(count, rank) for rank in range(won, count + 1)) / 2**count
+    luck = bdtrc(won - 1, count, 0.5)  # of as many rounds won, or more, by tossing a coin
     return best if luck < _LUCK else baseline
 
 
