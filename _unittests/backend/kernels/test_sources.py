@@ -22,11 +22,17 @@ from hypothesis.extra.numpy import mutually_broadcastable_shapes
 from ortmeter.backend import OrtBackend
 from ortmeter.backend.kernels.compiler import compile_library
 from ortmeter.backend.kernels.expression import Expression
-from ortmeter.backend.kernels.sources import cpu_source, cuda_device_source, cuda_host_source
+from ortmeter.backend.kernels.sources import (
+    _GRAIN,
+    cpu_source,
+    cuda_device_source,
+    cuda_host_source,
+)
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.sessions import make_session
 
 WEIGHTED = Expression((F32, F32, F32), (step("Mul", "x0", "x1"), step("Sub", "t0", "x2")))
+BLOCK = _GRAIN // WEIGHTED.cost
 # Elements of one, two, four and eight bytes.
 MIXED = Expression(
     (BOOL, F16, F64, I64),
@@ -67,12 +73,16 @@ def check_weighted(session, shapes):
         ((0,), (1,), ()),
         ((0, 3), (2, 1, 3), (1,)),
         ((7,), (7,), (7,)),
-        ((16384,), (16384,), ()),  # a block
-        ((16385,), (1,), (16385,)),
-        ((3, 40_000), (40_000,), (3, 1)),  # tiles within a row
-        ((40_000, 3), (3,), (40_000, 1)),  # rows within a tile
-        ((50, 1000), (1000,), (50, 1000)),
-        ((50, 300), (50, 1), (300,)),
+        ((BLOCK,), (BLOCK,), ()),
+        ((2 * BLOCK - 1,), (1,), (2 * BLOCK - 1,)),
+        ((2 * BLOCK,), (1,), (2 * BLOCK,)),  # two threads
+        ((3, BLOCK), (BLOCK,), (3, 1)),  # tiles within a row
+        ((BLOCK, 3), (3,), (BLOCK, 1)),  # rows within a tile
+        ((3, BLOCK // 7, 7), (7,), (3, 1, 1)),
+        ((500, 1000), (1000,), (500, 1000)),
+        ((500, 513), (500, 1), (513,)),  # rows that are just long enough to be read in place
+        ((500, 512), (500, 1), (512,)),
+        ((500, 511), (500, 1), (511,)),
         ((4, 1, 9, 8), (5, 1, 8), (4, 5, 9, 1)),
         ((64, 1, 32), (1, 48, 32), (64, 48, 1)),
         ((2, 3, 4, 5, 6, 7), (3, 1, 5, 1, 7), (2, 1, 4, 1, 6, 1)),

@@ -43,6 +43,8 @@ _FLAGS = (
     "-fvisibility=hidden",
     "-shared",
 )
+# GCC leaves half of the widest vectors unused on many processors; others have no such option.
+_WIDE = ("-mprefer-vector-width=512",) if platform.machine() in {"x86_64", "AMD64"} else ()
 # Products and sums are rounded one after the other, as on CPU.
 _DEVICE_FLAGS = ("--std=c++17", "--fmad=false")
 _PADDING = "\0\n "
@@ -81,7 +83,7 @@ def _version(command: tuple[str, ...]) -> str:
 def compile_library(source: str, *, libraries: Sequence[str] = ()) -> Path:
     """Compile a source in C++ into a library, unless that was done before."""
     compiler = find_compiler()
-    options = [*_FLAGS, *(f"-l{name}" for name in libraries)]
+    options = [*_FLAGS, *_WIDE, *(f"-l{name}" for name in libraries)]
 
     def build(target: Path) -> None:
         code = target.with_suffix(".cpp")

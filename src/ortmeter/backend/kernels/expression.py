@@ -25,6 +25,7 @@ NUMBERS = _QUANTITIES | _BOOL
 #: Domain of the operators that ONNX Runtime adds to the standard ones.
 MICROSOFT = "com.microsoft"
 _NAMES_IN_FULL = 5
+_FUNCTION_COST = 8
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,12 @@ class Expression:
     def dtype(self) -> ir.DataType:
         """Element type of the result."""
         return self.steps[-1].dtype
+
+    @property
+    def cost(self) -> int:
+        """Cost of an element: 1 for an access or an operation, more for a function."""
+        functions = sum(bool(s.domain) or s.op_type in _FUNCTIONS for s in self.steps)
+        return len(self.inputs) + 1 + len(self.steps) + (_FUNCTION_COST - 1) * functions
 
     @property
     def name(self) -> str:

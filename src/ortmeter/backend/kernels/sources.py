@@ -31,6 +31,8 @@ _LOAD = {
     ir.DataType.BFLOAT16: "from_bfloat({})",
     ir.DataType.BOOL: "{} != 0",
 }
+# Cost of the elements that are worth a thread: some 10 µs.
+_GRAIN = 400_000
 _STORE = {ir.DataType.FLOAT16: "to_half({})", ir.DataType.BFLOAT16: "to_bfloat({})"}
 
 
@@ -167,8 +169,9 @@ def _registration(expressions: Sequence[Expression], bodies: Sequence[str]) -> s
 def _entry(expression: Expression, body: str) -> str:
     types = ", ".join(str(int(t)) for t in expression.inputs)
     widths = ", ".join(str(_width(t)) for t in expression.inputs)
+    grain = _GRAIN // expression.cost
     return (
-        f'{{{{}}, "{expression.name}", {len(expression.inputs)}, {{{types}}}, '
+        f'{{{{}}, "{expression.name}", {len(expression.inputs)}, {grain}, {{{types}}}, '
         f"{int(expression.dtype)}, {{{widths}}}, {_width(expression.dtype)}, {body}}}"
     )
 

@@ -5,8 +5,12 @@
 // that stays in the first cache.
 #include <cstring>
 
-constexpr int64_t kBlock = 16384, kTile = 1024, kLongRow = 256;
+constexpr int64_t kTile = 1024, kLongRow = 512;
 constexpr size_t kWidest = 8;
+
+// Where a tile of an input is: in the input, in a buffer that all the tiles of a block share, or to
+// be looked for.
+enum Place { kInInput, kShared, kByTile };
 
 using Tile = void (*)(const void* const* inputs, void* output, int64_t size);
 struct Work {
@@ -14,7 +18,8 @@ struct Work {
   const Layout* layout;
   void** inputs;
   char* output;
-  Tile tile;
+  Place places[kMaxInputs];
+  int64_t row, tile, block;  // elements; a tile is within a row
 };
 
 template <class T>
@@ -59,39 +64,57 @@ static const void* gather(const Work& work, size_t i, int64_t begin, int64_t siz
   return buffer;
 }
 
-static bool is_scalar(const Layout& layout, size_t i) {
-  return std::all_of(layout.strides[i], layout.strides[i] + layout.rank,
-                     [](int64_t stride) { return stride == 0; });
+// A tile within a long row reads it in place; a tile of several short rows repeats them.
+static Work plan(const Operator& op, const Layout& layout, void** inputs, void* output) {
+  Work work{&op, &layout, inputs, (char*)output, {}, layout.total, layout.total, layout.total};
+  const int last = layout.rank - 1;
+  const int64_t length = layout.sizes[last];
+  const bool is_long = length >= kLongRow;
+  for (size_t i = 0; i < op.inputs; ++i) {
+    const int64_t* strides = layout.strides[i];
+    bool dense = true, same = true;  // as the result, in every row
+    int64_t size = 1;
+    for (int axis = last; axis >= 0; size *= layout.sizes[axis--]) {
+      dense = dense && strides[axis] == size;
+      same = same && (axis == last || strides[axis] == 0);
+    }
+    const bool scalar = same && strides[last] == 0;
+    work.places[i] = dense ? kInInput : scalar || (same && !is_long) ? kShared : kByTile;
+    if (dense) continue;
+    work.tile = std::min(work.tile, is_long || scalar ? kTile : kTile / length * length);
+    if (!scalar && is_long) work.row = length;
+  }
+  // Too little work is not worth waking a thread.
+  const int64_t count = std::max<int64_t>(1, layout.total / op.grain),
+                each = (layout.total + count - 1) / count;
+  work.block = (each + kTile - 1) / kTile * kTile;
+  return work;
 }
 
 static void run_block(void* argument, size_t block) {
   const Work& work = *(const Work*)argument;
-  const Layout& layout = *work.layout;
+  const Operator& op = *work.op;
   alignas(64) char buffers[kMaxInputs][kTile * kWidest];
   const void* inputs[kMaxInputs];
-  bool constant[kMaxInputs];
-  for (size_t i = 0; i < work.op->inputs; ++i) {
-    constant[i] = is_scalar(layout, i);
-    if (constant[i]) inputs[i] = buffers[i];
-    if (constant[i]) repeat(buffers[i], work.inputs[i], work.op->widths[i], 0, kTile);
-  }
-  // A tile within a long row reads it in place; tiles over short rows repeat them.
-  const int64_t row = layout.sizes[layout.rank - 1] < kLongRow ? layout.total
-                                                               : layout.sizes[layout.rank - 1];
-  const int64_t end = std::min(layout.total, int64_t(block + 1) * kBlock);
-  for (int64_t begin = block * kBlock; begin < end;) {
-    const int64_t size = std::min({kTile, end - begin, row - begin % row});
-    for (size_t i = 0; i < work.op->inputs; ++i)
-      if (!constant[i]) inputs[i] = gather(work, i, begin, size, buffers[i]);
-    work.tile(inputs, work.output + begin * work.op->result_width, size);
+  int64_t begin = block * work.block;
+  const int64_t end = std::min(work.layout->total, begin + work.block);
+  for (size_t i = 0; i < op.inputs; ++i)
+    if (work.places[i] == kShared) inputs[i] = gather(work, i, begin, work.tile, buffers[i]);
+  while (begin < end) {
+    const int64_t size = std::min({work.tile, end - begin, work.row - begin % work.row});
+    for (size_t i = 0; i < op.inputs; ++i) {
+      if (work.places[i] == kInInput) inputs[i] = (char*)work.inputs[i] + begin * op.widths[i];
+      if (work.places[i] == kByTile) inputs[i] = gather(work, i, begin, size, buffers[i]);
+    }
+    ((Tile)op.body)(inputs, work.output + begin * op.result_width, size);
     begin += size;
   }
 }
 
 static OrtStatus* launch(const Operator& op, OrtKernelContext* context, const Layout& layout,
                          void** inputs, void* output) {
-  Work work{&op, &layout, inputs, (char*)output, (Tile)op.body};
-  const size_t blocks = (layout.total + kBlock - 1) / kBlock;
+  Work work = plan(op, layout, inputs, output);
+  const size_t blocks = (layout.total + work.block - 1) / work.block;
   if (blocks == 1) return run_block(&work, 0), nullptr;
   return call<kKernelContext_ParallelFor>((const OrtKernelContext*)context, &run_block, blocks,
                                           size_t(0), (void*)&work);

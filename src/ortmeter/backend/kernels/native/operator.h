@@ -4,6 +4,7 @@
 struct Operator : OrtCustomOp {
   const char* name;
   size_t inputs;
+  int64_t grain;  // elements of the result that are worth a thread
   int types[kMaxInputs], result;
   size_t widths[kMaxInputs], result_width;
   const void* body;  // what computes it: a function, or the names of kernels
