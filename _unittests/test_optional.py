@@ -1,4 +1,12 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "_doc"))
+from _ext.api import public_modules
 
 from ortmeter.errors import MissingDependencyError, OrtMeterError
 from ortmeter.optional import import_optional
@@ -18,3 +26,80 @@ def test_a_missing_module_names_the_extras(extras):
         assert f'pip install "ortmeter[{extra}]"' in str(caught.value)
     assert isinstance(caught.value, ImportError)
     assert isinstance(caught.value, OrtMeterError)
+
+
+# As in an environment that has no extra: what cannot be imported, what is called, what is said.
+ABSENT = [
+    *("onnxruntime", "pygraphviz", "openpyxl", "dask", "distributed", "torch", "onnx_ir"),
+    *("onnxscript", "sklearn", "skl2onnx", "transformers", "onnx_array_api", "plotly"),
+]
+CALLS = {
+    "ortmeter.make_session(cnn)": "cpu",
+    "ortmeter.optimized_model(cnn)": "cpu",
+    "ortmeter.bench(cnn, feeds)": "cpu",
+    "ortmeter.profile(cnn, feeds)": "cpu",
+    "ortmeter.optimize_einsum('ij,jk->ik', (2, 2), (2, 2))": "cpu",
+    "precision.convert_precision(cnn, 'float16')": "cpu",
+    "settings.apply_options(None, {})": "cpu",
+    "settings.run_options({})": "cpu",
+    "settings.session_keys()": "cpu",
+    "ortmeter.draw_model(cnn)": "draw",
+    "pages.save_tables('page', {'x': None})": "excel",
+    "engine.read_tls(*[sys.executable] * 3)": "sweep",
+    "ortmeter.Evaluator(cnn)": "torch",
+    "ortmeter.attribute(cnn, feeds)": "torch",
+}
+PROGRAM = """
+import importlib, json, sys
+asked = json.load(sys.stdin)
+sys.modules |= dict.fromkeys(asked["absent"])
+import numpy as np
+import ortmeter
+from ortmeter import pages
+from ortmeter.runtime import models, precision, settings
+from ortmeter.sweep import engine
+
+cnn, feeds = models.sample_cnn(), {"X": np.zeros((1, 3, 112, 112), np.float32)}
+told = {}
+
+def attempt(what, call):
+    try:
+        call()
+    except ortmeter.errors.MissingDependencyError as error:
+        told[what] = str(error)
+
+for name in asked["modules"]:
+    module = importlib.import_module(name)
+    for member in module.__all__:
+        attempt(f"{name}.{member}", lambda: getattr(module, member))
+for code in asked["calls"]:
+    attempt(code, lambda: eval(code))
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told():
+    """What is said without any extra, by the name or the call that needs one."""
+    modules = ["ortmeter", *(name for group in public_modules().values() for name in group)]
+    asked = {"absent": ABSENT, "modules": modules, "calls": list(CALLS)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("call", "extra"), CALLS.items())
+def test_a_call_names_the_extra_that_it_needs(told, call, extra):
+    assert f'Install it with: pip install "ortmeter[{extra}]"' in told[call]
+
+
+def test_every_public_name_needs_no_extra_but_those_of_the_backend(told):
+    names = {name: said for name, said in told.items() if name not in CALLS}
+    assert {name.rpartition(".")[0] for name in names} == {"ortmeter.backend"}
+    assert all(said.endswith('pip install "ortmeter[torch]"') for said in names.values())

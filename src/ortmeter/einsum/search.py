@@ -18,6 +18,7 @@ from ortmeter.einsum.emit import FUSED, absorb_transposes, einsum_model, emit_mo
 from ortmeter.einsum.parse import Operands, read_operands
 from ortmeter.einsum.plan import EinsumPlan, make_plan
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.optional import import_optional
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.providers import Provider, resolve_provider
@@ -427,6 +428,7 @@ def race(
     The first one runs whatever the budget; the baseline is compared until the end, unless it takes
     twice the time of another one.
     """
+    import_optional("onnxruntime", "cpu", "gpu")
     begin = time.perf_counter()
     runs: dict[str, _Run] = {}
     measured: dict[str, Measurement] = {}

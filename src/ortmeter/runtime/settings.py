@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import import_optional
 from ortmeter.runtime.providers import Provider
 
 #: What threads of a pool do when a run ends: stop spinning at once, spin for a while, never spin.
@@ -54,7 +55,7 @@ _RUN_KEYS = (
 
 def apply_options(options: Any, given: Mapping[str, Any]) -> None:
     """Set attributes of ``onnxruntime.SessionOptions``; texts of a command line are converted."""
-    import onnxruntime
+    onnxruntime = import_optional("onnxruntime", "cpu", "gpu")
 
     accepted = [*_CHOICES, *_SWITCHES, *_COUNTS]
     for name, value in given.items():
@@ -122,7 +123,7 @@ def spins(settings: Mapping[str, Any]) -> bool:
 
 def run_options(given: Mapping[str, Any]) -> Any:
     """Make the options of a run from its configuration entries."""
-    import onnxruntime
+    onnxruntime = import_optional("onnxruntime", "cpu", "gpu")
 
     options = onnxruntime.RunOptions()
     # Its default: each run with a binding looks for it, and an entry that is missing costs 25 µs.
@@ -163,7 +164,7 @@ def refuse_options_of_cpu(names: Collection[str], providers: Iterable[Provider])
 @functools.cache
 def session_keys() -> frozenset[str]:
     """Keys of the configuration of a session that the installed ONNX Runtime has."""
-    import onnxruntime
+    onnxruntime = import_optional("onnxruntime", "cpu", "gpu")
 
     found = {
         (area + match.group()).decode()
@@ -186,7 +187,7 @@ def run_keys() -> frozenset[str]:
 
 def libraries() -> Iterator[bytes]:
     """Read the libraries of ONNX Runtime, without those of the providers, which are large."""
-    import onnxruntime
+    onnxruntime: Any = import_optional("onnxruntime", "cpu", "gpu")
 
     for file in sorted((Path(onnxruntime.__file__).parent / "capi").iterdir()):
         kinds = {".so", ".pyd", ".dll", ".dylib"}

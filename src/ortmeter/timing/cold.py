@@ -23,6 +23,7 @@ import numpy as np
 
 from ortmeter.child import run_child
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.optional import import_optional
 from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.comparison import Comparison, Comparisons
 from ortmeter.timing.estimates import Estimate, estimate_ratio, geometric_mean
@@ -288,7 +289,7 @@ def _phases(variant: "Variant") -> Iterator[tuple[str, Phase]]:
     from ortmeter.runtime.settings import run_keys, session_keys
 
     with _watched() as seen:
-        import onnxruntime  # noqa: F401 - what is timed
+        import_optional("onnxruntime", "cpu", "gpu")  # what is timed
 
         if variant.settings["provider"].name == "cuda":
             load_cuda_libraries()
