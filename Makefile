@@ -19,7 +19,7 @@ INSTALLED := .venv/.installed-$(RUNTIME)
 BROWSER := .venv/.installed-browser
 FLOOR := build/floor
 # What needs Sphinx, the cases of the latest onnx, long lists of cases, large models.
-FLOOR_SKIPS := test_doc_ test_pages test_browser test_built_site test_node_tests test_torch_kernels_ test_rules test_architectures test_real_models backend/kernels
+FLOOR_SKIPS := test_doc_ test_pages test_browser test_built_site test_wheel test_node_tests test_torch_kernels_ test_rules test_architectures test_real_models backend/kernels
 # A file, or a page, stays in one process: what is expensive is made once.
 SHARED = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PYTEST = $(BIN)/python -m pytest $(SHARED)

@@ -15,10 +15,10 @@ from html import unescape
 from pathlib import Path
 
 import html5lib
-import nbclient
 import nbformat
 import pytest
 from browsing import BASE, ROOT, SITE, serve
+from notebook_runner import run_notebook
 
 import ortmeter
 from ortmeter.runtime.providers import resolve_provider
@@ -258,21 +258,3 @@ def test_a_notebook_runs_alone_from_a_published_site(page, loopback, reader, tmp
     errors = [o for c in notebook.cells for o in c.get("outputs", ()) if o.get("name") == "stderr"]
     assert not re.search(r"Warning|Error", "".join(output.text for output in errors))
     assert list(folder.iterdir()) == []
-
-
-def run_notebook(notebook, python, folder, monkeypatch):
-    """Execute with the kernel of another environment."""
-    kernels = folder.parent / "jupyter" / "kernels" / "reader"
-    kernels.mkdir(parents=True)
-    command = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec = {"argv": command, "display_name": "reader", "language": "python"}
-    (kernels / "kernel.json").write_text(json.dumps(spec))
-    monkeypatch.setenv("JUPYTER_PATH", str(folder.parent / "jupyter"))
-    assert sys.executable != str(python)
-    client = nbclient.NotebookClient(
-        notebook,
-        timeout=600,
-        kernel_name="reader",
-        resources={"metadata": {"path": str(folder)}},
-    )
-    client.execute()

@@ -10,9 +10,8 @@ import sys
 import nbclient
 import nbformat
 import pytest
+from notebook_runner import notebook_of
 from page_runner import EXAMPLES
-from sphinx_gallery.gen_gallery import DEFAULT_GALLERY_CONF
-from sphinx_gallery.notebook import jupyter_notebook
 from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 
 PAGES = sorted(EXAMPLES.rglob("plot_*.py"))
@@ -63,10 +62,7 @@ def test_the_script_runs_without_a_warning(fast, tmp_path, page):
 # The tests of the built site run every notebook, in the environment of a reader.
 @pytest.mark.slow
 def test_the_notebook_runs_in_an_empty_folder(fast, tmp_path):
-    _, blocks = split_code_and_text_blocks(str(GEMM))
-    settings = {**DEFAULT_GALLERY_CONF, "src_dir": ""}
-    written = jupyter_notebook(blocks, settings, str(GEMM.parent))
-    notebook = nbformat.reads(json.dumps(written), as_version=4)
+    notebook = nbformat.reads(json.dumps(notebook_of(GEMM)), as_version=4)
     folder = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=120, resources=folder).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
