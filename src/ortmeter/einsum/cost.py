@@ -4,6 +4,7 @@ The constants describe the kernels of ONNX Runtime in float32 on one core of a r
 their ratios matter: a machine twice as fast ranks the candidates the same way.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,17 +12,21 @@ from typing import Any, NamedTuple
 from ortmeter.einsum.parse import Operands
 from ortmeter.einsum.steps import Step
 
-_LAUNCH = 1.5e-6
-_EINSUM = 5e-6  # what Einsum does around a product
-_PRODUCT = 1.5e-7  # one matrix of a batch
-_FLOP = 1.1e-11
+LAUNCH = 4e-7  # a node
+_EINSUM = 3e-6  # what Einsum does around a product
+_PRODUCT = 1e-7  # one matrix of a batch
+_FLOP = 4.5e-12
 _LANES = 16  # columns that a product computes together
-_REDUCED = 2e-10  # element summed along an inner axis
-_BYTE = 3e-11  # read or written in order
-_RUN = 8e-9  # start of a run of contiguous elements
-_TILED = 6e-11  # byte of a matrix that is transposed by tiles
-_SCATTERED = 3.5e-9  # element that is moved alone
-_BETWEEN = 6e-6  # the four nodes that two transpositions need beside one
+_PACKED = 8e-11  # element of the second operand of a product
+_REDUCED = 5e-11  # element that is summed
+_SUM, _BLOCK = 1.8e-9, 7e-8  # a sum along the last axis, a block of sums along another one
+_SPAN = 8.5e-9  # elements in a row of a product where no operand starts to repeat or stops
+_BYTE = 7e-12  # read or written in order
+_RUN = 6e-9  # start of a run of contiguous elements
+_TILED, _TILED_FAR = 1.4e-11, 4.5e-11  # byte of a matrix that is transposed by tiles
+_NEAR = 2**20  # bytes read and written that stay in the caches of a core
+_SCATTERED = 2.5e-9  # element that is moved alone
+_BETWEEN = 3e-6  # the four nodes that two transpositions need beside one
 _GAIN = 1.5  # a smaller one is within the error of the model
 
 
@@ -41,7 +46,7 @@ def estimate_steps(operands: Operands, steps: Sequence[Step], *, threads: int = 
         inputs = [known[name] for name in step.inputs]
         known[step.output] = step.shape
         seconds = _seconds(step, inputs, known[step.output], itemsize, max(threads, 1))
-        total += _LAUNCH + seconds
+        total += LAUNCH + seconds
         if step.kind == "transpose":
             split = split_transpose(inputs[0], step.where, itemsize)
             saved += 0.0 if split is None else seconds - split.seconds(itemsize)
@@ -62,8 +67,8 @@ def estimate_einsum(operands: Operands) -> float:
         groups = (shared & kept, left - shared, set(letters) - shared, shared - kept)
         batch, rows, columns, depth = map(count, groups)
         moved = batch * (rows * depth + depth * columns + rows * columns)
-        total += _EINSUM + 2 * moved * itemsize * 2 * _BYTE
-        total += _product_seconds((batch, rows, columns), depth, itemsize)
+        total += _EINSUM + 2 * moved * itemsize * _TILED_FAR
+        total += product_seconds((batch, rows, columns), depth, itemsize)
         left = (left | set(letters)) & kept
     return total + count(left) * itemsize * _BYTE
 
@@ -83,19 +88,35 @@ def _seconds(
             return transpose_seconds(inputs[0], step.where, itemsize)
         case "matmul":
             depth = (step.flop or 0) / max(2 * math.prod(output), 1)
-            return max(moved, _product_seconds(output, depth, itemsize) / threads)
+            return max(moved, product_seconds(output, depth, itemsize) / threads)
         case "reduce_sum":
-            return moved + math.prod(inputs[0]) * _REDUCED
+            shape = inputs[0]
+            blocks = math.prod(shape[: step.where[0]]) * _BLOCK
+            sums = math.prod(output) * _SUM if step.where[-1] == len(shape) - 1 else blocks
+            return moved + math.prod(shape) * _REDUCED + sums
+        case "mul":
+            return moved + spans_seconds(*inputs)
         case _:
             return moved
 
 
-def _product_seconds(output: Sequence[int], depth: float, itemsize: int) -> float:
-    """Time of a product of matrices, whose columns are computed by blocks."""
+def spans_seconds(left: Sequence[int], right: Sequence[int]) -> float:
+    """Time to start the spans of a product in which an operand is read in order, or repeats one."""
+    sizes = itertools.zip_longest(reversed(left), reversed(right), fillvalue=1)
+    axes = [(max(a, b), a == 1, b == 1) for a, b in sizes if max(a, b) > 1]
+    repeats = [axis[1:] for axis in axes]
+    inner = next((i for i, axis in enumerate(repeats) if axis != repeats[0]), len(axes))
+    return math.prod(size for size, *_ in axes[inner:]) * _SPAN
+
+
+def product_seconds(output: Sequence[int], depth: float, itemsize: int) -> float:
+    """Time of a product of matrices: the second one is packed, columns are computed by blocks."""
     *batch, rows, columns = (1, 1, *output)
-    width = math.ceil(columns / _LANES) * _LANES if rows > 1 else columns
-    flop = 2 * rows * width * depth * _FLOP * itemsize / 4
-    return math.prod(batch) * (_PRODUCT + flop)
+    packed = 0.0
+    if min(rows, columns) > 1:
+        columns, packed = math.ceil(columns / _LANES) * _LANES, columns * depth * _PACKED
+    flop = 2 * rows * columns * depth * _FLOP
+    return math.prod(batch) * (_PRODUCT + (packed + flop) * itemsize / 4)
 
 
 def transpose_seconds(shape: Sequence[int], order: Sequence[int], itemsize: int) -> float:
@@ -114,7 +135,8 @@ def transpose_seconds(shape: Sequence[int], order: Sequence[int], itemsize: int)
     if moved[-1] == last:
         return in_order + count / sizes[last] * _RUN
     if moved == (*range(last - 1), last, last - 1):
-        return 2 * count * itemsize * _TILED
+        spread = 2 * count * itemsize
+        return spread * (_TILED if spread <= _NEAR else _TILED_FAR)
     return count * _SCATTERED
 
 

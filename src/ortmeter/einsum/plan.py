@@ -8,8 +8,9 @@ import onnx
 
 from ortmeter.dtypes import DTypeLike
 from ortmeter.einsum.emit import emit_model
+from ortmeter.einsum.layouts import choose_layouts
 from ortmeter.einsum.parse import EinsumError, Equation, Operands, Sizes, read_operands
-from ortmeter.einsum.products import Target, multiply
+from ortmeter.einsum.products import multiply
 from ortmeter.einsum.steps import Step, StepBuilder, Tensor
 from ortmeter.errors import FeedError, InvalidArgumentError
 
@@ -219,18 +220,23 @@ def make_plan(
         _check_order(order, parsed)
     builder = StepBuilder(sizes, operands.dtype.itemsize)
     live = dict(enumerate(_prepare(builder, parsed)))
+    inputs = [tensor.letters for tensor in live.values()]
     if path is None:
-        path = _find_path([tensor.letters for tensor in live.values()], parsed.output, sizes)
+        path = _find_path(inputs, parsed.output, sizes)
     products = _list_products(path, len(live))
+    layouts = choose_layouts(
+        inputs,
+        parsed.output,
+        products,
+        sizes,
+        itemsize=operands.dtype.itemsize,
+        order=order,
+        elementwise=elementwise,
+    )
     for number, (i, j) in enumerate(products, len(live)):
         left, right = live.pop(i), live.pop(j)
-        others = {x: tensor.letters for x, tensor in live.items()}
-        kept = set(parsed.output).union(*others.values())
-        letters = left.letters + right.letters
-        target = _target(letters, parsed.output, others, products, number)
-        live[number] = multiply(
-            builder, left, right, kept, target=target, order=order, elementwise=elementwise
-        )
+        kept = set(parsed.output).union(*(tensor.letters for tensor in live.values()))
+        live[number] = multiply(builder, left, right, kept, layouts[number])
     (result,) = live.values()
     return EinsumPlan(operands, builder.finish(builder.transpose(result, tuple(parsed.output))))
 
@@ -295,30 +301,6 @@ def _list_products(path: Path, count: int) -> list[tuple[int, int]]:
             "leaves one"
         )
     return products
-
-
-def _target(
-    letters: str,
-    output: str,
-    others: dict[int, str],
-    products: list[tuple[int, int]],
-    number: int,
-) -> Target | None:
-    """Find the order that suits what a product becomes: the result, or an operand of the next one.
-
-    None when the other operand of the next one is not known yet.
-    """
-    if not others:
-        return output, "", ""
-    i, j = next(pair for pair in products if number in pair)
-    partner = others.pop(j if i == number else i, None)
-    if partner is None:
-        return None
-    kept = set(output).union(*others.values())
-    own = (x for x in dict.fromkeys(letters) if x in kept and x not in partner)
-    batch = (x for x in partner if x in letters and x in kept)
-    summed = (x for x in partner if x in letters and x not in kept)
-    return "".join(batch), "".join(own), "".join(summed)
 
 
 def _total(counts: Sequence[int | None]) -> int | None:

@@ -34,6 +34,7 @@ _Run: TypeAlias = Callable[[], None]
 #: Name of the candidate that is the operator alone.
 PLAIN = "Einsum"
 _MOST_ORDERS = 120
+_ALL_PATHS = 4  # operands
 _LARGER = 8  # times the operands: what a product element by element may write
 _START_SHARE = 0.4  # of the budget, after which no model is started
 _RUNS_AROUND = 3  # warm-up and calibration of measure
@@ -365,14 +366,24 @@ def _plans(plain: EinsumPlan, orders: Sequence[str], *, paths: bool) -> Iterator
     for order in orders:
         yield EinsumCandidate(f"order {order}", make_plan(operands, order=order), 0.0, order)
     yield EinsumCandidate("decomposed", plain, 0.0)
-    if paths and count > 2:  # noqa: PLR2004 - two operands have one path
-        # A product goes to the end of the list.
-        forward = ((0, 1), *((0, left) for left in range(count - 2, 0, -1)))
-        backward = tuple((i - 1, i) for i in range(count - 1, 0, -1))
-        for name, path in (("from left to right", forward), ("from right to left", backward)):
-            yield EinsumCandidate(f"path {name}", make_plan(operands, path=path), 0.0)
+    for path in _paths(count) if paths else ():
+        name = ", ".join(f"{i} {j}" for i, j in path)
+        yield EinsumCandidate(f"path {name}", make_plan(operands, path=path), 0.0)
     if _suits_elements(operands):
         yield EinsumCandidate("product, then sum", make_plan(operands, elementwise=True), 0.0)
+
+
+def _paths(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """List paths: all of them up to four operands, else from left to right and from right to left.
+
+    A product goes to the end of the list of operands.
+    """
+    if count > _ALL_PATHS:
+        yield ((0, 1), *((0, left) for left in range(count - 2, 0, -1)))
+        yield tuple((i - 1, i) for i in range(count - 1, 0, -1))
+    elif count > 2:  # noqa: PLR2004 - two operands have one path
+        pairs = [itertools.combinations(range(left), 2) for left in range(count, 1, -1)]
+        yield from itertools.product(*pairs)
 
 
 def _suits_elements(operands: Operands) -> bool:
