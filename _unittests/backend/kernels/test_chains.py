@@ -284,7 +284,9 @@ def test_a_library_that_fails_its_trial_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setattr("ortmeter.child.child_command", lambda *_: fails)
     model = graph(GATED)
     with pytest.warns(KernelWarning, match="the process died with exit code 3"):
-        assert optimize_model(model, parse_level(LEVEL)).fusions == {}
+        done = optimize_model(model, parse_level(LEVEL))
+    assert done.fusions == {}
+    assert "the process died with exit code 3" in done.kernels.reason
 
 
 def test_a_chain_whose_kernel_is_wrong_is_left_alone(monkeypatch):

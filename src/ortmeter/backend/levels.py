@@ -7,13 +7,16 @@
 ``default+onnxruntime``
     Then patterns become kernels of the domain ``com.microsoft``.
 ``default+onnxruntime+experimental``
-    Then chains of element-wise operators become kernels compiled on this machine.
+    Then chains of element-wise operators become kernels compiled on this machine, where these are
+    shown to be faster.
 
 ``-Rule`` after a level disables a rule: ``default+onnxruntime-GroupQuery``.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import onnx_ir as ir
 import onnxscript.optimizer
@@ -84,10 +87,18 @@ class Optimized:
     kernels: FusedChains = field(default_factory=FusedChains)
 
 
-def optimize_model(model: ir.Model, level: Level, *, provider: str = "cpu") -> Optimized:
+def optimize_model(
+    model: ir.Model,
+    level: Level,
+    *,
+    provider: str = "cpu",
+    shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    threads: int = 1,
+) -> Optimized:
     """Apply the rules of a level to a model, in place, for the kernels of a provider.
 
-    What must not be folded nor compared, the big weights, must be inputs without a value.
+    What must not be folded nor compared, the big weights, must be inputs without a value. Compiled
+    kernels are tried on inputs of these *shapes*, by name, with as many *threads*.
     """
     device = Provider.parse(provider)
     if not LEVELS[level.name]:
@@ -99,10 +110,12 @@ def optimize_model(model: ir.Model, level: Level, *, provider: str = "cpu") -> O
         counts = {rule.name: rule.apply(model, device.name, refusals) for rule in rules}
         _simplify(model)
     # After what ONNX Runtime has kernels for, and outside of what is quiet: it may warn.
-    kernels = ELEMENT_WISE.apply(model, device) if ELEMENT_WISE in level.rules else FusedChains()
+    kernels = FusedChains()
+    if ELEMENT_WISE in level.rules:
+        kernels = ELEMENT_WISE.apply(model, device, shapes, threads)
     counts[ELEMENT_WISE.name] = kernels.count
     done = {name: count for name, count in counts.items() if count}
-    return Optimized(done, tuple(refusals), kernels)
+    return Optimized(done, (*refusals, *kernels.refusals), kernels)
 
 
 def _simplify(model: ir.Model) -> None:

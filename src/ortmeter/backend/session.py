@@ -265,7 +265,12 @@ def build_program(
     take_constants(model, small, arguments)
     if settings.prepack:
         allow_copies(value for value in model.graph.inputs if value.name in large)
-    optimized = optimize_model(model, settings.level, provider=str(provider))
+    threads = torch.get_num_threads() if settings.threads is None else settings.threads
+    ranks = {given.name: given.position for given in exported.inputs}
+    shapes = {n: getattr(arguments[i], "shape", ()) for n, i in ranks.items()}
+    optimized = optimize_model(
+        model, settings.level, provider=str(provider), shapes=shapes, threads=threads
+    )
     together = small | large if "MergedProducts" in optimized.fusions else {}
     merged, copied = merge_weights(model, together, arguments)
     light = onnx_ir.to_proto(model)
@@ -282,7 +287,7 @@ def build_program(
     session = make_session(
         onnx_ir.to_proto(model),
         provider=provider,
-        threads=torch.get_num_threads() if settings.threads is None else settings.threads,
+        threads=threads,
         tf32=settings.tf32,
         initializers=values,
         stream=None if stream is None else stream.cuda_stream,
@@ -306,7 +311,6 @@ def build_program(
         without_kernels=optimized.kernels.reason,
         refusals=(*lowered, *optimized.refusals),
     )
-    ranks = {given.name: given.position for given in exported.inputs}
     read = [str(value.name) for value in model.graph.inputs if value.name in ranks]
     # One that is not contiguous is copied at each call: a copy does not see what is written.
     bound = [name for name in read if name in large and arguments[ranks[name]].is_contiguous()]

@@ -3,7 +3,8 @@
 A chain is found in the graph (``chains``) and written as an expression whose text does not depend
 on the graph (``expression``). Expressions are written in C++ or CUDA (``sources``, ``native/``),
 compiled once and kept in the user's cache folder (``compiler``), tried in a child process beside
-the operators that they replace (``library``, ``trial``), and registered as custom operators.
+the operators that they replace (``library``, ``trial``), and registered as custom operators where
+they are faster (``choice``).
 
 Nothing is imported here: the child process starts without torch.
 """

@@ -5,13 +5,15 @@ A chain is what a kernel can compute at once: connected element-wise nodes with 
 
 import heapq
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx_ir as ir
 
 from ortmeter.backend.errors import KernelError, KernelWarning
+from ortmeter.backend.kernels.choice import why_not
 from ortmeter.backend.kernels.expression import (
     NUMBERS,
     REALS,
@@ -22,6 +24,7 @@ from ortmeter.backend.kernels.expression import (
 )
 from ortmeter.backend.kernels.library import build_library
 from ortmeter.backend.kernels.sources import DOMAIN
+from ortmeter.backend.rules.rule import Refusal
 from ortmeter.backend.rules.values import constant, dimensions
 from ortmeter.runtime.providers import Provider
 
@@ -62,11 +65,14 @@ class FusedChains:
         Where their kernels are; None when there is no chain, or no kernel for them.
     reason : str
         Why all of them were left to ONNX Runtime, empty otherwise.
+    refusals : tuple of Refusal
+        Chains whose kernel is not shown to be faster than their nodes.
     """
 
     count: int = 0
     library: Path | None = None
     reason: str = ""
+    refusals: tuple[Refusal, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,8 +85,19 @@ class ChainRule:
     name: str
     stage: str
 
-    def apply(self, model: ir.Model, provider: Provider) -> FusedChains:
-        """Replace the chains of a model; a KernelWarning tells which are left, and why."""
+    def apply(
+        self,
+        model: ir.Model,
+        provider: Provider,
+        shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
+        threads: int = 1,
+    ) -> FusedChains:
+        """Replace the chains of a model; a KernelWarning tells which have no right kernel, and why.
+
+        On CPU a kernel is used where it is shown to be faster, for inputs of the model of these
+        shapes. It is used untried where sizes are not known, and on CUDA, where one launch stands
+        for several.
+        """
         found = [(graph, find_chains(graph, provider.name)) for graph in model.graphs()]
         expressions = [chain.expression for _, chains in found for chain in chains]
         if not expressions:
@@ -96,10 +113,19 @@ class ChainRule:
             reason = self._warn(len(expressions) - len(done), told)
         if not done:
             return FusedChains(reason=reason)
+        sizes = _sizes(model, shapes)
+        refusals = []
         for graph, chain in done:
-            _replace(chain, graph)
-        model.opset_imports[DOMAIN] = 1
-        return FusedChains(len(done), library)
+            tried = _known_shapes(chain, sizes) if provider.name == "cpu" else None
+            slow = "" if tried is None else why_not(library, chain.expression, tried, threads)
+            if slow:
+                refusals.append(Refusal(self.name, str(chain.result.name), slow))
+            else:
+                _replace(chain, graph)
+        count = len(done) - len(refusals)
+        if count:
+            model.opset_imports[DOMAIN] = 1
+        return FusedChains(count, library if count else None, refusals=tuple(refusals))
 
     def _warn(self, count: int, reason: str) -> str:
         warnings.warn(
@@ -108,6 +134,27 @@ class ChainRule:
             stacklevel=3,
         )
         return reason
+
+
+def _sizes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Sizes of the dimensions that have a name, by the shapes of the inputs."""
+    return {
+        str(dim): size
+        for value in model.graph.inputs
+        for dim, size in zip(value.shape or (), shapes.get(str(value.name), ()), strict=False)
+        if isinstance(dim, ir.SymbolicDim)
+    }
+
+
+def _known_shapes(chain: Chain, sizes: Mapping[str, int]) -> list[tuple[int, ...]] | None:
+    """Shapes of the inputs of a chain, None where one is not known or empty."""
+    found = []
+    for value in chain.inputs:
+        shape = None if value.shape is None else value.shape.evaluate(sizes)
+        if shape is None or shape.is_dynamic() or 0 in shape:
+            return None
+        found.append(shape.numpy())
+    return found
 
 
 ELEMENT_WISE = ChainRule("ElementWise", "experimental")

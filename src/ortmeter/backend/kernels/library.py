@@ -32,7 +32,7 @@ _PROGRAM = Path(trial.__file__)
 _TIMEOUT_S = 300
 # Sent from outside, by somebody or for lack of memory: what a wrong kernel does gives others.
 _STOPPED = {-signal.SIGINT: "SIGINT", -signal.SIGTERM: "SIGTERM", -9: "SIGKILL"}
-_OPSET = 23
+OPSET = 23
 # From the least precise.
 _REALS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
@@ -159,7 +159,7 @@ def trial_model(expressions: Sequence[Expression]) -> ir.Model:
         outputs,
         nodes=nodes,
         name="trial",
-        opset_imports={"": _OPSET, MICROSOFT: 1, DOMAIN: 1},
+        opset_imports={"": OPSET, MICROSOFT: 1, DOMAIN: 1},
     )
     return ir.Model(graph, ir_version=10)
 

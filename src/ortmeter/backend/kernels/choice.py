@@ -1,0 +1,108 @@
+"""Use a kernel where it is shown to be faster than the operators that it replaces.
+
+Both run in turn, in sessions of their own with as many threads as the model will have, on random
+inputs of the sizes that were seen.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from ortmeter.backend.kernels.expression import MICROSOFT, Expression
+from ortmeter.backend.kernels.library import OPSET
+from ortmeter.backend.kernels.sources import DOMAIN
+from ortmeter.dtypes import numpy_dtype
+from ortmeter.errors import ModelError
+from ortmeter.files import write_atomically
+from ortmeter.optional import import_optional
+from ortmeter.runtime.iobinding import BoundSession
+from ortmeter.runtime.sessions import make_session
+from ortmeter.timing import Comparison, measure
+from ortmeter.timing.measurement import format_seconds
+
+_ROUNDS, _BUDGET_S = 30, 1.0
+_LUCK = 0.01  # probability that as many rounds are won by one that is not faster
+NODES, KERNEL = "nodes", "kernel"
+
+
+def why_not(
+    library: Path, expression: Expression, shapes: Sequence[tuple[int, ...]], threads: int
+) -> str:
+    """Return why a kernel is not used on inputs of these shapes, nothing when it is faster.
+
+    What is shown, one way or the other, is kept beside the library. What is undecided is tried
+    again by the next process: the machine may have been busy.
+    """
+    version = import_optional("onnxruntime", "cpu", "gpu").__version__
+    asked = repr((expression.name, *shapes, threads, version))
+    answer = library.with_name(
+        f"{library.stem}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}.txt"
+    )
+    if answer.exists():
+        return answer.read_text(encoding="utf-8")
+    try:
+        found = race(library, expression, shapes, threads)
+    except ModelError:  # ONNX Runtime has no kernel for one of the operators
+        return ""
+    kernel, nodes = found[KERNEL], found[NODES]
+    reason = (
+        f"{expression.name} takes {format_seconds(kernel.median)} on "
+        f"{', '.join(str(list(shape)) for shape in shapes)} with threads={threads}, its operators "
+        f"{format_seconds(nodes.median)}"
+    )
+    if is_faster(kernel.seconds, nodes.seconds):
+        reason = ""
+    elif not is_faster(nodes.seconds, kernel.seconds):
+        return f"{reason}: it is not shown to be faster"
+    write_atomically(answer, reason.encode())
+    return reason
+
+
+def is_faster(candidate: "np.ndarray", baseline: "np.ndarray") -> bool:
+    """Return whether a candidate wins more rounds than luck would give it."""
+    from scipy.special import bdtrc
+
+    won = int((candidate < baseline).sum())
+    return bool(bdtrc(won - 1, candidate.size, 0.5) < _LUCK)
+
+
+def race(
+    library: Path, expression: Expression, shapes: Sequence[tuple[int, ...]], threads: int
+) -> Comparison:
+    """Time a kernel and the operators that it replaces, in turn."""
+    rng = np.random.default_rng(0)
+    feeds = {
+        f"x{i}": _draw(dtype, shape, rng)
+        for i, (dtype, shape) in enumerate(zip(expression.inputs, shapes, strict=True))
+    }
+    runs = {}
+    for name in (NODES, KERNEL):
+        model = ir.to_proto(_model(expression, shapes, apart=name == NODES))
+        session = make_session(model, provider="cpu", threads=threads, custom_ops=[library])
+        runs[name] = BoundSession(session, feeds).run
+    return measure(runs, repeat=_ROUNDS, precision=None, budget_s=_BUDGET_S)
+
+
+def _draw(dtype: ir.DataType, shape: tuple[int, ...], rng: np.random.Generator) -> "np.ndarray":
+    drawn = 4 * rng.standard_normal(shape, np.float32)
+    return np.asarray(
+        drawn > 0 if dtype == ir.DataType.BOOL else drawn.astype(numpy_dtype(int(dtype)))
+    )
+
+
+def _model(expression: Expression, shapes: Sequence[tuple[int, ...]], *, apart: bool) -> ir.Model:
+    """Write a model of an expression, operator by operator or as its kernel."""
+    inputs = [
+        ir.Value(name=f"x{i}", type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        for i, (dtype, shape) in enumerate(zip(expression.inputs, shapes, strict=True))
+    ]
+    kernel = ir.Node(DOMAIN, expression.name, inputs)
+    nodes = expression.nodes(inputs) if apart else [kernel]
+    (result,) = nodes[-1].outputs
+    result.name, result.type = "y", ir.TensorType(expression.dtype)
+    opsets = {"": OPSET, MICROSOFT: 1, DOMAIN: 1}
+    graph = ir.Graph(inputs, [result], nodes=nodes, name="race", opset_imports=opsets)
+    return ir.Model(graph, ir_version=10)
