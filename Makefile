@@ -38,8 +38,9 @@ html-noplot: install ## build dist/html-noplot without running a page
 	rm -rf build/noplot && mkdir -p build && cp -rp _doc build/noplot && rm -rf build/noplot/auto_examples && ORTMETER_PLOT=0 $(SPHINX) -d build/doctrees-noplot build/noplot dist/html-noplot
 page: install ## run one page, PAGE=plot_x, and rebuild the site around it
 	ORTMETER_PAGE=$(PAGE) $(SPHINX) -d build/doctrees _doc dist/html
-record: install ## run the pages on PROVIDER, keep what they measured in _doc/results
+record: install ## run the pages on PROVIDER, keep what they measured, and their answers by date, in _doc/results
 	for page in _doc/examples/*/plot_*.py; do ORTMETER_RECORD=1 ORTMETER_RESULTS=_doc/results MPLBACKEND=agg $(BIN)/python $$page || exit 1; done
+	PYTHONPATH=_doc $(BIN)/python -c 'from pathlib import Path; from _ext.history import keep_answers; print(*keep_answers(Path("_doc/results")), sep="\n")'
 gpu-check: ## without .venv: compare the GPU with what is expected, record the pages; OUT, SLICE
 	PYTHONPATH=$(if $(wildcard $(GPU_SITE)),$(GPU_SITE):)$(CURDIR)/src $(PYTHON) _benchmarks/gpu_check.py --out $(OUT) --seconds $(SLICE)
 test: install ## run the tests that take seconds, every feature touched

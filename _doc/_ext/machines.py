@@ -10,6 +10,7 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from _ext import history
 from _ext.answers import WHOLE, Answers, page_files, read_answers
 from _ext.claims import claims_text
 from _ext.tables import list_table, plain, reference
@@ -20,18 +21,20 @@ PEAKS_PAGE = "plot_op_gemm2_cuda"
 
 
 def register(app: Sphinx) -> None:
-    """Add the directives ``ortmeter-machines`` and ``ortmeter-claims``."""
+    """Add the directives ``ortmeter-machines``, ``ortmeter-history`` and ``ortmeter-claims``."""
     app.add_directive("ortmeter-machines", MachinesDirective)
+    app.add_directive("ortmeter-history", HistoryDirective)
     app.add_directive("ortmeter-claims", ClaimsDirective)
 
 
 class _Directive(SphinxDirective):
     write: ClassVar[Callable[[Path], list[str]]]
+    files: ClassVar[str] = "results/*/*.json"
 
     def run(self) -> list[nodes.Node]:
         """Write the text and parse it where the directive stands."""
         source = Path(self.env.srcdir)
-        for file in [*sorted(source.glob("results/*/*.json")), *page_files(source).values()]:
+        for file in [*sorted(source.glob(self.files)), *page_files(source).values()]:
             self.env.note_dependency(str(file))
         parent = nodes.Element()
         lines = type(self).write(source)
@@ -56,6 +59,26 @@ class ClaimsDirective(_Directive):
     def write(source: Path) -> list[str]:
         """Write the table."""
         return claims_text(load_records(folder=source / "results"))
+
+
+class HistoryDirective(_Directive):
+    """Main figure of each page by day, then a table of the claims that changed."""
+
+    files = "results/*/history/*.json"
+
+    def run(self) -> list[nodes.Node]:
+        """Draw, then write."""
+        source = Path(self.env.srcdir)
+        root = "../" * self.env.docname.count("/")
+        drawn = history.drawings(
+            history.load_history(source / "results"), read_answers(source), root
+        )
+        return [nodes.raw("", drawn, format="html"), *super().run()]
+
+    @staticmethod
+    def write(source: Path) -> list[str]:
+        """Write the table."""
+        return history.changes_text(history.load_history(source / "results"))
 
 
 def machines_text(records: Sequence[Record]) -> list[str]:

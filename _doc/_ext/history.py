@@ -1,0 +1,169 @@
+"""What pages answered over time: the answers of each day, their plots, the claims that changed."""
+
+import dataclasses
+import html
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from _ext.answers import Answers
+from _ext.tables import list_table, plain, reference
+from ortmeter.files import write_atomically
+from ortmeter.pages import Bar, Record, load, load_records
+from ortmeter.timing.claims import Claim
+
+#: Records of one page, one configuration and one machine, a day each, oldest first.
+History = Sequence[Record]
+_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+# The drawing of a history: a column per day, an axis for the values.
+_COLUMN, _LEFT, _TOP, _HEIGHT, _LABELS = 84, 44, 14, 70, 34
+
+
+def keep_answers(folder: Path) -> list[Path]:
+    """Write the answer and the claims of each record, without samples, to ``<machine>/history``.
+
+    There is a file per page, configuration and day: a page recorded twice on a day keeps its last
+    answer. The files that are new, or not as they were, are returned.
+    """
+    written = []
+    for record in load_records(folder=folder):
+        stem = record.file_name.removesuffix(".json")
+        file = folder / record.machine / "history" / f"{stem}--{record.date:%Y-%m-%d}.json"
+        content = dataclasses.replace(record, data={}).to_json()
+        if not file.exists() or file.read_bytes() != content:
+            file.parent.mkdir(exist_ok=True)
+            write_atomically(file, content)
+            written.append(file)
+    return written
+
+
+def load_history(folder: Path) -> list[History]:
+    """Read the answers of each page, configuration and machine, in the order of their days."""
+    kept = [load(file) for file in sorted(folder.glob("*/history/*.json"))]
+    ordered = sorted(kept, key=lambda record: (record.machine, record.file_name, record.date))
+    groups = itertools.groupby(ordered, lambda record: (record.machine, record.file_name))
+    return [list(own) for _, own in groups]
+
+
+class Change(NamedTuple):
+    """A claim whose verdict is not that of the day before."""
+
+    before: Record
+    after: Record
+    claims: tuple[Claim, Claim]
+
+
+def changes(history: History) -> Iterator[Change]:
+    """Find the claims of which two days in a row give different verdicts.
+
+    A claim is found again by its topic, or by its words, by what it is compared with and by where
+    it holds: one that a later version of the page words otherwise is another claim.
+    """
+    for before, after in itertools.pairwise(history):
+        found = {_key(claim): claim for claim in _claims(before)}
+        for claim in _claims(after):
+            old = found.get(_key(claim))
+            if old is not None and old.verdict != claim.verdict:
+                yield Change(before, after, (old, claim))
+
+
+def runtime_of(record: Record) -> str:
+    """Return the version of ONNX Runtime of a record."""
+    packages = record.environment.packages
+    found = next((packages[name] for name in _RUNTIMES if name in packages), "?")
+    return found.partition(" ")[0]  # the commit is in the record
+
+
+def main_bars(history: History) -> list[tuple[Record, Bar]]:
+    """Return the main figure of each day: the first bar of the last answer that has an interval.
+
+    Days whose answer has no such bar, with the same axis, are left out.
+    """
+    answers = [record.answer for record in history if record.answer is not None]
+    if not answers or not answers[-1].bars:
+        return []
+    last = answers[-1]
+    chosen = next((bar for bar in last.bars if bar.low is not None), last.bars[0])
+    found = []
+    for record in history:
+        if record.answer is not None and record.answer.axis == last.axis:
+            own = (bar for bar in record.answer.bars if bar.label == chosen.label)
+            found += [(record, bar) for bar in itertools.islice(own, 1)]
+    return found
+
+
+def drawing(bars: Sequence[tuple[Record, Bar]]) -> str:
+    """Draw the main figure of a page by day as SVG, with its intervals."""
+    axis = next(record.answer.axis for record, _ in reversed(bars) if record.answer)
+    top = max(bar.high or bar.value for _, bar in bars) or 1.0
+    bottom = _TOP + _HEIGHT
+    parts, told = [f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{_width(bars)}"/>'], []
+    for value, y in ((top, _TOP), (0, bottom)):
+        parts.append(f'<text x="{_LEFT - 5}" y="{y + 4}" text-anchor="end">{value:.3g}</text>')
+    for i, (record, bar) in enumerate(bars):
+        x = _LEFT + _COLUMN * (i + 0.5)
+        value = bottom - _HEIGHT * bar.value / top
+        if bar.low is not None and bar.high is not None:
+            low, high = (bottom - _HEIGHT * end / top for end in (bar.low, bar.high))
+            parts.append(f'<path d="M{x} {low:.1f}V{high:.1f}"/>')
+        parts.append(f'<circle cx="{x}" cy="{value:.1f}" r="3.5"/>')
+        parts.append(f'<text class="value" x="{x + 7}" y="{value + 4:.1f}">{bar.value:.3g}</text>')
+        day, version = f"{record.date:%Y-%m-%d}", runtime_of(record)
+        for line, text in enumerate((day, version)):
+            y = bottom + 15 * (line + 1)
+            parts.append(f'<text x="{x}" y="{y}" text-anchor="middle">{html.escape(text)}</text>')
+        told.append(f"{day}, onnxruntime {version}: {bar.value:.3g}")
+    label = html.escape(f"{bars[-1][1].label}, {axis}. {'; '.join(told)}")
+    return (
+        f'<svg class="history" viewBox="0 0 {_width(bars)} {bottom + _LABELS}" '
+        f'width="{_width(bars)}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    )
+
+
+def drawings(histories: Sequence[History], pages: Mapping[str, Answers], root: str) -> str:
+    """Draw the main figure of each page that has at least two days."""
+    written = []
+    for history in histories:
+        bars, last = main_bars(history), history[-1]
+        if len(bars) < 2 or last.page not in pages:  # noqa: PLR2004 - a day alone has no history
+            continue
+        page = pages[last.page]
+        link = f'<a href="{root}{page.docname}.html">{html.escape(page.title)}</a>'
+        axis = next(record.answer.axis for record, _ in reversed(bars) if record.answer)
+        told = html.escape(
+            f"{bars[-1][1].label}, {axis}; {last.machine}, {last.configuration['provider'].upper()}"
+        )
+        written.append(f"<figure>{drawing(bars)}<figcaption>{link}<br>{told}</figcaption></figure>")
+    return f'<div class="histories">{"".join(written)}</div>' if written else ""
+
+
+def changes_text(histories: Sequence[History]) -> list[str]:
+    """Write the table of the claims that changed, the last day first."""
+    found = [change for history in histories for change in changes(history)]
+    if not found:
+        return ["No claim changed from one day to the next.", ""]
+    rows = [
+        (
+            reference(after.page),
+            *map(plain, (f"{after.machine}, {after.configuration['provider'].upper()}",)),
+            *(
+                plain(f"{record.date:%Y-%m-%d}, {runtime_of(record)}: {claim}")
+                for record, claim in zip((before, after), claims, strict=True)
+            ),
+        )
+        for before, after, claims in sorted(found, key=lambda x: x.after.date, reverse=True)
+    ]
+    return list_table(("page", "machine", "before", "after"), rows, classes="stacked answers")
+
+
+def _width(bars: Sequence[tuple[Record, Bar]]) -> int:
+    return _LEFT + _COLUMN * len(bars)
+
+
+def _claims(record: Record) -> tuple[Claim, ...]:
+    return (*(record.answer.claims if record.answer else ()), *record.claims)
+
+
+def _key(claim: Claim) -> tuple[object, ...]:
+    return (claim.topic or claim.subject, claim.baseline, tuple(sorted(claim.where.items())))

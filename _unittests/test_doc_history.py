@@ -1,0 +1,125 @@
+import dataclasses
+import datetime as dt
+import sys
+from pathlib import Path
+
+import html5lib
+import pytest
+
+import ortmeter
+from ortmeter.pages import Answer, Bar, fact, load_records
+from ortmeter.pages import record as make_record
+from ortmeter.runtime.environment import environment
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing.claims import compare_ratio
+
+DOC = Path(__file__).parent.parent / "_doc"
+sys.path.insert(0, str(DOC))
+from _ext import answers, history  # noqa: E402
+
+
+def planted(day, ratio, *, version="1.31.1", page="plot_x", axis="speedup", topic=""):
+    """A record of a day whose candidate is *ratio* times faster, to 10%."""
+    interval = (0.9 * ratio, 1.1 * ratio)
+    claim = compare_ratio("new", "old", ratio, interval, where={"size": 2}).about(topic)
+    bars = (Bar("old", 1.0), Bar("new", ratio, *interval))
+    record = make_record(
+        page, ortmeter.get_parsed_args(page, args=[]), Provider.parse("cpu"), {"ratio": ratio}
+    )
+    packages = {**environment().packages, "onnxruntime": f"{version} (commit 0)"}
+    return dataclasses.replace(
+        record,
+        date=dt.datetime(2026, 11, day, tzinfo=dt.UTC),
+        environment=dataclasses.replace(environment(), packages=packages),
+        answer=Answer("Yes.", (claim,), bars=bars, axis=axis),
+        claims=(fact("Nothing else."),),
+    )
+
+
+def keep(records, folder):
+    """Record pages one after the other, as `make record` does each day."""
+    for record in records:
+        record.save(record.conclude(record.answer, record.claims, ""), folder)
+        history.keep_answers(folder)
+
+
+def test_answers_are_kept_by_day_without_their_samples(tmp_path):
+    keep([planted(1, 1.5), planted(2, 1.6), planted(2, 1.7)], tmp_path)
+    (found,) = history.load_history(tmp_path)
+    assert [record.date.day for record in found] == [1, 2]
+    assert [record.answer.claims[0].ratio for record in found] == [1.5, 1.7]
+    assert [record.data for record in found] == [{}, {}]
+    (current,) = load_records(folder=tmp_path)
+    assert current.data == {"ratio": 1.7}
+
+
+def test_what_is_kept_is_written_once(tmp_path):
+    keep([planted(1, 1.5)], tmp_path)
+    assert history.keep_answers(tmp_path) == []
+
+
+def test_pages_have_histories_of_their_own(tmp_path):
+    keep([planted(1, 1.5), planted(1, 2.0, page="plot_y")], tmp_path)
+    assert [[record.page for record in own] for own in history.load_history(tmp_path)] == [
+        ["plot_x"],
+        ["plot_y"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ((1.5, 1.6), []),
+        ((1.5, 1.0), [("faster", "undecided")]),
+        ((1.5, 0.5, 0.6, 1.5), [("faster", "slower"), ("slower", "faster")]),
+    ],
+)
+def test_a_claim_that_changes_is_found(ratios, expected):
+    found = list(history.changes([planted(day, ratio) for day, ratio in enumerate(ratios, 1)]))
+    assert [(old.verdict, new.verdict) for _, _, (old, new) in found] == expected
+
+
+def test_a_claim_is_found_again_by_its_topic_whatever_its_words():
+    before, after = planted(1, 1.5, topic="fusion"), planted(2, 0.5, topic="fusion")
+    renamed = dataclasses.replace(after.answer.claims[0], subject="newer")
+    after = dataclasses.replace(after, answer=dataclasses.replace(after.answer, claims=(renamed,)))
+    assert len(list(history.changes([before, after]))) == 1
+
+
+def test_the_main_figure_is_the_first_bar_with_an_interval():
+    days = [planted(1, 1.5), planted(2, 1.6, version="1.32.0")]
+    bars = history.main_bars(days)
+    assert [(bar.label, bar.value) for _, bar in bars] == [("new", 1.5), ("new", 1.6)]
+    root = html5lib.parseFragment(history.drawing(bars), namespaceHTMLElements=False)[0]
+    texts = [text.text for text in root if text.tag.endswith("text")]
+    dates = [text for text in texts if "-" in text or text.count(".") > 1]
+    assert dates == ["2026-11-01", "1.31.1", "2026-11-02", "1.32.0"]
+    first, second = (float(x.get("cy")) for x in root if x.tag.endswith("circle"))
+    assert second < first  # higher
+
+
+def test_another_axis_is_another_figure():
+    days = [planted(1, 1.5, axis="ms"), planted(2, 1.6)]
+    assert [record.date.day for record, _ in history.main_bars(days)] == [2]
+
+
+def test_the_site_shows_each_page_with_several_days_and_the_changes():
+    days = [planted(1, 1.5), planted(2, 0.5)]
+    page = answers.Answers("plot_x", "Is it <fast>?", "auto_examples/a/plot_x", (), None, ())
+    drawn = history.drawings([days, days[:1]], {"plot_x": page}, "../")
+    assert drawn.count("<svg") == 1
+    assert '<a href="../auto_examples/a/plot_x.html">Is it &lt;fast&gt;?</a>' in drawn
+    table = "\n".join(history.changes_text([days]))
+    assert "2026-11-01, 1.31.1: size 2: new is 1.50 times faster than old" in table
+    assert "2026-11-02, 1.31.1: size 2: new is 2.00 times slower than old" in table
+    assert history.changes_text([days[:1]])[0] == "No claim changed from one day to the next."
+
+
+def test_every_record_of_the_site_is_in_its_history():
+    kept = {
+        (record.machine, record.file_name, record.date.date())
+        for own in history.load_history(DOC / "results")
+        for record in own
+    }
+    records = load_records(folder=DOC / "results")
+    assert {(r.machine, r.file_name, r.date.date()) for r in records} <= kept
