@@ -11,22 +11,25 @@ from pathlib import Path
 
 import pytest
 
+import ortmeter
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOC = REPOSITORY / "_doc"
 
-PYPROJECT = """
+PYPROJECT = f"""
 [build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 
 [project]
 name = "ortmeter"
-version = "0.1.0"
+version = "{ortmeter.__version__}"
 requires-python = ">=3.11"
 
 [tool.hatch.build.targets.wheel]
 packages = ["src/ortmeter"]
 """
+WHEEL = f"ortmeter-{ortmeter.__version__}-py3-none-any.whl"
 
 INDEX = """
 Site
@@ -165,7 +168,7 @@ def test_page_publishes_its_results_and_its_machine(built):
 
 def test_page_names_the_version_and_its_published_address(built):
     html = built.html("plot_a")
-    assert '<p class="built-on">ortmeter 0.1.0. Measured on ' in html
+    assert f'<p class="built-on">ortmeter {ortmeter.__version__}. Measured on ' in html
     address = "https://example.org/site/auto_examples/performance/plot_a.html"
     assert f'<link rel="canonical" href="{address}" />' in html
     sitemap = (built.out / "sitemap.xml").read_text(encoding="utf-8")
@@ -205,7 +208,7 @@ def test_formulas_are_mathml_without_script(built):
 
 def test_site_publishes_one_wheel(built):
     wheels = [wheel.name for wheel in built.out.rglob("*.whl")]
-    assert wheels == ["ortmeter-0.1.0-py3-none-any.whl"]
+    assert wheels == [WHEEL]
 
 
 @pytest.mark.parametrize(
@@ -219,8 +222,8 @@ def test_site_publishes_one_wheel(built):
 def test_archive_holds_the_page_and_the_wheel_together(built, archive, members):
     (published,) = built.out.glob(f"_downloads/*/{Path(archive).name}")
     with zipfile.ZipFile(published) as opened:
-        assert set(opened.namelist()) == members | {"ortmeter-0.1.0-py3-none-any.whl"}
-        wheel = opened.read("ortmeter-0.1.0-py3-none-any.whl")
+        assert set(opened.namelist()) == members | {WHEEL}
+        wheel = opened.read(WHEEL)
     (expected,) = built.out.glob("_static/wheel/*.whl")
     assert wheel == expected.read_bytes()
 
@@ -230,7 +233,7 @@ def test_notebook_begins_with_the_wheel_of_the_site(built):
     notebook = json.loads(published.read_text(encoding="utf-8"))
     first, *others = ("".join(cell["source"]) for cell in notebook["cells"])
     assert 'SITE = "https://example.org/site/_static/wheel/"' in first
-    assert 'WHEEL = "ortmeter-0.1.0-py3-none-any.whl"' in first
+    assert f'WHEEL = "{WHEEL}"' in first
     assert not any("pip" in cell for cell in others)
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
+import yaml
+
+import ortmeter
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.rst").read_text(encoding="utf-8")
@@ -45,3 +48,17 @@ def test_the_commands_exist():
 def test_the_files_it_shows_exist():
     for path in re.findall(r"(?:figure::|<)\s*([\w/]+\.(?:png|rst))", README):
         assert (ROOT / path).exists(), path
+
+
+def test_the_version_is_the_same_everywhere():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == ortmeter.__version__
+    changes = (ROOT / "CHANGELOG.rst").read_text(encoding="utf-8")
+    assert re.search(r"^(\d\S+)", changes, flags=re.MULTILINE)[1] == ortmeter.__version__
+
+
+@pytest.mark.parametrize("form", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[0-9]*.yml")))
+def test_an_issue_asks_for_the_environment(form):
+    fields = yaml.safe_load(form.read_text(encoding="utf-8"))["body"]
+    (environment,) = (field for field in fields if field["id"] == "environment")
+    assert "ortmeter env --json" in environment["attributes"]["description"]

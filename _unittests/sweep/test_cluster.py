@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -117,7 +118,8 @@ def test_a_worker_with_other_code_is_refused_by_name(machines, make_page, tmp_pa
     page, output = make_page(), tmp_path / "out"
     server = Server("worker", machines[0], "--name", "old", PYTHONPATH=str(sources.parent))
     try:
-        with pytest.raises(OrtMeterError, match=r"old \(tcp://\S+\) has 0.1.0\+\w+"):
+        version = re.escape(ortmeter.__version__)
+        with pytest.raises(OrtMeterError, match=rf"old \(tcp://\S+\) has {version}\+\w+"):
             run_sweep(page.path, {"number": ["1"]}, scheduler=machines[0], output=output)
     finally:
         server.close()
