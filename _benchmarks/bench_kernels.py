@@ -1,11 +1,17 @@
 """Chains of element-wise operators: kernels compiled at run time beside what else runs them.
 
-Everything is for the CPU, float32. Each candidate has a process of its own for each measure, taken
-in turn: the threads of torch and those of ONNX Runtime spin after their work, and would take the
-cores of each other. Tensors of 256 x 1024 fit the second cache, those of 4096 x 1024 do not.
-Goal: on a model made of such chains, at least 1.3 times faster than ``default+onnxruntime``.
+Everything is for the CPU, float32. Each candidate has a process of its own, taken in turn in every
+round: the threads of torch and those of ONNX Runtime spin after their work, and would take the
+cores of each other. Tensors of 256 x 1024 fit the second cache, those of 4096 x 1024 do not; calls
+weigh most with 1 x 1024. Goals: no chain slower than its nodes (``default+onnxruntime``), a model
+made of such chains at least 1.3 times faster.
+
+    python _benchmarks/bench_kernels.py --rows 1,256 --threads 2 --rounds 3 --chains swiglu,block
 """
 
+import argparse
+import json
+import math
 import os
 import statistics
 import subprocess
@@ -23,8 +29,7 @@ from ortmeter.backend import OrtBackend
 BASELINE, EXPERIMENTAL = "default+onnxruntime", "default+onnxruntime+experimental"
 CANDIDATES = ("eager", "inductor", BASELINE, EXPERIMENTAL)
 COLUMNS = 1024
-ROWS = (256, 4096)
-THREADS = (1, 2)
+ROWS, THREADS = [1, 16, 256, 4096], [1, 2]
 
 
 def swiglu(x: torch.Tensor, u: torch.Tensor, _: torch.Tensor, __: torch.Tensor) -> torch.Tensor:
@@ -78,9 +83,9 @@ CHAINS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-def latency(chain: str, candidate: str, rows: int, threads: int) -> tuple[float, float, float]:
+def latency(chain: str, candidate: str, rows: int) -> tuple[float, float, float]:
     """Measure a candidate in this process: latency, time of the first call, error in ulp."""
-    torch.set_num_threads(threads)
+    torch.compiler.reset()
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(rows, COLUMNS, generator=generator) for _ in range(3)]
     inputs.append(torch.randn(COLUMNS, generator=generator))
@@ -106,45 +111,91 @@ def compiled_by(candidate: str, function: Callable[..., Any]) -> Callable[..., A
     return torch.compile(function, backend=backend)
 
 
-def in_fresh_process(*arguments: Any) -> tuple[float, float, float]:
-    """Call :func:`latency` in a process of its own."""
-    command = [sys.executable, __file__, *map(str, arguments)]
-    child = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
-    median, first, error = map(float, child.stdout.splitlines()[-1].split())
-    return median, first, error
+def in_fresh_process(candidate: str, threads: int, asked: argparse.Namespace) -> list[list[float]]:
+    """Call :func:`latency` in a new process, for each chain and size."""
+    options = ["--rows", ",".join(map(str, asked.rows)), "--chains", ",".join(asked.chains)]
+    options += ["--threads", str(threads), "--candidate", candidate]
+    command = [sys.executable, __file__, *options]
+    child = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    return json.loads(child.stdout.splitlines()[-1])
 
 
-def compare(chain: str, rows: int, threads: int, rounds: int) -> None:
-    """Print the latency of each candidate, and how much faster the kernels are."""
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in CANDIDATES}
-    for _ in range(rounds):
-        for name in CANDIDATES:
-            found[name].append(in_fresh_process(chain, name, rows, threads))
-    medians = {name: statistics.median(r[0] for r in runs) for name, runs in found.items()}
-    print(f"{chain}, {rows} x {COLUMNS}, threads={threads}")
-    for name, runs in found.items():
-        ratio = medians[name] / medians[EXPERIMENTAL]
-        first = statistics.median(r[1] for r in runs)
-        print(
-            f"    {name}: {medians[name] * 1e3:.3f} ms ({min(r[0] for r in runs) * 1e3:.3f} to "
-            f"{max(r[0] for r in runs) * 1e3:.3f}), {ratio:.2f} of the kernels, "
-            f"first call {first:.1f} s, error {runs[0][2]:.2g} ulp of the largest"
-        )
+def compare(threads: int, asked: argparse.Namespace) -> dict[tuple[str, str], list[float]]:
+    """Print the latencies of the candidates; return the speedups of the kernels over each."""
+    runs = [
+        {name: in_fresh_process(name, threads, asked) for name in CANDIDATES}
+        for _ in range(asked.rounds)
+    ]
+    speedups: dict[tuple[str, str], list[float]] = {}
+    for i, (chain, rows) in enumerate(cases(asked)):
+        print(f"{chain}, {rows} x {COLUMNS}, threads={threads}")
+        found = {name: [run[name][i] for run in runs] for name in CANDIDATES}
+        medians = {name: statistics.median(t for t, *_ in taken) for name, taken in found.items()}
+        for name, taken in found.items():
+            ratio = medians[name] / medians[EXPERIMENTAL]
+            speedups.setdefault((chain, name), []).append(ratio)
+            times, firsts, errors = zip(*taken, strict=True)
+            print(
+                f"    {name}: {medians[name] * 1e3:.4f} ms ({min(times) * 1e3:.4f} to "
+                f"{max(times) * 1e3:.4f}), {ratio:.2f} of the kernels, first call "
+                f"{statistics.median(firsts):.1f} s, error {errors[0]:.2g} ulp of the largest",
+                flush=True,
+            )
+    return speedups
+
+
+def cases(asked: argparse.Namespace) -> list[tuple[str, int]]:
+    """Chains and rows, in the order of the measures."""
+    return [(chain, rows) for chain in asked.chains for rows in asked.rows]
+
+
+def summarize(speedups: dict[tuple[str, str], list[float]]) -> None:
+    """Print, by chain and over all of them, the worst speedup and the geometric mean."""
+    for peer in CANDIDATES[:-1]:
+        by_chain = {chain: found for (chain, name), found in speedups.items() if name == peer}
+        by_chain["all"] = [ratio for found in by_chain.values() for ratio in found]
+        print(f"kernels over {peer}, worst and geometric mean:")
+        for chain, found in by_chain.items():
+            mean = math.exp(statistics.fmean(map(math.log, found)))
+            print(f"    {chain}: {min(found):.2f}, {mean:.2f}")
+
+
+def read_options() -> argparse.Namespace:
+    """Read the command line."""
+
+    def numbers(text: str) -> list[int]:
+        return [int(number) for number in text.split(",")]
+
+    def chains(text: str) -> list[str]:
+        names = text.split(",")
+        if not set(names) <= set(CHAINS):
+            raise argparse.ArgumentTypeError(f"{text!r}. Accepted: {', '.join(CHAINS)}")
+        return names
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=numbers, default=ROWS)
+    parser.add_argument("--threads", type=numbers, default=THREADS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--chains", type=chains, default=list(CHAINS))
+    parser.add_argument("--candidate", choices=CANDIDATES, help="only in this process, as JSON")
+    return parser.parse_args()
 
 
 def main() -> None:
     """Print everything, or what :func:`latency` measures for :func:`in_fresh_process`."""
-    if len(sys.argv) > 2:  # noqa: PLR2004
-        chain, candidate, rows, threads = sys.argv[1:]
-        print(*latency(chain, candidate, int(rows), int(threads)))
+    asked = read_options()
+    if asked.candidate:
+        torch.set_num_threads(asked.threads[0])
+        found = [latency(chain, asked.candidate, rows) for chain, rows in cases(asked)]
+        print(json.dumps(found))
         return
-    rounds = int(sys.argv[1]) if sys.argv[1:] else 3
+    speedups: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as cache:
         os.environ |= {"ORTMETER_CACHE": cache, "TORCHINDUCTOR_CACHE_DIR": cache}
-        for threads in THREADS:
-            for rows in ROWS:
-                for chain in CHAINS:
-                    compare(chain, rows, threads, rounds)
+        for threads in asked.threads:
+            for key, found in compare(threads, asked).items():
+                speedups.setdefault(key, []).extend(found)
+    summarize(speedups)
 
 
 if __name__ == "__main__":
