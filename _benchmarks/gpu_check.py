@@ -81,6 +81,7 @@ PAGES = (
     "performance/plot_load",
     "performance/plot_sweep",
     "backend/plot_custom_backend_101",
+    "performance/plot_matrix_product",
     "performance/plot_torch_or_onnxruntime",
     "performance/plot_operators_torch",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from ortmeter.child import child_command, run_child
+from ortmeter.child import child_command, run_child, set_variables
 from ortmeter.runtime import providers
 
 SHADOWED = (
@@ -100,6 +100,15 @@ def test_a_child_has_the_variables_that_are_given_beside_those_of_its_parent(tmp
     given = {"OF_BOTH": "given"}
     done = run_child("variables", "OF_THE_PARENT", "OF_BOTH", environment=given)
     assert done.stdout.split() == ["kept", "given"]
+
+
+def test_variables_are_set_for_a_while(monkeypatch):
+    monkeypatch.setenv("BEFORE", "kept")
+    monkeypatch.delenv("NEW", raising=False)
+    with set_variables({"BEFORE": "changed", "NEW": "1"}):
+        assert (os.environ["BEFORE"], os.environ["NEW"]) == ("changed", "1")
+    assert os.environ["BEFORE"] == "kept"
+    assert "NEW" not in os.environ
 
 
 def test_a_child_takes_the_package_of_its_parent(tmp_path, monkeypatch):

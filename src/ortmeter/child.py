@@ -9,7 +9,8 @@ parent), takes this very package, and finds what its parent can import after eve
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 _BOOT = """\
@@ -53,3 +54,18 @@ def run_child(
         env={**os.environ, **(environment or {})},
         check=False,
     )
+
+
+@contextmanager
+def set_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, for the processes that start inside."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

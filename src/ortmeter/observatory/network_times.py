@@ -1,11 +1,9 @@
 """Time the same models on torch and on ONNX Runtime in fresh processes, and profile both."""
 
 import json
-import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import numpy as np
 import onnx
 import pandas as pd
 
-from ortmeter.child import run_child
+from ortmeter.child import run_child, set_variables
 from ortmeter.errors import OrtMeterError
 from ortmeter.observatory.network_runs import network_candidate, start_network
 from ortmeter.observatory.networks import NETWORKS, make_inputs
@@ -42,21 +40,6 @@ _QUIET = {"KINETO_LOG_LEVEL": "99"}
 _ROUNDS, _WARMUP, _RUNS_S, _RUNS = 8, 3, 0.03, (3, 10)
 
 Case = tuple[str, int]
-
-
-@contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, for the processes that start inside."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def measure_networks(
@@ -114,7 +97,7 @@ def measure_networks(
         groups[case] = group
     with (
         tempfile.TemporaryDirectory(prefix="ortmeter-") as folder,
-        _variables({**_SHORT_WAIT, "TORCHINDUCTOR_CACHE_DIR": folder}),
+        set_variables({**_SHORT_WAIT, "TORCHINDUCTOR_CACHE_DIR": folder}),
     ):
         for group in groups.values():
             if INDUCTOR in group:
