@@ -233,8 +233,8 @@ def test_downloads_are_the_published_files(browser, served, path):
 @pytest.mark.parametrize(
     ("words", "target"),
     [
-        ("make_session", "api/generated/ortmeter.runtime.sessions.html"),
-        ("speedup", "api/generated/ortmeter.timing.html"),
+        ("make_session", "api/generated/ortmeter.runtime.sessions.make_session.html"),
+        ("speedup", "api/generated/ortmeter.timing.speedup.html"),
         ("KMeans", "auto_examples/performance/plot_kmeans_profiling.html"),
         ("interval", "glossary.html"),
     ],

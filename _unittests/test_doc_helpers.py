@@ -1,6 +1,7 @@
 """Helpers of the configuration of the site, one by one."""
 
 import ast
+import importlib
 import json
 import re
 import sys
@@ -436,17 +437,36 @@ def test_public_names_are_documented_in_one_module():
     assert {name: owners for name, owners in names.items() if len(owners) != 1} == {}
 
 
-def test_module_page_documents_each_name_and_links_the_pages():
-    uses = {"resolve_provider": ["examples/performance/plot_x.py"], "Provider": []}
-    text = api.module_page("ortmeter.runtime.providers", uses)
+def test_a_name_has_a_page_with_the_pages_that_use_it():
+    uses = ["examples/performance/plot_x.py"]
+    text = api.name_page("ortmeter.runtime.providers", "resolve_provider", uses)
+    assert text.startswith("resolve_provider\n================\n")
     assert ".. autofunction:: resolve_provider" in text
-    assert ".. autoclass:: Provider\n   :members:" in text
     assert ".. minigallery::\n\n   examples/performance/plot_x.py" in text
-    entry = text.partition("autofunction:: resolve_provider")[2].partition("autofunction")[0]
-    assert "Used in :ref:`l-plot-x`." in entry
-    assert text.count("Used in") == 1
-    assert "minigallery" not in api.module_page("ortmeter.runtime.providers", {})
-    assert ".. autoexception:: OrtMeterError" in api.module_page("ortmeter.errors", {})
+    provider = api.name_page("ortmeter.runtime.providers", "Provider", [])
+    assert ".. autoclass:: Provider\n   :members:" in provider
+    assert "minigallery" not in provider
+    assert ".. autoexception:: OrtMeterError" in api.name_page(
+        "ortmeter.errors", "OrtMeterError", []
+    )
+
+
+def test_pages_of_names_that_differ_by_capitals_have_two_files():
+    names = [
+        api.page_name(module, name)
+        for modules in api.public_modules().values()
+        for module in modules
+        for name in api.public_names(importlib.import_module(module))
+    ]
+    assert len({name.lower() for name in names}) == len(names)
+    assert "ortmeter.pages.record" in names
+
+
+def test_the_index_lists_each_name_under_what_one_wants_to_do():
+    text = api.names_index({"Run models": ["ortmeter.runtime.providers"]})
+    assert text.startswith("Run models\n----------\n")
+    assert ".. automodule:: ortmeter.runtime.providers\n   :no-members:" in text
+    assert "   generated/ortmeter.runtime.providers.Provider\n" in text
 
 
 # published

@@ -1,4 +1,4 @@
-"""One page per public module, with the pages of the gallery that use it."""
+"""One page per public name, with the pages of the gallery that use it."""
 
 import importlib
 import importlib.util
@@ -12,10 +12,9 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 import ortmeter
-from _ext.tables import reference
 from ortmeter import pages
 
-#: Public modules by what a reader wants to do. One that does not exist has no page.
+#: Public modules by what a reader wants to do. One that does not exist is left out.
 MODULES = {
     "Measure": (
         "timing",
@@ -24,6 +23,7 @@ MODULES = {
         "timing.control",
         "timing.cold",
         "timing.load",
+        "timing.memory",
         "timing.optimized",
         "timing.pauses",
         "timing.percentiles",
@@ -44,6 +44,9 @@ MODULES = {
         "discrepancy.summation",
         "dtypes",
     ),
+    "Compare operators": tuple(
+        f"observatory.{name}" for name in ("catalogue", "case", "matrix", "verdicts", "accuracy")
+    ),
     "Run models": tuple(
         f"runtime.{name}"
         for name in (
@@ -63,12 +66,12 @@ MODULES = {
     "Write a page": ("args", "pages", "errors"),
 }
 
-_HEADING = "Pages that use this module"
+_HEADING = "Pages that use it"
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension, after the gallery whose pages are listed."""
-    app.connect("builder-inited", write_module_pages, priority=800)
+    app.connect("builder-inited", write_pages, priority=800)
     app.connect("env-updated", register_short_names)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -92,60 +95,84 @@ def public_names(module: ModuleType) -> list[str]:
     return sorted(name for name in module.__all__ if _owner(module, name) == module.__name__)
 
 
-def module_page(name: str, uses: dict[str, list[str]]) -> str:
-    """Write the page of a module.
+def name_page(module: str, name: str, uses: list[str]) -> str:
+    """Write the page of a public name.
 
     Parameters
     ----------
+    module : str
+        Full name of its module.
     name : str
-        Full name of the module.
-    uses : dict of str to list of str
-        For each of its names, the pages of the gallery that use it, relative to the folder of
-        ``conf.py``.
+        The name.
+    uses : list of str
+        Pages of the gallery that use it, relative to the folder of ``conf.py``.
 
     Returns
     -------
     str
         reStructuredText.
     """
-    names = public_names(importlib.import_module(name))
+    value = getattr(importlib.import_module(module), name)
+    if inspect.isclass(value):
+        kind = "autoexception" if issubclass(value, Exception) else "autoclass"
+        # What a private base has is documented with the class, what a mapping does is known.
+        private = any(base.__name__.startswith("_") for base in value.__mro__)
+        members = "\n   :members:" + "\n   :inherited-members: Mapping" * private
+    else:
+        # The text of a table is its source, which is one click away.
+        kind, members = ("autofunction", "") if callable(value) else ("autodata", "\n   :no-value:")
     blocks = [
         f"{name}\n{'=' * len(name)}",
-        f".. automodule:: {name}\n   :no-members:",
-        f".. currentmodule:: {name}",
-        _directive("autosummary", names, ":nosignatures:"),
-        *(_member(name, item, uses.get(item, [])) for item in names),
+        f".. currentmodule:: {module}",
+        f".. {kind}:: {name}{members}",
     ]
-    pages = sorted(set().union(*uses.values()))
-    if pages:
-        blocks += [f"{_HEADING}\n{'-' * len(_HEADING)}", _directive("minigallery", pages)]
+    if uses:
+        blocks += [f"{_HEADING}\n{'-' * len(_HEADING)}", _directive("minigallery", uses)]
     return "\n\n".join(blocks) + "\n"
 
 
-def write_module_pages(app: Sphinx) -> None:
-    """Write the pages of the modules and their index, after the pages of the gallery ran."""
+def page_name(module: str, name: str) -> str:
+    """Name the page of a public name; two that differ by capitals are two files everywhere."""
+    alike = [x for x in public_names(importlib.import_module(module)) if x.lower() == name.lower()]
+    return f"{module}.{name}" + ("-class" if len(alike) > 1 and name[0].isupper() else "")
+
+
+def write_pages(app: Sphinx) -> None:
+    """Write the pages of the public names and their index, after the pages of the gallery ran."""
     folder = Path(app.srcdir, "api", "generated")
     folder.mkdir(parents=True, exist_ok=True)
     groups = public_modules()
-    modules = [name for names in groups.values() for name in names]
-    texts = {f"{name}.rst": module_page(name, _pages_using(app, name)) for name in modules}
+    texts = {
+        f"{page_name(module, name)}.rst": name_page(module, name, pages)
+        for modules in groups.values()
+        for module in modules
+        for name, pages in _pages_using(app, module).items()
+    }
     for old in folder.glob("*.rst"):
         if old.name not in texts:
             old.unlink()
-    texts["index.inc"] = modules_index(groups)
+    texts["index.inc"] = names_index(groups)
     for file, text in texts.items():
         _write_if_changed(folder / file, text)
 
 
-def modules_index(groups: dict[str, list[str]]) -> str:
-    """Write the tables of the modules and the table of contents that holds their pages."""
-    tables = [
-        f"{group}\n{'-' * len(group)}\n\n{_directive('autosummary', names)}"
-        for group, names in groups.items()
-    ]
-    entries = [f"   generated/{name}" for names in groups.values() for name in names]
-    toctree = ".. toctree::\n   :hidden:\n\n" + "\n".join(entries)
-    return "\n\n".join([*tables, toctree]) + "\n"
+def names_index(groups: dict[str, list[str]]) -> str:
+    """Write the modules by group, each with its names; the pages of the names are its contents."""
+    blocks = []
+    for group, modules in groups.items():
+        blocks.append(f"{group}\n{'-' * len(group)}")
+        entries = []
+        for module in modules:
+            names = public_names(importlib.import_module(module))
+            blocks += [
+                f".. rubric:: {module}",
+                f".. automodule:: {module}\n   :no-members:",
+                f".. currentmodule:: {module}",
+                _directive("autosummary", names, ":nosignatures:"),
+            ]
+            entries += [f"generated/{page_name(module, name)}" for name in names]
+        blocks.append(_directive("toctree", entries, ":hidden:", f":caption: {group}"))
+    return "\n\n".join(blocks) + "\n"
 
 
 def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:
@@ -162,21 +189,6 @@ def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:
         # `ortmeter.runtime.environment` is already the name of a module.
         if entry and short not in objects:
             objects[short] = entry._replace(aliased=True)
-
-
-def _member(module: str, name: str, pages: list[str]) -> str:
-    value = getattr(importlib.import_module(module), name)
-    if inspect.isclass(value):
-        kind = "autoexception" if issubclass(value, Exception) else "autoclass"
-        # What a private base has is documented with the class, what a mapping does is known.
-        private = any(base.__name__.startswith("_") for base in value.__mro__)
-        members = "\n   :members:" + "\n   :inherited-members: Mapping" * private
-    else:
-        # The text of a table is its source, which is one click away.
-        kind, members = ("autofunction", "") if callable(value) else ("autodata", "\n   :no-value:")
-    used = ", ".join(reference(Path(page).stem) for page in pages)
-    blocks = [f"{name}\n{'-' * len(name)}", f".. {kind}:: {name}{members}"]
-    return "\n\n".join([*blocks, f"Used in {used}."] if used else blocks)
 
 
 def _pages_using(app: Sphinx, module: str) -> dict[str, list[str]]:

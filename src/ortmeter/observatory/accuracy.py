@@ -18,6 +18,8 @@ from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
 
+__all__ = ["accuracy_changes", "bits_changed", "measure_errors", "out_of_bound"]
+
 _ROWS = ["case", "contender"]
 _CANCELLED = 16.0  # ulp of its own element, when every contender has more
 _BEST = 0.5  # ulp: no rounding does better

@@ -20,6 +20,8 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import Variant
 
+__all__ = ["Case", "expand"]
+
 #: What the values of an input are: a distribution, or these numbers.
 Values: TypeAlias = str | int | float | Sequence[float]
 

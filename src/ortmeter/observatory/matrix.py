@@ -19,6 +19,8 @@ from ortmeter.timing.candidates import Variant
 from ortmeter.timing.measurement import rounded
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
 
+__all__ = ["Contender", "Matrix", "measure_cases"]
+
 #: Suffix of the control: the last contender again, in a process of its own.
 AGAIN = ", again"
 #: What one row of the times stands for.
@@ -113,7 +115,7 @@ def measure_cases(
     contenders : sequence of Contender
         In the order in which they are compared, the oldest release first.
     cases : mapping of str to Variant
-        Models with their inputs, see :meth:`Case.prepared`.
+        Models with their inputs, see :meth:`~ortmeter.observatory.case.Case.prepared`.
     threads : sequence of int
         Numbers of threads.
     passes : int

@@ -24,6 +24,8 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.observatory.matrix import AGAIN, ROWS
 from ortmeter.timing.statistics import MIN_PROCESSES
 
+__all__ = ["VERDICTS", "compare_cells", "control_claims", "gains", "losses", "since"]
+
 #: Verdicts on a cell; the first contender that runs a case has none, an empty text.
 VERDICTS = ("faster", "slower", "undecided", "absent")
 

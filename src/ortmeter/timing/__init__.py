@@ -1,8 +1,7 @@
-"""Honest timing: interleaved candidates, raw samples, verdicts with an interval.
+"""Honest timing: interleaved candidates, raw samples, verdicts with an interval."""
 
-``loop`` measures in one process, ``measuring`` repeats it in fresh processes. ``measurement`` has
-the samples of one candidate, ``comparison`` those of several, ``statistics`` intervals of ratios.
-"""
+# `loop` measures in one process, `measuring` repeats it in fresh processes. `measurement` has the
+# samples of one candidate, `comparison` those of several, `statistics` intervals of ratios.
 
 from ortmeter.timing.comparison import Comparison, Comparisons, Ranking, speedup
 from ortmeter.timing.measurement import Candidate, Measurement, Recipe

@@ -20,6 +20,8 @@ from ortmeter.observatory.catalogue import (
     reductions,
 )
 
+__all__ = ["catalogue"]
+
 _MODULES = (elementwise, movement, reductions, products, layers, attention, quantized, learning)
 
 
