@@ -18,6 +18,16 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed-$(RUNTIME)
 BROWSER := .venv/.installed-browser
 FLOOR := build/floor
+NIGHTLY := build/nightly
+FAST = -m "not slow and not site and not browser"
+# What `make test-install` installs with the wheel; where `make nightly` finds ONNX Runtime, what it runs (all).
+EXTRA ?=
+INDEX_URL ?=
+TESTS ?=
+CASES ?=
+# The folder of the published site, with its versions, and the name of this one.
+SITE ?= build/site
+SITE_VERSION ?= dev
 # What needs Sphinx, the cases of the latest onnx, long lists of cases, large models.
 FLOOR_SKIPS := test_doc_ test_pages test_browser test_built_site test_wheel test_node_tests test_torch_kernels_ test_rules test_architectures test_real_models backend/kernels
 # A file, or a page, stays in one process: what is expensive is made once.
@@ -27,7 +37,7 @@ SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
 
-.PHONY: help install html html-noplot page record gpu-check test test-slow test-all test-floor test-site test-browser publish-check lint bench notebooks serve clean
+.PHONY: help install html html-noplot page record gpu-check test test-slow test-all test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -44,19 +54,38 @@ record: install ## run the pages on PROVIDER, keep what they measured, and their
 gpu-check: ## without .venv: compare the GPU with what is expected, record the pages; OUT, SLICE
 	PYTHONPATH=$(if $(wildcard $(GPU_SITE)),$(GPU_SITE):)$(CURDIR)/src $(PYTHON) _benchmarks/gpu_check.py --out $(OUT) --seconds $(SLICE)
 test: install ## run the tests that take seconds, every feature touched
-	$(PYTEST) -m "not slow and not site and not browser"
+	$(PYTEST) $(FAST)
 test-slow: install ## run the tests that `make test` leaves out, and that need no site
 	$(PYTEST) -m "slow and not site and not browser"
 test-all: install ## run both
 	$(PYTEST) -m "not site and not browser"
 test-floor: $(FLOOR)/.installed ## run the fast tests with the lowest versions that pyproject.toml declares
-	$(FLOOR)/bin/python -m pytest $(SHARED) -m "not slow and not site and not browser" $(FLOOR_SKIPS:%=--ignore-glob="*/%*")
+	$(FLOOR)/bin/python -m pytest $(SHARED) $(FAST) $(FLOOR_SKIPS:%=--ignore-glob="*/%*")
+test-newest: build/newest/.installed ## the same with the newest versions that the registry has, PYTHON=python3.14
+	build/newest/bin/python -m pytest $(SHARED) $(FAST) $(FLOOR_SKIPS:%=--ignore-glob="*/%*")
+packages: ## build the wheel and the sdist in dist/packages, check them
+	$(PYTHON) -m venv --clear build/packages && build/packages/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	build/packages/bin/python -m pip install --quiet --group release && rm -rf dist/packages
+	build/packages/bin/python -m build --outdir dist/packages && build/packages/bin/python -m twine check --strict dist/packages/*
+test-install: ## install the wheel of dist/packages alone, with EXTRA, and use it
+	$(PYTHON) -m venv --clear build/install
+	for wheel in dist/packages/*.whl; do build/install/bin/python -m pip install --quiet "$$wheel$(EXTRA:%=[%])" || exit 1; done
+	cd build/install && bin/python $(CURDIR)/_benchmarks/check_install.py
+nightly: $(NIGHTLY)/.installed ## compare the ONNX Runtime of INDEX_URL with the latest release: tests, operators
+	$(if $(INDEX_URL),,$(error INDEX_URL is empty. Accepted: the address of an index of packages))
+	$(NIGHTLY)/bin/python -m pip install --quiet --pre --no-deps --upgrade --index-url $(INDEX_URL) onnxruntime
+	mkdir -p $(NIGHTLY)-results && rm -f $(NIGHTLY)-results/tests.xml
+	-$(NIGHTLY)/bin/python -m pytest $(SHARED) $(FAST) $(FLOOR_SKIPS:%=--ignore-glob="*/%*") --junitxml $(NIGHTLY)-results/tests.xml $(TESTS)
+	$(NIGHTLY)/bin/ortmeter operators --runtime onnxruntime,installed $(CASES:%=--filter %) --json > $(NIGHTLY)-results/operators.json
+	$(NIGHTLY)/bin/python _benchmarks/nightly.py $(NIGHTLY)-results
 test-site: html ## run the tests of the built site
 	$(PYTEST) -m "site and not browser"
 test-browser: html $(BROWSER) ## open every page of the built site in a browser
 	$(PYTEST) -m browser
 publish-check: html ## verify every internal link and anchor of dist/html
 	$(BIN)/python _doc/_ext/links.py dist/html
+publish: ## put dist/html into the published site of SITE, as SITE_VERSION
+	$(PYTHON) _doc/_ext/versions.py dist/html $(SITE) $(SITE_VERSION)
 lint: install ## check style, types and layers
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports
 bench: install ## time our functions beside the peers'
@@ -85,6 +114,13 @@ $(FLOOR)/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear $(FLOOR)
 	$(FLOOR)/bin/python -m pip install --quiet --constraint constraints.txt torch uv
 	$(FLOOR)/bin/uv pip install --quiet --python $(FLOOR)/bin/python --resolution lowest-direct --editable ".[cpu,pages,torch]" --group test "pyparsing<3.3"
+	touch $@
+
+# uv takes the torch of UV_TORCH_BACKEND=cpu; without it, that of the registry has the libraries of CUDA.
+build/newest/.installed $(NIGHTLY)/.installed: build/%/.installed: pyproject.toml
+	$(PYTHON) -m venv --clear build/$*
+	build/$*/bin/python -m pip install --quiet uv
+	build/$*/bin/uv pip install --quiet --python build/$*/bin/python --editable ".[cpu,pages,torch]" --group test
 	touch $@
 
 # A browser of the system is taken first; without any, the tests are skipped and say why.

@@ -92,3 +92,11 @@ html_theme_options = {
     "footer_center": [],
     "footer_end": [],
 }
+if switcher := os.environ.get("ORTMETER_SWITCHER", ""):
+    # The browser reads it: the build asks nothing of the network. A version is a folder.
+    html_theme_options["switcher"] = {
+        "json_url": switcher,
+        "version_match": html_baseurl.rstrip("/").rpartition("/")[2],
+    }
+    html_theme_options["check_switcher"] = False
+    html_theme_options["navbar_start"] = ["navbar-logo", "version-switcher"]

@@ -43,6 +43,10 @@ def test_the_commands_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for text in (README, (ROOT / "CONTRIBUTING.rst").read_text(encoding="utf-8")):
         assert set(re.findall(r"^ {3}make ([a-z-]+)", text, flags=re.MULTILINE)) <= targets
+    for file in (ROOT / ".github" / "workflows").glob("*.yml"):
+        steps = re.findall(r"run: make (.+)", file.read_text(encoding="utf-8"))
+        words = {word for step in steps for word in step.split() if re.fullmatch(r"[a-z-]+", word)}
+        assert words <= targets, file
 
 
 def test_the_files_it_shows_exist():
@@ -55,6 +59,7 @@ def test_the_version_is_the_same_everywhere():
     assert cited["version"] == ortmeter.__version__
     changes = (ROOT / "CHANGELOG.rst").read_text(encoding="utf-8")
     assert re.search(r"^(\d\S+)", changes, flags=re.MULTILINE)[1] == ortmeter.__version__
+    assert set(re.findall(r"ortmeter-([\d.]+)-py3", README)) == {ortmeter.__version__}
 
 
 @pytest.mark.parametrize("form", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[0-9]*.yml")))

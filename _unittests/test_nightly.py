@@ -1,0 +1,98 @@
+"""What `make nightly` finds, on planted reports of pytest and of ``ortmeter operators``."""
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "_benchmarks" / "nightly.py"
+NAMES = runpy.run_path(str(SCRIPT))
+PASSES = '<testcase classname="a.b" name="test_x"/>'
+FAILS = '<testcase classname="a.b" name="test_x[1]"><failure message="no"/></testcase>'
+BREAKS = '<testcase classname="" name="a.c"><error message="collection failure"/></testcase>'
+
+
+def section(title, *rows):
+    return {"title": title, "tables": [list(rows)]}
+
+
+def verdict(case, word):
+    return section("installed beside 1.31.1", {"case": case, "speedup": 1.0, "verdict": word})
+
+
+def error(case, contender, value):
+    row = {"case": case, "contender": contender, "error": value, "unit": "ulp", "bits": "ab"}
+    return section("Errors against float64", row)
+
+
+def both(*errors):
+    rows = [row for each in errors for row in each["tables"][0]]
+    return section("Errors against float64", *rows)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run the script on planted reports; return the text of the issue, or None."""
+
+    def run(tests, *sections):
+        text = f"<testsuites><testsuite>{tests}</testsuite></testsuites>"
+        (tmp_path / "tests.xml").write_text(text, encoding="utf-8")
+        packages = {"packages": {"onnxruntime": "1.33.0.dev1"}}
+        report = {"environment": packages, "conclusion": ["2 cases."], "sections": sections}
+        (tmp_path / "operators.json").write_text(json.dumps(report), encoding="utf-8")
+        subprocess.run([sys.executable, str(SCRIPT), str(tmp_path)], check=True)
+        issue = tmp_path / "changes.md"
+        return issue.read_text(encoding="utf-8") if issue.exists() else None
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("tests", "sections", "finding"),
+    [
+        (FAILS, (), "test a.b.test_x[1] fails"),
+        (BREAKS, (), "test .a.c fails"),
+        (PASSES, (verdict("Gemm-f32", "slower"),), "Gemm-f32 is slower"),
+        (PASSES, (verdict("Gemm-f32", "faster"),), "Gemm-f32 is faster"),
+        (
+            PASSES,
+            (section("Absent", {"case": "Tan", "contender": "installed", "reason": "no kernel"}),),
+            "Tan is absent from installed: no kernel",
+        ),
+        (
+            PASSES,
+            (both(error("Exp", "1.31.1", 0.5), error("Exp", "installed", 3.25)),),
+            "Exp has another error: 0.5 ulp with 1.31.1, 3.25 ulp with installed",
+        ),
+    ],
+)
+def test_a_change_is_told_once_and_again_when_it_is_over(run, tests, sections, finding):
+    told = run(tests, *sections)
+    assert f"## New\n\n- {finding}\n" in told
+    assert "ONNX Runtime 1.33.0.dev1, beside the latest release.\n\n- 2 cases." in told
+    assert run(tests, *sections) is None
+    told = run(PASSES)
+    assert f"## Over\n\n- {finding}\n" in told
+    assert "## New" not in told
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        (),
+        (verdict("Gemm", "undecided"), verdict("Exp", "equivalent"), verdict("Tan", "different")),
+        (error("Exp", "all", 3.0),),
+        (both(error("Exp", "1.31.1", 0.5), error("Exp", "installed", 0.5)),),
+    ],
+)
+def test_what_is_no_claim_opens_no_issue(run, sections):
+    assert run(PASSES, *sections) is None
+
+
+def test_an_issue_stays_readable():
+    told = NAMES["changes"](set(), {f"case {i:03} is slower" for i in range(250)})
+    assert len(told.splitlines()) == NAMES["LIMIT"] + 3
+    assert told.endswith("- and 150 more")
