@@ -78,11 +78,17 @@ print(json.dumps(told))
 """
 
 
+MODULES = ["ortmeter", *(name for group in public_modules().values() for name in group)]
+
+
 @pytest.fixture(scope="module")
 def told():
     """What is said without any extra, by the name or the call that needs one."""
-    modules = ["ortmeter", *(name for group in public_modules().values() for name in group)]
-    asked = {"absent": ABSENT, "modules": modules, "calls": list(CALLS)}
+    return said_without(ABSENT, MODULES, CALLS)
+
+
+def said_without(absent, modules, calls=()):
+    asked = {"absent": absent, "modules": modules, "calls": list(calls)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         input=json.dumps(asked),
@@ -103,3 +109,10 @@ def test_every_public_name_needs_no_extra_but_those_of_the_backend(told):
     names = {name: said for name, said in told.items() if name not in CALLS}
     assert {name.rpartition(".")[0] for name in names} == {"ortmeter.backend"}
     assert all(said.endswith('pip install "ortmeter[torch]"') for said in names.values())
+
+
+@pytest.mark.slow
+def test_the_backend_without_onnxruntime_names_the_runtimes():
+    told = said_without(["onnxruntime"], ["ortmeter.backend"])
+    assert "ortmeter.backend.explain" in told
+    assert all('"ortmeter[cpu]" or pip install "ortmeter[gpu]"' in said for said in told.values())

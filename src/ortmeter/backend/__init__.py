@@ -25,4 +25,5 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         for module in ("torch", "onnx_ir", "onnxscript"):
             import_optional(module, "torch")
+        import_optional("onnxruntime", "cpu", "gpu")
     return _load(name)
