@@ -111,7 +111,6 @@ def test_every_public_name_needs_no_extra_but_those_of_the_backend(told):
     assert all(said.endswith('pip install "ortmeter[torch]"') for said in names.values())
 
 
-@pytest.mark.slow
 def test_the_backend_without_onnxruntime_names_the_runtimes():
     told = said_without(["onnxruntime"], ["ortmeter.backend"])
     assert "ortmeter.backend.explain" in told
