@@ -58,8 +58,9 @@ def kernel_model(expression):
     inputs = [
         ir.Value(name=f"x{i}", type=ir.TensorType(t)) for i, t in enumerate(expression.inputs)
     ]
-    node = ir.Node(DOMAIN, expression.name, inputs)
-    node.outputs[0].name, node.outputs[0].type = "y", ir.TensorType(expression.dtype)
+    node = ir.Node(DOMAIN, expression.name, inputs, num_outputs=len(expression.dtypes))
+    for i, (result, dtype) in enumerate(zip(node.outputs, expression.dtypes, strict=True)):
+        result.name, result.type = f"y{i}", ir.TensorType(dtype)
     return _model(inputs, node.outputs, [node])
 
 
@@ -68,9 +69,10 @@ def reference_model(expression):
     inputs = [
         ir.Value(name=f"x{i}", type=ir.TensorType(t)) for i, t in enumerate(expression.inputs)
     ]
-    nodes = expression.nodes(inputs)
-    nodes[-1].outputs[0].name = "y"
-    return _model(inputs, nodes[-1].outputs, nodes)
+    nodes, results = expression.nodes(inputs)
+    for i, result in enumerate(results):
+        result.name = f"y{i}"
+    return _model(inputs, results, nodes)
 
 
 def _model(inputs, outputs, nodes):

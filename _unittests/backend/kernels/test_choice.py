@@ -7,7 +7,7 @@ from backend_kernels import BOOL, F16, F32, F64, I64, expected, graph, step
 
 from ortmeter.backend import OrtBackend
 from ortmeter.backend.kernels import choice
-from ortmeter.backend.kernels.choice import KERNEL, NODES, is_faster, race, why_not
+from ortmeter.backend.kernels.choice import KERNEL, NODES, fastest, race, why_not
 from ortmeter.backend.kernels.compiler import compile_library
 from ortmeter.backend.kernels.expression import Expression
 from ortmeter.backend.kernels.sources import cpu_source
@@ -30,21 +30,28 @@ SLOW = f"{GATE.name} takes 3 µs on [3, 5], [5] with threads=2, its operators 2 
 
 
 @pytest.mark.parametrize(
-    ("won", "rounds", "faster"),
+    ("won", "rounds", "best"),
     [  # P(22 heads of 30 or more) = 0.008, P(21) = 0.021, P(7 of 7) = 0.0078, P(6 of 6) = 0.016
-        (30, 30, True),
-        (22, 30, True),
-        (21, 30, False),
-        (15, 30, False),
-        (0, 30, False),
-        (7, 7, True),
-        (6, 6, False),
-        (1, 1, False),
+        (30, 30, KERNEL),
+        (22, 30, KERNEL),
+        (21, 30, None),
+        (15, 30, None),
+        (9, 30, None),
+        (8, 30, NODES),
+        (7, 7, KERNEL),
+        (6, 6, None),
+        (1, 1, None),
     ],
 )
-def test_luck_does_not_win(won, rounds, faster):
-    candidate = np.where(np.arange(rounds) < won, 1.0, 3.0)
-    assert is_faster(candidate[None], np.full((1, rounds), 2.0)) is faster
+def test_luck_does_not_win(won, rounds, best):
+    assert fastest(raced(won, rounds)) == best
+
+
+def raced(won, rounds=30):
+    """A race of which the kernel wins some rounds."""
+    kernel = np.where(np.arange(rounds) < won, 1e-6, 3e-6)
+    nodes = Measurement(NODES, np.full((1, rounds), 2e-6))
+    return Comparison([nodes, Measurement(KERNEL, kernel[None])])
 
 
 @pytest.fixture
@@ -60,10 +67,7 @@ def planted(monkeypatch):
 
     def planted_race(library, expression, shapes, threads):
         asked.append((expression, shapes, threads))
-        kernel = np.where(np.arange(30) < wins[-1], 1e-6, 3e-6)
-        return Comparison(
-            [Measurement(NODES, np.full((1, 30), 2e-6)), Measurement(KERNEL, kernel[None])]
-        )
+        return raced(wins[-1])
 
     monkeypatch.setattr(choice, "race", planted_race)
     return asked, wins
@@ -107,27 +111,42 @@ def test_what_onnxruntime_cannot_run_is_no_rival(monkeypatch, tmp_path):
     ("expression", "shapes"), [(GATE, SHAPES), (MASKED, [(7, 1), (7, 300), (300,), ()])]
 )
 def test_a_race_is_between_the_same_results(expression, shapes, library, monkeypatch):
-    raced = {}
+    bound = {}
 
     def keep(runs, **options):
         for name, run in runs.items():
             run()
-            raced[name] = run.__self__
-        return Comparison([Measurement(name, np.ones((1, 2))) for name in runs])
+            bound[name] = run.__self__
+        return raced(30)
 
     monkeypatch.setattr(choice, "measure", keep)
     race(library, expression, shapes, 2)
     drawn = []
     monkeypatch.setattr(
-        choice, "BoundSession", lambda _, feeds: drawn.append(feeds) or raced[NODES]
+        choice, "BoundSession", lambda _, feeds: drawn.append(feeds) or bound[NODES]
     )
     race(library, expression, shapes, 2)
     wanted = expected(expression, list(drawn[0].values()))
-    results = {name: bound.outputs()["y"] for name, bound in raced.items()}
+    results = {name: one.outputs()["y0"] for name, one in bound.items()}
     assert list(results) == [NODES, KERNEL]
     for result in results.values():
         assert result.shape == np.broadcast_shapes(*shapes)
         np.testing.assert_allclose(result, wanted, rtol=1e-4)  # Sigmoid of ONNX Runtime
+
+
+@pytest.mark.parametrize(
+    ("wins", "rounds"), [([30, 0], [30]), ([0, 30], [30]), ([15, 80], [30, 90])]
+)
+def test_more_rounds_are_run_when_undecided(wins, rounds, library, monkeypatch):
+    asked, wins = [], iter(wins)
+
+    def planted_measure(runs, *, repeat, **options):
+        asked.append(repeat)
+        return raced(next(wins), repeat)
+
+    monkeypatch.setattr(choice, "measure", planted_measure)
+    assert fastest(race(library, GATE, SHAPES, 1)) is not None
+    assert asked == rounds
 
 
 def test_a_slow_kernel_is_left_out_and_told(monkeypatch):

@@ -36,6 +36,9 @@ EXACT = {
     "Sigmoid": special.expit,
 }
 GATE = Expression((F32, F32), (step("Sigmoid", "x0"), step("Mul", "t0", "x1")))
+TWO = Expression(
+    (F32,), (step("Exp", "x0"), step("Abs", "x0"), step("Add", "t0", "t1")), more=(0, 1)
+)
 SCALED = Expression((F32,), (step("Exp", "x0"), step("Mul", "t0", number(0.5))))
 
 
@@ -74,7 +77,7 @@ def test_the_order_of_expressions_does_not_matter():
     [
         ("t0 * x1", "t0 + x1"),
         ("t0 * x1", "t0 * x1 * (i % 16 ? 1 : 1.01f)"),  # one number in sixteen
-        ("{4, 4}, 4, (const", "{4, 4}, 4, nullptr, (const"),  # the process dies
+        ("{4, 4}, {4}, (const", "{4, 4}, {4}, nullptr, (const"),  # the process dies
         ('"ortmeter.kernels"', '"another.domain"'),
         ("kCustomOpVersion = 16", "kCustomOpVersion = 1000"),
         ("kKernelContext_GetOutput = 91", "kKernelContext_GetOutput = 89"),
@@ -90,6 +93,25 @@ def test_a_wrong_library_is_refused(right, wrong):
     assert wrong[GATE.name]
     assert answers(library) == [wrong]
     assert check_library(library, [GATE], CPU) == wrong
+
+
+@pytest.mark.parametrize("wrong", [None, "y0[i] = t1", "y1[i] = t0", "y2[i] = t0"])
+def test_every_result_is_tried(wrong):
+    source = cpu_source([TWO])
+    if wrong is not None:
+        (right,) = (line for line in source.splitlines() if wrong[:7] in line)
+        source = source.replace(right, f"{wrong};")
+    found = check_library(compile_library(source), [TWO], CPU)
+    assert list(found) == ([] if wrong is None else [TWO.name])
+
+
+def test_several_results_in_half_types_pass():
+    steps = (
+        step("Cast", "x0", dtype=F16, to=int(F16)),
+        step("Exp", "t0", dtype=F16),
+        step("Cast", "t1", dtype=F32, to=int(F32)),
+    )
+    assert build_library([Expression((F32,), steps, more=(0, 1))], CPU)[1] == {}
 
 
 @pytest.mark.parametrize(

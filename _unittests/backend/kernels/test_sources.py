@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from backend_kernels import BOOL, F16, F32, F64, I64, kernel_model, step, unary
+from backend_kernels import BOOL, F16, F32, F64, I64, kernel_model, number, step, unary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
@@ -32,6 +32,15 @@ from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.sessions import make_session
 
 WEIGHTED = Expression((F32, F32, F32), (step("Mul", "x0", "x1"), step("Sub", "t0", "x2")))
+TWO = Expression(
+    (F32, F32),
+    (
+        step("Add", "x0", "x1"),
+        step("Less", "t0", number(0.5), dtype=BOOL),
+        step("Mul", "t0", "x1"),
+    ),
+    more=(0, 1),
+)
 BLOCK = _GRAIN // WEIGHTED.cost
 # Elements of one, two, four and eight bytes.
 MIXED = Expression(
@@ -54,6 +63,22 @@ def sessions():
         )
         for e in (WEIGHTED, MIXED)
     }
+
+
+@pytest.mark.parametrize(
+    "shapes", [((7,), ()), ((3, BLOCK), (3, 1)), ((BLOCK, 3), (3,)), ((0, 2), ())]
+)
+def test_several_results_of_several_widths(shapes):
+    library = compile_library(cpu_source([TWO]))
+    session = make_session(
+        ir.to_proto(kernel_model(TWO)), provider="cpu", threads=2, custom_ops=[library]
+    )
+    rng = np.random.default_rng(0)
+    a, b = (np.asarray(rng.standard_normal(shape, np.float32)) for shape in shapes)
+    sums, small, products = session.run(None, {"x0": a, "x1": b})
+    np.testing.assert_array_equal(sums, a + b)
+    np.testing.assert_array_equal(small, a + b < 0.5)
+    np.testing.assert_array_equal(products, (a + b) * b)
 
 
 def check_weighted(session, shapes):
@@ -228,7 +253,7 @@ library, model, feeds, results = sys.argv[1:]
 options = onnxruntime.SessionOptions()
 options.register_custom_ops_library(library)
 session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-np.save(results, session.run(None, dict(np.load(feeds)))[0])
+np.savez(results, *session.run(None, dict(np.load(feeds))))
 """
 
 
@@ -245,8 +270,9 @@ def emulated_driver(expressions, folder):
 def call_of(index, expression):
     """Unpack the arguments of a launch, as the driver does."""
     types = {F32: "float", F64: "double", BOOL: "uint8_t"}
-    pointers = [f"*({types[expression.dtype]}**)a[1]"]
-    pointers += [f"*(const {types[t]}**)a[{k + 2}]" for k, t in enumerate(expression.inputs)]
+    pointers = [f"*({types[t]}**)a[{k + 1}]" for k, t in enumerate(expression.dtypes)]
+    first = 1 + len(pointers)
+    pointers += [f"*(const {types[t]}**)a[{k + first}]" for k, t in enumerate(expression.inputs)]
     return (
         f"static void call_{index}(void** a) "
         f"{{ kernel_{index}(*(Layout*)a[0], {', '.join(pointers)}); }}"
@@ -257,7 +283,7 @@ def call_of(index, expression):
 def emulated(tmp_path_factory):
     """Run an expression through the host library and the emulated driver, in a child process."""
     folder = tmp_path_factory.mktemp("cuda")
-    expressions = [GATE, MASKED]
+    expressions = [GATE, MASKED, TWO]
     emulated_driver(expressions, folder / "lib")
     host = cuda_host_source(expressions, b"IMAGE", provider="CPUExecutionProvider")
     library = compile_library(host, libraries=["dl"])
@@ -266,7 +292,7 @@ def emulated(tmp_path_factory):
         model = folder / "model.onnx"
         model.write_bytes(ir.to_proto(kernel_model(expression)).SerializeToString())
         np.savez(folder / "feeds.npz", **{f"x{i}": a for i, a in enumerate(feeds)})
-        files = [library, model, folder / "feeds.npz", folder / "results.npy"]
+        files = [library, model, folder / "feeds.npz", folder / "results.npz"]
         environment = {**os.environ, **variables, "LD_LIBRARY_PATH": str(driver)}
         child = subprocess.run(
             [sys.executable, "-c", CHILD, *map(str, files)],
@@ -277,7 +303,8 @@ def emulated(tmp_path_factory):
         )
         if child.returncode:
             raise RuntimeError(child.stderr)
-        return np.load(folder / "results.npy"), [json.loads(s) for s in child.stdout.splitlines()]
+        results = list(np.load(folder / "results.npz").values())
+        return results, [json.loads(line) for line in child.stdout.splitlines()]
 
     return run
 
@@ -299,7 +326,7 @@ def emulated(tmp_path_factory):
 def test_kernels_compute_and_are_launched_right(left, right, blocks, emulated):
     rng = np.random.default_rng(0)
     a, b = (np.asarray(rng.standard_normal(s, np.float32)) for s in (left, right))
-    got, launches = emulated(GATE, [a, b])
+    (got,), launches = emulated(GATE, [a, b])
     np.testing.assert_allclose(got, b / (1 + np.exp(-a.astype("f8"))), rtol=1e-6)
     # nothing is launched for an empty result; the provider of the CPU has no stream
     once = {"grid": [blocks, 1, 1], "block": [256, 1, 1], "shared": 0, "stream": 0}
@@ -309,8 +336,18 @@ def test_kernels_compute_and_are_launched_right(left, right, blocks, emulated):
 def test_elements_of_several_widths(emulated):
     rng = np.random.default_rng(0)
     mask, a, b = rng.random((40, 1)) > 0.5, rng.standard_normal((40, 30)), rng.standard_normal(30)
-    got, _ = emulated(MASKED, [mask, a, b])
+    (got,), _ = emulated(MASKED, [mask, a, b])
     np.testing.assert_allclose(got, np.exp(np.where(mask, a, b)), rtol=1e-14)
+
+
+def test_kernels_of_the_device_have_several_results(emulated):
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((300, 7), np.float32), rng.standard_normal(7, np.float32)
+    (sums, small, products), launches = emulated(TWO, [a, b])
+    np.testing.assert_array_equal(sums, a + b)
+    np.testing.assert_array_equal(small, a + b < 0.5)
+    np.testing.assert_array_equal(products, (a + b) * b)
+    assert len(launches) == 1
 
 
 @pytest.mark.parametrize(

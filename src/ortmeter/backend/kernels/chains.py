@@ -1,11 +1,11 @@
 """The rule of the level ``+experimental``: chains of element-wise nodes become kernels.
 
-A chain is what a kernel can compute at once: connected element-wise nodes with one result.
+A chain is what a kernel can compute at once: connected element-wise nodes.
 """
 
 import heapq
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +28,7 @@ from ortmeter.backend.rules.rule import Refusal
 from ortmeter.backend.rules.values import constant, dimensions
 from ortmeter.runtime.providers import Provider
 
-_MAX_INPUTS, _MAX_NODES = 16, 64
+_MAX_INPUTS, _MAX_OUTPUTS, _MAX_NODES = 16, 4, 64
 # What follows a convolution is computed by its kernel, or in its layout.
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
 # Element types of the kernels of each provider.
@@ -40,7 +40,7 @@ _RESULTS = REALS | {ir.DataType.BOOL}
 class Chain:
     """Nodes that one kernel can replace, operands first, and the values that they read.
 
-    The last one gives the result, the others are used inside only.
+    Some results, that of the last one among them, are used outside.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -48,9 +48,9 @@ class Chain:
     expression: Expression
 
     @property
-    def result(self) -> ir.Value:
-        """The only value that is used outside."""
-        return self.nodes[-1].outputs[0]
+    def results(self) -> list[ir.Value]:
+        """The values that are used outside, that of the last node at the end."""
+        return [self.nodes[i].outputs[0] for i in self.expression.results]
 
 
 @dataclass(frozen=True)
@@ -115,17 +115,17 @@ class ChainRule:
             return FusedChains(reason=reason)
         sizes = _sizes(model, shapes)
         refusals = []
-        for graph, chain in done:
+        for graph, chain in reversed(done):  # what reads the results of a chain first
             tried = _known_shapes(chain, sizes) if provider.name == "cpu" else None
             slow = "" if tried is None else why_not(library, chain.expression, tried, threads)
             if slow:
-                refusals.append(Refusal(self.name, str(chain.result.name), slow))
+                refusals.append(Refusal(self.name, str(chain.results[-1].name), slow))
             else:
                 _replace(chain, graph)
         count = len(done) - len(refusals)
         if count:
             model.opset_imports[DOMAIN] = 1
-        return FusedChains(count, library if count else None, refusals=tuple(refusals))
+        return FusedChains(count, library if count else None, refusals=tuple(refusals[::-1]))
 
     def _warn(self, count: int, reason: str) -> str:
         warnings.warn(
@@ -163,16 +163,16 @@ ELEMENT_WISE = ChainRule("ElementWise", "experimental")
 def _replace(chain: Chain, graph: ir.Graph) -> None:
     """Put a node in the place of the last one, which comes after all that they read."""
     expression = chain.expression
-    result = ir.Value(name=chain.result.name, shape=chain.result.shape, type=chain.result.type)
+    results = [ir.Value(name=v.name, shape=v.shape, type=v.type) for v in chain.results]
     node = ir.Node(
         DOMAIN,
         expression.name,
         chain.inputs,
         [ir.AttrString("expression", str(expression))],
-        outputs=[result],
+        outputs=results,
     )
     ir.convenience.replace_nodes_and_values(
-        graph, chain.nodes[-1], chain.nodes, [node], [chain.result], [result]
+        graph, chain.nodes[-1], chain.nodes, [node], chain.results, results
     )
 
 
@@ -180,21 +180,21 @@ def find_chains(graph: ir.Graph, provider: str) -> list[Chain]:
     """Find the chains of a graph whose nodes are sorted, each as long as possible.
 
     No node is in two of them; the graphs inside nodes are left alone. A chain has two nodes at
-    least, all of the shape of the result so that nothing is computed more often than before, and a
-    result of more than one element.
+    least, all of the shape of its results so that nothing is computed more often than before, and
+    results of more than one element.
     """
     accepted = _TYPES.get(provider, frozenset())
-    ranks = {node: i for i, node in enumerate(graph) if _is_elementwise(node, accepted)}
-    taken: set[ir.Node] = set()
+    ranks = {node: i for i, node in enumerate(graph)}
+    free = {node for node in ranks if _is_elementwise(node, accepted)}
     chains = []
-    for node in sorted(ranks, key=ranks.__getitem__, reverse=True):
-        if node in taken or node.outputs[0].dtype not in _RESULTS or _is_small(node.outputs[0]):
+    for node in sorted(free, key=ranks.__getitem__, reverse=True):
+        if node not in free or node.outputs[0].dtype not in _RESULTS or _is_small(node.outputs[0]):
             continue
-        nodes = _grow(node, ranks, taken)
+        nodes = _grow(node, ranks, free)
         chain = _chain(nodes)
         if len(nodes) > 1 and chain is not None and len(chain.expression.steps) > 1:
             chains.append(chain)
-            taken.update(nodes)
+            free.difference_update(nodes)
     return chains[::-1]
 
 
@@ -222,22 +222,22 @@ def _is_small(value: ir.Value) -> bool:
     return known is not None and all(size == 1 for size in known)
 
 
-def _grow(root: ir.Node, ranks: dict[ir.Node, int], taken: set[ir.Node]) -> list[ir.Node]:
+def _grow(root: ir.Node, ranks: dict[ir.Node, int], free: set[ir.Node]) -> list[ir.Node]:
     """Add producers, the last ones first: their readers are then known to be inside or not."""
     group, seen = {root}, {root}
     waiting: list[tuple[int, ir.Node]] = []
     reached = [root]
     while len(group) < _MAX_NODES:
         for producer in (p for node in reached for p in _producers(node)):
-            if producer in ranks and producer not in seen:
+            if producer in free and producer not in seen:
                 seen.add(producer)
                 heapq.heappush(waiting, (-ranks[producer], producer))
         if not waiting:
             break
         _, node = heapq.heappop(waiting)
-        fits = len(_outer_values([*group, node])) <= _MAX_INPUTS
-        inside = node not in taken and fits and _is_inner(node, root, group)
-        reached = [node] if inside else []
+        more = {*group, node}
+        fits = len(_outer_values(more)) <= _MAX_INPUTS and len(_wanted(more)) <= _MAX_OUTPUTS
+        reached = [node] if fits and _may_join(node, root, group, ranks) else []
         group.update(reached)
     return _from_result(root, group)
 
@@ -263,14 +263,29 @@ def _producers(node: ir.Node) -> Iterator[ir.Node]:
             yield producer
 
 
-def _is_inner(node: ir.Node, root: ir.Node, group: set[ir.Node]) -> bool:
-    """Return whether a result is used inside only, and has as many elements as the last one."""
+def _wanted(group: Collection[ir.Node]) -> list[ir.Node]:
+    """Nodes whose result is used outside."""
+    return [
+        node
+        for node in group
+        if node.outputs[0].is_graph_output()
+        or any(use.node not in group for use in node.outputs[0].uses())
+    ]
+
+
+def _may_join(node: ir.Node, root: ir.Node, group: set[ir.Node], ranks: dict[ir.Node, int]) -> bool:
+    """Return whether a result has as many elements as the last one, and is read in time.
+
+    The kernel runs when the last node did: nothing outside may read the result before.
+    """
     (result,) = node.outputs
-    readers = [use.node for use in result.uses()]
-    if result.is_graph_output() or not group.issuperset(readers):
+    readers = {use.node for use in result.uses()}
+    if any(ranks.get(reader, -1) < ranks[root] for reader in readers - group):
         return False
     shape = dimensions(result)
     same = shape is not None and shape == dimensions(root.outputs[0])
+    if result.is_graph_output() or readers - group:
+        return same and result.dtype in _RESULTS
     return same or any(set(_operands(reader)) == {result} for reader in readers)
 
 
@@ -289,16 +304,17 @@ def _outer_values(nodes: Iterable[ir.Node]) -> list[ir.Value]:
 def _chain(nodes: list[ir.Node]) -> Chain | None:
     """Write nodes as an expression, None when their constants have more axes than the rest."""
     inputs = _outer_values(nodes)
-    result = nodes[-1].outputs[0]
     if not inputs or not _rank_is_kept(inputs, nodes):
         return None
     names = {value: f"x{i}" for i, value in enumerate(inputs)}
     names |= {node.outputs[0]: f"t{i}" for i, node in enumerate(nodes)}
     steps = tuple(_step(node, names) for node in nodes)
     types = tuple(value.dtype for value in inputs if value.dtype is not None)
-    if result.dtype is None or len(types) < len(inputs):
+    if len(types) < len(inputs):
         return None
-    return Chain(tuple(nodes), tuple(inputs), Expression(types, steps))
+    wanted = set(_wanted(nodes))
+    more = tuple(i for i, node in enumerate(nodes[:-1]) if node in wanted)
+    return Chain(tuple(nodes), tuple(inputs), Expression(types, steps, more))
 
 
 def _rank_is_kept(inputs: list[ir.Value], nodes: list[ir.Node]) -> bool:

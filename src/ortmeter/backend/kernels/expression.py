@@ -66,6 +66,8 @@ class Step:
 class Expression:
     """Steps from inputs, whose shapes are broadcast together, to the result of the last one.
 
+    The results of the steps of ranks *more* are wanted as well.
+
     Examples
     --------
     >>> f32 = ir.DataType.FLOAT
@@ -79,17 +81,28 @@ class Expression:
 
     inputs: tuple[ir.DataType, ...]
     steps: tuple[Step, ...]
+    more: tuple[int, ...] = ()
 
     @property
-    def dtype(self) -> ir.DataType:
-        """Element type of the result."""
-        return self.steps[-1].dtype
+    def results(self) -> tuple[int, ...]:
+        """Ranks of the steps whose results are wanted, the last one at the end."""
+        return (*self.more, len(self.steps) - 1)
+
+    @property
+    def dtypes(self) -> tuple[ir.DataType, ...]:
+        """Element types of the results."""
+        return tuple(self.steps[i].dtype for i in self.results)
 
     @property
     def cost(self) -> int:
         """Cost of an element: 1 for an access or an operation, more for a function."""
         functions = sum(bool(s.domain) or s.op_type in _FUNCTIONS for s in self.steps)
-        return len(self.inputs) + 1 + len(self.steps) + (_FUNCTION_COST - 1) * functions
+        return (
+            len(self.inputs)
+            + len(self.results)
+            + len(self.steps)
+            + (_FUNCTION_COST - 1) * functions
+        )
 
     @property
     def name(self) -> str:
@@ -102,10 +115,11 @@ class Expression:
 
     def __str__(self) -> str:
         inputs = ", ".join(f"{short_name(int(t))} x{i}" for i, t in enumerate(self.inputs))
-        return f"{inputs} -> {'; '.join(map(str, self.steps))}"
+        more = [f"also t{i}" for i in self.more]
+        return f"{inputs} -> {'; '.join([*map(str, self.steps), *more])}"
 
-    def nodes(self, inputs: Sequence[ir.Value]) -> list[ir.Node]:
-        """Write the expression as nodes of ONNX; the last one gives the result."""
+    def nodes(self, inputs: Sequence[ir.Value]) -> tuple[list[ir.Node], list[ir.Value]]:
+        """Write the expression as nodes of ONNX, and return its results."""
         values: dict[str, ir.Value] = {f"x{i}": value for i, value in enumerate(inputs)}
         nodes: list[ir.Node] = []
         for i, step in enumerate(self.steps):
@@ -120,7 +134,7 @@ class Expression:
             nodes.append(ir.Node(step.domain, operator, arguments, attributes))
             values[f"t{i}"] = nodes[-1].outputs[0]
             values[f"t{i}"].type = ir.TensorType(step.dtype)
-        return nodes
+        return nodes, [values[f"t{i}"] for i in self.results]
 
     def code(self, of: Mapping[ir.DataType, str]) -> list[str]:
         """Write the expression as statements of C, one per step: ``const float t0 = ...;``.

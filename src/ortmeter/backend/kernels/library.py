@@ -145,15 +145,18 @@ def trial_model(expressions: Sequence[Expression]) -> ir.Model:
             _cast(value, _held(dtype))
             for value, dtype in zip(values, expression.inputs, strict=True)
         ]
-        apart = in_float32(expression).nodes([node.outputs[0] for node in held])
-        rounded = _cast(apart[-1].outputs[0], expression.dtype)
-        kernel = ir.Node(DOMAIN, expression.name, values)
-        results = [_cast(node.outputs[0], ir.DataType.DOUBLE) for node in (rounded, kernel)]
-        for node, way in zip(results, ("expected", "got"), strict=True):
-            node.outputs[0].name = f"{expression.name}_{way}:{_least_precise(expression)}"
+        apart, wide = in_float32(expression).nodes([node.outputs[0] for node in held])
+        rounded = [_cast(value, t) for value, t in zip(wide, expression.dtypes, strict=True)]
+        kernel = ir.Node(DOMAIN, expression.name, values, num_outputs=len(rounded))
         inputs += given
-        nodes += [*read, *held, *apart, rounded, kernel, *results]
-        outputs += [node.outputs[0] for node in results]
+        nodes += [*read, *held, *apart, *rounded, kernel]
+        for rank, (node, got) in enumerate(zip(rounded, kernel.outputs, strict=True)):
+            for way, value in (("expected", node.outputs[0]), ("got", got)):
+                result = _cast(value, ir.DataType.DOUBLE)
+                name = f"{expression.name}:{rank}:{way}:{_least_precise(expression)}"
+                result.outputs[0].name = name
+                nodes.append(result)
+                outputs.append(result.outputs[0])
     graph = ir.Graph(
         inputs,
         outputs,
@@ -179,7 +182,8 @@ def in_float32(expression: Expression) -> Expression:
             step = replace(step, attributes=(("to", int(ir.DataType.FLOAT)),))  # noqa: PLW2901
         steps.append(replace(step, arguments=arguments, dtype=_held(step.dtype)))
         names[f"t{i}"] = f"t{len(steps) - 1}"
-    return Expression(tuple(map(_held, expression.inputs)), tuple(steps))
+    more = tuple(int(names[f"t{i}"].removeprefix("t")) for i in expression.more)
+    return Expression(tuple(map(_held, expression.inputs)), tuple(steps), more)
 
 
 def _held(dtype: ir.DataType) -> ir.DataType:

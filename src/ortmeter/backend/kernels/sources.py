@@ -1,6 +1,6 @@
 """Sources of the libraries of kernels: in C++ for the CPU, in C++ and CUDA for CUDA."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -95,17 +95,19 @@ def _native(name: str) -> str:
 
 def _tile(index: int, expression: Expression) -> str:
     """Write the loop of an expression, over arrays of the same size."""
-    stored = _STORED[expression.dtype]
     pointers = [
         f"  const {_STORED[t]}* __restrict p{i} = (const {_STORED[t]}*)inputs[{i}];"
         for i, t in enumerate(expression.inputs)
+    ] + [
+        f"  {_STORED[t]}* __restrict y{i} = ({_STORED[t]}*)outputs[{i}];"
+        for i, t in enumerate(expression.dtypes)
     ]
     return "\n".join(
         [
             f"// {expression}",
-            f"static void tile_{index}(const void* const* inputs, void* output, int64_t size) {{",
+            f"static void tile_{index}(",
+            "    const void* const* inputs, void* const* outputs, int64_t size) {",
             *pointers,
-            f"  {stored}* __restrict y = ({stored}*)output;",
             "#pragma GCC ivdep",
             "  for (int64_t i = 0; i < size; ++i) {",
             *_body(expression, [f"p{k}[i]" for k in range(len(expression.inputs))]),
@@ -118,8 +120,11 @@ def _tile(index: int, expression: Expression) -> str:
 def _kernel(index: int, expression: Expression) -> str:
     """Write the kernel of an expression, each thread several elements apart."""
     count = len(expression.inputs)
-    pointers = [f"const {_STORED[t]}* __restrict__ p{k}" for k, t in enumerate(expression.inputs)]
-    parameters = ["const Layout layout", f"{_STORED[expression.dtype]}* __restrict__ y", *pointers]
+    parameters = [
+        "const Layout layout",
+        *(f"{_STORED[t]}* __restrict__ y{k}" for k, t in enumerate(expression.dtypes)),
+        *(f"const {_STORED[t]}* __restrict__ p{k}" for k, t in enumerate(expression.inputs)),
+    ]
     return "\n".join(
         [
             f"// {expression}",
@@ -143,11 +148,14 @@ def _body(expression: Expression, elements: Sequence[str]) -> list[str]:
         f"    const {_HELD[t]} x{k} = {_LOAD.get(t, '{}').format(elements[k])};"
         for k, t in enumerate(expression.inputs)
     ]
-    result = _STORE.get(expression.dtype, "{}").format(f"t{len(expression.steps) - 1}")
+    stores = [
+        f"    y{k}[i] = {_STORE.get(expression.steps[rank].dtype, '{}').format(f't{rank}')};"
+        for k, rank in enumerate(expression.results)
+    ]
     return [
         *loads,
         *(f"    {statement}" for statement in expression.code(_HELD)),
-        f"    y[i] = {result};",
+        *stores,
     ]
 
 
@@ -167,13 +175,18 @@ def _registration(expressions: Sequence[Expression], bodies: Sequence[str]) -> s
 
 
 def _entry(expression: Expression, body: str) -> str:
-    types = ", ".join(str(int(t)) for t in expression.inputs)
-    widths = ", ".join(str(_width(t)) for t in expression.inputs)
+    both = (expression.inputs, expression.dtypes)
+    types = ", ".join(_list(map(int, each)) for each in both)
+    widths = ", ".join(_list(map(_width, each)) for each in both)
     grain = _GRAIN // expression.cost
     return (
-        f'{{{{}}, "{expression.name}", {len(expression.inputs)}, {grain}, {{{types}}}, '
-        f"{int(expression.dtype)}, {{{widths}}}, {_width(expression.dtype)}, {body}}}"
+        f'{{{{}}, "{expression.name}", {len(both[0])}, {len(both[1])}, {grain}, '
+        f"{types}, {widths}, {body}}}"
     )
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return f"{{{', '.join(map(str, numbers))}}}"
 
 
 def _width(dtype: ir.DataType) -> int:

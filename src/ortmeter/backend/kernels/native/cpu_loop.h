@@ -12,12 +12,11 @@ constexpr size_t kWidest = 8;
 // be looked for.
 enum Place { kInInput, kShared, kByTile };
 
-using Tile = void (*)(const void* const* inputs, void* output, int64_t size);
+using Tile = void (*)(const void* const* inputs, void* const* outputs, int64_t size);
 struct Work {
   const Operator* op;
   const Layout* layout;
-  void** inputs;
-  char* output;
+  void **inputs, **outputs;
   Place places[kMaxInputs];
   int64_t row, tile, block;  // elements; a tile is within a row
 };
@@ -65,8 +64,8 @@ static const void* gather(const Work& work, size_t i, int64_t begin, int64_t siz
 }
 
 // A tile within a long row reads it in place; a tile of several short rows repeats them.
-static Work plan(const Operator& op, const Layout& layout, void** inputs, void* output) {
-  Work work{&op, &layout, inputs, (char*)output, {}, layout.total, layout.total, layout.total};
+static Work plan(const Operator& op, const Layout& layout, void** inputs, void** outputs) {
+  Work work{&op, &layout, inputs, outputs, {}, layout.total, layout.total, layout.total};
   const int last = layout.rank - 1;
   const int64_t length = layout.sizes[last];
   const bool is_long = length >= kLongRow;
@@ -96,6 +95,7 @@ static void run_block(void* argument, size_t block) {
   const Operator& op = *work.op;
   alignas(64) char buffers[kMaxInputs][kTile * kWidest];
   const void* inputs[kMaxInputs];
+  void* outputs[kMaxOutputs];
   int64_t begin = block * work.block;
   const int64_t end = std::min(work.layout->total, begin + work.block);
   for (size_t i = 0; i < op.inputs; ++i)
@@ -106,14 +106,16 @@ static void run_block(void* argument, size_t block) {
       if (work.places[i] == kInInput) inputs[i] = (char*)work.inputs[i] + begin * op.widths[i];
       if (work.places[i] == kByTile) inputs[i] = gather(work, i, begin, size, buffers[i]);
     }
-    ((Tile)op.body)(inputs, work.output + begin * op.result_width, size);
+    for (size_t i = 0; i < op.outputs; ++i)
+      outputs[i] = (char*)work.outputs[i] + begin * op.result_widths[i];
+    ((Tile)op.body)(inputs, outputs, size);
     begin += size;
   }
 }
 
 static OrtStatus* launch(const Operator& op, OrtKernelContext* context, const Layout& layout,
-                         void** inputs, void* output) {
-  Work work = plan(op, layout, inputs, output);
+                         void** inputs, void** outputs) {
+  Work work = plan(op, layout, inputs, outputs);
   const size_t blocks = (layout.total + work.block - 1) / work.block;
   if (blocks == 1) return run_block(&work, 0), nullptr;
   return call<kKernelContext_ParallelFor>((const OrtKernelContext*)context, &run_block, blocks,

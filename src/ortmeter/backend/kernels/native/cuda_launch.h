@@ -40,15 +40,16 @@ static const Driver& driver() {
 }
 
 static OrtStatus* launch(const Operator& op, OrtKernelContext* context, const Layout& layout,
-                         void** inputs, void* output) {
+                         void** inputs, void** outputs) {
   const Driver& cuda = driver();
   if (!cuda.error.empty()) return fail(kRuntimeFailure, cuda.error.c_str());
   void *kernel, *stream;
   int code = cuda.find(&kernel, cuda.library, (const char*)op.body);
   if (code) return fail(kRuntimeFailure, "cuLibraryGetKernel failed");
   TRY(call<kKernelContext_GetGPUComputeStream>((const OrtKernelContext*)context, &stream));
-  const void* arguments[kMaxInputs + 2] = {&layout, &output};
-  for (size_t i = 0; i < op.inputs; ++i) arguments[i + 2] = &inputs[i];
+  const void* arguments[1 + kMaxOutputs + kMaxInputs] = {&layout};
+  for (size_t i = 0; i < op.outputs; ++i) arguments[1 + i] = &outputs[i];
+  for (size_t i = 0; i < op.inputs; ++i) arguments[1 + op.outputs + i] = &inputs[i];
   const int64_t per_block = kThreads * kPerThread,
                 blocks = std::min<int64_t>((layout.total + per_block - 1) / per_block, INT32_MAX);
   code = cuda.launch(kernel, blocks, 1, 1, kThreads, 1, 1, 0, stream, (void**)arguments, nullptr);

@@ -9,7 +9,7 @@ typedef long long int64_t;
 #include <cstdint>
 #endif
 
-constexpr int kMaxInputs = 16, kMaxRank = 16;
+constexpr int kMaxInputs = 16, kMaxOutputs = 4, kMaxRank = 16;
 
 struct Layout {
   int rank;

@@ -3,10 +3,10 @@
 
 struct Operator : OrtCustomOp {
   const char* name;
-  size_t inputs;
-  int64_t grain;  // elements of the result that are worth a thread
-  int types[kMaxInputs], result;
-  size_t widths[kMaxInputs], result_width;
+  size_t inputs, outputs;
+  int64_t grain;  // elements of a result that are worth a thread
+  int types[kMaxInputs], results[kMaxOutputs];
+  size_t widths[kMaxInputs], result_widths[kMaxOutputs];
   const void* body;  // what computes it: a function, or the names of kernels
 };
 
@@ -32,7 +32,7 @@ static OrtStatus* read_input(OrtKernelContext* context, size_t i, Shape& shape, 
   return status;
 }
 
-// Shape of the result, by the rules of numpy.
+// Shape of the results, by the rules of numpy.
 static OrtStatus* broadcast(const Shape* inputs, size_t count, Shape& result) {
   result.rank = 0;
   for (size_t i = 0; i < count; ++i) result.rank = std::max(result.rank, inputs[i].rank);
@@ -80,20 +80,22 @@ static Layout make_layout(const Shape* inputs, size_t count, const Shape& result
 }
 
 static OrtStatus* launch(const Operator&, OrtKernelContext*, const Layout&, void** inputs,
-                         void* output);
+                         void** outputs);
 
 static OrtStatus* compute(void* self, OrtKernelContext* context) {
   const Operator& op = *(const Operator*)self;
   Shape shapes[kMaxInputs], result;
-  void *inputs[kMaxInputs], *data;
-  OrtValue* output;
+  void *inputs[kMaxInputs], *outputs[kMaxOutputs];
   for (size_t i = 0; i < op.inputs; ++i) TRY(read_input(context, i, shapes[i], &inputs[i]));
   TRY(broadcast(shapes, op.inputs, result));
-  TRY(call<kKernelContext_GetOutput>(context, size_t(0), (const int64_t*)result.sizes, result.rank,
-                                     &output));
-  TRY(call<kGetTensorMutableData>(output, &data));
+  for (size_t i = 0; i < op.outputs; ++i) {
+    OrtValue* output;
+    TRY(call<kKernelContext_GetOutput>(context, i, (const int64_t*)result.sizes, result.rank,
+                                       &output));
+    TRY(call<kGetTensorMutableData>(output, &outputs[i]));
+  }
   const Layout layout = make_layout(shapes, op.inputs, result);
-  return layout.total ? launch(op, context, layout, inputs, data) : nullptr;
+  return layout.total ? launch(op, context, layout, inputs, outputs) : nullptr;
 }
 
 static OrtStatus* register_operators(OrtSessionOptions* options, const OrtApiBase* base,
@@ -109,8 +111,10 @@ static OrtStatus* register_operators(OrtSessionOptions* options, const OrtApiBas
     op->GetInputType = [](const OrtCustomOp* op, size_t i) {
       return ((const Operator*)op)->types[i];
     };
-    op->GetOutputTypeCount = [](const OrtCustomOp*) { return size_t(1); };
-    op->GetOutputType = [](const OrtCustomOp* op, size_t) { return ((const Operator*)op)->result; };
+    op->GetOutputTypeCount = [](const OrtCustomOp* op) { return ((const Operator*)op)->outputs; };
+    op->GetOutputType = [](const OrtCustomOp* op, size_t i) {
+      return ((const Operator*)op)->results[i];
+    };
     op->GetInputCharacteristic = op->GetOutputCharacteristic = op->GetInputMemoryType =
         [](const OrtCustomOp*, size_t) { return 0; };
     op->CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo*,
