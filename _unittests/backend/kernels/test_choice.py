@@ -25,7 +25,7 @@ MASKED = Expression(
         step("Mul", "t1", "t2", dtype=F64),
     ),
 )
-SHAPES = [(3, 5), (5,)]
+SHAPES = ((3, 5), (5,))
 SLOW = f"{GATE.name} takes 3 µs on [3, 5], [5] with threads=2, its operators 2 µs"
 
 
@@ -85,13 +85,15 @@ def test_what_is_shown_is_kept(won, reason, races, library, planted):
     asked, wins = planted
     wins.append(won)
     for _ in range(2):
-        assert why_not(library, GATE, SHAPES, 2) == reason
+        for _ in range(2):
+            assert why_not(library, GATE, SHAPES, 2) == reason
+        why_not.cache_clear()  # another process
     assert len(asked) == races
 
 
 def test_each_size_and_number_of_threads_has_its_race(library, planted):
     asked, wins = planted
-    for won, shapes, threads in ((30, SHAPES, 1), (0, SHAPES, 2), (0, [(9, 5), (5,)], 1)):
+    for won, shapes, threads in ((30, SHAPES, 1), (0, SHAPES, 2), (0, ((9, 5), (5,)), 1)):
         wins.append(won)
         assert (why_not(library, GATE, shapes, threads) == "") is (won == 30)
     assert why_not(library, GATE, SHAPES, 1) == ""
@@ -103,12 +105,12 @@ def test_what_onnxruntime_cannot_run_is_no_rival(monkeypatch, tmp_path):
     lacking = Expression((F64,), (step("Mish", "x0", dtype=F64), step("Neg", "t0", dtype=F64)))
     library = compile_library(cpu_source([lacking]))
     with pytest.raises(choice.ModelError, match="Softplus"):
-        race(library, lacking, [(4,)], 1)
-    assert why_not(library, lacking, [(4,)], 1) == ""
+        race(library, lacking, ((4,),), 1)
+    assert why_not(library, lacking, ((4,),), 1) == ""
 
 
 @pytest.mark.parametrize(
-    ("expression", "shapes"), [(GATE, SHAPES), (MASKED, [(7, 1), (7, 300), (300,), ()])]
+    ("expression", "shapes"), [(GATE, SHAPES), (MASKED, ((7, 1), (7, 300), (300,), ()))]
 )
 def test_a_race_is_between_the_same_results(expression, shapes, library, monkeypatch):
     bound = {}
@@ -192,7 +194,7 @@ def test_sizes_are_those_of_the_first_call(tried):
         torch._dynamo.mark_dynamic(tensor, 0)
     with torch.no_grad():
         torch.compile(function, backend=OrtBackend(LEVEL, fallback=False, threads=2))(x, u)
-    assert sorted(shapes for _, shapes, _ in tried) == [[(10, 8), (8,)], [(48,)]]
+    assert sorted(shapes for _, shapes, _ in tried) == [((10, 8), (8,)), ((48,),)]
     assert {threads for *_, threads in tried} == {2}
 
 
@@ -206,4 +208,4 @@ def test_a_kernel_is_used_untried_where_a_size_is_unknown_or_zero(shape, tried):
 def test_a_size_is_found_by_its_name(tried):
     model = graph("g (float[n, 8] X) => (float[n, 8] Y) { A = Exp(X)  Y = Neg(A) }")
     optimize_model(model, parse_level(LEVEL), shapes={"X": (5, 8)}, threads=3)
-    assert tried == [("Exp_Neg", [(5, 8)], 3)]
+    assert tried == [("Exp_Neg", ((5, 8),), 3)]

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import onnx_ir as ir
 
 from ortmeter.backend.errors import KernelError, KernelWarning
-from ortmeter.backend.kernels.choice import why_not
+from ortmeter.backend.kernels.choice import known_shapes, sizes_by_name, why_not
 from ortmeter.backend.kernels.expression import (
     NUMBERS,
     REALS,
@@ -113,10 +113,10 @@ class ChainRule:
             reason = self._warn(len(expressions) - len(done), told)
         if not done:
             return FusedChains(reason=reason)
-        sizes = _sizes(model, shapes)
+        sizes = sizes_by_name(model.graph.inputs, shapes)
         refusals = []
         for graph, chain in reversed(done):  # what reads the results of a chain first
-            tried = _known_shapes(chain, sizes) if provider.name == "cpu" else None
+            tried = known_shapes(chain.inputs, sizes) if provider.name == "cpu" else None
             slow = "" if tried is None else why_not(library, chain.expression, tried, threads)
             if slow:
                 refusals.append(Refusal(self.name, str(chain.results[-1].name), slow))
@@ -134,27 +134,6 @@ class ChainRule:
             stacklevel=3,
         )
         return reason
-
-
-def _sizes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Sizes of the dimensions that have a name, by the shapes of the inputs."""
-    return {
-        str(dim): size
-        for value in model.graph.inputs
-        for dim, size in zip(value.shape or (), shapes.get(str(value.name), ()), strict=False)
-        if isinstance(dim, ir.SymbolicDim)
-    }
-
-
-def _known_shapes(chain: Chain, sizes: Mapping[str, int]) -> list[tuple[int, ...]] | None:
-    """Shapes of the inputs of a chain, None where one is not known or empty."""
-    found = []
-    for value in chain.inputs:
-        shape = None if value.shape is None else value.shape.evaluate(sizes)
-        if shape is None or shape.is_dynamic() or 0 in shape:
-            return None
-        found.append(shape.numpy())
-    return found
 
 
 ELEMENT_WISE = ChainRule("ElementWise", "experimental")

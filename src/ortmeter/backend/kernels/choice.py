@@ -4,9 +4,11 @@ Both run in turn, in sessions of their own with as many threads as the model wil
 inputs of the sizes that were seen.
 """
 
+import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -26,11 +28,34 @@ from ortmeter.timing.measurement import format_seconds
 _ROUNDS, _BUDGET_S = (30, 90), 0.5  # more rounds, and as much time again, when undecided
 _LUCK = 0.01  # probability that as many rounds are won by one that is not faster
 NODES, KERNEL = "nodes", "kernel"
+_Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
-def why_not(
-    library: Path, expression: Expression, shapes: Sequence[tuple[int, ...]], threads: int
-) -> str:
+def sizes_by_name(
+    inputs: Iterable[ir.Value], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """Sizes of the dimensions that have a name, by the shapes of the inputs of a model."""
+    return {
+        str(dim): size
+        for value in inputs
+        for dim, size in zip(value.shape or (), shapes.get(str(value.name), ()), strict=False)
+        if isinstance(dim, ir.SymbolicDim)
+    }
+
+
+def known_shapes(values: Iterable[ir.Value], sizes: Mapping[str, int]) -> _Shapes | None:
+    """Shapes of values, None where one is not known or empty."""
+    found = []
+    for value in values:
+        shape = None if value.shape is None else value.shape.evaluate(sizes)
+        if shape is None or shape.is_dynamic() or 0 in shape:
+            return None
+        found.append(shape.numpy())
+    return tuple(found)
+
+
+@functools.cache
+def why_not(library: Path, expression: Expression, shapes: _Shapes, threads: int) -> str:
     """Return why a kernel is not used on inputs of these shapes, nothing when it is faster.
 
     What is shown, one way or the other, is kept beside the library. What is undecided is tried
@@ -72,9 +97,7 @@ def fastest(found: Comparison) -> str | None:
     return None
 
 
-def race(
-    library: Path, expression: Expression, shapes: Sequence[tuple[int, ...]], threads: int
-) -> Comparison:
+def race(library: Path, expression: Expression, shapes: _Shapes, threads: int) -> Comparison:
     """Time a kernel and the operators that it replaces, in turn."""
     rng = np.random.default_rng(0)
     feeds = {
@@ -100,7 +123,7 @@ def _draw(dtype: ir.DataType, shape: tuple[int, ...], rng: np.random.Generator) 
     )
 
 
-def _model(expression: Expression, shapes: Sequence[tuple[int, ...]], *, apart: bool) -> ir.Model:
+def _model(expression: Expression, shapes: _Shapes, *, apart: bool) -> ir.Model:
     """Write a model of an expression, operator by operator or as its kernel."""
     inputs = [
         ir.Value(name=f"x{i}", type=ir.TensorType(dtype), shape=ir.Shape(shape))
