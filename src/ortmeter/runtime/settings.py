@@ -44,7 +44,7 @@ _COUNTS: Mapping[str, int] = {"inter_op_num_threads": 1024, "log_severity_level"
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 
 _AREAS = (b"session.", b"optimization.", b"ep.", b"mlas.")
-_KEY = re.compile(rb"[a-z0-9_.]*[a-z0-9_](?=\0)")
+_KEY = re.compile(rb"[a-z0-9_.]*[a-z0-9](?=\0)")
 # Names of the options of a run have no common form, and there are few of them.
 _RUN_KEYS = (
     "disable_synchronize_execution_providers",
