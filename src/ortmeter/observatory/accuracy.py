@@ -112,6 +112,13 @@ def out_of_bound(errors: pd.DataFrame) -> pd.DataFrame:
     -------
     pandas.DataFrame
         The rows with an error above its bound, or with NaN, infinities or shapes that differ.
+
+    Examples
+    --------
+    >>> index = pd.MultiIndex.from_product([["Sum"], ["1.30", "1.31"]], names=_ROWS)
+    >>> errors = pd.DataFrame({"bound": [0.3, 5.0], "mismatched": 0}, index=index)
+    >>> out_of_bound(errors).index.tolist()
+    [('Sum', '1.31')]
     """
     return errors[(errors["bound"] > 1) | (errors["mismatched"] > 0)]
 
@@ -128,6 +135,12 @@ def bits_changed(errors: pd.DataFrame) -> pd.Series:
     -------
     pandas.Series
         Booleans; false for the first contender that runs a case.
+
+    Examples
+    --------
+    >>> index = pd.MultiIndex.from_product([["Exp"], ["1.30", "1.31"]], names=_ROWS)
+    >>> bits_changed(pd.DataFrame({"bits": ["0a", "0b"]}, index=index)).tolist()
+    [False, True]
     """
     before = errors["bits"].groupby(level="case").shift()
     return before.notna() & (before != errors["bits"])

@@ -144,6 +144,14 @@ def control_claims(
     -------
     pandas.DataFrame
         As :func:`compare_cells` does.
+
+    Examples
+    --------
+    >>> sets = [[1], range(2), range(4), ["Abs"]]
+    >>> index = pd.MultiIndex.from_product(sets, names=ROWS)
+    >>> times = pd.DataFrame({"1.31": 10.0, "1.31, again": [10.0, 10.1] * 4}, index=index)
+    >>> control_claims(times, "1.31")["verdict"].tolist()
+    ['undecided']
     """
     order = [last, last + AGAIN]
     return compare_cells(times, order, min_effect=min_effect, error=error, level=level)
@@ -187,6 +195,14 @@ def since(cells: pd.DataFrame, release: str) -> "pd.Series[str]":
     ------
     InvalidArgumentError
         The contender was not compared with an earlier one.
+
+    Examples
+    --------
+    >>> sets = [[1], range(2), range(4), ["Abs"]]
+    >>> index = pd.MultiIndex.from_product(sets, names=ROWS)
+    >>> times = pd.DataFrame({"1.29": 10.0, "1.30": 20.0, "1.31": 20.0}, index=index)
+    >>> since(compare_cells(times, list(times)), "1.31").tolist()
+    ['1.30']
     """
     table = cells.pivot_table(
         "verdict", ["threads", "case"], "contender", aggfunc="first", sort=False
@@ -218,6 +234,14 @@ def losses(cells: pd.DataFrame, release: str) -> pd.DataFrame:
     -------
     pandas.DataFrame
         The cells, index ``threads`` and ``case``, with a column ``since``.
+
+    Examples
+    --------
+    >>> sets = [[1], range(2), range(4), ["Abs", "Exp"]]
+    >>> index = pd.MultiIndex.from_product(sets, names=ROWS)
+    >>> times = pd.DataFrame({"1.30": 10.0, "1.31": [10.0, 20.0] * 8}, index=index)
+    >>> losses(compare_cells(times, list(times)), "1.31").index.tolist()
+    [(1, 'Exp')]
     """
     return _claimed(cells, release, "slower").sort_values("speedup", kind="stable")
 
@@ -236,6 +260,14 @@ def gains(cells: pd.DataFrame, release: str) -> pd.DataFrame:
     -------
     pandas.DataFrame
         The cells, index ``threads`` and ``case``, with a column ``since``.
+
+    Examples
+    --------
+    >>> sets = [[1], range(2), range(4), ["Abs", "Exp"]]
+    >>> index = pd.MultiIndex.from_product(sets, names=ROWS)
+    >>> times = pd.DataFrame({"1.30": 10.0, "1.31": [10.0, 5.0] * 8}, index=index)
+    >>> gains(compare_cells(times, list(times)), "1.31")["since"].tolist()
+    ['1.31']
     """
     found = _claimed(cells, release, "faster")
     return found.sort_values("speedup", ascending=False, kind="stable")

@@ -254,6 +254,17 @@ def load(file: str | os.PathLike[str]) -> Record:
     ------
     RecordError
         The file cannot be read, is not JSON, or does not follow the schema.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from ortmeter.args import get_parsed_args
+    >>> args = get_parsed_args("plot_x", args=[], size=256)
+    >>> here = record("plot_x", args, Provider.parse("cpu"), {"error (ulp)": 0.5})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = here.save(here.conclude(Answer("Yes."), (), ""), folder)
+    ...     print(load(file).data)
+    {'error (ulp)': 0.5}
     """
     try:
         if Path(file).exists() and not Path(file).is_file():
@@ -289,6 +300,11 @@ def load_records(
     ------
     RecordError
         A file is not a record, or its name is that of another page.
+
+    Examples
+    --------
+    >>> load_records("plot_x", folder="missing")
+    []
     """
     folder = folder or os.environ.get(FOLDER_VARIABLE)
     if not folder:

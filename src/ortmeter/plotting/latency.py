@@ -203,6 +203,15 @@ def speedup_plot(claims: Sequence[Claim], *, title: str, caption: str = "") -> "
     ------
     InvalidArgumentError
         The claims have several baselines or axes.
+
+    Examples
+    --------
+    >>> from matplotlib import pyplot as plt
+    >>> from ortmeter.timing.claims import compare_ratio
+    >>> ax = speedup_plot([compare_ratio("new", "old", 1.5, (1.4, 1.6))], title="Speedup")
+    >>> ax.get_ylabel()
+    'speedup over old, higher is better'
+    >>> plt.close(ax.figure)
     """
     baseline = _only({claim.baseline for claim in claims}, "baselines")
     axes = _only({", ".join(claim.where) for claim in claims}, "axes")

@@ -86,6 +86,19 @@ def operator_plot(profile: Profile, *, title: str, caption: str = "") -> "Axes":
     ------
     InvalidArgumentError
         No node ran.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib import pyplot as plt
+    >>> from ortmeter.profiling import profile
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[2] X) => (float[2] Y) { Y = Abs(X) }'''
+    >>> found = profile(text, {"X": np.ones(2, np.float32)}, provider="cpu")
+    >>> ax = operator_plot(found, title="Time by operator")
+    >>> [label.get_text() for label in ax.get_yticklabels()]
+    ['Abs (1)']
+    >>> plt.close(ax.figure)
     """
     frame = profile.by_operator()
     labels = [f"{op} ({calls:g})" for op, calls in zip(frame["op"], frame["calls"], strict=True)]
@@ -115,6 +128,19 @@ def node_plot(profile: Profile, *, title: str, op: str | None = None, caption: s
     ------
     InvalidArgumentError
         There is no such operator, or no node ran.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib import pyplot as plt
+    >>> from ortmeter.profiling import profile
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[2] X) => (float[2] Y) { Z = Abs(X) Y = Exp(Z) }'''
+    >>> found = profile(text, {"X": np.ones(2, np.float32)}, provider="cpu")
+    >>> ax = node_plot(found, title="Time of Exp", op="Exp")
+    >>> len(ax.get_yticklabels())
+    1
+    >>> plt.close(ax.figure)
     """
     frame = profile.by_node()
     if op is not None:

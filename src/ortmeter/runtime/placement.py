@@ -70,6 +70,15 @@ def node_assignment(session: "onnxruntime.InferenceSession") -> tuple[NodeAssign
     InvalidArgumentError
         The session was not created by :func:`~ortmeter.runtime.sessions.make_session` and did not
         record the placement of its nodes.
+
+    Examples
+    --------
+    >>> from ortmeter.runtime.sessions import make_session
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[2] X) => (float[2] Y) { Y = Abs(X) }'''
+    >>> session = make_session(text, provider="cpu")
+    >>> [(node.op_type, node.provider) for node in node_assignment(session)]
+    [('Abs', 'CPUExecutionProvider')]
     """
     try:
         placed = session.get_provider_graph_assignment_info()

@@ -198,6 +198,17 @@ def session_candidate(
     -------
     Candidate
         For :func:`~ortmeter.timing.measure`, with a recipe.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortmeter.timing import measure
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[2] X) => (float[2] Y) { Y = Abs(X) }'''
+    >>> feeds = {"X": np.ones(2, np.float32)}
+    >>> candidates = {"Abs": session_candidate(text, feeds, provider="cpu")}
+    >>> measure(candidates, repeat=3, precision=None)["Abs"].repeat
+    3
     """
     resolved = resolve_provider(provider)
     session = make_session(model, provider=resolved, **options)

@@ -209,6 +209,14 @@ def percentile_table(results: Comparison, unit: str = "ms") -> "pd.DataFrame":
         texts such as ``12.1 [12.0, 12.4]``, or a dash when the samples allow no interval. A sample
         that is the mean of several calls says nothing of the percentiles of a call: the table is
         empty if there are no others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortmeter.timing import Comparison, Measurement
+    >>> seconds = np.random.default_rng(0).uniform(1e-3, 2e-3, (1, 2000))
+    >>> percentile_table(Comparison([Measurement("model", seconds)]))["p50 (ms)"].item()
+    '1.5 [1.47, 1.53]'
     """
     import pandas as pd
 
