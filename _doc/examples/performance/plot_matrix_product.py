@@ -79,14 +79,14 @@ from ortmeter.timing.peaks import Peaks, measured_peaks
 from ortmeter.timing.runs import compare_runs
 
 PAGE = "plot_matrix_product"
-ONE_ROW, SEVERAL_ROWS, LAYER = "1x4096x4096", "8x2048x4096", "512x1024x1024"
+ONE_ROW, ROWS, LAYER = "1x4096x4096", ("8x2048x4096", "24x2048x2048"), "512x1024x1024"
 args = ortmeter.get_parsed_args(
     PAGE,
     description="Whose matrix product is faster, and where?",
     shapes=Param(
-        (ONE_ROW, SEVERAL_ROWS, "64x2048x2048", LAYER, "2048x64x1024"),
+        (ONE_ROW, *ROWS, LAYER, "2048x64x1024"),
         fast=("1x64x96", "8x64x48", "300x64x96"),
-        full=(ONE_ROW, SEVERAL_ROWS, "64x4096x4096", LAYER, "509x1021x1019", "4096x64x1024"),
+        full=(ONE_ROW, *ROWS, "64x4096x4096", LAYER, "509x1021x1019", "4096x64x1024"),
         sequence=str,
         help="m x k x n: rows, inner size, columns",
     ),
@@ -560,16 +560,13 @@ def judge_most(text, claims, bound=1.0):
 
 
 def judge_libraries(data):
-    many = {
-        name: [c for c in compare(data["found"], [(name, ORT)]) if rows_of(c) >= MANY]
-        for name in (NUMPY, ONEDNN)
-    }
+    many = [c for c in compare(data["found"], [(NUMPY, ORT)]) if rows_of(c) >= MANY]
+    held = [NOT.get(c.exceeds(1 / WIDER)) for c in many]
     half = "with many rows, ONNX Runtime takes twice as long as OpenBLAS (speedup over it: {told})"
     best = "the kernels of ONNX Runtime beat those of oneDNN (speedup over them:"
-    held = [NOT.get(c.exceeds(1 / WIDER)) for c in many[NUMPY]]
     return {
-        "#15908": judge(half, held, told=tell(many[NUMPY])),
-        "#2667": judge_most(best, many[ONEDNN], BEAT),
+        "#15908": judge(half, held, told=tell(many)),
+        "#2667": judge_most(best, compare(data["found"], [(ONEDNN, ORT)]), BEAT),
     }
 
 
