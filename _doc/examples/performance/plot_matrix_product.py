@@ -92,7 +92,11 @@ args = ortmeter.get_parsed_args(
     ),
     threads=Param(2, minimum=1, help="threads of the second measure, on a CPU"),
     threaded=Param(
-        (LAYER,), fast=("1x64x96",), full=(ONE_ROW, LAYER), sequence=str, help="its shapes"
+        (LAYER,),
+        fast=("1x64x96",),
+        full=(ONE_ROW, LAYER),
+        sequence=str,
+        help="its shapes, of these",
     ),
     processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure"),
     repeat=Param(8, fast=2, full=10, minimum=1, help="samples in each process"),
