@@ -25,7 +25,8 @@ from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Comparison, measure
 from ortmeter.timing.measurement import format_seconds
 
-_ROUNDS, _BUDGET_S = (30, 90), 0.5  # more rounds, and as much time again, when undecided
+# Rounds and seconds; the second time when the first one does not decide.
+_STAGES = ((30, 0.5), (90, 1.5))
 _LUCK = 0.01  # probability that as many rounds are won by one that is not faster
 NODES, KERNEL = "nodes", "kernel"
 _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
@@ -109,8 +110,8 @@ def race(library: Path, expression: Expression, shapes: _Shapes, threads: int) -
         model = ir.to_proto(_model(expression, shapes, apart=name == NODES))
         session = make_session(model, provider="cpu", threads=threads, custom_ops=[library])
         runs[name] = BoundSession(session, feeds).run
-    for rounds in _ROUNDS:
-        found = measure(runs, repeat=rounds, precision=None, budget_s=_BUDGET_S)
+    for rounds, budget in _STAGES:
+        found = measure(runs, repeat=rounds, warmup=1, precision=None, budget_s=budget)
         if fastest(found) is not None:
             break
     return found
