@@ -25,6 +25,7 @@ from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Measurement, measure
 from ortmeter.timing.measurement import format_seconds
+from ortmeter.timing.statistics import wins
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,6 @@ _START_SHARE = 0.4  # of the budget, after which no model is started
 _RUNS_AROUND = 3  # warm-up and calibration of measure
 _WARM_RUNS, _WARM_S = 8, 0.05
 _HOPELESS = 2.0  # times the best
-_LUCK = 0.01  # probability that as many rounds are won by one that is not faster
 _SAMPLE_S = 2e-4  # a sample of measure lasts as long, at least
 
 
@@ -108,16 +108,11 @@ def fastest(seconds: Mapping[str, "np.ndarray[Any, Any]"], baseline: str) -> str
     The baseline is preferred to one that does not win more rounds than luck would give it, unless
     it takes twice the time.
     """
-    from scipy.special import bdtrc
-
     quartile = {name: float(np.quantile(taken, 0.25)) for name, taken in seconds.items()}
     best = min(quartile, key=lambda name: quartile[name])
     if baseline not in seconds or quartile[baseline] > _HOPELESS * quartile[best]:
         return best
-    count = seconds[best].size
-    won = int((seconds[best] < seconds[baseline]).sum())
-    luck = bdtrc(won - 1, count, 0.5)  # of as many rounds won, or more, by tossing a coin
-    return best if luck < _LUCK else baseline
+    return best if wins(seconds[best], seconds[baseline]) else baseline
 
 
 @dataclass(frozen=True, eq=False)

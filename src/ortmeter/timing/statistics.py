@@ -77,6 +77,18 @@ def log_ratio_apart(
     return log, half if half <= _USELESS else None
 
 
+def wins(candidate: _Array, other: _Array, luck: float = 0.01) -> bool:
+    """Whether a candidate is faster in more rounds than luck gives: the binomial test of a coin.
+
+    The rounds were taken in turn. Disturbances that are longer than a round, or of one round only,
+    do not decide.
+    """
+    from scipy.special import bdtrc
+
+    won = int((candidate < other).sum())
+    return bool(bdtrc(won - 1, candidate.size, 0.5) < luck)
+
+
 def mean_interval(values: npt.ArrayLike, confidence: float) -> tuple[float, float | None]:
     """Estimate the mean of independent numbers, and the half-width of its Student interval."""
     found = np.asarray(values, dtype=np.float64)

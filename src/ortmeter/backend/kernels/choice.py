@@ -24,10 +24,10 @@ from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import Comparison, measure
 from ortmeter.timing.measurement import format_seconds
+from ortmeter.timing.statistics import wins
 
 # Rounds and seconds; the second time when the first one does not decide.
 _STAGES = ((30, 0.5), (90, 1.5))
-_LUCK = 0.01  # probability that as many rounds are won by one that is not faster
 NODES, KERNEL = "nodes", "kernel"
 _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -88,12 +88,8 @@ def why_not(library: Path, expression: Expression, shapes: _Shapes, threads: int
 
 def fastest(found: Comparison) -> str | None:
     """Return which one wins more rounds than luck would give it, None if neither does."""
-    from scipy.special import bdtrc
-
     for one, other in ((KERNEL, NODES), (NODES, KERNEL)):
-        taken = found[one].seconds
-        won = int((taken < found[other].seconds).sum())
-        if bdtrc(won - 1, taken.size, 0.5) < _LUCK:
+        if wins(found[one].seconds, found[other].seconds):
             return one
     return None
 
