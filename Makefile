@@ -73,7 +73,7 @@ test-install: ## install the wheel of dist/packages alone, with EXTRA, and use i
 	cd build/install && bin/python $(CURDIR)/_benchmarks/check_install.py
 nightly: $(NIGHTLY)/.installed ## compare the ONNX Runtime of INDEX_URL with the latest release: tests, operators
 	$(if $(INDEX_URL),,$(error INDEX_URL is empty. Accepted: the address of an index of packages))
-	$(NIGHTLY)/bin/python -m pip install --quiet --pre --no-deps --upgrade --index-url $(INDEX_URL) onnxruntime
+	$(NIGHTLY)/bin/python -m pip install --quiet --pre --no-deps --upgrade --force-reinstall --index-url $(INDEX_URL) onnxruntime
 	mkdir -p $(NIGHTLY)-results && rm -f $(NIGHTLY)-results/tests.xml
 	-$(NIGHTLY)/bin/python -m pytest $(SHARED) $(FAST) $(FLOOR_SKIPS:%=--ignore-glob="*/%*") --junitxml $(NIGHTLY)-results/tests.xml $(TESTS)
 	$(NIGHTLY)/bin/ortmeter operators --runtime onnxruntime,installed $(CASES:%=--filter %) --json > $(NIGHTLY)-results/operators.json
