@@ -1,5 +1,6 @@
 """Evaluation of equations, against numpy, with a cache that threads share."""
 
+import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -199,6 +200,31 @@ def test_what_is_kept_runs_while_another_is_built(monkeypatch):
         assert (einsum("ij->ji", a) == 1).all()
         leave.set()
         assert (future.result() == 2).all()
+
+
+def test_a_search_may_leave_threads_aside(monkeypatch):
+    """What runs has the threads of the candidate that was chosen."""
+    made = []
+    make = contract.make_session
+
+    def spy(*args, threads, **options):
+        made.append(threads)
+        return make(*args, threads=threads, **options)
+
+    monkeypatch.setattr(contract, "make_session", spy)
+    search = contract.optimize_einsum
+
+    def chosen(*args, **options):
+        assert options["threads"] == 2
+        assert options["at_most"]
+        found = search(*args, **options | {"by": "cost"})
+        alone = dataclasses.replace(found.best, threads=1)
+        return dataclasses.replace(found, best=alone)
+
+    monkeypatch.setattr(contract, "optimize_einsum", chosen)
+    a, b = draw([(3, 4), (4, 5)])
+    np.testing.assert_allclose(einsum("ij,jk->ik", a, b, optimize=True, threads=2), a @ b, 1e-5)
+    assert made == [1]
 
 
 def test_the_cache_is_bounded_and_keeps_what_is_used(monkeypatch):

@@ -1,5 +1,6 @@
 """Candidates of an equation, their cost, and the search among them."""
 
+import functools
 import itertools
 import os
 import subprocess
@@ -23,7 +24,7 @@ from ortmeter.einsum.search import (
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
-from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing import Comparison, Measurement, measure
 
 SEED = "bsnh,btnh->bnts"
 CPU = Provider("cpu", 0)
@@ -217,30 +218,66 @@ def test_operands_that_do_not_suit():
 
 
 class Broken:
+    threads = 1
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (string[n] X) => (string[n] Y) { Y = Abs(X) }'
     )
 
 
 def test_a_race_without_a_runner_tells_why():
-    options = {"provider": CPU, "threads": 1, "budget_s": 1, "seed": 0}
+    options = {"provider": CPU, "budget_s": 1, "seed": 0}
     with pytest.raises(ModelError, match="refuses this model"):
         race({"a": Broken()}, [np.zeros(2)], baseline="a", **options)
 
 
 class Quick:
+    threads = 1
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]> g (double[n] X) => (double[n] Y) { Y = Abs(X) }'
     )
+
+
+@pytest.mark.parametrize(("faster", "expected"), [(1, 1), (2, 2)])
+def test_at_most_some_threads_are_used(monkeypatch, faster, expected):
+    """The runs of a session take as long as planted for its number of threads."""
+    made = []
+
+    class Planted:
+        def __init__(self, session, feeds):
+            self.seconds = 1e-3 if session == faster else 5e-3
+
+        def run(self):
+            now[0] += self.seconds
+
+    class Session(int):
+        def get_inputs(self):
+            return [onnx.ValueInfoProto(name=name) for name in ("X0", "X1")]
+
+    def make(model, *, provider, threads):
+        made.append(threads)
+        return Session(threads)
+
+    now = [0.0]
+    monkeypatch.setattr("ortmeter.einsum.search.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("ortmeter.einsum.search.make_session", make)
+    monkeypatch.setattr("ortmeter.einsum.search.BoundSession", Planted)
+    clocked = functools.partial(measure, timer=lambda: now[0])
+    monkeypatch.setattr("ortmeter.einsum.search.measure", clocked)
+    options = {"provider": "cpu", "threads": 2, "budget": 1e3}
+    found = optimize_einsum("ij,kj->ik", (2, 3), (4, 3), at_most=True, **options)
+    assert found.best.threads == expected
+    assert made.count(1) == made.count(2) == len(found.candidates) / 2
+    assert set(found.to_frame()["threads"]) == {1, 2}
+    made.clear()
+    optimize_einsum("ij,kj->ik", (2, 3), (4, 3), **options)
+    assert set(made) == {2}
 
 
 def test_a_slow_baseline_leaves_the_others_in_the_race(monkeypatch):
     seconds = iter([1e-3, 1e3, 2e-3])
     monkeypatch.setattr("ortmeter.einsum.search._shortest", lambda run: next(seconds))
     models = {"first": Quick(), "slow": Quick(), "other": Quick()}
-    found = race(
-        models, [np.zeros(2)], baseline="slow", provider=CPU, threads=1, budget_s=0.5, seed=0
-    )
+    found = race(models, [np.zeros(2)], baseline="slow", provider=CPU, budget_s=0.5, seed=0)
     assert list(found.measured) == list(models)
     assert "slow" not in found.finalists
 
@@ -258,7 +295,7 @@ def test_a_comparison_has_all_the_time_that_is_left(monkeypatch):
 
     monkeypatch.setattr("ortmeter.einsum.search.measure", fake)
     models = {"a": Quick(), "b": Quick()}
-    race(models, [np.zeros(2)], baseline="a", provider=CPU, threads=1, budget_s=10, seed=0)
+    race(models, [np.zeros(2)], baseline="a", provider=CPU, budget_s=10, seed=0)
     # The clock advances by an eighth of a second between the question and the call.
     assert given == [(6 + 0.125, None), (9 + 0.125, 0.02)]
 

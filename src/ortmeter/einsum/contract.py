@@ -57,7 +57,8 @@ def einsum(
         turn, and choose again: at once, then after 1 000 calls, 2 000, 4 000... A search in a bad
         moment is not paid for ever, but two calls may differ in their last bits.
     threads : int, optional
-        Threads inside an operator; by default, ONNX Runtime chooses.
+        Threads inside an operator; by default, ONNX Runtime chooses. With *optimize*, this number
+        or one, whichever is faster.
 
     Returns
     -------
@@ -124,13 +125,13 @@ def _build(
         return lambda operands: run(convert(operands))
     if not optimize:
         return _runner(decompose_einsum(equation, *arrays).to_onnx(), arrays, threads)
-    found = optimize_einsum(equation, *arrays, provider="cpu", threads=threads)
+    found = optimize_einsum(equation, *arrays, provider="cpu", threads=threads, at_most=True)
     if not adapt or found.race is None:
-        return _runner(found.model, arrays, threads)
+        return _runner(found.model, arrays, found.best.threads)
     quartile = {name: found.race.measured[name].quartiles[0] for name in found.race.finalists}
     kept = {found.best.name, PLAIN, *sorted(quartile, key=lambda name: quartile[name])[:_KEPT]}
-    models = {c.name: c.model for c in found.candidates if c.name in kept & {*found.race.measured}}
-    runs = {name: _runner(model, arrays, threads) for name, model in models.items()}
+    ways = [c for c in found.candidates if c.name in kept & {*found.race.measured}]
+    runs = {way.name: _runner(way.model, arrays, way.threads) for way in ways}
     return _Adaptive(runs, found.best.name)
 
 

@@ -64,6 +64,8 @@ class EinsumCandidate:
         Whether transposes and products are fused into ``com.microsoft.FusedMatMul``.
     split : bool
         Whether slow transposes are replaced by two fast ones.
+    threads : int
+        Threads of its session, see :func:`~ortmeter.runtime.sessions.make_session`.
     """
 
     name: str
@@ -73,6 +75,7 @@ class EinsumCandidate:
     decomposed: bool = True
     contrib: bool = False
     split: bool = False
+    threads: int = 1
 
     @functools.cached_property
     def model(self) -> onnx.ModelProto:
@@ -158,9 +161,9 @@ class EinsumSearch:
         pandas.DataFrame
             One row per candidate: finalists by median, then other timed candidates by time, then
             candidates that did not run by cost. Columns ``candidate``, ``order``, ``contrib``,
-            ``split``, ``steps`` (number), ``flop``, ``bytes_moved`` (of the steps), ``cost``
-            (estimated seconds), ``median``, ``q1``, ``q3`` (seconds, missing without a run),
-            ``rounds``, ``finalist``.
+            ``split``, ``threads``, ``steps`` (number), ``flop``, ``bytes_moved`` (of the steps),
+            ``cost`` (estimated seconds), ``median``, ``q1``, ``q3`` (seconds, missing without a
+            run), ``rounds``, ``finalist``.
         """
         import pandas as pd
 
@@ -189,6 +192,7 @@ class EinsumSearch:
             "order": candidate.order,
             "contrib": candidate.contrib,
             "split": candidate.split,
+            "threads": candidate.threads,
             "steps": len(candidate.plan.steps) if candidate.decomposed else 1,
             "flop": candidate.plan.flop,
             "bytes_moved": candidate.plan.bytes_moved,
@@ -209,6 +213,7 @@ def optimize_einsum(
     seed: int = 0,
     provider: str | Provider = "auto",
     threads: int = 1,
+    at_most: bool = False,
 ) -> EinsumSearch:
     """Find the fastest model of an equation for given operands.
 
@@ -234,6 +239,8 @@ def optimize_einsum(
         of the order of the samples.
     provider, threads
         Settings of the sessions, see :func:`~ortmeter.runtime.sessions.make_session`.
+    at_most : bool
+        Run each candidate with one thread too, by time: small operands do not pay for a second one.
 
     Returns
     -------
@@ -273,6 +280,10 @@ def optimize_einsum(
     provider = resolve_provider(provider)
     if by == "time":
         plain = next(c for c in candidates if not c.decomposed)
+        if at_most and threads != 1:
+            alone = [replace(c, name=f"{c.name}, 1 thread", threads=1) for c in candidates]
+            pairs = zip(candidates, alone, strict=True)
+            candidates = list(itertools.chain.from_iterable(pairs))
         rng = np.random.default_rng(seed)
         drawn = [
             rng.standard_normal(x).astype(read.dtype) if isinstance(x, tuple | list) else x
@@ -283,7 +294,6 @@ def optimize_einsum(
             drawn,
             baseline=plain.name,
             provider=provider,
-            threads=threads,
             budget_s=budget - (time.perf_counter() - begin),
             seed=seed,
         )
@@ -307,7 +317,8 @@ def list_candidates(
             key = (candidate.plan.steps, candidate.contrib, candidate.split)
             found.setdefault(key, candidate)
     # The plan of the plain operator only describes the equation.
-    einsum = EinsumCandidate(PLAIN, plain, estimate_einsum(operands), decomposed=False)
+    seconds = estimate_einsum(operands)
+    einsum = EinsumCandidate(PLAIN, plain, seconds, decomposed=False, threads=threads)
     return sorted([einsum, *found.values()], key=lambda c: c.cost)
 
 
@@ -401,10 +412,11 @@ def _variants(candidate: EinsumCandidate, threads: int) -> Iterator[EinsumCandid
             break
         name = f"{candidate.name}{', FusedMatMul' if contrib else ''}"
         cost = estimate_steps(operands, steps, threads=threads)
-        yield replace(candidate, name=name, cost=cost.whole, contrib=contrib)
+        written = replace(candidate, name=name, cost=cost.whole, contrib=contrib, threads=threads)
+        yield written
         if cost.split < cost.whole:
             name += ", split transposes"
-            yield replace(candidate, name=name, cost=cost.split, contrib=contrib, split=True)
+            yield replace(written, name=name, cost=cost.split, split=True)
 
 
 class _Stage(NamedTuple):
@@ -425,7 +437,6 @@ def race(
     *,
     baseline: str,
     provider: Provider,
-    threads: int,
     budget_s: float,
     seed: int,
 ) -> Race:
@@ -447,7 +458,9 @@ def race(
                 break
             bar.update()
             try:
-                session = make_session(candidate.model, provider=provider, threads=threads)
+                session = make_session(
+                    candidate.model, provider=provider, threads=candidate.threads
+                )
                 names = [node.name for node in session.get_inputs()]
                 run = BoundSession(session, dict(zip(names, operands, strict=True))).run
                 measured[name] = Measurement(name, np.array([[_shortest(run)]]))
