@@ -188,6 +188,16 @@ def test_every_operator_compiles(dtype, architecture):
 
 
 @needs_nvcc
+def test_what_nvrtc_opens_is_opened_before_it(monkeypatch, tmp_path):
+    for name in ("libnvrtc.so.13", "libnvrtc-builtins.so.13.0", "libnvrtc.so.12"):
+        (tmp_path / name).touch()
+    opened = []
+    monkeypatch.setattr(compiler, "nvidia_folders", lambda: [tmp_path])
+    monkeypatch.setattr(compiler.ctypes, "CDLL", opened.append)
+    find_nvrtc()
+    assert [Path(name).name for name in opened] == ["libnvrtc-builtins.so.13.0", "libnvrtc.so.13"]
+
+
 def test_nvcc_stands_for_nvrtc(monkeypatch):
     monkeypatch.setattr(compiler, "find_nvrtc", lambda: None)
     cubin = compile_device(cuda_device_source([GATE, unary("Tanh", F16)]), "sm_90")

@@ -139,9 +139,12 @@ def find_nvrtc() -> ctypes.CDLL | None:
     """Open the latest library of NVRTC that came with torch or from a package of NVIDIA."""
     found = [path for folder in nvidia_folders() for path in folder.glob("libnvrtc.so.*")]
     found.sort(key=lambda path: path.suffix, reverse=True)
-    for name in [*map(os.fspath, found), "libnvrtc.so.13", "libnvrtc.so.12"]:
+    for path in [*found, Path("libnvrtc.so.13"), Path("libnvrtc.so.12")]:
         try:
-            return ctypes.CDLL(name)
+            # Version 13.0 does not look beside itself for what it opens when it compiles.
+            for beside in path.parent.glob("libnvrtc-builtins.so.*") if path in found else ():
+                ctypes.CDLL(os.fspath(beside))
+            return ctypes.CDLL(os.fspath(path))
         except OSError:
             continue
     return None
