@@ -17,6 +17,7 @@ endif
 BIN := .venv/bin
 INSTALLED := .venv/.installed-$(RUNTIME)
 BROWSER := .venv/.installed-browser
+COVERAGE := .venv/.installed-coverage
 FLOOR := build/floor
 NIGHTLY := build/nightly
 FAST = -m "not slow and not site and not browser"
@@ -37,7 +38,7 @@ SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
 
-.PHONY: help install html html-noplot page record gpu-check test test-slow test-all test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
+.PHONY: help install html html-noplot page record gpu-check test test-slow test-all coverage test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,6 +60,8 @@ test-slow: install ## run the tests that `make test` leaves out, and that need n
 	$(PYTEST) -m "slow and not site and not browser"
 test-all: install ## run both
 	$(PYTEST) -m "not site and not browser"
+coverage: $(COVERAGE) ## run both, show which lines and branches they reach
+	$(PYTEST) -m "not site and not browser" --cov --cov-report=term --cov-report=html:build/coverage
 test-floor: $(FLOOR)/.installed ## run the fast tests with the lowest versions that pyproject.toml declares
 	$(FLOOR)/bin/python -m pytest $(SHARED) $(FAST) $(FLOOR_SKIPS:%=--ignore-glob="*/%*")
 test-newest: build/newest/.installed ## the same with the newest versions that the registry has, PYTHON=python3.14
@@ -121,6 +124,10 @@ build/newest/.installed $(NIGHTLY)/.installed: build/%/.installed: pyproject.tom
 	$(PYTHON) -m venv --clear build/$*
 	build/$*/bin/python -m pip install --quiet uv
 	build/$*/bin/uv pip install --quiet --python build/$*/bin/python --editable ".[cpu,pages,torch]" --group test
+	touch $@
+
+$(COVERAGE): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group coverage
 	touch $@
 
 # A browser of the system is taken first; without any, the tests are skipped and say why.
