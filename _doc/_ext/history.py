@@ -75,6 +75,12 @@ def runtime_of(record: Record) -> str:
     return found.partition(" ")[0]  # the commit is in the record
 
 
+def place_of(record: Record) -> str:
+    """Write where a record was measured: the machine and the provider."""
+    origin = record.concluded.to_dict()
+    return f"{origin['machine']}, {origin['provider'].upper()}"
+
+
 def main_bars(history: History) -> list[tuple[Record, Bar]]:
     """Return the main figure of each day: the first bar of the last answer that has an interval.
 
@@ -131,9 +137,7 @@ def drawings(histories: Sequence[History], pages: Mapping[str, Answers], root: s
         page = pages[last.page]
         link = f'<a href="{root}{page.docname}.html">{html.escape(page.title)}</a>'
         axis = next(record.answer.axis for record, _ in reversed(bars) if record.answer)
-        told = html.escape(
-            f"{bars[-1][1].label}, {axis}; {last.machine}, {last.configuration['provider'].upper()}"
-        )
+        told = html.escape(f"{bars[-1][1].label}, {axis}; {place_of(last)}")
         written.append(f"<figure>{drawing(bars)}<figcaption>{link}<br>{told}</figcaption></figure>")
     return f'<div class="histories">{"".join(written)}</div>' if written else ""
 
@@ -146,7 +150,7 @@ def changes_text(histories: Sequence[History]) -> list[str]:
     rows = [
         (
             reference(after.page),
-            *map(plain, (f"{after.machine}, {after.configuration['provider'].upper()}",)),
+            plain(place_of(after)),
             *(
                 plain(f"{record.date:%Y-%m-%d}, {runtime_of(record)}: {claim}")
                 for record, claim in zip((before, after), claims, strict=True)
@@ -154,7 +158,7 @@ def changes_text(histories: Sequence[History]) -> list[str]:
         )
         for before, after, claims in sorted(found, key=lambda x: x.after.date, reverse=True)
     ]
-    return list_table(("page", "machine", "before", "after"), rows, classes="stacked answers")
+    return list_table(("page", "machine", "before", "after"), rows, classes="stacked")
 
 
 def _width(bars: Sequence[tuple[Record, Bar]]) -> int:
