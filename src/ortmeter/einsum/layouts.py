@@ -70,6 +70,7 @@ def choose_layouts(
         letters = set(next(iter(lefts)) + next(iter(rights)))
         empty = sizes.count("".join(letters)) == 0  # products of matrices may refuse it
         ways: _Ways = {}
+        products_s: dict[bool, float] = {}
         for (left, first), (right, second) in product(lefts.items(), rights.items()):
             sources = [left, right, output, *others] if order is None else [order]
             # With the same letters, these would be matrices of one element.
@@ -79,20 +80,20 @@ def choose_layouts(
                 found = _by_matrices(left, right, kept, sources, imposed=order is not None)
             for layout in found:
                 batch, rows, columns, summed, swapped, elements = layout
+                a, b = (right, left) if swapped else (left, right)
                 if elements:
-                    moved = sum(move(x, _sorted(set(x), batch)) for x in (left, right))
-                    shapes = (
-                        [sizes.weight(x) if x in y else 1 for x in batch] for y in (left, right)
-                    )
-                    moved += spans_seconds(*shapes)
+                    cost = move(a, _sorted(set(a), batch)) + move(b, _sorted(set(b), batch))
+                    shapes = ([sizes.weight(x) if x in y else 1 for x in batch] for y in (a, b))
+                    cost += spans_seconds(*shapes)
                 else:
-                    a, b = (right, left) if swapped else (left, right)
-                    moved = move(a, batch + rows + summed, batch + summed + rows, _ABSORBED)
-                    moved += move(b, batch + summed + columns, batch + columns + summed)
-                    *matrix, depth = map(sizes.weight, (batch, rows, columns, summed))
-                    moved += product_seconds(matrix, depth, itemsize)
+                    cost = move(a, batch + rows + summed, batch + summed + rows, _ABSORBED)
+                    cost += move(b, batch + summed + columns, batch + columns + summed)
+                    if swapped not in products_s:  # whatever the order of the letters
+                        *matrix, depth = map(sizes.weight, (batch, rows, columns, summed))
+                        products_s[swapped] = product_seconds(matrix, depth, itemsize)
+                    cost += products_s[swapped]
                 result = _sorted(kept, batch + rows + columns)
-                seconds = first.seconds + second.seconds + moved
+                seconds = first.seconds + second.seconds + cost
                 if result not in ways or seconds < ways[result].seconds:
                     ways[result] = _Way(
                         seconds, {**first.layouts, **second.layouts, number: layout}
@@ -105,9 +106,9 @@ def choose_layouts(
 
 def _by_elements(left: str, right: str, sources: Sequence[str]) -> Iterator[Layout]:
     letters = set(left + right)
-    for source in (*sources, right):
-        known = dict.fromkeys(x for x in source + left + right if x in letters)
-        yield Layout("".join(known), elements=True)
+    orders = [dict.fromkeys(x for x in y + left + right if x in letters) for y in (*sources, right)]
+    for known in dict.fromkeys(map("".join, orders)):
+        yield Layout(known, elements=True)
 
 
 def _by_matrices(
