@@ -141,12 +141,12 @@ def write_pages(app: Sphinx) -> None:
     """Write the pages of the public names and their index, after the pages of the gallery ran."""
     folder = Path(app.srcdir, "api", "generated")
     folder.mkdir(parents=True, exist_ok=True)
-    groups = public_modules()
+    groups, references = public_modules(), _read_references(app)
     texts = {
         f"{page_name(module, name)}.rst": name_page(module, name, pages)
         for modules in groups.values()
         for module in modules
-        for name, pages in _pages_using(app, module).items()
+        for name, pages in _pages_using(references, module).items()
     }
     for old in folder.glob("*.rst"):
         if old.name not in texts:
@@ -191,8 +191,7 @@ def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:
             objects[short] = entry._replace(aliased=True)
 
 
-def _pages_using(app: Sphinx, module: str) -> dict[str, list[str]]:
-    references = _read_references(app)
+def _pages_using(references: dict[str, set[str]], module: str) -> dict[str, list[str]]:
     names = public_names(importlib.import_module(module))
     starts = {name: (f"{module}.{name}.", f"ortmeter.{name}.") for name in names}
     uses = {

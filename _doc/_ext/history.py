@@ -101,7 +101,6 @@ def main_bars(history: History) -> list[tuple[Record, Bar]]:
 
 def drawing(bars: Sequence[tuple[Record, Bar]]) -> str:
     """Draw the main figure of a page by day as SVG, with its intervals."""
-    axis = next(record.answer.axis for record, _ in reversed(bars) if record.answer)
     top = max(bar.high or bar.value for _, bar in bars) or 1.0
     bottom = _TOP + _HEIGHT
     parts, told = [f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{_width(bars)}"/>'], []
@@ -120,7 +119,7 @@ def drawing(bars: Sequence[tuple[Record, Bar]]) -> str:
             y = bottom + 15 * (line + 1)
             parts.append(f'<text x="{x}" y="{y}" text-anchor="middle">{html.escape(text)}</text>')
         told.append(f"{day}, onnxruntime {version}: {bar.value:.3g}")
-    label = html.escape(f"{bars[-1][1].label}, {axis}. {'; '.join(told)}")
+    label = html.escape(f"{_figure(bars)}. {'; '.join(told)}")
     return (
         f'<svg class="history" viewBox="0 0 {_width(bars)} {bottom + _LABELS}" '
         f'width="{_width(bars)}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
@@ -136,8 +135,7 @@ def drawings(histories: Sequence[History], pages: Mapping[str, Answers], root: s
             continue
         page = pages[last.page]
         link = f'<a href="{root}{page.docname}.html">{html.escape(page.title)}</a>'
-        axis = next(record.answer.axis for record, _ in reversed(bars) if record.answer)
-        told = html.escape(f"{bars[-1][1].label}, {axis}; {place_of(last)}")
+        told = html.escape(f"{_figure(bars)}; {place_of(last)}")
         written.append(f"<figure>{drawing(bars)}<figcaption>{link}<br>{told}</figcaption></figure>")
     return f'<div class="histories">{"".join(written)}</div>' if written else ""
 
@@ -159,6 +157,12 @@ def changes_text(histories: Sequence[History]) -> list[str]:
         for before, after, claims in sorted(found, key=lambda x: x.after.date, reverse=True)
     ]
     return list_table(("page", "machine", "before", "after"), rows, classes="stacked")
+
+
+def _figure(bars: Sequence[tuple[Record, Bar]]) -> str:
+    """Write what the figure is: the bars of all the days have one label and one axis."""
+    record, bar = bars[-1]
+    return f"{bar.label}, {record.answer.axis if record.answer else ''}"
 
 
 def _width(bars: Sequence[tuple[Record, Bar]]) -> int:
