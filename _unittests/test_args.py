@@ -118,6 +118,9 @@ VALUES = [
     (Param(1, minimum=1), ["--p", "1"], 1),
     (Param((0, 1), minimum=0), ["--p", "0"], (0,)),
     (Param((0, -1), minimum=float("-inf")), ["--p", "-1,-2"], (-1, -2)),
+    # pattern
+    (Param("8x2", pattern=r"\d+x\d+"), ["--p", "16x4"], "16x4"),
+    (Param(("8x2",), pattern=r"\d+x\d+"), ["--p", "16x4, 1x1"], ("16x4", "1x1")),
     ((0.0, 1.0), ["--p", "-1,0"], (-1.0, 0.0)),
     (Param("z", choices={"z": (0,)}, sequence=int), [], (0,)),
     # last one wins
@@ -189,6 +192,13 @@ def test_hyphens_and_underscores(option, joined):
         # minimum
         (Param(1, minimum=1), ["--p", "0"], "got '0', expected an integer >= 1"),
         (Param(1.0, minimum=0.5), ["--p", "nan"], "got 'nan', expected a number >= 0.5"),
+        # pattern
+        (Param("a", pattern="a|b"), ["--p", "ab"], "got 'ab', expected a text matching a|b"),
+        (
+            Param(("8x2",), pattern=r"\d+x\d+"),
+            ["--p", "8x2,8"],
+            r"got '8x2,8', expected texts matching \d+x\d+, comma-separated",
+        ),
         # choices
         (Param(1, choices=(1, 10)), ["--p", "99"], "got '99', expected 1 or 10"),
         (Param(1, choices=(1, 10)), ["--p", "1.5"], "got '1.5', expected 1 or 10"),
@@ -231,6 +241,8 @@ def test_refused_value(declared, args, message):
         (Param("a", choices="abc"), "got choices='abc', expected a collection of values"),
         (Param("a", choices=()), "got choices=(), expected a collection of values"),
         (Param("a", minimum=1), "got minimum=1 for type str"),
+        (Param(1, pattern="1"), "got pattern='1' for type int"),
+        (Param(("8x2", "8"), pattern=r"\d+x\d+"), "default: got '8x2,8', expected texts matching"),
         (Param(True, minimum=1), "got minimum=1 for type bool"),
     ],
 )

@@ -5,10 +5,8 @@ import pytest
 from ortmeter.observatory.accuracy import (
     accuracy_changes,
     bits_changed,
-    comparable_errors,
     measure_errors,
     out_of_bound,
-    time_and_accuracy,
 )
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.judge import COLUMNS
@@ -116,23 +114,3 @@ def test_accuracy_changes(ulp, largest, expected):
     found = accuracy_changes(table(ulp, largest))
     got = [(index[1], row["unit"], row["error_ratio"]) for index, row in found.iterrows()]
     assert got == [(name, unit, pytest.approx(ratio)) for name, unit, ratio in expected]
-
-
-def test_time_and_accuracy_of_the_same_contenders():
-    errors = table([0.5, 0.9, 3.6], [0.5, 0.5, 0.5])
-    index = pd.MultiIndex.from_tuples(
-        [(1, "case", "b"), (1, "case", "c"), (2, "case", "c"), (2, "other", "c")],
-        names=["threads", "case", "contender"],
-    )
-    cells = pd.DataFrame(
-        {
-            "baseline": ["a", "b", "a", "b"],
-            "speedup": [2.0, 8.0, 1.0, 3.0],
-            "verdict": ["faster", "faster", "undecided", "faster"],
-        },
-        index,
-    )
-    found = time_and_accuracy(cells, errors)
-    assert found.index.tolist() == [(1, "case", "c")]
-    assert found[["speedup", "error_before", "error_after"]].to_numpy().tolist() == [[8, 0.9, 3.6]]
-    assert comparable_errors(errors)["unit"].unique().tolist() == ["ulp"]

@@ -6,6 +6,7 @@ command line: what is refused there is refused everywhere, and every value has a
 
 import math
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,8 @@ class Param:
     minimum : float, optional
         Smallest accepted number; choices are not checked. The default is 1 for integers in a
         sequence, which are sizes, and none for a single number. ``-math.inf`` means none.
+    pattern : str, optional
+        Regular expression of a text, or of each text of a sequence.
 
     Examples
     --------
@@ -65,6 +68,7 @@ class Param:
     help: str = ""
     env: str | None = None
     minimum: float | None = None
+    pattern: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ class _Reader:
     closed: bool
     choices: Mapping[str, Any]
     minimum: float
+    pattern: str | None
 
     def read(self, text: str, origin: str) -> Setting:
         """Read *text*; *origin* says in the error where it comes from."""
@@ -116,6 +121,8 @@ class _Reader:
     def _scalar(self, text: str) -> Any:
         if self.kind is bool:
             return _as_bool(text)
+        if self.pattern is not None and not re.fullmatch(self.pattern, text):
+            raise ValueError(text)
         value = self.kind(text)
         if self.minimum > -math.inf and not value >= self.minimum:
             raise ValueError(text)
@@ -127,6 +134,7 @@ class _Reader:
         parts = list(self.choices)
         if not self.closed:
             bound = f" >= {self.minimum:g}" if self.minimum > -math.inf else ""
+            bound += f" matching {self.pattern}" if self.pattern else ""
             kind = f"{_SEQUENCES[self.kind]}{bound}, comma-separated" if self.many else None
             parts.append(kind or _SCALARS[self.kind] + bound)
         if self.optional and "None" not in parts:
@@ -233,6 +241,8 @@ def _make_reader(param: Param) -> _Reader:
         raise InvalidArgumentError(f"got a sequence of {kind.__name__}, expected int, float or str")
     if param.minimum is not None and kind not in (int, float):
         raise InvalidArgumentError(f"got minimum={param.minimum} for type {kind.__name__}")
+    if param.pattern is not None and kind is not str:
+        raise InvalidArgumentError(f"got pattern={param.pattern!r} for type {kind.__name__}")
     minimum = 1 if many and kind is int else -math.inf
     return _Reader(
         kind=kind,
@@ -241,6 +251,7 @@ def _make_reader(param: Param) -> _Reader:
         closed=bool(choices) and param.sequence is None,
         choices=choices,
         minimum=minimum if param.minimum is None else param.minimum,
+        pattern=param.pattern,
     )
 
 

@@ -42,7 +42,6 @@ longer of the two times is its *roofline*.
 # sphinx_gallery_tags = ["speed", "MatMul", "torch", "quantization"]
 
 import math
-import re
 
 import numpy as np
 from matplotlib.ticker import LogLocator, NullLocator
@@ -53,7 +52,6 @@ import ortmeter
 from ortmeter.child import set_variables
 from ortmeter.discrepancy.bounds import matmul_error_bound
 from ortmeter.discrepancy.quantized import quantized_matmul_bound
-from ortmeter.errors import InvalidArgumentError
 from ortmeter.pages import (
     Answer,
     Bar,
@@ -79,6 +77,7 @@ from ortmeter.timing.peaks import Peaks, measured_peaks
 from ortmeter.timing.runs import compare_runs
 
 PAGE = "plot_matrix_product"
+SHAPE = r"[1-9]\d*x[1-9]\d*x[1-9]\d*"
 ONE_ROW, ROWS, LAYER = "1x4096x4096", ("8x2048x4096", "24x2048x2048"), "512x1024x1024"
 args = ortmeter.get_parsed_args(
     PAGE,
@@ -88,6 +87,7 @@ args = ortmeter.get_parsed_args(
         fast=("1x64x96", "8x64x48", "300x64x96"),
         full=(ONE_ROW, *ROWS, "64x4096x4096", LAYER, "509x1021x1019", "4096x64x1024"),
         sequence=str,
+        pattern=SHAPE,
         help="m x k x n: rows, inner size, columns",
     ),
     threads=Param(2, minimum=1, help="threads of the second measure, on a CPU"),
@@ -96,6 +96,7 @@ args = ortmeter.get_parsed_args(
         fast=("1x64x96",),
         full=(ONE_ROW, LAYER),
         sequence=str,
+        pattern=SHAPE,
         help="its shapes, of these",
     ),
     processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure"),
@@ -124,8 +125,6 @@ CONVERTED = {"cpu": ON_CPU, "cuda": {}}
 
 
 def sizes_of(shape):
-    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", shape):
-        raise InvalidArgumentError(f"shape {shape!r}. Accepted: rows, k and columns, as 8x64x48")
     return tuple(map(int, shape.split("x")))
 
 
@@ -447,6 +446,9 @@ def count_shapes(claims, word):
         if own:
             most = max(own, key=lambda c: abs(math.log(c.ratio)))
             times = f"{max(most.ratio, 1 / most.ratio):.2f} times at {most.where['shape']}"
+            if word == "slower":  # where to take the other library
+                rows = sorted({rows_of(claim) for claim in own})
+                times = f"{enumerate_items(map(str, rows))} rows, {times}"
             told.append(f"{name} in {len(own)} ({times})")
     return told
 

@@ -70,6 +70,7 @@ args = ortmeter.get_parsed_args(
         ("fixed", "cycling", "random", "one large"),
         full=("fixed", "growing", "cycling", "random", "one large"),
         sequence=str,
+        pattern="fixed|growing|cycling|random|one large",
         help="sequences of batches",
     ),
     processes=Param(3, fast=1, full=8, minimum=1, help="fresh processes of each measure"),

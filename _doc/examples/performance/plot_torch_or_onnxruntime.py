@@ -79,7 +79,7 @@ args = ortmeter.get_parsed_args(
         tuple(NETWORKS),
         fast=("decoder", "forest"),
         sequence=str,
-        choices=tuple(NETWORKS),
+        pattern="|".join(NETWORKS),
         help="models to run",
     ),
     batch=Param((1, 32), fast=(1, 2), minimum=1, help="rows of a call, several batches"),

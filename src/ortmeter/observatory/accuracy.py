@@ -211,47 +211,6 @@ def accuracy_changes(errors: pd.DataFrame, *, least: float = 2.0) -> pd.DataFram
             "error_ratio": found["error"] / before["error"],
         }
     ).set_index("contender", append=True)
-    return _moved(steps, least)
-
-
-def time_and_accuracy(
-    cells: pd.DataFrame, errors: pd.DataFrame, *, least: float = 2.0
-) -> pd.DataFrame:
-    """Find what changed both the time and the error of a case.
-
-    Parameters
-    ----------
-    cells : pandas.DataFrame
-        See :func:`~ortmeter.observatory.verdicts.compare_cells`.
-    errors : pandas.DataFrame
-        See :func:`measure_errors`.
-    least : float
-        Ratio of the errors from which a difference counts, in both directions.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The cells that are faster or slower than their baseline and whose error is another, with
-        the columns *unit*, *error_before*, *error_after* and *error_ratio* of the same contenders.
-    """
-    moved = cells[cells["verdict"].isin(["faster", "slower"])]
-    found = comparable_errors(errors)
-
-    def of(contenders: "pd.Index[Any] | pd.Series[Any]") -> pd.DataFrame:
-        keys = [*zip(moved.index.get_level_values("case"), contenders, strict=True)]
-        return found.reindex(pd.MultiIndex.from_tuples(keys, names=_ROWS)).set_axis(moved.index)
-
-    after, before = of(moved.index.get_level_values("contender")), of(moved["baseline"])
-    joined = moved.assign(
-        unit=after["unit"],
-        error_before=before["error"],
-        error_after=after["error"],
-        error_ratio=after["error"] / before["error"],
-    )
-    return _moved(joined, least)
-
-
-def _moved(steps: pd.DataFrame, least: float) -> pd.DataFrame:
     ratio = steps["error_ratio"]
     return steps[(ratio >= least) | (ratio <= 1 / least)].sort_values(
         "error_ratio", ascending=False, kind="stable"
