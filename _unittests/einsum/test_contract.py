@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ortmeter.einsum import EinsumError, contract
+from ortmeter.einsum.candidates import PLAIN
 from ortmeter.einsum.contract import einsum, einsum_cache
-from ortmeter.einsum.search import PLAIN
 from ortmeter.errors import InvalidArgumentError, ModelError
 
 EQUATIONS = [

@@ -1,7 +1,6 @@
-"""Candidates of an equation, their cost, and the search among them."""
+"""The search of the fastest model of an equation, by cost or by time."""
 
 import functools
-import itertools
 import os
 import subprocess
 import sys
@@ -10,95 +9,19 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from ortmeter.einsum import EinsumError, decompose_einsum, optimize_einsum
-from ortmeter.einsum.parse import read_operands
-from ortmeter.einsum.search import (
-    Race,
-    _promising,
-    _Stage,
-    distinct_orders,
-    fastest,
-    list_candidates,
-    race,
-)
+from ortmeter.einsum import EinsumError, optimize_einsum
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
-from ortmeter.timing import Comparison, Measurement, measure
+from ortmeter.timing import measure
 
 SEED = "bsnh,btnh->bnts"
 CPU = Provider("cpu", 0)
-EQUATIONS = [
-    # attention
-    (SEED, [(2, 3, 4, 5), (2, 6, 4, 5)]),
-    ("bnst,btnh->bsnh", [(2, 3, 4, 5), (2, 5, 3, 6)]),
-    # transpositions that move elements one by one, which are split
-    ("ij,kl->ljki", [(48, 32), (2, 40)]),
-    ("abcd->dcba", [(12, 10, 14, 16)]),
-    ("abcd,e->edcba", [(12, 10, 14, 16), (2,)]),
-    # small products, also as a product then a sum
-    ("bh,bh->b", [(4, 5), (4, 5)]),
-    ("ij,ij->", [(4, 5), (4, 5)]),
-    # diagonal, broadcasting, scalar, size 0
-    ("aab,b->a", [(3, 3, 4), (4,)]),
-    ("bij,bjk->bik", [(1, 3, 4), (2, 4, 5)]),
-    ("...ij,...jk", [(2, 3, 4), (4, 5)]),
-    ("ii->", [(4, 4)]),
-    ("ij,jk->ik", [(3, 0), (0, 2)]),
-    ("abij,j->abi", [(2, 3, 2, 0), (0,)]),
-    # several operands
-    ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
-    ("ab,bcd,def,fgc,ge->a", [(2, 3), (3, 4, 2), (2, 2, 3), (3, 4, 4), (4, 2)]),
-]
 
 
 def draw(shapes, dtype="float32"):
     rng = np.random.default_rng(0)
     return [rng.integers(-3, 4, shape).astype(dtype) for shape in shapes]
-
-
-def candidates_of(equation, shapes):
-    return list_candidates(read_operands(equation, shapes, "float32"))
-
-
-@pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
-def test_every_candidate_computes_the_equation(equation, shapes):
-    operands = draw(shapes)
-    expected = np.einsum(equation, *operands, dtype=np.float64)
-    for candidate in candidates_of(equation, shapes)[:40]:
-        if not candidate.decomposed and 0 in itertools.chain(*shapes):
-            continue  # the Einsum of ONNX Runtime refuses sums of nothing
-        session = make_session(candidate.model, provider=CPU)
-        names = [node.name for node in session.get_inputs()]
-        got = session.run(None, dict(zip(names, operands, strict=True)))[0]
-        np.testing.assert_array_equal(got, expected, err_msg=candidate.name)
-
-
-def test_the_candidates_are_distinct_and_the_most_promising_is_first():
-    found = candidates_of("bsnh,btnh->bnts", [(20,) * 4] * 2)
-    assert [c.cost for c in found] == sorted(c.cost for c in found)
-    assert len({c.name for c in found}) == len(found)
-    written = {c.model.SerializeToString() for c in found}
-    assert len(written) == len(found)
-    assert [c.name for c in found if not c.decomposed] == ["Einsum"]
-    assert any(c.split for c in found)
-
-
-def test_the_orders_stand_for_all_permutations():
-    shapes = [(2, 3, 4, 5), (2, 6, 4, 5)]
-    kept = distinct_orders(read_operands(SEED, shapes, None), np.random.default_rng(0))
-    assert len(kept) == 4
-    graphs = {decompose_einsum(SEED, *shapes, order=order).steps for order in kept}
-    for order in map("".join, itertools.permutations("bsnht")):
-        assert decompose_einsum(SEED, *shapes, order=order).steps in graphs
-
-
-def test_orders_are_drawn_when_there_are_too_many():
-    operands = read_operands("abcdefgh,abcdefgi->gfedcbahi", [(2,) * 8] * 2, None)
-    orders = [distinct_orders(operands, np.random.default_rng(seed)) for seed in (0, 0, 1)]
-    assert orders[0] == orders[1] != orders[2]
-    assert 120 <= len(set(orders[0])) <= 240
-    assert all(sorted(order) == sorted("abcdefghi") for order in orders[0])
 
 
 def test_a_search_by_cost_is_the_same_in_every_process():
@@ -179,7 +102,7 @@ def test_a_search_by_cost_runs_nothing(monkeypatch):
     def fail(*_args, **_options):
         raise AssertionError("a session was created")
 
-    monkeypatch.setattr("ortmeter.einsum.search.make_session", fail)
+    monkeypatch.setattr("ortmeter.einsum.race.make_session", fail)
     found = optimize_einsum(SEED, (4, 5, 6, 7), (4, 3, 6, 7), by="cost", provider="cpu")
     assert found.race is None
     assert found.best.cost == min(c.cost for c in found.candidates)
@@ -217,26 +140,6 @@ def test_operands_that_do_not_suit():
         optimize_einsum("ij->i", np.zeros((2, 2), "complex64"), provider="cpu")
 
 
-class Broken:
-    threads = 1
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 21]> g (string[n] X) => (string[n] Y) { Y = Abs(X) }'
-    )
-
-
-def test_a_race_without_a_runner_tells_why():
-    options = {"provider": CPU, "budget_s": 1, "seed": 0}
-    with pytest.raises(ModelError, match="refuses this model"):
-        race({"a": Broken()}, [np.zeros(2)], baseline="a", **options)
-
-
-class Quick:
-    threads = 1
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 21]> g (double[n] X) => (double[n] Y) { Y = Abs(X) }'
-    )
-
-
 @pytest.mark.parametrize(("faster", "expected"), [(1, 1), (2, 2)])
 def test_at_most_some_threads_are_used(monkeypatch, faster, expected):
     """The runs of a session take as long as planted for its number of threads."""
@@ -258,11 +161,11 @@ def test_at_most_some_threads_are_used(monkeypatch, faster, expected):
         return Session(threads)
 
     now = [0.0]
-    monkeypatch.setattr("ortmeter.einsum.search.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("ortmeter.einsum.search.make_session", make)
-    monkeypatch.setattr("ortmeter.einsum.search.BoundSession", Planted)
+    monkeypatch.setattr("ortmeter.einsum.race.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("ortmeter.einsum.race.make_session", make)
+    monkeypatch.setattr("ortmeter.einsum.race.BoundSession", Planted)
     clocked = functools.partial(measure, timer=lambda: now[0])
-    monkeypatch.setattr("ortmeter.einsum.search.measure", clocked)
+    monkeypatch.setattr("ortmeter.einsum.race.measure", clocked)
     options = {"provider": "cpu", "threads": 2, "budget": 1e3}
     found = optimize_einsum("ij,kj->ik", (2, 3), (4, 3), at_most=True, **options)
     assert found.best.threads == expected
@@ -271,79 +174,3 @@ def test_at_most_some_threads_are_used(monkeypatch, faster, expected):
     made.clear()
     optimize_einsum("ij,kj->ik", (2, 3), (4, 3), **options)
     assert set(made) == {2}
-
-
-def test_a_slow_baseline_leaves_the_others_in_the_race(monkeypatch):
-    seconds = iter([1e-3, 1e3, 2e-3])
-    monkeypatch.setattr("ortmeter.einsum.search._shortest", lambda run: next(seconds))
-    models = {"first": Quick(), "slow": Quick(), "other": Quick()}
-    found = race(models, [np.zeros(2)], baseline="slow", provider=CPU, budget_s=0.5, seed=0)
-    assert list(found.measured) == list(models)
-    assert "slow" not in found.finalists
-
-
-def test_a_comparison_has_all_the_time_that_is_left(monkeypatch):
-    """measure counts its own warm-up: nothing is set aside for it."""
-    clock = itertools.count(step=0.125)
-    monkeypatch.setattr("ortmeter.einsum.search.time.perf_counter", lambda: float(next(clock)))
-    monkeypatch.setattr("ortmeter.einsum.search._shortest", lambda run: 1e-3)
-    given = []
-
-    def fake(candidates, *, budget_s, **options):
-        given.append((float(next(clock)) + budget_s, options["precision"]))
-        return Comparison(planted(**dict.fromkeys(candidates, 1e-3)).values())
-
-    monkeypatch.setattr("ortmeter.einsum.search.measure", fake)
-    models = {"a": Quick(), "b": Quick()}
-    race(models, [np.zeros(2)], baseline="a", provider=CPU, budget_s=10, seed=0)
-    # The clock advances by an eighth of a second between the question and the call.
-    assert given == [(6 + 0.125, None), (9 + 0.125, 0.02)]
-
-
-def planted(**medians):
-    return {name: Measurement(name, np.full((1, 4), m)) for name, m in medians.items()}
-
-
-@pytest.mark.parametrize(
-    ("baseline_s", "most", "left_s", "expected"),
-    [
-        (1.8e-3, 3, 10.0, ("baseline", "b", "a")),
-        (1.8e-3, 9, 10.0, ("baseline", "b", "a", "c")),
-        # 13 calls of 1.8 ms, then of 1 ms: no time for a third one
-        (1.8e-3, 9, 13 * 3e-3, ("baseline", "b")),
-        (3e-3, 9, 10.0, ("b", "a", "c")),
-        (1.8e-3, 9, 0.0, ()),
-    ],
-)
-def test_the_baseline_and_the_fastest_are_compared_longer(baseline_s, most, left_s, expected):
-    measured = planted(baseline=baseline_s, a=1.2e-3, b=1e-3, hopeless=2.1e-3, c=1.5e-3)
-    stage = _Stage(most, rounds=10, share=1.0, precision=None)
-    assert _promising(measured, tuple(measured), "baseline", stage, left_s) == expected
-
-
-def test_the_winner_is_a_finalist_and_noise_does_not_choose_it():
-    measured = planted(left_early=1.0, slow=3.0)
-    measured["noisy"] = Measurement("noisy", np.array([[2.0, 2.0, 9.0, 9.0, 9.0]]))
-    assert Race(measured, ("slow", "noisy"), {}, "absent").winner == "noisy"
-
-
-@pytest.mark.parametrize(
-    ("won", "rounds", "expected"),
-    # The binomial law: 7 of 7 by luck in 1 case of 128, 6 in 8, 22 of 30 in 0.8%, 21 in 2.1%,
-    # 100 200 of 200 000 in 18.6%, 100 600 in 0.4%.
-    [
-        (7, 7, "new"),
-        (6, 7, "old"),
-        (22, 30, "new"),
-        (21, 30, "old"),
-        (1, 1, "old"),
-        (100_200, 200_000, "old"),
-        (100_600, 200_000, "new"),
-    ],
-)
-def test_what_is_not_shown_to_be_faster_does_not_replace_the_baseline(won, rounds, expected):
-    seconds = {"old": np.full((1, rounds), 1.0), "new": np.full((1, rounds), 1.01)}
-    seconds["new"][0, :won] = 0.9
-    assert fastest(seconds, "old") == expected
-    assert fastest(seconds, "absent") == "new"
-    assert fastest({**seconds, "old": seconds["old"] * 2.5}, "old") == "new"

@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
+from ortmeter.einsum.candidates import PLAIN
 from ortmeter.einsum.plan import decompose_einsum
-from ortmeter.einsum.search import PLAIN, fastest, optimize_einsum
+from ortmeter.einsum.race import fastest
+from ortmeter.einsum.search import optimize_einsum
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.sessions import make_session
 
