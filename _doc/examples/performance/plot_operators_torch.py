@@ -1,8 +1,8 @@
 r"""
 .. _l-plot-operators-torch:
 
-Where is onnxruntime slower than torch, operator by operator?
-=============================================================
+Where is ONNX Runtime slower than torch, operator by operator?
+==============================================================
 
 The same models of one operator run on torch, eager, and on onnxruntime: same inputs, same threads,
 in turn, in fresh processes. A difference is claimed when two independent sets of processes show it,
@@ -81,7 +81,7 @@ SAMPLE = (
 )
 args = ortmeter.get_parsed_args(
     PAGE,
-    description="Where is onnxruntime slower than torch, operator by operator?",
+    description="Where is ONNX Runtime slower than torch, operator by operator?",
     cases=Param("sample", full="all", help="sample, all, or a text that names of cases have"),
     passes=Param(2, fast=1, minimum=1, help="independent passes: a claim holds in each of them"),
     processes=Param(3, fast=1, full=6, minimum=1, help="sets of fresh processes in a pass"),

@@ -1,8 +1,8 @@
 r"""
 .. _l-plot-profiling:
 
-What does onnxruntime optimize?
-===============================
+What does ONNX Runtime optimize?
+================================
 
 Before it runs a model, onnxruntime rewrites its graph: it fuses nodes, and on a CPU it can change
 the layout of images in memory. We run a small convolutional network of 14 nodes as it was written
@@ -52,7 +52,7 @@ from ortmeter.timing.peaks import Peaks, measured_peaks
 
 args = ortmeter.get_parsed_args(
     "plot_profiling",
-    description="What does onnxruntime optimize?",
+    description="What does ONNX Runtime optimize?",
     size=Param(112, fast=16, minimum=2, help="height and width of the image, even"),
     provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=0, help="threads of an operator, 0 lets onnxruntime choose"),
