@@ -27,6 +27,7 @@ from ortmeter.timing.claims import (
         (1.04, (1.01, 1.08), "different", "b is faster than a by less than 5%"),
         (0.97, (0.90, 0.99), "different", "b is slower than a by less than 5%"),
         (1.05, (1.001, 1.1), "faster", "1.05 times faster"),
+        (1 / 1.05, (0.9, 0.99), "slower", "1.05 times slower"),
         # the interval holds 1
         (1.0, (0.96, 1.04), "equivalent", "b and a are within 5%: 1.00 ["),
         (1.03, (0.96, 1.07), "undecided", "undecided between b and a: speedup 1.03 ["),

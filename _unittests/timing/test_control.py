@@ -54,6 +54,11 @@ def test_the_control_does_not_decide_when_to_stop(clock):
     assert found.control.relative_iqr > 0.5
 
 
+def test_the_product_counts_its_operations():
+    # 80 products of matrices of 48 rows and columns, an addition for each multiplication
+    assert control_candidate().flop == 80 * 2 * 48 * 48 * 48
+
+
 def test_a_control_beside_a_candidate_of_the_same_name(clock):
     mine = {"control": clock.candidate("control", 2e-3)}
     found = measure(mine, repeat=3, precision=None, control=True, timer=clock)

@@ -7,7 +7,7 @@ from fakes import FakeClock
 from scipy.signal import lfilter
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
-from ortmeter.timing import loop, measure, measure_each
+from ortmeter.timing import Comparison, Measurement, loop, measure, measure_each
 from ortmeter.timing.loop import collector_off
 
 
@@ -146,6 +146,24 @@ def test_groups_share_the_budget():
     assert clock.now <= 2.1
     rounds = [group["a"].repeat for group in found.values()]
     assert 0.5 < rounds[0] / rounds[1] < 2
+
+
+def test_the_time_since_a_task_was_asked_is_taken_from_its_budget(monkeypatch):
+    shares = []
+
+    def measured(candidates, *, budget_s, **options):
+        shares.append(budget_s)
+        return Comparison([Measurement(name, [[1.0]]) for name in candidates])
+
+    monkeypatch.setattr(loop, "measure_here", measured)
+    source = {"text": "def build(): return int", "name": "build", "arguments": {}}
+    recipe = {"target": "source", "arguments": source}
+    task = {"groups": [{"a": recipe}] * 2, "budget_s": 100.0, "seed": 0}
+    loop._measure_task({**task, "asked_at": time.time() - 60})
+    assert shares == pytest.approx([20, 40], abs=1)
+    shares.clear()
+    loop._measure_task({**task, "asked_at": time.time() + 60})  # the clock was set back
+    assert shares == pytest.approx([50, 100], abs=1)
 
 
 def test_each_call_is_synchronized_inside_the_timed_region(monkeypatch):

@@ -7,7 +7,13 @@ from scipy.signal import lfilter
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.percentiles import LEVELS, _ranks, percentile_table, percentiles
+from ortmeter.timing.percentiles import (
+    LEVELS,
+    _effective_size,
+    _ranks,
+    percentile_table,
+    percentiles,
+)
 
 TRIALS = 200
 
@@ -144,3 +150,11 @@ def test_the_table_has_a_dash_for_means_of_several_calls():
     assert set(table.loc["several"]) == {"-"}
     assert table.columns.name.endswith("or means of several calls")
     assert percentile_table(Comparison([found["several"]])).empty
+
+
+def test_processes_that_differ_count_as_few_samples():
+    """The variance of the mean of the processes, widened by Student's quantile over the normal."""
+    rows = [np.full(10, value) for value in (1.0, 2.0, 3.0)]
+    of_mean = np.var([1.0, 2.0, 3.0], ddof=1) / 3
+    widened = of_mean * (stats.t.ppf(0.995, 2) / stats.norm.ppf(0.995)) ** 2
+    assert _effective_size(rows, 0.99) == pytest.approx(np.var(rows) / widened)

@@ -57,6 +57,21 @@ def test_releases_whose_threads_spin_are_measured_apart(spinning, apart, monkeyp
     assert list(comparison) == ["old", "new"]
 
 
+def test_the_budget_is_shared_by_the_variants(variants, monkeypatch):
+    """Each takes its part of what is left, in each set of processes."""
+    given = []
+
+    def once(found, budget_s, **options):
+        given.append(budget_s)
+        return Comparison([Measurement(one.name, [[1.0, 1.0]]) for one in found])
+
+    monkeypatch.setattr(releases, "_measure_once", once)
+    measure_releases([Release("old")], variants, processes=1, precision=None, budget_s=1000)
+    first, last = given
+    assert 400 < first <= 500  # it took some seconds to try the release
+    assert 2 * first - 1 < last <= 2 * first
+
+
 def test_no_release_runs_the_model(variants):
     with pytest.raises(ModelError, match="no release runs this model. x: it has no XExec"):
         measure_releases([Release("x", provider="XExecutionProvider")], variants)
