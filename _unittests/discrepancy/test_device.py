@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -158,3 +159,8 @@ def test_memory_of_the_device_is_bounded():
     before = torch.cuda.memory_allocated()
     max_diff(tensor, tensor)
     assert torch.cuda.max_memory_allocated() - before <= 64 << 20
+
+
+def test_nothing_is_on_a_device_before_torch_is_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    assert not arrays.is_on_device(np.ones(2))

@@ -14,6 +14,7 @@ from ortmeter.timing.claims import (
     group_claims,
     group_effects,
     judge,
+    sentences,
 )
 
 
@@ -57,6 +58,13 @@ def test_a_claim_says_where_and_how():
 )
 def test_whether_a_ratio_exceeds_a_bound(interval, bound, expected):
     assert compare_ratio("b", "a", 1.0, interval).exceeds(bound) is expected
+
+
+@pytest.mark.parametrize("end", [{"low": 1.5}, {"high": 2.5}])
+def test_half_an_interval_is_none(end):
+    claim = Claim("b", "undecided", baseline="a", ratio=2.0, **end)
+    assert (claim.interval, claim.exceeds(1.1)) == ("2.00, no interval", None)
+    assert str(claim) == "undecided between b and a: speedup 2.00, no interval"
 
 
 @pytest.mark.parametrize(
@@ -139,6 +147,16 @@ def test_a_summary_groups_the_places_by_verdict():
         "undecided at size 2 (1.01 [0.90, 1.10]) and 4 (1.10, no interval); "
         "b is slower than a at size 3 (0.50 [0.40, 0.60])"
     )
+
+
+def test_only_claims_at_several_places_become_one_sentence():
+    claim = compare_ratio("b", "a", 2.0, (1.8, 2.2))
+    once = "b is 2.00 times faster than a [1.80, 2.20] (99%)"
+    assert sentences([claim, claim]) == [once, once]
+    assert sentences([claim.at(size=1)]) == [f"size 1: {once}"]
+    assert sentences([fact("one"), fact("two")]) == ["one", "two"]
+    together = "b is faster than a at size 1 (2.00 [1.80, 2.20]) and 2 (2.00 [1.80, 2.20])"
+    assert sentences([claim.at(size=1), claim.at(size=2)]) == [together]
 
 
 @pytest.mark.parametrize(

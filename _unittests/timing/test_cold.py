@@ -218,6 +218,22 @@ def test_the_share_of_a_phase_is_that_of_each_process():
     assert (share.value, *share.interval) == pytest.approx((0.25, 0.25, 0.25))
 
 
+def test_the_share_of_a_phase_is_one_at_most():
+    """Few processes have no interval, a wide one ends at 1."""
+
+    def share(part, whole):
+        seconds = {"import": part, "first result": whole}
+        times = {
+            phase: cold.Comparison([cold.Measurement("a", np.array([seconds.get(phase, part)]).T)])
+            for phase in PHASES
+        }
+        return cold.ColdStart(cold.Comparisons(times, "phase"), {"a": {}}).share("a", "import")
+
+    assert share([1.0, 2.0], [2.0, 4.0]).interval is None
+    wide = share([0.99, 0.97, 0.98], [1.0, 1.0, 1.0])
+    assert wide.value < wide.high == 1.0
+
+
 def test_the_budget_ends_the_rounds(starts):
     found = cold_start({"a": FakeVariant(), "b": FakeVariant()}, processes=10, budget_s=0)
     assert starts == ["a", "b", *sorted(starts[2:], key=starts[2:].index)]

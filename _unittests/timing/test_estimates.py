@@ -38,6 +38,11 @@ def test_two_values_have_no_interval():
     assert geometric_mean([1.0, 4.0]).interval is None
 
 
+@pytest.mark.parametrize("half", [Estimate(2.0, low=1.0), Estimate(2.0, high=3.0)])
+def test_half_an_interval_is_none(half):
+    assert (half.interval, half.exceeds(1.5), half.text) == (None, None, "2")
+
+
 @pytest.mark.parametrize(
     ("bound", "verdict"), [(0.5, True), (0.9, True), (1.0, None), (1.1, None), (1.2, False)]
 )

@@ -107,6 +107,16 @@ def test_precise_samples_take_the_rounds_that_an_interval_needs():
     assert noisy(0.001, repeat=200)[0]["a"].repeat == 200
 
 
+def test_a_sample_of_no_time_stops_the_rounds():
+    """The clock is too coarse for it, whatever the rounds."""
+    clock = FakeClock()
+    seconds = [*[1e-3] * 6, 0.0, *[1e-3] * 1000]  # warm-up and calibration first
+    call = clock.candidate("a", seconds)
+    found = measure({"a": call}, repeat=8, warmup=1, precision=0.01, timer=clock)
+    assert (found.stopped, found["a"].repeat) == ("repeat", 8)
+    assert found["a"].seconds.min() == 0
+
+
 def test_correlated_samples_need_more_rounds():
     assert noisy(0.05, correlation=0.8)[0]["a"].repeat > 2 * noisy(0.05)[0]["a"].repeat
 

@@ -56,6 +56,7 @@ def test_memory_grows_by_the_intermediate_result_and_is_kept(found, candidate):
         ({"variants": {}}, "0 candidates"),
         ({"sequences": {}}, "0 sequences"),
         ({"sequences": {"none": []}}, "positive batches"),
+        ({"sequences": {"one": [1], "none": []}}, "positive batches"),
         ({"sequences": {"zero": [0]}}, "positive batches"),
         ({"processes": 0}, "0 processes"),
         ({"unbound": ["other"]}, "unbound: other. Accepted: one"),

@@ -62,6 +62,11 @@ def stand_in(folder, code):
             {"X": np.array(["é", "a b"], object)},
             [True, True],
         ),
+        (
+            "(string[n] X, float[n] Z) => (string[n] S, float[n] Y) { S = Identity(X) Y = Neg(Z) }",
+            {"X": np.array(["é", "a b"], object), "Z": np.float32([1, 2])},
+            [-1, -2],
+        ),
     ],
 )
 def test_inputs_reach_the_process(tmp_path, body, feeds, expected):

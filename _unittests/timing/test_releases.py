@@ -72,6 +72,21 @@ def test_the_budget_is_shared_by_the_variants(variants, monkeypatch):
     assert 2 * first - 1 < last <= 2 * first
 
 
+def test_a_set_of_processes_has_all_its_budget(variants, monkeypatch):
+    given = []
+
+    def here(candidates, *, budget_s, **options):
+        given.append(budget_s)
+        return Comparison([Measurement(name, [[1.0, 1.0]]) for name in candidates])
+
+    monkeypatch.setattr(releases, "measure_here", here)
+    options = {"processes": 1, "precision": None, "budget_s": 1000}
+    first = {"first": variants["optimization=none"]}
+    found = measure_releases([Release("old"), Release("new")], first, **options)
+    assert list(found.comparisons["first"]) == ["old", "new"]
+    assert 900 < given[0] <= 1000
+
+
 def test_no_release_runs_the_model(variants):
     with pytest.raises(ModelError, match="no release runs this model. x: it has no XExec"):
         measure_releases([Release("x", provider="XExecutionProvider")], variants)

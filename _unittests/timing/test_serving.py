@@ -90,6 +90,8 @@ def test_a_roofline_bends_at_the_balance_of_the_machine():
         (Knee(16, 16), Knee(8, 64), True),
         (Knee(16, 32), Knee(8, 16), None),
         (Knee(8, None), Knee(8, 64), None),
+        (Knee(4, 8), Knee(8, 64), None),
+        (Knee(64, 128), Knee(8, 64), None),
         (Knee(1, 4), Knee(8, 64), False),
         (Knee(128, None), Knee(8, 64), False),
     ],
