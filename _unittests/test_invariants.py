@@ -7,9 +7,11 @@ from fractions import Fraction
 import numpy as np
 import onnx.reference
 import pytest
+from fakes import FakeClock
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy import stats
 
 import ortmeter
 from ortmeter.discrepancy import Tolerance, max_diff
@@ -72,6 +74,37 @@ def test_a_speedup_does_not_depend_on_the_unit(seconds, factor):
         return ortmeter.speedup(found["a"], found["b"]).ratio
 
     assert ratio(seconds * factor) == pytest.approx(ratio(seconds))
+
+
+@given(hnp.arrays(np.float64, (2, 6, 5), elements=st.floats(1e-4, 2e-4)))
+def test_the_interval_is_that_of_student_over_the_ratios_of_the_processes(seconds):
+    claim = ortmeter.speedup(*(Measurement(name, x) for name, x in zip("ab", seconds, strict=True)))
+    logs = np.log(np.median(seconds[0], axis=1) / np.median(seconds[1], axis=1))
+    assume(logs.std() > 1e-6)
+    assert claim.ratio == pytest.approx(stats.gmean(np.exp(logs)))
+    # 99.4%: what is left pays for stopping when an interval is narrow
+    ends = stats.t.interval(0.994, 5, logs.mean(), stats.sem(logs))
+    assert (claim.low, claim.high) == pytest.approx(tuple(np.exp(ends)))
+
+
+@given(hnp.arrays(np.float64, (3, 5, 4), elements=st.floats(1e-4, 2e-4)))
+def test_the_intervals_of_a_ranking_hold_those_of_the_pairs(seconds):
+    found = Comparison([Measurement(n, x) for n, x in zip("abc", seconds, strict=True)])
+    for claim in found.ranking().claims:
+        pair = found.speedup(claim.baseline, claim.subject)
+        assert pair.ratio == pytest.approx(claim.ratio)
+        assert claim.low <= pair.low
+        assert pair.high <= claim.high
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.floats(1e-7, 1e-2))
+def test_a_sample_is_long_enough_for_the_clock(duration):
+    clock = FakeClock()
+    call = clock.candidate("a", duration)
+    (found,) = measure({"a": call}, repeat=3, warmup=1, precision=None, timer=clock).values()
+    assert found.number * duration >= 0.999 * 2e-4
+    assert (found.number - 1) * duration < 2 * 2e-4  # and not much longer
 
 
 @settings(deadline=None, max_examples=25)
