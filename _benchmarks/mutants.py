@@ -1,8 +1,9 @@
 """Mutation testing: change one thing in a module, and see whether its tests fail.
 
 Mutants are drawn with a seed among all those of the packages. Each is written in a copy of the
-project, then the tests of its module run, then, if none fails, those of its package. A mutant that
-makes them hang is killed too. The survivors are listed: each is a line that no test holds.
+project, then the tests of its module run, then, if none fails, its examples and the properties that
+the documentation promises, then the tests of its package. A mutant that makes them hang is killed
+too. The survivors are listed: each is a line that no test holds.
 
 python _benchmarks/mutants.py [--packages timing,discrepancy] [--count 400] [--seed 0] [--workers 2]
 """
@@ -25,6 +26,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("src", "_unittests", "_doc/_ext", "_doc/results", "pyproject.toml", "_benchmarks")
+EXAMPLES = "_unittests/test_api.py::test_examples_give_what_they_say[{}]"
 LONGEST_S = 180  # the tests of a package take 30 s
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -118,7 +120,9 @@ def survives(mutant: Mutant, folder: Path) -> bool:
     original = target.read_bytes()
     package = mutant.file.parts[2]
     own = folder / "_unittests" / package / f"test_{mutant.file.stem}.py"
+    module = ".".join(mutant.file.with_suffix("").parts[1:]).removesuffix(".__init__")
     steps = [[str(own)]] if own.exists() else []
+    steps.append([EXAMPLES.format(module), "_unittests/test_invariants.py"])
     try:
         target.write_text(written(mutant), encoding="utf-8")
         return all(passes([*tests], folder) for tests in [*steps, [f"_unittests/{package}"]])
@@ -163,7 +167,8 @@ def main() -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 (shutil.copytree if whole.is_dir() else shutil.copy)(whole, target)
             free.put(folder)
-        if not passes([f"_unittests/{package}" for package in packages], folder):
+        examples = [EXAMPLES.format(f"ortmeter.{package}") for package in packages]
+        if not passes([*examples, *(f"_unittests/{package}" for package in packages)], folder):
             raise SystemExit("the tests fail without any mutant")
 
         def run(mutant: Mutant) -> bool:

@@ -230,6 +230,15 @@ def test_what_the_largest_errors_cannot_tell():
     assert not tolerance.check(max_diff([*expected, 1.0], [*got, math.nan]))
 
 
+def test_what_is_not_finite_is_told_once():
+    """An infinity or NaN that does not match is no element beyond the tolerance as well."""
+    tolerance = Tolerance(atol=0.1)
+    got = [1.0, math.inf, math.nan, 5.0]
+    diff = max_diff([1.0, 2.0, 3.0, 4.0], got, tolerance=tolerance)
+    told = str(tolerance.check(diff))
+    assert "1 mismatched NaN; 1 mismatched inf; 1 of 4 elements beyond atol=0.1" in told
+
+
 def test_the_worst_elements_are_shown_side_by_side():
     expected = {"a": np.arange(6.0).reshape(2, 3), "b": ["x", 1]}
     got = {"a": np.array([[0, 1, 2.5], [math.nan, 4, 5]]), "b": ["y", 1]}

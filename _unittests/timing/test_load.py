@@ -86,6 +86,12 @@ def test_arrivals_are_poisson():
     assert sum(counts) == pytest.approx(50 * 90, abs=4 * np.sqrt(50 * 90))
 
 
+@pytest.mark.parametrize(("rate", "turns"), [(50, 5), (350, 7), (5000, 10)])
+def test_a_turn_has_200_requests_or_there_are_5(rate, turns):
+    found = serve(float(rate), 4, 1e-4).turns
+    assert [len(turn.arrivals) > 0 for turn in found] == [True] * turns
+
+
 def test_a_stall_delays_the_requests_that_follow():
     """No coordinated omission: the requests of the stall are late, not only the one that stalls."""
     normal = serve(100.0, 60, 0.001)

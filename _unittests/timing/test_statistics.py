@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from ortmeter.timing.statistics import log_ratio
+from ortmeter.timing.statistics import _inflation, log_ratio
 
 TRIALS = 400
 
@@ -77,3 +77,15 @@ def test_a_file_against_itself_claims_nothing():
     for seed in range(50):
         a, b = np.exp(0.2 * np.random.default_rng(seed).standard_normal((2, 1, 3)))
         assert log_ratio(a, b, 0.99)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("logs", "seen"),
+    # The products of neighbours over the sum of squares, the mean is 1/2: by hand.
+    [([0, 0, 1, 1], 1 / 4), ([0, 0, 0, 1, 1, 1], 3 / 6), ([0, 1, 1, 0, 1, 0], -3 / 6)],
+)
+def test_a_correlation_that_few_batches_show_is_corrected_for_its_bias(logs, seen):
+    """Kendall's: what is seen in n values of correlation r is r - (1 + 3 r) / n on average."""
+    correlation = max(seen + (1 + 3 * max(seen, 0)) / len(logs), 0)
+    expected = (1 + correlation) / (1 - correlation)
+    assert _inflation(np.array(logs, float)) == pytest.approx(expected)
