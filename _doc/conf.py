@@ -51,6 +51,7 @@ copybutton_prompt_is_regexp = True
 
 autosummary_generate = False
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 # The docstrings give types with shapes and units, which annotations cannot.
 autodoc_typehints = "none"
 add_module_names = False

@@ -441,14 +441,34 @@ def test_a_name_has_a_page_with_the_pages_that_use_it():
     uses = ["examples/performance/plot_x.py"]
     text = api.name_page("ortmeter.runtime.providers", "resolve_provider", uses)
     assert text.startswith("resolve_provider\n================\n")
+    assert "\n``from ortmeter import resolve_provider``\n" in text
     assert ".. autofunction:: resolve_provider" in text
     assert ".. minigallery::\n\n   examples/performance/plot_x.py" in text
     provider = api.name_page("ortmeter.runtime.providers", "Provider", [])
     assert ".. autoclass:: Provider\n   :members:" in provider
     assert "minigallery" not in provider
+    assert "``from ortmeter.backend import LEVELS``" in api.name_page(
+        "ortmeter.backend", "LEVELS", []
+    )
     assert ".. autoexception:: OrtMeterError" in api.name_page(
         "ortmeter.errors", "OrtMeterError", []
     )
+
+
+@pytest.mark.parametrize("kind", ["str", "tuple", "dict", "UnionType"])
+def test_a_constant_has_the_comment_of_its_module(kind):
+    """Whatever the docstring of its type is."""
+    described = 0
+    for module in (m for modules in api.public_modules().values() for m in modules):
+        for name in api.public_names(importlib.import_module(module)):
+            value = getattr(importlib.import_module(module), name)
+            if type(value).__name__ != kind:
+                continue
+            lines = [str(type(value).__doc__)]
+            api.describe_data(None, "data", f"{module}.{name}", value, None, lines)
+            assert lines != [str(type(value).__doc__)], name
+            described += 1
+    assert described > 0
 
 
 def test_pages_of_names_that_differ_by_capitals_have_two_files():

@@ -86,8 +86,12 @@ def test_a_claim_is_found_again_by_its_topic_whatever_its_words():
     assert len(list(history.changes([before, after]))) == 1
 
 
-def test_the_main_figure_is_the_first_bar_with_an_interval():
+def test_the_main_figure_is_the_largest_bar_with_an_interval():
     days = [planted(1, 1.5), planted(2, 1.6, version="1.32.0")]
+    for i, day in enumerate(days):
+        less, huge = Bar("less", 1.2, 1.1, 1.3), Bar("huge", 9.0)
+        shown = dataclasses.replace(day.answer, bars=(less, huge, *day.answer.bars))
+        days[i] = dataclasses.replace(day, answer=shown)
     bars = history.main_bars(days)
     assert [(bar.label, bar.value) for _, bar in bars] == [("new", 1.5), ("new", 1.6)]
     root = html5lib.parseFragment(history.drawing(bars), namespaceHTMLElements=False)[0]
@@ -112,6 +116,7 @@ def test_the_site_shows_each_page_with_several_days_and_the_changes():
     table = "\n".join(history.changes_text([days]))
     assert "2026-11-01, 1.31.1: size 2: new is 1.50 times faster than old" in table
     assert "2026-11-02, 1.31.1: size 2: new is 2.00 times slower than old" in table
+    assert table.startswith("Claims whose verdict is another than in the record before:")
     assert history.changes_text([days[:1]])[0] == "No claim changed from one day to the next."
 
 

@@ -4,12 +4,14 @@ import importlib
 import importlib.util
 import inspect
 import json
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.pycode import ModuleAnalyzer
 
 import ortmeter
 from ortmeter import pages
@@ -73,6 +75,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the extension, after the gallery whose pages are listed."""
     app.connect("builder-inited", write_pages, priority=800)
     app.connect("env-updated", register_short_names)
+    app.connect("autodoc-process-docstring", describe_data)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -121,8 +124,10 @@ def name_page(module: str, name: str, uses: list[str]) -> str:
     else:
         # The text of a table is its source, which is one click away.
         kind, members = ("autofunction", "") if callable(value) else ("autodata", "\n   :no-value:")
+    short = getattr(ortmeter, name, None) is value and name in ortmeter.__all__
     blocks = [
         f"{name}\n{'=' * len(name)}",
+        f"``from {'ortmeter' if short else module} import {name}``",
         f".. currentmodule:: {module}",
         f".. {kind}:: {name}{members}",
     ]
@@ -173,6 +178,18 @@ def names_index(groups: dict[str, list[str]]) -> str:
             entries += [f"generated/{page_name(module, name)}" for name in names]
         blocks.append(_directive("toctree", entries, ":hidden:", f":caption: {group}"))
     return "\n\n".join(blocks) + "\n"
+
+
+def describe_data(
+    _app: Sphinx, what: str, name: str, _value: object, _options: object, lines: list[str]
+) -> None:
+    """Give a constant the comment of the module that defines it, instead of that of its type."""
+    if what != "data":
+        return
+    public, _, own = name.rpartition(".")
+    defining = (m for m in sorted(sys.modules) if f"{m}.".startswith(f"{public}."))
+    comments = (ModuleAnalyzer.for_module(module).find_attr_docs() for module in defining)
+    lines[:] = next((found["", own] for found in comments if ("", own) in found), lines)
 
 
 def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:

@@ -82,7 +82,7 @@ def place_of(record: Record) -> str:
 
 
 def main_bars(history: History) -> list[tuple[Record, Bar]]:
-    """Return the main figure of each day: the first bar of the last answer that has an interval.
+    """Return the main figure of each day: the largest bar of the last answer that has an interval.
 
     Days whose answer has no such bar, with the same axis, are left out.
     """
@@ -90,7 +90,8 @@ def main_bars(history: History) -> list[tuple[Record, Bar]]:
     if not answers or not answers[-1].bars:
         return []
     last = answers[-1]
-    chosen = next((bar for bar in last.bars if bar.low is not None), last.bars[0])
+    sure = [bar for bar in last.bars if bar.low is not None] or last.bars[:1]
+    chosen = max(sure, key=lambda bar: bar.value)
     found = []
     for record in history:
         if record.answer is not None and record.answer.axis == last.axis:
@@ -156,7 +157,8 @@ def changes_text(histories: Sequence[History]) -> list[str]:
         )
         for before, after, claims in sorted(found, key=lambda x: x.after.date, reverse=True)
     ]
-    return list_table(("page", "machine", "before", "after"), rows, classes="stacked")
+    table = list_table(("page", "machine", "before", "after"), rows, classes="stacked")
+    return ["Claims whose verdict is another than in the record before:", "", *table]
 
 
 def _figure(bars: Sequence[tuple[Record, Bar]]) -> str:

@@ -33,6 +33,7 @@ from ortmeter.optional import import_optional
 if TYPE_CHECKING:
     import torch
 
+    #: A type: the name or number of ONNX, a NumPy or a torch type.
     DTypeLike: TypeAlias = int | str | np.dtype[Any] | type[Any] | torch.dtype
 else:
     DTypeLike: TypeAlias = int | str | np.dtype | type

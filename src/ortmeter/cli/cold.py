@@ -137,7 +137,7 @@ def speedup_table(claims: Sequence[Claim]) -> pd.DataFrame:
         }
         for claim in claims
     ]
-    return pd.DataFrame(rows).set_index([*claims[0].where, "candidate"]).round(3)
+    return pd.DataFrame(rows).set_index([*claims[0].where, "candidate"])
 
 
 def _sentence(found: ColdStart) -> str:

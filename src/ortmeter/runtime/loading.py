@@ -14,6 +14,7 @@ from ortmeter.errors import InvalidArgumentError, ModelError
 
 __all__ = ["ModelLike", "load_model"]
 
+#: A model, its bytes or text, or the path of its file.
 ModelLike: TypeAlias = onnx.ModelProto | bytes | str | os.PathLike[str]
 
 
