@@ -99,7 +99,8 @@ def test_the_main_figure_is_the_largest_bar_with_an_interval():
     dates = [text for text in texts if "-" in text or text.count(".") > 1]
     assert dates == ["2026-11-01", "1.31.1", "2026-11-02", "1.32.0"]
     first, second = (float(x.get("cy")) for x in root if x.tag.endswith("circle"))
-    assert second < first  # higher
+    # From a fifth of the drawing below the lowest end, 1.35, to the highest one, 1.76.
+    assert (first - second) / 70 == pytest.approx(0.1 / (1.25 * (1.76 - 1.35)), abs=0.002)
 
 
 def test_another_axis_is_another_figure():

@@ -101,17 +101,23 @@ def main_bars(history: History) -> list[tuple[Record, Bar]]:
 
 
 def drawing(bars: Sequence[tuple[Record, Bar]]) -> str:
-    """Draw the main figure of a page by day as SVG, with its intervals."""
-    top = max(bar.high or bar.value for _, bar in bars) or 1.0
+    """Draw the main figure of a page by day as SVG, with its intervals.
+
+    The axis goes from a fifth of the drawing below the lowest end to the highest one.
+    """
+    top = max(bar.value if bar.high is None else bar.high for _, bar in bars)
+    least = min(bar.value if bar.low is None else bar.low for _, bar in bars)
+    origin = max(least - (top - least) / 4, 0.0) if top > least else 0.0
     bottom = _TOP + _HEIGHT
+    scale = _HEIGHT / ((top - origin) or 1.0)
     parts, told = [f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{_width(bars)}"/>'], []
-    for value, y in ((top, _TOP), (0, bottom)):
+    for value, y in ((top, _TOP), (origin, bottom)):
         parts.append(f'<text x="{_LEFT - 5}" y="{y + 4}" text-anchor="end">{value:.3g}</text>')
     for i, (record, bar) in enumerate(bars):
         x = _LEFT + _COLUMN * (i + 0.5)
-        value = bottom - _HEIGHT * bar.value / top
+        value = bottom - scale * (bar.value - origin)
         if bar.low is not None and bar.high is not None:
-            low, high = (bottom - _HEIGHT * end / top for end in (bar.low, bar.high))
+            low, high = (bottom - scale * (end - origin) for end in (bar.low, bar.high))
             parts.append(f'<path d="M{x} {low:.1f}V{high:.1f}"/>')
         parts.append(f'<circle cx="{x}" cy="{value:.1f}" r="3.5"/>')
         parts.append(f'<text class="value" x="{x + 7}" y="{value + 4:.1f}">{bar.value:.3g}</text>')
