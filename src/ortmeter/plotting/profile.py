@@ -182,6 +182,21 @@ def comparison_plot(
     ------
     InvalidArgumentError
         There is nothing to plot, or *names* are not two.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortmeter.profiling import merge_profiles, profile
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[2] X) => (float[2] Y) { A = Identity(X)  Y = Exp(A) }'''
+    >>> one, other = (
+    ...     profile(text, {"X": np.float32([1, 2])}, provider="cpu", optimization=level, repeat=2)
+    ...     for level in ("none", "all")
+    ... )
+    >>> merged = merge_profiles(one, other)
+    >>> ax = comparison_plot(merged, title="What is left", names=["none", "all"])
+    >>> ax.get_title(loc="left")
+    'What is left'
     """
     if merged.empty or len(names) != 2:  # noqa: PLR2004 - two sides
         raise InvalidArgumentError(

@@ -47,6 +47,16 @@ def timeline_figure(profile: Profile, *, title: str, caption: str = "") -> Inter
         One row per node in order of execution, or one per operator above 40 nodes. No kernel runs
         between bars. The figure zooms, hides operators, and shows the node, times, provider, types
         and shapes of each bar.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ortmeter.profiling import profile
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[2] X) => (float[2] Y) { A = Abs(X)  Y = Exp(A) }'''
+    >>> ran = profile(text, {"X": np.float32([1, 2])}, provider="cpu", repeat=2)
+    >>> timeline_figure(ran, title="One run").alt[:30]
+    'One run: 2 kernels in 2 rows, '
     """
     run = read_run(profile)
     alt = f"{title}: {len(run.kernels)} kernels in {len(run.labels)} rows, {run.duration:.3g} ms"

@@ -165,6 +165,15 @@ def compare_throughput(
     -------
     Claim
         The ratio of the requests per second, and Student's interval over turns.
+
+    Examples
+    --------
+    >>> empty = np.zeros(0)
+    >>> def point(speed):
+    ...     turns = (Turn(empty, empty, empty, speed),) * 5
+    ...     return Load(Point([print]), turns)
+    >>> compare_throughput("two callers", point(190.0), "one", point(100.0)).effect
+    '1.90 times faster [1.90, 1.90]'
     """
     ours, theirs = ([[turn.requests_per_s] for turn in load.turns] for load in (found, other))
     ratio = estimate_ratio(ours, theirs, confidence)
