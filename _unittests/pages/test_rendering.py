@@ -88,10 +88,10 @@ def test_links_hold_the_files_themselves(tmp_path):
     assert again["median"].tolist() == [0.5, 0.25]
 
 
-def test_the_folder_is_not_told():
+def test_a_script_tells_the_folder_and_a_page_does_not():
     saved = save_tables("page", TABLES)
     folder = str(saved.files[0].parent)
-    assert folder not in str(saved)
+    assert str(saved).startswith(f"saved in {folder}: page-")
     assert folder not in saved._repr_html_()
 
 

@@ -317,8 +317,8 @@ class SavedTables:
     files: tuple[Path, ...]
 
     def __str__(self) -> str:
-        # The folder is of no use to the reader of a page: names only.
-        return "saved " + ", ".join(file.name for file in self.files)
+        # A script prints it; the reader of a page has links instead.
+        return f"saved in {self.files[0].parent}: {', '.join(file.name for file in self.files)}"
 
     def _repr_html_(self) -> str:
         links = (
@@ -363,8 +363,8 @@ def save_tables(
     >>> import pandas as pd
     >>> with tempfile.TemporaryDirectory() as temporary:
     ...     saved = save_tables("page", {"times": pd.DataFrame({"n": [1]})}, temporary)
-    >>> print(saved)
-    saved page-times.csv, page.xlsx
+    ...     str(saved) == f"saved in {temporary}: page-times.csv, page.xlsx"
+    True
     """
     if not tables:
         raise InvalidArgumentError("tables is empty. Accepted: at least one table")
