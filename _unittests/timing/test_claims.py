@@ -54,7 +54,14 @@ def test_a_claim_says_where_and_how():
 
 @pytest.mark.parametrize(
     ("interval", "bound", "expected"),
-    [((1.1, 1.2), 1.0, True), ((0.8, 0.9), 1.0, False), ((0.9, 1.1), 1.0, None), (None, 1.0, None)],
+    [
+        ((1.1, 1.2), 1.0, True),
+        ((0.8, 0.9), 1.0, False),
+        ((0.9, 1.1), 1.0, None),
+        (None, 1.0, None),
+        ((1.1, 1.2), 1.1, True),  # the ends belong to the interval
+        ((0.8, 1.1), 1.1, None),
+    ],
 )
 def test_whether_a_ratio_exceeds_a_bound(interval, bound, expected):
     assert compare_ratio("b", "a", 1.0, interval).exceeds(bound) is expected

@@ -41,9 +41,11 @@ def test_short_calls_are_grouped(duration, number):
     assert m.median == pytest.approx(duration)
 
 
-def test_an_interruption_does_not_end_the_calibration():
+@pytest.mark.parametrize("calls", [10, 15])
+def test_an_interruption_does_not_end_the_calibration(calls):
+    """The first sample, of one call, follows the warm-up; the next one has ten."""
     clock = FakeClock()
-    interrupted = [*[1e-5] * 10, 5e-3, *[1e-5] * 10_000]  # after the warm-up
+    interrupted = [*[1e-5] * calls, 5e-3, *[1e-5] * 10_000]
     call = clock.candidate("a", interrupted)
     (m,) = measure({"a": call}, repeat=3, warmup=10, precision=None, timer=clock).values()
     assert m.number == pytest.approx(20, abs=1)

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from ortmeter.timing.statistics import _inflation, log_ratio
+from ortmeter.timing.statistics import _inflation, log_ratio, mean_interval
 
 TRIALS = 400
 
@@ -89,3 +89,11 @@ def test_a_correlation_that_few_batches_show_is_corrected_for_its_bias(logs, see
     correlation = max(seen + (1 + 3 * max(seen, 0)) / len(logs), 0)
     expected = (1 + correlation) / (1 - correlation)
     assert _inflation(np.array(logs, float)) == pytest.approx(expected)
+
+
+def test_the_interval_of_a_mean_is_a_little_wider_than_students():
+    values = np.random.default_rng(0).normal(3, 1, 12)
+    mean, half = mean_interval(values, 0.99)
+    low, high = stats.t.interval(0.994, 11, values.mean(), stats.sem(values))
+    assert (mean, half) == (pytest.approx(values.mean()), pytest.approx((high - low) / 2))
+    assert mean_interval([1.0, 2.0], 0.99) == (1.5, None)
