@@ -244,6 +244,7 @@ def test_without_fallback_it_is_an_error(case):
 def no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "Guards may run slower")  # torch, of Python 3.13.0
         yield
 
 
@@ -316,5 +317,5 @@ def test_there_is_one_warning_for_the_same_reason():
 
     with torch.no_grad(), pytest.warns(FallbackWarning) as caught:
         torch.compile(function, backend=backend)(X)
-    assert len(caught) == 1
+    assert [w.category for w in caught].count(FallbackWarning) == 1
     assert len(backend.fallbacks) == 2

@@ -31,7 +31,7 @@ from ortmeter.backend.weights import (
 )
 from ortmeter.errors import ModelError
 from ortmeter.runtime.cuda_kernels import cuda_kernel, cuda_opsets
-from ortmeter.runtime.ortvalues import to_ortvalue
+from ortmeter.runtime.ortvalues import booleans_are_bytes, to_ortvalue
 from ortmeter.runtime.placement import node_assignment
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
@@ -475,11 +475,12 @@ def call_on_tensors(
     if not synchronize:
         options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     run, boolean = session._sess.run_with_ortvaluevector, torch.bool  # noqa: SLF001
+    as_bytes = booleans_are_bytes()
 
     def hold(tensor: torch.Tensor) -> Any:
         if not tensor.is_contiguous():
             tensor = tensor.detach().contiguous()
-        if tensor.dtype is boolean:
+        if as_bytes and tensor.dtype is boolean:
             return to_value(to_capsule(tensor.view(torch.uint8)), True)
         return to_value(to_capsule(tensor))
 

@@ -1,6 +1,7 @@
 """Arrays of any library to and from the values of ONNX Runtime, without copies where possible."""
 
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -85,13 +86,26 @@ def _from_device(value: Any) -> "onnxruntime.OrtValue":
     # Pending work of torch on its stream is not seen by the stream of ONNX Runtime.
     torch = import_optional("torch", "torch")
     torch.cuda.current_stream(tensor.device).synchronize()
-    if tensor.dtype == torch.bool:
+    if tensor.dtype == torch.bool and booleans_are_bytes():
         return OrtValue.from_dlpack(_BoolAsBytes(tensor.view(torch.uint8)))
     return OrtValue.from_dlpack(tensor)
 
 
+@functools.cache
+def booleans_are_bytes() -> bool:
+    """Whether ONNX Runtime reads booleans as bytes; since 1.32 it reads those of DLPack."""
+    from onnxruntime import OrtValue
+
+    torch = import_optional("torch", "torch")
+    try:
+        OrtValue.from_dlpack(torch.zeros(1, dtype=torch.bool))
+    except RuntimeError:
+        return True
+    return False
+
+
 class _BoolAsBytes:
-    """Booleans in the form that ONNX Runtime reads: bytes, with the true type beside them."""
+    """Booleans in the form that ONNX Runtime before 1.32 reads: bytes, their type beside them."""
 
     dtype = "bool"
 
