@@ -59,6 +59,8 @@ def test_examples_give_what_they_say(name, monkeypatch):
     monkeypatch.delitem(sys.modules, "sphinx_gallery", raising=False)  # displays what is shown
     module = importlib.import_module(name)
     assert doctest.testmod(module).failed == 0
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    assert pyplot is None or pyplot.get_fignums() == []
 
 
 def test_public_functions_have_an_example():

@@ -186,6 +186,7 @@ def comparison_plot(
     Examples
     --------
     >>> import numpy as np
+    >>> from matplotlib import pyplot as plt
     >>> from ortmeter.profiling import merge_profiles, profile
     >>> text = '''<ir_version: 10, opset_import: ["": 21]>
     ... g (float[2] X) => (float[2] Y) { A = Identity(X)  Y = Exp(A) }'''
@@ -197,6 +198,7 @@ def comparison_plot(
     >>> ax = comparison_plot(merged, title="What is left", names=["none", "all"])
     >>> ax.get_title(loc="left")
     'What is left'
+    >>> plt.close(ax.figure)
     """
     if merged.empty or len(names) != 2:  # noqa: PLR2004 - two sides
         raise InvalidArgumentError(
