@@ -96,9 +96,8 @@ def booleans_are_bytes() -> bool:
     """Whether ONNX Runtime reads booleans as bytes; since 1.32 it reads those of DLPack."""
     from onnxruntime import OrtValue
 
-    torch = import_optional("torch", "torch")
     try:
-        OrtValue.from_dlpack(torch.zeros(1, dtype=torch.bool))
+        OrtValue.from_dlpack(np.zeros(1, bool))
     except RuntimeError:
         return True
     return False
