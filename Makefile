@@ -26,6 +26,8 @@ EXTRA ?=
 INDEX_URL ?=
 TESTS ?=
 CASES ?=
+# What `make test-op-db` of another commit left, to compare with.
+BEFORE ?=
 # The folder of the published site, with its versions, and the name of this one.
 SITE ?= build/site
 SITE_VERSION ?= dev
@@ -40,7 +42,7 @@ SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
 
-.PHONY: help install html html-noplot page record gpu-check test test-slow test-all coverage test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
+.PHONY: help install html html-noplot page record gpu-check test test-slow test-op-db test-all coverage test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -60,6 +62,8 @@ test: install ## run the tests that take seconds, every feature touched
 	$(PYTEST) $(FAST)
 test-slow: install ## run the tests that `make test` leaves out, and that need no site
 	$(PYTEST) -m "slow and not site and not browser"
+test-op-db: install ## compare the backend with torch on torch's own samples, in build/op-db
+	$(BIN)/python _unittests/op_db.py --out build/op-db --workers $(WORKERS) --table _doc/backend_operators.csv $(BEFORE:%=--before %)
 test-all: install ## run both
 	$(PYTEST) -m "not site and not browser"
 coverage: $(COVERAGE) ## run the tests of `make test`, show the lines and branches that they reach

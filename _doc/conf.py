@@ -77,6 +77,7 @@ html_sidebars = {
         "own_model",
         "several_machines",
         "gpu",
+        "backend_operators",
         "backend_rules",
         "machines",
         "methodology",

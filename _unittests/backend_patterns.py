@@ -233,6 +233,9 @@ _SPLIT_RESULTS = frozenset({"Qr", "Kr", "Vr", "Qh", "Kh", "Vh"})
 _REPEATED_RESULTS = frozenset({"Ku", "Ke", "Kr", "Vu", "Ve", "Vr"})
 _SUM, _SUMS = frozenset("T"), frozenset("AT")  # without the bias, the rule still holds
 
+# What keeps NaN where a mask hides every key.
+_MASKED = ("Cast", "ReduceMax", "IsInf", "Max", "Where")
+
 PATTERNS = {
     "rms": Pattern("RMSNorm", ROOT_MEAN_SQUARE, ("RMSNormalization",), SINGLE, SINGLE),
     "rms widened": Pattern("RMSNorm", WIDENED, ("RMSNormalization",), HALF[:1], HALF),
@@ -252,9 +255,9 @@ PATTERNS = {
         ("RotaryEmbedding", "Reshape", "Transpose"),
         shared=frozenset({"Xr"}),
     ),
-    "eager": Pattern("EagerAttention", EAGER, ("Attention",)),
+    "eager": Pattern("EagerAttention", EAGER, (*_MASKED, "Attention")),
     "eager merged": Pattern("EagerAttention", EAGER_MERGED, ("Transpose", "Attention")),
-    "eager plain": Pattern("EagerAttention", EAGER_PLAIN, ("Attention",)),
+    "eager plain": Pattern("EagerAttention", EAGER_PLAIN, (*_MASKED, "Attention")),
     "repeated": Pattern(
         "RepeatedHeads", REPEATED, ("Attention",), cuda=HALF, shared=_REPEATED_RESULTS
     ),

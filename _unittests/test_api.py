@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import os
 import pkgutil
 import subprocess
 import sys
@@ -77,6 +78,31 @@ def test_public_functions_have_an_example():
         "ortmeter.sweep.run_sweep",
         "ortmeter.timing.releases.measure_releases",
     }
+
+
+def _import_apart(code, folder, **variables):
+    kept = {name: text for name, text in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    folders = dict.fromkeys(("TMPDIR", "HOME", "XDG_CACHE_HOME"), str(folder))
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, **folders, **variables},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+
+
+def test_onnxruntime_leaves_no_identifier_behind_after_an_import_of_the_package(tmp_path):
+    link = tmp_path / ".ses"
+    link.symlink_to(tmp_path / "a file of the user")
+    _import_apart("import ortmeter, onnxruntime", tmp_path)
+    assert list(tmp_path.iterdir()) == [link]
+
+
+def test_telemetry_is_on_when_the_user_says_so(tmp_path):
+    code = "import os, ortmeter; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    assert _import_apart(code, tmp_path) == "1"
+    assert _import_apart(code, tmp_path, ORT_DISABLE_TELEMETRY="0") == "0"
 
 
 @pytest.mark.parametrize(

@@ -474,6 +474,14 @@ def test_help(capsys):
     assert "--num-layers INT" in text
     assert "--num_layers" not in text
     assert text.count("default: 7") == text.count("default: small") == 1
+    assert "ORTMETER_FAST" not in text
+
+
+def test_help_says_when_the_fast_mode_gives_the_defaults(capsys, monkeypatch):
+    monkeypatch.setenv("ORTMETER_FAST", "1")
+    text = help_of(capsys, config=CONFIG)
+    assert "default: small; fast mode: 8,16" in text
+    assert text.endswith("ORTMETER_FAST is set: the values of the fast mode are the defaults.")
 
 
 @pytest.mark.parametrize("description", [None, "", "100%", "%(prog)", "%(prog)s 5%", "%"])

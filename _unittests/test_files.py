@@ -1,11 +1,12 @@
 import os
 import socket
 import stat
+from pathlib import Path
 
 import pytest
 
-from ortmeter.errors import InvalidArgumentError
-from ortmeter.files import write_atomically
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.files import cache_folder, refuse_full_disk, write_atomically
 
 
 def names(folder):
@@ -121,3 +122,53 @@ def test_a_name_of_the_greatest_length_is_written(tmp_path):
     file = tmp_path / ("a" * 255)
     write_atomically(file, b"new")
     assert file.read_bytes() == b"new"
+
+
+def test_a_file_that_cannot_grow_is_named_and_left(tmp_path, monkeypatch):
+    file = tmp_path / "a.txt"
+    refuse_full_disk(file)
+    assert names(tmp_path) == []
+    file.write_bytes(b"mine")
+    refuse_full_disk(file)
+    assert file.read_bytes() == b"mine"
+
+    def fail(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=f"No space left on device: '{file}'"):
+        refuse_full_disk(file)
+    assert file.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o277])
+def test_the_folders_of_the_cache_are_private(tmp_path, monkeypatch, mask):
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "a" / "b"))
+    before = os.umask(mask)
+    try:
+        folder = cache_folder("kernels")
+        assert cache_folder("kernels") == folder
+    finally:
+        os.umask(before)
+    made = [folder, folder.parent, folder.parent.parent]
+    assert [mode(path) for path in made] == [0o700] * 3
+    assert mode(tmp_path) == 0o755
+
+    monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    with pytest.raises(OrtMeterError, match="the folder of the kernels cannot be used"):
+        cache_folder("kernels")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here")
+def test_the_error_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
+    with pytest.raises(OSError, match="'/proc/report.json'"):
+        write_atomically(Path("/proc/report.json"), b"new")
+
+    def fail(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/a.txt'"):
+        write_atomically(tmp_path / "a.txt", b"new")

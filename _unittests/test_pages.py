@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import os
 import re
 import subprocess
@@ -71,6 +72,17 @@ def test_the_notebook_runs_in_an_empty_folder(fast, tmp_path):
     pictures = [o for o in outputs if "image/png" in o.get("data", {})]
     assert pictures
     assert any("<svg" in o.get("data", {}).get("text/html", "") for o in outputs)
+
+
+@each_page
+def test_a_page_imports_the_package_before_onnxruntime(page):
+    """The package stops the telemetry, which starts with the import of onnxruntime."""
+    lines = {}
+    for node in ast.walk(ast.parse(page.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for name in [getattr(node, "module", None), *(alias.name for alias in node.names)]:
+                lines.setdefault((name or "").partition(".")[0], []).append(node.lineno)
+    assert min(lines["ortmeter"]) < min(lines.get("onnxruntime", [math.inf]))
 
 
 def code_cells(page):

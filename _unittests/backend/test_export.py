@@ -16,6 +16,7 @@ from ortmeter.backend.errors import quiet
 from ortmeter.backend.export import export_graph, plan_outputs
 
 X = torch.arange(12.0).reshape(3, 4)
+CANNOT = "torch.onnx cannot convert the graph"
 
 
 def exported(function, *arguments, **options):
@@ -111,13 +112,16 @@ def test_the_tables_of_the_exporter_are_written_once(monkeypatch):
             "No ONNX function found for <OpOverload(op='lab.twice', overload='default')>.",
             "lab.twice.default: torch.onnx does not know this operator",
         ),
-        ("much\n## Exception summary\n\nthe cause\nmore", "ValueError: the cause"),
-        ("one line\nanother", "ValueError: one line"),
-        ("", "ValueError: "),
+        (
+            "much\n## Exception summary\n\nthe cause\nmore",
+            "torch.onnx cannot convert the graph: the cause",
+        ),
+        ("one line\nanother", "torch.onnx cannot convert the graph: one line"),
+        ("", "torch.onnx cannot convert the graph: ValueError"),
     ],
 )
 def test_the_cause_is_one_line(text, expected):
-    assert export._describe(ValueError(text)) == expected
+    assert export._refusal(ValueError(text)).reason == expected
 
 
 BYTES = torch.tensor([1, 200, 255], dtype=torch.uint8)

@@ -194,7 +194,7 @@ def test_another_machine_is_refused_unless_asked(bench):
     bench("--save", bench.file)
     options = ("--baseline", bench.file, "--fail-if", "slower:1.10")
     run = bench(*options, cpu="Another CPU", m=SLOWER)
-    assert run.code == 0
+    assert run.code == 2
     has_interval, told = concluded(run)
     assert not has_interval
     assert "nothing is concluded: the baseline is of another machine" in told
@@ -214,6 +214,58 @@ def test_another_model_or_input_is_refused_unless_asked(bench, change):
     assert not has_interval
     assert f"m differs in {change} (--other-model compares)" in told
     assert concluded(bench("--baseline", bench.file, "--other-model", feed=feed))[0]
+
+
+FAIL_IF = ("--fail-if", "slower:1.10")
+
+
+@pytest.mark.parametrize(
+    ("change", "option"),
+    [
+        ({"settings": {"optimization": "none"}}, "m differs in optimization (--other-model"),
+        ({"feed": 2.0}, "m differs in inputs (--other-model compares)"),
+        ({"cpu": "Another CPU"}, "(--other-machine compares)"),
+        ({"m": (10.0,)}, "an interval needs 3 processes in both runs, not 1: ask for --processes"),
+    ],
+)
+def test_a_candidate_that_the_options_do_not_let_be_judged_is_an_error(bench, change, option):
+    bench("--save", bench.file)
+    kept = bench.file.read_bytes()
+    run = bench("--baseline", bench.file, *FAIL_IF, "--save", bench.file, "--force", **change)
+    assert run.code == 2
+    assert run.told[0].startswith("m is not judged by --fail-if slower:1.10: ")
+    assert option in run.told[0]
+    assert bench.file.read_bytes() == kept
+    assert bench("--baseline", bench.file, **change).code == 0
+
+
+def test_an_edited_model_is_judged_only_when_it_is_said_to_be_another_one(bench):
+    bench("--save", bench.file)
+    onnx.save(onnx.parser.parse_model(TEXT.replace("Abs", "Neg")), bench.model)
+    assert bench("--baseline", bench.file, *FAIL_IF).code == 2
+    assert bench("--baseline", bench.file, *FAIL_IF, "--other-model").code == 0
+    assert bench("--baseline", bench.file, *FAIL_IF, "--other-model", m=SLOWER).code == 1
+
+
+def test_an_error_is_not_hidden_by_a_candidate_that_is_slower(bench):
+    bench("--save", bench.file, a=(10.0, 10.1, 9.9), b=(10.0, 10.1, 9.9))
+    run = bench("--baseline", bench.file, *FAIL_IF, a=(10.0,), b=SLOWER)
+    assert run.code == 2
+    assert run.told[1].startswith("b fails")
+
+
+def test_a_candidate_that_is_not_measured_again_is_dropped_by_name(bench):
+    names = ("m", "a, b", "c", "d")
+    bench("--save", bench.file, **dict.fromkeys(names, (10.0, 10.1, 9.9)))
+    options = ("--baseline", bench.file, *FAIL_IF)
+    with pytest.raises(InvalidArgumentError, match=r"'a, b', 'c' and 'd' .* or --drop 'a, b'"):
+        bench(*options)
+    with pytest.raises(InvalidArgumentError, match=r"--fail-if: 'd' of the baseline"):
+        bench(*options, "--drop", "a, b", "--drop", "c")
+    assert bench(*options, "--drop", "a, b", "--drop", "c,d").code == 0
+    for wrong in ("m", "none", "c,none"):
+        with pytest.raises(InvalidArgumentError, match="--drop: got .*Accepted: candidates of"):
+            bench(*options, "--drop", wrong)
 
 
 def test_external_data_is_a_part_of_the_model(bench):
@@ -288,7 +340,9 @@ def test_candidates_of_one_run_only_are_named(bench):
         bench("--baseline", bench.file, new=(1.0,) * 3)
 
 
-@pytest.mark.parametrize("option", ["--fail-if=slower:1.1", "--other-machine", "--other-model"])
+@pytest.mark.parametrize(
+    "option", ["--fail-if=slower:1.1", "--drop=m", "--other-machine", "--other-model"]
+)
 def test_options_of_a_baseline_need_one(bench, option):
     with pytest.raises(InvalidArgumentError, match="add --baseline FILE"):
         bench(option)

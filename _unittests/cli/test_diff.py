@@ -74,7 +74,7 @@ def test_a_model_is_compared_to_another_way_to_run_it(models, capsys, tmp_path, 
         return
     (nodes,) = others
     assert {row["node"] for row in nodes} == {"norm", "matmul", "add"}
-    assert "does not change its outputs" in report["conclusion"][-1]
+    assert "does not change its outputs" in report["conclusion"][-2]
     assert "<svg" in html.read_text(encoding="utf-8")
 
 
@@ -88,6 +88,16 @@ def test_the_tolerance_gives_the_exit_code(models, capsys):
     code, report, _ = run(capsys, *pair, "--atol", "0.6")
     assert code == 0
     assert report["conclusion"][-1] == "all outputs are within the tolerance atol=0.6."
+    code, report, _ = run(capsys, *pair)
+    assert code == 0
+    last = "no tolerance was asked: nothing is judged (--atol, --rtol)."
+    assert report["conclusion"][-1] == last
+
+
+def test_the_help_says_that_nothing_is_judged_without_a_tolerance(capsys):
+    assert main(["diff", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.count("without --atol and --rtol, no error is judged") == 2
 
 
 def test_the_search_takes_the_time_that_it_is_given(models, capsys):

@@ -339,7 +339,8 @@ def test_nodes_that_are_no_case_are_told(tmp_path, capsys):
 
 def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypatch, capsys):
     monkeypatch.setattr(operators, "resolve_provider", Provider.parse)
-    monkeypatch.setattr(operators.machine, "resolve_provider", lambda _: Provider("cpu"))
+    of_machine = {"cpu": Provider("cpu"), "cuda:1": Provider("cpu", 1)}
+    monkeypatch.setattr(operators.machine, "resolve_provider", of_machine.get)
     asked, _ = measured({"installed": times(installed=ONES)["installed"]})
     monkeypatch.setattr(verdicts, "fill", lambda *_: None)
     monkeypatch.setattr(verdicts, "fill_errors", lambda *_: None)

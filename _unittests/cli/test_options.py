@@ -42,6 +42,16 @@ def test_an_element_that_is_refused_says_why():
         split("--provider", "cpu,gpu", resolve_provider)
 
 
+@pytest.mark.parametrize(
+    "text", ["installed,installed", "1.31.1,", ",", "", "a,,b", "a, a", "1.31.1,1.30.0, 1.31.1"]
+)
+def test_a_list_with_nothing_or_the_same_twice_is_refused(text):
+    message = f"--runtime: got '{text}', expected values separated by commas, each one once"
+    with pytest.raises(InvalidArgumentError, match=message):
+        split("--runtime", text)
+    assert split("--runtime", " 1.31.1 ,1.30.0") == ["1.31.1", "1.30.0"]
+
+
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

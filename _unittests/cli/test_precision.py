@@ -54,7 +54,12 @@ def test_several_models_are_named():
     assert list(found) == ["a", "b", "a, float16", "b, float16"]
 
 
-def test_what_cannot_be_added_is_refused(capsys):
+def test_names_are_separated_by_commas_as_in_other_options():
+    found, *_ = add("--precision", "float16, QDQ U8S8", "--precision", "weights 4 bits,float16")
+    assert list(found) == ["m", "float16", "QDQ U8S8", "weights 4 bits"]
+
+
+def test_what_cannot_be_added_is_refused():
     with pytest.raises(InvalidArgumentError, match="--precision with --save or --baseline"):
         add("--precision", "float16", "--save", "kept.json")
     cnn, feeds = sample_cnn(size=8), {"input": np.ones((1, 3, 8, 8), np.float32)}
@@ -62,6 +67,7 @@ def test_what_cannot_be_added_is_refused(capsys):
         add("--precision", "bfloat16", models={"cnn": cnn}, feeds=feeds)
     with pytest.raises(InvalidArgumentError, match="nothing to convert"):
         add("--precision", "weights 4 bits", models={"cnn": cnn}, feeds=feeds)
-    with pytest.raises(SystemExit):
-        add("--precision", "int8")
-    assert "invalid choice: 'int8'" in capsys.readouterr().err
+    with pytest.raises(InvalidArgumentError, match="--precision: got 'int8'. Accepted: .*float16"):
+        add("--precision", "float16,int8")
+    with pytest.raises(InvalidArgumentError, match="--precision: got 'float16,', expected values"):
+        add("--precision", "float16,")

@@ -13,7 +13,7 @@ import pytest
 from sweep_pages import FastPage, files_of, is_alive
 
 from ortmeter.cli import main
-from ortmeter.sweep import load_sweep
+from ortmeter.sweep import cluster, load_sweep
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +94,22 @@ def test_what_is_not_accepted_is_one_line_and_code_2(tmp_path, capsys, arguments
 def test_numbers_out_of_range_are_refused(capsys, arguments):
     assert main(arguments) == 2
     assert f"argument {arguments[-2]}: got '{arguments[-1]}', expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["scheduler"], ["worker", "tcp://127.0.0.1:1"]])
+def test_a_server_that_anyone_reaches_is_refused_unless_called_insecure(
+    command, capsys, monkeypatch
+):
+    served = []
+    for name in ("serve_scheduler", "serve_worker"):
+        monkeypatch.setattr(cluster, name, lambda *_, host, **__: served.append(host))
+    assert main([*command, "--host", "10.0.0.1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ortmeter {command[0]}: --host 10.0.0.1: without TLS")
+    assert served == []
+    assert main([*command, "--host", "10.0.0.1", "--insecure"]) == 0
+    assert main(command) == 0
+    assert served == ["10.0.0.1", "127.0.0.1"]
 
 
 def test_an_unknown_page_is_refused(tmp_path, capsys):

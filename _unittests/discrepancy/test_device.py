@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import sys
 
 import numpy as np
@@ -64,6 +65,17 @@ def assert_same(found, wanted):
     assert str(found.over) == str(wanted.over)  # two NaN are not equal
     others = {"sum": 0, "over": None}
     assert dataclasses.replace(found, **others) == dataclasses.replace(wanted, **others)
+
+
+@pytest.mark.parametrize("tolerance", [None, Tolerance(rtol=1.9), Tolerance(rtol=3, atol=1)])
+def test_differences_that_overflow_float64(by_torch, monkeypatch, tolerance):
+    expected, got = two_tensors("float64")
+    expected[4, 4], got[4, 4] = 1.6e308, -1.6e308
+    expected[9, 4], got[9, 4] = 1.7e308, -1.7e308
+    found = max_diff(expected, got, tolerance=tolerance)
+    assert len(by_torch) == 1
+    assert (math.isfinite(found.ulp_at_max), found.argmax) == (True, (9, 4))
+    assert_same(found, host_figures(monkeypatch, expected, got, tolerance=tolerance))
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCES, ids=str)

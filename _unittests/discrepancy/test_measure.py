@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ortmeter.discrepancy import Discrepancy, arrays, max_diff, measure
+from ortmeter.discrepancy import Discrepancy, Tolerance, arrays, max_diff, measure
 from ortmeter.dtypes import numpy_dtype
 
 SMALL_FLOATS = ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
@@ -92,11 +92,7 @@ def two_arrays(dtype):
 def test_floats_against_rational_numbers(dtype, data, equal_nan):
     expected, got = data.draw(two_arrays(dtype))
     diff = max_diff(expected, got, equal_nan=equal_nan)
-    wide = oracle(expected, got, numpy_spacing(dtype))
-    if diff.abs == math.inf:  # the difference of two finite float64 does not always exist
-        assert wide["abs"] == math.inf
-        return
-    assert_figures(diff, wide)
+    assert_figures(diff, oracle(expected, got, numpy_spacing(dtype)))
     nan = np.isnan(expected) | np.isnan(got)
     same = (expected == got) | (equal_nan & np.isnan(expected) & np.isnan(got))
     assert diff.n_nan == np.count_nonzero(nan & ~same)
@@ -196,17 +192,85 @@ def test_both_parts_of_complex_numbers_count():
 def test_complex_nan_and_infinity():
     nan, inf = math.nan, math.inf
     expected = np.array([complex(nan, 0), complex(0, inf), complex(1, inf), complex(1, nan), 1])
-    got = np.array([complex(0, nan), complex(0, inf), complex(2, inf), 1, 2])
+    got = np.array([complex(nan, 0), complex(0, inf), complex(2, inf), 1, 2])
     diff = max_diff(expected, got)
     assert (diff.n_nan, diff.n_inf, diff.n_finite, diff.abs) == (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_nan_match_part_by_part(dtype):
+    """Two complex numbers that hold NaN match as their parts do, each an array of its own."""
+    parts = [math.nan, math.inf, -math.inf, 1.0, 2.0]
+    numbers = np.array([complex(x, y) for x in parts for y in parts], dtype)
+    expected, got = (side.ravel() for side in np.meshgrid(numbers, numbers))
+    holds_nan = np.isnan(expected) | np.isnan(got)
+    same = [
+        all(np.array_equal(p, q, equal_nan=True) for p, q in ((e.real, g.real), (e.imag, g.imag)))
+        for e, g in zip(expected, got, strict=True)
+    ]
+    diff = max_diff(expected, got)
+    assert diff.n_nan == np.count_nonzero(holds_nan & ~np.array(same))
+    infinite = ~holds_nan & (np.isinf(expected) | np.isinf(got))
+    assert diff.n_inf == np.count_nonzero(infinite & (expected != got))
+    assert max_diff(expected, got, equal_nan=False).n_nan == np.count_nonzero(holds_nan)
 
 
 def test_overflow_gives_infinity_and_no_nan():
     largest = np.finfo(np.float64).max
     diff = max_diff(np.array([largest, 1.0]), np.array([-largest, 1.0]))
-    assert (diff.abs, diff.rel, diff.argmax, diff.n_inf) == (math.inf, math.inf, (0,), 0)
+    assert (diff.abs, diff.sum, diff.argmax, diff.n_inf) == (math.inf, math.inf, (0,), 0)
+    assert (diff.rel, diff.ulp, diff.ulp_at_max) == (2, 2.0**54 - 2, 2.0**54 - 2)
     modulus = max_diff(np.array([complex(largest, largest)]), np.array([0j]))
-    assert (modulus.abs, modulus.rel) == (math.inf, math.inf)
+    assert (modulus.abs, modulus.rel, modulus.largest) == (math.inf, 1, math.inf)
+
+
+def test_the_largest_of_the_differences_that_overflow_is_told():
+    expected = np.array([0.5, 1.6e308, 1.7e308, 1e308, 1.7e308, math.nan, math.inf])
+    got = np.array([0.0, -1.6e308, -1.7e308, 1e308, -1.7e308, 1.0, math.inf])
+    diff = max_diff(expected, got)
+    assert_figures(diff, oracle(expected, got, numpy_spacing("float64")))
+    assert (diff.argmax, diff.worst) == ((2,), (1.7e308, -1.7e308))
+    assert (diff.n, diff.n_finite, diff.n_nan, diff.n_inf) == (7, 5, 1, 0)
+    assert [diff.histogram[t] for t in (0, 0.1, 1, 100)] == [4, 4, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "n_over"),
+    [
+        (Tolerance(rtol=2), 0),
+        (Tolerance(rtol=1.99), 2),
+        (Tolerance(rtol=1, atol=1e308), 2),
+        (Tolerance(rtol=1, atol=1.75e308), 0),
+        (Tolerance(ulp=2.0**54), 0),
+        (Tolerance(ulp=2.0**52), 2),
+    ],
+    ids=str,
+)
+def test_a_tolerance_judges_differences_that_overflow(tolerance, n_over):
+    expected, got = np.array([1.7e308, 1.0, -1.6e308]), np.array([-1.7e308, 1.0, 1.6e308])
+    diff = max_diff(expected, got, tolerance=tolerance)
+    assert (diff.n_over, bool(tolerance.check(diff))) == (n_over, not n_over)
+
+
+def test_the_ulp_of_complex_numbers_whose_modulus_overflows():
+    """Figures relative to the numbers do not change with a power of two."""
+    largest = np.finfo(np.float64).max
+    parts = [(largest, largest, largest, -largest), (largest, largest, largest, largest / 2)]
+    for a, b, c, d in parts:
+        expected, got = np.array([complex(a, b)]), np.array([complex(c, d)])
+        small, diff = max_diff(expected / 8, got / 8), max_diff(expected, got)
+        assert (diff.ulp, diff.ulp_at_max, diff.rel) == (small.ulp, small.ulp_at_max, small.rel)
+    unreachable = max_diff(np.array([0j]), np.array([complex(largest, largest)]))
+    assert (unreachable.rel, unreachable.ulp_at_max) == (math.inf, math.inf)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_extremes_of_narrow_types_do_not_overflow(dtype):
+    largest = ml_dtypes.finfo(dtype).max
+    expected, got = np.array([largest]), np.array([-largest])
+    n_bits = ml_dtypes.finfo(dtype).nmant
+    assert max_diff(expected, got).abs == 2 * float(largest)
+    assert max_diff(expected, got).ulp == 2.0 ** (n_bits + 2) - 2
 
 
 def test_nan_and_infinities_are_counted_apart():

@@ -1,3 +1,4 @@
+import os
 import re
 import tempfile
 
@@ -55,6 +56,23 @@ def test_a_model_that_fails_leaves_nothing(empty, monkeypatch):
         profile(TEXT, {**FEEDS, "I": np.array([7])}, provider="cpu")
     assert caught.value.__notes__ == ["This happened in run 0 of the model, with the profiler."]
     assert len(closed) == 1
+    assert not list(empty.iterdir())
+
+
+def test_a_profile_that_is_cut_by_a_full_disk_says_so(empty, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    def cut(path, ran, read=run.read_frames):
+        path.write_bytes(path.read_bytes()[:-200])
+        return read(path, ran)
+
+    monkeypatch.setattr(run, "read_frames", cut)
+    with pytest.raises(InvalidArgumentError, match="breaks at byte"):
+        profile(TEXT, FEEDS, provider="cpu")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device: '.*json'"):
+        profile(TEXT, FEEDS, provider="cpu")
     assert not list(empty.iterdir())
 
 

@@ -67,6 +67,17 @@ def test_variables_that_choose_kernels_are_kept(monkeypatch):
     assert environment().variables == expected
 
 
+def test_a_variable_that_changes_no_measurement_is_not_kept(monkeypatch):
+    kept = ["ORT_INTRA_OP_NUM_THREADS", "ORT_MLAS_QKGEMM_S8_APPROX_VNNI", "ORT_TRANSFORMER_OPTIONS"]
+    for name in kept:
+        monkeypatch.setenv(name, "1")
+    for name in ("ORT_API_KEY", "ORT_TOKEN", "ORT_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(name, "s3cr3t")
+    got = environment()
+    assert {*kept} <= got.variables.keys()
+    assert "s3cr3t" not in json.dumps(got.to_dict()) + got._repr_html_() + str(got)
+
+
 def test_torch_is_described_when_loaded_and_never_imported():
     code = (
         "import sys; from ortmeter.runtime.environment import environment; "

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -110,6 +114,28 @@ def test_a_model_that_cannot_run_is_refused_with_the_cause(model, message):
     with pytest.raises(ModelError, match=message) as caught:
         make_session(model, provider="cpu")
     assert "onnxruntime_src" not in str(caught.value)
+
+
+WRITE = """import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16))
+from ortmeter.runtime.sessions import make_session
+try:
+    make_session(sys.argv[1], provider="cpu", optimized_path=sys.argv[2])
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="limits of POSIX")
+def test_an_optimized_model_that_cannot_be_written_says_why(tmp_path):
+    model = onnx.parser.parse_model(TEXT.replace("Identity(X)", "Add(X, W)"))
+    weights = np.ones((256, 256), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "W"))
+    onnx.save(model, tmp_path / "m.onnx")
+    written = tmp_path / "written.onnx"
+    command = [sys.executable, "-c", WRITE, str(tmp_path / "m.onnx"), str(written)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert told == f"OSError [Errno 27] File too large: '{written}'"
 
 
 def test_missing_external_data_is_named(tmp_path):

@@ -19,7 +19,7 @@ from ortmeter.sweep import (
     read_tls,
     run_sweep,
 )
-from ortmeter.sweep.engine import check_address
+from ortmeter.sweep.engine import check_address, check_host
 from ortmeter.sweep.worker import describe_machine
 
 SEGFAULT = "if args.number == 5: print('about to'); os.kill(os.getpid(), signal.SIGSEGV)"
@@ -321,3 +321,19 @@ def test_tls_is_in_the_address(files_of_tls):
     check_address("tls://a:1", tls)
     with pytest.raises(InvalidArgumentError, match="expected tls://host:port with --tls-ca"):
         check_address("tcp://a:1", tls)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["0.0.0.0", "::", "10.0.0.1", "box1", "", "127.1", "tcp://::1"],  # noqa: S104 - refused
+)
+def test_an_interface_that_others_reach_needs_tls_or_to_be_called_insecure(host, files_of_tls):
+    with pytest.raises(InvalidArgumentError, match=f"--host {host}: .*--tls-ca.*or --insecure"):
+        check_host(host, None, insecure=False)
+    check_host(host, None, insecure=True)
+    check_host(host, read_tls(*files_of_tls), insecure=False)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_this_machine_alone_needs_nothing(host):
+    check_host(host, None, insecure=False)

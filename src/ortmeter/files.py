@@ -3,12 +3,15 @@
 import os
 import stat
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
+
+_LARGEST_BLOCK = 2**20  # of a disk
 
 
 def replaceable(path: Path) -> Path:
@@ -35,19 +38,45 @@ def write_atomically(path: Path, content: bytes) -> None:
     # Not a file of tempfile, readable by its owner only; nor a name made of the path's, too long.
     temporary = file.with_name(f".{uuid.uuid4().hex}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(temporary, flags, 0o666 if mode is None else 0o600)
+    with _naming(path):
+        descriptor = os.open(temporary, flags, 0o666 if mode is None else 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if mode is not None:
+                temporary.chmod(mode)
+            temporary.replace(file)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    _sync_folder(file.parent)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name a file in the errors of the system: it names a temporary one, or none."""
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
+        yield
+    except OSError as cause:
+        if cause.errno is None:
+            raise
+        raise OSError(cause.errno, cause.strerror, os.fspath(path)) from cause
+
+
+def refuse_full_disk(file: Path) -> None:
+    """Raise what the system says of a file that cannot grow: ONNX Runtime does not tell it."""
+    if not file.is_file():
+        return
+    size = file.stat().st_size
+    try:
+        with _naming(file), file.open("ab") as stream:
+            stream.write(bytes(_LARGEST_BLOCK))
             stream.flush()
             os.fsync(stream.fileno())
-        if mode is not None:
-            temporary.chmod(mode)
-        temporary.replace(file)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(file.parent)
+    finally:
+        os.truncate(file, size)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -76,7 +105,7 @@ def cache_folder(name: str) -> Path:
     cache = os.environ.get("ORTMETER_CACHE") or platformdirs.user_cache_path("ortmeter")
     folder = Path(cache, name).absolute()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(folder)
         status = folder.stat()
     except OSError as cause:
         raise OrtMeterError(f"the folder of the {name} cannot be used: {cause}") from cause
@@ -86,3 +115,17 @@ def cache_folder(name: str) -> Path:
             "not safe for code that runs. Set ORTMETER_CACHE to a folder of your own"
         )
     return folder
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and those above that are missing, for nobody else, whatever the umask."""
+    if folder.is_dir():
+        return
+    _make_private(folder.parent)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not folder.is_dir():  # else another process made it meanwhile
+            raise
+    else:
+        folder.chmod(0o700)

@@ -30,7 +30,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from matplotlib import pyplot as plt
 from pandas import DataFrame, concat
 
@@ -647,6 +646,8 @@ show(fold("Time and occurrences of the operators", figure))
 # ONNX Runtime writes, and the raw frame.
 
 # fold: Profile with ONNX Runtime alone
+
+import onnxruntime
 
 with tempfile.TemporaryDirectory() as folder:
     settings = onnxruntime.SessionOptions()

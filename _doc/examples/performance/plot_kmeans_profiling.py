@@ -43,7 +43,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 from google.protobuf.json_format import MessageToDict
 from pandas import DataFrame, json_normalize
 from skl2onnx import to_onnx
@@ -602,6 +601,8 @@ show(fold("Runs, latencies and overhead of the profiler", known))
 # %%
 # The profile without this package: ``enable_profiling`` starts it, ``end_profiling`` writes a file
 # and returns its name. This session runs the model as it was written.
+
+import onnxruntime
 
 with tempfile.TemporaryDirectory() as folder:
     settings = onnxruntime.SessionOptions()

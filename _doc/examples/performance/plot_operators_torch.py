@@ -23,7 +23,6 @@ import dataclasses
 import textwrap
 
 import numpy as np
-import onnxruntime
 import pandas as pd
 import torch
 
@@ -112,6 +111,8 @@ def tell(*claims):
 #
 # On CUDA, each run waits for the device. Threads of torch wait for 0.1 ms after a run, not for
 # several, since onnxruntime runs next. A control runs onnxruntime against itself.
+
+import onnxruntime
 
 contenders = [
     torch_contender(provider),

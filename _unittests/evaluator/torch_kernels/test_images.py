@@ -1,10 +1,12 @@
 """Images and signals."""
 
+import math
+
 import numpy as np
 import pytest
 import scipy.signal
 import scipy.special
-from kernel_checks import assert_agrees, case, run_kernel, run_ort, run_reference
+from kernel_checks import assert_agrees, assert_same, case, run_kernel, run_ort, run_reference
 
 RNG = np.random.default_rng(0)
 
@@ -100,6 +102,40 @@ def test_interpolation(case):
 )  # fmt: skip
 def test_interpolation_against_onnx_runtime(case):
     assert_agrees(case, run_ort)
+
+
+def cubic_by_hand(x, width, size, a, exclude):
+    """Interpolate the last axis to a size, in float64, from the formulas of the specification."""
+
+    def weight(d):
+        d = abs(d)
+        if d <= 1:
+            return (a + 2) * d**3 - (a + 3) * d**2 + 1
+        return a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a if d < 2 else 0.0
+
+    last = x.shape[-1] - 1
+    columns = []
+    for i in range(size):
+        place = i * last / (width - 1)
+        taps = range(math.floor(place) - 1, math.floor(place) + 3)
+        kept = [t for t in taps if not exclude or 0 <= t <= last]
+        total = sum(weight(t - place) for t in kept)
+        read = (weight(t - place) / total * x[..., min(max(t, 0), last)] for t in kept)
+        columns.append(sum(read))
+    return np.stack(columns, -1)
+
+
+@pytest.mark.parametrize("exclude", [0, 1])
+@pytest.mark.parametrize("a", [-0.75, -0.5])
+@pytest.mark.parametrize("scale", [0.7, 1.3, 1.7, 2.0, 2.9])
+def test_aligned_corners_have_the_width_that_the_scale_gives(scale, a, exclude):
+    """The tests of ONNX do not round it; ONNX Runtime and torch.nn.functional do."""
+    width = 6 * float(np.float32(scale))
+    expected = cubic_by_hand(IMAGE.astype("f8"), width, int(width), a, exclude)
+    options = {"coordinate_transformation_mode": "align_corners", "exclude_outside": exclude}
+    called = resize(scales=[1, 1, 1, scale], mode="cubic", cubic_coeff_a=a, **options)
+    assert_same([expected.astype("f4")], run_kernel(called))
+    assert_agrees(called, run_reference)
 
 
 CORNERS = np.sort(RNG.random((2, 8, 2, 2)), 2).reshape(2, 8, 4).astype("f4")

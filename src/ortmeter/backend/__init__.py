@@ -10,7 +10,7 @@
 
 :func:`~ortmeter.backend.explain` describes each graph before and after optimization, and why a rule
 did not apply to a match of its pattern. See also :ref:`what each rule brings on a CPU
-<l-backend-rules>`.
+<l-backend-rules>` and :ref:`the operators that run as in torch <l-backend-operators>`.
 """
 
 import lazy_loader

@@ -7,6 +7,7 @@ size, is made again by torch, after the run, from what the run computed.
 import contextlib
 import copy
 import functools
+import operator
 import pkgutil
 import re
 from collections import Counter
@@ -21,11 +22,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
+from ortmeter.backend.corrections import TRANSLATIONS, correct_model, refuse_operators
 from ortmeter.backend.errors import UnsupportedGraphError, quiet
 from ortmeter.dtypes import short_name
 
-# The exporter forgets that these use the statistics of the batch.
-_TRAINING = frozenset({"_native_batch_norm_legit_functional", "_native_batch_norm_legit"})
 _STACK_TRACE = "pkg.torch.onnx.stack_trace"
 # fmt: off
 _RANDOM = frozenset({
@@ -33,10 +33,11 @@ _RANDOM = frozenset({
     "RandomUniformLike",
 })
 _VIEWS = frozenset({
-    "T", "__getitem__", "alias", "as_strided", "chunk", "detach", "diagonal", "expand",
-    "expand_as", "getitem", "mT", "movedim", "narrow", "permute", "select", "slice", "split",
-    "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind", "unflatten", "unfold",
-    "unsqueeze", "view", "view_as",
+    "H", "T", "__getitem__", "adjoint", "alias", "as_strided", "chunk", "detach", "diagonal",
+    "dsplit", "expand", "expand_as", "getitem", "hsplit", "linalg_diagonal", "mH", "mT", "moveaxis",
+    "movedim", "narrow", "permute", "select", "slice", "split", "split_with_sizes", "squeeze",
+    "swapaxes", "swapdims", "t", "tensor_split", "transpose", "unbind", "unflatten", "unfold",
+    "unsafe_chunk", "unsafe_split", "unsqueeze", "view", "view_as", "vsplit",
     # the tensor itself, or a view of it, when there is nothing to do
     "atleast_1d", "atleast_2d", "atleast_3d", "bfloat16", "bool", "broadcast_to", "contiguous",
     "cpu", "cuda", "double", "flatten", "float", "half", "int", "long", "ravel", "reshape", "to",
@@ -99,6 +100,7 @@ def export_graph(module: GraphModule, arguments: Sequence[Any], opset: int) -> E
     updated = [i for i, node in enumerate(nodes) if is_updated_in_place(node) and i not in shared]
     if not computed and not updated:
         return None
+    _refuse_complex([*arguments, *map(example_value, computed)])
     with _outside_tracing(), quiet(), _tables_kept():
         model, kept, written = _convert(module, computed, updated, arguments, opset)
         if not written <= set(updated):
@@ -142,10 +144,12 @@ def _convert(
     try:
         program = _run_exporter(prepared, [arguments[i] for i in kept], opset)
     except Exception as cause:
-        raise UnsupportedGraphError(_describe(cause)) from cause
+        raise _refusal(cause) from cause
     exported = cast("torch.export.ExportedProgram", program.exported_program)
-    _refuse_training(exported)
-    _refuse_other_types(program.model, exported)
+    refuse_operators(exported)
+    _infer_types(program.model, exported)
+    types = [example_value(node).dtype for node in computed]
+    correct_model(program.model, [*types, *(arguments[i].dtype for i in updated)])
     signature = exported.graph_signature
     if signature.buffers_to_mutate:
         constants = ", ".join(signature.buffers_to_mutate.values())
@@ -214,7 +218,12 @@ def _run_exporter(
         dynamic_shapes=shapes if any(s is not None for s in shapes) else None,
     )
     program = torch.onnx.export(
-        exported, dynamo=True, optimize=False, opset_version=opset, verbose=False
+        exported,
+        dynamo=True,
+        optimize=False,
+        opset_version=opset,
+        verbose=False,
+        custom_translation_table=TRANSLATIONS,
     )
     return cast("torch.onnx.ONNXProgram", program)
 
@@ -235,47 +244,82 @@ def _dynamic_axes(value: Any) -> Any:
     return {axis: auto for axis, size in sizes if isinstance(size, torch.SymInt)} or None
 
 
-def _describe(cause: BaseException) -> str:
+def _refusal(cause: BaseException) -> UnsupportedGraphError:
     """Name the operator that the exporter does not know, else say what it says."""
+    found: BaseException | None = cause
+    while found is not None:
+        if isinstance(found, UnsupportedGraphError):
+            return found
+        found = found.__cause__
     text = str(cause)
     unknown = re.search(r"OpOverload\(op='([\w.]+)', overload='(\w+)'\)", text)
     if unknown:
-        return f"{unknown[1]}.{unknown[2]}: torch.onnx does not know this operator"
-    summary = text.partition("## Exception summary")[2].strip() or text
-    return f"{type(cause).__name__}: {summary.strip().splitlines()[0] if summary.strip() else text}"
+        return UnsupportedGraphError(
+            f"{unknown[1]}.{unknown[2]}: torch.onnx does not know this operator"
+        )
+    summary = text.partition("## Exception summary")[2].strip() or text.strip()
+    line = re.sub(r"^<class '[\w.]+'>: ", "", (summary or type(cause).__name__).splitlines()[0])
+    return UnsupportedGraphError(f"torch.onnx cannot convert the graph: {line}")
 
 
-def _refuse_training(program: torch.export.ExportedProgram) -> None:
-    """Refuse what the exporter converts as if it were not training."""
-    for node in program.graph.nodes:
-        name = getattr(node.target, "_opname", "")
-        if name in _TRAINING:
-            raise UnsupportedGraphError(
-                f"aten.{name}: torch.onnx exports batch normalization for inference only",
-                "Call model.eval()",
-            )
+def _refuse_complex(values: Iterable[Any]) -> None:
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if found := sorted({str(t.dtype) for t in tensors if t.is_complex()}):
+        raise UnsupportedGraphError(f"{', '.join(found)}: ONNX Runtime has no complex tensors")
 
 
-def _refuse_other_types(model: onnx_ir.Model, program: torch.export.ExportedProgram) -> None:
-    """Refuse what is converted to operators of another type, as shifts of unsigned integers.
+def _infer_types(model: onnx_ir.Model, program: torch.export.ExportedProgram) -> None:
+    """Give each result its type, and refuse those of another type or shape than in torch.
 
-    The exporter declares the types of torch; those of the operators are inferred.
+    The exporter declares those of torch, not those of the operators in between: these are inferred.
+    Shifts of unsigned integers, for instance, are converted to operators of another type.
     """
     untyped = onnx_ir.to_proto(model)
     del untyped.graph.value_info[:]
     for output in untyped.graph.output:
         output.ClearField("type")
     graph = onnx.shape_inference.infer_shapes(untyped).graph
-    inferred = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output)}
-    targets = {node.name: node.target for node in program.graph.nodes}
+    inferred = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
+    operators = {node.name: _operator(node) for node in program.graph.nodes}
     for node in model.graph:
         for value in node.outputs:
-            got, declared = inferred.get(str(value.name), 0), value.dtype
-            if got and declared and got != declared:
+            found = inferred.get(str(value.name))
+            if found is None or not found.elem_type:
+                continue
+            sizes = [
+                dim.dim_value if dim.HasField("dim_value") else None for dim in found.shape.dim
+            ]
+            got = onnx_ir.Shape(sizes) if found.HasField("shape") else None
+            if value.dtype is None:
+                value.type = onnx_ir.TensorType(onnx_ir.DataType(found.elem_type))
+                value.shape = value.shape or got
+                continue
+            ours: Any = short_name(found.elem_type)
+            theirs: Any = short_name(int(value.dtype))
+            if ours == theirs and not may_be(got, value.shape):
+                ours, theirs = got, value.shape
+            if ours != theirs:
                 raise UnsupportedGraphError(
-                    f"{targets.get(value.name, node.op_type)}: torch.onnx converts it to operators "
-                    f"that give {short_name(got)} while torch gives {short_name(declared)}"
+                    f"{operators.get(value.name, node.op_type)}: torch.onnx converts it to "
+                    f"operators that give {ours} while torch gives {theirs}"
                 )
+
+
+def may_be(shape: Iterable[Any] | None, other: Iterable[Any] | None) -> bool:
+    """Whether two shapes, of which some sizes are unknown, can be the same."""
+    if shape is None or other is None:
+        return True
+    sizes, others = list(shape), list(other)
+    pairs = zip(sizes, others, strict=False)
+    return len(sizes) == len(others) and all(
+        a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int)
+    )
+
+
+def _operator(node: Node) -> Any:
+    """Operator of a node, or of the node that returns it among others."""
+    source = _first_argument(node) if node.target is operator.getitem else node
+    return source.target
 
 
 def _refuse_random(node: onnx_ir.Node) -> None:
@@ -325,7 +369,10 @@ def _root(node: Node) -> Node:
     """Follow views back to the tensor whose memory they show."""
     while node.op != "placeholder" and (_is_view(node) or _is_in_place(node)):
         node = _first_argument(node)
-    if node.op != "placeholder" and not example_value(node).is_contiguous():
+    value = example_value(node)
+    if node.op != "placeholder" and not isinstance(value, torch.Tensor):
+        raise UnsupportedGraphError(f"{_name(node)}: several outputs share memory through it")
+    if node.op != "placeholder" and not value.is_contiguous():
         raise UnsupportedGraphError(
             f"{_name(node)}: an output is a view of its result, which is not contiguous in torch"
         )
@@ -394,8 +441,17 @@ def _outside_tracing() -> AbstractContextManager[Any]:
 
 
 @functools.cache
-def _table(make: Callable[..., Any], operators: int, **options: Any) -> Any:  # noqa: ARG001 - a key
+def _kept(make: Callable[..., Any], operators: int, **options: Any) -> Any:  # noqa: ARG001 - a key
     return make(**options)
+
+
+def _table(make: Callable[..., Any], operators: int, **options: Any) -> Any:
+    table = _kept(make, operators, **options)
+    if not isinstance(getattr(table, "functions", None), dict):
+        return table
+    table = copy.copy(table)  # an export adds its translations to it
+    table.functions = {target: list(found) for target, found in table.functions.items()}
+    return table
 
 
 @contextlib.contextmanager
@@ -412,7 +468,32 @@ def _tables_kept() -> Iterator[None]:
                 make, written = getattr(owner, name), vars(owner)[name]
                 setattr(owner, name, staticmethod(functools.partial(_table, make, len(names))))
                 stack.callback(setattr, owner, name, written)
+        with contextlib.suppress(ImportError, AttributeError):
+            operators: Any = torch._ops.OperatorBase  # noqa: SLF001
+            stack.callback(setattr, operators, "py_impl", operators.py_impl)
+            operators.py_impl = _registering(operators.py_impl)
         yield
+
+
+def _registering(py_impl: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a function for a key as torch does, which defines another one, typed, each time.
+
+    An export does so eleven thousand times: half of its time.
+    """
+    keys = torch._C.DispatchKey  # noqa: SLF001
+
+    def register(overload: Any, key: Any) -> Callable[..., Any]:
+        if type(key) is not keys or key == keys.Python or key in overload.py_kernels:
+            return cast("Callable[..., Any]", py_impl(overload, key))
+
+        def keep(function: Callable[..., Any]) -> Callable[..., Any]:
+            overload.py_kernels[key] = function
+            overload._dispatch_cache.clear()  # noqa: SLF001
+            return function
+
+        return keep
+
+    return register
 
 
 def example_value(node: Node) -> Any:

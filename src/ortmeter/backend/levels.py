@@ -14,12 +14,16 @@
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import onnx_ir as ir
 import onnxscript.optimizer
+from onnxscript import rewriter
+from onnxscript.rewriter._pattern_ir import Constant
 
 from ortmeter.backend.errors import quiet
 from ortmeter.backend.kernels.chains import ELEMENT_WISE, ChainRule, FusedChains
@@ -120,6 +124,26 @@ def optimize_model(
 
 def _simplify(model: ir.Model) -> None:
     """Fold the constants, infer the shapes, drop what is repeated or unused."""
-    onnxscript.optimizer.optimize_ir(
-        model, input_size_limit=_FOLDING_LIMIT, output_size_limit=_FOLDING_LIMIT
-    )
+    with _exact_rules():
+        onnxscript.optimizer.optimize_ir(
+            model, input_size_limit=_FOLDING_LIMIT, output_size_limit=_FOLDING_LIMIT
+        )
+
+
+@contextmanager
+def _exact_rules() -> Iterator[None]:
+    """Compare constants exactly: onnxscript takes 1e-9 for the 0 of ``x + 0``, 1.000001 for 1.
+
+    ``quiet`` lets one thread in. The names are not those of a documented interface.
+    """
+    patterns = [rule._target_pattern for rule in rewriter._DEFAULT_REWRITE_RULES]  # noqa: SLF001
+    values = [value for pattern in patterns for node in pattern for value in node.inputs]
+    constants: list[Any] = [value for value in values if isinstance(value, Constant)]
+    kept = [(constant._rel_tol, constant._abs_tol) for constant in constants]  # noqa: SLF001
+    for constant in constants:
+        constant._rel_tol = constant._abs_tol = 0.0  # noqa: SLF001
+    try:
+        yield
+    finally:
+        for constant, (relative, absolute) in zip(constants, kept, strict=True):
+            constant._rel_tol, constant._abs_tol = relative, absolute  # noqa: SLF001

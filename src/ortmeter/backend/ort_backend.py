@@ -140,7 +140,7 @@ class OrtBackend:
         if not isinstance(error, UnsupportedGraphError):
             known = isinstance(cause, OrtMeterError)
             error = UnsupportedGraphError(
-                str(cause) if known else f"{type(cause).__name__}: {cause}"
+                str(cause) if known else f"the backend fails with {type(cause).__name__}: {cause}"
             )
         if not self._fallback:
             raise error from cause

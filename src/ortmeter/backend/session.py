@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, traceback
 
 from ortmeter.backend.errors import UnsupportedGraphError
-from ortmeter.backend.export import ExportedGraph, example_value, export_graph
+from ortmeter.backend.export import ExportedGraph, example_value, export_graph, may_be
 from ortmeter.backend.levels import Level, optimize_model
 from ortmeter.backend.record import CompiledGraph, count_operators, dump_model, resident_bytes
 from ortmeter.backend.rules.products import allow_copies
@@ -29,6 +29,7 @@ from ortmeter.backend.weights import (
     still_read,
     take_constants,
 )
+from ortmeter.dtypes import onnx_type, short_name
 from ortmeter.errors import ModelError
 from ortmeter.runtime.cuda_kernels import cuda_kernel, cuda_opsets
 from ortmeter.runtime.ortvalues import booleans_are_bytes, to_ortvalue
@@ -293,6 +294,7 @@ def build_program(
         stream=None if stream is None else stream.cuda_stream,
         custom_ops=[] if library is None else [library],
     )
+    _check_outputs(session, exported, arguments)
     record = CompiledGraph(
         model=light,
         level=str(settings.level),
@@ -331,6 +333,21 @@ def build_program(
         watch=WeightWatch(arguments, {*small.values(), *held.values(), *copied}),
         record=record,
     )
+
+
+def _check_outputs(
+    session: onnxruntime.InferenceSession, exported: ExportedGraph, arguments: Sequence[Any]
+) -> None:
+    """Refuse outputs that have another type or shape in the session than in torch."""
+    in_torch = [example_value(node) for node in exported.computed]
+    in_torch += [arguments[i] for i in exported.updated]
+    for value, tensor in zip(session.get_outputs(), in_torch, strict=True):
+        same = onnx_type(value.type) == onnx_type(tensor.dtype)
+        if not (same and may_be(value.shape, tensor.shape)):
+            raise UnsupportedGraphError(
+                f"{value.name}: ONNX Runtime returns {short_name(value.type)}{value.shape}, "
+                f"torch {short_name(tensor.dtype)}{list(tensor.shape)}"
+            )
 
 
 def with_cuda_kernels(
@@ -380,10 +397,6 @@ def _provider(exported: ExportedGraph, arguments: Sequence[Any], settings: Setti
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     tensors += [example_value(node) for node in exported.computed]
     found = sorted({str(tensor.device) for tensor in tensors} - {"cpu"}) or ["cpu"]
-    if complex_ones := sorted({str(t.dtype) for t in tensors if t.is_complex()}):
-        raise UnsupportedGraphError(
-            f"{', '.join(complex_ones)}: ONNX Runtime has no complex tensors"
-        )
     outputs = {str(example_value(node).device) for node in exported.computed}
     if len(found) > 1 or not outputs <= {found[0]}:
         raise UnsupportedGraphError(

@@ -4,8 +4,9 @@ import datetime as dt
 import hashlib
 import json
 import math
+import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ortmeter.cli.options import split
 from ortmeter.cli.regression import DIGEST, Description, compare, need
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.files import write_atomically
@@ -44,7 +46,15 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="slower:1.10",
         type=_bound,
         help="exit with 1 when a candidate is more than 1.10 times slower than the baseline: the "
-        "lower bound of the interval is above (slower:10%% is the same)",
+        "lower bound of the interval is above (slower:10%% is the same); with 2 when the options "
+        "do not let it judge one",
+    )
+    group.add_argument(
+        "--drop",
+        metavar="NAME,NAME",
+        action="append",
+        default=[],
+        help="candidates of the baseline that --fail-if does not expect; may be repeated",
     )
     group.add_argument(
         "--other-machine", action="store_true", help="conclude though the machines differ"
@@ -81,7 +91,7 @@ class Baseline:
     stored: Record | None
 
     def finish(self, report: Report, found: Comparison, fitness: Sequence[str]) -> int:
-        """Compare and keep, as asked; 1 when a candidate is slower than ``--fail-if`` allows."""
+        """Compare and keep, as asked; not 0 when ``--fail-if`` refuses a candidate."""
         code = 0
         if self.stored is not None:
             code = compare(self.options, report, found, self.described, self.stored)
@@ -97,7 +107,7 @@ def check(options: Namespace, variants: Mapping[str, Variant]) -> Baseline | Non
     if options.save is not None:
         check_writable(Path(options.save), overwrite=options.force)
     if options.baseline is None:
-        for name in ("fail_if", "other_machine", "other_model"):
+        for name in ("fail_if", "drop", "other_machine", "other_model"):
             if getattr(options, name):
                 raise InvalidArgumentError(
                     f"--{name.replace('_', '-')} is about a baseline: add --baseline FILE"
@@ -106,7 +116,34 @@ def check(options: Namespace, variants: Mapping[str, Variant]) -> Baseline | Non
             return None
     described = {name: _describe(variant) for name, variant in variants.items()}
     stored = None if options.baseline is None else _read(Path(options.baseline), variants)
+    if stored is not None:
+        _refuse_missing(options, stored.data["comparison"], variants)
     return Baseline(options, described, stored)
+
+
+def _refuse_missing(options: Namespace, before: Collection[str], now: Collection[str]) -> None:
+    """Refuse to judge a run that lacks a candidate of the baseline, unless it is dropped."""
+    missing = [name for name in before if name not in now]
+    dropped = [
+        name
+        for text in options.drop  # a name may have a comma
+        for name in ([text] if text in missing else split("--drop", text))
+    ]
+    if unknown := [name for name in dropped if name not in missing]:
+        raise InvalidArgumentError(
+            f"--drop: got {_listed(unknown)}. Accepted: candidates of the baseline that are not "
+            f"measured again, {_listed(missing) if missing else 'there is none'}"
+        )
+    left = [name for name in missing if name not in dropped]
+    if left and options.fail_if is not None:
+        raise InvalidArgumentError(
+            f"--fail-if: {_listed(left)} of the baseline would not be measured again. Accepted: "
+            f"the models and options of the run that was saved, or --drop {shlex.quote(left[0])}"
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return enumerate_items(list(map(repr, names)))[:_LONG]
 
 
 def _describe(variant: Variant) -> Description:
@@ -155,12 +192,9 @@ def _read(file: Path, variants: Mapping[str, Variant]) -> Record:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
     check_latencies(*found.values(), *([found.control] if found.control else []))
     if not {*found} & {*variants}:
-        has, asked = (
-            enumerate_items(list(map(repr, names)))[:_LONG] for names in (found, variants)
-        )
         raise InvalidArgumentError(
-            f"{file.name} has other candidates than this run: {has}. This run has {asked}. "
-            "Accepted: the models and options of the run that was saved"
+            f"{file.name} has other candidates than this run: {_listed(found)}. This run has "
+            f"{_listed(variants)}. Accepted: the models and options of the run that was saved"
         )
     return stored
 

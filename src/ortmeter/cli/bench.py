@@ -53,7 +53,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, report: Report) -> int:
-    """Fill the report with latencies, memory and verdicts; 1 when ``--fail-if`` says so."""
+    """Fill the report with latencies, memory and verdicts; 1 or 2 when ``--fail-if`` says so."""
     asked = [mode for mode in _MODES if mode.is_asked(options)]
     if len(asked) > 1 or (asked and baseline.is_asked(options)):
         raise InvalidArgumentError(

@@ -53,7 +53,10 @@ def register(parser: ArgumentParser) -> None:
     alternatives.add_options(parser)
     add_session(parser, several=False)
     add_feeds(parser)
-    rule = "each element is within atol + rtol * |expected|, as in numpy.allclose"
+    rule = (
+        "each element is within atol + rtol * |expected|, as in numpy.allclose, else the exit code "
+        "is 1; without --atol and --rtol, no error is judged"
+    )
     parser.add_argument("--atol", type=number(0, kind=float), help=f"absolute error: {rule}")
     parser.add_argument("--rtol", type=number(0, kind=float), help=f"relative error: {rule}")
     parser.add_argument("--top", type=number(0), default=10, help="rows in the table of nodes (10)")
@@ -79,6 +82,8 @@ def run(options: Namespace, report: Report) -> int:
         ]
         found = _compare(options, report)
     report.conclude(*(f"{sentence}." for sentence in found.conclusions()), *told)
+    if found.passed and found.tolerance is None:
+        report.conclude("no tolerance was asked: nothing is judged (--atol, --rtol).")
     return int(not found.passed)
 
 

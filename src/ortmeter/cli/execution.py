@@ -37,7 +37,8 @@ COMMANDS: Mapping[str, str] = {
 _SERVERS = {"scheduler", "worker"}
 _EPILOG = (
     "exit codes: 0 success, 1 results differ beyond the tolerance, a model is slower than "
-    "--fail-if allows, or a task of a sweep failed, 2 error, 130 interrupted, 143 terminated"
+    "--fail-if allows, or a task of a sweep failed, 2 error, or --fail-if cannot judge, "
+    "130 interrupted, 143 terminated"
 )
 
 #: Exit codes: done; what was asked cannot be done; Ctrl-C. A command has 1 for what differs.
@@ -106,6 +107,7 @@ def _message(error: Exception) -> str:
 
 def _run(options: Namespace) -> int:
     from ortmeter.cli.options import describe_session
+    from ortmeter.cli.outputs import check_outputs
     from ortmeter.report import Report, check_writable
 
     names = [Path(model).name for model in getattr(options, "models", ())]
@@ -113,6 +115,7 @@ def _run(options: Namespace) -> int:
     report = Report(title, draws=options.html is not None)
     if hasattr(options, "spinning"):
         report.session = describe_session(options)
+    check_outputs(options)
     if report.draws:
         check_writable(Path(options.html), overwrite=options.force)
     try:

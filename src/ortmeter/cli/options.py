@@ -8,9 +8,6 @@ from typing import Any
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.sessions import MAX_THREADS
 
-LOCALHOST = "127.0.0.1"
-
-
 # Option -> argument in Python.
 _GROUPS = {
     "session_option": "session_options",
@@ -103,6 +100,20 @@ def _settings(options: Namespace, read: Callable[[str, str], Any]) -> dict[str, 
     return found
 
 
+def add_host(parser: ArgumentParser) -> None:
+    """Declare the interface of a server, which :func:`~ortmeter.sweep.engine.check_host` checks."""
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="interface (127.0.0.1); another one needs TLS, or --insecure",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen to other machines without TLS: anyone who reaches the port can run code here",
+    )
+
+
 def add_tls(parser: ArgumentParser) -> None:
     """Declare the files of TLS, which :func:`~ortmeter.sweep.read_tls` checks."""
     parser.add_argument("--tls-ca", metavar="FILE", help="certificate of the authority (PEM)")
@@ -112,9 +123,13 @@ def add_tls(parser: ArgumentParser) -> None:
 
 def split(option: str, text: str, read: Callable[[str], Any] = str) -> list[Any]:
     """Read a list separated by commas."""
-    if values := [read(part.strip()) for part in text.split(",") if part.strip()]:
-        return list(dict.fromkeys(values))
-    raise InvalidArgumentError(f"{option}: got {text!r}, expected values separated by commas")
+    parts = [part.strip() for part in text.split(",")]
+    values = [read(part) for part in parts if part]
+    if len({*values}) < len(parts):  # nothing is measured twice, or left out, in silence
+        raise InvalidArgumentError(
+            f"{option}: got {text!r}, expected values separated by commas, each one once"
+        )
+    return values
 
 
 def thread_count(text: str) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.cli import baseline
+from ortmeter.cli.options import split
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.report import Report
 from ortmeter.runtime.arrays import as_numpy
@@ -24,10 +25,9 @@ def add_options(parser: ArgumentParser) -> None:
         "--precision",
         action="append",
         default=[],
-        choices=PRECISIONS,
-        metavar="NAME",
-        help="add the models converted to fewer bits, several times if wanted: "
-        f"{', '.join(PRECISIONS)}; QDQ and QOperator read ranges from the inputs of the measure",
+        metavar="NAME,NAME",
+        help=f"add the models converted to fewer bits: {', '.join(PRECISIONS)}; QDQ and QOperator "
+        "read ranges from the inputs of the measure; may be repeated",
     )
 
 
@@ -42,12 +42,17 @@ def add_converted(
             "--precision with --save or --baseline, which need files. Accepted: models that "
             "ortmeter.runtime.precision.convert_precision() converted, as files"
         )
+    asked = [name for text in options.precision for name in split("--precision", text)]
+    if unknown := [name for name in asked if name not in PRECISIONS]:
+        raise InvalidArgumentError(
+            f"--precision: got {', '.join(map(repr, unknown))}. Accepted: {', '.join(PRECISIONS)}"
+        )
     found, rows = dict(variants), []
     for name, variant in variants.items():
         expected = _run(variant)
         rows.append((name, _mib(variant), 0.0))
         feeds = {key: as_numpy(value) for key, value in variant.feeds.items()}
-        for precision in dict.fromkeys(options.precision):
+        for precision in dict.fromkeys(asked):
             model = convert_precision(variant.model, precision, [feeds])
             other = dataclasses.replace(variant, model=model)
             label = precision if len(variants) == 1 else f"{name}, {precision}"

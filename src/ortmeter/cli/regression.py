@@ -29,15 +29,17 @@ Description: TypeAlias = dict[str, str]
 #: What the names of digests begin with.
 DIGEST = "digest of the "
 _NAME = "model"  # of the file, which may change
+_UNJUDGED = 2  # exit code
 _SHOWN = ("CPU", "GPU", "System", "Threads", "Variables", "Python", "Commit")
 
 
 class _Outcome(NamedTuple):
-    """A candidate beside its baseline, and why nothing is concluded."""
+    """A candidate beside its baseline, and why nothing is concluded: other options would do it."""
 
     claim: Claim
     medians: tuple[float, float]
     reasons: list[str]
+    lacking: list[str]
 
 
 def compare(
@@ -47,23 +49,25 @@ def compare(
     described: Mapping[str, Description],
     stored: Record,
 ) -> int:
-    """Fill the report with a claim on each candidate; 1 when one is slower than allowed."""
+    """Fill the report with claims; 1 when one is slower than allowed, 2 when one is not judged."""
     before: Comparison = stored.data["comparison"]
     same = [name for name in found if name in before]
     changes = {n: _differences(stored.data["candidates"][n], described[n]) for n in same}
     shared, told, pace = _machine(options, report, found, stored)
+    is_other = _hardware(stored.environment) != _hardware(report.machine)
     outcomes = []
     for name in same:
         pair = before[name], found[name]
-        reasons = [*shared, *_unlike(options, name, changes[name])]
+        lacking = [*(shared if is_other else []), *_unlike(options, name, changes[name])]
         if (least := min(m.processes for m in pair)) < MIN_PROCESSES:
-            reasons.append(need(least))
+            lacking.append(need(least))
+        reasons = list(dict.fromkeys([*shared, *lacking]))
         claim = compare_runs(*pair, moved=pace, name=f"the baseline of {stored.date:%Y-%m-%d}")
         if not reasons and not claim.has_interval:
             reasons.append(f"processes of {name} differ too much for an interval")
         if reasons:
             claim = dataclasses.replace(claim, verdict="undecided", low=None, high=None)
-        outcomes.append(_Outcome(claim, (pair[0].median, pair[1].median), reasons))
+        outcomes.append(_Outcome(claim, (pair[0].median, pair[1].median), reasons, lacking))
     left = [f"{name!r} is not in the baseline." for name in found if name not in before]
     left += [f"{name!r} was not measured again." for name in before if name not in found]
     code, judged = _judge(options, outcomes, left)
@@ -150,16 +154,20 @@ def _judge(
         return 0, []
     limit = f"--fail-if slower:{bound:.2f}"
     code, sentences = 0, []
-    for claim, _, reasons in outcomes:
+    for claim, _, reasons, lacking in outcomes:
         name, passes = claim.subject, claim.exceeds(1 / bound)
-        if passes:
+        if lacking:
+            code = _UNJUDGED
+            sentences.append(f"{name} is not judged by {limit}: {'; '.join(lacking)}.")
+            annotate("error", f"{name} is not judged", sentences[-1], as_json=options.json)
+        elif passes:
             sentences.append(f"{name} passes {limit}.")
         elif passes is None:
             sentences.append(f"{name} is undecided for {limit}, which lets it pass.")
             why = "; ".join([str(claim), *reasons])
             annotate("warning", f"{name} is undecided", f"{why}.", as_json=options.json)
         else:
-            code = 1
+            code = max(code, 1)
             sentences.append(f"{name} fails {limit}.")
             annotate("error", f"{name} is slower", f"{claim}.", as_json=options.json)
     for sentence in left:
@@ -174,7 +182,7 @@ def _table(outcomes: Sequence[_Outcome]) -> pd.DataFrame:
         [claim.subject]
         + [rounded(median * UNITS[unit]) for median in medians]
         + [rounded(value) for value in (claim.ratio, claim.low, claim.high)]
-        for claim, medians, _ in outcomes
+        for claim, medians, *_ in outcomes
     ]
     table = pd.DataFrame(rows, columns=columns).set_index("candidate")
     return table.assign(verdict=[outcome.claim.verdict for outcome in outcomes])

@@ -2,18 +2,14 @@
 
 from argparse import ArgumentParser, Namespace
 
-from ortmeter.cli.options import LOCALHOST, add_tls, number
+from ortmeter.cli.options import add_host, add_tls, number
 from ortmeter.cli.terminal import tell
 from ortmeter.optional import import_optional
-from ortmeter.sweep.engine import MAX_PORT, read_tls
+from ortmeter.sweep.engine import MAX_PORT, check_host, read_tls
 
 
 def register(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--host",
-        default=LOCALHOST,
-        help=f"interface ({LOCALHOST}); without TLS, anyone who reaches it can run code on workers",
-    )
+    add_host(parser)
     parser.add_argument(
         "--port", type=number(0, MAX_PORT), default=8786, help="port, 0 for any free one (8786)"
     )
@@ -27,6 +23,8 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
+    tls = read_tls(options.tls_ca, options.tls_cert, options.tls_key)
+    check_host(options.host, tls, insecure=options.insecure)
     import_optional("distributed", "sweep")
     from ortmeter.sweep.cluster import serve_scheduler
 
@@ -34,6 +32,6 @@ def run(options: Namespace) -> None:
         host=options.host,
         port=options.port,
         retries=options.retries,
-        tls=read_tls(options.tls_ca, options.tls_cert, options.tls_key),
+        tls=tls,
         announce=lambda address: tell(f"scheduler at {address}"),
     )

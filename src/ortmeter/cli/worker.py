@@ -2,17 +2,15 @@
 
 from argparse import ArgumentParser, Namespace
 
-from ortmeter.cli.options import LOCALHOST, add_tls
+from ortmeter.cli.options import add_host, add_tls
 from ortmeter.cli.terminal import tell
 from ortmeter.optional import import_optional
-from ortmeter.sweep.engine import check_address, read_tls
+from ortmeter.sweep.engine import check_address, check_host, read_tls
 
 
 def register(parser: ArgumentParser) -> None:
     parser.add_argument("scheduler", metavar="tcp://HOST:PORT", help="address of the scheduler")
-    parser.add_argument(
-        "--host", default=LOCALHOST, help=f"interface open to other machines ({LOCALHOST})"
-    )
+    add_host(parser)
     parser.add_argument("--name", help="name of the worker (its address)")
     parser.add_argument("--cores", help="cores available to runs, such as 0-3 (all)")
     add_tls(parser)
@@ -21,6 +19,7 @@ def register(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> None:
     tls = read_tls(options.tls_ca, options.tls_cert, options.tls_key)
     check_address(options.scheduler, tls)
+    check_host(options.host, tls, insecure=options.insecure)
     import_optional("distributed", "sweep")
     from ortmeter.sweep.cluster import serve_worker
 

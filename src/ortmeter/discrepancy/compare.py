@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -44,7 +45,8 @@ def max_diff(
         Tested output, of the same structure; a list matches a tuple. The element type of each array
         defines its ulp.
     equal_nan : bool
-        Whether a NaN matches a NaN.
+        Whether a NaN matches a NaN; in complex numbers, the same part must hold it, and the other
+        part be equal.
     tolerance : Tolerance, optional
         Tolerance; elements beyond it are counted, and its
         :meth:`~ortmeter.discrepancy.Tolerance.check` uses the count.
@@ -124,7 +126,7 @@ class _Compared(NamedTuple):
     over: Violation | None
     differences: list[Difference]
 
-    def severity(self) -> tuple[float, bool]:
+    def severity(self) -> tuple[float | Fraction, bool]:
         """Without errors, the arrays with mismatches come first."""
         counts = self.figures.counts
         return self.figures.worst[0], counts["n_nan"] + counts["n_inf"] > 0
@@ -169,7 +171,18 @@ def _compare(pair: Pair, options: Options) -> _Compared | Difference:
     }
     sides = ("dtype", expected.dtype, got.dtype), ("device", expected.device, got.device)
     differences = [Difference(name, pair.path, e, g) for name, e, g in sides if e != g]
-    return _Compared(figures, error if unit == 1 else error / unit, where, over, differences)
+    if isinstance(error, Fraction):
+        at_max = _as_float(error / Fraction(unit))
+    else:
+        at_max = error if unit == 1 else error / unit
+    return _Compared(figures, at_max, where, over, differences)
+
+
+def _as_float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _kind(side: Side) -> str:
@@ -181,10 +194,11 @@ def _put_together(
 ) -> Discrepancy:
     parts = [one.figures for one in compared] or [Figures.of_nothing(exact=True)]
     figures = parts[0] if len(parts) == 1 else add_up(parts)
+    largest = figures.worst[0]
     worst = max(compared, key=_Compared.severity, default=None)
     over = max(compared, key=lambda one: one.figures.over[0], default=None)
     return Discrepancy(
-        abs=figures.worst[0],
+        abs=_as_float(largest) if isinstance(largest, Fraction) else largest,
         rel=figures.rel,
         ulp=figures.ulp,
         ulp_at_max=max((one.ulp_at_max for one in compared), default=0),

@@ -9,7 +9,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 
 _EXPONENT = 0x7FF << 52  # bits of the exponent of a float64; 0x7FF is twice its bias, plus one
 _MAX_THREADS = 8  # of 5 MiB
+_DOWN = 0.25  # keeps in float64 the modulus of every difference; exact for what would overflow
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ class Figures:
 
     ulp: float
     sum: float
-    worst: tuple[float, int]  # largest error, and the opposite of its position: the first wins
+    # Largest error, a fraction if float64 overflows, and the opposite of its position: the first
+    # wins.
+    worst: tuple[float | Fraction, int]
     over: tuple[float, int] = (0.0, 0)  # the same, of errors beside their limit, if beyond it
     rel: float = 0.0
     largest: float = 0.0  # finite magnitude of expected
@@ -97,6 +101,14 @@ def measure_arrays(expected: Side, got: Side, kind: Arithmetic, options: Options
         return add_up(list(itertools.chain.from_iterable(shares)))
 
 
+def measure_piece(
+    start: int, e: np.ndarray, g: np.ndarray, kind: Arithmetic, options: Options
+) -> Figures:
+    """Compare a piece that starts at a flat position."""
+    with np.errstate(all="ignore"):
+        return _Comparer(kind, e.size, options).compare(start, e, g)
+
+
 class _Comparer:
     """Compare pieces of two arrays, one after the other. One per thread."""
 
@@ -126,18 +138,60 @@ class _Comparer:
         figures.counts["n_finite"] = error.size
         if error.size == 0:
             return figures
+        if error.dtype.kind == "f" and (e.dtype.kind == "c" or not math.isfinite(error[worst])):
+            beyond = _overflows(error, e, g)
+            if beyond.any():
+                index = np.arange(error.size) if index is None else index
+                parts = (
+                    self._measure(e[rows] * scale, g[rows] * scale, start, index[rows], scale)
+                    for rows, scale in ((~beyond, 1.0), (beyond, _DOWN))
+                    if rows.any()
+                )
+                return add_up([figures, *parts])
+        self._fill(figures, error, e, g, worst=worst, places=(start, index))
+        return figures
+
+    def _measure(
+        self, e: np.ndarray, g: np.ndarray, start: int, index: np.ndarray, scale: float
+    ) -> Figures:
+        """Return the figures of finite numbers, all multiplied by a power of two."""
+        figures = Figures.of_nothing(exact=False)
+        options, tolerance = self._options, self._options.tolerance
+        if tolerance is not None and tolerance.atol:
+            options = replace(options, tolerance=replace(tolerance, atol=tolerance.atol * scale))
+        error = distance(e, g)
+        one = _Comparer(self._kind, error.size, options)
+        one._fill(figures, error, e, g, worst=int(error.argmax()), places=(start, index))
+        if scale != 1:
+            largest, at = figures.worst
+            figures.worst = Fraction(largest) / Fraction(scale), at
+            figures.sum, figures.largest = figures.sum / scale, figures.largest / scale
+        return figures
+
+    def _fill(
+        self,
+        figures: Figures,
+        error: np.ndarray,
+        e: np.ndarray,
+        g: np.ndarray,
+        *,
+        worst: int,
+        places: tuple[int, np.ndarray | None],
+    ) -> None:
+        """Write the figures of finite numbers, which may be written over."""
+        start, index = places
         e = _magnitude(e)
         figures.largest = float(np.maximum.reduce(e))
         if error[worst] == 0:
-            return figures
+            return
 
         def position(rank: int) -> int:
             return start + (rank if index is None else int(index[rank]))
 
         number, add = (int, _exact_sum) if self._kind.is_exact else (float, np.add.reduce)
-        figures.worst, figures.sum = (number(error[worst]), -position(worst)), number(add(error))
+        figures.ulp, figures.sum = number(error[worst]), number(add(error))
+        figures.worst = figures.ulp, -position(worst)
         self._add_errors(figures, error.astype(np.float64, copy=False), e, _magnitude(g), position)
-        return figures
 
     def _widen(
         self, e: np.ndarray, g: np.ndarray
@@ -172,7 +226,7 @@ class _Comparer:
                 limits.append((in_ulp, np.broadcast_to(tolerance.ulp / unit, error.size)))
             _add_over(figures, limits, position)
         np.divide(error, e, out=e)
-        figures.rel = _or_infinity(np.fmax.reduce(e))  # without 0/0
+        figures.rel = float(np.fmax.reduce(e))  # without 0/0
 
     def _add_ulp(
         self, figures: Figures, error: np.ndarray, larger: np.ndarray
@@ -184,7 +238,6 @@ class _Comparer:
         The product of the array and of the number that are returned is the errors in ulp.
         """
         if self._kind.n_bits is None:
-            figures.ulp = figures.worst[0]
             return error, 1.0
         np.maximum(larger, self._kind.smallest_normal, out=larger)
         bits = self._bits[: error.size]
@@ -192,7 +245,7 @@ class _Comparer:
         np.subtract(_EXPONENT, bits, out=bits)
         halves = np.multiply(error, bits.view(np.float64), out=larger)
         unit = 2.0 ** (self._kind.n_bits - 1)
-        figures.ulp = _or_infinity(np.maximum.reduce(halves)) * unit
+        figures.ulp = float(np.maximum.reduce(halves)) * unit
         return halves, unit
 
 
@@ -229,9 +282,16 @@ def _exact_sum(error: np.ndarray) -> int:
     return low + (int((error >> 32).sum()) << 32)
 
 
-def _or_infinity(value: float) -> float:
-    """Read NaN as what it comes from, the modulus of a finite complex number that overflows."""
-    return math.inf if math.isnan(value) else float(value)
+def _overflows(error: np.ndarray, e: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Mask the finite numbers whose difference or modulus float64 does not hold."""
+    largest = np.finfo(np.float64).max
+    if e.dtype.kind == "f":
+        return error > largest
+    parts = [side.view(side.real.dtype) for side in (e, g)]
+    if max(max(side.max(), -side.min()) for side in parts) <= largest * _DOWN:
+        return np.zeros(error.size, np.bool_)
+    mask: np.ndarray = np.any([x > largest for x in (error, *map(np.absolute, (e, g)))], axis=0)
+    return mask
 
 
 def distance(expected: np.ndarray, got: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -249,10 +309,21 @@ def distance(expected: np.ndarray, got: np.ndarray, out: np.ndarray | None = Non
 def non_finite(expected: Any, got: Any, *, equal_nan: bool, library: Any) -> tuple[Any, ...]:
     """Mask what is finite on both sides, NaN and infinities that do not match; NumPy or torch.
 
-    The same infinities match, NaN match NaN if `equal_nan`. A complex number with a NaN is a NaN.
+    The same infinities match, NaN match NaN if `equal_nan`. A complex number with a NaN is a NaN,
+    and matches when each of its parts does.
     """
     nan_e, nan_g = library.isnan(expected), library.isnan(got)
     inf_e, inf_g = library.isinf(expected) & ~nan_e, library.isinf(got) & ~nan_g
-    nan = nan_e ^ nan_g if equal_nan else nan_e | nan_g
-    inf = (inf_e | inf_g) & ~(nan_e | nan_g) & (expected != got)
-    return ~(nan_e | nan_g | inf_e | inf_g), nan, inf
+    either = nan_e | nan_g
+    nan = either
+    if equal_nan:
+        nan = nan_e ^ nan_g
+        if library is np and np.iscomplexobj(expected):
+            nan = either & ~(_same(expected.real, got.real) & _same(expected.imag, got.imag))
+    inf = (inf_e | inf_g) & ~either & (expected != got)
+    return ~(either | inf_e | inf_g), nan, inf
+
+
+def _same(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
+    same: np.ndarray = (expected == got) | (np.isnan(expected) & np.isnan(got))
+    return same

@@ -210,7 +210,7 @@ class Discrepancy:
     abs : float
         Largest absolute error, ``|got - expected|``, the modulus of the difference for complex
         numbers, 1 for strings that differ. An exact ``int`` when both sides hold integers or
-        booleans. ``inf`` when a difference of finite values overflows.
+        booleans. ``inf`` when a difference of finite values overflows; `rel` and `ulp` do not.
     rel : float
         Largest relative error, ``|got - expected| / |expected|``. ``inf`` when *got* is not zero
         somewhere *expected* is.
@@ -232,7 +232,8 @@ class Discrepancy:
     n_finite : int
         Positions where both values are finite, from which errors are computed.
     n_nan : int
-        Mismatched NaN: exactly one value is NaN (at least one if not `equal_nan`).
+        Mismatched NaN: exactly one value is NaN (at least one if not `equal_nan`), or the parts of
+        complex numbers that hold NaN do not match.
     n_inf : int
         Mismatched infinities: no NaN, at least one value is infinite, and they differ.
     histogram : dict of float to int

@@ -72,7 +72,7 @@ KNOWN_ERRORS = (
     KnownError(
         "ort",
         "Resize",
-        "align_corners uses the rounded output size instead of the scales",
+        "align_corners uses the rounded output size, not the scales as the tests of ONNX do",
         _resize_aligned_by_scales,
     ),
     # onnx 1.23

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.files import refuse_full_disk
 from ortmeter.profiling.graph import name_nodes
 from ortmeter.profiling.read import keep_runs, read_frames
 from ortmeter.profiling.record import Profile
@@ -268,7 +269,12 @@ class _Pair:
         ranks = self.recorded.ranks[: warmup + repeat]
         ran = load_model(self.folder / _OPTIMIZED, external_folder=self.external_folder)
         (file,) = self.folder.glob(f"{_RECORDED}*")
-        events, others = (keep_runs(frame, ranks) for frame in read_frames(file, ran))
+        try:
+            frames = read_frames(file, ran)
+        except InvalidArgumentError:
+            refuse_full_disk(file)
+            raise
+        events, others = (keep_runs(frame, ranks) for frame in frames)
         overhead = None
         if latencies is not None:
             overhead = speedup(

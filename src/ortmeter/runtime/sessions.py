@@ -11,6 +11,7 @@ import google.protobuf.message
 import onnx
 
 from ortmeter.errors import InvalidArgumentError, ModelError, ProviderUnavailableError
+from ortmeter.files import refuse_full_disk
 from ortmeter.optional import import_optional
 from ortmeter.runtime.loading import (
     ModelLike,
@@ -115,6 +116,8 @@ def make_session(
     ------
     ModelError
         The model cannot be read, or ONNX Runtime refuses it.
+    OSError
+        The optimized model cannot be written: the disk is full for instance.
     ProviderUnavailableError
         The provider does not work on this machine, or ONNX Runtime fell back to another one.
     InvalidArgumentError
@@ -256,6 +259,7 @@ def _create(
         # With the fallback, ONNX Runtime prints the reason of a failure and runs on the CPU.
         return onnxruntime.InferenceSession(source, options, providers=providers, enable_fallback=0)
     except Exception as cause:
+        refuse_full_disk(Path(options.optimized_model_filepath))
         # Those of ONNX Runtime derive from neither: the provider refuses its device or an option.
         unavailable = provider.name != "cpu" and isinstance(cause, ValueError | RuntimeError)
         error = ProviderUnavailableError if unavailable else ModelError

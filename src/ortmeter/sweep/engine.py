@@ -1,6 +1,7 @@
 """Run a page over a grid: connect to workers, submit tasks, save and show the results."""
 
 import hashlib
+import ipaddress
 import logging
 import os
 import queue
@@ -334,4 +335,18 @@ def check_address(address: str, tls: "Security | None") -> None:
         raise InvalidArgumentError(
             f"got scheduler {address!r}, expected {scheme}://host:port {files}, "
             f"a port from 1 to {MAX_PORT}"
+        )
+
+
+def check_host(host: str, tls: "Security | None", *, insecure: bool) -> None:
+    """Refuse an interface that others reach without TLS, which runs what anyone sends."""
+    try:
+        is_own = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, which may be that of any interface
+        is_own = False
+    if not (is_own or tls or insecure):
+        raise InvalidArgumentError(
+            f"--host {host}: without TLS, who reaches its port can run code on the workers. "
+            "Accepted: --tls-ca, --tls-cert and --tls-key; 127.0.0.1; or --insecure, on a network "
+            "where every machine and every user is trusted"
         )

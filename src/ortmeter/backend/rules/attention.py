@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortmeter.backend.rules.indices import window
@@ -18,6 +19,7 @@ from ortmeter.backend.rules.values import (
     read_once,
     scalar,
 )
+from ortmeter.dtypes import float_info
 
 # Exchanges the positions and the features of the keys.
 _TRANSPOSED = (0, 1, 3, 2)
@@ -61,7 +63,7 @@ class EagerAttention:
         if found.merged:  # split the keys into heads again
             k = op.Transpose(k, perm=SWAP)
             copy_type(k, found.k, keys)
-        inputs = (found.q, k, v, found.mask) if found.mask else (found.q, k, v)
+        inputs = (found.q, k, v, _whole(op, found.mask)) if found.mask else (found.q, k, v)
         return op.Attention(*inputs, scale=found.scale)
 
 
@@ -141,6 +143,27 @@ def _covers(mask: Shape | None, scores: Shape) -> bool:
     if mask is None or mask[-2:] != scores[-2:] or len(mask) > len(scores):
         return False
     return all(dim in {1, size} for dim, size in zip(mask[-3::-1], scores[-3::-1], strict=False))
+
+
+def _whole(op: Any, mask: ir.Value) -> ir.Value:
+    """Make a mask whose rows that hide every key give what a softmax of them does, not zeros.
+
+    The kernel has zeros where the scores are the lowest number or below. A softmax has the mean of
+    the values, or NaN where the mask is minus infinity.
+    """
+    if window(mask) is not None:
+        return mask  # each query sees itself
+    dtype = known(mask.dtype, "the type of the mask is not known").numpy()
+    above, nan = (
+        op.Constant(value=ir.tensor(np.array(number, dtype)))
+        for number in (np.nextafter(float_info(dtype).min, dtype.type(0)), math.nan)
+    )
+    # The kernels that follow exist for 32 bits everywhere.
+    row = op.ReduceMax(op.Cast(mask, to=int(F32)), op.Constant(value_ints=[-1]), keepdims=1)
+    hidden = op.IsInf(row, detect_positive=0)
+    whole: ir.Value = op.Where(hidden, nan, op.Max(mask, above))
+    copy_type(whole, mask)
+    return whole
 
 
 class CausalMask:

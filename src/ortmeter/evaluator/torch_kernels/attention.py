@@ -115,6 +115,8 @@ def _unpack(x: Tensor, heads: int | None) -> Tensor:
 def _bias(mask: Tensor | None, allowed: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
     """Return what is added to the scores: a mask, and minus infinity where nothing is seen."""
     if mask is not None:
+        mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
+        mask = mask.unsqueeze(0) if mask.ndim == 1 else mask
         missing = k.shape[2] - mask.shape[-1]
         if missing > 0:
             hidden = 0.0 if mask.dtype == torch.bool else -math.inf
@@ -132,8 +134,12 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -
     """Run the kernel of torch; queries that see nothing give zeros."""
     grouped = q.shape[1] != k.shape[1]
     y = functional.scaled_dot_product_attention(q, k, v, bias, scale=scale, enable_gqa=grouped)
-    # torch gives these zeros on CPU, and promises nothing for its other kernels.
-    return y if bias is None else torch.where(_sees_nothing(bias), 0, y)
+    if bias is not None:
+        # torch gives these zeros on CPU, and promises nothing for its other kernels.
+        return torch.where(_sees_nothing(bias), 0, y)
+    if y.device.type == "cpu" and not y.any(-1).all():  # torch: zeros where no score is a number
+        return _detailed(q, k, v, None, scale=scale, softcap=0.0, precision=q.dtype, mode=_RAW)[0]
+    return y
 
 
 def _sees_nothing(bias: Tensor) -> Tensor:

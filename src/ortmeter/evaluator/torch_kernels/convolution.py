@@ -96,6 +96,11 @@ def _window(
     if ceil_mode:
         geometry = zip(sizes, spans, steps, before, after, strict=True)
         extra = tuple(_extra(*dimension) for dimension in geometry)
+    geometry = zip(sizes, before, after, extra, spans, strict=True)
+    if any(sum(lengths) < span for *lengths, span in geometry):
+        raise RefusedError(
+            f"given {describe(x)} and windows of {spans}; accepted: a window inside, at least"
+        )
     return _Window(tuple(kernel_shape), steps, gaps, tuple(before), tuple(after), extra)
 
 

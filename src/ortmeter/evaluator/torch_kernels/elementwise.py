@@ -21,6 +21,7 @@ from ortmeter.evaluator.torch_kernels.registry import (
     dtype_of,
     kernel,
     kernels,
+    widened,
 )
 
 
@@ -150,8 +151,9 @@ def _check_floating(op_type: str, x: Tensor) -> None:
 
 @kernel("Erf", since=9)
 def _erf(x: Tensor) -> Tensor:
+    """Compute in float32 at least: torch loses small numbers of narrower types."""
     _check_floating("Erf", x)
-    return torch.erf(x)
+    return torch.erf(widened(x)).to(x.dtype)
 
 
 @kernel("Sign", since=9)
@@ -168,11 +170,16 @@ def _swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return functional.silu(x) if alpha == 1 else x * torch.sigmoid(x * alpha)
 
 
+def _mean(*inputs: Tensor) -> Tensor:
+    total = functools.reduce(torch.add, map(widened, inputs))
+    return (total / len(inputs)).to(inputs[0].dtype)
+
+
 _ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 kernels(
     (
-        ("Mean", 8, lambda *inputs: functools.reduce(torch.add, inputs) / len(inputs)),
+        ("Mean", 8, _mean),
         ("IsNaN", 9, lambda x: torch.isnan(_readable(x))),
         ("Identity", 1, lambda x: x),
         # x itself in every type from 40 on

@@ -19,6 +19,7 @@ from ortmeter.evaluator.torch_kernels.registry import (
     kernel,
     positive_axes,
     positive_axis,
+    widened,
 )
 
 _ROUNDED: dict[str, TensorFunction] = {
@@ -329,12 +330,14 @@ def _dft(
 ) -> Tensor:
     dim = positive_axis(-2 if axis is None else int(axis), x.ndim)
     length = None if dft_length is None else int(dft_length)
+    if widened(x) is not x:
+        return _dft(widened(x), dft_length, axis, inverse=inverse, onesided=onesided).to(x.dtype)
     signal = _as_signal(x)
     if inverse and onesided:
         wave: Tensor = torch.fft.irfft(signal, length, dim)
         return wave.unsqueeze(-1)
     if inverse:
-        return torch.view_as_real(torch.fft.ifft(signal, length, dim))
+        return torch.view_as_real(torch.fft.ifft(signal, length, dim).resolve_conj())
     if onesided and not signal.is_complex():
         return torch.view_as_real(torch.fft.rfft(signal, length, dim))
     y = torch.view_as_real(torch.fft.fft(signal, length, dim))
@@ -346,6 +349,8 @@ kernel("DFT", since=17)(functools.partial(_dft, axis=1))
 
 def _as_signal(x: Tensor) -> Tensor:
     """Read the last dimension as a real number or as a real and an imaginary part."""
+    if not x.numel():
+        raise RefusedError(f"given {describe(x)}; accepted: at least one element")
     return x.squeeze(-1) if x.shape[-1] == 1 else torch.view_as_complex(x.contiguous())
 
 
@@ -358,6 +363,9 @@ def _stft(
     *,
     onesided: int = 1,
 ) -> Tensor:
+    if widened(x) is not x:
+        rest = frame_step, window, frame_length
+        return _stft(widened(x), *rest, onesided=onesided).to(x.dtype)
     whole = x.shape[1] if window is None else window.shape[0]
     size = whole if frame_length is None else int(frame_length)
     frames = _as_signal(x).unfold(1, size, int(frame_step))

@@ -1,6 +1,7 @@
 """Softmax, normalizations, dropout."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,10 +10,18 @@ from torch.nn import functional
 
 from ortmeter.evaluator.kernels import RefusedError
 from ortmeter.evaluator.torch_kernels.movement import flatten
-from ortmeter.evaluator.torch_kernels.registry import TensorFunction, describe, dtype_of, kernel
+from ortmeter.evaluator.torch_kernels.registry import (
+    TensorFunction,
+    describe,
+    dtype_of,
+    kernel,
+    widened,
+)
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
+    if not x.numel():
+        return x
     return torch.zeros_like(x).scatter(axis, torch.argmax(x, axis, keepdim=True), 1)
 
 
@@ -75,8 +84,16 @@ def _layer_normalization(
 
 
 def _statistics(x: Tensor, rank: int, epsilon: float) -> tuple[Tensor, Tensor]:
-    variance, mean = torch.var_mean(x, tuple(range(-rank, 0)), correction=0, keepdim=True)
+    variance, mean = _var_mean(x, tuple(range(-rank, 0)), keepdim=True)
     return mean, torch.rsqrt(variance + epsilon)
+
+
+def _var_mean(x: Tensor, axes: Sequence[int], *, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """Return the variance and the mean, which is infinite with infinities of one sign."""
+    variance, mean = torch.var_mean(x, tuple(axes), correction=0, keepdim=keepdim)
+    if mean.isnan().any():
+        mean = torch.mean(x, tuple(axes), keepdim=keepdim)
+    return variance, mean
 
 
 @kernel("RMSNormalization", since=23)
@@ -120,6 +137,8 @@ def _group_normalization(
 def _instance_normalization(
     x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5
 ) -> Tensor:
+    if not x.numel():
+        return x
     cudnn = torch.backends.cudnn.enabled
     return torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, cudnn)
 
@@ -128,26 +147,28 @@ def _instance_normalization(
 def _mean_variance_normalization(
     x: Tensor, *, axes: tuple[int, ...] | list[int] = (0, 2, 3)
 ) -> Tensor:
-    variance, mean = torch.var_mean(x, tuple(axes), correction=0, keepdim=True)
-    return (x - mean) / (torch.sqrt(variance) + 1e-9)
+    wide = widened(x)
+    variance, mean = torch.var_mean(wide, tuple(axes), correction=0, keepdim=True)
+    return ((wide - mean) / (torch.sqrt(variance) + 1e-9)).to(x.dtype)
 
 
 @kernel("LpNormalization")
 def _lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     """Divide by the norm along an axis; zeros stay zeros."""
-    norm = torch.linalg.vector_norm(x, p, axis, keepdim=True)
-    return torch.where(norm == 0, 0, x / norm)
+    wide = widened(x)
+    norm = torch.linalg.vector_norm(wide, p, axis, keepdim=True)
+    return torch.where(norm == 0, 0, wide / norm).to(x.dtype)
 
 
 @kernel("LRN")
 def _lrn(
     x: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0
 ) -> Tensor:
-    before = (size - 1) // 2
-    shape = [x.shape[0], x.shape[1], -1]
-    squares = functional.pad((x * x).reshape(shape), (0, 0, before, size - 1 - before))
+    before, wide = (size - 1) // 2, widened(x)
+    shape = [x.shape[0], x.shape[1], math.prod(x.shape[2:])]
+    squares = functional.pad((wide * wide).reshape(shape), (0, 0, before, size - 1 - before))
     sums = squares.unfold(1, size, 1).sum(-1).reshape(x.shape)
-    return x / (sums * (alpha / size) + bias) ** beta
+    return (wide / (sums * (alpha / size) + bias) ** beta).to(x.dtype)
 
 
 @kernel("BatchNormalization", since=7)
@@ -186,7 +207,7 @@ def _batch_normalization(
         y = _normalize(x, scale, bias, mean, variance, epsilon=epsilon)
         return (y, mean, variance) if n_outputs > 1 else y
     axes = [axis for axis in range(x.ndim) if axis != 1]
-    batch_variance, batch_mean = torch.var_mean(x.to(mean.dtype), axes, correction=0)
+    batch_variance, batch_mean = _var_mean(x.to(mean.dtype), axes, keepdim=False)
     y = _normalize(x, scale, bias, batch_mean, batch_variance, epsilon=epsilon)
     if n_outputs == 1:
         return y

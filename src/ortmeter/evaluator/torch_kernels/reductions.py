@@ -26,7 +26,14 @@ def _mean(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
     if x.is_floating_point():
         return torch.mean(x, axes, keepdim=keepdim)
     count = math.prod(x.shape[axis] for axis in axes)
-    return torch.div(_sum(x, axes, keepdim), count, rounding_mode="trunc").to(x.dtype)
+    if x.dtype == torch.uint64:
+        return torch.div(_sum(x, axes, keepdim), count, rounding_mode="trunc").to(x.dtype)
+    # The sum may overflow; those of the quotients and of the remainders do not.
+    wide = x.to(torch.int64)
+    quotients = torch.div(wide, count, rounding_mode="floor")
+    rest = _sum(wide - quotients * count, axes, keepdim)
+    mean = _sum(quotients, axes, keepdim) + torch.div(rest, count, rounding_mode="floor")
+    return (mean + ((mean < 0) & (rest % count != 0))).to(x.dtype)
 
 
 def _prod(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
@@ -63,7 +70,7 @@ def _l2(x: Tensor, axes: tuple[int, ...], keepdim: bool) -> Tensor:
     if x.is_floating_point():
         norms: Tensor = torch.linalg.vector_norm(x, 2, axes, keepdim=keepdim)
         return norms
-    return torch.sqrt(_sum_square(x, axes, keepdim).double()).to(x.dtype)
+    return torch.sqrt(_sum_square(x.double(), axes, keepdim)).to(x.dtype)
 
 
 def _floating(x: Tensor) -> Tensor:

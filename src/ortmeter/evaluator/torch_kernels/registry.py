@@ -185,6 +185,11 @@ def dtype_of(op_type: str, onnx_type: int) -> torch.dtype:
         raise RefusedError(f"{op_type}: given {name}; accepted: the types of torch") from cause
 
 
+def widened(x: Tensor) -> Tensor:
+    """Widen the types of 16 bits or fewer, whose squares and sums overflow early."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def as_list(values: Any) -> list[int]:
     """Read the integers of a tensor, or of an attribute."""
     if isinstance(values, Tensor):

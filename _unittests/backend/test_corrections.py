@@ -1,0 +1,216 @@
+"""What torch.onnx and ONNX Runtime compute otherwise: each case equals eager at every level."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812 - the name that everyone uses
+from torch.utils._pytree import tree_leaves
+
+from ortmeter.backend import LEVELS, FallbackWarning, OrtBackend
+
+NAN, INF = math.nan, math.inf
+X = torch.tensor([[1, NAN, 2], [3, 4, 5], [INF, -INF, 0], [-1, -2, NAN]])
+IMAGE = torch.arange(32.0).reshape(1, 2, 4, 4)
+HOLED = torch.where(IMAGE == 9, NAN, IMAGE)
+LOWEST = torch.finfo(torch.float32).min
+
+
+def attention(x, mask):
+    return torch.softmax(x @ x.transpose(-1, -2) * 0.5 + mask, -1) @ x
+
+
+def masked(hidden):
+    """A mask that hides a key of a query, and every key of the next one."""
+    mask = torch.zeros(1, 1, 4, 4)
+    mask[..., 0, 2] = mask[..., 1, :] = hidden
+    return mask
+
+
+Q = torch.linspace(-1, 1, 32).reshape(1, 2, 4, 4)
+#: Functions and arguments by name: graphs that run on ONNX Runtime.
+RIGHT = {
+    # operators that torch.onnx converts into something else
+    "average, divisor": (lambda x: F.avg_pool2d(x, 2, divisor_override=3), IMAGE),
+    "average, divisor, padding": (
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False, divisor_override=2),
+        IMAGE,
+    ),
+    "average, one image": (lambda x: F.avg_pool2d(x, 2, divisor_override=3), IMAGE[0]),
+    "average, three axes": (lambda x: F.avg_pool3d(x, 2, divisor_override=5), IMAGE[None]),
+    "average as before": (
+        lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        IMAGE,
+    ),
+    "logsigmoid": (F.logsigmoid, torch.tensor([-40.0, -20, 0, 20, 100, -INF, INF, NAN])),
+    "logsigmoid, 64 bits": (F.logsigmoid, torch.linspace(-50, 50, 7).double()),
+    "addcdiv, 64 bits": (
+        lambda x: torch.addcdiv(x, x, x + 3, value=0.1),
+        torch.linspace(1, 2, 5).double(),
+    ),
+    "log1p": (torch.log1p, torch.tensor([0.5, -1, -2, 0, 3e38, INF, NAN])),
+    "logit within bounds": (lambda x: torch.logit(x, 0.1), torch.linspace(0, 1, 9)),
+    "group norm, 64 bits": (
+        lambda x: F.group_norm(x, 2, eps=0.1),
+        torch.arange(48.0).reshape(2, 4, 6).double() ** 3,
+    ),
+    "a number that a type has not": (
+        lambda x, i: x.index_add(0, i, x, alpha=-1),
+        torch.tensor([3, 5], dtype=torch.uint8),
+        torch.tensor([1, 0]),
+    ),
+    # types
+    "sum, 16 bits": (lambda x: x.half().sum(), IMAGE),
+    "sum, bfloat16": (lambda x: x.bfloat16().sum(), IMAGE),
+    "product, 16 bits": (lambda x: x.half().prod(0), torch.ones(3, 2)),
+    "maximum, 16 bits": (lambda x: x.half().amax(1), X),
+    "cumulated, bfloat16": (lambda x: x.bfloat16().cumsum(0), IMAGE[0, 0]),
+    "modulus, 16 bits": (lambda x: x.half().abs(), X),
+    "any byte": (lambda x: x.any(1), torch.tensor([[0, 0], [0, 3]], dtype=torch.uint8)),
+    "all bytes": (lambda x: x.all(), torch.tensor([[1, 1], [0, 3]], dtype=torch.uint8)),
+    # NaN
+    "largest": (lambda x: (x * 2).max(), X),
+    "largest along an axis": (lambda x: (x * 2).max(0), X),
+    "smallest along an axis": (lambda x: x.min(1, keepdim=True), X),
+    "largest, 64 bits": (lambda x: x.amax(0), X.double()),
+    "place of the largest": (lambda x: x.argmax(1), X),
+    "place of the smallest": (lambda x: x.argmin(0), X),
+    "maximum in windows": (lambda x: F.max_pool1d(x, 2, 1), HOLED[0, 0]),
+    "maximum in padded windows": (lambda x: F.max_pool2d(x, 3, 2, 1), HOLED),
+    "attention, nothing to see": (attention, Q, masked(-INF)),
+    "attention, the lowest mask": (attention, Q, masked(LOWEST)),
+    "attention, a bias": (attention, Q, masked(-3.0)),
+    # constants that are nearly 0 or 1
+    "a tiny term": (lambda x: x / (x.abs().sum() + 1e-12), torch.zeros(3)),
+    "nearly itself": (lambda x: x * 1.000005 - 1, torch.ones(3).double()),
+    # memory
+    "the input": (lambda x: x.max(0), torch.tensor(3.0)),
+    "views of a part": (lambda x: torch.hsplit(x + 1, [1]), X[1:2]),
+}
+#: The same with the reason why torch runs the graph.
+LEFT = {
+    "mean of nothing": (lambda x: x.mean(0), "ReduceMean of an empty tensor", torch.ones(0, 4)),
+    "product of nothing": (
+        lambda a, b, c: torch.addmm(a, b, c, beta=0.2),
+        "Gemm of an empty tensor",
+        torch.ones(2, 3),
+        torch.ones(2, 0),
+        torch.ones(0, 3),
+    ),
+    "divisor and ceil_mode": (
+        lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True, divisor_override=2),
+        "divisor_override with ceil_mode",
+        IMAGE,
+    ),
+    "running statistics": (
+        F.instance_norm,
+        "running statistics",
+        IMAGE,
+        torch.zeros(2),
+        torch.ones(2),
+    ),
+    "bytes between pixels": (
+        lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+        "Resize of bytes",
+        IMAGE.to(torch.uint8) * 7,
+    ),
+    "antialiasing": (
+        lambda x: F.interpolate(
+            x, size=(2, 3), mode="bilinear", antialias=True, align_corners=True
+        ),
+        "antialiasing",
+        IMAGE,
+    ),
+    "mean of what is scattered": (
+        lambda x, index: x.scatter_reduce(0, index, x + 1, "mean"),
+        "no mean of what is scattered",
+        torch.ones(4),
+        torch.tensor([0, 0, 1, 1]),
+    ),
+    "a transform of ten": (
+        lambda x: torch.fft.hfft(x, 10),
+        "no power of two",
+        torch.linspace(-1, 1, 6),
+    ),
+    "complex": (lambda x: x.abs(), "ONNX Runtime has no complex tensors", torch.ones(2) * 1j),
+    "views of two tensors": (
+        lambda x, y: torch.broadcast_tensors(x + 1, y),
+        "several outputs share memory through it",
+        torch.ones(1, 3),
+        torch.ones(2, 1),
+    ),
+    "a size that torch.onnx has not": (
+        lambda x: torch.diagonal_scatter(x, x[0]),
+        "torch.onnx cannot convert the graph",
+        torch.ones(3, 3),
+    ),
+}
+
+
+def run_both(function, arguments, backend):
+    """Results of eager and of the backend, and the arguments after each."""
+    wanted, given = copy.deepcopy(arguments), copy.deepcopy(arguments)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        expected = function(*wanted)
+        got = torch.compile(function, backend=backend)(*given)
+    return (expected, wanted), (got, given)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_graph_computes_what_torch_does(name, level):
+    function, *arguments = RIGHT[name]
+    backend = OrtBackend(level, threads=1, fallback=False)
+    expected, got = run_both(function, arguments, backend)
+    bounds = {"rtol": 1e-13, "atol": 1e-13} if name.endswith("64 bits") else {}
+    torch.testing.assert_close(got, expected, equal_nan=True, **bounds)
+    assert backend.graphs
+    shown, given = ({tensor.untyped_storage().data_ptr() for tensor in tree_leaves(x)} for x in got)
+    assert not shown & given
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_graph_that_cannot_is_left_to_torch_with_a_sentence(name):
+    function, reason, *arguments = LEFT[name]
+    backend = OrtBackend(threads=1)
+    with pytest.warns(FallbackWarning, match=reason):
+        expected, got = run_both(function, arguments, backend)
+    torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [(F.logsigmoid, [20.0, 60.0]), (torch.log1p, [1e-9, -1e-9, 3e-20, 0.3])],
+)
+def test_logarithms_near_zero_keep_their_digits(function, x):
+    given = torch.tensor(x)
+    (_, _), (got, _) = run_both(function, [given], OrtBackend(threads=1, fallback=False))
+    torch.testing.assert_close(got.double(), function(given.double()), rtol=1e-6, atol=0)
+
+
+def test_an_angle_of_16_bits_is_computed_in_32():
+    x = torch.linspace(-9, 9, 64).half()
+    (_, _), (got, _) = run_both(torch.sinc, [x], OrtBackend(threads=1, fallback=False))
+    torch.testing.assert_close(got.double(), torch.sinc(x.double()), rtol=2e-3, atol=1e-6)
+
+
+def test_an_output_of_another_type_or_shape_is_refused(monkeypatch):
+    """The last check, whatever an export declares: here nothing else looks."""
+    from ortmeter.backend import export
+
+    monkeypatch.setattr(export, "correct_model", lambda *_: None)
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.warns(FallbackWarning, match=r"returns f32\[\], torch f16\[\]"):
+        torch.compile(lambda x: x.sum(), backend=OrtBackend())(torch.ones(2).half())
+
+
+def test_what_an_export_adds_to_a_table_of_torch_does_not_stay():
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    backend = OrtBackend(threads=1)
+    for _ in range(3):
+        run_both(F.logsigmoid, [torch.ones(2)], backend)
+    registered = ONNXRegistry.from_torchlib(opset_version=23).functions["aten::log_sigmoid"]
+    assert not any(found.is_custom for found in registered)

@@ -1,0 +1,217 @@
+"""Kernels on NaN, infinities, denormals, extremes of types, no element: alone, then in a sweep."""
+
+import collections
+import math
+import subprocess
+import sys
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from kernel_checks import assert_agrees, assert_same, case, one_node, run_kernel, run_reference
+
+from ortmeter.evaluator import Evaluator
+from ortmeter.evaluator.kernels import RefusedError
+
+RNG = np.random.default_rng(0)
+HALF = np.float16
+NARROW = [np.dtype(HALF), np.dtype(ml_dtypes.bfloat16)]
+
+
+def floats(*shape, dtype="f4"):
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def only(called, n=0):
+    return run_kernel(called)[n].astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        case("Hardmax", 13, floats(4, 0)),
+        case("InstanceNormalization", 22, floats(0, 2, 1, 3), floats(2), floats(2)),
+        case("LRN", 13, floats(0, 5, 3, 2), size=3),
+    ],
+    ids=str,
+)
+def test_nothing_gives_nothing(called):
+    assert_same([called.inputs[0]], run_kernel(called))
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        case("AveragePool", 22, floats(1, 1, 1), kernel_shape=[2]),
+        case("LpPool", 22, floats(1, 1, 1), kernel_shape=[2]),
+        case("AveragePool", 22, floats(1, 1, 5, 2), kernel_shape=[2, 2], dilations=[1, 2]),
+    ],
+    ids=str,
+)
+def test_a_window_that_fits_nowhere_goes_to_the_next_source(called):
+    with pytest.raises(RefusedError, match="a window inside"):
+        run_kernel(called)
+    model, feeds = one_node(called)
+    got = Evaluator(model, sources=("torch", "reference")).run(None, feeds)
+    assert_same(run_reference(called), got)
+
+
+@pytest.mark.parametrize("batch", [(0, 10, 1), (0, 4, 2)])
+def test_a_transform_of_nothing_goes_to_the_next_source(batch):
+    called = case("DFT", 20, floats(*batch), None, np.array(1))
+    with pytest.raises(RefusedError, match="at least one element"):
+        run_kernel(called)
+
+
+def test_the_inverse_transform_of_one_element():
+    assert_agrees(case("DFT", 20, floats(1, 1, 1), None, np.array(1), inverse=1), run_reference)
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_transforms_of_halves(onesided):
+    x, window = floats(1, 16, 1, dtype=HALF), floats(8, dtype=HALF)
+    wide = x[..., 0].astype("f8")
+    turn = np.fft.rfft if onesided else np.fft.fft
+    whole = case("DFT", 20, x, None, np.array(1), onesided=onesided)
+    frames = case("STFT", 17, x, np.array(4), window, np.array(8), onesided=onesided)
+    cut = np.stack([wide[0, i : i + 8] for i in (0, 4, 8)]) * window
+    for called, expected in ((whole, turn(wide)), (frames, turn(cut)[None])):
+        parts = np.stack((expected.real, expected.imag), -1)
+        assert_same([parts.astype(HALF)], run_kernel(called), tolerance=1e-2)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_the_error_function_of_small_numbers(dtype):
+    x = np.geomspace(1e-7, 1, 64).astype(dtype)
+    expected = np.array([math.erf(float(v)) for v in x])
+    spacing = np.maximum(expected * float(ml_dtypes.finfo(dtype).eps), 2.0**-24)
+    assert (np.abs(only(case("Erf", 13, x)) - expected) <= spacing).all()
+
+
+def test_squares_of_halves_do_not_overflow():
+    x = (floats(2, 6, 3, 2) * 1e4).astype(HALF)
+    wide = x.astype("f8")
+    padded = np.pad(wide**2, ((0, 0), (1, 1), (0, 0), (0, 0)))
+    sums = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
+    expected = wide / (1 + 1e-4 / 3 * sums) ** 0.75
+    np.testing.assert_allclose(only(case("LRN", 13, x, size=3)), expected, rtol=2e-3)
+    expected = wide / np.linalg.norm(wide, axis=1, keepdims=True)
+    got = only(case("LpNormalization", 22, x, axis=1))
+    np.testing.assert_allclose(got, expected, rtol=2e-3, atol=1e-6)
+    expected = (wide - wide.mean((0, 2, 3), keepdims=True)) / wide.std((0, 2, 3), keepdims=True)
+    got = only(case("MeanVarianceNormalization", 13, x))
+    np.testing.assert_allclose(got, expected, rtol=4e-3, atol=2e-3)
+
+
+def test_the_norm_of_denormals_is_not_rounded():
+    tiny = np.full(2, 2**-24, HALF)
+    got = only(case("LpNormalization", 22, tiny, axis=0))
+    np.testing.assert_allclose(got, [0.5**0.5] * 2, rtol=1e-3)
+
+
+def test_the_mean_of_extremes_does_not_overflow():
+    largest = np.array([65504, -65504], HALF)
+    assert_same([largest], run_kernel(case("Mean", 13, *[largest] * 3)))
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_means_of_infinities(value):
+    """As in numpy, which has no other answer for the sum of an infinity and finite numbers."""
+    x = floats(2, 3, 4)
+    x[0, 1, 2] = value
+    layer = case("LayerNormalization", 17, x, np.ones(4, "f4"), n_outputs=3)
+    np.testing.assert_allclose(only(layer, 1), x.astype("f8").mean(-1, keepdims=True), rtol=1e-4)
+    ones, zeros = np.ones(3, "f4"), np.zeros(3, "f4")
+    given = x, ones, zeros, zeros, ones
+    batch = case("BatchNormalization", 15, *given, n_outputs=3, training_mode=1, momentum=0.0)
+    np.testing.assert_allclose(only(batch, 1), x.astype("f8").mean((0, 2)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8", "u4"])
+def test_means_and_norms_of_integers_whose_sums_overflow(dtype):
+    """Python integers and decimals do not."""
+    limits = np.iinfo(dtype)
+    x = RNG.integers(limits.min, limits.max, (40, 3), dtype, endpoint=True)
+    x[0], x[1] = limits.max, limits.min
+    means = [int(Fraction(sum(row), len(row))) for row in x.tolist()]  # truncated
+    assert_same(
+        [np.array(means, dtype)], run_kernel(case("ReduceMean", 18, x, np.int64([1]), keepdims=0))
+    )
+    x //= 4
+    norms = [float(Decimal(sum(v * v for v in row)).sqrt()) for row in x.tolist()]
+    (got,) = run_kernel(case("ReduceL2", 18, x, np.int64([1]), keepdims=0))
+    np.testing.assert_allclose(got.astype("f8"), norms, rtol=1e-15, atol=1)
+
+
+def attention(q, k, v, mask=0.0):
+    scores = q.astype("f8") @ k.astype("f8").swapaxes(2, 3) / math.sqrt(q.shape[3]) + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True) @ v).astype(q.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("side", range(3))
+def test_attention_lets_nan_through(side, dtype):
+    given = [floats(1, 2, n, 8, dtype=dtype) for n in (4, 6, 6)]
+    given[side][0, 0, 1] = math.nan
+    assert_same([attention(*given)], run_kernel(case("Attention", 23, *given)))
+
+
+def test_attention_of_keys_that_are_all_nan():
+    q, k, v = floats(1, 2, 4, 8), np.full((1, 2, 6, 8), np.nan, "f4"), floats(1, 2, 6, 8)
+    (got,) = run_kernel(case("Attention", 23, q, k, v))
+    assert np.isnan(got).all()
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f2", "i4", "u1"])
+@pytest.mark.parametrize("shape", [(6,), (4, 6), (2, 1, 4, 6)])
+def test_attention_masks_have_a_type_of_their_own(shape, dtype):
+    given = [floats(2, 3, n, 8) for n in (4, 6, 6)]
+    mask = RNG.integers(0, 4, shape).astype(dtype)
+    expected = attention(*given, mask)
+    assert_same([expected], run_kernel(case("Attention", 23, *given, mask)), tolerance=1e-4)
+
+
+# Where a kernel may differ from both others: operator and difference, with the reason.
+ODD = {
+    ("AffineGrid", "infinity"): "the sum of terms that overflow depends on their order",
+    ("Attention", "infinity"): "the mean of the largest numbers is rounded beyond them",
+    ("Attention", "NaN"): "float32 inside holds what overflows float16",
+    ("Attention", "value"): "the mean of denormals, rounded one by one",
+    ("BatchNormalization", "NaN"): "the mean of the largest numbers does not overflow",
+    ("BatchNormalization", "infinity"): "the mean of the largest numbers does not overflow",
+    ("CumProd", "NaN"): "float64 inside",
+    ("DFT", "NaN"): "the imaginary part at frequency 0 is known",
+    ("DynamicQuantizeLinear", "value"): "NaN to integers is not specified",
+    ("GridSample", "NaN"): "a neighbour of weight 0 is not read",
+    ("GridSample", "infinity"): "the mean of the largest numbers is rounded beyond them",
+    ("GridSample", "value"): "the mean of denormals, rounded one by one",
+    ("MaxPool", "NaN"): "NaN wins: others depend on the position",
+    ("MaxPool", "value"): "the position of NaN",
+    ("ReduceMean", "value"): "others round sums of int64 to float64",
+    ("RNN", "NaN"): "the sum of terms that overflow depends on their order",
+}
+
+
+def sweep(*options):
+    root = Path(__file__).parents[3]
+    command = [sys.executable, str(root / "_benchmarks/special_values.py"), "--odd", "torch"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+    rows = [line.split(" | ") for line in done.stdout.splitlines()]
+    found = collections.defaultdict(list)
+    for _, op, dtype, what, _, how, *told in rows:
+        if how != "sign of zero":
+            found[op, how].append((dtype, what, *told))
+    return {key: value for key, value in found.items() if key not in ODD}
+
+
+def test_no_kernel_is_alone_in_a_sweep_of_one_node_each():
+    assert sweep("--most", "1", "--types", "f32") == {}
+
+
+@pytest.mark.slow
+def test_no_kernel_is_alone_in_a_sweep_of_two_nodes_each():
+    assert sweep("--most", "2", "--types", "f32,f16,i64") == {}

@@ -1,0 +1,437 @@
+"""Samples by which torch tests its operators, compiled at every level and compared with eager.
+
+``python _unittests/op_db.py --out FOLDER`` writes one file per operator, skips the operators that
+have one, and prints what is wrong. Each operator runs in a child with a time limit. ``--table``
+writes what the documentation shows, ``--before FOLDER`` compares with what another commit gave.
+"""
+
+import argparse
+import cmath
+import copy
+import csv
+import dataclasses
+import functools
+import gc
+import itertools
+import json
+import multiprocessing
+import os
+import re
+import sys
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from ortmeter.backend import LEVELS, OrtBackend, session
+from ortmeter.dtypes import short_name
+
+#: Samples of float32 and of each other type.
+FLOAT32, OTHERS = 10, 3
+#: Seconds for all the samples of an operator.
+LIMIT = 900
+#: Tests of torch whose tolerances also hold here.
+_TESTS = {None, "TestCommon", "TestInductorOpInfo"}
+VERDICTS = "right", "falls back", "wrong"
+#: Reasons of an operator in the table.
+MOST_REASONS = 2
+_SHORT = (
+    (r"find an implementation for (\w+)", r"no kernel of \1"),
+    (r"of operator \((\w+)\)", r"\1 has not this type"),
+    (r"complex tensors", "complex"),
+    (r"torch.onnx does not know", "unknown to torch.onnx"),
+    (r"(inference only|several outputs share memory|shares memory|not contiguous)", r"\1"),
+    (r"(ShapeInferenceError\] [^.]*)", r"\1"),
+    (r"running (\w+) node", r"\1 fails"),
+    (r"Unexpected data type", "DLPack has not this type"),
+)
+_UNINITIALIZED = ("empty", "new_empty")
+# Several orders of equal elements are right.
+_TIES = {"argsort", "sort", "topk"}
+
+
+def all_operators():
+    """Operators with their samples; the import changes settings of torch."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return op_db
+
+
+def name_of(op):
+    """Name of an operator and of its variant."""
+    return op.formatted_name
+
+
+def types_of(op):
+    """Element types of an operator on CPU, float32 first."""
+    return sorted(op.supported_dtypes("cpu"), key=lambda t: (t is not torch.float32, str(t)))
+
+
+def samples_of(op, dtype, count):
+    """First samples of an operator, as ``(input, args, kwargs)``; the same in each process."""
+    torch.manual_seed(0)
+    found = op.sample_inputs("cpu", dtype, requires_grad=False)
+    return [(s.input, s.args, s.kwargs) for s in itertools.islice(found, count)]
+
+
+def tolerance_of(op, dtype):
+    """Read the absolute and relative tolerances of torch's own tests for a type."""
+    from torch.testing._internal.common_device_type import precisionOverride, toleranceOverride
+    from torch.testing._internal.opinfo.core import DecorateInfo
+
+    found = [torch.testing._comparison.default_tolerances(dtype)[::-1]]
+    for info in op.decorators:
+        if isinstance(info, DecorateInfo) and info.cls_name in _TESTS:
+            for decorator in info.decorators:
+                if isinstance(decorator, toleranceOverride) and dtype in decorator.d:
+                    found.append(tuple(decorator.d[dtype]))
+                if isinstance(decorator, precisionOverride) and dtype in decorator.d:
+                    found.append((decorator.d[dtype], 0))
+    return max(atol for atol, _ in found), max(rtol for _, rtol in found)
+
+
+def is_tensor(value):
+    return isinstance(value, torch.Tensor)
+
+
+def tensors_in(values):
+    return [leaf for leaf in tree_flatten(values)[0] if is_tensor(leaf)]
+
+
+def aliases(outputs, inputs):
+    """For each tensor of the outputs, which of the inputs and outputs show the same memory."""
+    known = [*tensors_in(inputs), *tensors_in(outputs)]
+    addresses = [_address(tensor) for tensor in known]
+    return [
+        [i for i, address in enumerate(addresses) if address and address == _address(tensor)]
+        for tensor in tensors_in(outputs)
+    ]
+
+
+def _address(tensor):
+    strided = tensor.layout is torch.strided and tensor.numel()
+    return tensor.untyped_storage().data_ptr() if strided else 0
+
+
+def difference(expected, got, tolerance, *, precise=None, values=True):
+    """Say how *got* differs from *expected*, which torch computed; an empty text when it does not.
+
+    ``tolerance(dtype)`` is that of a result of this type. A tensor out of it is right when it is as
+    close to *precise*, computed in float64, as what torch computed, within a factor of four.
+    """
+    (wanted, spec), (found, other) = tree_flatten(expected), tree_flatten(got)
+    if spec != other:
+        return f"structure: {other} instead of {spec}"
+    exact = tree_flatten(precise)[0] if precise is not None else [None] * len(wanted)
+    for one, two, three in zip(wanted, found, exact, strict=False):
+        if not is_tensor(one):
+            if type(one) is not type(two) or (values and not _same_number(one, two)):
+                return f"value: {two!r} instead of {one!r}"
+            continue
+        if not is_tensor(two) or (one.dtype, one.shape) != (two.dtype, two.shape):
+            return f"type or shape: {_kind(two)} instead of {_kind(one)}"
+        if values and (text := _different_values(one, two, three, *tolerance(one.dtype))):
+            return text
+    return ""
+
+
+def _same_number(one, two):
+    """Whether two numbers are equal, or NaN; what is no number, as a module, is not compared."""
+    if not isinstance(one, int | float | complex):
+        return True
+    return one == two or (cmath.isnan(one) and cmath.isnan(two))
+
+
+def _kind(value):
+    return f"{value.dtype} {list(value.shape)}" if is_tensor(value) else type(value).__name__
+
+
+def _different_values(expected, got, precise, atol, rtol):
+    if expected.layout is not torch.strided:
+        expected, got = expected.to_dense(), got.to_dense()
+    try:
+        torch.testing.assert_close(got, expected, atol=atol, rtol=rtol, equal_nan=True)
+    except AssertionError as error:
+        if precise is not None and _as_close(expected, got, precise, atol, rtol):
+            return ""
+        return " ".join(str(error).split())
+    return ""
+
+
+def _as_close(expected, got, precise, atol, rtol):
+    if not (got.is_floating_point() and is_tensor(precise) and precise.shape == got.shape):
+        return False
+    finite = torch.isfinite(expected) & torch.isfinite(got)
+    errors = [
+        (x.double() - precise)[finite].abs().max().item() for x in (got, expected) if finite.any()
+    ]
+    if errors and errors[0] > 4 * errors[1]:
+        return False
+    # what torch loses, as an overflow in 16 bits, may be there
+    kept = torch.isclose(got.double(), precise.double(), atol=atol, rtol=rtol, equal_nan=True)
+    same = torch.isclose(got, expected, equal_nan=True)
+    return bool((finite | kept | same).all())
+
+
+class Levels:
+    """A backend that compiles a graph at several levels and runs it at the one of *current*."""
+
+    def __init__(self, levels):
+        self.backends = {level: OrtBackend(level, threads=1) for level in levels}
+        self.current = next(iter(levels))
+        self.graphs = 0
+
+    def __call__(self, module, arguments):
+        self.graphs += 1
+        runs = {level: make(module, arguments) for level, make in self.backends.items()}
+        return lambda *arguments: runs[self.current](*arguments)  # noqa: PLW0108 - it changes
+
+
+def export_once(export):
+    """Keep the last export of a graph: the levels start from the same one."""
+    last = [None, None]
+
+    @functools.wraps(export)
+    def exported(module, arguments, opset):
+        key = (id(module), tuple(map(id, arguments)), opset)
+        if last[0] != key:
+            last[:] = [None, None]
+            last[:] = key, (export(module, arguments, opset), module, arguments)
+        kept = last[1][0]
+        return kept and dataclasses.replace(kept, model=kept.model.clone())
+
+    return exported
+
+
+def try_sample(op, sample, dtype, levels):
+    """Compile a sample at several levels; return what each gives, by level."""
+
+    def call(given, args, kwargs):
+        return op.op(given, *args, **kwargs)
+
+    with torch.no_grad():
+        eager = copy.deepcopy(sample)
+        torch.manual_seed(0)
+        try:
+            expected = call(*eager)
+        except Exception as error:  # noqa: BLE001 - not a sample
+            return {"": f"not run: {type(error).__name__}"}
+        torch._dynamo.reset()
+        backend = Levels(levels)
+        compiled = torch.compile(call, backend=backend)
+        return {
+            level: _verdict(op, dtype, level, backend, compiled, call, sample, eager, expected)
+            for level in levels
+        }
+
+
+def _verdict(op, dtype, level, backend, compiled, call, sample, eager, expected):  # noqa: PLR0917
+    backend.current = level
+    given = copy.deepcopy(sample)
+    torch.manual_seed(0)
+    try:
+        got = compiled(*given)
+    except Exception as error:  # noqa: BLE001 - a backend raises nothing
+        return f"wrong: raises {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    made = backend.backends[level]
+    values = not op.name.startswith(_UNINITIALIZED)
+
+    def tolerance(result):
+        if not (result.is_floating_point or result.is_complex):
+            return 0, 0
+        atol, rtol = map(max, tolerance_of(op, dtype), tolerance_of(op, result))
+        # each node rounds to 16 bits
+        return atol, max(rtol, 2 * torch.finfo(result).eps if result.itemsize == 2 else 0)
+
+    text = difference(expected, got, tolerance, values=values)
+    if text and dtype in {torch.float16, torch.bfloat16, torch.float32}:
+        text = difference(expected, got, tolerance, precise=_in_float64(call, sample))
+    if text and op.name in _TIES and not sample[2].get("stable"):
+        chosen = [tree_map(functools.partial(_chosen, op, sample), r) for r in (expected, got)]
+        text = difference(*chosen, tolerance)
+    text = text or difference(eager, given, tolerance, values=values)
+    if not text and aliases(expected, eager) != aliases(got, given):
+        text = "aliases: outputs share other memory"
+    if text:
+        return f"wrong: {text[:300]}"
+    if made.fallbacks:
+        return f"falls back: {made.fallbacks[0].reason}"
+    return "right" if made.graphs else "right: nothing to compute"
+
+
+def _chosen(op, sample, value):
+    """Replace indices by what they choose: torch leaves the order of equal elements open."""
+    given, args, kwargs = sample
+    if not is_tensor(value) or value.dtype is not torch.int64 or not given.ndim:
+        return value
+    dims = [number for number in args[op.name == "topk" :] if type(number) is int]
+    return torch.take_along_dim(given, value, kwargs.get("dim", dims[0] if dims else -1))
+
+
+def _in_float64(call, sample):
+    def wide(value):
+        return value.double() if is_tensor(value) and value.is_floating_point() else value
+
+    try:
+        torch.manual_seed(0)
+        return call(*tree_map(wide, copy.deepcopy(sample)))
+    except Exception:  # noqa: BLE001 - no float64, no help
+        return None
+
+
+def run_operator(op, levels, counts, file):
+    """Run the samples of an operator; write what each gives."""
+    start, rows = time.perf_counter(), []
+    session.export_graph = export_once(session.export_graph)
+    for dtype in types_of(op):
+        count = counts[0] if dtype is torch.float32 else counts[1]
+        try:
+            samples = samples_of(op, dtype, count) if count else []
+        except Exception as error:  # noqa: BLE001 - torch has no samples of this type
+            rows.append([str(dtype)[6:], 0, {"": f"not run: {type(error).__name__}"}])
+            continue
+        for i, sample in enumerate(samples):
+            try:
+                found = try_sample(op, sample, dtype, levels)
+            except Exception as error:  # noqa: BLE001 - no copy, no comparison of such values
+                found = {"": f"not run: {type(error).__name__}: {error}"}
+            rows.append([str(dtype)[6:], i, found])
+    text = {"operator": name_of(op), "rows": rows, "seconds": time.perf_counter() - start}
+    file.with_suffix(".part").write_text(json.dumps(text))
+    file.with_suffix(".part").rename(file)
+
+
+def run_all(ops, folder, levels, counts, workers=2):
+    """Run each operator in a child, as many at a time as *workers*; skip those that are done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    context, running = multiprocessing.get_context("fork"), {}
+    waiting = [op for op in ops if not _file(folder, op).exists()]
+    while waiting or running:
+        while waiting and len(running) < workers:
+            op = waiting.pop(0)
+            child = context.Process(target=_quietly, args=(op, levels, counts, _file(folder, op)))
+            child.start()
+            running[child] = op, time.monotonic()
+        time.sleep(0.05)
+        for child, (op, start) in list(running.items()):
+            if child.is_alive() and time.monotonic() - start < LIMIT:
+                continue
+            ended = not child.is_alive()
+            child.kill()
+            child.join()
+            del running[child]
+            if not _file(folder, op).exists():
+                why = f"the child ended with {child.exitcode}" if ended else f"over {LIMIT} s"
+                rows = [["", 0, {"": f"wrong: {why}"}]]
+                text = json.dumps({"operator": name_of(op), "rows": rows, "seconds": None})
+                _file(folder, op).write_text(text)
+    return [json.loads(_file(folder, op).read_text()) for op in ops]
+
+
+def _quietly(*arguments):
+    warnings.simplefilter("ignore")
+    with open(os.devnull, "w") as nothing:  # noqa: PTH123 - a device
+        os.dup2(nothing.fileno(), 2)
+    torch.set_num_threads(1)
+    run_operator(*arguments)
+
+
+def _file(folder, op):
+    return folder / f"{name_of(op)}.json"
+
+
+def verdict(row):
+    """Worst of the verdicts of the levels."""
+    found = {text.partition(":")[0] for text in row[2].values()}
+    return next(v for v in (*reversed(VERDICTS), "not run") if v in found)
+
+
+def counts_of(result):
+    """Count the samples of an operator that are right, left to torch, wrong."""
+    found = Counter(map(verdict, result["rows"] if result else ()))
+    return [found[v] for v in VERDICTS]
+
+
+def write_table(results, before, file):
+    """Write a row per operator: types, samples, verdicts, verdicts before, reasons; their sum."""
+    rows, sums = [], np.zeros((2, len(VERDICTS)), int)
+    for result in results:
+        counts = counts_of(result), counts_of(before.get(result["operator"]))
+        if sum(counts[0]):
+            ran = [row for row in result["rows"] if verdict(row) != "not run"]
+            types = len({row[0] for row in ran})
+            rows.append([f"``{result['operator']}``", types, *_cells(*counts), reasons(ran)])
+            sums += counts
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["operator", "types", "samples", *VERDICTS, "before", "why"])
+        writer.writerows([[f"all {len(rows)}", "", *_cells(*sums), ""], *sorted(rows)])
+
+
+def _cells(counts, before):
+    return [sum(counts), *counts, " / ".join(map(str, before))]
+
+
+def reasons(rows):
+    """Say why samples fall back: for each reason, the types, most frequent reasons first."""
+    types = {}
+    for dtype, _, verdicts in rows:
+        for text in verdicts.values():
+            if text.startswith("falls back: "):
+                types.setdefault(shorten(text), {})[_short_type(dtype)] = None
+    longest = sorted(types.items(), key=lambda item: -len(item[1]))
+    return "; ".join(f"{' '.join(names)}: {reason}" for reason, names in longest[:MOST_REASONS])
+
+
+def _short_type(dtype):
+    return "c32" if dtype == "complex32" else short_name(dtype)  # ONNX has no name for it
+
+
+def shorten(text):
+    """Keep of a reason what a table has room for."""
+    for pattern, short in _SHORT:
+        if found := re.search(pattern, text):
+            return found.expand(short)
+    return text.removeprefix("falls back: ")[:80]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/op-db"))
+    parser.add_argument("--ops", default="", help="names of operators, all by default")
+    parser.add_argument("--counts", default=f"{FLOAT32},{OTHERS}", help="float32, other types")
+    parser.add_argument("--levels", default=",".join(LEVELS))
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--table", type=Path, help="write the table of the documentation")
+    parser.add_argument("--before", type=Path, help="files of another commit, for the table")
+    args = parser.parse_args()
+    names = set(filter(None, args.ops.split(",")))
+    ops = [op for op in all_operators() if not names or op.name in names or name_of(op) in names]
+    warnings.simplefilter("ignore")
+    warm = torch.compile(torch.relu, backend=OrtBackend(threads=1))
+    with torch.no_grad():
+        warm(torch.ones(3))
+    gc.freeze()  # the children go through their own objects only
+    counts = tuple(map(int, args.counts.split(",")))
+    start = time.perf_counter()
+    results = run_all(ops, args.out, args.levels.split(","), counts, args.workers)
+    total = Counter(verdict(row) for result in results for row in result["rows"])
+    for result in results:
+        for dtype, i, verdicts in result["rows"]:
+            for level, text in verdicts.items():
+                if text.startswith("wrong"):
+                    print(result["operator"], dtype, i, level, text)  # noqa: T201
+    print(dict(total), f"{time.perf_counter() - start:.0f} s")  # noqa: T201
+    if args.table:
+        files = args.before.glob("*.json") if args.before else ()
+        before = [json.loads(file.read_text()) for file in files]
+        write_table(results, {result["operator"]: result for result in before}, args.table)
+    sys.exit(total["wrong"] > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""What torch.onnx and ONNX Runtime compute otherwise than torch: written again, or refused."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnxscript.onnx_opset import opset18 as op
+
+from ortmeter.backend.errors import UnsupportedGraphError
+from ortmeter.dtypes import short_name
+
+_ATEN = torch.ops.aten
+
+
+def _number(value: float, dtype: ir.DataType) -> Any:
+    # as torch, a number that the type does not have wraps around
+    return op.Constant(value=ir.tensor(np.array(value).astype(dtype.numpy())))
+
+
+def _log1p(self: Any, dtype: ir.DataType | None = None) -> Any:
+    """``log(1 + x)``, corrected by what ``1 + x`` rounds away."""
+    one = _number(1, dtype or self.dtype)
+    total = op.Add(one, self)
+    rounded = op.Log(total)
+    corrected = op.Div(op.Mul(rounded, self), op.Sub(total, one))
+    large = op.Where(op.Equal(total, self), rounded, corrected)
+    return op.Where(op.Equal(total, one), self, large)
+
+
+def _log_sigmoid(self: Any) -> Any:
+    """``min(x, 0) - log(1 + exp(-|x|))``, which overflows nowhere."""
+    logarithm = _log1p(op.Exp(op.Neg(op.Abs(self))), self.dtype)
+    return op.Sub(op.Min(self, _number(0, self.dtype)), logarithm)
+
+
+def _average(rank: int) -> Callable[..., Any]:
+    """Make the translation of an average over windows of some axes, whose divisor may be given."""
+
+    def average(  # noqa: PLR0917 - the arguments of torch
+        self: Any,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        if divisor_override and ceil_mode:
+            raise UnsupportedGraphError(
+                f"avg_pool{rank}d: divisor_override with ceil_mode, which ONNX has not"
+            )
+        kernel, steps, pads = (
+            list(sizes) * (rank if len(sizes) == 1 else 1)
+            for sizes in (kernel_size, stride or kernel_size, padding)
+        )
+        batched = len(self.shape) == rank + 2
+        x = self if batched else op.Unsqueeze(self, op.Constant(value_ints=[0]))
+        mean = op.AveragePool(
+            x,
+            kernel_shape=kernel,
+            strides=steps,
+            pads=pads * 2,
+            ceil_mode=int(ceil_mode),
+            count_include_pad=int(count_include_pad or bool(divisor_override)),
+        )
+        if divisor_override:
+            mean = op.Mul(mean, _number(math.prod(kernel) / divisor_override, self.dtype))
+        return mean if batched else op.Squeeze(mean, op.Constant(value_ints=[0]))
+
+    return average
+
+
+def _scaled(operator: str) -> Callable[..., Any]:
+    """Make the translation of ``self + value * operator(x, y)``; torch.onnx rounds to 32 bits."""
+
+    def scaled(self: Any, x: Any, y: Any, value: float = 1.0) -> Any:
+        return op.Add(self, op.Mul(getattr(op, operator)(x, y), _number(value, self.dtype)))
+
+    return scaled
+
+
+def _sinc(self: Any) -> Any:
+    """``sin(pi x) / (pi x)``; the angle has 32 bits at least, torch.onnx rounds it to 16."""
+    small = self.dtype in {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+    dtype = ir.DataType.FLOAT if small else self.dtype
+    angle = op.Mul(op.Cast(self, to=dtype), _number(math.pi, dtype))
+    zero = op.Equal(angle, _number(0, dtype))
+    sinc = op.Where(zero, _number(1, dtype), op.Div(op.Sin(angle), angle))
+    return op.Cast(sinc, to=self.dtype)
+
+
+def _scalar_tensor(s: Any, dtype: int | None = None, **_: Any) -> Any:
+    """Write a number in its own type; torch.onnx rounds it to 32 bits."""
+    wanted = ir.DataType(dtype or ir.DataType.FLOAT)
+    return op.Cast(s, to=wanted) if isinstance(s, ir.Value) else _number(s, wanted)
+
+
+#: Functions of ONNX for operators that torch.onnx converts into something else.
+TRANSLATIONS: dict[Any, Callable[..., Any]] = {
+    _ATEN.log1p.default: _log1p,
+    _ATEN.log_sigmoid.default: _log_sigmoid,
+    _ATEN.avg_pool2d.default: _average(2),
+    _ATEN.avg_pool3d.default: _average(3),
+    _ATEN.addcdiv.default: _scaled("Div"),
+    _ATEN.addcmul.default: _scaled("Mul"),
+    _ATEN.scalar_tensor.default: _scalar_tensor,
+    _ATEN.sinc.default: _sinc,
+}
+
+# The exporter forgets that these use the statistics of the batch.
+_TRAINING = frozenset({"_native_batch_norm_legit_functional", "_native_batch_norm_legit"})
+# Kernels that lose NaN, and what finds one in the same places.
+_LOSES_NAN = {
+    "ReduceMax": "ReduceMax",
+    "ReduceMin": "ReduceMax",
+    "ArgMax": "ArgMax",
+    "ArgMin": "ArgMax",
+    "MaxPool": "MaxPool",
+}
+# Kernels whose result over an empty axis is not what torch has.
+_WRONG_WHEN_EMPTY = frozenset({"Gemm", "ReduceMean"})
+
+
+def refuse_operators(program: torch.export.ExportedProgram) -> None:
+    """Refuse operators of torch that torch.onnx converts into something else."""
+    for node in program.graph.nodes:
+        name = getattr(node.target, "_opname", "")
+        if name in _TRAINING:
+            raise UnsupportedGraphError(
+                f"aten.{name}: torch.onnx exports batch normalization for inference only",
+                "Call model.eval()",
+            )
+        if name == "instance_norm" and node.args[3] is not None and node.args[5]:
+            raise UnsupportedGraphError(
+                "aten.instance_norm: torch.onnx does not update the running statistics",
+                "Call model.eval()",
+            )
+        if name == "special_erfcx":
+            raise UnsupportedGraphError("aten.special_erfcx: torch.onnx converts it to 0 times inf")
+        if name == "scatter_reduce" and node.args[4] == "mean":
+            raise UnsupportedGraphError(
+                "aten.scatter_reduce: ONNX has no mean of what is scattered"
+            )
+        if "embedding_bag" in name and node.args[0].meta["val"].dtype is torch.float64:
+            raise UnsupportedGraphError(f"aten.{name}: torch.onnx rounds its sums to 32 bits")
+        if name.endswith("_aa"):
+            x, sizes, aligned, *scales = node.args
+            before = x.meta["val"].shape[2:]
+            exact = zip(before, scales, sizes, strict=False)
+            if aligned or any(scale and size * scale != to for size, scale, to in exact):
+                raise UnsupportedGraphError(
+                    f"aten.{name}: ONNX Runtime has no antialiasing with these scales or corners"
+                )
+
+
+def correct_model(model: ir.Model, types: Sequence[torch.dtype]) -> None:
+    """Make a model compute what torch does, with outputs of these types; refuse what cannot."""
+    for node in list(model.graph.all_nodes()):
+        if node.domain == "":
+            _refuse(node)
+            if node.op_type == "GroupNormalization" and _dtype(node) == ir.DataType.DOUBLE:
+                node.attributes.add(ir.AttrInt64("stash_type", ir.DataType.DOUBLE))
+            dtype = _dtype(node)
+            if node.op_type in _LOSES_NAN and dtype is not None and dtype.is_floating_point():
+                _keep_nan(node, dtype)
+    for rank, wanted in enumerate(types):
+        _copy_input(model.graph, rank)
+        _give_type(model.graph, rank, ir.tensor_adapters.from_torch_dtype(wanted))
+
+
+def _dtype(node: ir.Node) -> ir.DataType | None:
+    """Type of the first input of a node."""
+    first = node.inputs[0] if node.inputs else None
+    return None if first is None else first.dtype
+
+
+def _refuse(node: ir.Node) -> None:
+    """Refuse what ONNX Runtime computes in another way, or less precisely."""
+    empty = any(value is not None and _size(value) == 0 for value in node.inputs)
+    left = _size(node.outputs[0]) if node.outputs else None
+    reason = ""
+    if empty and (
+        (node.op_type in _WRONG_WHEN_EMPTY and left != 0)
+        or (node.op_type.startswith("Reduce") and left == 0)  # its shape may be another
+    ):
+        reason = "of an empty tensor"
+    elif node.op_type == "STFT":
+        reason = "is less precise in ONNX Runtime"
+    elif node.op_type == "DFT" and not _is_precise(node):
+        reason = "of a length that is no power of two, where ONNX Runtime loses precision"
+    elif node.op_type == "Resize" and _dtype(node) == ir.DataType.UINT8:
+        mode = node.attributes.get_string("mode", "nearest")
+        reason = "" if mode == "nearest" else "of bytes, which ONNX Runtime does not round"
+    if reason:
+        raise UnsupportedGraphError(
+            f"{node.op_type} {reason}: its values would differ from torch's"
+        )
+
+
+def _is_precise(node: ir.Node) -> bool:
+    """Whether the axes of a DFT that can be transformed have a power of two of elements."""
+    shape, length = node.inputs[0].shape if node.inputs[0] else None, [*node.inputs, None][1]
+    if length is not None or shape is None:
+        return False
+    return all(isinstance(size, int) and size & (size - 1) == 0 for size in list(shape)[1:-1])
+
+
+def _size(value: ir.Value) -> int | None:
+    """Count the elements of a value whose shape is known, or has a zero."""
+    sizes = list(value.shape) if value.shape is not None else [None]
+    if 0 in sizes:
+        return 0
+    return math.prod(s for s in sizes if isinstance(s, int)) if None not in sizes else None
+
+
+def _keep_nan(node: ir.Node, dtype: ir.DataType) -> None:
+    """Return NaN, or its place, where the same operator finds one."""
+    assert node.graph is not None
+    x, *rest = node.inputs
+    written: list[ir.Node] = []
+
+    def write(op_type: str, *inputs: Any, **attributes: Any) -> ir.Value:
+        given = ir.convenience.convert_attributes(attributes)
+        written.append(ir.Node("", op_type, inputs, given))
+        return written[-1].outputs[0]
+
+    kept: dict[str, Any] = dict(node.attributes)
+    plain = ir.Node("", node.op_type, node.inputs, kept.values(), num_outputs=len(node.outputs))
+    written.append(plain)
+    found = write("Cast", write("IsNaN", x), to=dtype)
+    found.type = ir.TensorType(dtype)
+    where = place = write(_LOSES_NAN[node.op_type], found, *rest, **kept)
+    if node.op_type.startswith("Arg"):
+        axes = write("Constant", value_ints=[node.attributes.get_int("axis", 0)])
+        where = write("ReduceMax", found, axes, keepdims=node.attributes.get_int("keepdims", 1))
+    else:
+        place = write("Constant", value=ir.tensor(np.array(math.nan, dtype.numpy())))
+    first, *others = plain.outputs
+    results = [write("Where", write("Cast", where, to=ir.DataType.BOOL), place, first), *others]
+    for new, old in zip(results, node.outputs, strict=True):
+        new.type, new.shape = old.type, old.shape
+    ir.convenience.replace_nodes_and_values(
+        node.graph, node, [node], written, node.outputs, results
+    )
+
+
+def _copy_input(graph: ir.Graph, rank: int) -> None:
+    """Copy an output that is an input: their memory would be the same."""
+    value = graph.outputs[rank]
+    if value.is_graph_input():
+        _output_of(ir.Node("", "Identity", [value]), graph, rank, value.dtype)
+
+
+def _output_of(node: ir.Node, graph: ir.Graph, rank: int, dtype: ir.DataType | None) -> None:
+    """Make the result of a node, which reads an output, this output."""
+    old, (result,) = graph.outputs[rank], node.outputs
+    result.type, result.shape = ir.TensorType(dtype or ir.DataType.UNDEFINED), old.shape
+    result.name = f"{old.name}_as_torch"
+    graph.append(node)
+    graph.outputs[rank] = result
+
+
+def _give_type(graph: ir.Graph, rank: int, wanted: ir.DataType) -> None:
+    """Cast an output that has another type than in torch, for kernels that promote theirs."""
+    value = graph.outputs[rank]
+    found = value.dtype
+    if found in {None, wanted}:
+        return
+    both_real = found.is_floating_point() and wanted.is_floating_point()
+    if not both_real and found is not ir.DataType.BOOL:
+        raise UnsupportedGraphError(
+            f"an output is {short_name(int(found))} in ONNX and {short_name(int(wanted))} in torch"
+        )
+    cast = ir.Node("", "Cast", [value], ir.convenience.convert_attributes({"to": wanted}))
+    _output_of(cast, graph, rank, wanted)
