@@ -329,7 +329,8 @@ def placement(*, quick: bool) -> Iterator[Row]:
     image = torch.randn(1, 3, 32, 32).to("cuda")
     tokens = torch.arange(16)[None].to("cuda")
     for opset in (23,) if quick else (21, 23, 24):
-        wanted = {} if opset in cuda_opsets("MaxPool")[-1] else {"MaxPool": 1}
+        # one pools, the other finds NaN
+        wanted = {} if opset in cuda_opsets("MaxPool")[-1] else {"MaxPool": 2}
         found = _on_cpu(_residual().to("cuda"), image, opset)
         yield check(f"ResNet, opset {opset}, on CPU", wanted, found)
         llama = _llama().to("cuda", torch.float32 if quick else torch.bfloat16)
