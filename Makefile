@@ -26,6 +26,8 @@ EXTRA ?=
 INDEX_URL ?=
 TESTS ?=
 CASES ?=
+# The pages whose golden files `make golden` writes (all).
+PAGES ?=
 # What `make test-op-db` of another commit left, to compare with.
 BEFORE ?=
 # The folder of the published site, with its versions, and the name of this one.
@@ -42,7 +44,7 @@ SPHINX = $(BIN)/python -m sphinx $(SPHINXOPTS)
 export ORTMETER_PROVIDER = $(PROVIDER)
 export ORTMETER_CACHE = $(CURDIR)/build/cache
 
-.PHONY: help install html html-noplot page record gpu-check test test-slow test-op-db test-all coverage test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
+.PHONY: help install html html-noplot page record gpu-check test test-slow test-op-db test-all golden coverage test-floor test-newest test-install nightly test-site test-browser publish-check publish packages lint bench notebooks serve clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -66,6 +68,8 @@ test-op-db: install ## compare the backend with torch on torch's own samples, in
 	$(BIN)/python _unittests/op_db.py --out build/op-db --workers $(WORKERS) --table _doc/backend_operators.csv $(BEFORE:%=--before %)
 test-all: install ## run both
 	$(PYTEST) -m "not site and not browser"
+golden: install ## write what the tests compare the conclusions of the pages with, PAGES=plot_x or all
+	$(BIN)/python _unittests/golden.py --write $(PAGES)
 coverage: $(COVERAGE) ## run the tests of `make test`, show the lines and branches that they reach
 	$(PYTEST) $(FAST) --cov --cov-report=term --cov-report=html:build/coverage
 	$(BIN)/coverage json -q -o - --omit="$(STUDIES)" | $(BIN)/python -c "import json, sys; print('branches of the helper: {percent_branches_covered:.1f}%'.format(**json.load(sys.stdin)['totals']))"

@@ -1,0 +1,438 @@
+"""Planted samples of the pages: the data of a record, of which times, or findings, are changed.
+
+The times are multiplied by the factors of a rule, which has the medians of the candidates that were
+measured together: the last two axes are candidates and processes.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from ortmeter.timing import Comparison, Comparisons, Measurement
+from ortmeter.timing.load import Load, Turn
+from ortmeter.timing.serving import expected_latencies
+
+
+def noisy(medians, rng):
+    """Processes that disagree."""
+    return np.exp(rng.standard_normal(medians.shape))
+
+
+def swapped(medians, rng):
+    """The fastest candidate takes the time of the slowest, and so on: effects change sign."""
+    typical = np.median(medians, axis=-1)
+    ranks = typical.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
+    opposite = np.take_along_axis(np.sort(typical, axis=-1)[..., ::-1], ranks, axis=-1)
+    return _ratio(opposite[..., None], typical[..., None]) * np.ones_like(medians)
+
+
+def equal(medians, rng):
+    """Every candidate takes the time of the first one."""
+    first = np.median(medians[..., :1, :], axis=-1, keepdims=True)
+    return _ratio(first, medians) * np.exp(0.002 * rng.standard_normal(medians.shape))
+
+
+def drawn(medians, rng):
+    """Effects drawn at random, from half to twice."""
+    return np.exp(0.7 * rng.standard_normal((*medians.shape[:-1], 1))) * np.ones_like(medians)
+
+
+def _ratio(ours, theirs):
+    """Divide; a time of zero stays what it is."""
+    ours, theirs = np.broadcast_arrays(ours, theirs)
+    return np.divide(ours, theirs, out=np.ones(ours.shape), where=(ours > 0) & (theirs > 0))
+
+
+RULES = {"noisy": noisy, "swapped": swapped, "equal": equal, "drawn": drawn}
+FEW = 2  # processes
+
+#: Tables of times, by page and path: places and processes, which are columns. A candidate is a
+#: column, or a row where a column names it.
+WIDE = (["case", "threads"], ["pass", "process"])
+TABLES = {
+    "plot_memory": {("found",): (["sequence"], ["process"])},
+    "plot_operators_torch": {("times",): WIDE},
+    "plot_releases": {("history", "times"): WIDE, ("models", "times"): WIDE},
+    "plot_torch_or_onnxruntime": {("kinds",): (["case", "kind"], ["process"])},
+}
+CANDIDATE, MEASURED = "candidate", ["memory (MiB)", "seconds"]
+
+
+def plants_of(record):
+    """Return the data of each planted sample, by its name."""
+    tables = TABLES.get(record.page, {})
+    found = {
+        name: Plant(rule, np.random.default_rng(rank), tables).of(record.data)
+        for rank, (name, rule) in enumerate(RULES.items())
+    }
+    found["few"] = Plant(None, None, tables).of(record.data)
+    own = {name: plant(record.data) for name, plant in OWN.get(record.page, {}).items()}
+    return found | own
+
+
+@dataclasses.dataclass
+class Plant:
+    """A rule applied to all that was measured; without a rule, two processes are kept."""
+
+    rule: object
+    rng: object
+    tables: Mapping
+
+    def of(self, data):
+        # What is neither in a comparison nor in a table is compared across the record.
+        groups = {}
+        for one in _leaves(data):
+            groups.setdefault((type(one), _samples(one).shape), []).append(one)
+        self.known = {}
+        for group in groups.values():
+            self.known |= dict(zip(map(id, group), self.change(group), strict=True))
+        return self.rebuild(data, ())
+
+    def rebuild(self, value, path):
+        if isinstance(value, Comparison):
+            return Comparison(self.change(value.values()), value.stopped, control=value.control)
+        if isinstance(value, Comparisons):
+            groups = {key: self.rebuild(group, path) for key, group in value.items()}
+            return Comparisons(groups, value.axis)
+        if isinstance(value, Mapping):
+            return {key: self.rebuild(item, (*path, key)) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self.rebuild(item, (*path, i)) for i, item in enumerate(value))
+        if path in self.tables:
+            return self.change_table(value, *self.tables[path])
+        return self.known.get(id(value), value)
+
+    def change(self, group):
+        group = list(group)
+        if self.rule is None:
+            return [_keep_few(one) for one in group]
+        factors = self.rule(np.array([np.median(_samples(x), axis=1) for x in group]), self.rng)
+        return [_multiply(one, own) for one, own in zip(group, factors, strict=True)]
+
+    def change_table(self, table, places, processes):
+        named = [name for name in table.index.names if name]
+        flat = table.reset_index() if named else table.copy()
+        process = flat.groupby(processes).ngroup().to_numpy()
+        if self.rule is None:
+            flat = flat[process < FEW].reset_index(drop=True)
+        elif CANDIDATE in flat:
+            who = flat.groupby(CANDIDATE, sort=False).ngroup().to_numpy()
+            place = flat.groupby(places).ngroup().to_numpy()
+            for column in MEASURED:
+                medians = flat[column].groupby([place, who, process]).median().to_numpy()
+                shape = [codes.max() + 1 for codes in (place, who, process)]
+                factors = self.rule(medians.reshape(shape), self.rng)
+                flat[column] *= factors[place, who, process]
+        else:
+            place = flat.groupby(places).ngroup().to_numpy()
+            names = [name for name in flat.select_dtypes(float).columns if name not in places]
+            medians = flat[names].groupby([place, process]).median().to_numpy()
+            medians = medians.reshape(place.max() + 1, process.max() + 1, len(names))
+            factors = self.rule(medians.swapaxes(1, 2), self.rng)
+            flat[names] *= factors[place, :, process]
+        return flat.set_index(named) if named else flat
+
+
+def _leaves(value):
+    """Yield the measurements that are in no comparison."""
+    if isinstance(value, Measurement | Load):
+        yield value
+    elif isinstance(value, Mapping | list | tuple) and not isinstance(
+        value, Comparison | Comparisons
+    ):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(item)
+
+
+def _samples(one):
+    if isinstance(one, Measurement):
+        return one.seconds
+    return np.array([[1 / (turn.requests_per_s or 1)] for turn in one.turns])
+
+
+def _keep_few(one):
+    if isinstance(one, Load):
+        return dataclasses.replace(one, turns=one.turns[:FEW])
+    return dataclasses.replace(one, seconds=one.seconds[:FEW, :5])
+
+
+def _multiply(one, factors):
+    if isinstance(one, Measurement):
+        return dataclasses.replace(one, seconds=one.seconds * factors[:, None])
+    turns = []
+    for turn, factor in zip(one.turns, factors, strict=True):
+        # With a rate, requests arrive when they did; a caller waits for its result.
+        came = turn.arrivals * (factor if one.point.rate is None else 1)
+        starts, ends = (
+            came + factor * (times - turn.arrivals) for times in (turn.starts, turn.ends)
+        )
+        turns.append(Turn(came, starts, ends, turn.requests_per_s / factor, turn.left))
+    return dataclasses.replace(one, turns=tuple(turns))
+
+
+def slow(compared, **factors):
+    """Multiply the samples of some candidates, in every group."""
+    if isinstance(compared, Comparisons):
+        groups = {key: slow(group, **factors) for key, group in compared.items()}
+        return Comparisons(groups, compared.axis)
+    found = [
+        dataclasses.replace(m, seconds=m.seconds * factors.get(m.name, 1.0))
+        for m in compared.values()
+    ]
+    return Comparison(found, compared.stopped, control=compared.control)
+
+
+def level(compared, medians):
+    """Give these medians to the candidates, and little noise."""
+    return Comparison(
+        dataclasses.replace(m, seconds=medians[m.name] * (m.seconds / m.median) ** 0.02)
+        for m in compared.values()
+    )
+
+
+# What only one page has: a planted sample is a function of its data.
+
+
+def cheap_products(data):
+    kernels = data["kernels"]
+    return data | {"kernels": kernels.assign(**{"products (ms)": kernels["products (ms)"] / 20})}
+
+
+def cheap_copies(data):
+    return data | {"split": data["split"].assign(copies=data["split"]["copies"].min())}
+
+
+def moves_explain(data):
+    """Sessions that take what the moves of their weights take."""
+    times, group = data["times"], data["times"]["session"]
+    factors = {}
+    for name in group:
+        model, way = name.split(": ")
+        if model == data["largest"]:
+            moves = {"external": 1, "external unpacked": 0, "external prepacked": 0}.get(way, 3)
+            smallest = group[f"{data['smallest']}: plain"].median
+            factors[name] = (smallest + moves * data["read (s)"]) / group[name].median
+    groups = {**times, "session": slow(group, **factors)}
+    return data | {"times": Comparisons(groups, times.axis)}
+
+
+def _of_unpacked(data, session):
+    name = f"{data['largest']}: external unpacked"
+    own = data["memory"][name]
+    rest = own["session"][1:] if isinstance(own["session"], tuple | list) else ()
+    return data | {"memory": {**data["memory"], name: {**own, "session": (session, *rest)}}}
+
+
+def steady_runs(data):
+    tables = {
+        name: data[name].assign(distinct=1, differing=0, difference=0.0)
+        for name in ("operators", "whole")
+    }
+    additions = {name: row | {"wrong runs": 0} for name, row in data["additions"].items()}
+    return data | tables | {"additions": additions}
+
+
+def moving_runs(data):
+    return data | {name: data[name].assign(distinct=2) for name in ("operators", "whole")}
+
+
+def within_bounds(data):
+    operators = data["operators"]
+    return data | {"operators": operators.assign(error=1.0, bound=operators["bound"].clip(0, 1))}
+
+
+def exchanged(data):
+    """The other LayerNormalization changes every output, beyond the bound."""
+    distances = data["distances"].copy()
+    rows = (distances["expected"] == "torch") & (distances["got"] == "ort LayerNorm")
+    distances.loc[rows, ["largest", "mean", "sum"]] *= 1000
+    distances.loc[rows, "> 0"] = distances.loc[rows, "n"]
+    outputs = data["outputs"].copy()
+    outputs.loc[outputs["run"] == "ort LayerNorm", "bound used"] = 1.5
+    return data | {"distances": distances, "outputs": outputs}
+
+
+def queues(data):
+    """Requests that wait for a service of fixed time, and knees where a roofline has them."""
+    closed = {name: dict(ways) for name, ways in data["closed"].items()}
+    for name, knee in {"dense": 64, "convolution": 1}.items():
+        own = closed[name]["one call"]
+        closed[name]["one call"] = {
+            batch: _as_fast(load, own[knee]) if batch > knee else load
+            for batch, load in own.items()
+        }
+    opened = {}
+    for name, several in data["opened"].items():
+        opened[name] = {}
+        for share, load in several.items():
+            way = {"full batch": "one call", "what waits": "one call"}.get(name, name)
+            callers = data["closed"]["dense"][way][load.point.batch]
+            service = callers.percentiles([50])[0].seconds
+            opened[name][share] = _serve(load, service)
+    return data | {"closed": closed, "opened": opened}
+
+
+def _as_fast(load, other):
+    turns = [
+        dataclasses.replace(turn, requests_per_s=same.requests_per_s)
+        for turn, same in zip(load.turns, other.turns, strict=True)
+    ]
+    return dataclasses.replace(load, turns=tuple(turns))
+
+
+def _serve(load, service):
+    turns = []
+    for turn in load.turns:
+        alone = dataclasses.replace(load, turns=(turn,))
+        latency = turn.ends - turn.arrivals
+        latency[alone.settled(turn)] = expected_latencies(alone, service)
+        ends = turn.arrivals + latency
+        turns.append(dataclasses.replace(turn, starts=ends - service, ends=ends))
+    return dataclasses.replace(load, turns=20 * tuple(turns))  # enough for an interval
+
+
+def kept_promise(data):
+    """Every conversion is as fast, and half of it at least was promised."""
+    promised = data["promised"].assign(**{"8 bits, at most": 1.5})
+    even = Plant(equal, np.random.default_rng(0), {}).of({"results": data["results"]})
+    return data | even | {"promised": promised, "vnni": False}
+
+
+def far_errors(data):
+    return data | {"facts": data["facts"].assign(error=20 * data["facts"]["error"]), "vnni": None}
+
+
+def costly_patterns(data):
+    found = data["found"].copy()
+    rows = found["candidate"] == "no memory pattern"
+    found.loc[rows, "memory (MiB)"] *= 0.5
+    found.loc[rows, "seconds"] *= 1.5
+    return data | {"found": found}
+
+
+def given_back(data):
+    """The last run has a third of the memory, and trimming does nothing."""
+    found = data["found"].copy()
+    last = found["run"] == str(pd.to_numeric(found["run"], errors="coerce").max().astype(int))
+    found.loc[last, "memory (MiB)"] /= 3
+    found.loc[found["run"] == "trimmed", "memory (MiB)"] += 50
+    return data | {"found": found}
+
+
+def beside_torch(factor):
+    def plant(data):
+        times = data["times"].copy()
+        times[[name for name in times if name.startswith("onnxruntime")]] *= factor
+        return data | {"times": times}
+
+    return plant
+
+
+def rough_release(data):
+    """The last release has ten times the error."""
+    history = data["history"]
+    errors = history["errors"].copy()
+    last = errors.index.get_level_values(-1) == history["order"][-1]
+    errors.loc[last, ["ulp", "largest", "abs"]] *= 10
+    return data | {"history": history | {"errors": errors}}
+
+
+SPREADS = {"naive": 100.0, "blocked": 20.0, "pairwise": 10.0, "kahan": 2.0, "exact": 0.0}
+
+
+def usual_spreads(data):
+    spread = data["sums"]["candidate"].map(SPREADS) * data["sums"]["size"]
+    return data | {"sums": data["sums"].assign(spread=spread)}
+
+
+def unusual_spreads(data):
+    order = dict(zip(SPREADS, reversed(SPREADS.values()), strict=True))
+    spread = data["sums"]["candidate"].map(order) * data["sums"]["size"]
+    sums = data["sums"].assign(spread=spread, overflows=0)
+    return data | {"sums": sums, "libraries": data["libraries"].assign(again=1.0)}
+
+
+def by_traffic(data):
+    """Each candidate takes the time of what it moves."""
+    moved = {"two Adds": 6e-4, "one Sum": 4e-4, "Concat then ReduceSum": 1e-3}
+    tasks = {
+        name: task | {"measured": level(task["measured"], moved)}
+        for name, task in data["tasks"].items()
+    }
+    return data | {"tasks": tasks}
+
+
+def busy_threads(data):
+    """Threads that spin take ten times the CPU time; those that sleep slow their neighbours."""
+    cpu = {
+        name: {
+            pause: dataclasses.replace(m, seconds=m.seconds * (10 if "spin" in name else 1))
+            for pause, m in pauses.items()
+        }
+        for name, pauses in data["cpu"].items()
+    }
+    latency = dict(data["latency"])
+    for situation in ("after", "beside"):
+        name = f"{situation}, {data['threads']} threads, sleep"
+        latency[name] = {
+            pause: dataclasses.replace(m, seconds=3 * m.seconds)
+            for pause, m in latency[name].items()
+        }
+    return data | {"cpu": cpu, "latency": latency}
+
+
+def slower_last(data):
+    """One Gemm loses with the last size, where it differs most."""
+    groups = dict(data["results"])
+    last = max(groups)
+    groups[last] = slow(groups[last], **{"one Gemm (constant)": 3.0})
+    return data | {"results": Comparisons(groups, data["results"].axis)}
+
+
+def fused(data):
+    """What is fused is most of the difference; ONNX Runtime is farther from float64."""
+    kinds = data["kinds"].copy()
+    rows = kinds["kind"].isin(["normalization", "elementwise"])
+    kinds.loc[rows, "eager"] *= 50
+    errors = data["errors"].assign(onnxruntime=10 * data["errors"]["onnxruntime"])
+    return data | {"kinds": kinds, "errors": errors}
+
+
+OWN = {
+    "plot_custom_backend_llama_102": {
+        "cheap products": cheap_products,
+        "launches": lambda data: data | {"launches": True},
+    },
+    "plot_einsum_decomposition": {"cheap copies": cheap_copies},
+    "plot_first_result": {
+        "moves explain": moves_explain,
+        "read at once": lambda data: _of_unpacked(data, 200.0),
+        "unknown memory": lambda data: _of_unpacked(data, None),
+    },
+    "plot_identical_runs": {
+        "steady": steady_runs,
+        "moving": moving_runs,
+        "within bounds": within_bounds,
+    },
+    "plot_kmeans_profiling": {
+        "large products": lambda data: (
+            data | {"operators": slow(data["operators"], Gemm=20.0), "floor": 100 * data["floor"]}
+        ),
+    },
+    "plot_layer_norm_discrepancies": {"exchanged": exchanged},
+    "plot_load": {"queues": queues},
+    "plot_low_precision": {"kept promise": kept_promise, "far errors": far_errors},
+    "plot_memory": {"costly patterns": costly_patterns, "given back": given_back},
+    "plot_op_gemm2_cuda": {"slower last": slower_last},
+    "plot_operators_torch": {"slower": beside_torch(3.0), "faster": beside_torch(1 / 3)},
+    "plot_parallelized_reduction": {"usual": usual_spreads, "unusual": unusual_spreads},
+    "plot_profiling": {
+        "fused": lambda data: data | {"measured": slow(data["measured"], fused=0.5)},
+    },
+    "plot_releases": {"rough": rough_release},
+    "plot_sweep": {"traffic": by_traffic},
+    "plot_threads": {"busy": busy_threads},
+    "plot_torch_or_onnxruntime": {"fused": fused},
+}
