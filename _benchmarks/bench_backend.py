@@ -34,8 +34,8 @@ from llama_sizes import SIZES, build_llama, draw_tokens, matrix_products
 
 import ortmeter
 from ortmeter.backend import LEVELS, CompiledGraph, OrtBackend
+from ortmeter.evidence import Claim
 from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.claims import Claim
 
 THREADS = 2
 LARGE, LARGE_LAYERS = 4096, 8

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from ortmeter.evidence import Claim
 from ortmeter.pages import load_records
-from ortmeter.timing.claims import Claim
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "_doc" / "examples" / "performance" / "plot_op_gemm2_cuda.py"

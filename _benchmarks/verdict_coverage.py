@@ -27,8 +27,8 @@ from numpy.random import Generator
 from scipy.signal import lfilter
 
 import ortmeter
+from ortmeter.evidence import Claim
 from ortmeter.timing import Candidate, Comparison, Measurement, measure, measure_each
-from ortmeter.timing.claims import Claim
 from ortmeter.timing.processes import collect
 from ortmeter.timing.runs import compare_runs, control_ratio
 

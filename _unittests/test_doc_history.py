@@ -5,13 +5,13 @@ from pathlib import Path
 
 import html5lib
 import pytest
+from claim_samples import compare_ratio
 
 import ortmeter
 from ortmeter.pages import Answer, Bar, fact, load_records
 from ortmeter.pages import record as make_record
 from ortmeter.runtime.environment import environment
 from ortmeter.runtime.providers import Provider
-from ortmeter.timing.claims import compare_ratio
 
 DOC = Path(__file__).parent.parent / "_doc"
 sys.path.insert(0, str(DOC))

@@ -6,11 +6,12 @@ import pytest
 from page_runner import define_page
 
 import ortmeter
+from ortmeter.evidence import fact
 from ortmeter.pages import load_records
 from ortmeter.pages import record as make_record
 from ortmeter.runtime.environment import environment
 from ortmeter.runtime.providers import Provider
-from ortmeter.timing.claims import Answer, fact
+from ortmeter.study.writer import Answer
 
 DOC = Path(__file__).parent.parent / "_doc"
 sys.path.insert(0, str(DOC))

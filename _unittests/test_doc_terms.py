@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.timing.claims import COMPARED, JUDGED
+from ortmeter.evidence import COMPARED, JUDGED
 
 DOC = Path(__file__).parent.parent / "_doc"
 GLOSSARY = (DOC / "glossary.rst").read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import onnx.reference
 import pytest
+from claim_samples import compare_ratio
 from fakes import FakeClock
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,8 @@ import ortmeter
 from ortmeter.discrepancy import Tolerance, max_diff
 from ortmeter.discrepancy.bounds import matmul_error_bound
 from ortmeter.einsum import decompose_einsum, optimize_einsum
+from ortmeter.evidence import judge
 from ortmeter.timing import Comparison, Measurement, measure
-from ortmeter.timing.claims import compare_ratio, judge
 from ortmeter.timing.percentiles import LEVELS, percentiles
 
 FINITE = st.floats(-1e30, 1e30)

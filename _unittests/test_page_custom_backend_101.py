@@ -13,8 +13,8 @@ from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 
 import ortmeter
 from ortmeter.pages import replay
+from ortmeter.study.writer import sentences
 from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.claims import sentences
 
 LEVELS = ("none", "default", "default+onnxruntime")
 # What may end a cell: the site shows the value of its last line.

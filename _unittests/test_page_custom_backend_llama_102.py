@@ -12,8 +12,8 @@ from pandas import DataFrame
 
 import ortmeter
 from ortmeter.pages import replay
+from ortmeter.study.writer import sentences
 from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.claims import sentences
 
 PLANTED_LEVELS = ("none", "default", "default+onnxruntime")
 

@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from claim_samples import compare_ratio
 from page_runner import run_page
 
 import ortmeter
 from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.claims import compare_ratio
 
 ENOUGH, TOO_FEW = (6, 8), (1, 8)  # processes and rounds
 ROLES = {

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from page_runner import define_page
 
+from ortmeter.evidence import Estimate
 from ortmeter.runtime.settings import apply_options, run_options
-from ortmeter.timing.estimates import Estimate
 
 SEQUENCES = ("fixed", "cycling", "random", "one large")
 

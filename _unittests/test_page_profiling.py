@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from page_runner import run_page
 
+from ortmeter.evidence import fact
 from ortmeter.runtime.sessions import optimized_model
 from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.claims import fact
 
 
 @pytest.fixture(scope="module")

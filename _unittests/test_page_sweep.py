@@ -10,9 +10,9 @@ import pytest
 from matplotlib import pyplot as plt
 from page_runner import run_page
 
+from ortmeter.evidence import JUDGED
 from ortmeter.sweep import Outcome, SweepResult, Task
 from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.claims import JUDGED, Answer
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,6 @@ def planted(page, *rows, repeat=100):
                 "seconds": 1000.0,
                 "shares": dict.fromkeys(medians, run / 8),
                 "measured": found,
-                "answer": dataclasses.asdict(Answer("planted.", found.ranking().claims)),
             }
     return dataclasses.replace(page["here"], data={"tasks": tasks}, fast=False)
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from page_runner import define_page
 
-from ortmeter.pages.records import Record
+from ortmeter.study.records import Record
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 # Case: ms of eager, of onnxruntime, of session.run.

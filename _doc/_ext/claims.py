@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from _ext.answers import is_cuda
 from _ext.tables import list_table, plain, reference
 from ortmeter.pages import Record
-from ortmeter.timing.claims import sentences
+from ortmeter.study.writer import sentences
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from _ext.answers import Answers
 from _ext.tables import list_table, plain, reference
+from ortmeter.evidence import Claim
 from ortmeter.files import write_atomically
 from ortmeter.pages import Bar, Record, load, load_records
-from ortmeter.timing.claims import Claim
 
 #: Records of one page, one configuration and one machine, a day each, oldest first.
 History = Sequence[Record]
@@ -182,4 +182,5 @@ def _claims(record: Record) -> tuple[Claim, ...]:
 
 
 def _key(claim: Claim) -> tuple[object, ...]:
-    return (claim.topic or claim.subject, claim.baseline, tuple(sorted(claim.where.items())))
+    topic, about, baseline = claim.question
+    return (topic or about, baseline, tuple(sorted(claim.where.items())))

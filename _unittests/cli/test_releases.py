@@ -10,8 +10,8 @@ import pytest
 
 from ortmeter.cli import main, releases
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.evidence import Claim
 from ortmeter.runtime.releases import Release
-from ortmeter.timing.claims import Claim
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 g (float[512] X) => (float[512] Y) { A = Sin(X) Y = Cos(A) }"""

@@ -7,9 +7,11 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
+from claim_samples import compare_ratio
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
+from ortmeter.evidence import fact
 from ortmeter.pages import (
     SCHEMA,
     Conclusion,
@@ -19,12 +21,12 @@ from ortmeter.pages import (
     record,
     replay,
 )
-from ortmeter.pages.records import machine_name
 from ortmeter.runtime import placement
 from ortmeter.runtime.environment import Gpu, environment
 from ortmeter.runtime.providers import Provider
+from ortmeter.study.records import machine_name
+from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.claims import Answer, compare_ratio, fact
 
 CPU = Provider.parse("cpu")
 PAIR = Comparison([Measurement("a", [[1e-3, 2e-3]]), Measurement("b", [[1e-3, 1e-3]])], "budget")

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
+from ortmeter.evidence import fact, judge
 from ortmeter.pages import Conclusion, beliefs, fold, rendering, save_tables, show, table
-from ortmeter.timing.claims import Answer, Bar, fact, judge
+from ortmeter.study.writer import Answer, Bar
 
 CLAIMS = (fact("a <b> is 2 times faster than c."), fact("word " * 40))
 TABLES = {

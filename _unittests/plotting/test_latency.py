@@ -4,13 +4,13 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from claim_samples import compare_ratio
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting import candidates_figure
 from ortmeter.plotting.latency import latency_plot, speedup_plot
-from ortmeter.timing.claims import compare_ratio
 
 SIZES = [256, 512, 1024]
 CANDIDATES = ["one Gemm", "two Gemm", "_numpy", "torch, $TF32$ off"]

@@ -1,9 +1,9 @@
 import pytest
+from claim_samples import compare_ratio
 from matplotlib import pyplot as plt
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.plotting.sweep import sweep_plot
-from ortmeter.timing.claims import compare_ratio
 
 
 def claim(name, ratio, interval, **where):

@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import onnx
 import pytest
+from claim_samples import compare_ratio
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from profile_writer import kernel_event, run_event, write
 
 from ortmeter.profiling import advice as checks
 from ortmeter.profiling import advise, profile, read_profile
 from ortmeter.runtime.placement import PlacementWarning
-from ortmeter.timing.claims import compare_ratio
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 RNG = np.random.default_rng(0)

@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
+from claim_samples import compare_ratio
 from profile_writer import kernel_event, run_event, two_runs, write
 
 from ortmeter.errors import InvalidArgumentError
@@ -15,7 +16,6 @@ from ortmeter.profiling import (
 )
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.claims import compare_ratio
 from ortmeter.timing.peaks import Peaks
 
 

@@ -3,11 +3,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from claim_samples import compare_ratio
 
 from ortmeter.profiling import profile, trials
 from ortmeter.profiling.findings import Facts
 from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.claims import compare_ratio
 
 
 def plain():

@@ -5,11 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from claim_samples import compare_ratio
 from scipy import stats
 from sweep_samples import failure, group, outcome, report_of, samples
 
+from ortmeter.evidence import fact, judge
+from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons, speedup
-from ortmeter.timing.claims import Answer, compare_ratio, fact, judge
 
 
 def runs_of(*ratios, noise=0.002, shape=(1, 100)):

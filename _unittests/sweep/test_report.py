@@ -7,9 +7,9 @@ import pytest
 from matplotlib import pyplot as plt
 from sweep_samples import failure, group, outcome, report_of
 
+from ortmeter.evidence import fact
 from ortmeter.report import Report
 from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.claims import fact
 
 
 @pytest.fixture(autouse=True)

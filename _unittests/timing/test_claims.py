@@ -3,19 +3,11 @@ import json
 
 import msgspec
 import pytest
+from claim_samples import compare_ratio
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing.claims import (
-    Answer,
-    Bar,
-    Claim,
-    compare_ratio,
-    fact,
-    group_claims,
-    group_effects,
-    judge,
-    sentences,
-)
+from ortmeter.evidence import Claim, fact, judge
+from ortmeter.study.writer import Answer, Bar, group_claims, group_effects, sentences
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ortmeter.timing.estimates import Estimate, estimate_ratio, geometric_mean
+from ortmeter.evidence import Estimate
+from ortmeter.timing.statistics import estimate_ratio, geometric_mean
 
 
 def test_the_mean_is_geometric_and_its_interval_a_little_wider_than_students():

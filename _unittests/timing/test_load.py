@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing.load import Estimate, Load, Point, Turn, compare_throughput, measure_load
+from ortmeter.evidence import Estimate
+from ortmeter.timing.load import Load, Point, Turn, compare_throughput, measure_load
 
 SERVICE = 0.01
 

@@ -5,14 +5,14 @@ import subprocess
 
 import numpy as np
 import pytest
+from claim_samples import compare_ratio
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.evidence import Estimate
 from ortmeter.runtime.environment import usable_cores
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing import threads
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.claims import compare_ratio
-from ortmeter.timing.estimates import Estimate
 from ortmeter.timing.threads import Situation, find_threshold, measure_threads, wake_seconds
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>

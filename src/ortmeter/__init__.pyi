@@ -12,6 +12,8 @@ from .errors import OrtMeterError as OrtMeterError
 from .evaluator import Evaluator as Evaluator
 from .evaluator import attribute as attribute
 from .evaluator import to_float64 as to_float64
+from .evidence import Estimate as Estimate
+from .evidence import Speedup as Speedup
 from .plotting import draw_model as draw_model
 from .plotting import spread_plot as spread_plot
 from .profiling import Profile as Profile
@@ -31,6 +33,7 @@ from .runtime.providers import resolve_provider as resolve_provider
 from .runtime.providers import usable_providers as usable_providers
 from .runtime.sessions import make_session as make_session
 from .runtime.sessions import optimized_model as optimized_model
+from .study.writer import Answer as Answer
 from .sweep import SweepResult as SweepResult
 from .sweep import load_sweep as load_sweep
 from .sweep import run_sweep as run_sweep
@@ -43,7 +46,5 @@ from .timing import speedup as speedup
 from .timing.bench import bench as bench
 from .timing.candidates import function_candidate as function_candidate
 from .timing.candidates import session_candidate as session_candidate
-from .timing.claims import Answer as Answer
-from .timing.claims import Claim as Claim
 
 __version__: str

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.files import replaceable, write_atomically
-from ortmeter.pages.rendering import as_html, bullets, digits, flatten, freeze
+from ortmeter.pictures import freeze
 from ortmeter.runtime.environment import Environment, environment
 from ortmeter.runtime.fitness import Fitness
+from ortmeter.study.rendering import as_html, bullets, digits, flatten
 
 if TYPE_CHECKING:  # pandas takes longer to import than `ortmeter env` to run
     import pandas as pd

@@ -53,6 +53,7 @@ from ortmeter.pages import (
     table,
 )
 from ortmeter.runtime.environment import environment
+from ortmeter.study.writer import speedup_bars
 from ortmeter.timing import Comparison, Measurement
 
 args = ortmeter.get_parsed_args(
@@ -506,7 +507,7 @@ def write_calls(paid):
 
 def draw_bars(results, few):
     others = [name for name in (INDUCTOR, OURS) if name in results[few]]
-    *bars, ours = results[few].bars(EAGER, others)
+    *bars, ours = speedup_bars(results[few], EAGER, others)
     return (*bars, dataclasses.replace(ours, label="OrtBackend"))
 
 
@@ -516,7 +517,7 @@ def draw_bars(results, few):
 
 
 def compare_with(results, baseline):
-    return [dataclasses.replace(g, subject="OrtBackend") for g in results.speedup(baseline, OURS)]
+    return results.speedup(baseline, OURS).named("OrtBackend")
 
 
 def answer(results, compiling):

@@ -57,6 +57,7 @@ from ortmeter.pages import (
 )
 from ortmeter.profiling import profile_together
 from ortmeter.runtime.environment import environment
+from ortmeter.study.writer import speedup_bars
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of what it needs to draw its progress in a notebook
@@ -550,7 +551,7 @@ def answer(data):
         f"{parts[0].upper()}{parts[1:]}. Against torch eager, ONNX Runtime is {first.effect} "
         f"with none of this, {last.effect} with all of it."
     )
-    shown = results.bars(EAGER, [level for level in LEVELS if level in results])
+    shown = speedup_bars(results, EAGER, [level for level in LEVELS if level in results])
     bars = (Bar(label, b.value, b.low, b.high) for label, b in zip(BARS, shown, strict=False))
     axis = f"speedup over torch eager, {data['provider']}"
     return Answer(text, (*steps.values(), last), bars=tuple(bars), axis=axis)

@@ -469,7 +469,7 @@ def compare_roles(measured, label, names):
     told = f" (Einsum itself at threads {' and '.join(same)})" * bool(same)
     for (threads, group), name in zip(measured.items(), names, strict=True):
         if name != EINSUM:
-            found = dataclasses.replace(group.speedup(EINSUM, name), subject=label + told)
+            found = group.speedup(EINSUM, name).named(label + told)
             yield found.at(threads=threads).about(label.replace("after a", "after"))
 
 

@@ -71,7 +71,6 @@ from ortmeter.runtime.environment import environment
 from ortmeter.runtime.models import layer_stack, sample_transformer
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.cold import ColdStart, cold_start
-from ortmeter.timing.estimates import estimate_ratio, geometric_mean
 from ortmeter.timing.optimized import (
     EXTERNAL,
     PREPACKED,
@@ -81,6 +80,7 @@ from ortmeter.timing.optimized import (
     WAYS,
     shorter_starts,
 )
+from ortmeter.timing.statistics import estimate_ratio, geometric_mean
 
 EVERY = ("level basic", "level extended", *WAYS)
 CHOICES = {  # ways to start the largest chain, then the transformer

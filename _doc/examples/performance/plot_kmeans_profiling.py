@@ -51,6 +51,7 @@ from threadpoolctl import threadpool_limits
 
 import ortmeter
 from ortmeter.dtypes import unit_roundoff
+from ortmeter.evidence import UNITS
 from ortmeter.pages import (
     Answer,
     Bar,
@@ -71,8 +72,8 @@ from ortmeter.plotting.axes import choose_unit
 from ortmeter.profiling import ProfileCheck, profile_together
 from ortmeter.runtime.environment import environment
 from ortmeter.runtime.providers import Provider
+from ortmeter.study.writer import speedup_bars
 from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.comparison import UNITS
 from ortmeter.timing.peaks import add_shares, measured_peaks
 
 args = ortmeter.get_parsed_args(
@@ -460,7 +461,7 @@ def answer(data, obstacle):
     values = {"labels": str(labels).partition(" (")[0]}
     if obstacle:
         text = f"The time of each operator is not known: {obstacle}. For labels alone, {{labels}}."
-        axis, bars = f"speedup over {PREDICT}", tuple(measured.bars(PREDICT))
+        axis, bars = f"speedup over {PREDICT}", speedup_bars(measured, PREDICT)
         return Answer(text, (labels,), values, bars=bars, axis=axis)
     longest, last = find_longest(narrow), find_longest(wide)
     told, last_told = (name_longest(found, data["nodes"]) for found in (longest, last))

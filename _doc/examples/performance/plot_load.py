@@ -43,6 +43,7 @@ from pandas import DataFrame
 
 import ortmeter
 from ortmeter.dtypes import unit_roundoff
+from ortmeter.evidence import UNITS, common_unit, rounded
 from ortmeter.pages import (
     Answer,
     Bar,
@@ -62,9 +63,7 @@ from ortmeter.pages import (
 from ortmeter.plotting.load import load_plot
 from ortmeter.runtime.environment import cache_bytes, environment, usable_cores
 from ortmeter.runtime.models import layer_stack
-from ortmeter.timing.comparison import UNITS, common_unit
 from ortmeter.timing.load import Point, compare_throughput, measure_load
-from ortmeter.timing.measurement import rounded
 from ortmeter.timing.peaks import Peaks, measured_peaks
 from ortmeter.timing.serving import expected_knee, expected_latencies, find_knee
 
@@ -226,7 +225,7 @@ def summarize_calls(data):
     for name, ways in data["closed"].items():
         for batch in ways[ONE]:
             rows[name, batch] = {
-                f"{way} {one.name} ({unit})": one.estimate.written(UNITS[unit])
+                f"{way} {one.name} ({unit})": one.written(UNITS[unit])
                 for way in (ONE, CALLERS)
                 for one in ways[way][batch].percentiles([50, data["tail"]])
             }
@@ -234,7 +233,7 @@ def summarize_calls(data):
 
 
 def unit_of(loads):
-    return common_unit([one.seconds for load in loads for one in load.percentiles([50])] or [1e-3])
+    return common_unit([one.value for load in loads for one in load.percentiles([50])] or [1e-3])
 
 
 def tail_of(load, data):
@@ -345,7 +344,7 @@ data["opened"] = {name: {share: found[name, share] for share in SHARES} for name
 
 def expected_tail(name, load, data):
     callers = data["closed"][DENSE][SERVED[name][0]][load.point.batch]
-    service = callers.percentiles([50])[0].seconds
+    service = callers.percentiles([50])[0].value
     return float(np.percentile(expected_latencies(load, service), data["tail"]))
 
 
@@ -353,7 +352,7 @@ def tell_tail(name, load, data, factor):
     one = tail_of(load, data)
     if one is None:
         return load.state()
-    return f"{one.estimate.written(factor)} ({factor * expected_tail(name, load, data):.3g})"
+    return f"{one.written(factor)} ({factor * expected_tail(name, load, data):.3g})"
 
 
 def summarize_rates(data):
@@ -375,10 +374,10 @@ def summarize_rates(data):
 # fold: Make the plot
 def plot_rates(data):
     rows = [
-        (name, load.point.rate, one.seconds, one.low, one.high)
+        (name, load.point.rate, one.value, one.low, one.high)
         for name, several in data["opened"].items()
         for load in several.values()
-        if (one := tail_of(load, data)) and one.estimate.interval
+        if (one := tail_of(load, data)) and one.interval
     ]
     none = [(ONE, 0.0, math.nan, None, None)]
     frame = DataFrame(rows or none, columns=["series", "rate", "seconds", "low", "high"])
@@ -466,10 +465,10 @@ FACTOR, BUSY = 1.5, 0.75
 
 def judge_queue(data):
     ratios = [
-        np.array([one.low, one.high, one.seconds]) / expected_tail(name, load, data)
+        np.array([one.low, one.high, one.value]) / expected_tail(name, load, data)
         for name, several in data["opened"].items()
         for share, load in several.items()
-        if share < BUSY and (one := tail_of(load, data)) and one.estimate.interval
+        if share < BUSY and (one := tail_of(load, data)) and one.interval
     ]
     cases = sum(share < BUSY for several in data["opened"].values() for share in several)
     tried = [None] * (cases - len(ratios))  # those without interval do not tell
@@ -492,7 +491,7 @@ def tell_trade(data):
     share, told = min(SHARES), []
     for name in (ONE, FULL, WAITING):
         one = tail_of(data["opened"][name][share], data)
-        told.append(f"{one.estimate.seconds if one else 'unknown'} with {name}")
+        told.append(f"{one.seconds if one else 'unknown'} with {name}")
     text = "At {share:g} of the capacity, p{tail:g} is {told}"
     return fact(text, tail=data["tail"], share=share, told=enumerate_items(told))
 

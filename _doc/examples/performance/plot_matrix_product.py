@@ -72,9 +72,9 @@ from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.environment import environment
 from ortmeter.runtime.precision import convert_precision
 from ortmeter.timing import measure_each
-from ortmeter.timing.estimates import estimate_ratio
 from ortmeter.timing.peaks import Peaks, measured_peaks
 from ortmeter.timing.runs import compare_runs
+from ortmeter.timing.statistics import estimate_ratio
 
 PAGE = "plot_matrix_product"
 SHAPE = r"[1-9]\d*x[1-9]\d*x[1-9]\d*"

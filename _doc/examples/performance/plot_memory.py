@@ -37,6 +37,7 @@ import numpy as np
 from pandas import DataFrame
 
 import ortmeter
+from ortmeter.evidence import Estimate, Speedup
 from ortmeter.pages import (
     Answer,
     Bar,
@@ -55,9 +56,8 @@ from ortmeter.plotting.axes import finish, new_axes, series_style
 from ortmeter.runtime.environment import environment
 from ortmeter.runtime.models import sample_transformer
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.claims import compare_ratio
-from ortmeter.timing.estimates import estimate_ratio
 from ortmeter.timing.memory import CLOSED, TRIMMED, measure_memory
+from ortmeter.timing.statistics import estimate_ratio
 
 PAGE = "plot_memory"
 args = ortmeter.get_parsed_args(
@@ -277,8 +277,8 @@ def compare_memory(found, sequence="random"):
 def compare_speed(found, candidate, sequence="random"):
     base, own = (column(found, name, sequence, "ms per row") for name in (DEFAULT, candidate))
     speed = ratio_of(base, own)
-    how = f"{len(own)} processes"
-    return compare_ratio(candidate, DEFAULT, speed.value, speed.interval, how=how)
+    speed = Estimate(speed.value, speed.low, speed.high, how=f"{len(own)} processes")
+    return Speedup(candidate, DEFAULT, speed)
 
 
 def is_below(ratio, bound=1.0):

@@ -30,8 +30,6 @@ like :math:`n^3` and traffic like :math:`n^2`.
 # fold: Imports and arguments
 # sphinx_gallery_tags = ["speed", "Gemm", "IOBinding"]
 
-import dataclasses
-
 import numpy as np
 import onnx
 from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
@@ -55,6 +53,7 @@ from ortmeter.pages import (
 )
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.environment import environment
+from ortmeter.study.writer import speedup_bars
 from ortmeter.timing.peaks import add_shares, measured_peaks
 
 args = ortmeter.get_parsed_args(
@@ -253,7 +252,7 @@ def summarize(results, legend):
 
 def plot_speedups(results, legend):
     claims = [claim for pair in PAIRS.values() for claim in results.speedup(*pair)]
-    same = [dataclasses.replace(claim, baseline="two Gemms") for claim in claims]
+    same = [claim.named(baseline="two Gemms") for claim in claims]
     return speedup_plot(same, title="Speedup over two Gemms, same weights", caption=legend)
 
 
@@ -360,7 +359,8 @@ def conclude(results):
     )
     top = max(constant, key=lambda claim: abs(np.log(claim.ratio))).where["size"]
     pairs = [
-        results[top].bars(base, [name]) for base, name in (PAIRS["constant"], PAIRS["changing"])
+        speedup_bars(results[top], base, [name])
+        for base, name in (PAIRS["constant"], PAIRS["changing"])
     ]
     bars = [Bar("two Gemms", 1.0), *(bar for _, bar in pairs)]
     claims = [

@@ -48,6 +48,7 @@ from ortmeter.profiling import ProfileCheck, find_headroom, merge_profiles, prof
 from ortmeter.runtime.environment import cpu_flags, environment
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.providers import usable_providers
+from ortmeter.study.writer import speedup_bars
 from ortmeter.timing.peaks import Peaks, measured_peaks
 
 args = ortmeter.get_parsed_args(
@@ -382,7 +383,7 @@ def answer(measured, counts):
         f"{describe_changes(counts)} {effect}",
         (total, fusion),
         counts,
-        bars=tuple(measured.bars(AS_WRITTEN, [FUSED, REWRITTEN])),
+        bars=speedup_bars(measured, AS_WRITTEN, [FUSED, REWRITTEN]),
         axis="speedup over the network as written",
     )
 
@@ -411,7 +412,7 @@ def conclude(data):
     headroom = find_headroom(data["nodes"], Peaks(**data["peaks"]))
     claims = (
         *judge_predictions(measured),
-        dataclasses.replace(measured.speedup(ON_NOISE, REWRITTEN), **smooth),
+        measured.speedup(ON_NOISE, REWRITTEN).named(**smooth),
         check.claims[-1] if check.obstacle else headroom,
     )
     return answer(measured, data["counts"]), claims

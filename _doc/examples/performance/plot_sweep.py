@@ -24,7 +24,6 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import msgspec
 from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 from pandas import DataFrame, concat
 
@@ -178,7 +177,6 @@ def gather(outcome):
         "size": int(options["size"]),
         "run": outcome.task.run,
         "seconds": outcome.seconds,
-        "answer": dataclasses.asdict(outcome.record.answer),
         **outcome.record.data,
     }
 
@@ -269,7 +267,7 @@ def plot_processes(cases, legend):
             series = {f"process {run}": claim for run, claim in [*case.runs.items()][:SHOWN]}
             series[f"{len(case.runs)} pooled"] = case.overall
             where = place(case) or {"size": "the only one"}
-            claims += [dataclasses.replace(c, subject=n, where=where) for n, c in series.items()]
+            claims += [c.named(n).at(**where) for n, c in series.items()]
     axes = speedup_plot(claims, title=f"{name}: do processes give one verdict?", caption=legend)
     ratios = [claim.ratio for claim in claims]
     axes.set_ylim(0.85 * min(ratios), 1.15 * max(ratios))
@@ -469,7 +467,7 @@ def rebuild(record):
         own = dataclasses.replace(
             record,
             data={"measured": task["measured"]},
-            answer=msgspec.convert(task["answer"], Answer),
+            answer=Answer("", task["measured"].ranking().claims),
             claims=(),
         )
         one = Task("plot_sums", options, task["run"])

@@ -65,7 +65,7 @@ from ortmeter.profiling.scheduling import shared_nodes
 from ortmeter.runtime.environment import environment, usable_cores
 from ortmeter.runtime.models import sample_transformer
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.estimates import estimate_ratio, geometric_mean
+from ortmeter.timing.statistics import estimate_ratio, geometric_mean
 from ortmeter.timing.threads import Situation, find_threshold, measure_threads
 
 PAGE = "plot_threads"
@@ -345,9 +345,7 @@ show(table(list_thresholds(measured), legend))
 
 def plot_operators(data):
     claims = [
-        dataclasses.replace(claim, subject=f"{case.split()[0]}, {word}", baseline="1 thread").at(
-            elements=int(case.split()[1])
-        )
+        claim.named(f"{case.split()[0]}, {word}", "1 thread").at(elements=int(case.split()[1]))
         for word in ("spin", "sleep")
         for _, case, claim in compare_threads(data, word)
     ]

@@ -18,14 +18,14 @@ from ortmeter.cli.options import split
 from ortmeter.cli.regression import DIGEST, Description, compare, need
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.files import write_atomically
-from ortmeter.pages.records import Record, load
 from ortmeter.report import Report, check_writable
 from ortmeter.runtime import placement
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import external_files
+from ortmeter.study.records import Record, load
+from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.claims import enumerate_items
 from ortmeter.timing.runs import check_latencies
 from ortmeter.timing.statistics import MIN_PROCESSES
 

@@ -11,12 +11,13 @@ from ortmeter.cli import baseline, cold, load, machine, precision, regression, r
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import rounded
 from ortmeter.report import Report
+from ortmeter.study.writer import rank
 from ortmeter.timing import Comparison
 from ortmeter.timing.bench import BUDGET_S, LONG_BUDGET_S, measure_variants, why_apart
 from ortmeter.timing.candidates import Variant, model_variants
 from ortmeter.timing.control import movement
-from ortmeter.timing.measurement import rounded
 from ortmeter.timing.percentiles import NONE, percentile_table
 from ortmeter.timing.statistics import MIN_PROCESSES, MIN_ROUNDS, PROCESSES
 
@@ -105,7 +106,7 @@ def _fill(report: Report, results: Comparison, budget_s: float) -> None:
         report.add("Percentiles", tails)
     if len(results) > 1:
         report.add("Speedup over the first", cold.speedup_table(results.speedups()))
-        report.conclude(f"{results.ranking()}.", *_why_undecided(results, budget_s))
+        report.conclude(f"{rank(results.ranking())}.", *_why_undecided(results, budget_s))
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
     if moved := movement(results.control):

@@ -10,10 +10,11 @@ from pathlib import Path
 import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.cold import cold_plot
 from ortmeter.report import Report
+from ortmeter.study.writer import rank
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.claims import Claim
 from ortmeter.timing.cold import (
     FIRST,
     IMPORT,
@@ -24,7 +25,6 @@ from ortmeter.timing.cold import (
     cold_start,
     peak_memory,
 )
-from ortmeter.timing.measurement import rounded
 from ortmeter.timing.optimized import level_of, optimized_variants, shorter_starts
 
 _PROCESSES, _BUDGET_S = 10, 60.0
@@ -110,7 +110,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
     if several:
         claims = [claim for claim in found.times.speedups() if claim.where["phase"] in _JUDGED]
         report.add("Speedup over the first", speedup_table(claims))
-        report.conclude(*(f"{phase}: {found.times[phase].ranking()}." for phase in _JUDGED))
+        report.conclude(*(f"{phase}: {rank(found.times[phase].ranking())}." for phase in _JUDGED))
     else:
         report.conclude(_sentence(found))
     report.conclude(
@@ -124,7 +124,7 @@ def memory_table(variants: Mapping[str, Variant]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["candidate", "peak growth (MiB)"]).set_index("candidate")
 
 
-def speedup_table(claims: Sequence[Claim]) -> pd.DataFrame:
+def speedup_table(claims: Sequence[Speedup]) -> pd.DataFrame:
     """Write a row per claim, by its place and its candidate."""
     rows = [
         {

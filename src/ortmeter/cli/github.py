@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from ortmeter.cli.terminal import show, tell
-from ortmeter.pages.rendering import digits, flatten
+from ortmeter.study.rendering import digits, flatten
 
 
 def annotate(level: str, title: str, message: str, *, as_json: bool) -> None:

@@ -10,15 +10,14 @@ import pandas as pd
 
 from ortmeter.cli.options import number, split
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Speedup, common_unit, rounded
 from ortmeter.plotting.load import load_plot
 from ortmeter.report import Report
 from ortmeter.runtime.settings import DENORMALS
+from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.bench import why_apart
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.claims import Claim, enumerate_items
-from ortmeter.timing.comparison import common_unit
 from ortmeter.timing.load import Load, Point, compare_throughput, measure_load
-from ortmeter.timing.measurement import rounded
 from ortmeter.timing.pauses import AfterPause, measure_pauses
 from ortmeter.timing.percentiles import TOO_FEW, explain_dashes, percentile_texts
 
@@ -227,13 +226,13 @@ def _rate_sentence(found: Mapping[float, Load], target_ms: float | None) -> str:
     if target_ms is None:
         if not kept:
             return f"no queue is stable{others}."
-        known = [one for one in found[kept].percentiles() if one.estimate.interval]
-        tail = f": {known[-1].name} is {known[-1].estimate.seconds} (99%)" if known else ""
+        known = [one for one in found[kept].percentiles() if one.interval]
+        tail = f": {known[-1].name} is {known[-1].seconds} (99%)" if known else ""
         return f"the queue is stable up to {kept:g}/s{tail}{others}."
     more = f" Ask for --seconds {_enough(found)} or more." if _FEW_REQUESTS in rest else ""
     if not kept:
         return f"no rate is known to keep p99 below {target_ms:g} ms{others}.{more}"
-    p99 = found[kept].percentiles([_P99])[0].estimate.seconds
+    p99 = found[kept].percentiles([_P99])[0].seconds
     return (
         f"{kept:g}/s is the highest rate asked that keeps p99 below {target_ms:g} ms: {p99} (99%)"
         f"{others}.{more}"
@@ -247,7 +246,7 @@ def _why_not(load: Load, target_ms: float | None) -> str:
         return "not known to be stable"
     if state != "stable" or target_ms is None:
         return {"stable": "", "undecided": _FEW_REQUESTS}.get(state, state)
-    known = {one.level: ends for one in load.percentiles() if (ends := one.estimate.interval)}
+    known = {one.level: ends for one in load.percentiles() if (ends := one.interval)}
     level = max(known, default=0.0)
     low, high = known.get(level, (0.0, math.inf))
     if 1e3 * low > target_ms:
@@ -291,12 +290,12 @@ def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float)
         if claim := claims.get((name, gap)):
             report.conclude(f"{_prefix(name, names)}after a pause, {claim}.")
         elif not others:
-            median = pause.percentiles([50])[0].estimate
+            median = pause.percentiles([50])[0]
             told = f"{median.seconds} (99%)" if median.interval else "undecided, too few rounds"
             report.conclude(f"{_prefix(name, names)}median after a pause of {gap:g} s: {told}.")
 
 
-def _claim_row(claim: Claim | None, column: str) -> dict[str, object]:
+def _claim_row(claim: Speedup | None, column: str) -> dict[str, object]:
     if claim is None:
         return {**_bounds(column, 1.0, None, None), "verdict": ""}
     return {**_bounds(column, claim.ratio, claim.low, claim.high), "verdict": claim.verdict}
@@ -317,7 +316,7 @@ def _items(
 ) -> list[Any]:
     """Return a table of these columns, that of the percentiles, and their plot if it has a dot."""
     values = {key: one.percentiles() for key, one in found.items()}
-    unit = common_unit([v[0].seconds for v in values.values() if v] or [1e-3])
+    unit = common_unit([v[0].value for v in values.values() if v] or [1e-3])
     names = list(dict.fromkeys(name for name, _ in found))
     texts = {key: percentile_texts(several, unit) for key, several in values.items()}
     items: list[Any] = []
@@ -326,10 +325,10 @@ def _items(
         table.index.names = ["candidate", axis]
         items.append(explain_dashes(table if len(names) > 1 else table.droplevel(0), dash))
     dots = [
-        (f"{name}, {one.name}" if len(names) > 1 else one.name, place, one.seconds, *ends)
+        (f"{name}, {one.name}" if len(names) > 1 else one.name, place, one.value, *ends)
         for (name, place), several in values.items()
         for one in several
-        if one.level in {50, _P99} and (ends := one.estimate.interval)
+        if one.level in {50, _P99} and (ends := one.interval)
     ]
     if dots:
         frame = pd.DataFrame(dots, columns=["series", axis, "seconds", "low", "high"])

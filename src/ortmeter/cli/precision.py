@@ -10,13 +10,13 @@ import pandas as pd
 from ortmeter.cli import baseline
 from ortmeter.cli.options import split
 from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.evidence import rounded
 from ortmeter.report import Report
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.precision import PRECISIONS, convert_precision
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.measurement import rounded
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from ortmeter.profiling.advice import CHECKS, LEAST_SHARE
 from ortmeter.profiling.findings import Finding, some
 from ortmeter.profiling.graph import STANDARD
 from ortmeter.report import MAX_DRAWN, Report, readable
-from ortmeter.timing.claims import enumerate_items
+from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.measurement import format_seconds
 
 _UNOPTIMIZED = "unoptimized"

@@ -9,15 +9,14 @@ from typing import NamedTuple, TypeAlias
 import pandas as pd
 
 from ortmeter.cli.github import annotate, summarize
-from ortmeter.pages.records import Record
+from ortmeter.evidence import UNITS, Speedup, common_unit, rounded
 from ortmeter.plotting.latency import speedup_plot
 from ortmeter.report import Report
 from ortmeter.runtime.environment import Environment
+from ortmeter.study.records import Record
+from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison
-from ortmeter.timing.claims import Claim, enumerate_items
-from ortmeter.timing.comparison import UNITS, common_unit
 from ortmeter.timing.control import STEADY
-from ortmeter.timing.measurement import rounded
 from ortmeter.timing.runs import compare_runs, control_ratio, is_steady
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
@@ -36,7 +35,7 @@ _SHOWN = ("CPU", "GPU", "System", "Threads", "Variables", "Python", "Commit")
 class _Outcome(NamedTuple):
     """A candidate beside its baseline, and why nothing is concluded: other options would do it."""
 
-    claim: Claim
+    claim: Speedup
     medians: tuple[float, float]
     reasons: list[str]
     lacking: list[str]
@@ -66,7 +65,8 @@ def compare(
         if not reasons and not claim.has_interval:
             reasons.append(f"processes of {name} differ too much for an interval")
         if reasons:
-            claim = dataclasses.replace(claim, verdict="undecided", low=None, high=None)
+            nothing = dataclasses.replace(claim.estimate, low=None, high=None)
+            claim = Speedup(claim.subject, claim.baseline, nothing)
         outcomes.append(_Outcome(claim, (pair[0].median, pair[1].median), reasons, lacking))
     left = [f"{name!r} is not in the baseline." for name in found if name not in before]
     left += [f"{name!r} was not measured again." for name in before if name not in found]
@@ -83,7 +83,7 @@ def compare(
     table = _table(outcomes)
     plot = partial(
         speedup_plot,
-        [dataclasses.replace(o.claim, baseline="the baseline") for o in outcomes],
+        [o.claim.named(baseline="the baseline") for o in outcomes],
         title="Speedup over the baseline",
         caption="99% intervals; nothing is concluded on a point that has none",
     )

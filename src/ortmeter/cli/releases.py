@@ -1,6 +1,5 @@
 """Compare releases of ONNX Runtime on the same model: which one made it slower, and where."""
 
-import dataclasses
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
@@ -12,17 +11,23 @@ import pandas as pd
 from ortmeter.cli.options import split
 from ortmeter.cli.terminal import tell
 from ortmeter.discrepancy import max_diff
+from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.axes import wrap
 from ortmeter.plotting.latency import speedup_plot
 from ortmeter.profiling.releases import WHOLE, profile_releases
 from ortmeter.report import Report
 from ortmeter.runtime.releases import Release, parse_release, prepare
+from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.claims import Claim, enumerate_items
 from ortmeter.timing.control import movement
-from ortmeter.timing.measurement import format_seconds, rounded
-from ortmeter.timing.releases import ReleaseResults, compare_releases, measure_releases
+from ortmeter.timing.measurement import format_seconds
+from ortmeter.timing.releases import (
+    ReleaseClaims,
+    ReleaseResults,
+    compare_releases,
+    measure_releases,
+)
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
 if TYPE_CHECKING:
@@ -90,7 +95,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
             )
             title = f"Operators of {names[1]} beside {names[0]}, time in a profiled run{where}"
             report.add(title, operators.head(_TOP))
-            told = [*claims.sentences(), _operators_sentence(operators, claims.largest)]
+            told = [*_since(claims), _operators_sentence(operators, claims.largest)]
             report.conclude(*(f"{several}{sentence}" for sentence in told))
         if moved := movement(comparison.control):
             report.conclude(f"{several}{moved}.")
@@ -100,13 +105,32 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
 
 def _plot(comparison: Comparison, where: str) -> "Axes":
     claims = [
-        dataclasses.replace(claim, subject="latency", where={"release": wrap(claim.subject, 18)})
+        claim.named("latency").at(release=wrap(claim.subject, 18))
         for claim in comparison.speedups()
     ]
     return speedup_plot(claims, title=f"Speedup by release{where}", caption="99% intervals")
 
 
-def _operators_sentence(table: pd.DataFrame, latency: Claim) -> str:
+def _since(claims: ReleaseClaims) -> list[str]:
+    """Say by how much the last release differs, and since which one."""
+    moved = [step for step in claims.steps if step.is_difference]
+    causes = [s for s in moved if s.verdict == claims.overall.verdict]
+    others = [f"{step}." for step in moved if step not in causes]
+    text = str(claims.overall)
+    if causes:
+        told = [f"{step.subject} ({_step(step)})" for step in causes]
+        text += f", since {enumerate_items(told)}"
+    elif claims.steps and claims.overall.is_difference:
+        text += "; the intervals do not say since which release"
+    return [f"{text}.", *others]
+
+
+def _step(claim: Speedup) -> str:
+    found = claim if claim.verdict == "faster" else claim.reversed
+    return f"{found.ratio:.2f} times {claim.verdict} than {claim.baseline} {found.brackets}"
+
+
+def _operators_sentence(table: pd.DataFrame, latency: Speedup) -> str:
     names = before, after = latency.baseline, latency.subject
     runs = {name: table[f"{name} (µs)"].to_dict()[WHOLE] for name in names}
     whole = " and ".join(f"{_time(run)} in {name}" for name, run in runs.items())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ortmeter.errors import OrtMeterError
+from ortmeter.evidence import Estimate, Speedup, rounded
 from ortmeter.observatory.accuracy import (
     Prepared,
     accuracy_changes,
@@ -24,13 +25,13 @@ from ortmeter.observatory.verdicts import (
     gains,
     losses,
 )
-from ortmeter.pages.rendering import digits
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.profiling.findings import plural
 from ortmeter.report import Report
 from ortmeter.runtime.providers import Provider
-from ortmeter.timing.claims import Claim, enumerate_items
-from ortmeter.timing.measurement import format_seconds, rounded
+from ortmeter.study.rendering import digits
+from ortmeter.study.writer import enumerate_items
+from ortmeter.timing.measurement import format_seconds
 from ortmeter.timing.statistics import MIN_PROCESSES
 
 if TYPE_CHECKING:
@@ -143,15 +144,9 @@ def _nothing(tested: pd.DataFrame, last: str, before: str, times: pd.DataFrame) 
     )
 
 
-def _claim(row: Mapping[Any, Any], subject: str) -> Claim:
-    return Claim(
-        subject,
-        row["verdict"],
-        row["baseline"],
-        ratio=row["speedup"],
-        low=row["low"],
-        high=row["high"],
-    )
+def _claim(row: Mapping[Any, Any], subject: str) -> Speedup:
+    found = Estimate(row["speedup"], row["low"], row["high"])
+    return Speedup(subject, row["baseline"], found)
 
 
 def _slowest(matrix: Matrix, name: str) -> str:

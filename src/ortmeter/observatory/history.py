@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from ortmeter.evidence import rounded
 from ortmeter.observatory.accuracy import (
     bits_changed,
     comparable_errors,
@@ -19,7 +20,6 @@ from ortmeter.observatory.case import Case
 from ortmeter.observatory.matrix import AGAIN, Contender, measure_cases
 from ortmeter.observatory.verdicts import claim_level, compare_cells, gains, losses
 from ortmeter.runtime.providers import Provider
-from ortmeter.timing.measurement import rounded
 
 #: Ratio above which a change of speed is large.
 LARGE = 1.5

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ortmeter.discrepancy import max_diff
+from ortmeter.evidence import rounded
 from ortmeter.observatory.bounds import attributes, error_bounds
 from ortmeter.observatory.reference import reference
 from ortmeter.runtime.loading import load_model
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.measurement import rounded
 
 #: What is measured.
 COLUMNS = ("ulp", "largest", "abs", "mean", "bound", "differing", "mismatched", "bits", "reference")

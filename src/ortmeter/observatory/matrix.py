@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.evidence import rounded
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.releases import Release
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.measurement import rounded
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
 
 __all__ = ["Contender", "Matrix", "measure_cases"]

@@ -1,21 +1,10 @@
-"""Helpers to write a page: parameters, claims, conclusions, tables and records.
-
-A record is a JSON file with the raw samples and the environment of a page, from which its tables,
-plots and sentences can be computed again on another machine.
-"""
+"""Names of the pages that are not a :class:`~ortmeter.study.Study` yet."""
 
 from ortmeter.args import Param
-from ortmeter.pages.records import SCHEMA, Record, load, load_records, record, replay
-from ortmeter.pages.rendering import Conclusion, beliefs, fold, save_tables, show, table
-from ortmeter.timing.claims import (
-    Answer,
-    Bar,
-    enumerate_items,
-    fact,
-    group_claims,
-    group_effects,
-    judge,
-)
+from ortmeter.evidence import fact, judge
+from ortmeter.study.records import SCHEMA, Record, load, load_records, record, replay
+from ortmeter.study.rendering import Conclusion, beliefs, fold, save_tables, show, table
+from ortmeter.study.writer import Answer, Bar, enumerate_items, group_claims, group_effects
 
 __all__ = [
     "SCHEMA",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ortmeter.timing.claims import Claim
+    from ortmeter.evidence import Speedup
 
 # Okabe and Ito's colours, told apart by colour-blind readers, without the two palest.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1")
@@ -77,7 +77,7 @@ def mark_one(ax: "Axes", effect: float, *, vertical: bool = False) -> None:
     line(1, color=GREY, linewidth=1)
 
 
-def whiskers(claim: "Claim") -> tuple[float, float]:
+def whiskers(claim: "Speedup") -> tuple[float, float]:
     """Distances from a ratio to the ends of its interval, zero when there is none."""
     ratio = claim.ratio or 1.0
     return ratio - (claim.low or ratio), (claim.high or ratio) - ratio

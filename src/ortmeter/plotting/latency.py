@@ -6,7 +6,8 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.pages.rendering import freeze
+from ortmeter.evidence import UNITS, Speedup, common_unit
+from ortmeter.pictures import freeze
 from ortmeter.plotting.axes import (
     add_legend,
     finish,
@@ -21,8 +22,6 @@ from ortmeter.plotting.axes import (
     wrap,
 )
 from ortmeter.plotting.interactive import InteractiveFigure, escape, layout
-from ortmeter.timing.claims import Claim
-from ortmeter.timing.comparison import UNITS, common_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,12 +182,12 @@ def _hint(row: dict[Any, Any], details: Sequence[str]) -> str:
     return "<br>".join(map(escape, lines))
 
 
-def speedup_plot(claims: Sequence[Claim], *, title: str, caption: str = "") -> "Axes":
+def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") -> "Axes":
     """Plot speedups over one baseline; those of one place are side by side.
 
     Parameters
     ----------
-    claims : sequence of Claim
+    claims : sequence of Speedup
         Comparisons with one baseline, as :meth:`Comparisons.speedups
         <ortmeter.timing.Comparisons.speedups>` returns them.
     title, caption : str
@@ -207,8 +206,8 @@ def speedup_plot(claims: Sequence[Claim], *, title: str, caption: str = "") -> "
     Examples
     --------
     >>> from matplotlib import pyplot as plt
-    >>> from ortmeter.timing.claims import compare_ratio
-    >>> ax = speedup_plot([compare_ratio("new", "old", 1.5, (1.4, 1.6))], title="Speedup")
+    >>> from ortmeter.evidence import Estimate, Speedup
+    >>> ax = speedup_plot([Speedup("new", "old", Estimate(1.5, 1.4, 1.6))], title="Speedup")
     >>> ax.get_ylabel()
     'speedup over old, higher is better'
     >>> plt.close(ax.figure)
@@ -235,7 +234,7 @@ def speedup_plot(claims: Sequence[Claim], *, title: str, caption: str = "") -> "
     return finish(ax, title, caption)
 
 
-def _place(claim: Claim) -> str:
+def _place(claim: Speedup) -> str:
     return ", ".join(map(str, claim.where.values()))
 
 

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from ortmeter.evidence import UNITS, common_unit
 from ortmeter.plotting.axes import add_legend, finish, need_columns, new_axes, number, series_style
-from ortmeter.timing.comparison import UNITS, common_unit
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,6 +6,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Speedup
 from ortmeter.plotting.axes import (
     GREY,
     add_legend,
@@ -18,7 +19,6 @@ from ortmeter.plotting.axes import (
     whiskers,
     wrap,
 )
-from ortmeter.timing.claims import Claim
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ class _Point:
 
 
 def sweep_plot(
-    claims: Sequence[Claim],
+    claims: Sequence[Speedup],
     *,
     x: str | None,
     runs: Sequence[Sequence[float]] = (),
@@ -89,7 +89,7 @@ def sweep_plot(
 
 
 def _points(
-    claims: Sequence[Claim], x: str | None, runs: Sequence[Sequence[float]]
+    claims: Sequence[Speedup], x: str | None, runs: Sequence[Sequence[float]]
 ) -> list[_Point]:
     names = dict.fromkeys(name for claim in claims for name in claim.where)
     varying = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ortmeter.pages.rendering import freeze
+from ortmeter.pictures import freeze
 from ortmeter.plotting.axes import (
     GREY,
     OTHER,

@@ -9,9 +9,9 @@ import onnx
 import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Claim, Note, Speedup, fact
 from ortmeter.profiling import tables
 from ortmeter.timing import Comparison, Measurement, speedup
-from ortmeter.timing.claims import Claim, fact
 from ortmeter.timing.measurement import format_seconds
 from ortmeter.timing.peaks import Peaks
 
@@ -96,7 +96,7 @@ class Profile:
         Graph that ran, optimized, when it is known.
     original : onnx.ModelProto, optional
         Model before optimization, when it is known.
-    overhead : Claim, optional
+    overhead : Speedup, optional
         Speedup of a profiled run (candidate) over an unprofiled one (baseline): 0.8 means that
         profiling makes a run 1.25 times longer. None for a profile read from a file.
     warmup : int
@@ -130,7 +130,7 @@ class Profile:
     session_events: pd.DataFrame
     model: onnx.ModelProto | None = None
     original: onnx.ModelProto | None = None
-    overhead: Claim | None = None
+    overhead: Speedup | None = None
     warmup: int = 1
     name: str = ""
     latencies: Comparison | None = None
@@ -338,14 +338,14 @@ class ProfileCheck:
     latencies: tuple[Measurement, Measurement]
 
     @property
-    def kernel_speedup(self) -> Claim | None:
+    def kernel_speedup(self) -> Speedup | None:
         """Speedup of the kernels of the candidate, None if unknown."""
         if not self.kernels or any(kernels.seconds.min() <= 0 for kernels in self.kernels):
             return None
         return speedup(*self.kernels)
 
     @property
-    def latency_speedup(self) -> Claim:
+    def latency_speedup(self) -> Speedup:
         """Speedup of the candidate without the profiler."""
         return speedup(*self.latencies)
 
@@ -393,12 +393,12 @@ def _kernel_times(found: Profile) -> Measurement:
     return Measurement(found.name, _S_PER_US * microseconds[None])
 
 
-def _are_close(first: Claim, second: Claim) -> bool:
+def _are_close(first: Speedup, second: Speedup) -> bool:
     gap = math.log((first.ratio or 1) / (second.ratio or 1))
     return abs(gap) <= math.log1p(first.min_effect)
 
 
-def find_headroom(nodes: pd.DataFrame, peaks: Peaks) -> Claim:
+def find_headroom(nodes: pd.DataFrame, peaks: Peaks) -> Note:
     """Find the node that would save the most time at the peak throughput of the machine.
 
     Parameters
@@ -412,7 +412,7 @@ def find_headroom(nodes: pd.DataFrame, peaks: Peaks) -> Claim:
 
     Returns
     -------
-    Claim
+    Note
         The node, its time, its time at the peaks, and the limiting peak. Nodes without a known cost
         are ignored.
 

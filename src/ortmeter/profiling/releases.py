@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ortmeter.evidence import Estimate, Speedup, rounded
 from ortmeter.profiling.read import read_profile
 from ortmeter.profiling.record import Profile
 from ortmeter.progress import progress_bar
@@ -19,9 +20,8 @@ from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.releases import Release
 from ortmeter.runtime.settings import spins
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.claims import compare_ratio
 from ortmeter.timing.comparison import speedup
-from ortmeter.timing.measurement import Measurement, rounded
+from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
 from ortmeter.timing.statistics import PROCESSES
 
@@ -178,8 +178,8 @@ def _compared(
         return [math.nan] * 3 + [f"not in {absent[0]}" if absent else "too short"]
     both = (Measurement(name, side) for name, side in zip(names, times, strict=True))
     claim = speedup(*both, confidence=confidence)
-    if claim.low is not None and claim.high is not None and claim.ratio is not None:
+    if claim.low is not None and claim.high is not None:
         ends = claim.low * math.exp(-slack), claim.high * math.exp(slack)
-        claim = compare_ratio(names[1], names[0], claim.ratio, ends)
+        claim = Speedup(names[1], names[0], Estimate(claim.ratio, *ends))
     numbers = (rounded(n, 3) for n in (claim.ratio, claim.low, claim.high))
     return [*numbers, claim.verdict]

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ortmeter.errors import OrtMeterError
+from ortmeter.evidence import Speedup
 from ortmeter.profiling.findings import Facts
 from ortmeter.runtime.iobinding import open_session
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import measure
-from ortmeter.timing.claims import Claim
 from ortmeter.timing.statistics import MIN_ROUNDS
 
 _TRIAL_S = 4.0
@@ -27,7 +27,7 @@ def trial(
 
 def gain(
     facts: Facts, settings: Mapping[str, Any], around: Callable[[], Any] | None = None
-) -> Claim | None:
+) -> Speedup | None:
     """Measure the model with other settings, or in a context, beside what it is, on the CPU.
 
     A context holds for the thread that enters it: the sessions then have one. None without inputs,

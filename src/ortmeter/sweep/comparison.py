@@ -8,20 +8,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 import pandas as pd
 
 from ortmeter.dtypes import numpy_dtype
+from ortmeter.evidence import Claim, Note, Speedup, fact
+from ortmeter.study.writer import Answer, enumerate_items
 from ortmeter.sweep.tasks import Outcome, Task
-from ortmeter.timing import Comparison, Measurement, speedup
-from ortmeter.timing.claims import Answer, Claim, enumerate_items, fact
+from ortmeter.timing import Comparison, Measurement
+from ortmeter.timing.statistics import geometric_mean
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
 # A place of the grid with a run, in the order in which they are found.
 _Places: TypeAlias = dict[tuple[tuple[tuple[str, Any], ...], int], None]
 # Page, topic, subject, baseline: what claims with several verdicts are about.
-_Question: TypeAlias = tuple[str, str, str, str]
+_Question: TypeAlias = tuple[str, ...]
 
 MACHINE = "machine"
 # The option of the pages for the type of elements, by its number in ONNX, and what is shown.
@@ -36,8 +39,8 @@ class RunComparison:
 
     page: str
     group: str
-    runs: Mapping[int, Claim]
-    overall: Claim
+    runs: Mapping[int, Speedup]
+    overall: Speedup
 
     @property
     def coordinates(self) -> Mapping[str, Any]:
@@ -50,7 +53,7 @@ class RunComparison:
     @property
     def ratios(self) -> tuple[float, ...]:
         """Speedup of each run."""
-        return tuple(claim.ratio or math.nan for claim in self.runs.values())
+        return tuple(claim.ratio for claim in self.runs.values())
 
     @property
     def verdicts(self) -> tuple[str, ...]:
@@ -135,15 +138,14 @@ class Cell:
 
     def _compare(self, baseline: str, candidate: str) -> RunComparison:
         runs = {
-            run: dataclasses.replace(measured.speedup(baseline, candidate), where=self.coordinates)
+            run: measured.speedup(baseline, candidate).at(**self.coordinates)
             for run, measured in self.runs.items()
         }
         overall = next(iter(runs.values()))
         if len(runs) > 1:
-            ratios = np.array([[claim.ratio] for claim in runs.values()], dtype=np.float64)
-            pair = Measurement(baseline, ratios), Measurement(candidate, np.ones_like(ratios))
-            how = f"{len(runs)} runs"
-            overall = dataclasses.replace(speedup(*pair), where=self.coordinates, how=how)
+            ratios = geometric_mean([claim.ratio for claim in runs.values()])
+            found = dataclasses.replace(ratios, how=f"{len(runs)} runs")
+            overall = Speedup(candidate, baseline, found, self.coordinates)
         return RunComparison(self.page, self.group, runs, overall)
 
 
@@ -281,11 +283,11 @@ def _judge_candidates(comparisons: Sequence[RunComparison]) -> Iterator[Claim]:
         places = _places(comparisons, own)
         if len(own) <= _MANY:
             placed = zip(own, places, strict=True)
-            claims = [dataclasses.replace(c.overall, where=place) for c, place in placed]
+            claims = [msgspec.structs.replace(c.overall, where=place) for c, place in placed]
         else:
             shared = _places(comparisons, own[:1])[0]
             where = {**shared, "candidate": candidate, "baseline": baseline}
-            claims = [dataclasses.replace(_count_verdicts(own), where=where)]
+            claims = [_count_verdicts(own).at(**where)]
         yield from (claim.about("pair") for claim in claims)
 
 
@@ -308,12 +310,12 @@ def varying_names(places: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if len({place.get(name) for place in places}) > 1]
 
 
-def _count_verdicts(own: Sequence[RunComparison]) -> Claim:
+def _count_verdicts(own: Sequence[RunComparison]) -> Note:
     values: dict[str, Any] = {"total": len(own)}
     parts = []
     for verdict, found in group_by(own, lambda c: c.overall.verdict).items():
         low, high = f"{verdict}_low", f"{verdict}_high"
-        ratios = [c.overall.ratio or 1.0 for c in found]
+        ratios = [c.overall.ratio for c in found]
         values |= {verdict: len(found), low: min(ratios), high: max(ratios)}
         parts.append(f"{verdict} in {{{verdict}}} ({{{low}:.2f}} to {{{high}:.2f}})")
     return fact(f"of {{total}} cases, {', '.join(parts)}", **values)
@@ -383,9 +385,9 @@ def gather_claims(outcomes: Sequence[Outcome]) -> pd.DataFrame:
                 place = tuple(make_coordinates(outcome, varying).items())
                 everyone[place, outcome.task.run] = None
     rows = []
-    for (page, topic, subject, baseline, _), (claim, own) in said.items():
-        everyone = asked[page, topic, subject, baseline]
-        about = f"{topic}: {claim.words}" if topic else claim.words
+    for key, (claim, own) in said.items():
+        page, everyone = key[0], asked[key[:-1]]
+        about = f"{claim.topic}: {claim.words}" if claim.topic else claim.words
         rows.append((page, about, f"{len(own)} of {len(everyone)}", _describe(own, everyone)))
     rows.sort(key=lambda row: row[-1] == _EVERYWHERE)
     table = pd.DataFrame(rows, columns=["page", "claim", "count", "where"])
@@ -398,7 +400,7 @@ def _by_question(outcome: Outcome) -> dict[_Question, list[Claim]]:
     if record is None:
         return {}
     claims = (*(record.answer.claims if record.answer else ()), *record.claims)
-    return group_by(claims, lambda claim: (page, claim.topic, claim.subject, claim.baseline))
+    return group_by(claims, lambda claim: (page, *claim.question))
 
 
 def _describe(own: _Places, everyone: _Places) -> str:

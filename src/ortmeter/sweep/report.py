@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ortmeter.pages.rendering import Conclusion, as_html, as_text, freeze
+from ortmeter.evidence import Speedup, rounded
+from ortmeter.pictures import freeze
 from ortmeter.plotting.sweep import is_number, sweep_plot
+from ortmeter.study.rendering import Conclusion, as_html, as_text
 from ortmeter.sweep.comparison import (
     MACHINE,
     Cell,
@@ -23,8 +25,6 @@ from ortmeter.sweep.comparison import (
     make_cells,
 )
 from ortmeter.sweep.tasks import Outcome
-from ortmeter.timing.claims import Claim
-from ortmeter.timing.measurement import rounded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -242,7 +242,7 @@ def _latency(cell: Cell, candidate: str) -> dict[str, float]:
     return dict(zip(_TIMES, (rounded(time * _MS) for time in times), strict=True))
 
 
-def _verdict(claim: Claim) -> dict[str, Any]:
+def _verdict(claim: Speedup) -> dict[str, Any]:
     numbers = {"speedup": claim.ratio, "low": claim.low, "high": claim.high}
     return {name: rounded(n) for name, n in numbers.items()} | {"verdict": claim.verdict}
 

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.page_check import CHECK_VARIABLE
-from ortmeter.pages.records import Record
+from ortmeter.study.records import Record
 from ortmeter.sweep.worker import Script, run_script
 
 #: Tasks of a sweep, which takes at least a second for each one.

@@ -19,8 +19,8 @@ from typing import IO
 import ortmeter
 from ortmeter.child import child_command
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.pages.records import FOLDER_VARIABLE, machine_name
 from ortmeter.runtime.environment import Environment, environment
+from ortmeter.study.records import FOLDER_VARIABLE, machine_name
 
 #: File of the lock, one for each machine by default.
 LOCK_VARIABLE = "ORTMETER_MACHINE_LOCK"

@@ -23,12 +23,13 @@ import numpy as np
 
 from ortmeter.child import run_child
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.evidence import Estimate, rounded
 from ortmeter.optional import import_optional
 from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.comparison import Comparison, Comparisons
-from ortmeter.timing.estimates import Estimate, estimate_ratio, geometric_mean
-from ortmeter.timing.measurement import Measurement, Recipe, rounded
+from ortmeter.timing.measurement import Measurement, Recipe
 from ortmeter.timing.processes import collect
+from ortmeter.timing.statistics import estimate_ratio, geometric_mean
 
 __all__ = ["ColdStart", "cold_start"]
 

@@ -1,30 +1,22 @@
 """Measurements taken together, and the claims that follow from them."""
 
+import dataclasses
 import importlib
 import itertools
 import math
-import statistics
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing.claims import LABEL, Bar, Claim, compare_ratio, enumerate_items
-from ortmeter.timing.measurement import Measurement, rounded
-from ortmeter.timing.statistics import log_ratio
+from ortmeter.evidence import UNITS, Speedup, Speedups, common_unit, rounded
+from ortmeter.timing.measurement import Measurement
+from ortmeter.timing.statistics import estimate_ratio, log_ratio
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
-
-
-def common_unit(seconds: Iterable[float]) -> str:
-    """Choose the largest unit in which half of the durations are at least 1."""
-    typical = statistics.median(seconds)
-    return next((name for name, factor in UNITS.items() if typical * factor >= 1), "µs")
 
 
 def speedup(
@@ -33,7 +25,7 @@ def speedup(
     *,
     confidence: float = 0.99,
     min_effect: float = 0.05,
-) -> Claim:
+) -> Speedup:
     """Compare two measurements taken by the same call of :func:`~ortmeter.timing.measure`.
 
     Parameters
@@ -47,8 +39,8 @@ def speedup(
 
     Returns
     -------
-    Claim
-        The speedup, its interval and the verdict. The interval is Student's, over processes (3 or
+    Speedup
+        The ratio, its interval and the verdict. The interval is Student's, over processes (3 or
         more) or over batches of rounds of one process (100 rounds or more). With fewer samples, or
         if the interval would be wider than ten times the ratio, there is no interval and the
         verdict is undecided.
@@ -79,21 +71,13 @@ def speedup(
         raise InvalidArgumentError(f"confidence={confidence!r}. Accepted: between 0 and 1")
     if min(baseline.seconds.min(), candidate.seconds.min()) <= 0:
         raise InvalidArgumentError("A sample of zero seconds: the clock is too coarse to compare")
-    log, half = log_ratio(baseline.seconds, candidate.seconds, confidence)
     processes, apart = baseline.processes, baseline.apart
-    if apart and processes == 1:  # its rounds are not those of the other
-        half = None
-    interval = None if half is None else (math.exp(log - half), math.exp(log + half))
     how = f"{processes} processes" if processes > 1 else "in one process"
-    return compare_ratio(
-        candidate.name,
-        baseline.name,
-        math.exp(log),
-        interval,
-        confidence=confidence,
-        min_effect=min_effect,
-        how=f"{how} each" if apart else how,
-    )
+    how = f"{how} each" if apart else how
+    found = estimate_ratio(baseline.seconds, candidate.seconds, confidence, how)
+    if apart and processes == 1:  # its rounds are not those of the other
+        found = dataclasses.replace(found, low=None, high=None)
+    return Speedup(candidate.name, baseline.name, found, min_effect=min_effect)
 
 
 @dataclass(frozen=True)
@@ -104,7 +88,7 @@ class Ranking:
     ----------
     fastest : str
         The candidate of lowest median.
-    claims : tuple of Claim
+    claims : Speedups
         One for each other candidate, over the fastest. Their intervals hold together at the level
         that was asked for: the fastest was chosen from the same samples.
 
@@ -112,34 +96,13 @@ class Ranking:
     --------
     >>> import numpy as np
     >>> times = {"a": np.full((3, 9), 1.0), "b": np.full((3, 9), 2.0)}
-    >>> print(Comparison([Measurement(name, t) for name, t in times.items()]).ranking())
-    a is 2.00 times faster than b [2.00, 2.00] (99%, 3 processes)
+    >>> found = Comparison([Measurement(name, t) for name, t in times.items()]).ranking()
+    >>> found.fastest, found.claims.trend
+    ('a', 'slower')
     """
 
     fastest: str
-    claims: tuple[Claim, ...]
-
-    def __str__(self) -> str:
-        if len(self.claims) == 1:
-            return str(self.claims[0].reversed)
-        text = f"{self.fastest} has the lowest median"
-        for verdict, words in (
-            ("slower", "slower"),
-            ("different", "slower by less than {:.0%}"),
-            ("equivalent", "within {:.0%}"),
-            ("undecided", "undecided"),
-        ):
-            found = [claim for claim in self.claims if claim.verdict == verdict]
-            if found:
-                named = enumerate_items([f"{c.subject} ({_times(c)})" for c in found])
-                text += f"; {words.format(found[0].min_effect)}: {named}"
-        return text
-
-
-def _times(claim: Claim) -> str:
-    if not claim.has_interval:
-        return "no interval"
-    return f"{claim.reversed.ratio:.2f} times {claim.reversed.brackets}"
+    claims: Speedups
 
 
 class _Measured:
@@ -147,7 +110,7 @@ class _Measured:
 
     axis: str = ""
 
-    def speedups(self, baseline: str | None = None) -> tuple[Claim, ...]:
+    def speedups(self, baseline: str | None = None) -> Speedups:
         """Compare all candidates with one of them, at every value of the axis.
 
         Parameters
@@ -157,15 +120,15 @@ class _Measured:
 
         Returns
         -------
-        tuple of Claim
+        Speedups
             One per other candidate, in their order, with its place on the axis.
         """
-        claims = []
+        claims: list[Speedup] = []
         for key, group in self._comparisons().items():
             first = next(iter(group)) if baseline is None else baseline
             found = [group.speedup(first, name) for name in group if name != first]
             claims += [claim.at(**{self.axis: key}) for claim in found] if self.axis else found
-        return tuple(claims)
+        return Speedups(claims)
 
     def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
         """Return a table with one row per candidate and value of the axis.
@@ -323,7 +286,7 @@ class Comparison(_Measured, Mapping[str, Measurement]):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def speedup(self, baseline: str, candidate: str, *, confidence: float = 0.99) -> Claim:
+    def speedup(self, baseline: str, candidate: str, *, confidence: float = 0.99) -> Speedup:
         """Compare two candidates, given by name, see :func:`speedup`."""
         return speedup(self[baseline], self[candidate], confidence=confidence)
 
@@ -338,24 +301,15 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         Returns
         -------
         Ranking
-            Its text is a sentence.
+            The fastest, and the others beside it.
         """
         fastest = min(self.values(), key=lambda measured: measured.median).name
         # Any pair may be the one that is looked at: each has its share of the error (Bonferroni).
         pairs = max(math.comb(len(self), 2), 1)
         each = 1 - (1 - confidence) / pairs
         others = [name for name in self if name != fastest]
-        return Ranking(fastest, tuple(self.speedup(fastest, n, confidence=each) for n in others))
-
-    def bars(self, baseline: str | None = None, names: Iterable[str] | None = None) -> list[Bar]:
-        """Return the speedups as the bars of an answer: the baseline, then *names* (or all)."""
-        first = next(iter(self)) if baseline is None else baseline
-        others = [name for name in (self if names is None else names) if name != first]
-        claims = [self.speedup(first, name) for name in others]
-        return [
-            Bar(first[:LABEL], 1.0),
-            *(Bar(c.subject[:LABEL], c.ratio or 0.0, c.low, c.high) for c in claims),
-        ]
+        claims = (self.speedup(fastest, name, confidence=each) for name in others)
+        return Ranking(fastest, Speedups(claims))
 
     def half_width(self, confidence: float = 0.99) -> float | None:
         """Return the largest relative half-width of the intervals, 0.02 for 2%.
@@ -417,9 +371,9 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
     def __len__(self) -> int:
         return len(self._groups)
 
-    def speedup(self, baseline: str, candidate: str) -> tuple[Claim, ...]:
+    def speedup(self, baseline: str, candidate: str) -> Speedups:
         """Compare two candidates, given by name, wherever both were measured."""
-        return tuple(
+        return Speedups(
             group.speedup(baseline, candidate).at(**{self.axis: key})
             for key, group in self.items()
             if baseline in group and candidate in group

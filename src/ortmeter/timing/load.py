@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Estimate, Speedup
 from ortmeter.progress import progress_bar
-from ortmeter.timing.claims import Claim, compare_ratio
-from ortmeter.timing.estimates import Estimate, estimate_ratio, geometric_mean
 from ortmeter.timing.loop import collector_off
 from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles
+from ortmeter.timing.statistics import estimate_ratio, geometric_mean
 
 __all__ = ["Estimate", "Load", "Point", "Turn", "compare_throughput", "measure_load"]
 
@@ -149,7 +149,7 @@ class Load:
 
 def compare_throughput(
     subject: str, found: Load, baseline: str, other: Load, *, confidence: float = 0.99
-) -> Claim:
+) -> Speedup:
     """Compare two points of one call of :func:`measure_load`: more per second is faster.
 
     Parameters
@@ -163,7 +163,7 @@ def compare_throughput(
 
     Returns
     -------
-    Claim
+    Speedup
         The ratio of the requests per second, and Student's interval over turns.
 
     Examples
@@ -176,11 +176,8 @@ def compare_throughput(
     '1.90 times faster [1.90, 1.90]'
     """
     ours, theirs = ([[turn.requests_per_s] for turn in load.turns] for load in (found, other))
-    ratio = estimate_ratio(ours, theirs, confidence)
-    how = f"{len(ours)} turns"
-    return compare_ratio(
-        subject, baseline, ratio.value, ratio.interval, confidence=confidence, how=how
-    )
+    ratio = estimate_ratio(ours, theirs, confidence, f"{len(ours)} turns")
+    return Speedup(subject, baseline, ratio)
 
 
 def measure_load(

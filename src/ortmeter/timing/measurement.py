@@ -167,11 +167,6 @@ class Measurement:
         return text
 
 
-def rounded(value: float | None, digits: int = 4) -> float:
-    """Return a number with so many significant digits, for a table; NaN for none."""
-    return math.nan if value is None else float(f"{value:.{digits}g}")
-
-
 def format_seconds(seconds: float) -> str:
     """Write a duration with the unit that suits it."""
     scale, unit = next((u for u in _UNITS if seconds >= u[0]), _UNITS[-1])

@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Speedup
 from ortmeter.progress import progress_bar
-from ortmeter.timing.claims import Claim, compare_ratio
-from ortmeter.timing.estimates import estimate_ratio
 from ortmeter.timing.loop import collector_off
 from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles
-from ortmeter.timing.statistics import MIN_ROUNDS
+from ortmeter.timing.statistics import MIN_ROUNDS, estimate_ratio
 
 __all__ = ["AfterPause", "measure_pauses"]
 
@@ -54,7 +53,7 @@ class AfterPause:
 
     def compare(
         self, other: "AfterPause", subject: str, baseline: str, *, confidence: float = 0.99
-    ) -> Claim:
+    ) -> Speedup:
         """Compare with another pause of the same call of :func:`measure_pauses`.
 
         The ratio of each round gives one number. Below 100 rounds, the interval is Student's.
@@ -62,11 +61,8 @@ class AfterPause:
         rounds = len(self.seconds)
         shape = (1, rounds) if rounds >= MIN_ROUNDS else (rounds, 1)
         theirs, ours = other.seconds.reshape(shape), self.seconds.reshape(shape)
-        ratio = estimate_ratio(theirs, ours, confidence)
-        how = f"{rounds} rounds"
-        return compare_ratio(
-            subject, baseline, ratio.value, ratio.interval, confidence=confidence, how=how
-        )
+        found = estimate_ratio(theirs, ours, confidence, f"{rounds} rounds")
+        return Speedup(subject, baseline, found)
 
 
 def measure_pauses(

@@ -11,12 +11,12 @@ import onnx
 
 from ortmeter.dtypes import DTypeLike, numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import rounded
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.models import freeze_inputs
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing import measure
 from ortmeter.timing.candidates import session_candidate
-from ortmeter.timing.measurement import rounded
 
 if TYPE_CHECKING:
     import pandas as pd

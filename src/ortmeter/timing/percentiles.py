@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing.comparison import UNITS, Comparison
-from ortmeter.timing.estimates import Estimate
+from ortmeter.evidence import UNITS, Estimate
+from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.statistics import MIN_PROCESSES
 
 if TYPE_CHECKING:
@@ -32,42 +32,33 @@ _Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Percentile:
-    """A percentile of latencies.
+class Percentile(Estimate):
+    """A percentile of latencies, in seconds.
 
     Parameters
     ----------
+    value, low, high, confidence, how, unit
+        See :class:`~ortmeter.evidence.Estimate`.
     level : float
         Share of the latencies that are below, in percent.
-    seconds : float
-        The percentile of the samples.
-    low, high : float, optional
-        Confidence interval in seconds, None when there are too few samples for one.
 
     Examples
     --------
-    >>> Percentile(99, 0.0121, 0.012, 0.0124).text(1e3), Percentile(99, 0.0121).text(1e3)
-    ('12.1 [12, 12.4]', '-')
+    >>> p99 = Percentile(0.0121, 0.012, 0.0124, level=99)
+    >>> p99.name, p99.cell(1e3), Percentile(0.0121).cell(1e3)
+    ('p99', '12.1 [12, 12.4]', '-')
     """
 
-    level: float
-    seconds: float
-    low: float | None = None
-    high: float | None = None
+    level: float = 50.0
 
     @property
     def name(self) -> str:
         """The usual name, ``p99``."""
         return f"p{self.level:g}"
 
-    @property
-    def estimate(self) -> Estimate:
-        """The number and its interval, in seconds."""
-        return Estimate(self.seconds, self.low, self.high)
-
-    def text(self, factor: float) -> str:
+    def cell(self, factor: float) -> str:
         """Write the percentile and its interval in another unit, a dash without interval."""
-        return NONE if self.estimate.interval is None else self.estimate.written(factor)
+        return NONE if self.interval is None else self.written(factor)
 
 
 def percentiles(
@@ -114,7 +105,7 @@ def percentiles(
     --------
     >>> samples = np.random.default_rng(0).permutation(101) / 1000
     >>> median, p99 = percentiles(samples, [50, 99])
-    >>> print(median.text(1e3), p99.text(1e3))
+    >>> print(median.cell(1e3), p99.cell(1e3))
     50 [37, 63] -
     """
     rows = _rows(seconds)
@@ -130,8 +121,8 @@ def percentiles(
         # a tail is never better known than what is below it.
         effective = min(effective, _effective_size([row <= value for row in rows], confidence))
         ranks = _ranks(len(ordered), effective, level / 100, confidence)
-        interval = () if ranks is None else (float(ordered[rank - 1]) for rank in ranks)
-        found[level] = Percentile(level, value, *interval)
+        low, high = (float(ordered[rank - 1]) for rank in ranks) if ranks else (None, None)
+        found[level] = Percentile(value, low, high, confidence, unit="s", level=level)
     return tuple(found[level] for level in wanted)
 
 
@@ -238,5 +229,5 @@ def explain_dashes(table: "pd.DataFrame", why: str = TOO_FEW) -> "pd.DataFrame":
 
 def percentile_texts(found: Iterable[Percentile], unit: str) -> dict[str, str]:
     """Write the cells of a row: an interval or a dash for each level that is shown."""
-    texts = {one.level: one.text(UNITS[unit]) for one in found}
+    texts = {one.level: one.cell(UNITS[unit]) for one in found}
     return {f"p{level:g} ({unit})": texts.get(level, NONE) for level in LEVELS}

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -14,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.evidence import Speedup, Speedups
 from ortmeter.runtime.releases import Release
 from ortmeter.runtime.settings import spins
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.claims import Claim, enumerate_items
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.loop import measure_here
 from ortmeter.timing.measurement import Candidate
@@ -189,9 +188,9 @@ class ReleaseClaims:
 
     Parameters
     ----------
-    overall : Claim
+    overall : Speedup
         The last release over the first.
-    steps : tuple of Claim
+    steps : Speedups
         Each release over the one before it, empty for two releases.
 
     Examples
@@ -199,36 +198,18 @@ class ReleaseClaims:
     >>> from ortmeter.timing.measurement import Measurement
     >>> times = {"1.24.1": 1.0, "1.27.0": 1.5, "1.31.1": 1.5}
     >>> found = Comparison(Measurement(n, np.full((5, 9), t)) for n, t in times.items())
-    >>> compare_releases(found).sentences()[0].partition(", since ")[2]
-    '1.27.0 (1.50 times slower than 1.24.1 [1.50, 1.50]).'
+    >>> compare_releases(found).largest.words
+    '1.31.1 over 1.24.1: slower'
     """
 
-    overall: Claim
-    steps: tuple[Claim, ...] = ()
+    overall: Speedup
+    steps: Speedups
 
     @property
-    def largest(self) -> Claim:
+    def largest(self) -> Speedup:
         """The difference that is surest and largest; the overall comparison when there is none."""
-        found = [c for c in (self.overall, *self.steps) if c.is_difference and c.ratio]
-        return max(found, key=lambda c: abs(math.log(c.ratio or 1)), default=self.overall)
-
-    def sentences(self) -> list[str]:
-        """Say by how much the last release differs, and since which one."""
-        moved = [step for step in self.steps if step.is_difference]
-        causes = [s for s in moved if s.verdict == self.overall.verdict]
-        others = [f"{step}." for step in moved if step not in causes]
-        text = str(self.overall)
-        if causes:
-            told = [f"{step.subject} ({_step(step)})" for step in causes]
-            text += f", since {enumerate_items(told)}"
-        elif self.steps and self.overall.is_difference:
-            text += "; the intervals do not say since which release"
-        return [f"{text}.", *others]
-
-
-def _step(claim: Claim) -> str:
-    found = claim if claim.verdict == "faster" else claim.reversed
-    return f"{found.ratio:.2f} times {claim.verdict} than {claim.baseline} {found.brackets}"
+        found = Speedups(one for one in (self.overall, *self.steps) if one.is_difference)
+        return found.largest if found else self.overall
 
 
 def compare_releases(found: Comparison, confidence: float = 0.99) -> ReleaseClaims | None:
@@ -260,4 +241,5 @@ def compare_releases(found: Comparison, confidence: float = 0.99) -> ReleaseClai
     pairs = list(itertools.pairwise(names)) if len(names) > 2 else []  # noqa: PLR2004 - a pair
     each = 1 - (1 - confidence) / (len(pairs) + 1)
     overall = found.speedup(names[0], names[-1], confidence=each)
-    return ReleaseClaims(overall, tuple(found.speedup(*pair, confidence=each) for pair in pairs))
+    steps = Speedups(found.speedup(*pair, confidence=each) for pair in pairs)
+    return ReleaseClaims(overall, steps)

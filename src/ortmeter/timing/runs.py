@@ -3,10 +3,10 @@
 import math
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing.claims import Claim, compare_ratio
+from ortmeter.evidence import Speedup
 from ortmeter.timing.control import STEADY
 from ortmeter.timing.measurement import Measurement
-from ortmeter.timing.statistics import log_ratio_apart
+from ortmeter.timing.statistics import exponential, log_ratio_apart
 
 # Seconds of a call, for samples that come from a file.
 _LEAST, _MOST = 1e-12, 1e9
@@ -20,7 +20,7 @@ def compare_runs(
     name: str = "the baseline",
     confidence: float = 0.99,
     min_effect: float = 0.05,
-) -> Claim:
+) -> Speedup:
     """Compare a candidate with samples that another run took.
 
     Parameters
@@ -38,8 +38,8 @@ def compare_runs(
 
     Returns
     -------
-    Claim
-        The speedup, its interval and the verdict. The interval is Welch's, over processes, widened
+    Speedup
+        The ratio, its interval and the verdict. The interval is Welch's, over processes, widened
         on both sides by how far the machine itself moved. There is none, and the verdict is
         undecided, with fewer than 3 processes in a run, or if the machine moved by more than 5%.
 
@@ -59,19 +59,10 @@ def compare_runs(
     """
     check_latencies(baseline, candidate)
     log, half = log_ratio_apart(baseline.seconds, candidate.seconds, confidence)
-    shift = abs(math.log(moved))
-    interval = None
-    if half is not None and is_steady(moved):
-        interval = math.exp(log - half - shift), math.exp(log + half + shift)
-    return compare_ratio(
-        candidate.name,
-        name,
-        math.exp(log),
-        interval,
-        confidence=confidence,
-        min_effect=min_effect,
-        how=f"{baseline.processes} and {candidate.processes} processes",
-    )
+    half = None if half is None or not is_steady(moved) else half + abs(math.log(moved))
+    how = f"{baseline.processes} and {candidate.processes} processes"
+    found = exponential(log, half, confidence, how)
+    return Speedup(candidate.name, name, found, min_effect=min_effect)
 
 
 def control_ratio(before: Measurement, after: Measurement) -> float:

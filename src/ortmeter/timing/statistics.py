@@ -8,6 +8,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from ortmeter.evidence import Estimate
+
 #: Processes that an interval needs, and how many there are where nobody asked.
 MIN_PROCESSES, PROCESSES = 3, 5
 #: Rounds that an interval needs in one process, to see how far its samples are correlated.
@@ -75,6 +77,26 @@ def log_ratio_apart(
     tail = _ERROR_LEFT * (1 - confidence) / 2
     half = float(stdtrit(freedom, 1 - tail)) * math.sqrt(error)
     return log, half if half <= _USELESS else None
+
+
+def estimate_ratio(
+    baseline: npt.ArrayLike, candidate: npt.ArrayLike, confidence: float = 0.99, how: str = ""
+) -> Estimate:
+    """Estimate the ratio of two positive numbers from samples of shape (processes, rounds)."""
+    log, half = log_ratio(np.asarray(baseline), np.asarray(candidate), confidence)
+    return exponential(log, half, confidence, how)
+
+
+def geometric_mean(values: npt.ArrayLike, confidence: float = 0.99) -> Estimate:
+    """Estimate the geometric mean of independent values: an interval needs three."""
+    column = np.ravel(values)[:, None]
+    return estimate_ratio(column, np.ones_like(column), confidence, f"{len(column)} values")
+
+
+def exponential(log: float, half: float | None, confidence: float, how: str) -> Estimate:
+    """Return a ratio from its logarithm and the half-width of its interval."""
+    low, high = (None, None) if half is None else (math.exp(log - half), math.exp(log + half))
+    return Estimate(math.exp(log), low, high, confidence, how)
 
 
 def wins(candidate: _Array, other: _Array, luck: float = 0.01) -> bool:

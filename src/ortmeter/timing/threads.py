@@ -26,11 +26,10 @@ import numpy as np
 
 from ortmeter.child import child_command, run_child
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.evidence import Estimate, Speedup
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.claims import Claim
-from ortmeter.timing.estimates import Estimate
 from ortmeter.timing.measurement import Measurement, Recipe
 from ortmeter.timing.pauses import measure_pauses
 
@@ -187,12 +186,12 @@ def _means(row: list[_Row]) -> list[list[float]]:
     return [[cpu] for _, cpu in row]
 
 
-def find_threshold(claims: Mapping[float, Claim]) -> Estimate | None:
+def find_threshold(claims: Mapping[float, Speedup]) -> Estimate | None:
     """Find the work from which a candidate is always faster.
 
     Parameters
     ----------
-    claims : mapping of float to Claim
+    claims : mapping of float to Speedup
         By work, such as the seconds that the baseline takes. The intervals should hold together.
 
     Returns
@@ -204,9 +203,9 @@ def find_threshold(claims: Mapping[float, Claim]) -> Estimate | None:
 
     Examples
     --------
-    >>> from ortmeter.timing.claims import compare_ratio
-    >>> lost, won = (compare_ratio("2", "1", r, (r - 0.1, r + 0.1)) for r in (0.5, 1.5))
-    >>> tie = compare_ratio("2", "1", 1.1, (0.5, 2))
+    >>> from ortmeter.evidence import Speedup
+    >>> lost, won = (Speedup("2", "1", Estimate(r, r - 0.1, r + 0.1)) for r in (0.5, 1.5))
+    >>> tie = Speedup("2", "1", Estimate(1.1, 0.5, 2))
     >>> find_threshold({10.0: lost, 20.0: tie, 40.0: won, 80.0: won}).text
     '40 [10, 40]'
     """

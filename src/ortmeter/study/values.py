@@ -14,9 +14,9 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from ortmeter.errors import InvalidArgumentError, RecordError
-from ortmeter.pages.rendering import flatten
+from ortmeter.evidence import Scalar
+from ortmeter.study.rendering import flatten
 from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.claims import Scalar
 from ortmeter.timing.load import Load, Point, Turn
 
 if TYPE_CHECKING:

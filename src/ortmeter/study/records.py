@@ -17,19 +17,22 @@ from msgspec import Meta
 
 from ortmeter.args import Arguments
 from ortmeter.errors import InvalidArgumentError, RecordError
+from ortmeter.evidence import Claim, fact
 from ortmeter.files import write_atomically
-from ortmeter.pages.rendering import Conclusion, as_html, as_text, freeze
-from ortmeter.pages.values import Count, Kind, MappingValue, encode
+from ortmeter.pictures import freeze
 from ortmeter.runtime import placement
 from ortmeter.runtime.environment import Environment, environment
 from ortmeter.runtime.providers import Provider
+from ortmeter.study.rendering import Conclusion, as_html, as_text
+from ortmeter.study.values import Count, Kind, MappingValue, encode
+from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons
-from ortmeter.timing.claims import Answer, Claim, fact
 
 #: Where the records are, unless a folder is given.
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
 
-_VERSION = 2  # incremented when older readers would misread a file
+_VERSION = 3  # incremented when older readers would misread a file
+_BEFORE = 2
 _LONG = 200  # characters of a message that are shown
 
 
@@ -124,11 +127,17 @@ class Record:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Record":
-        """Build a record from what :meth:`to_dict` returned, or raise ``RecordError``."""
+        """Build a record from what :meth:`to_dict` returned, or raise ``RecordError``.
+
+        A file of version 2, whose claims were of one kind, is converted.
+        """
         version = fields.get("schema_version") if isinstance(fields, Mapping) else None
-        if version != _VERSION:
-            raise RecordError(f"not a record: schema_version is {version!r}. Accepted: {_VERSION}")
+        if version not in (_BEFORE, _VERSION):
+            raise RecordError(
+                f"not a record: schema_version is {version!r}. Accepted: {_BEFORE}, {_VERSION}"
+            )
         try:
+            fields = convert(fields) if version == _BEFORE else fields
             found = msgspec.structs.asdict(msgspec.convert(fields, _File))
             return cls(**{**found, "data": found["data"].read("data")})
         except RecordError as error:
@@ -319,6 +328,31 @@ def load_records(
         key = (found.machine, found.file_name)
         newest[key] = max(newest.get(key, found), found, key=lambda r: (r.date, r.run))
     return list(newest.values())
+
+
+def convert(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn the fields of a file of version 2 into those of this version."""
+    answer = fields.get("answer")
+    if answer is not None:
+        answer = {**answer, "claims": [_converted(claim) for claim in answer["claims"]]}
+    claims = [_converted(claim) for claim in fields["claims"]]
+    return {**fields, "schema_version": _VERSION, "answer": answer, "claims": claims}
+
+
+def _converted(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """Tell the kind of a claim by what it has: a baseline, or a verdict."""
+
+    def kept(*names: str) -> dict[str, Any]:
+        return {name: claim[name] for name in names if name in claim}
+
+    if claim.get("baseline"):
+        numbers = {"value": claim["ratio"], **kept("low", "high", "confidence", "how")}
+        pair = kept("subject", "baseline", "min_effect", "where", "topic")
+        return {"kind": "comparison", **pair, "estimate": numbers}
+    said = {"text": claim["subject"], **kept("values", "where", "topic")}
+    if claim["verdict"] == "fact":
+        return {"kind": "note", **said}
+    return {"kind": "prediction", "verdict": claim["verdict"], **said}
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_version", tag=_VERSION):

@@ -2,7 +2,6 @@
 
 import base64
 import html
-import io
 import json
 import math
 import os
@@ -19,8 +18,10 @@ import numpy as np
 
 from ortmeter.args import in_ipython
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Claim, Prediction
 from ortmeter.optional import import_optional
-from ortmeter.timing.claims import JUDGED, Answer, Claim, render, sentences
+from ortmeter.pictures import freeze
+from ortmeter.study.writer import Answer, sentences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +85,7 @@ class Conclusion:
 
     Examples
     --------
-    >>> from ortmeter.timing.claims import fact
+    >>> from ortmeter.evidence import fact
     >>> print(Conclusion(Answer("a wins."), (fact("{n} sizes", n=2),), "CPU, a machine"))
     a wins.
     Measured on CPU, a machine:
@@ -126,9 +127,7 @@ class Conclusion:
             "verdict": found.label,
             "bars": [[bar.label, bar.value, bar.low, bar.high] for bar in found.bars],
             "axis": found.axis,
-            "predictions": [
-                [c.verdict, str(c)] for c in self.claims if not c.baseline and c.verdict in JUDGED
-            ],
+            "predictions": [[c.verdict, str(c)] for c in self.claims if isinstance(c, Prediction)],
         }
 
 
@@ -223,12 +222,12 @@ def table(
     return Table(frame, caption, dict(details or {}))
 
 
-def beliefs(judged: Mapping[str, Claim], caption: str = "") -> Table:
+def beliefs(judged: Mapping[str, Prediction], caption: str = "") -> Table:
     """Prepare the table of what public discussions believed, and what is measured.
 
     Parameters
     ----------
-    judged : mapping of str to Claim
+    judged : mapping of str to Prediction
         By discussion, ``"#14018"``: a claim of :func:`judge` whose text is the belief, followed by
         the numbers that decide.
     caption : str
@@ -253,9 +252,9 @@ def beliefs(judged: Mapping[str, Claim], caption: str = "") -> Table:
     """
     import pandas as pd
 
-    if wrong := [str(claim) for claim in judged.values() if claim.verdict not in JUDGED]:
+    if wrong := [str(claim) for claim in judged.values() if not isinstance(claim, Prediction)]:
         raise InvalidArgumentError(f"{wrong[0]!r} is no judgement. Accepted: claims of judge()")
-    rows = [(claim.verdict, render(claim.subject, claim.values)) for claim in judged.values()]
+    rows = [(claim.verdict, claim.belief) for claim in judged.values()]
     index = pd.Index(list(judged), name="discussion")
     return table(pd.DataFrame(rows, columns=["verdict", "belief"], index=index), caption)
 
@@ -386,39 +385,6 @@ def save_tables(
 
 def _base64(file: Path) -> str:
     return base64.b64encode(file.read_bytes()).decode("ascii")
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A plot whose figure is closed: nothing collects it a second time."""
-
-    png: bytes
-    title: str
-
-    def __str__(self) -> str:
-        return f"[{self.title}]"
-
-    def _repr_html_(self) -> str:
-        data = base64.b64encode(self.png).decode("ascii")
-        return f'<img alt="{html.escape(self.title)}" src="data:image/png;base64,{data}">'
-
-
-def freeze(item: Any) -> Any:
-    """Turn a matplotlib figure, or its axes, into a picture; return anything else as it is."""
-    if "matplotlib" not in sys.modules:
-        return item  # what is not imported made no figure
-    from matplotlib import pyplot as plt
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    figure = item.figure if isinstance(item, Axes) else item
-    if not isinstance(figure, Figure):
-        return item
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=200, bbox_inches="tight")
-    titles = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
-    plt.close(figure)
-    return Picture(content.getvalue(), next(filter(None, titles), "plot"))
 
 
 def bullets(texts: Iterable[str], width: int) -> list[str]:

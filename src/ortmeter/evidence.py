@@ -1,0 +1,646 @@
+"""What measurements tell: numbers with intervals, comparisons of three outcomes, what is said.
+
+Nothing here measures, and nothing here chooses words: :mod:`ortmeter.study.writer` does.
+"""
+
+import math
+import re
+import statistics
+import string
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ortmeter.errors import InvalidArgumentError
+
+__all__ = [
+    "COMPARED",
+    "JUDGED",
+    "Claim",
+    "Estimate",
+    "Finding",
+    "Note",
+    "Prediction",
+    "Speedup",
+    "Speedups",
+    "fact",
+    "judge",
+]
+
+#: Verdicts on the speed of a subject beside its baseline.
+COMPARED = ("faster", "slower", "different", "equivalent", "undecided")
+#: Verdicts on a prediction.
+JUDGED = ("right", "wrong", "undecided")
+#: What a place and a sentence are made of.
+Scalar: TypeAlias = bool | int | float | str | None
+
+UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
+_SPEC = re.compile(r",?(\.\d)?[a-z%]?")
+
+
+def common_unit(seconds: Iterable[float]) -> str:
+    """Choose the largest unit in which half of the durations are at least 1."""
+    typical = statistics.median(seconds)
+    return next((name for name, factor in UNITS.items() if typical * factor >= 1), "µs")
+
+
+def rounded(value: float | None, digits: int = 4) -> float:
+    """Return a number with so many significant digits, for a table; NaN for none."""
+    return math.nan if value is None else float(f"{value:.{digits}g}")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether something holds, case by case, and the numbers that decide.
+
+    Parameters
+    ----------
+    outcomes : tuple of bool or None
+        For each case, whether it holds, None when that is not decided.
+    text : str
+        The numbers that decide, as a text; names of *values* stand in braces.
+    values : mapping of str to number or str
+        Numbers of the text.
+
+    Examples
+    --------
+    >>> Finding((True, None), "lowest {n}", {"n": 0.9}).verdict
+    'undecided'
+    """
+
+    outcomes: tuple[bool | None, ...]
+    text: str = ""
+    values: Mapping[str, Scalar] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """``wrong`` when a case contradicts; ``undecided`` when one does not tell, or without any.
+
+        ``right`` otherwise.
+        """
+        if False in self.outcomes:
+            return "wrong"
+        return "right" if self.outcomes and None not in self.outcomes else "undecided"
+
+    def __and__(self, other: "Finding") -> "Finding":
+        """Put the cases of both together, and their texts."""
+        apart = {name: f"{name}_{len(self.values)}" for name in other.values if name in self.values}
+        text = other.text
+        for name, new in apart.items():
+            text = re.sub(rf"{{{name}(?=[}}:])", f"{{{new}", text)
+        values = {apart.get(name, name): value for name, value in other.values.items()}
+        texts = "; ".join(filter(None, (self.text, text)))
+        return Finding(self.outcomes + other.outcomes, texts, {**self.values, **values})
+
+    def __str__(self) -> str:
+        return render(self.text, self.values)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, its interval, and how it was measured.
+
+    Parameters
+    ----------
+    value : float
+        The number.
+    low, high : float, optional
+        Confidence interval, None when there are too few samples for one.
+    confidence : float
+        Level of the interval.
+    how : str
+        How it was measured: ``10 processes``, ``in one process``.
+    unit : str
+        What it is in: ``s`` is written in s, ms or µs; empty for a ratio.
+
+    Examples
+    --------
+    >>> str(Estimate(812.3, 805.0, 820.0)), str(Estimate(812.3))
+    ('812 [805, 820]', '812')
+    >>> str(Estimate(0.0121, 0.012, 0.0124, unit="s"))
+    '12.1 [12, 12.4] ms'
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.99
+    how: str = ""
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.confidence <= 1:
+            raise InvalidArgumentError(f"confidence={self.confidence!r}. Accepted: from 0 to 1")
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The two ends of the interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def exceeds(self, bound: float) -> bool | None:
+        """Whether it is at or above a bound, None when the interval does not tell."""
+        if self.interval is None or self.interval[0] < bound <= self.interval[1]:
+            return None
+        return self.interval[0] >= bound
+
+    def within(self, low: float, high: float) -> Finding:
+        """Find whether it lies between two bounds; the interval must be inside, or outside."""
+        least, most = self.interval or (-math.inf, math.inf)
+        outside = least > high or most < low
+        return Finding(
+            (False if outside else (low <= least and most <= high) or None,),
+            "{number}",
+            {"number": str(self)},
+        )
+
+    def below(self, other: "Estimate") -> Finding:
+        """Find whether it is below another one: their intervals must not meet."""
+        held = None
+        if self.interval and other.interval:
+            above = self.interval[0] > other.interval[1]
+            held = True if self.interval[1] < other.interval[0] else False if above else None
+        return Finding((held,), "{one}, {other}", {"one": str(self), "other": str(other)})
+
+    @property
+    def text(self) -> str:
+        """The number and its interval, with three digits."""
+        return self.written()
+
+    @property
+    def seconds(self) -> str:
+        """The same of a duration in seconds, in the unit that suits it."""
+        unit = common_unit([self.value])
+        return f"{self.written(UNITS[unit])} {unit}"
+
+    def written(self, factor: float = 1.0) -> str:
+        """Write this many times the number and its interval, with three digits."""
+        value, *ends = (f"{rounded(factor * x, 3):g}" for x in (self.value, *(self.interval or ())))
+        return f"{value} [{', '.join(ends)}]" if ends else value
+
+    def __str__(self) -> str:
+        return self.seconds if self.unit == "s" else f"{self.written()} {self.unit}".strip()
+
+
+class _Said(msgspec.Struct, frozen=True, tag_field="kind"):
+    """What the three kinds of claims share."""
+
+    def at(self, **where: Any) -> Any:
+        """Return the claim with these names and values added to its place."""
+        return msgspec.structs.replace(self, where={**self.where, **where})  # type: ignore[attr-defined]
+
+    def about(self, topic: str) -> Any:
+        """Return the claim with the topic by which it is found again."""
+        return msgspec.structs.replace(self, topic=topic)
+
+    @property
+    def _place(self) -> str:
+        where = self.where  # type: ignore[attr-defined]
+        return f"{', '.join(f'{k} {v}' for k, v in where.items())}: " if where else ""
+
+
+class Speedup(_Said, frozen=True, tag="comparison"):
+    """How many times faster a subject is than its baseline.
+
+    Parameters
+    ----------
+    subject, baseline : str
+        The candidate, and what it is compared with.
+    estimate : Estimate
+        Latency of the baseline divided by the subject's; above 1 the subject is faster.
+    where : mapping of str to object
+        Where it holds: size, type, number of threads.
+    min_effect : float
+        Smallest relative difference that is worth a claim.
+    topic : str
+        Name by which a page, or a table of the site, finds it again.
+
+    Examples
+    --------
+    >>> print(Speedup("one", "two", Estimate(1.5, 1.4, 1.6, how="10 processes")))
+    one is 1.50 times faster than two [1.40, 1.60] (99%, 10 processes)
+    """
+
+    subject: str
+    baseline: str
+    estimate: Estimate
+    where: Mapping[str, Scalar] = {}
+    min_effect: float = 0.05
+    topic: str = ""
+
+    def __post_init__(self) -> None:
+        found = self.estimate
+        ends = [n for n in (found.value, found.low, found.high) if n is not None]
+        if not all(n > 0 for n in ends) or not 0 <= self.min_effect < math.inf:
+            raise InvalidArgumentError(
+                f"{found!r}, min_effect={self.min_effect!r}. Accepted: positive ratios, a finite "
+                "effect from 0"
+            )
+
+    @property
+    def ratio(self) -> float:
+        """The estimated ratio."""
+        return self.estimate.value
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of the interval, None with too few samples."""
+        return self.estimate.low
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of the interval, None with too few samples."""
+        return self.estimate.high
+
+    @property
+    def confidence(self) -> float:
+        """Level of the interval."""
+        return self.estimate.confidence
+
+    @property
+    def how(self) -> str:
+        """How it was measured."""
+        return self.estimate.how
+
+    @property
+    def verdict(self) -> str:
+        """One of :data:`COMPARED`.
+
+        ``faster`` or ``slower`` when the interval leaves 1 out and the ratio differs from 1 by the
+        minimum effect; ``different`` when it leaves 1 out and the ratio differs by less;
+        ``equivalent`` when it holds 1 and lies within the minimum effect; ``undecided`` otherwise.
+        """
+        if self.low is None or self.high is None:
+            return "undecided"
+        most = 1 + self.min_effect
+        if self.low > 1:
+            return "faster" if self.ratio >= most else "different"
+        if self.high < 1:
+            return "slower" if self.ratio <= 1 / most else "different"
+        return "equivalent" if 1 / most < self.low and self.high < most else "undecided"
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether the subject is said to be faster or slower."""
+        return self.verdict in {"faster", "slower"}
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were enough samples for an interval."""
+        return self.estimate.interval is not None
+
+    @property
+    def words(self) -> str:
+        """What it says without its numbers: the same on two machines."""
+        return f"{self.subject} over {self.baseline}: {self.verdict}"
+
+    @property
+    def question(self) -> tuple[str, ...]:
+        """What it is about, whatever the verdict."""
+        return (self.topic, self.subject, self.baseline)
+
+    def named(self, subject: str = "", baseline: str = "") -> "Speedup":
+        """Return the same comparison under other names."""
+        names = {"subject": subject or self.subject, "baseline": baseline or self.baseline}
+        return msgspec.structs.replace(self, **names)
+
+    def exceeds(self, bound: float) -> bool | None:
+        """Whether the ratio is at or above a bound, None when the interval does not tell."""
+        return self.estimate.exceeds(bound)
+
+    def is_a(self, verdict: str) -> bool | None:
+        """Whether it is ``faster``, ``slower`` or ``negligible``, None when undecided."""
+        if self.verdict == "undecided":
+            return None
+        return not self.is_difference if verdict == "negligible" else self.verdict == verdict
+
+    @property
+    def size(self) -> Estimate:
+        """The ratio of the slower to the faster, at least 1."""
+        low, high = self.estimate.interval or (None, None)
+        value = max(self.ratio, 1 / self.ratio)
+        if low is None or high is None:
+            return Estimate(value)
+        ends = sorted((max(low, 1 / low), max(high, 1 / high)))
+        return Estimate(value, 1.0 if low < 1 < high else ends[0], ends[1])
+
+    @property
+    def interval(self) -> str:
+        """The ratio and its interval, ``1.50 [1.40, 1.60]``."""
+        return (
+            f"{self.ratio:.2f} {self.brackets}"
+            if self.brackets
+            else f"{self.ratio:.2f}, no interval"
+        )
+
+    @property
+    def brackets(self) -> str:
+        """The interval alone, ``[1.40, 1.60]``, empty when there are too few samples."""
+        return "" if self.low is None or self.high is None else f"[{self.low:.2f}, {self.high:.2f}]"
+
+    @property
+    def reversed(self) -> "Speedup":
+        """The same comparison, with the baseline as the subject."""
+        found = self.estimate
+        low, high = (1 / x if x else None for x in (found.high, found.low))
+        turned = Estimate(1 / found.value, low, high, found.confidence, found.how)
+        named = self.named(self.baseline, self.subject)
+        return msgspec.structs.replace(named, estimate=turned)
+
+    @property
+    def effect(self) -> str:
+        """The comparison in a few words, ``1.50 times faster [1.40, 1.60]`` or ``within 5%``."""
+        if not self.is_difference:
+            small = self.verdict in {"different", "equivalent"}
+            return f"within {self.min_effect:.0%}" if small else self.verdict
+        found = self if self.verdict == "faster" else self.reversed
+        return f"{found.ratio:.2f} times {self.verdict} {found.brackets}"
+
+    def __str__(self) -> str:
+        return self._place + self._compared()
+
+    def _compared(self) -> str:
+        pair = f"{self.subject} and {self.baseline}"
+        if not self.has_interval:
+            return f"undecided between {pair}: speedup {self.ratio:.2f}, no interval"
+        how = f"({100 * self.confidence:.3g}%{f', {self.how}' if self.how else ''})"
+        interval = f"{self.brackets} {how}"
+        if self.is_difference:
+            found = self if self.verdict == "faster" else self.reversed
+            effect = f"{found.ratio:.2f} times {self.verdict}"
+            return f"{self.subject} is {effect} than {self.baseline} {found.brackets} {how}"
+        if self.verdict == "different":
+            word = "faster" if self.ratio > 1 else "slower"
+            least = f"by less than {self.min_effect:.0%}"
+            return (
+                f"{self.subject} is {word} than {self.baseline} {least}: {self.ratio:.2f} "
+                f"{interval}"
+            )
+        if self.verdict == "equivalent":
+            return f"{pair} are within {self.min_effect:.0%}: {self.ratio:.2f} {interval}"
+        return f"undecided between {pair}: speedup {self.ratio:.2f} {interval}"
+
+
+class Speedups(tuple[Speedup, ...]):
+    """What a candidate brings over another at each place of a grid.
+
+    Examples
+    --------
+    >>> won = Speedup("one", "two", Estimate(1.5, 1.4, 1.6))
+    >>> tie = Speedup("one", "two", Estimate(1.0, 0.8, 1.2))
+    >>> found = Speedups([won.at(n=8), tie.at(n=16)])
+    >>> found.trend, found.at_least(1).verdict, str(found.at_least(1))
+    ('faster', 'undecided', 'lowest 1.00 [0.80, 1.20] at n 16')
+    """
+
+    __slots__ = ()
+
+    @property
+    def trend(self) -> str:
+        """All the places in one word.
+
+        ``faster`` or ``slower`` when one place at least is, and none is the other way; ``mixed``
+        when there are both; ``negligible`` when every place is known to be; else ``undecided``.
+        """
+        found = {one.verdict for one in self if one.is_difference}
+        if found:
+            return "mixed" if len(found) > 1 else found.pop()
+        known = self and all(one.verdict != "undecided" for one in self)
+        return "negligible" if known else "undecided"
+
+    @property
+    def largest(self) -> Speedup:
+        """The one that differs most."""
+        return max(self, key=lambda one: abs(math.log(one.ratio)))
+
+    def named(self, subject: str = "", baseline: str = "") -> "Speedups":
+        """Return the same comparisons under other names."""
+        return Speedups(one.named(subject, baseline) for one in self)
+
+    def about(self, topic: str) -> "Speedups":
+        """Return the same comparisons with the topic by which they are found again."""
+        return Speedups(one.about(topic) for one in self)
+
+    def at_least(self, bound: float) -> Finding:
+        """Find whether each ratio is at or above a bound; the lowest one decides."""
+        lowest = min(self, key=lambda one: one.low or 0.0)
+        text, values = _at("lowest", lowest)
+        return Finding(tuple(one.exceeds(bound) for one in self), text, values)
+
+    def are(self, verdict: str) -> Finding:
+        """Find whether each one is ``faster``, ``slower`` or ``negligible``."""
+        outcomes = tuple(one.is_a(verdict) for one in self)
+        texts = [_at("", one) for one in self]
+        values = {f"{name}{i}": v for i, (_, own) in enumerate(texts) for name, v in own.items()}
+        numbered = [re.sub(r"{(\w+)}", rf"{{\1{i}}}", text) for i, (text, _) in enumerate(texts)]
+        return Finding(outcomes, ", ".join(numbered), values)
+
+
+def _at(word: str, one: Speedup) -> tuple[str, dict[str, Scalar]]:
+    """Write a ratio and its place as a text and its values."""
+    place = ", ".join(f"{name} {{{name}}}" for name in one.where)
+    text = f"{word} {{ratio}}{f' at {place}' if place else ''}".strip()
+    return text, {"ratio": one.interval, **one.where}
+
+
+class Prediction(_Said, frozen=True, tag="prediction"):
+    """What was expected, and whether it holds.
+
+    Parameters
+    ----------
+    text : str
+        The prediction; names of *values* stand in braces.
+    verdict : str
+        One of :data:`JUDGED`.
+    evidence : str
+        The numbers that decide, in the same way.
+    values : mapping of str to number or str
+        Numbers of both texts, which change from one machine to the next.
+    where : mapping of str to object
+        Where it holds.
+    topic : str
+        Name by which a table of the site finds it again.
+
+    Examples
+    --------
+    >>> print(Prediction("one is never slower", "right", "lowest {low}", {"low": 1.2}))
+    Right: one is never slower (lowest 1.2)
+    """
+
+    text: str
+    verdict: str
+    evidence: str = ""
+    values: Mapping[str, Scalar] = {}
+    where: Mapping[str, Scalar] = {}
+    topic: str = ""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in JUDGED:
+            raise InvalidArgumentError(
+                f"verdict={self.verdict!r} of a prediction. Accepted: {', '.join(JUDGED)}"
+            )
+        render(f"{self.text}{self.evidence}", self.values)  # refused at once, not when written
+
+    @property
+    def words(self) -> str:
+        """What it says without its numbers: the same on two machines."""
+        return f"{self.verdict.capitalize()}: {_blank(self.text)}"
+
+    @property
+    def question(self) -> tuple[str, ...]:
+        """What it is about, whatever the verdict."""
+        return (self.topic, self.text, "")
+
+    @property
+    def belief(self) -> str:
+        """The prediction and its evidence, without the verdict."""
+        evidence = f" ({render(self.evidence, self.values)})" if self.evidence else ""
+        return render(self.text, self.values) + evidence
+
+    def __str__(self) -> str:
+        return f"{self._place}{self.verdict.capitalize()}: {self.belief}"
+
+
+class Note(_Said, frozen=True, tag="note"):
+    """A sentence and its numbers.
+
+    Parameters
+    ----------
+    text : str
+        The sentence; names of *values* stand in braces, with a format if need be:
+        ``{share:.1%}``.
+    values : mapping of str to number or str
+        Its numbers, which change from one machine to the next.
+    where : mapping of str to object
+        Where it holds.
+    topic : str
+        Name by which a table of the site finds it again.
+
+    Examples
+    --------
+    >>> print(Note("float16: at most {ulp} ulp apart", {"ulp": 2}))
+    float16: at most 2 ulp apart
+    """
+
+    text: str
+    values: Mapping[str, Scalar] = {}
+    where: Mapping[str, Scalar] = {}
+    topic: str = ""
+
+    def __post_init__(self) -> None:
+        render(self.text, self.values)  # refused at once, not when it is written
+
+    @property
+    def verdict(self) -> str:
+        """A note is no verdict: ``fact``."""
+        return "fact"
+
+    @property
+    def words(self) -> str:
+        """What it says without its numbers: the same on two machines."""
+        return _blank(self.text)
+
+    @property
+    def question(self) -> tuple[str, ...]:
+        """What it is about."""
+        return (self.topic, self.text, "")
+
+    def __str__(self) -> str:
+        return self._place + render(self.text, self.values)
+
+
+#: One thing that a page, a command or a report says.
+Claim: TypeAlias = Speedup | Prediction | Note
+
+
+def fact(text: str, /, where: Mapping[str, Any] | None = None, **values: Any) -> Note:
+    """Make a note of a sentence and its numbers.
+
+    Parameters
+    ----------
+    text : str
+        Sentence; names of *values* stand in braces, with a format if need be: ``{share:.1%}``.
+    where : mapping of str to object, optional
+        Where it holds.
+    **values : number or str
+        Numbers of the sentence: two notes that differ by them only say the same.
+
+    Returns
+    -------
+    Note
+        The sentence.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A name in braces has no value.
+
+    Examples
+    --------
+    >>> fact("{n} of 4 differ", n=3) == fact("{n} of 4 differ", n=2)
+    False
+    >>> fact("{n} of 4 differ", n=3).words == fact("{n} of 4 differ", n=2).words
+    True
+    """
+    return Note(text, values, dict(where or {}))
+
+
+def judge(text: str, /, outcomes: Iterable[bool | None] | Finding, **values: Any) -> Prediction:
+    """Judge a prediction from the cases where it was tried.
+
+    Parameters
+    ----------
+    text : str
+        The prediction; names of *values* stand in braces.
+    outcomes : Finding, or iterable of bool or None
+        For each case, whether it holds, None when that is not decided.
+    **values : number or str
+        Numbers of the sentence.
+
+    Returns
+    -------
+    Prediction
+        ``wrong`` when a case contradicts it; ``undecided`` when one does not decide, or when there
+        is none; ``right`` otherwise. What decides a finding follows in parentheses.
+
+    Examples
+    --------
+    >>> print(judge("joined weights are never slower", [True, None]))
+    Undecided: joined weights are never slower
+    """
+    if isinstance(outcomes, Finding):
+        found = outcomes
+    else:
+        listed = list(outcomes) if isinstance(outcomes, Iterable) else [outcomes]
+        if not all(outcome is None or outcome in {True, False} for outcome in listed):
+            raise InvalidArgumentError(f"outcomes={outcomes!r}. Accepted: booleans and None")
+        found = Finding(tuple(listed))
+    return Prediction(text, found.verdict, found.text, {**values, **found.values})
+
+
+def render(text: str, values: Mapping[str, Any]) -> str:
+    """Put values in the braces of a sentence: plain names only, whatever a file says."""
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"got {text!r}. Accepted: a sentence")
+    try:
+        return "".join(
+            literal + ("" if name is None else _format(values[name], spec or "", conversion))
+            for literal, name, spec, conversion in string.Formatter().parse(text)
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{text!r} cannot be written with the values {', '.join(values) or '(none)'}: {error}"
+        ) from error
+
+
+def _format(value: Any, spec: str, conversion: str | None) -> str:
+    if conversion or not _SPEC.fullmatch(spec):
+        raise ValueError(f"format {spec!r} is not accepted")
+    return format(value, spec)
+
+
+def _blank(text: str) -> str:
+    """Write a sentence without its numbers."""
+    parts = string.Formatter().parse(text)
+    return "".join(literal + ("" if name is None else "…") for literal, name, *_ in parts)

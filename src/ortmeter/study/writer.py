@@ -1,0 +1,422 @@
+"""The only writer of sentences: answers, what follows them, and how comparisons are listed."""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import (
+    Claim,
+    Estimate,
+    Finding,
+    Note,
+    Prediction,
+    Scalar,
+    Speedup,
+    Speedups,
+    judge,
+    render,
+)
+from ortmeter.timing.comparison import Comparison, Ranking
+
+__all__ = ["Answer", "Bar", "Writer", "enumerate_items", "group_claims", "group_effects"]
+
+#: Trends of the effects of a candidate, see :attr:`~ortmeter.evidence.Speedups.trend`.
+TRENDS = ("faster", "slower", "mixed", "negligible", "undecided")
+#: Characters of the label of a bar.
+LABEL = 20
+_VERDICT = 16  # characters
+_FEWEST, _MOST = 2, 5  # bars
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of the small plot that goes with an answer.
+
+    Parameters
+    ----------
+    label : str
+        What it stands for, 20 characters at most.
+    value : float
+        Its length, from 0.
+    low, high : float, optional
+        Confidence interval of the value.
+    """
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        lengths = [n for n in (self.value, self.low, self.high) if n is not None]
+        if len(self.label) > LABEL or not all(0 <= n < math.inf for n in lengths):
+            raise InvalidArgumentError(
+                f"{self!r}. Accepted: a label of {LABEL} characters at most, finite numbers from 0"
+            )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What answers the title of a page, and the claims that it stands on.
+
+    Parameters
+    ----------
+    text : str
+        Computed sentence; the names of *values* stand in braces.
+    claims : tuple of Claim
+        What was measured.
+    values : mapping of str to number or str
+        Numbers of the sentence.
+    verdict : str
+        One or two words, 16 characters at most: ``faster``, ``below 5%``, ``2 of 6 wrong``. By
+        default the verdict of the first claim.
+    bars : tuple of Bar
+        Two to five bars that show the answer.
+    axis : str
+        What the bars measure, with the unit: ``speedup over two Gemms, size 1024``.
+    warning : str
+        What to know before one follows the answer.
+    setting : str
+        Code to copy, which runs.
+    command : str
+        What to try in a terminal.
+    small_print : str
+        What few readers need: how sure, where it stops.
+
+    Examples
+    --------
+    >>> print(Answer("Yes: {times:.2f} times faster.", values={"times": 1.5}))
+    Yes: 1.50 times faster.
+    """
+
+    text: str
+    claims: tuple[Claim, ...] = ()
+    values: Mapping[str, Scalar] = field(default_factory=dict)
+    verdict: str = ""
+    bars: tuple[Bar, ...] = ()
+    axis: str = ""
+    warning: str = ""
+    setting: str = ""
+    command: str = ""
+    small_print: str = ""
+
+    def __post_init__(self) -> None:
+        render(self.text, self.values)
+        for name in ("claims", "bars"):  # as they come back from a file
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if len(self.verdict) > _VERDICT:
+            raise InvalidArgumentError(
+                f"verdict={self.verdict!r}. Accepted: {_VERDICT} characters at most"
+            )
+        if self.bars and not (_FEWEST <= len(self.bars) <= _MOST and self.axis):
+            raise InvalidArgumentError(
+                f"{len(self.bars)} bars, axis={self.axis!r}. Accepted: {_FEWEST} to {_MOST} bars "
+                "with what they measure"
+            )
+
+    @property
+    def label(self) -> str:
+        """The verdict in one or two words."""
+        if self.verdict or not self.claims:
+            return self.verdict
+        first = self.claims[0]
+        if isinstance(first, Speedup) and first.verdict == "different":
+            return f"below {first.min_effect:.0%}"
+        return first.verdict
+
+    def __str__(self) -> str:
+        return render(self.text, self.values)
+
+
+class Writer:
+    """What a page, a command or a report says: an answer, then what follows it.
+
+    A lead is chosen by what the effects show together, so that no text says more than they do.
+
+    Examples
+    --------
+    >>> won = Speedup("one", "two", Estimate(1.5, 1.4, 1.6)).at(n=8)
+    >>> say = Writer()
+    >>> say.answer(Speedups([won]), faster="One Gemm", slower="Two")
+    >>> say.predict("one is never slower", Speedups([won]).at_least(1))
+    >>> print(say.written)
+    One Gemm: 1.50 times faster [1.40, 1.60] at n 8.
+    >>> print(*say.claims)
+    Right: one is never slower (lowest 1.50 [1.40, 1.60] at n 8)
+    """
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._verdict = ""
+        self._evidence: list[Speedup] = []
+        self._groups: list[Speedups] = []
+        self._bars: tuple[Bar, ...] = ()
+        self._axis = ""
+        self._slots: dict[str, str] = {}
+        self._predictions: list[Claim] = []
+        self._others: list[Claim] = []
+        #: Beliefs that were judged, by discussion.
+        self.beliefs: dict[str, Prediction] = {}
+
+    def answer(
+        self,
+        effects: Speedups,
+        *,
+        undecided: str = "Not decided here",
+        effect: str = "",
+        **leads: str | tuple[str, str],
+    ) -> None:
+        """Begin with what the effects show, then the effects.
+
+        Parameters
+        ----------
+        effects : Speedups
+            Comparisons of a candidate with a baseline, place by place.
+        undecided : str
+            Lead when nothing is decided, and for a trend that has none: never a claim.
+        effect : str
+            What is said of the effects, which stand in its braces: ``one is {}``.
+        **leads : str or tuple of str
+            Lead for each of :data:`TRENDS`, or a pair: the verdict in a word or two, the lead.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A lead is for no trend.
+        """
+        if unknown := [name for name in leads if name not in TRENDS]:
+            raise InvalidArgumentError(f"{unknown[0]!r}. Accepted: {', '.join(TRENDS)}")
+        lead = leads.get(effects.trend, undecided)
+        self._verdict, lead = (effects.trend, lead) if isinstance(lead, str) else lead
+        self._text.append(f"{lead}: {(effect or '{}').format(group_effects(effects))}.")
+        self._evidence += effects
+        self._groups.append(effects)
+
+    def also(self, lead: str, effects: Speedups, *, topic: str = "") -> None:
+        """Add a sentence to the answer: a lead, then effects, which are claims of their own."""
+        self._text.append(f"{lead} {group_effects(effects)}.")
+        self._groups.append(effects)
+        self._others += effects.about(topic or lead)
+
+    def add(self, text: str, **values: Scalar) -> None:
+        """Add a sentence to the answer; names of *values* stand in braces."""
+        self._text.append(render(text, values))
+
+    def decide(self, verdict: str, evidence: Iterable[Speedup] = ()) -> None:
+        """Give the verdict in a word or two, and what it stands on, when one trend does not."""
+        self._verdict = verdict
+        self._evidence += evidence
+
+    def bars(self, axis: str, lengths: Mapping[str, float | Estimate | Speedup]) -> None:
+        """Choose the bars of the answer; by default those of its effects where they are largest."""
+        self._axis = axis
+        self._bars = tuple(_bar(label, length) for label, length in lengths.items())
+
+    def warn(self, text: str) -> None:
+        """Say what to know before one follows the answer."""
+        self._slots["warning"] = text
+
+    def setting(self, code: str) -> None:
+        """Give code to copy, which runs."""
+        self._slots["setting"] = code
+
+    def command(self, text: str) -> None:
+        """Give a command to try."""
+        self._slots["command"] = text
+
+    def small_print(self, text: str, **values: Scalar) -> None:
+        """Say what few readers need."""
+        self._slots["small_print"] = render(text, values)
+
+    def predict(self, text: str, finding: Finding, *, topic: str = "", **values: Scalar) -> None:
+        """Judge a prediction; what decides follows in parentheses."""
+        self._predictions.append(judge(text, finding, **values).about(topic))
+
+    def believe(self, discussion: str, text: str, finding: Finding, **values: Scalar) -> None:
+        """Judge what a public discussion believed."""
+        self.beliefs[discussion] = judge(text, finding, **values)
+
+    def note(self, text: str, *, topic: str = "", **values: Scalar) -> None:
+        """Say something that is no verdict."""
+        self._others.append(Note(text, values, topic=topic))
+
+    def claim(self, claims: Iterable[Claim]) -> None:
+        """Say comparisons that are no part of the answer."""
+        self._others += claims
+
+    @property
+    def written(self) -> Answer:
+        """The answer."""
+        text = " ".join(self._text).replace("{", "{{").replace("}", "}}")
+        bars, axis = self._bars, self._axis
+        if not bars and self._groups and self._groups[0]:
+            bars, axis = _largest_bars(self._groups)
+        evidence = tuple(self._evidence)
+        return Answer(text, evidence, {}, self._verdict, bars, axis, **self._slots)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What follows the answer: predictions, then the rest."""
+        return (*self._predictions, *self._others)
+
+
+def _bar(label: str, length: float | Estimate | Speedup) -> Bar:
+    found = length.estimate if isinstance(length, Speedup) else length
+    if isinstance(found, Estimate):
+        return Bar(label[:LABEL], found.value, found.low, found.high)
+    return Bar(label[:LABEL], found)
+
+
+def _largest_bars(groups: Sequence[Speedups]) -> tuple[tuple[Bar, ...], str]:
+    """Draw the effects of an answer at the place where the first ones are largest."""
+    top = groups[0].largest
+    place = ", ".join(f"{name} {value}" for name, value in top.where.items())
+    found = [one for group in groups for one in group if one.where == top.where]
+    bars = [_bar(top.baseline, 1.0), *(_bar(one.subject, one) for one in found)]
+    return tuple(bars[:_MOST]), f"speedup over {top.baseline}{f', {place}' if place else ''}"
+
+
+def sentences(claims: Iterable[Claim]) -> list[str]:
+    """Write claims as sentences; those on one pair at several places become one."""
+    found: list[str] = []
+    for _, run in itertools.groupby(claims, _pair):
+        group = list(run)
+        pairs = [claim for claim in group if isinstance(claim, Speedup) and claim.where]
+        found += [group_claims(pairs)] if len(pairs) > 1 else map(str, group)
+    return found
+
+
+def rank(ranking: Ranking) -> str:
+    """Write which candidate has the lowest median, and the others beside it."""
+    if len(ranking.claims) == 1:
+        return str(ranking.claims[0].reversed)
+    text = f"{ranking.fastest} has the lowest median"
+    for verdict, words in (
+        ("slower", "slower"),
+        ("different", "slower by less than {:.0%}"),
+        ("equivalent", "within {:.0%}"),
+        ("undecided", "undecided"),
+    ):
+        found = [claim for claim in ranking.claims if claim.verdict == verdict]
+        if found:
+            named = enumerate_items([f"{c.subject} ({_times(c)})" for c in found])
+            text += f"; {words.format(found[0].min_effect)}: {named}"
+    return text
+
+
+def _times(claim: Speedup) -> str:
+    found = claim.reversed
+    return f"{found.ratio:.2f} times {found.brackets}" if claim.has_interval else "no interval"
+
+
+def speedup_bars(
+    found: Comparison, baseline: str, names: Iterable[str] | None = None
+) -> tuple[Bar, ...]:
+    """Draw speedups as the bars of an answer: the baseline, then *names* (or all)."""
+    others = [name for name in (found if names is None else names) if name != baseline]
+    return (_bar(baseline, 1.0), *(_bar(name, found.speedup(baseline, name)) for name in others))
+
+
+def _pair(claim: Claim) -> tuple[str, ...] | None:
+    if isinstance(claim, Speedup) and claim.where:
+        return (claim.subject, claim.baseline, *claim.where)
+    return None
+
+
+def group_claims(claims: Iterable[Speedup]) -> str:
+    """Write in one sentence where one subject is faster, slower, or neither, than one baseline.
+
+    Parameters
+    ----------
+    claims : iterable of Speedup
+        Comparisons of one subject with one baseline, each with its place.
+
+    Returns
+    -------
+    str
+        Places by verdict, each with its ratio and interval.
+
+    Examples
+    --------
+    >>> won = Speedup("one", "two", Estimate(1.5, 1.4, 1.6))
+    >>> tie = Speedup("one", "two", Estimate(1.0, 0.8, 1.2))
+    >>> print(group_claims([won.at(n=8), tie.at(n=16)]))
+    one is faster than two at n 8 (1.50 [1.40, 1.60]); undecided at n 16 (1.00 [0.80, 1.20])
+    """
+    groups: dict[str, list[Speedup]] = {}
+    for claim in claims if isinstance(claims, Iterable) else (claims,):
+        if not isinstance(claim, Speedup):
+            raise InvalidArgumentError(f"got {claim!r}. Accepted: comparisons with a baseline")
+        groups.setdefault(claim.verdict, []).append(claim)
+    parts: list[str] = []
+    for verdict, found in groups.items():
+        first = found[0]
+        words = {
+            "faster": f"{first.subject} is faster than {first.baseline}",
+            "slower": f"{first.subject} is slower than {first.baseline}",
+            "different": f"{first.subject} differs from {first.baseline} by less than "
+            f"{first.min_effect:.0%}",
+            "equivalent": f"{first.subject} and {first.baseline} are within {first.min_effect:.0%}",
+            "undecided": "undecided"
+            if parts
+            else f"undecided between {first.subject} and {first.baseline}",
+        }[verdict]
+        axes = ", ".join(first.where)
+        places = [f"{', '.join(map(str, c.where.values()))} ({c.interval})".lstrip() for c in found]
+        parts.append(f"{words} {f'at {axes} ' if axes else ''}{enumerate_items(places)}")
+    return "; ".join(parts)
+
+
+def group_effects(claims: Iterable[Speedup]) -> str:
+    """Write in a few words what claims found at each place.
+
+    Parameters
+    ----------
+    claims : iterable of Speedup
+        Comparisons of one subject with one baseline, each with its place.
+
+    Returns
+    -------
+    str
+        Effects in the order in which they are found, each with its places.
+
+    Examples
+    --------
+    >>> won = Speedup("one", "two", Estimate(1.5, 1.4, 1.6))
+    >>> tie = Speedup("one", "two", Estimate(1.0, 0.8, 1.2))
+    >>> print(f"One is {group_effects([won.at(n=8), tie.at(n=16), tie.at(n=32)])}.")
+    One is 1.50 times faster [1.40, 1.60] at n 8, undecided at n 16 and 32.
+    """
+    places: dict[str, list[Speedup]] = {}
+    for claim in claims:
+        places.setdefault(claim.effect, []).append(claim)
+    parts = []
+    for effect, found in places.items():
+        where = [", ".join(map(str, claim.where.values())) for claim in found]
+        axes = ", ".join(found[0].where)
+        parts.append(f"{effect} at {axes} {enumerate_items(where)}" if axes else effect)
+    return ", ".join(parts)
+
+
+def enumerate_items(items: Sequence[str]) -> str:
+    """Write a list as a text.
+
+    Parameters
+    ----------
+    items : sequence of str
+        What to list, one item at least.
+
+    Returns
+    -------
+    str
+        The items with commas, and "and" before the last one.
+
+    Examples
+    --------
+    >>> enumerate_items(["a", "b", "c"])
+    'a, b and c'
+    """
+    *start, last = items
+    return f"{', '.join(start)} and {last}" if start else last
