@@ -269,8 +269,8 @@ def queues(data):
         for share, load in several.items():
             way = {"full batch": "one call", "what waits": "one call"}.get(name, name)
             callers = data["closed"]["dense"][way][load.point.batch]
-            service = callers.percentiles([50])[0].seconds
-            opened[name][share] = _serve(load, service)
+            took = np.concatenate([turn.ends - turn.starts for turn in callers.turns])
+            opened[name][share] = _serve(load, float(np.median(took)))
     return data | {"closed": closed, "opened": opened}
 
 
