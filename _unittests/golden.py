@@ -70,12 +70,11 @@ def replayed(name, record):
 
 def plain_claim(claim):
     """Return what a claim says, without its words."""
-    if claim.ratio is None:
-        kind = "prediction" if claim.verdict in JUDGED else "note"
+    kind = type(claim).__struct_config__.tag
+    if kind != "comparison":
         values = [*claim.values.values()]  # noqa: PD011 - a mapping
         measured = {"numbers": [value for value in values if _is_number(value)]}
     else:
-        kind = "comparison"
         measured = {"ratio": claim.ratio, "low": claim.low, "high": claim.high}
         measured |= {"level": claim.confidence}
     place = list(claim.where.values())

@@ -24,6 +24,7 @@ import textwrap
 from collections import Counter
 
 import matplotlib.pyplot as plt
+import msgspec
 import numpy as np
 import onnx
 import pandas as pd
@@ -48,6 +49,7 @@ from ortmeter.profiling import ProfileCheck, find_headroom, merge_profiles, prof
 from ortmeter.runtime.environment import cpu_flags, environment
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.providers import usable_providers
+from ortmeter.study.records import read_claim
 from ortmeter.study.writer import speedup_bars
 from ortmeter.timing.peaks import Peaks, measured_peaks
 
@@ -446,7 +448,7 @@ data = {
     "peaks": dataclasses.asdict(peaks),
     "check": (check.kernels, check.latencies),
     "flags": list(cpu_flags()),
-    "trust": list(map(dataclasses.asdict, after.trust)),
+    "trust": [msgspec.to_builtins(claim) for claim in after.trust],
     "legend": legend,
     "what": what,
 }
@@ -515,7 +517,7 @@ def describe_block(block, flags):
 
 def limits(data):
     yield describe_block(data["counts"]["block"], data["flags"])
-    yield from (ortmeter.Claim(**fields) for fields in data["trust"])
+    yield from map(read_claim, data["trust"])
 
 
 tell(limits(data))

@@ -1,2 +1,1 @@
 """What a page is: parameters, what it measures, shows and concludes, here and from records."""
-

@@ -339,6 +339,12 @@ def convert(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "schema_version": _VERSION, "answer": answer, "claims": claims}
 
 
+def read_claim(fields: Mapping[str, Any]) -> Claim:
+    """Read a claim from the fields that ``msgspec.to_builtins`` wrote, or a file of version 2."""
+    found: Claim = msgspec.convert(fields if "kind" in fields else _converted(fields), Claim)
+    return found
+
+
 def _converted(claim: Mapping[str, Any]) -> dict[str, Any]:
     """Tell the kind of a claim by what it has: a baseline, or a verdict."""
 
