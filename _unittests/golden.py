@@ -60,6 +60,10 @@ def samples(name):
 def replayed(name, record):
     """Return the answer, the claims that follow it and the items that a page has for a record."""
     names = define_page(name)
+    if "study" in names:
+        *shown, concluded = names["study"].replay(record)
+        plt.close("all")
+        return concluded.answer, concluded.claims, [*shown, concluded.beliefs]
     if "roles" in record.data:  # the page on einsum has them from what it measured
         names["ROLES"] = record.data["roles"]
     shown = list(names["report"](record))

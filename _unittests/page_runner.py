@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from matplotlib import pyplot as plt
 
+from ortmeter.errors import InvalidArgumentError
+
 EXAMPLES = Path(__file__).parent.parent / "_doc" / "examples"
 
 
@@ -30,8 +32,8 @@ def define_page(name):
     with _started(name) as script, pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, name, module)
         for node in ast.parse(Path(script).read_text(encoding="utf-8"), script).body:
-            # What needs a result is not there.
-            with contextlib.suppress(NameError):
+            # What needs a result is not there; a study knows its views before it needs one.
+            with contextlib.suppress(NameError, InvalidArgumentError):
                 if _defines(node):
                     code = compile(ast.Module([node], []), script, "exec")
                     exec(code, vars(module))  # noqa: S102 - a page of ours
@@ -42,7 +44,9 @@ def _defines(node):
     if isinstance(node, ast.Assign | ast.AugAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = [x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)]
-        return all(name.isupper() or name in {"args", "provider"} for name in names)
+        return all(name.isupper() or name in {"args", "provider", "study"} for name in names)
+    if isinstance(node, ast.Expr):
+        return ast.unparse(node).startswith(("study.show(", "study.conclude("))
     return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
 
 

@@ -8,7 +8,7 @@ import re
 import statistics
 import string
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
@@ -59,20 +59,18 @@ class Finding:
     ----------
     outcomes : tuple of bool or None
         For each case, whether it holds, None when that is not decided.
-    text : str
-        The numbers that decide, as a text; names of *values* stand in braces.
-    values : mapping of str to number or str
-        Numbers of the text.
+    evidence : str
+        The numbers that decide.
 
     Examples
     --------
-    >>> Finding((True, None), "lowest {n}", {"n": 0.9}).verdict
-    'undecided'
+    >>> found = Finding((True,), "lowest 1.2") & Finding((None,), "highest 2.5")
+    >>> found.verdict, found.evidence
+    ('undecided', 'lowest 1.2; highest 2.5')
     """
 
     outcomes: tuple[bool | None, ...]
-    text: str = ""
-    values: Mapping[str, Scalar] = field(default_factory=dict)
+    evidence: str = ""
 
     @property
     def verdict(self) -> str:
@@ -85,17 +83,9 @@ class Finding:
         return "right" if self.outcomes and None not in self.outcomes else "undecided"
 
     def __and__(self, other: "Finding") -> "Finding":
-        """Put the cases of both together, and their texts."""
-        apart = {name: f"{name}_{len(self.values)}" for name in other.values if name in self.values}
-        text = other.text
-        for name, new in apart.items():
-            text = re.sub(rf"{{{name}(?=[}}:])", f"{{{new}", text)
-        values = {apart.get(name, name): value for name, value in other.values.items()}
-        texts = "; ".join(filter(None, (self.text, text)))
-        return Finding(self.outcomes + other.outcomes, texts, {**self.values, **values})
-
-    def __str__(self) -> str:
-        return render(self.text, self.values)
+        """Put the cases of both together, and what decides them."""
+        told = "; ".join(filter(None, (self.evidence, other.evidence)))
+        return Finding(self.outcomes + other.outcomes, told)
 
 
 @dataclass(frozen=True)
@@ -149,11 +139,8 @@ class Estimate:
         """Find whether it lies between two bounds; the interval must be inside, or outside."""
         least, most = self.interval or (-math.inf, math.inf)
         outside = least > high or most < low
-        return Finding(
-            (False if outside else (low <= least and most <= high) or None,),
-            "{number}",
-            {"number": str(self)},
-        )
+        held = False if outside else (low <= least and most <= high) or None
+        return Finding((held,), str(self))
 
     def below(self, other: "Estimate") -> Finding:
         """Find whether it is below another one: their intervals must not meet."""
@@ -161,7 +148,7 @@ class Estimate:
         if self.interval and other.interval:
             above = self.interval[0] > other.interval[1]
             held = True if self.interval[1] < other.interval[0] else False if above else None
-        return Finding((held,), "{one}, {other}", {"one": str(self), "other": str(other)})
+        return Finding((held,), f"{self}, {other}")
 
     @property
     def text(self) -> str:
@@ -390,7 +377,7 @@ class Speedups(tuple[Speedup, ...]):
     >>> won = Speedup("one", "two", Estimate(1.5, 1.4, 1.6))
     >>> tie = Speedup("one", "two", Estimate(1.0, 0.8, 1.2))
     >>> found = Speedups([won.at(n=8), tie.at(n=16)])
-    >>> found.trend, found.at_least(1).verdict, str(found.at_least(1))
+    >>> found.trend, found.at_least(1).verdict, found.at_least(1).evidence
     ('faster', 'undecided', 'lowest 1.00 [0.80, 1.20] at n 16')
     """
 
@@ -425,23 +412,17 @@ class Speedups(tuple[Speedup, ...]):
     def at_least(self, bound: float) -> Finding:
         """Find whether each ratio is at or above a bound; the lowest one decides."""
         lowest = min(self, key=lambda one: one.low or 0.0)
-        text, values = _at("lowest", lowest)
-        return Finding(tuple(one.exceeds(bound) for one in self), text, values)
+        return Finding(tuple(one.exceeds(bound) for one in self), f"lowest {_at(lowest)}")
 
     def are(self, verdict: str) -> Finding:
         """Find whether each one is ``faster``, ``slower`` or ``negligible``."""
         outcomes = tuple(one.is_a(verdict) for one in self)
-        texts = [_at("", one) for one in self]
-        values = {f"{name}{i}": v for i, (_, own) in enumerate(texts) for name, v in own.items()}
-        numbered = [re.sub(r"{(\w+)}", rf"{{\1{i}}}", text) for i, (text, _) in enumerate(texts)]
-        return Finding(outcomes, ", ".join(numbered), values)
+        return Finding(outcomes, ", ".join(map(_at, self)))
 
 
-def _at(word: str, one: Speedup) -> tuple[str, dict[str, Scalar]]:
-    """Write a ratio and its place as a text and its values."""
-    place = ", ".join(f"{name} {{{name}}}" for name in one.where)
-    text = f"{word} {{ratio}}{f' at {place}' if place else ''}".strip()
-    return text, {"ratio": one.interval, **one.where}
+def _at(one: Speedup) -> str:
+    place = ", ".join(f"{name} {value}" for name, value in one.where.items())
+    return f"{one.interval}{f' at {place}' if place else ''}"
 
 
 class Prediction(_Said, frozen=True, tag="prediction"):
@@ -454,9 +435,9 @@ class Prediction(_Said, frozen=True, tag="prediction"):
     verdict : str
         One of :data:`JUDGED`.
     evidence : str
-        The numbers that decide, in the same way.
+        The numbers that decide.
     values : mapping of str to number or str
-        Numbers of both texts, which change from one machine to the next.
+        Numbers of the text, which change from one machine to the next.
     where : mapping of str to object
         Where it holds.
     topic : str
@@ -464,7 +445,7 @@ class Prediction(_Said, frozen=True, tag="prediction"):
 
     Examples
     --------
-    >>> print(Prediction("one is never slower", "right", "lowest {low}", {"low": 1.2}))
+    >>> print(Prediction("one is never slower", "right", "lowest 1.2"))
     Right: one is never slower (lowest 1.2)
     """
 
@@ -480,7 +461,7 @@ class Prediction(_Said, frozen=True, tag="prediction"):
             raise InvalidArgumentError(
                 f"verdict={self.verdict!r} of a prediction. Accepted: {', '.join(JUDGED)}"
             )
-        render(f"{self.text}{self.evidence}", self.values)  # refused at once, not when written
+        render(self.text, self.values)  # refused at once, not when written
 
     @property
     def words(self) -> str:
@@ -495,8 +476,7 @@ class Prediction(_Said, frozen=True, tag="prediction"):
     @property
     def belief(self) -> str:
         """The prediction and its evidence, without the verdict."""
-        evidence = f" ({render(self.evidence, self.values)})" if self.evidence else ""
-        return render(self.text, self.values) + evidence
+        return render(self.text, self.values) + (f" ({self.evidence})" if self.evidence else "")
 
     def __str__(self) -> str:
         return f"{self._place}{self.verdict.capitalize()}: {self.belief}"
@@ -616,7 +596,7 @@ def judge(text: str, /, outcomes: Iterable[bool | None] | Finding, **values: Any
         if not all(outcome is None or outcome in {True, False} for outcome in listed):
             raise InvalidArgumentError(f"outcomes={outcomes!r}. Accepted: booleans and None")
         found = Finding(tuple(listed))
-    return Prediction(text, found.verdict, found.text, {**values, **found.values})
+    return Prediction(text, found.verdict, found.evidence, values)
 
 
 def render(text: str, values: Mapping[str, Any]) -> str:

@@ -1,1 +1,19 @@
 """What a page is: parameters, what it measures, shows and concludes, here and from records."""
+
+from ortmeter.args import Param
+from ortmeter.evidence import Estimate, Finding, Speedups
+from ortmeter.study.rendering import show, table
+from ortmeter.study.study import Study
+from ortmeter.study.writer import Writer, enumerate_items
+
+__all__ = [
+    "Estimate",
+    "Finding",
+    "Param",
+    "Speedups",
+    "Study",
+    "Writer",
+    "enumerate_items",
+    "show",
+    "table",
+]

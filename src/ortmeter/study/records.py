@@ -23,7 +23,7 @@ from ortmeter.pictures import freeze
 from ortmeter.runtime import placement
 from ortmeter.runtime.environment import Environment, environment
 from ortmeter.runtime.providers import Provider
-from ortmeter.study.rendering import Conclusion, as_html, as_text
+from ortmeter.study.rendering import Conclusion, Table, as_html, as_text
 from ortmeter.study.values import Count, Kind, MappingValue, encode
 from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons
@@ -147,7 +147,13 @@ class Record:
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise RecordError(f"not a record: {type(error).__name__}: {error}") from error
 
-    def conclude(self, answer: Answer, claims: Iterable[Claim], details: str) -> Conclusion:
+    def conclude(
+        self,
+        answer: Answer,
+        claims: Iterable[Claim],
+        details: str,
+        beliefs: Table | None = None,
+    ) -> Conclusion:
         """Make the conclusion of the page.
 
         The answer mentions nodes of CUDA sessions that ran on the CPU. *details* follow the machine
@@ -161,7 +167,8 @@ class Record:
         if self.fast:
             text = f"Fast mode, too few samples to conclude. {answer.text}"
             answer = dataclasses.replace(answer, text=text)
-        return Conclusion(answer, found, f"{self.environment}, {details}", self._origin(details))
+        provenance = f"{self.environment}, {details}"
+        return Conclusion(answer, found, provenance, self._origin(details), beliefs)
 
     @property
     def concluded(self) -> Conclusion:

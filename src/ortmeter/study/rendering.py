@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _SMALL, _LARGE = 1e-4, 1e7
 _TYPES = {
     ".csv": "text/csv",
+    ".png": "image/png",
     ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 }
 _WIDTH = 90
@@ -82,6 +83,8 @@ class Conclusion:
         Provider, machine and versions.
     origin : mapping of str to str
         Page, machine, provider and date, used by the pages that gather conclusions.
+    beliefs : Table, optional
+        What public discussions believed, see :func:`beliefs`.
 
     Examples
     --------
@@ -96,6 +99,7 @@ class Conclusion:
     claims: tuple[Claim, ...]
     provenance: str
     origin: Mapping[str, str] = field(default_factory=dict)
+    beliefs: "Table | None" = None
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -104,19 +108,37 @@ class Conclusion:
         return (*first, *sentences(self.claims))
 
     def __str__(self) -> str:
-        lines = [] if self.answer is None else [textwrap.fill(str(self.answer), _WIDTH)]
-        lines.append(textwrap.fill(f"Measured on {self.provenance}:", _WIDTH))
-        return "\n".join([*lines, *bullets(sentences(self.claims), _WIDTH)])
+        found = self.answer or Answer("")
+        told = [text for text in (found.warning, str(found)) if text]
+        lines = [textwrap.fill(text, _WIDTH) for text in told]
+        lines += [text for text in (found.setting, found.command) if text]
+        lines.append(textwrap.fill(f"Measured on {self._measured_on}:", _WIDTH))
+        lines += bullets(sentences(self.claims), _WIDTH)
+        return "\n".join([*lines, *([] if self.beliefs is None else [str(self.beliefs)])])
 
     def _repr_html_(self) -> str:
-        answer = "" if self.answer is None else html.escape(str(self.answer))
-        first = f'<p class="answer">{answer}</p>' if answer else ""
         items = "".join(f"<li>{html.escape(text)}</li>" for text in sentences(self.claims))
         data = html.escape(json.dumps(self.to_dict()), quote=True)
+        table = "" if self.beliefs is None else self.beliefs._repr_html_()
         return (
-            f'<div class="ortmeter-conclusion" data-conclusion="{data}">{first}'
-            f"<p>Measured on {html.escape(self.provenance)}:</p><ul>{items}</ul></div>"
+            f'<div class="ortmeter-conclusion" data-conclusion="{data}">{self._answer_html()}'
+            f"<p>Measured on {html.escape(self._measured_on)}:</p><ul>{items}</ul>{table}</div>"
         )
+
+    def _answer_html(self) -> str:
+        found = self.answer or Answer("")
+        parts = {"answer-warning": found.warning, "answer": str(found)}
+        code = (found.setting, found.command)
+        return "".join(
+            [f'<p class="{name}">{html.escape(text)}</p>' for name, text in parts.items() if text]
+            + [f"<pre>{html.escape(text)}</pre>" for text in code if text]
+        )
+
+    @property
+    def _measured_on(self) -> str:
+        """Where and how it was measured, the small print last."""
+        small = self.answer.small_print if self.answer else ""
+        return ", ".join(filter(None, (self.provenance, small)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the site shows of it elsewhere: JSON values."""
@@ -127,6 +149,10 @@ class Conclusion:
             "verdict": found.label,
             "bars": [[bar.label, bar.value, bar.low, bar.high] for bar in found.bars],
             "axis": found.axis,
+            "warning": found.warning,
+            "setting": found.setting,
+            "command": found.command,
+            "small_print": found.small_print,
             "predictions": [[c.verdict, str(c)] for c in self.claims if isinstance(c, Prediction)],
         }
 
@@ -310,7 +336,7 @@ def _cell(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class SavedTables:
+class SavedFiles:
     """Files written by :func:`save_tables`, with links to download them."""
 
     files: tuple[Path, ...]
@@ -325,15 +351,16 @@ class SavedTables:
             f'href="data:{_TYPES[file.suffix]};base64,{_base64(file)}">{html.escape(file.name)}</a>'
             for file in self.files
         )
-        return f'<p class="ortmeter-downloads">Download the tables: {" ".join(links)}</p>'
+        return f'<p class="ortmeter-downloads">Download: {" ".join(links)}</p>'
 
 
 def save_tables(
     name: str,
     tables: Mapping[str, "pd.DataFrame"],
     folder: str | os.PathLike[str] | None = None,
-) -> SavedTables:
-    """Write tables as CSV and Excel files.
+    figures: Mapping[str, bytes] | None = None,
+) -> SavedFiles:
+    """Write tables as CSV and Excel files, figures as they are.
 
     Parameters
     ----------
@@ -343,12 +370,14 @@ def save_tables(
         Tables by name, which is also the name of the sheet. The index is written.
     folder : path, optional
         Output folder, by default a new temporary one.
+    figures : mapping of str to bytes, optional
+        Figures in PNG, by name.
 
     Returns
     -------
-    SavedTables
-        One CSV file per table, then one Excel file with one sheet per table. A page or a notebook
-        shows links to download them.
+    SavedFiles
+        One CSV file per table, one Excel file with one sheet per table, one file per figure. A page
+        or a notebook shows links to download them.
 
     Raises
     ------
@@ -367,7 +396,7 @@ def save_tables(
     """
     if not tables:
         raise InvalidArgumentError("tables is empty. Accepted: at least one table")
-    for part in (name, *tables):
+    for part in (name, *tables, *(figures or ())):
         if part in {"", ".", ".."} or Path(part).name != part:
             raise InvalidArgumentError(f"{part!r} is not a plain name for a file")
     import_optional("openpyxl", "excel")
@@ -380,11 +409,30 @@ def save_tables(
             csv_files.append(target / f"{name}-{key}.csv")
             table.to_csv(csv_files[-1])
             table.to_excel(workbook, sheet_name=key)
-    return SavedTables((*csv_files, target / f"{name}.xlsx"))
+    pictures = {target / f"{name}-{key}.png": png for key, png in (figures or {}).items()}
+    for file, png in pictures.items():
+        file.write_bytes(png)
+    return SavedFiles((*csv_files, target / f"{name}.xlsx", *pictures))
 
 
 def _base64(file: Path) -> str:
     return base64.b64encode(file.read_bytes()).decode("ascii")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Items shown one after the other."""
+
+    items: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(as_text, self.items))
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            f"<p>{html.escape(item)}</p>" if isinstance(item, str) else as_html(item)
+            for item in self.items
+        )
 
 
 def bullets(texts: Iterable[str], width: int) -> list[str]:

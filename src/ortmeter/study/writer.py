@@ -139,7 +139,7 @@ class Writer:
     --------
     >>> won = Speedup("one", "two", Estimate(1.5, 1.4, 1.6)).at(n=8)
     >>> say = Writer()
-    >>> say.answer(Speedups([won]), faster="One Gemm", slower="Two")
+    >>> say.answer(Speedups([won]), faster="One Gemm:", slower="Two: one is")
     >>> say.predict("one is never slower", Speedups([won]).at_least(1))
     >>> print(say.written)
     One Gemm: 1.50 times faster [1.40, 1.60] at n 8.
@@ -164,11 +164,10 @@ class Writer:
         self,
         effects: Speedups,
         *,
-        undecided: str = "Not decided here",
-        effect: str = "",
+        undecided: str | tuple[str, str] = "Not decided here:",
         **leads: str | tuple[str, str],
     ) -> None:
-        """Begin with what the effects show, then the effects.
+        """Begin with a lead, chosen by what the effects show, then the effects.
 
         Parameters
         ----------
@@ -176,8 +175,6 @@ class Writer:
             Comparisons of a candidate with a baseline, place by place.
         undecided : str
             Lead when nothing is decided, and for a trend that has none: never a claim.
-        effect : str
-            What is said of the effects, which stand in its braces: ``one is {}``.
         **leads : str or tuple of str
             Lead for each of :data:`TRENDS`, or a pair: the verdict in a word or two, the lead.
 
@@ -190,13 +187,13 @@ class Writer:
             raise InvalidArgumentError(f"{unknown[0]!r}. Accepted: {', '.join(TRENDS)}")
         lead = leads.get(effects.trend, undecided)
         self._verdict, lead = (effects.trend, lead) if isinstance(lead, str) else lead
-        self._text.append(f"{lead}: {(effect or '{}').format(group_effects(effects))}.")
+        self._text.append(f"{lead} {_effects(effects)}.")
         self._evidence += effects
         self._groups.append(effects)
 
     def also(self, lead: str, effects: Speedups, *, topic: str = "") -> None:
         """Add a sentence to the answer: a lead, then effects, which are claims of their own."""
-        self._text.append(f"{lead} {group_effects(effects)}.")
+        self._text.append(f"{lead} {_effects(effects)}.")
         self._groups.append(effects)
         self._others += effects.about(topic or lead)
 
@@ -260,6 +257,10 @@ class Writer:
     def claims(self) -> tuple[Claim, ...]:
         """What follows the answer: predictions, then the rest."""
         return (*self._predictions, *self._others)
+
+
+def _effects(effects: Speedups) -> str:
+    return group_effects(effects).replace("within", "as fast within")
 
 
 def _bar(label: str, length: float | Estimate | Speedup) -> Bar:

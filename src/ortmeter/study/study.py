@@ -1,0 +1,238 @@
+"""A page as one object: what it measures, shows and concludes, here and from records."""
+
+import io
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ortmeter.args import Param, get_parsed_args
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.optional import import_optional
+from ortmeter.runtime.environment import environment
+from ortmeter.runtime.providers import resolve_provider
+from ortmeter.study.records import Record, load_records, record, replay
+from ortmeter.study.rendering import (
+    Conclusion,
+    Shown,
+    Table,
+    beliefs,
+    fold,
+    save_tables,
+    show,
+    table,
+)
+from ortmeter.study.writer import Writer
+
+if TYPE_CHECKING:
+    import onnx
+    import pandas as pd
+
+#: A function of the data that returns a frame, a table or a plot.
+View: TypeAlias = Callable[[SimpleNamespace], Any]
+
+_CUDA = (
+    "The same lines run on CUDA: make html RUNTIME=gpu PROVIDER=cuda builds this site on a GPU "
+    "machine, python {page}.py --provider cuda runs this page, and make record PROVIDER=cuda "
+    "keeps its samples for other builds."
+)
+
+
+class Study:
+    """What a page repeats: parameters, provider, record, files, machine, records of others.
+
+    A page keeps what it measured, shows views of it, and concludes. A view is a function of the
+    data, and its docstring is the caption of its table; the record of another machine is shown by
+    the same functions.
+
+    Parameters
+    ----------
+    page : str
+        Name of the file, ``plot_x``.
+    title : str
+        The question that the page answers.
+    **params : Param
+        Parameters of the page, see :func:`~ortmeter.get_parsed_args`; ``provider`` and ``record``
+        are added.
+
+    Attributes
+    ----------
+    args : Arguments
+        Values of the parameters.
+    provider : Provider
+        Execution provider that runs.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A declaration is wrong, or a value is not accepted.
+    ProviderUnavailableError
+        The provider that is asked for does not work here.
+
+    Examples
+    --------
+    >>> from ortmeter.timing import Comparison, Measurement
+    >>> study = Study("plot_sum", "How long does a sum take?", size=Param(999))
+    >>> study.keep("CPU", times=Comparison([Measurement("sum", [[0.002, 0.002]])]))
+    >>> def latencies(data):
+    ...     '''Latency of a sum'''
+    ...     return data.times.summary()[["median (ms)"]]
+    >>> study.show(latencies)  # doctest: +NORMALIZE_WHITESPACE
+    Latency of a sum, CPU
+              median (ms)
+    candidate
+    sum                 2
+    """
+
+    def __init__(self, page: str, title: str, **params: Any) -> None:
+        self.args = get_parsed_args(
+            page,
+            description=title,
+            **params,
+            provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
+            record=Param(False, env="ORTMETER_RECORD", help="keep the samples for other builds"),
+        )
+        self.page = page
+        self.provider = resolve_provider(self.args.provider)
+        self._here: Record | None = None
+        self._views: list[tuple[View, bool]] = []
+        self._conclude: Callable[[SimpleNamespace, Writer], object] | None = None
+        self._tables: dict[str, pd.DataFrame] = {}
+        self._figures: dict[str, bytes] = {}
+
+    def keep(self, legend: str, **data: Any) -> None:
+        """Keep what was measured: views and the conclusion read it, and nothing else.
+
+        Parameters
+        ----------
+        legend : str
+            What all the numbers share: types, provider, threads. It ends every caption.
+        **data : object
+            What a record accepts, see :func:`~ortmeter.study.records.record`.
+        """
+        self._here = record(self.page, self.args, self.provider, {**data, "legend": legend})
+
+    @property
+    def here(self) -> Record:
+        """What was measured here."""
+        if self._here is None:
+            raise InvalidArgumentError(f"{self.page} kept nothing yet. Accepted: after keep()")
+        return self._here
+
+    def show(self, view: View, *, folded: bool = False) -> Any:
+        """Show what a view makes of the data, and of the data of every record at the end.
+
+        It is the last expression of a cell, which the gallery and a notebook display.
+
+        Parameters
+        ----------
+        view : callable
+            Takes the data, with what was kept as attributes, and returns a frame, a
+            :class:`~ortmeter.study.rendering.Table` or a plot.
+        folded : bool
+            Whether a page opens it on click.
+
+        Returns
+        -------
+        object
+            What is displayed.
+        """
+        self._views.append((view, folded))
+        found = view(_namespace(self.here))
+        if hasattr(found, "get_figure"):  # a script shows no plot, and has its file
+            content = io.BytesIO()
+            found.get_figure().savefig(content, format="png", dpi=150, bbox_inches="tight")
+            self._figures[view.__name__] = content.getvalue()
+            return found
+        shown = _captioned(view, found, self.here)
+        self._tables[view.__name__] = shown.frame
+        return show(fold(shown.caption, shown) if folded else shown)
+
+    def conclude(self, function: Callable[[SimpleNamespace, Writer], object]) -> Any:
+        """Show what holds, here, and at the end for every record.
+
+        Parameters
+        ----------
+        function : callable
+            Takes the data and a :class:`~ortmeter.study.writer.Writer`, which it tells the answer,
+            the predictions and the notes.
+
+        Returns
+        -------
+        Conclusion
+            What is displayed.
+        """
+        self._conclude = function
+        return show(self.concluded(self.here))
+
+    def concluded(self, found: Record) -> Conclusion:
+        """Conclude from a record."""
+        if self._conclude is None:
+            raise InvalidArgumentError(f"{self.page} has no conclusion. Accepted: after conclude()")
+        say = Writer()
+        self._conclude(_namespace(found), say)
+        legend = found.data["legend"]
+        judged = beliefs(say.beliefs, legend) if say.beliefs else None
+        return found.conclude(say.written, say.claims, legend, judged)
+
+    def replay(self, found: Record) -> Iterator[Any]:
+        """Iterate over what the page shows of a record: its views, then its conclusion."""
+        for view, folded in self._views:
+            shown = view(_namespace(found))
+            if not hasattr(shown, "get_figure"):
+                shown = _captioned(view, shown, found)
+            yield fold(shown.caption, shown) if folded else shown
+        if self._conclude is not None:
+            yield self.concluded(found)
+
+    def appendix(
+        self, models: "Mapping[str, onnx.ModelProto] | None" = None, **raw: "pd.DataFrame"
+    ) -> Any:
+        """Show what every page ends with, and save what was measured if it was asked.
+
+        Parameters, how to run it on CUDA, machine, models, raw tables, files of tables and figures,
+        then the records of other machines.
+
+        Parameters
+        ----------
+        models : mapping of str to ModelProto, optional
+            Models to write and to draw, by title.
+        **raw : DataFrame
+            Tables that few readers need, by name.
+
+        Returns
+        -------
+        object
+            What is displayed.
+        """
+        if self.args.record:
+            self.here.save(self.concluded(self.here))
+        parts: list[Any] = [self.args, _CUDA.format(page=self.page), environment()]
+        if models:
+            parts.append(fold("Models", *_drawn(models)))
+        if raw:
+            parts.append(fold("Raw tables", *raw.values()))
+        tables = {name: found.reset_index() for name, found in {**self._tables, **raw}.items()}
+        parts.append(save_tables(self.page, tables, figures=self._figures))
+        parts.append(replay(self.replay, load_records(self.page)))
+        return show(Shown(tuple(parts)))
+
+
+def _namespace(found: Record) -> SimpleNamespace:
+    return SimpleNamespace(**{name.replace(" ", "_"): x for name, x in found.data.items()})
+
+
+def _captioned(view: View, found: Any, record: Record) -> Table:
+    """Make a table whose caption is the docstring of its view, then the legend."""
+    if isinstance(found, Table):
+        return found
+    text = " ".join((view.__doc__ or view.__name__.replace("_", " ")).split()).rstrip(".")
+    return table(found, f"{text}, {record.data['legend']}")
+
+
+def _drawn(models: "Mapping[str, onnx.ModelProto]") -> Iterator[Any]:
+    from ortmeter.plotting import draw_model
+
+    text_plot = import_optional("onnx_array_api.plotting.text_plot", "pages")
+    for name, model in models.items():
+        yield f"-- {name}\n{text_plot.onnx_simple_text_plot(model)}"
+        yield draw_model(model, title=name)
