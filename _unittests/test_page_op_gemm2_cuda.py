@@ -1,13 +1,15 @@
 """The conclusions of the page *One big Gemm or two smaller?*, from planted samples."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 from page_runner import run_page
 
-from ortmeter.pages import replay
+from ortmeter.evidence import Prediction
+from ortmeter.study.records import replay
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 
@@ -28,7 +30,9 @@ def planted(**medians):
     }
     rng = np.random.default_rng(0)
     return Comparison(
-        Measurement(names[key], m * np.exp(0.01 * rng.standard_normal((10, 12))))
+        Measurement(
+            names[key], m * np.exp(0.01 * rng.standard_normal((10, 12))), flop=1e9, bytes_moved=1e9
+        )
         for key, m in medians.items()
     )
 
@@ -38,17 +42,25 @@ SLOWER = planted(two=1.0, concat=2.0, one=3.0, two_constant=1.5, copied=2.0)
 EQUAL = planted(two=1.0, concat=1.0, one=1.0, two_constant=1.0, copied=1.0)
 
 
+def concluded(gemm_page, groups):
+    """What the page concludes from these samples."""
+    study = gemm_page["study"]
+    results = Comparisons(groups, "size")
+    record = dataclasses.replace(study.here, data={**study.here.data, "results": results})
+    return study.concluded(dataclasses.replace(record, fast=False))
+
+
 def test_the_answer_follows_the_samples(gemm_page):
-    answer, claims = gemm_page["conclude"](Comparisons({1: FASTER, 2: SLOWER, 3: EQUAL}, "size"))
-    text = str(answer)
+    found = concluded(gemm_page, {1: FASTER, 2: SLOWER, 3: EQUAL})
+    text = str(found.answer)
     assert text.startswith("It depends on the size: with constant weights, one is 3.0")
     assert "times faster [2.9" in text
     assert "times slower [1.9" in text
     assert "at size 2, as fast within 5% at size 3. If they change at each run, joining" in text
-    assert answer.label == "by size"
+    assert found.answer.label == "by size"
     # Each bar is over two Gemms with the same weights.
-    assert [bar.value for bar in answer.bars] == pytest.approx([1, 3, 2], rel=0.05)
-    changing = [claim for claim in claims if claim.topic == "weights that change"]
+    assert [bar.value for bar in found.answer.bars] == pytest.approx([1, 3, 2], rel=0.05)
+    changing = [claim for claim in found.claims if claim.topic == "weights that change"]
     assert [claim.verdict for claim in changing][:2] == ["faster", "slower"]
     assert changing[0].ratio == pytest.approx(2, rel=0.05)
 
@@ -58,22 +70,22 @@ def test_the_answer_follows_the_samples(gemm_page):
     [
         ({1: FASTER}, "One, when the weights are constant: 3.0"),
         ({2: SLOWER}, "Two: with constant weights, one is 2.0"),
-        ({3: EQUAL}, "No difference shows: with constant weights, one is as fast within 5% at"),
+        ({3: EQUAL}, "Either: with constant weights, one is as fast within 5% at"),
     ],
 )
 def test_the_answer_begins_with_what_to_do(gemm_page, groups, lead):
-    answer, _ = gemm_page["conclude"](Comparisons(groups, "size"))
+    answer = concluded(gemm_page, groups).answer
     assert str(answer).startswith(lead)
     assert len(str(answer).split()) <= 45
 
 
 def test_the_ratios_of_the_answer_are_in_the_table_and_on_the_plot(gemm_page):
-    results = Comparisons({1: FASTER, 2: SLOWER}, "size")
-    rows = gemm_page["summarize"](results, "planted").frame["speedup"]
+    data = SimpleNamespace(results=Comparisons({1: FASTER, 2: SLOWER}, "size"), legend="planted")
+    rows = gemm_page["latencies"](data)["speedup"]
     expected = {"one Gemm (constant)": 3.0, "Concat then Gemm": 2.0, "two Gemms (session.run)": 1.0}
     for name, ratio in {"two Gemms": 1.0, "two Gemms (constant)": 1.0, **expected}.items():
         assert rows.loc[1, name] == pytest.approx(ratio, rel=0.05)
-    axes = gemm_page["plot_speedups"](results, "planted")
+    axes = gemm_page["speedups"](data)
     drawn = [bars.lines[0].get_ydata()[0] for bars in axes.containers]
     assert drawn == pytest.approx(list(expected.values()), rel=0.05)
     plt.close(axes.figure)
@@ -81,8 +93,8 @@ def test_the_ratios_of_the_answer_are_in_the_table_and_on_the_plot(gemm_page):
 
 def judged(gemm_page, groups):
     """Verdicts of the predictions: joined is not slower, changing is alike, differences fade."""
-    _, claims = gemm_page["conclude"](Comparisons(groups, "size"))
-    return [claim.verdict for claim in claims if claim.verdict in {"right", "wrong", "undecided"}]
+    claims = concluded(gemm_page, groups).claims
+    return [claim.verdict for claim in claims if isinstance(claim, Prediction)]
 
 
 @pytest.mark.parametrize(
@@ -100,22 +112,23 @@ def test_the_three_predictions_are_judged(gemm_page, groups, verdicts):
 
 
 def test_too_few_samples_decide_nothing(gemm_page):
-    few = Comparison(Measurement(m.name, m.seconds[:1, :5]) for m in FASTER.values())
-    answer, claims = gemm_page["conclude"](Comparisons({1: few}, "size"))
-    assert "one is undecided at size 1." in str(answer)
-    assert not any(claim.is_difference for claim in claims)
-    assert judged(gemm_page, {1: few})[:3] == ["undecided"] * 3
+    few = Comparison(dataclasses.replace(m, seconds=m.seconds[:1, :5]) for m in FASTER.values())
+    found = concluded(gemm_page, {1: few})
+    assert str(found.answer).startswith("Not decided here: ")
+    assert found.answer.label == "undecided"
+    assert not any(claim.verdict in {"faster", "slower"} for claim in found.claims)
+    assert judged(gemm_page, {1: few}) == ["undecided"] * 3
 
 
 def test_another_machine_gets_the_answer_of_its_own_samples(gemm_page):
-    here = gemm_page["here"]
+    study = gemm_page["study"]
     there = dataclasses.replace(
-        here,
-        data={**here.data, "results": Comparisons({2: SLOWER}, "size")},
-        environment=dataclasses.replace(here.environment, cpu="A Planted CPU"),
+        study.here,
+        data={**study.here.data, "results": Comparisons({2: SLOWER}, "size")},
+        environment=dataclasses.replace(study.here.environment, cpu="A Planted CPU"),
     )
-    text = " ".join(str(replay(gemm_page["report"], [there])).split())
+    text = " ".join(str(replay(study.replay, [there])).split())
     assert text.startswith("A Planted CPU, ")
     assert "Two: with constant weights, one is 2.0" in text
-    assert "Wrong: joined weights are never slower (lowest speedup: 0.50" in text
+    assert "Wrong: joined weights are never slower (lowest 0.50" in text
     assert "Measured on A Planted CPU" in text

@@ -1,6 +1,7 @@
 """Run the pages as their readers do, in fast mode: as a script and as a notebook."""
 
 import ast
+import importlib
 import json
 import math
 import os
@@ -109,8 +110,11 @@ def test_the_page_keeps_the_promises_of_its_checklist(page):
     text = page.read_text(encoding="utf-8")
     title = re.search(r"^(.+)\n=+$", text, flags=re.MULTILINE)[1]
     assert title.endswith("?")
-    promises = ("\n**Prediction.**", "get_parsed_args", "environment()", "default_rng(", "assert ")
-    options = ("RUNTIME=gpu", "PROVIDER=cuda", "--provider cuda", "make record")
+    promises = ("\n**Prediction.**", "default_rng(", "assert ")
+    # A study says how to run on CUDA, and shows the machine.
+    options = ("get_parsed_args", "environment()", "RUNTIME=gpu", "PROVIDER=cuda")
+    options += ("--provider cuda", "make record")
+    options = ("Study(", "study.conclude(", "study.appendix(") if "Study(" in text else options
     sections = ("\n# How this was computed\n", "\n# What this page does not cover\n")
     for promise in (*promises, *options, *sections):
         assert promise in text, promise
@@ -118,13 +122,33 @@ def test_the_page_keeps_the_promises_of_its_checklist(page):
     assert re.search(r'sphinx_gallery_tags = \["(?:speed|accuracy)"', text)
 
 
+@pytest.fixture
+def page_code(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES.parent.parent / "_benchmarks")
+    return importlib.import_module("page_code")
+
+
 @each_page
-def test_the_code_of_a_page_stays_short(page):
+def test_the_code_of_a_page_stays_short(page, page_code):
     cells = list(code_cells(page))
+    if "Study(" in page.read_text(encoding="utf-8"):
+        counted = page_code.count(page)
+        assert counted["visible"] + counted["folded"] <= 240
+        assert counted["visible"] >= 3 * counted["folded"]
     assert sum(map(len, cells)) <= 350
     for lines in cells:
-        declares = any("get_parsed_args(" in line for line in lines)
+        declares = any("get_parsed_args(" in line or "Study(" in line for line in lines)
         assert len(lines) <= (40 if declares else 25), lines[0]
+
+
+def test_lines_of_code_are_counted_by_what_a_reader_sees(tmp_path, page_code):
+    title = ['"""', "Title?", "======", '"""', "# fold: Imports", "import ast", ""]
+    seen = ["# %%", "# Prose.", "", "def f():", '    """Docstring', '    of two lines."""']
+    seen += ["    # a comment", "    return 1  # and one", ""]
+    text = [*title, *seen, "# %%", "", "# fold: More", "x = f()", ""]
+    page = tmp_path / "plot_x.py"
+    page.write_text("\n".join(text), encoding="utf-8")
+    assert page_code.count(page) == {"visible": 2, "folded": 2}
 
 
 def test_an_unknown_option_of_a_page_is_refused(tmp_path):

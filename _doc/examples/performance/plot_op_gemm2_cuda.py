@@ -57,8 +57,7 @@ rng = np.random.default_rng(0)
 # --------------
 #
 # Each model is written for one size and one type: with known shapes, the runtime allocates the
-# outputs once. ``freeze_inputs`` turns inputs into constant weights. A fifth candidate calls
-# ``session.run``, which takes and returns host arrays.
+# outputs once.
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
 BODIES = {
@@ -75,6 +74,11 @@ def write_model(body, size, itype):
     return onnx.parser.parse_model(
         f"{HEADER} {body} ({square} X, {weights}) => ({wide} XYZ) {{ {BODIES[body]} }}"
     )
+
+
+# %%
+# ``freeze_inputs`` turns inputs into constant weights. The fifth candidate calls ``session.run``,
+# which takes and returns host arrays.
 
 
 def make_candidates(size, itype):
@@ -219,7 +223,7 @@ def conclude(data, say):
         joined,
         faster="One, when the weights are constant:",
         slower="Two: with constant weights, one is",
-        mixed="It depends on the size: with constant weights, one is",
+        mixed=("by size", "It depends on the size: with constant weights, one is"),
         negligible="Either: with constant weights, one is",
         undecided="Not decided here: with constant weights, one is",
     )
