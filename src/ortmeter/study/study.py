@@ -1,5 +1,6 @@
 """A page as one object: what it measures, shows and concludes, here and from records."""
 
+import dataclasses
 import io
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
@@ -99,17 +100,25 @@ class Study:
         self._tables: dict[str, pd.DataFrame] = {}
         self._figures: dict[str, bytes] = {}
 
-    def keep(self, legend: str, **data: Any) -> None:
+    def keep(self, legend: str = "", **data: Any) -> None:
         """Keep what was measured: views and the conclusion read it, and nothing else.
+
+        What is kept by another call is added, for a page that measures several things.
 
         Parameters
         ----------
         legend : str
-            What all the numbers share: types, provider, threads. It ends every caption.
+            What all the numbers share: types, provider, threads. It ends every caption; by default
+            that of the call before.
         **data : object
             What a record accepts, see :func:`~ortmeter.study.records.record`.
         """
-        self._here = record(self.page, self.args, self.provider, {**data, "legend": legend})
+        before = self._here
+        data = {**(before.data if before else {}), **data}
+        data["legend"] = legend or data.get("legend", "")
+        found = record(self.page, self.args, self.provider, data)
+        on_cpu = dict.fromkeys((*(before.on_cpu if before else ()), *found.on_cpu))
+        self._here = dataclasses.replace(found, on_cpu=tuple(on_cpu))
 
     @property
     def here(self) -> Record:
