@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Claim
 from ortmeter.files import replaceable, write_atomically
 from ortmeter.pictures import freeze
 from ortmeter.runtime.environment import Environment, environment
 from ortmeter.runtime.fitness import Fitness
 from ortmeter.study.rendering import as_html, bullets, digits, flatten
+from ortmeter.study.writer import sentences
 
 if TYPE_CHECKING:  # pandas takes longer to import than `ortmeter env` to run
     import pandas as pd
@@ -95,9 +97,9 @@ class Report:
         made = [item() if callable(item) else item for item in shown]
         self.sections.append(Section(title, tuple(freeze(i) for i in made if i is not None)))
 
-    def conclude(self, *sentences: str) -> None:
-        """Add sentences to the conclusion, computed from what the sections show."""
-        self.sentences.extend(sentences)
+    def conclude(self, *said: str | Claim) -> None:
+        """Add sentences to the conclusion, and claims, computed from what the sections show."""
+        self.sentences += [f"{told.removesuffix('.')}." for told in sentences(said)]
 
     @property
     def told_fitness(self) -> str:

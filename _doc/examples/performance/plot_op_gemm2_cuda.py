@@ -185,9 +185,12 @@ CHANGING = ("two Gemms", "Concat then Gemm")
 COPIED = ("two Gemms", "two Gemms (session.run)")
 
 
+def compare(data, pair):
+    return data.results.speedup(*pair).named(baseline="two Gemms")
+
+
 def speedups(data):
-    pairs = (data.results.speedup(*pair) for pair in (CONSTANT, CHANGING, COPIED))
-    claims = [claim.named(baseline="two Gemms") for pair in pairs for claim in pair]
+    claims = [claim for pair in (CONSTANT, CHANGING, COPIED) for claim in compare(data, pair)]
     return speedup_plot(claims, title="Speedup over two Gemms, same weights", caption=data.legend)
 
 
@@ -218,7 +221,7 @@ study.show(shares)
 
 
 def conclude(data, say):
-    joined, changing = (data.results.speedup(*pair) for pair in (CONSTANT, CHANGING))
+    joined, changing = (compare(data, pair) for pair in (CONSTANT, CHANGING))
     say.answer(
         joined,
         faster="One, when the weights are constant:",

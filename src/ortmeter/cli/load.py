@@ -10,7 +10,7 @@ import pandas as pd
 
 from ortmeter.cli.options import number, split
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Speedup, common_unit, rounded
+from ortmeter.evidence import Claim, Speedup, common_unit, fact, rounded
 from ortmeter.plotting.load import load_plot
 from ortmeter.report import Report
 from ortmeter.runtime.settings import DENORMALS
@@ -149,32 +149,32 @@ def _fill_callers(
         partial(load_plot, pd.DataFrame(rows), x="callers", y="requests/s", title=title),
         *_items(found, "callers", extra, "Latency of a run with several callers"),
     )
-    report.conclude(*_throughput_sentences(found, list(calls), callers))
+    report.conclude(*_compare_callers(found, list(calls), callers))
 
 
-def _throughput_sentences(
+def _compare_callers(
     found: Mapping[tuple[str, int], Load], names: list[str], callers: list[int]
-) -> Iterator[str]:
+) -> Iterator[Claim]:
     """Compare the best number of callers with the first one, then candidates at that number."""
     first, *others = callers
     each = 1 - (1 - _CONFIDENCE) / max(len(others), 1)  # the best was chosen among them
     for name in names:
         mine = {k: found[name, k] for k in callers}
-        prefix = _prefix(name, names)
+        place = {"candidate": name} if len(names) > 1 else {}
         if not others:
-            yield f"{prefix}{mine[first].throughput().text} requests/s with callers={first} (99%)."
+            text = "{speed} requests/s with callers={first} (99%)"
+            yield fact(text, place, speed=mine[first].throughput().text, first=first)
             continue
         best = max(others, key=lambda k: mine[k].throughput().value)
-        claim = compare_throughput(
-            f"callers={best}", mine[best], f"callers={first}", mine[first], confidence=each
-        )
-        yield f"{prefix}throughput, {claim}."
+        both = f"throughput, callers={best}", mine[best], f"callers={first}", mine[first]
+        yield compare_throughput(*both, confidence=each).at(**place)
     last = callers[-1]
     each = 1 - (1 - _CONFIDENCE) / max(len(names) - 1, 1)
     for name in names[1:]:
         pair = found[name, last], found[names[0], last]
-        claim = compare_throughput(name, pair[0], names[0], pair[1], confidence=each)
-        yield f"throughput of callers={last}: {claim}."
+        subject = f"throughput, {name}"
+        claim = compare_throughput(subject, pair[0], names[0], pair[1], confidence=each)
+        yield claim.at(callers=last)
 
 
 def _auto_rates(calls: _Calls, workers: int, seconds: float, batch: int) -> list[float]:

@@ -70,7 +70,7 @@ def run(options: Namespace, report: Report) -> None:
     else:
         _describe(report, found, options.top)
         _advise(report, advise(found, feeds=feeds[model], **settings))
-        report.conclude(f"{found!r}.", *(f"{caveat}." for caveat in found.caveats))
+        report.conclude(f"{found!r}.", *found.caveats)
     _place_beside_bench(report, found)
 
 
@@ -146,4 +146,4 @@ def _compare(options: Namespace, report: Report, baseline: Profile, found: Profi
             readable(shown),
             partial(comparison_plot, merged, title="Baseline and candidate"),
         )
-    report.conclude(*(f"{claim}." for claim in baseline.compare(found).claims))
+    report.conclude(*baseline.compare(found).claims)

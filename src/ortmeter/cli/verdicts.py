@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.evidence import Estimate, Speedup, rounded
+from ortmeter.evidence import Claim, Estimate, Speedup, rounded
 from ortmeter.observatory.accuracy import (
     Prepared,
     accuracy_changes,
@@ -84,7 +84,7 @@ def _threads(count: int) -> str:
 
 def _sentences(
     cells: pd.DataFrame, names: Sequence[str], matrix: Matrix, place: Mapping[int, str]
-) -> Iterator[str]:
+) -> Iterator[str | Claim]:
     """Say what the last contender lost and won, then what the others did and the control says."""
     *others, last = names
     before = others[0] if len(names) == _PAIR else "the best before"
@@ -103,8 +103,10 @@ def _sentences(
     for found, word in ((lost, "slower"), (won, "faster")):
         told = found.reset_index().drop_duplicates("case").head(_TOLD).to_dict("records")
         for row in told:
-            since = "" if row["since"] == last else f", since {row['since']}"
-            yield f"{row['case']}{place[row['threads']]}: {_claim(row, last)}{since}."
+            since = {} if row["since"] == last else {"since": row["since"]}
+            speed = Estimate(row["speedup"], row["low"], row["high"])
+            where = {"case": f"{row['case']}{place[row['threads']]}", **since}
+            yield Speedup(last, row["baseline"], speed, where)
         if len(found) > len(told):
             yield f"{len(found) - len(told)} more {word}: the tables have them."
     for name in others[1:]:
@@ -142,11 +144,6 @@ def _nothing(tested: pd.DataFrame, last: str, before: str, times: pd.DataFrame) 
         f"no case is shown to be slower or faster in {last} than in {before}: {told}, "
         f"speedups within [{low:.2f}, {high:.2f}] ({_how(times)})."
     )
-
-
-def _claim(row: Mapping[Any, Any], subject: str) -> Speedup:
-    found = Estimate(row["speedup"], row["low"], row["high"])
-    return Speedup(subject, row["baseline"], found)
 
 
 def _slowest(matrix: Matrix, name: str) -> str:

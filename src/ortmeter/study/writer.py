@@ -187,13 +187,13 @@ class Writer:
             raise InvalidArgumentError(f"{unknown[0]!r}. Accepted: {', '.join(TRENDS)}")
         lead = leads.get(effects.trend, undecided)
         self._verdict, lead = (effects.trend, lead) if isinstance(lead, str) else lead
-        self._text.append(f"{lead} {_effects(effects)}.")
+        self._text.append(_told(lead, effects))
         self._evidence += effects
         self._groups.append(effects)
 
     def also(self, lead: str, effects: Speedups, *, topic: str = "") -> None:
         """Add a sentence to the answer: a lead, then effects, which are claims of their own."""
-        self._text.append(f"{lead} {_effects(effects)}.")
+        self._text.append(_told(lead, effects))
         self._groups.append(effects)
         self._others += effects.about(topic or lead)
 
@@ -259,8 +259,8 @@ class Writer:
         return (*self._predictions, *self._others)
 
 
-def _effects(effects: Speedups) -> str:
-    return group_effects(effects).replace("within", "as fast within")
+def _told(lead: str, effects: Speedups) -> str:
+    return f"{lead} {_by_effect(effects, 'as fast ')}." if effects else f"{lead.rstrip(': ')}."
 
 
 def _bar(label: str, length: float | Estimate | Speedup) -> Bar:
@@ -274,13 +274,14 @@ def _largest_bars(groups: Sequence[Speedups]) -> tuple[tuple[Bar, ...], str]:
     """Draw the effects of an answer at the place where the first ones are largest."""
     top = groups[0].largest
     place = ", ".join(f"{name} {value}" for name, value in top.where.items())
-    found = [one for group in groups for one in group if one.where == top.where]
+    beside = (one for group in groups for one in group if one.baseline == top.baseline)
+    found = [one for one in beside if one.where == top.where]
     bars = [_bar(top.baseline, 1.0), *(_bar(one.subject, one) for one in found)]
     return tuple(bars[:_MOST]), f"speedup over {top.baseline}{f', {place}' if place else ''}"
 
 
-def sentences(claims: Iterable[Claim]) -> list[str]:
-    """Write claims as sentences; those on one pair at several places become one."""
+def sentences(claims: Iterable[Claim | str]) -> list[str]:
+    """Write claims as sentences; those on one pair at several places become one, texts stay."""
     found: list[str] = []
     for _, run in itertools.groupby(claims, _pair):
         group = list(run)
@@ -320,7 +321,7 @@ def speedup_bars(
     return (_bar(baseline, 1.0), *(_bar(name, found.speedup(baseline, name)) for name in others))
 
 
-def _pair(claim: Claim) -> tuple[str, ...] | None:
+def _pair(claim: Claim | str) -> tuple[str, ...] | None:
     if isinstance(claim, Speedup) and claim.where:
         return (claim.subject, claim.baseline, *claim.where)
     return None
@@ -390,9 +391,15 @@ def group_effects(claims: Iterable[Speedup]) -> str:
     >>> print(f"One is {group_effects([won.at(n=8), tie.at(n=16), tie.at(n=32)])}.")
     One is 1.50 times faster [1.40, 1.60] at n 8, undecided at n 16 and 32.
     """
+    return _by_effect(claims)
+
+
+def _by_effect(claims: Iterable[Speedup], before: str = "") -> str:
+    """Write effects and their places; *before* is put before ``within 5%``."""
     places: dict[str, list[Speedup]] = {}
     for claim in claims:
-        places.setdefault(claim.effect, []).append(claim)
+        small = claim.is_a("negligible")
+        places.setdefault(before * bool(small) + claim.effect, []).append(claim)
     parts = []
     for effect, found in places.items():
         where = [", ".join(map(str, claim.where.values())) for claim in found]

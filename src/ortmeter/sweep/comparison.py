@@ -14,7 +14,7 @@ import pandas as pd
 
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.evidence import Claim, Note, Speedup, fact
-from ortmeter.study.writer import Answer, enumerate_items
+from ortmeter.study.writer import Writer, enumerate_items
 from ortmeter.sweep.tasks import Outcome, Task
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.statistics import geometric_mean
@@ -220,49 +220,43 @@ def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]
     return groups
 
 
-def conclude(
-    outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]
-) -> tuple[Answer, tuple[Claim, ...]]:
+def conclude(outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]) -> Writer:
     """Say whether verdicts hold, what was found over the grid, and what has no result."""
-    answer = _answer(outcomes, comparisons)
-    claims = (
-        *_judge_tasks(outcomes),
-        *_judge_candidates(comparisons),
-        *_judge_runs([c for c in comparisons if len(c.runs) > 1]),
-        *_judge_pages(outcomes),
-    )
-    return dataclasses.replace(answer, claims=tuple(c.overall for c in comparisons)), claims
+    say = Writer()
+    say.decide("", (c.overall for c in comparisons))
+    _say_what_holds(say, outcomes, comparisons)
+    say.claim(_judge_tasks(outcomes))
+    say.claim(_judge_candidates(comparisons))
+    say.claim(_judge_runs([c for c in comparisons if len(c.runs) > 1]))
+    say.claim(_judge_pages(outcomes))
+    return say
 
 
-def _answer(outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]) -> Answer:
-    if not any(outcome.record for outcome in outcomes):
-        return Answer("No task has a result.")
-    if not comparisons:
-        return Answer("The pages recorded no comparable measurements.")
-    if not any(claim.has_interval for c in comparisons for claim in c.runs.values()):
-        return Answer("Too few samples: no run gives an interval.")
+def _say_what_holds(
+    say: Writer, outcomes: Sequence[Outcome], comparisons: Sequence[RunComparison]
+) -> None:
     repeated = [c for c in comparisons if len(c.runs) > 1]
     decided = [c for c in repeated or comparisons if c.is_decided]
-    if not decided:
-        return Answer("No comparison is decided.")
-    by_pair = group_by(comparisons, lambda c: c.pair)
-    pairs = [own for own in by_pair.values() if any(c.is_decided for c in own)]
-    values = {
-        "held": sum(c.holds for c in decided),
-        "total": len(decided),
-        "undecided": len(repeated or comparisons) - len(decided),
-        "steady": sum(len({v for c in own for v in c.verdicts}) == 1 for own in pairs),
-        "pairs": len(pairs),
-    }
-    found = []
-    if repeated:
-        found.append("{held} of {total} verdicts hold in all runs")
-    if len(comparisons) > len(by_pair):
-        verdicts = "" if found else " verdicts hold"
-        found.append(f"{{steady}} of {{pairs}}{verdicts} over the whole grid")
-    text = ", ".join(found) or "One run of one configuration decides {total} comparisons"
-    text += "; undecided: {undecided}" if values["undecided"] else ""
-    return Answer(f"{text}.", values=values)
+    if not any(outcome.record for outcome in outcomes):
+        say.add("No task has a result.")
+    elif not comparisons:
+        say.add("The pages recorded no comparable measurements.")
+    elif not any(claim.has_interval for c in comparisons for claim in c.runs.values()):
+        say.add("Too few samples: no run gives an interval.")
+    elif not decided:
+        say.add("No comparison is decided.")
+    else:
+        by_pair = group_by(comparisons, lambda c: c.pair)
+        pairs = [own for own in by_pair.values() if any(c.is_decided for c in own)]
+        steady = sum(len({v for c in own for v in c.verdicts}) == 1 for own in pairs)
+        held, total = sum(c.holds for c in decided), len(decided)
+        found = [f"{held} of {total} verdicts hold in all runs"] if repeated else []
+        if len(comparisons) > len(by_pair):
+            verdicts = "" if found else " verdicts hold"
+            found.append(f"{steady} of {len(pairs)}{verdicts} over the whole grid")
+        text = ", ".join(found) or f"One run of one configuration decides {total} comparisons"
+        undecided = len(repeated or comparisons) - total
+        say.add(f"{text}; undecided: {undecided}." if undecided else f"{text}.")
 
 
 def _judge_tasks(outcomes: Iterable[Outcome]) -> Iterator[Claim]:

@@ -114,8 +114,8 @@ class SweepReport:
         """Whether verdicts hold, then claims computed from all of this."""
         records = [outcome.record for outcome in self.outcomes if outcome.record]
         machines = dict.fromkeys(str(record.environment) for record in records)
-        answer, claims = conclude(self.outcomes, self.comparisons)
-        return Conclusion(answer, claims, "; ".join(machines) or "nothing")
+        say = conclude(self.outcomes, self.comparisons)
+        return Conclusion(say.written, say.claims, "; ".join(machines) or "nothing")
 
     def plots(self) -> "list[Figure]":
         """Plot speedups against a size, a figure for each group of candidates of each page.
