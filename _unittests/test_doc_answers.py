@@ -110,6 +110,22 @@ def test_the_box_has_the_answer_the_machine_and_the_other_machines(found):
     assert "<b>CUDA</b>: not recorded yet." in answers.box(on_cpu)
 
 
+def test_the_box_has_what_to_copy_and_what_to_know_before(tmp_path):
+    asked = {
+        "warning": "Weights < 2 GB.",
+        "setting": "threads=2",
+        "command": "ortmeter bench m.onnx",
+    }
+    conclusion = Conclusion(Answer("Two.", **asked), (), "CPU", concluded().origin)
+    written = answers.box(answers.read_page(write_page(tmp_path, conclusion), tmp_path / "results"))
+    parts = ["Weights &lt; 2 GB.", "<p>Two.</p>", "<pre>threads=2</pre>", "<pre>ortmeter bench"]
+    places = [written.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "answer-warning" not in answers.box(
+        answers.read_page(write_page(tmp_path / "other", concluded()), tmp_path / "results")
+    )
+
+
 def test_a_page_that_did_not_run_has_the_answer_of_its_record(tmp_path, monkeypatch):
     kept = SimpleNamespace(concluded=concluded("Kept."))
     monkeypatch.setattr(answers, "load_records", lambda page, folder: [kept])

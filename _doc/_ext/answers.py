@@ -149,10 +149,22 @@ def box(found: Answers) -> str:
     if not found.on_cuda:
         lines += "<li><b>CUDA</b>: not recorded yet.</li>"
     return (
-        f'<div class="answer"><p>{emphasize(first["answer"])}</p>'
+        f'<div class="answer">{_warned(first)}<p>{emphasize(first["answer"])}</p>{_to_copy(first)}'
         f'<p class="answer-source">{keep_whole(html.escape(details))}</p>'
         f"{f'<ul>{lines}</ul>' if lines else ''}</div>"
     )
+
+
+def _warned(found: dict[str, Any]) -> str:
+    """Write what to know before one follows the answer; older records have none."""
+    text = found.get("warning", "")
+    return f'<p class="answer-warning">{html.escape(text)}</p>' if text else ""
+
+
+def _to_copy(found: dict[str, Any]) -> str:
+    """Write the setting and the command of an answer."""
+    code = (found.get(name, "") for name in ("setting", "command"))
+    return "".join(f"<pre>{html.escape(text)}</pre>" for text in code if text)
 
 
 def _elsewhere(found: dict[str, Any], first: dict[str, Any]) -> str:
