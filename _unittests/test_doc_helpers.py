@@ -479,7 +479,7 @@ def test_pages_of_names_that_differ_by_capitals_have_two_files():
         for name in api.public_names(importlib.import_module(module))
     ]
     assert len({name.lower() for name in names}) == len(names)
-    assert "ortmeter.pages.record" in names
+    assert "ortmeter.study.records.record" in names
 
 
 def test_the_index_lists_each_name_under_what_one_wants_to_do():

@@ -81,7 +81,7 @@ def test_a_claim_that_changes_is_found(ratios, expected):
 
 def test_a_claim_is_found_again_by_its_topic_whatever_its_words():
     before, after = planted(1, 1.5, topic="fusion"), planted(2, 0.5, topic="fusion")
-    renamed = dataclasses.replace(after.answer.claims[0], subject="newer")
+    renamed = after.answer.claims[0].named("newer")
     after = dataclasses.replace(after, answer=dataclasses.replace(after.answer, claims=(renamed,)))
     assert len(list(history.changes([before, after]))) == 1
 

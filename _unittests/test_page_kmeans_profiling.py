@@ -11,6 +11,7 @@ from matplotlib import pyplot as plt
 from page_runner import run_page
 from scipy.spatial.distance import cdist
 
+from ortmeter.evidence import Speedup
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
@@ -121,7 +122,7 @@ def test_the_answer_compares_the_labels(page, labels, said, verdict):
     answer, claims = page["conclude"](data(labels=labels))
     assert said in str(answer)
     assert str(answer).endswith("].")
-    (compared,) = [claim for claim in claims if claim.baseline == PREDICT]
+    (compared,) = [c for c in claims if isinstance(c, Speedup) and c.baseline == PREDICT]
     assert (compared.subject, compared.verdict) == (LABELS, verdict)
     assert compared.how == "5 processes"
 

@@ -1,7 +1,6 @@
 """The page on what onnxruntime optimizes, after it ran in fast mode."""
 
-from dataclasses import asdict
-
+import msgspec
 import numpy as np
 import onnx
 import onnx.numpy_helper
@@ -174,7 +173,9 @@ def data(measured, kernels, latencies, rounds=100):
         "peaks": {"gflop_per_s": 100, "gb_per_s": 10},
         "check": (both(kernels, rounds), both(latencies, rounds)),
         "flags": ["avx2"],
-        "trust": [asdict(fact("{share:.1%} of a run is outside of any kernel", share=0.02))],
+        "trust": [
+            msgspec.to_builtins(fact("{share:.1%} of a run is outside of any kernel", share=0.02))
+        ],
     }
 
 

@@ -14,7 +14,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.pycode import ModuleAnalyzer
 
 import ortmeter
-from ortmeter import pages
+from ortmeter import pages, study
 
 #: Public modules by what a reader wants to do. One that does not exist is left out.
 MODULES = {
@@ -64,11 +64,13 @@ MODULES = {
     ),
     "Transform and execute": ("einsum", "evaluator", "evaluator.ranges", "backend"),
     "Know the machine": ("runtime.environment", "runtime.fitness", "runtime.providers"),
-    "Conclude and show": ("timing.claims", "plotting", "report"),
-    "Write a page": ("args", "pages", "errors"),
+    "Conclude and show": ("evidence", "plotting", "report"),
+    "Write a page": ("study", "study.records", "study.rendering", "study.writer", "args", "errors"),
 }
 
 _HEADING = "Pages that use it"
+# What pages import from: names of other modules too.
+_SHORT = (ortmeter, study, pages)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -195,12 +197,12 @@ def describe_data(
 def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:
     """Make ``ortmeter.measure`` a second name of the object documented in its module.
 
-    The code of the pages imports from the package, and from ``ortmeter.pages``: their names become
-    links.
+    The code of the pages imports from the package, from ``ortmeter.study`` and from
+    ``ortmeter.pages``: their names become links.
     """
     objects = env.domains["py"].objects  # type: ignore[attr-defined]
     modules = [module for names in public_modules().values() for module in names]
-    for short in [f"{one.__name__}.{name}" for one in (ortmeter, pages) for name in one.__all__]:
+    for short in [f"{one.__name__}.{name}" for one in _SHORT for name in one.__all__]:
         documented = (f"{module}.{short.rpartition('.')[2]}" for module in modules)
         entry = next((objects[full] for full in documented if full in objects), None)
         # `ortmeter.runtime.environment` is already the name of a module.
@@ -210,7 +212,13 @@ def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:
 
 def _pages_using(references: dict[str, set[str]], module: str) -> dict[str, list[str]]:
     names = public_names(importlib.import_module(module))
-    starts = {name: (f"{module}.{name}.", f"ortmeter.{name}.") for name in names}
+    shorts = {one.__name__: set(one.__all__) for one in _SHORT}
+    starts = {
+        name: tuple(
+            f"{full}.{name}." for full in (module, *(s for s in shorts if name in shorts[s]))
+        )
+        for name in names
+    }
     uses = {
         name: [pages for key, pages in references.items() if f"{key}.".startswith(starts[name])]
         for name in names

@@ -7,11 +7,14 @@ import numpy as np
 import onnx
 import pandas as pd
 import pytest
+from claim_samples import compare_ratio
 
 from ortmeter.cli import main, releases
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.evidence import Claim
 from ortmeter.runtime.releases import Release
+from ortmeter.timing.comparison import Comparison
+from ortmeter.timing.measurement import Measurement
+from ortmeter.timing.releases import compare_releases
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 g (float[512] X) => (float[512] Y) { A = Sin(X) Y = Cos(A) }"""
@@ -83,6 +86,58 @@ def test_what_cannot_be_compared_is_one_line(text, message, model, capsys):
     assert told.out == ""
 
 
+LATENCIES = {
+    "faster": (2.0, (1.8, 2.2)),
+    "slower": (0.5, (0.4, 0.6)),
+    "undecided": (1.0, None),
+}
+
+
+def compared(noise=0.001, **seconds):
+    rng = np.random.default_rng(0)
+    return Comparison(
+        Measurement(name, value * (1 + noise * rng.standard_normal((5, 12))))
+        for name, value in seconds.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "starts", "ends"),
+    [
+        ({"a": 1.0, "b": 2.0}, ["b is 2.00 times slower than a"], ["5 processes)."]),
+        # since one release, since two
+        (
+            {"a": 1.0, "b": 2.0, "c": 2.0},
+            ["c is 2.00 times slower than a"],
+            ["since b (2.00 times slower"],
+        ),
+        (
+            {"a": 1.0, "b": 2.0, "c": 4.0},
+            ["c is 4.00 times slower than a"],
+            ["and c (2.00 times slower"],
+        ),
+        # there and back
+        (
+            {"a": 1.0, "b": 2.0, "c": 1.0},
+            ["c and a are within 5%", "b is 2.00 times slower than a", "c is 2.00 times faster"],
+            ["", "", ""],
+        ),
+        # small steps: none is worth a claim
+        (
+            {"a": 1.0, "b": 1.04, "c": 1.08},
+            ["c is 1.08 times slower than a"],
+            ["; the intervals do not say since which release."],
+        ),
+    ],
+)
+def test_since_which_release(seconds, starts, ends):
+    told = releases._since(compare_releases(compared(**seconds)))
+    assert len(told) == len(starts)
+    for sentence, start, end in zip(told, starts, ends, strict=True):
+        assert sentence.startswith(start)
+        assert end in sentence
+
+
 @pytest.mark.parametrize(
     ("latency", "run", "operator", "told"),
     [
@@ -102,7 +157,8 @@ def test_what_cannot_be_compared_is_one_line(text, message, model, capsys):
 def test_operators_say_nothing_that_latencies_deny(latency, run, operator, told):
     rows = {"operator": ["a profiled run", "Conv"], "verdict": [run, operator]}
     table = pd.DataFrame({**rows, "a (µs)": [30.0, 10.0], "b (µs)": [40.0, 20.0], "low": 0.9})
-    claim = Claim("b", latency, "a", ratio=1.0)
+    claim = compare_ratio("b", "a", *LATENCIES[latency])
+    assert claim.verdict == latency
     assert told in releases._operators_sentence(table.set_index("operator"), claim)
 
 
@@ -112,7 +168,7 @@ def test_operators_of_too_few_processes_ask_for_more():
         {"a (µs)": [3.0, 1.0], "b (µs)": [4.0, 2.0], "low": np.nan, "verdict": "undecided"}, names
     )
     table.columns.name = "2 processes"
-    told = releases._operators_sentence(table, Claim("b", "undecided", "a", ratio=1.0))
+    told = releases._operators_sentence(table, compare_ratio("b", "a", *LATENCIES["undecided"]))
     assert told.startswith("operators have no interval in 2 processes, which needs 3: ask for more")
 
 

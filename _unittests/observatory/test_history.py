@@ -9,9 +9,9 @@ from observatory_histories import ORDER, planted
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.history import History, on_one_thread
 from ortmeter.observatory.matrix import AGAIN, Contender
-from ortmeter.pages import values
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.releases import parse_release
+from ortmeter.study import values
 
 NAN = math.nan
 

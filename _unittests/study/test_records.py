@@ -3,7 +3,9 @@ import dataclasses
 import datetime as dt
 import json
 import os
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,20 +13,21 @@ from claim_samples import compare_ratio
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
-from ortmeter.evidence import fact
-from ortmeter.pages import (
-    SCHEMA,
-    Conclusion,
-    Record,
-    load,
-    load_records,
-    record,
-    replay,
-)
+from ortmeter.evidence import Estimate, Note, Prediction, Speedup, fact, judge
 from ortmeter.runtime import placement
 from ortmeter.runtime.environment import Gpu, environment
 from ortmeter.runtime.providers import Provider
-from ortmeter.study.records import machine_name
+from ortmeter.study.records import (
+    SCHEMA,
+    Record,
+    load,
+    load_records,
+    machine_name,
+    read_claim,
+    record,
+    replay,
+)
+from ortmeter.study.rendering import Conclusion
 from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
@@ -121,7 +124,12 @@ def test_a_failed_write_leaves_the_file_that_was_there(tmp_path, monkeypatch):
 
 
 def _claim(**changed):
-    return {**dataclasses.asdict(fact("it is")), **changed}
+    return {"kind": "note", "text": "it is", "values": {}, "where": {}, "topic": "", **changed}
+
+
+def _speedup(**changed):
+    estimate = {"value": 1.5, "low": 1.4, "high": 1.6, **changed}
+    return {"kind": "comparison", "subject": "a", "baseline": "b", "estimate": estimate}
 
 
 def _answer(text):
@@ -140,13 +148,20 @@ def _table(dtype, values):
 
 
 BROKEN = [
-    (lambda fields: fields.update(schema_version=3), r"schema_version is 3. Accepted: 2"),
+    (lambda fields: fields.update(schema_version=4), r"schema_version is 4. Accepted: 2, 3"),
     (lambda fields: fields.update(date="2026-13-45T00:00:00+00:00"), r"Invalid RFC3339.*\$\.date"),
     (lambda fields: fields.update(date="2026-01-01T00:00:00"), r"timezone component.*\$\.date"),
-    (lambda fields: fields.update(claims=[{"subject": "a"}]), r"`verdict` - at `\$\.claims\[0\]"),
-    (lambda fields: fields["claims"].append(_claim(verdict="best")), r"'best'.*\.claims\[0\]"),
-    (lambda fields: fields["claims"].append(_claim(baseline="b")), "baseline and a ratio"),
-    (lambda fields: fields["claims"].append(_claim(subject="{x}")), "cannot be written with the"),
+    (lambda fields: fields.update(claims=[{"text": "a"}]), r"`kind` - at `\$\.claims\[0\]"),
+    (lambda fields: fields.update(claims=[{"kind": "note"}]), r"`text` - at `\$\.claims\[0\]"),
+    (lambda fields: fields["claims"].append(_claim(kind="best")), r"'best'.*\.claims\[0\]"),
+    (
+        lambda fields: fields["claims"].append(_claim(kind="prediction", verdict="best")),
+        r"verdict='best' of a prediction. Accepted: right.*\.claims\[0\]",
+    ),
+    (lambda fields: fields["claims"].append(_claim(kind="comparison")), "field `subject`"),
+    (lambda fields: fields["claims"].append(_speedup(value=-1.0)), "Accepted: positive ratios"),
+    (lambda fields: fields["claims"].append(_speedup(confidence=99)), "Accepted: from 0 to 1"),
+    (lambda fields: fields["claims"].append(_claim(text="{x}")), "cannot be written with the"),
     (lambda fields: fields.update(answer=_answer("{x")), "cannot be written with the values"),
     (lambda fields: fields.update(answer="yes"), r"got `str` - at `\$\.answer"),
     (lambda fields: fields["data"]["items"].append(["x", _ragged()]), "not a record: "),
@@ -232,6 +247,182 @@ def test_the_schema_is_a_schema():
     jsonschema.validate(json.loads(planted().to_json()), SCHEMA)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**json.loads(planted().to_json()), "more": 1}, SCHEMA)
+
+
+RESULTS = Path(__file__).parents[2] / "_doc" / "results" / "amd-epyc-2-cores"
+#: A file of ``bench --save`` of version 2, and one of a page with claims of each kind.
+SAVED_BEFORE = """{"schema_version": 2, "page": "bench",
+ "configuration": {"model": "m.onnx", "provider": "cpu"}, "date": "2026-11-20T10:00:00+00:00",
+ "environment": {"system": "Linux x86_64", "cpu": "a CPU", "cores": 2,
+  "threads": {"OMP_NUM_THREADS": 1}, "python": "3.11.7", "gpus": [], "precision": {}, "commit": "",
+  "variables": {}, "packages": {"onnxruntime": "1.31.1"}, "providers": {"cpu": "usable"}},
+ "answer": null, "claims": [],
+ "data": {"$": "mapping", "items": [["comparison", {"$": "comparison", "stopped": "precision",
+  "measurements": [{"$": "measurement", "unit": "s", "repeat": 2, "name": "m", "number": 3,
+   "seconds": [[0.5, 0.25]], "warmup": [1.0], "flop": null, "bytes_moved": null}]}]]}}
+"""
+NUMBERS_BEFORE = {"ratio": None, "low": None, "high": None, "confidence": 0.99, "min_effect": 0.05}
+COMPARISON_BEFORE = {
+    "subject": "new",
+    "verdict": "different",
+    "baseline": "old",
+    "where": {"size": 8},
+    "ratio": 1.08,
+    "low": 1.04,
+    "high": 1.12,
+    "confidence": 0.995,
+    "min_effect": 0.1,
+    "how": "5 processes",
+    "values": {},
+    "topic": "gemm",
+}
+PREDICTION_BEFORE = {
+    "subject": "{n} wins",
+    "verdict": "wrong",
+    "baseline": "",
+    "where": {"type": "f16"},
+    **NUMBERS_BEFORE,
+    "how": "",
+    "values": {"n": 3},
+    "topic": "wins",
+}
+NOTE_BEFORE = {
+    "subject": "{n} nodes",
+    "verdict": "fact",
+    "baseline": "",
+    "where": {"graph": "g"},
+    **NUMBERS_BEFORE,
+    "how": "",
+    "values": {"n": 4},
+    "topic": "nodes",
+}
+
+
+def before(**changed):
+    """Fields of a record of version 2."""
+    page = {"page": "plot_x", "answer": None, "claims": [COMPARISON_BEFORE]}
+    return {**json.loads(SAVED_BEFORE), **page, **changed}
+
+
+def claims_before(fields):
+    return [*(fields["answer"] or {}).get("claims", []), *fields["claims"]]
+
+
+def as_before(claim):
+    """Write a claim as version 2 did: all the fields, whatever its kind."""
+    fields = {"where": dict(claim.where), "topic": claim.topic, "verdict": claim.verdict}
+    if isinstance(claim, Speedup):
+        found = claim.estimate
+        pair = {"subject": claim.subject, "baseline": claim.baseline, "values": {}}
+        numbers = {name: getattr(found, name) for name in ("low", "high", "confidence", "how")}
+        return fields | pair | numbers | {"ratio": found.value, "min_effect": claim.min_effect}
+    assert getattr(claim, "evidence", "") == ""
+    said = {"subject": claim.text, "baseline": "", "values": dict(claim.values), "how": ""}
+    return fields | said | NUMBERS_BEFORE
+
+
+def test_a_file_that_bench_saved_before_is_read():
+    found = Record.from_dict(json.loads(SAVED_BEFORE))
+    assert (found.page, found.answer, found.claims) == ("bench", None, ())
+    assert found.configuration == {"model": "m.onnx", "provider": "cpu"}
+    assert found.environment.packages == {"onnxruntime": "1.31.1"}
+    assert found.date == dt.datetime(2026, 11, 20, 10, tzinfo=dt.UTC)
+    comparison = found.data["comparison"]
+    assert comparison.stopped == "precision"
+    assert (comparison["m"].number, comparison["m"].warmup) == (3, (1.0,))
+    np.testing.assert_array_equal(comparison["m"].seconds, [[0.5, 0.25]])
+
+
+def test_each_kind_of_claim_of_version_2_is_read():
+    answer = {"text": "Yes, {n}.", "values": {"n": 1}, "claims": [COMPARISON_BEFORE]}
+    claims = [PREDICTION_BEFORE, NOTE_BEFORE, {**COMPARISON_BEFORE, "low": None, "high": None}]
+    claims[2]["verdict"] = "undecided"
+    found = Record.from_dict(before(answer=answer, claims=claims))
+    estimate = Estimate(1.08, 1.04, 1.12, 0.995, "5 processes")
+    compared = Speedup("new", "old", estimate, {"size": 8}, 0.1, "gemm")
+    alone = dataclasses.replace(estimate, low=None, high=None)
+    assert found.answer == Answer("Yes, {n}.", (compared,), {"n": 1})
+    assert found.claims == (
+        Prediction("{n} wins", "wrong", values={"n": 3}, where={"type": "f16"}, topic="wins"),
+        Note("{n} nodes", {"n": 4}, {"graph": "g"}, "nodes"),
+        Speedup("new", "old", alone, {"size": 8}, 0.1, "gemm"),
+    )
+    assert [claim.verdict for claim in found.claims] == ["wrong", "fact", "undecided"]
+    assert found.answer.label == "below 10%"
+    assert [read_claim(claim) for claim in claims] == list(found.claims)
+    assert [read_claim(msgspec.to_builtins(claim)) for claim in found.claims] == list(found.claims)
+
+
+def test_what_version_2_left_to_defaults_is_read():
+    short = [{"subject": "it is", "verdict": "fact"}, {"subject": "p", "verdict": "right"}]
+    pair = {"subject": "a", "baseline": "b", "verdict": "undecided", "ratio": 2.0}
+    found = Record.from_dict(before(answer={"text": "Yes."}, claims=[*short, pair]))
+    assert found.answer == Answer("Yes.")
+    assert found.claims == (fact("it is"), judge("p", [True]), Speedup("a", "b", Estimate(2.0)))
+
+
+@pytest.mark.parametrize(
+    "file", sorted(RESULTS.rglob("*.json")), ids=lambda file: file.relative_to(RESULTS).as_posix()
+)
+def test_a_committed_record_keeps_all_that_it_says(file):
+    fields = json.loads(file.read_bytes())
+    found = load(file)
+    claims = (*(found.answer.claims if found.answer else ()), *found.claims)
+    if fields["schema_version"] == 2:  # those that are recorded again are of the next one
+        # Computed from the numbers, the verdicts are those that were stored.
+        assert [as_before(claim) for claim in claims] == claims_before(fields)
+    again = Record.from_dict(json.loads(found.to_json()))
+    assert again.to_json() == found.to_json()
+    assert (again.answer, again.claims) == (found.answer, found.claims)
+    assert json.loads(found.to_json())["environment"] == fields["environment"]
+
+
+def test_a_converted_record_follows_the_schema():
+    import jsonschema
+
+    claims = [COMPARISON_BEFORE, PREDICTION_BEFORE, NOTE_BEFORE]
+    found = Record.from_dict(before(answer={"text": "Yes.", "claims": claims}, claims=claims))
+    jsonschema.validate(json.loads(found.to_json()), SCHEMA)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(before(), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"claims": [3]}, r"got `int` - at `\$\.claims\[0\]"),
+        ({"claims": "all"}, r"got `str` - at `\$\.claims`"),
+        ({"claims": None}, r"got `null` - at `\$\.claims`"),
+        ({"claims": [{"subject": "a"}]}, r"`verdict` - at `\$\.claims\[0\]"),
+        ({"claims": [{**NOTE_BEFORE, "verdict": "best"}]}, r"'best' - at `\$\.claims\[0\]"),
+        ({"claims": [{**NOTE_BEFORE, "subject": "{x}"}]}, "cannot be written with the values"),
+        ({"claims": [{**NOTE_BEFORE, "verdict": "faster"}]}, "'faster' needs a baseline"),
+        ({"claims": [{**NOTE_BEFORE, "ratio": 2.0}]}, "has a baseline and a ratio"),
+        ({"claims": [{**NOTE_BEFORE, "baseline": "b"}]}, "has a baseline and a ratio"),
+        ({"claims": [{**NOTE_BEFORE, "where": [1]}]}, r"got `array` - at `\$\.claims\[0\]\.where"),
+        ({"claims": [{**COMPARISON_BEFORE, "verdict": "right"}]}, "no verdict of a comparison"),
+        ({"claims": [{**COMPARISON_BEFORE, "ratio": "2"}]}, r"got `str` - at `\$\.claims\[0\]"),
+        ({"claims": [{**COMPARISON_BEFORE, "ratio": -2.0}]}, "Accepted: positive ratios"),
+        ({"claims": [{**COMPARISON_BEFORE, "min_effect": -1.0}]}, "min_effect=-1.0"),
+        ({"claims": [{**COMPARISON_BEFORE, "confidence": 99}]}, "Accepted: from 0 to 1"),
+        ({"answer": "yes"}, r"got `str` - at `\$\.answer"),
+        ({"answer": {"claims": [3]}}, r"got `int` - at `\$\.answer\.claims\[0\]"),
+        ({"answer": {"claims": []}}, "required field `text`"),
+        ({"more": 1}, "unknown field `more`"),
+    ],
+)
+def test_a_broken_file_of_version_2_is_refused(changed, message):
+    with pytest.raises(RecordError, match=message) as caught:
+        Record.from_dict(before(**changed))
+    assert str(caught.value).startswith("not a record: ")
+    assert len(str(caught.value)) < 300
+
+
+def test_a_file_of_version_2_without_claims_is_refused():
+    fields = before()
+    del fields["claims"]
+    with pytest.raises(RecordError, match="missing required field `claims`"):
+        Record.from_dict(fields)
 
 
 def report(found):

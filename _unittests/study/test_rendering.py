@@ -10,7 +10,8 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
 from ortmeter.evidence import fact, judge
-from ortmeter.pages import Conclusion, beliefs, fold, rendering, save_tables, show, table
+from ortmeter.study import rendering
+from ortmeter.study.rendering import Conclusion, beliefs, fold, save_tables, show, table
 from ortmeter.study.writer import Answer, Bar
 
 CLAIMS = (fact("a <b> is 2 times faster than c."), fact("word " * 40))

@@ -1,15 +1,15 @@
 """Does a verdict hold from run to run: planted runs, and scipy as the oracle."""
 
-import dataclasses
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from claim_samples import compare_ratio
 from scipy import stats
 from sweep_samples import failure, group, outcome, report_of, samples
 
-from ortmeter.evidence import fact, judge
+from ortmeter.evidence import Estimate, fact, judge
 from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons, speedup
 
@@ -281,7 +281,12 @@ def test_claims_are_gathered_by_their_fields_whatever_their_numbers():
     found = gathered(
         said(
             [WON, always, most],
-            [dataclasses.replace(WON, ratio=3.0, high=4.0), again, fact("half"), most],
+            [
+                msgspec.structs.replace(WON, estimate=Estimate(3.0, 1.9, 4.0)),
+                again,
+                fact("half"),
+                most,
+            ],
             [LOST, again, most, judge("p", [True])],
             [LOST, always, fact("half"), fact("alone"), judge("p", [False])],
         )

@@ -53,7 +53,7 @@ def test_fewer_samples_have_no_interval():
     assert _ranks(7, 7, 0.5, 0.99) is None
     (p99,) = percentiles(np.random.default_rng(0).standard_normal(400), [99])
     assert p99.low is None
-    assert p99.text(1) == "-"
+    assert p99.cell(1) == "-"
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_a_tail_is_not_better_known_than_what_is_below():
 
 def test_equal_samples_have_a_narrow_interval():
     (p,) = percentiles(np.full(100, 2.0), [50])
-    assert (p.seconds, p.low, p.high) == (2.0, 2.0, 2.0)
+    assert (p.value, p.low, p.high) == (2.0, 2.0, 2.0)
 
 
 def test_the_interval_is_in_the_unit_that_is_asked():
     (p,) = percentiles(1e-3 * np.arange(1.0, 1001.0)[np.random.default_rng(0).permutation(1000)])[
         :1
     ]
-    value, rest = p.text(1e3).split(" ", 1)
+    value, rest = p.cell(1e3).split(" ", 1)
     low, high = map(float, rest.strip("[]").split(", "))
     assert low < float(value) < high
     assert float(value) == pytest.approx(500.5, rel=0.01)

@@ -106,43 +106,6 @@ def compared(noise=0.001, **seconds):
     )
 
 
-@pytest.mark.parametrize(
-    ("seconds", "starts", "ends"),
-    [
-        ({"a": 1.0, "b": 2.0}, ["b is 2.00 times slower than a"], ["5 processes)."]),
-        # since one release, since two
-        (
-            {"a": 1.0, "b": 2.0, "c": 2.0},
-            ["c is 2.00 times slower than a"],
-            ["since b (2.00 times slower"],
-        ),
-        (
-            {"a": 1.0, "b": 2.0, "c": 4.0},
-            ["c is 4.00 times slower than a"],
-            ["and c (2.00 times slower"],
-        ),
-        # there and back
-        (
-            {"a": 1.0, "b": 2.0, "c": 1.0},
-            ["c and a are within 5%", "b is 2.00 times slower than a", "c is 2.00 times faster"],
-            ["", "", ""],
-        ),
-        # small steps: none is worth a claim
-        (
-            {"a": 1.0, "b": 1.04, "c": 1.08},
-            ["c is 1.08 times slower than a"],
-            ["; the intervals do not say since which release."],
-        ),
-    ],
-)
-def test_since_which_release(seconds, starts, ends):
-    told = compare_releases(compared(**seconds)).sentences()
-    assert len(told) == len(starts)
-    for sentence, start, end in zip(told, starts, ends, strict=True):
-        assert sentence.startswith(start)
-        assert end in sentence
-
-
 def test_the_intervals_hold_together():
     found = compare_releases(compared(a=1.0, b=1.0, c=1.0))
     assert found.overall.confidence == pytest.approx(1 - 0.01 / 3)

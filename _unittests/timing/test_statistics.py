@@ -5,7 +5,13 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from ortmeter.timing.statistics import _inflation, log_ratio, mean_interval
+from ortmeter.timing.statistics import (
+    _inflation,
+    estimate_ratio,
+    geometric_mean,
+    log_ratio,
+    mean_interval,
+)
 
 TRIALS = 400
 
@@ -97,3 +103,27 @@ def test_the_interval_of_a_mean_is_a_little_wider_than_students():
     low, high = stats.t.interval(0.994, 11, values.mean(), stats.sem(values))
     assert (mean, half) == (pytest.approx(values.mean()), pytest.approx((high - low) / 2))
     assert mean_interval([1.0, 2.0], 0.99) == (1.5, None)
+
+
+def test_the_mean_is_geometric_and_its_interval_a_little_wider_than_students():
+    values = np.random.default_rng(0).lognormal(1, 0.2, 10)
+    found = geometric_mean(values)
+    assert found.value == pytest.approx(stats.gmean(values))
+    logs = np.log(values)
+    # 99.4%: the rest of the error is spent on stopping when the interval is narrow
+    expected = np.exp(stats.t.interval(0.994, 9, logs.mean(), stats.sem(logs)))
+    assert found.interval == pytest.approx(tuple(expected))
+
+
+def test_a_ratio_is_that_of_pairs():
+    found = estimate_ratio([[2.0], [4.0], [6.0]], [[1.0], [2.0], [3.0]], 0.99)
+    assert (found.value, found.interval) == (pytest.approx(2), pytest.approx((2, 2)))
+
+
+def test_two_values_have_no_interval():
+    assert geometric_mean([1.0, 4.0]).interval is None
+
+
+def test_an_estimate_says_how_sure_it_is():
+    found = estimate_ratio([[2.0], [4.0], [6.0]], [[1.0], [2.0], [3.0]], 0.9, "3 processes")
+    assert (found.confidence, found.how, found.unit) == (0.9, "3 processes", "")

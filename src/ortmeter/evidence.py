@@ -305,12 +305,14 @@ class Speedup(_Said, frozen=True, tag="comparison"):
     @property
     def size(self) -> Estimate:
         """The ratio of the slower to the faster, at least 1."""
-        low, high = self.estimate.interval or (None, None)
-        value = max(self.ratio, 1 / self.ratio)
-        if low is None or high is None:
-            return Estimate(value)
+        found = self.estimate
+        value = max(found.value, 1 / found.value)
+        if found.interval is None:
+            return Estimate(value, confidence=found.confidence, how=found.how)
+        low, high = found.interval
         ends = sorted((max(low, 1 / low), max(high, 1 / high)))
-        return Estimate(value, 1.0 if low < 1 < high else ends[0], ends[1])
+        least = 1.0 if low < 1 < high else ends[0]
+        return Estimate(value, least, ends[1], found.confidence, found.how)
 
     @property
     def interval(self) -> str:
@@ -410,9 +412,18 @@ class Speedups(tuple[Speedup, ...]):
         return Speedups(one.about(topic) for one in self)
 
     def at_least(self, bound: float) -> Finding:
-        """Find whether each ratio is at or above a bound; the lowest one decides."""
+        """Find whether each ratio is at or above a bound; the lowest interval is what it tells.
+
+        An interval that contradicts is told instead, when the lowest one does not decide.
+        """
+        if not self:
+            return Finding(())
+        outcomes = tuple(one.exceeds(bound) for one in self)
         lowest = min(self, key=lambda one: one.low or 0.0)
-        return Finding(tuple(one.exceeds(bound) for one in self), f"lowest {_at(lowest)}")
+        below = [one for one, held in zip(self, outcomes, strict=True) if held is False]
+        if below and lowest not in below:
+            return Finding(outcomes, _at(min(below, key=lambda one: one.ratio)))
+        return Finding(outcomes, f"lowest {_at(lowest)}")
 
     def are(self, verdict: str) -> Finding:
         """Find whether each one is ``faster``, ``slower`` or ``negligible``."""

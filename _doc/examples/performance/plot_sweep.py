@@ -91,8 +91,8 @@ MODELS = {name: f"{HEADER} {{ {body} }}" for name, body in BODIES.items()}
 # -----------------
 #
 # Any script can be swept if it reads its options with :func:`~ortmeter.args.get_parsed_args` and
-# saves what it measures with :func:`~ortmeter.pages.record`, as all the pages of this site do. The
-# first part reads the options and draws the matrices.
+# saves what it measures with :func:`~ortmeter.study.records.record`, as all the pages of this site
+# do. The first part reads the options and draws the matrices.
 
 START = """
 import numpy as np

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from ortmeter.args import Arguments
 from ortmeter.errors import InvalidArgumentError, RecordError
-from ortmeter.evidence import Claim, fact
+from ortmeter.evidence import COMPARED, JUDGED, Claim, fact
 from ortmeter.files import write_atomically
 from ortmeter.pictures import freeze
 from ortmeter.runtime import placement
@@ -27,6 +27,8 @@ from ortmeter.study.rendering import Conclusion, Table, as_html, as_text
 from ortmeter.study.values import Count, Kind, MappingValue, encode
 from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons
+
+__all__ = ["SCHEMA", "Record", "load", "load_records", "record", "replay"]
 
 #: Where the records are, unless a folder is given.
 FOLDER_VARIABLE = "ORTMETER_RESULTS"
@@ -51,7 +53,7 @@ class Record:
     date : datetime
         When it was recorded, in UTC.
     data : mapping of str to object
-        Data from which the conclusions are computed, see :func:`~ortmeter.pages.record`.
+        Data from which the conclusions are computed, see :func:`record`.
     answer : Answer, optional
         Answer to the title of the page.
     claims : tuple of Claim
@@ -338,34 +340,75 @@ def load_records(
 
 
 def convert(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn the fields of a file of version 2 into those of this version."""
-    answer = fields.get("answer")
-    if answer is not None:
-        answer = {**answer, "claims": [_converted(claim) for claim in answer["claims"]]}
-    claims = [_converted(claim) for claim in fields["claims"]]
+    """Turn the fields of a file of version 2 into those of this version.
+
+    Raises
+    ------
+    msgspec.ValidationError
+        A claim is not one of version 2.
+    """
+    before = msgspec.convert(fields, _Before)
+    answer: dict[str, Any] | None = None
+    if before.answer is not None:
+        answer = {**fields["answer"], "claims": [claim.converted for claim in before.answer.claims]}
+    claims = [claim.converted for claim in before.claims]
     return {**fields, "schema_version": _VERSION, "answer": answer, "claims": claims}
 
 
 def read_claim(fields: Mapping[str, Any]) -> Claim:
     """Read a claim from the fields that ``msgspec.to_builtins`` wrote, or a file of version 2."""
-    found: Claim = msgspec.convert(fields if "kind" in fields else _converted(fields), Claim)
+    if "kind" not in fields:
+        fields = msgspec.convert(fields, _ClaimBefore).converted
+    found: Claim = msgspec.convert(fields, Claim)
     return found
 
 
-def _converted(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """Tell the kind of a claim by what it has: a baseline, or a verdict."""
+class _ClaimBefore(msgspec.Struct):
+    """A claim of version 2: what it has tells its kind."""
 
-    def kept(*names: str) -> dict[str, Any]:
-        return {name: claim[name] for name in names if name in claim}
+    subject: str
+    verdict: Literal["fact", *COMPARED, *JUDGED]  # type: ignore[valid-type]
+    baseline: str = ""
+    where: dict[str, Any] = {}
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.99
+    min_effect: float = 0.05
+    how: str = ""
+    values: dict[str, Any] = {}
+    topic: str = ""
 
-    if claim.get("baseline"):
-        numbers = {"value": claim["ratio"], **kept("low", "high", "confidence", "how")}
-        pair = kept("subject", "baseline", "min_effect", "where", "topic")
-        return {"kind": "comparison", **pair, "estimate": numbers}
-    said = {"text": claim["subject"], **kept("values", "where", "topic")}
-    if claim["verdict"] == "fact":
-        return {"kind": "note", **said}
-    return {"kind": "prediction", "verdict": claim["verdict"], **said}
+    def __post_init__(self) -> None:
+        if (self.ratio is None) != (not self.baseline):
+            raise ValueError("a comparison has a baseline and a ratio, others have none")
+        if self.baseline and self.verdict not in COMPARED:
+            raise ValueError(f"{self.verdict!r} is no verdict of a comparison")
+        if not self.baseline and self.verdict not in ("fact", *JUDGED):
+            raise ValueError(f"{self.verdict!r} needs a baseline")
+
+    @property
+    def converted(self) -> dict[str, Any]:
+        """The fields of the same claim in this version; a comparison finds its verdict again."""
+        place = {"where": self.where, "topic": self.topic}
+        if self.baseline:
+            names = ("low", "high", "confidence", "how")
+            numbers = {"value": self.ratio, **{name: getattr(self, name) for name in names}}
+            pair = {name: getattr(self, name) for name in ("subject", "baseline", "min_effect")}
+            return {"kind": "comparison", **pair, **place, "estimate": numbers}
+        said = {"text": self.subject, "values": self.values, **place}
+        if self.verdict == "fact":
+            return {"kind": "note", **said}
+        return {"kind": "prediction", "verdict": self.verdict, **said}
+
+
+class _AnswerBefore(msgspec.Struct):
+    claims: list[_ClaimBefore] = []
+
+
+class _Before(msgspec.Struct):
+    claims: list[_ClaimBefore]
+    answer: _AnswerBefore | None = None
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, tag_field="schema_version", tag=_VERSION):
@@ -450,8 +493,8 @@ def replay(report: Callable[[Record], Iterable[Any]], records: Iterable[Record])
     Parameters
     ----------
     report : callable
-        Takes a :class:`~ortmeter.pages.Record` and yields the items to show: tables, plots (a
-        figure or its axes), conclusions.
+        Takes a :class:`Record` and yields the items to show: tables, plots (a figure or its axes),
+        conclusions.
     records : iterable of Record
         Records to show.
 

@@ -26,6 +26,8 @@ from ortmeter.study.writer import Answer, sentences
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["Conclusion", "beliefs", "fold", "save_tables", "show", "table"]
+
 # Outside of these, a number is written with an exponent.
 _SMALL, _LARGE = 1e-4, 1e7
 _TYPES = {
@@ -241,7 +243,7 @@ def table(
     if frame.shape[1] + levels > _COLUMNS:
         raise InvalidArgumentError(
             f"got {frame.shape[1] + levels} columns. Accepted: {_COLUMNS} at most; "
-            "ortmeter.pages.fold() shows wider frames"
+            "ortmeter.study.rendering.fold() shows wider frames"
         )
     if details and (frame.index.nlevels > 1 or not all(isinstance(x, str) for x in frame.index)):
         raise InvalidArgumentError("Rows that open have one text each as their label")
@@ -271,7 +273,7 @@ def beliefs(judged: Mapping[str, Prediction], caption: str = "") -> Table:
 
     Examples
     --------
-    >>> from ortmeter.pages import judge
+    >>> from ortmeter.evidence import judge
     >>> found = judge("threads that spin cost CPU time ({ms} ms per run)", [True], ms=2)
     >>> beliefs({"#1": found}).frame.loc["#1", "belief"]
     'threads that spin cost CPU time (2 ms per run)'

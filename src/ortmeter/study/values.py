@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def encode(value: Any, path: str = "data") -> Any:
-    """Turn what :func:`~ortmeter.pages.record` accepts into plain values; *path* is for errors."""
+    """Turn what :func:`~ortmeter.study.records.record` accepts into plain values.
+
+    *path* is for errors.
+    """
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, (bool, int, str)) or _is_finite(value):
         return value

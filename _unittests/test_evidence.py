@@ -1,0 +1,428 @@
+"""The oracles are tables, and fractions: an interval of ratios is a pair of them."""
+
+import json
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+import pytest
+from claim_samples import compare_ratio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import (
+    Claim,
+    Estimate,
+    Finding,
+    Note,
+    Prediction,
+    Speedup,
+    Speedups,
+    fact,
+    judge,
+)
+
+# A ratio in its interval, exactly: multiples of 1/64 are floats.
+INTERVALS = st.lists(st.integers(1, 256), min_size=3, max_size=3).map(
+    lambda found: [Fraction(n, 64) for n in sorted(found)]
+)
+BOUNDS = st.integers(1, 256).map(lambda n: Fraction(n, 64))
+WON, LOST = compare_ratio("b", "a", 2.0, (1.8, 2.2)), compare_ratio("b", "a", 0.5, (0.4, 0.6))
+LESS, SAME = compare_ratio("b", "a", 1.02, (1.01, 1.03)), compare_ratio("b", "a", 1.0, (0.96, 1.04))
+UNKNOWN = compare_ratio("b", "a", 1.0, (0.8, 1.2))
+ALONE = compare_ratio("b", "a", 9.0, None)
+
+
+def estimated(found):
+    low, value, high = map(float, found)
+    return Estimate(value, low, high)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "interval", "verdict", "text"),
+    [
+        (2.0, (1.8, 2.2), "faster", "b is 2.00 times faster than a [1.80, 2.20] (99%)"),
+        (0.5, (0.4, 0.625), "slower", "b is 2.00 times slower than a [1.60, 2.50] (99%)"),
+        # the interval leaves 1 out, the effect is not worth a claim
+        (1.02, (1.01, 1.03), "different", "b is faster than a by less than 5%: 1.02 ["),
+        (1.04, (1.01, 1.08), "different", "b is faster than a by less than 5%"),
+        (0.97, (0.90, 0.99), "different", "b is slower than a by less than 5%"),
+        (1.05, (1.001, 1.1), "faster", "1.05 times faster"),
+        (1 / 1.05, (0.9, 0.99), "slower", "1.05 times slower"),
+        # the interval holds 1
+        (1.0, (0.96, 1.04), "equivalent", "b and a are within 5%: 1.00 ["),
+        (1.03, (0.96, 1.07), "undecided", "undecided between b and a: speedup 1.03 ["),
+        (1.5, (0.9, 2.0), "undecided", "undecided between b and a: speedup 1.50 ["),
+        (9.0, None, "undecided", "undecided between b and a: speedup 9.00, no interval"),
+        # an end of the interval on a bound: 1 is in it, the minimum effect is no equivalence
+        (1.5, (1.0, 2.0), "undecided", "undecided between b and a: speedup 1.50 ["),
+        (0.5, (0.25, 1.0), "undecided", "undecided between b and a: speedup 0.50 ["),
+        (1.0, (0.99, 1.05), "undecided", "undecided between b and a: speedup 1.00 ["),
+        (1.0, (1 / 1.05, 1.01), "undecided", "undecided between b and a: speedup 1.00 ["),
+    ],
+)
+def test_five_verdicts(ratio, interval, verdict, text):
+    claim = compare_ratio("b", "a", ratio, interval)
+    assert claim.verdict == verdict
+    assert text in str(claim)
+    assert claim.is_difference is (verdict in {"faster", "slower"})
+    assert "no difference can be claimed" not in str(claim)
+
+
+@pytest.mark.parametrize(
+    ("min_effect", "verdict"), [(0.0, "faster"), (0.25, "faster"), (0.3, "different")]
+)
+def test_the_minimum_effect_is_that_of_the_claim(min_effect, verdict):
+    assert compare_ratio("b", "a", 1.25, (1.2, 1.3), min_effect=min_effect).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("verdict", "faster", "negligible"),
+    [(WON, True, False), (LOST, False, False), (LESS, False, True), (SAME, False, True)],
+)
+def test_a_decided_comparison_is_of_one_kind(verdict, faster, negligible):
+    assert (verdict.is_a("faster"), verdict.is_a("negligible")) == (faster, negligible)
+
+
+@pytest.mark.parametrize("kind", ["faster", "slower", "negligible"])
+def test_an_undecided_comparison_is_neither_of_a_kind_nor_not(kind):
+    assert (UNKNOWN.is_a(kind), ALONE.is_a(kind)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("found", "trend"),
+    [
+        ([WON, WON], "faster"),
+        ([LOST], "slower"),
+        ([WON, LOST], "mixed"),
+        ([WON, LOST, UNKNOWN], "mixed"),
+        ([WON, SAME], "faster"),
+        ([WON, UNKNOWN], "faster"),
+        ([UNKNOWN, LOST, LESS], "slower"),
+        ([SAME, SAME], "negligible"),
+        ([LESS, LESS], "negligible"),
+        ([LESS, SAME], "negligible"),
+        ([UNKNOWN], "undecided"),
+        ([ALONE], "undecided"),
+        ([SAME, UNKNOWN], "undecided"),
+        ([ALONE, LESS], "undecided"),
+        ([], "undecided"),
+    ],
+)
+def test_the_trend_of_several_places(found, trend):
+    assert Speedups(found).trend == trend
+    assert Speedups(reversed(found)).trend == trend
+
+
+def test_the_largest_effect_is_that_of_the_ratio_on_either_side_of_one():
+    third = compare_ratio("b", "a", 1 / 3, (0.3, 0.4))
+    assert Speedups([WON, third, LESS]).largest is third
+
+
+def test_what_holds_at_every_place_is_decided_by_the_lowest():
+    found = Speedups([WON.at(n=1), LESS.at(n=2)])
+    assert found.at_least(1) == Finding((True, True), "lowest 1.02 [1.01, 1.03] at n 2")
+    assert found.at_least(1.5).outcomes == (True, False)
+    assert Speedups([WON, ALONE]).at_least(1) == Finding((True, None), "lowest 9.00, no interval")
+    assert found.are("faster") == Finding(
+        (True, False), "2.00 [1.80, 2.20] at n 1, 1.02 [1.01, 1.03] at n 2"
+    )
+    assert Speedups([LESS, UNKNOWN]).are("negligible").verdict == "undecided"
+
+
+def test_a_place_that_contradicts_is_told_before_a_lower_one_that_does_not_tell():
+    wide = compare_ratio("b", "a", 1.0, (0.3, 3.0))
+    for found in ([wide, LOST], [LOST, wide]):
+        assert Speedups(found).at_least(1).verdict == "wrong"
+        assert Speedups(found).at_least(1).evidence == "0.50 [0.40, 0.60]"
+    assert Speedups([wide, WON]).at_least(1).evidence == "lowest 1.00 [0.30, 3.00]"
+
+
+@pytest.mark.parametrize("find", [lambda x: x.at_least(1), lambda x: x.are("faster")])
+def test_no_place_decides_nothing(find):
+    assert find(Speedups()).verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        ((), "undecided"),
+        ((True,), "right"),
+        ((False,), "wrong"),
+        ((None,), "undecided"),
+        ((True, True), "right"),
+        ((True, None), "undecided"),
+        ((None, False), "wrong"),
+        ((False, True), "wrong"),
+        ((np.False_, None), "wrong"),
+    ],
+)
+def test_a_finding_is_right_wrong_or_undecided(outcomes, verdict):
+    assert Finding(outcomes).verdict == verdict
+
+
+OUTCOMES = st.lists(st.sampled_from([True, False, None])).map(tuple)
+
+
+@given(OUTCOMES, OUTCOMES)
+def test_two_findings_together_are_the_three_valued_and(first, second):
+    """The oracle is Kleene's conjunction: the minimum of false, unknown, true."""
+    order = ["wrong", "undecided", "right"]
+    both = Finding(first, "one {n}") & Finding(second, "two {n}")
+    expected = [Finding(found).verdict for found in (first, second) if found]
+    assert both.verdict == min(expected, key=order.index, default="undecided")
+    assert both.evidence == "one {n}; two {n}"
+    assert (Finding(first) & Finding(second, "alone")).evidence == "alone"
+
+
+def test_numbers_that_decide_keep_their_braces():
+    """They come from names of models: they are written as they are."""
+    found = judge("{n} cases hold", Finding((True,), "lowest {n} of a{b}"), n=2)
+    assert str(found) == "Right: 2 cases hold (lowest {n} of a{b})"
+    assert found.words == "Right: … cases hold"
+
+
+@given(INTERVALS, BOUNDS)
+def test_an_interval_exceeds_a_bound_when_all_of_it_does(found, bound):
+    low, _, high = found
+    expected = True if bound <= low else False if high < bound else None
+    assert estimated(found).exceeds(float(bound)) is expected
+
+
+@given(INTERVALS, st.lists(BOUNDS, min_size=2, max_size=2).map(sorted))
+def test_an_interval_is_within_bounds_when_all_of_it_is(found, bounds):
+    least, most = bounds
+    low, _, high = found
+    inside = least <= low and high <= most
+    meets = max(least, low) <= min(most, high)
+    expected = True if inside else None if meets else False
+    held = estimated(found).within(float(least), float(most))
+    assert held.outcomes == (expected,)
+    assert held.evidence == str(estimated(found))
+
+
+@given(INTERVALS, INTERVALS)
+def test_an_interval_is_below_another_when_they_do_not_meet(one, other):
+    expected = True if one[2] < other[0] else False if other[2] < one[0] else None
+    held = estimated(one).below(estimated(other))
+    assert held.outcomes == (expected,)
+    assert held.evidence == f"{estimated(one)}, {estimated(other)}"
+
+
+def test_without_an_interval_nothing_is_decided():
+    alone, other = Estimate(1.0), Estimate(5.0, 4.0, 6.0)
+    found = (alone.exceeds(0.5), alone.within(0, 9), alone.below(other), other.below(alone))
+    assert [getattr(one, "outcomes", one) for one in found] == [None, (None,), (None,), (None,)]
+
+
+@given(INTERVALS)
+def test_the_size_of_an_effect_is_that_of_the_slower_over_the_faster(found):
+    low, value, high = found
+    size = compare_ratio("b", "a", float(value), (float(low), float(high))).size
+    # every ratio of the interval, turned so that it is at least 1
+    grid = [low + (high - low) * Fraction(i, 8) for i in range(9)]
+    turned = [max(x, 1 / x) for x in (*grid, *([Fraction(1)] if low < 1 < high else []))]
+    assert size.value == pytest.approx(float(max(value, 1 / value)))
+    assert size.interval == pytest.approx((float(min(turned)), float(max(turned))))
+
+
+def test_the_size_of_an_effect_says_how_sure_it_is():
+    slower = compare_ratio("b", "a", 0.5, (0.4, 0.625), how="3 processes", confidence=0.995)
+    assert slower.size == Estimate(2.0, 1.6, 2.5, 0.995, "3 processes")
+    assert compare_ratio("b", "a", 0.5, None, how="1 process").size == Estimate(
+        2.0, how="1 process"
+    )
+
+
+@given(INTERVALS)
+def test_a_comparison_read_from_the_other_side(found):
+    low, value, high = found
+    claim = compare_ratio("b", "a", float(value), (float(low), float(high)), confidence=0.995)
+    other = claim.reversed
+    assert other.confidence == 0.995
+    assert (other.subject, other.baseline) == ("a", "b")
+    assert (other.ratio, other.low, other.high) == pytest.approx(
+        tuple(float(1 / x) for x in (value, high, low))
+    )
+    opposite = {"faster": "slower", "slower": "faster"}
+    assert other.is_difference is claim.is_difference
+    if claim.is_difference:
+        assert other.verdict == opposite[claim.verdict]
+
+
+def test_a_comparison_is_reversed():
+    slower = compare_ratio("b", "a", 0.5, (0.4, 0.625), how="3 processes").at(size=8)
+    assert str(slower.reversed) == (
+        "size 8: a is 2.00 times faster than b [1.60, 2.50] (99%, 3 processes)"
+    )
+    assert slower.reversed.reversed == slower
+    assert compare_ratio("b", "a", 2.0, None).reversed.interval == "0.50, no interval"
+
+
+def test_a_claim_says_where_and_how():
+    claim = compare_ratio("b", "a", 2.0, (1.8, 2.2), how="in one process").at(size=8, threads=1)
+    assert str(claim) == (
+        "size 8, threads 1: b is 2.00 times faster than a [1.80, 2.20] (99%, in one process)"
+    )
+    assert claim.where == {"size": 8, "threads": 1}
+
+
+@pytest.mark.parametrize(
+    ("interval", "bound", "expected"),
+    [
+        ((1.1, 1.2), 1.0, True),
+        ((0.8, 0.9), 1.0, False),
+        ((0.9, 1.1), 1.0, None),
+        (None, 1.0, None),
+        ((1.1, 1.2), 1.1, True),  # the ends belong to the interval
+        ((0.8, 1.1), 1.1, None),
+    ],
+)
+def test_whether_a_ratio_exceeds_a_bound(interval, bound, expected):
+    assert compare_ratio("b", "a", 1.0, interval).exceeds(bound) is expected
+
+
+@pytest.mark.parametrize("end", [{"low": 1.5}, {"high": 2.5}])
+def test_half_an_interval_is_none(end):
+    half = Estimate(2.0, **end)
+    assert (half.interval, half.exceeds(1.1), half.text) == (None, None, "2")
+    claim = Speedup("b", "a", half)
+    assert (claim.interval, claim.exceeds(1.1)) == ("2.00, no interval", None)
+    assert claim.verdict == "undecided"
+    assert str(claim) == "undecided between b and a: speedup 2.00, no interval"
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text", "seconds"),
+    [
+        (Estimate(2.0), "2", "2 s"),
+        (Estimate(0.0012345), "0.00123", "1.23 ms"),
+        (Estimate(2e-6, 1e-6, 12345e-6), "2e-06 [1e-06, 0.0123]", "2 [1, 12300] µs"),
+    ],
+)
+def test_an_estimate_is_written_with_three_digits(estimate, text, seconds):
+    assert (estimate.text, estimate.seconds) == (text, seconds)
+
+
+@pytest.mark.parametrize(
+    ("unit", "text"), [("", "0.002 [0.001, 0.004]"), ("s", "2 [1, 4] ms"), ("%", None)]
+)
+def test_an_estimate_is_written_with_its_unit(unit, text):
+    assert str(Estimate(0.002, 0.001, 0.004, unit=unit)) == (text or "0.002 [0.001, 0.004] %")
+
+
+@pytest.mark.parametrize(
+    ("bound", "verdict"), [(0.5, True), (0.9, True), (1.0, None), (1.1, None), (1.2, False)]
+)
+def test_an_interval_tells_on_which_side_of_a_bound_it_is(bound, verdict):
+    assert Estimate(1.0, 0.9, 1.1).exceeds(bound) is verdict
+    assert Estimate(1.0).exceeds(bound) is None
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        ([True, True], "right"),
+        ([True, None], "undecided"),
+        ([None, False], "wrong"),
+        ([], "undecided"),
+    ],
+)
+def test_a_prediction_is_right_wrong_or_undecided(outcomes, verdict):
+    claim = judge("one is never slower than {other}", outcomes, other="two")
+    assert claim.verdict == verdict
+    assert str(claim) == f"{verdict.capitalize()}: one is never slower than two"
+
+
+def test_claims_are_compared_without_their_numbers():
+    here, there = fact("{n} of {of} differ", n=1, of=4), fact("{n} of {of} differ", n=2, of=8)
+    assert str(here) == "1 of 4 differ"
+    assert here.words == there.words != fact("all differ").words
+    fast, faster = (compare_ratio("b", "a", r, (r - 0.1, r + 0.1)) for r in (1.5, 1.7))
+    assert fast.words == faster.words != compare_ratio("b", "a", 0.5, (0.4, 0.6)).words
+
+
+@pytest.mark.parametrize(
+    ("claim", "kind"),
+    [
+        (compare_ratio("b", "a", 2.0, (1.8, 2.2)).at(size=8).about("t"), "comparison"),
+        (judge("{n} x", Finding((True,), "lowest 2"), n=1), "prediction"),
+        (fact("{n} x", n=1), "note"),
+    ],
+)
+def test_claims_are_plain_values(claim, kind):
+    fields = json.loads(json.dumps(msgspec.to_builtins(claim)))
+    assert fields["kind"] == kind
+    assert msgspec.convert(fields, Claim) == claim
+
+
+@pytest.mark.parametrize(
+    "text", ["{missing}", "{n.__class__}", "{n[0]}", "{n!r}", "{n:99999999d}", "{", "{n:{n}}"]
+)
+def test_a_sentence_reads_plain_names_only(text):
+    with pytest.raises(InvalidArgumentError, match="cannot be written with the values n"):
+        fact(text, n=2)
+
+
+def test_words_are_the_sentence_without_its_numbers():
+    assert fact("{n} of {of:.1f} differ", n=1, of=4).words == "… of … differ"
+    assert judge("no case of {n} loses", [True], n=3).words == "Right: no case of … loses"
+    assert compare_ratio("b", "a", 2.0, (1.8, 2.2)).words == "b over a: faster"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Note("{missing}"),
+        lambda: Prediction("{n:.2f}", "right", values={"n": None}),
+        lambda: Prediction("{missing}", "right", values={"n": 1}),
+    ],
+)
+def test_what_cannot_be_written_is_refused_at_once(make):
+    """A file may hold any text: it is refused when it is read, not when a page is built."""
+    with pytest.raises(InvalidArgumentError, match="cannot be written with the values"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Prediction("a", "faster"), "verdict='faster' of a prediction. Accepted: right"),
+        (lambda: compare_ratio("b", "a", 1.0, (0.9, 1.1), min_effect=-1), "min_effect=-1"),
+        (lambda: compare_ratio("b", "a", 1.0, None, min_effect=float("inf")), "min_effect=inf"),
+        (lambda: compare_ratio("b", "a", 0.0, None), "positive ratios"),
+        (lambda: compare_ratio("b", "a", float("nan"), None), "positive ratios"),
+        (lambda: compare_ratio("b", "a", 1.0, (-1.0, 2.0)), "positive ratios"),
+        (lambda: Estimate(1.0, confidence=99), "confidence=99. Accepted: from 0 to 1"),
+    ],
+)
+def test_bad_claims_are_refused(make, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("call", [lambda: fact(None), lambda: judge("x", 5)])
+def test_wrong_types_are_said(call):
+    with pytest.raises(InvalidArgumentError, match="Accepted: "):
+        call()
+
+
+def test_outcomes_are_booleans():
+    with pytest.raises(InvalidArgumentError, match="Accepted: booleans and None"):
+        judge("x", ["yes"])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "interval", "effect"),
+    [
+        (2.0, (1.8, 2.2), "2.00 times faster [1.80, 2.20]"),
+        (0.5, (0.4, 0.625), "2.00 times slower [1.60, 2.50]"),
+        (1.02, (1.01, 1.03), "within 5%"),
+        (1.0, (0.96, 1.04), "within 5%"),
+        (1.5, (0.9, 2.0), "undecided"),
+        (9.0, None, "undecided"),
+    ],
+)
+def test_an_effect_is_a_few_words(ratio, interval, effect):
+    assert compare_ratio("b", "a", ratio, interval).effect == effect
