@@ -69,29 +69,11 @@ def test_the_ranking_says_who_is_fastest_who_is_not_told_apart_and_who_is_slower
     by_name = {claim.subject: claim.verdict for claim in got.claims}
     assert by_name["slow"] == "slower"
     assert by_name["close"] in {"equivalent", "different"}
-    assert str(got).startswith("fast has the lowest median; slower: slow (2.0")
 
 
-def test_a_candidate_that_cannot_be_told_apart_is_not_called_a_leader():
-    """Equal medians, and one of them noisy: it is undecided, with its interval."""
-    rng = np.random.default_rng(1)
-    noisy = np.exp(0.4 * rng.standard_normal((5, 12)))
-    calm = np.exp(0.001 * rng.standard_normal((5, 12)))
-    got = Comparison([Measurement("calm", 0.9 * calm), Measurement("noisy", noisy)]).ranking()
-    (claim,) = got.claims
-    assert claim.verdict == "undecided"
-    found = "speedup 1.11 [0.87, 1.43] (99%, 5 processes)"
-    assert str(got) == f"undecided between calm and noisy: {found}"
-    # Among three, the same is one of the verdicts.
-    three = [Measurement("calm", 0.9 * calm), Measurement("noisy", noisy), Measurement("b", calm)]
-    assert "; undecided: noisy (1.11 times [" in str(Comparison(three).ranking())
-
-
-def test_of_two_candidates_the_fastest_is_the_subject():
+def test_of_two_candidates_the_fastest_is_the_baseline():
     found = planted(slow=2.0, fast=1.0)
-    claim = found.speedup("slow", "fast")
-    assert str(found.ranking()) == str(claim)
-    slower = found.ranking().claims[0]
+    (slower,) = found.ranking().claims
     assert (slower.subject, slower.verdict) == ("slow", "slower")
 
 
@@ -105,7 +87,7 @@ def test_the_intervals_of_a_ranking_hold_together():
 
 def test_a_single_candidate():
     found = planted(a=1.0)
-    assert str(found.ranking()) == "a has the lowest median"
+    assert (found.ranking().fastest, found.ranking().claims) == ("a", ())
     assert found.half_width() == 0
     assert found.speedups() == ()
 
@@ -218,13 +200,3 @@ def test_a_summary_along_an_axis_has_the_unit_of_the_plot():
     assert summary.columns[0] == "median (µs)"
     assert summary["speedup"][2, "b"] == pytest.approx(4, rel=0.05)
     assert "µs" in found.plot(title="t").get_ylabel()
-
-
-def test_the_bars_of_an_answer_are_speedups():
-    found = planted(a=2.0, b=1.0, c=4.0)
-    bars = found.bars("a", ["c"])
-    assert [bar.label for bar in bars] == ["a", "c"]
-    assert bars[0].value == 1.0
-    claim = found.speedup("a", "c")
-    assert (bars[1].value, bars[1].low, bars[1].high) == (claim.ratio, claim.low, claim.high)
-    assert [bar.label for bar in found.bars()] == ["a", "b", "c"]
