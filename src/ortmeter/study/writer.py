@@ -20,7 +20,15 @@ from ortmeter.evidence import (
 )
 from ortmeter.timing.comparison import Comparison, Ranking
 
-__all__ = ["Answer", "Bar", "Writer", "enumerate_items", "group_claims", "group_effects"]
+__all__ = [
+    "TRENDS",
+    "Answer",
+    "Bar",
+    "Writer",
+    "enumerate_items",
+    "group_claims",
+    "group_effects",
+]
 
 #: Trends of the effects of a candidate, see :attr:`~ortmeter.evidence.Speedups.trend`.
 TRENDS = ("faster", "slower", "mixed", "negligible", "undecided")
@@ -191,11 +199,16 @@ class Writer:
         self._evidence += effects
         self._groups.append(effects)
 
-    def also(self, lead: str, effects: Speedups, *, topic: str = "") -> None:
-        """Add a sentence to the answer: a lead, then effects, which are claims of their own."""
-        self._text.append(_told(lead, effects))
+    def also(
+        self, lead: str, effects: Speedups, *, topic: str | None = None, brief: bool = False
+    ) -> None:
+        """Add a sentence to the answer: a lead, then effects, which are claims of their own.
+
+        Their topic is by default the lead. A brief sentence leaves ratios to the claims.
+        """
+        self._text.append(_told(lead, effects, brief))
         self._groups.append(effects)
-        self._others += effects.about(topic or lead)
+        self._others += effects.about(lead if topic is None else topic)
 
     def add(self, text: str, **values: Scalar) -> None:
         """Add a sentence to the answer; names of *values* stand in braces."""
@@ -259,8 +272,9 @@ class Writer:
         return (*self._predictions, *self._others)
 
 
-def _told(lead: str, effects: Speedups) -> str:
-    return f"{lead} {_by_effect(effects, 'as fast ')}." if effects else f"{lead.rstrip(': ')}."
+def _told(lead: str, effects: Speedups, brief: bool = False) -> str:
+    told = _by_effect(effects, "as fast ", brief)
+    return f"{lead} {told}." if effects else f"{lead.rstrip(': ')}."
 
 
 def _bar(label: str, length: float | Estimate | Speedup) -> Bar:
@@ -394,12 +408,13 @@ def group_effects(claims: Iterable[Speedup]) -> str:
     return _by_effect(claims)
 
 
-def _by_effect(claims: Iterable[Speedup], before: str = "") -> str:
+def _by_effect(claims: Iterable[Speedup], before: str = "", brief: bool = False) -> str:
     """Write effects and their places; *before* is put before ``within 5%``."""
     places: dict[str, list[Speedup]] = {}
     for claim in claims:
         small = claim.is_a("negligible")
-        places.setdefault(before * bool(small) + claim.effect, []).append(claim)
+        effect = claim.verdict if brief and claim.is_difference else claim.effect
+        places.setdefault(before * bool(small) + effect, []).append(claim)
     parts = []
     for effect, found in places.items():
         where = [", ".join(map(str, claim.where.values())) for claim in found]
