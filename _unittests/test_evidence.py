@@ -131,6 +131,13 @@ def test_what_holds_at_every_place_is_decided_by_the_lowest():
     assert Speedups([LESS, UNKNOWN]).are("negligible").verdict == "undecided"
 
 
+def test_what_decides_is_told_with_its_candidate_if_there_are_several():
+    found = Speedups([WON.at(n=1), LOST.named("c").at(n=2)])
+    told = "0.50 [0.40, 0.60] with c at n 2"
+    assert found.at_least(1).evidence == f"lowest {told}"
+    assert found.are("faster").evidence == f"2.00 [1.80, 2.20] with b at n 1, {told}"
+
+
 def test_a_place_that_contradicts_is_told_before_a_lower_one_that_does_not_tell():
     wide = compare_ratio("b", "a", 1.0, (0.3, 3.0))
     for found in ([wide, LOST], [LOST, wide]):
@@ -296,6 +303,7 @@ def test_half_an_interval_is_none(end):
 @pytest.mark.parametrize(
     ("estimate", "text", "seconds"),
     [
+        (Estimate(-0.0121, -0.0124, -0.012), "-0.0121 [-0.0124, -0.012]", "-12.1 [-12.4, -12] ms"),
         (Estimate(2.0), "2", "2 s"),
         (Estimate(0.0012345), "0.00123", "1.23 ms"),
         (Estimate(2e-6, 1e-6, 12345e-6), "2e-06 [1e-06, 0.0123]", "2 [1, 12300] µs"),

@@ -176,6 +176,15 @@ def test_what_is_said_also_is_a_claim_of_its_own():
     assert [claim.topic for claim in say.claims] == [told, told, "by hand"]
 
 
+def test_a_brief_sentence_leaves_the_ratios_to_the_claims():
+    say = Writer()
+    effects = Speedups([WON.at(n=1), SAME.at(n=2), WON.at(n=3), LOST.at(n=4)])
+    say.also("Then, it is", effects, topic="", brief=True)
+    written = "Then, it is faster at n 1 and 3, as fast within 5% at n 2, slower at n 4."
+    assert str(say.written) == written
+    assert say.claims == tuple(effects)
+
+
 def test_a_sentence_is_added_with_its_numbers():
     say = Writer()
     say.add("{n} of {of:.1f} differ", n=1, of=2)

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,47 @@ def test_an_interval_that_says_nothing_is_none():
     claim = speedup(Measurement("a", regimes), Measurement("b", np.ones((1, 200))))
     assert not claim.has_interval
     assert claim.verdict == "undecided"
+
+
+def test_what_a_call_saves_has_the_interval_of_the_speedup():
+    found = planted(slow=2.0, fast=1.0, noise=0.1)
+    gain, saved = found.speedup("slow", "fast"), found.saved("slow", "fast")
+    expected = [found["slow"].median * (1 - 1 / x) for x in (gain.ratio, gain.low, gain.high)]
+    assert [saved.value, saved.low, saved.high] == pytest.approx(expected)
+    assert saved.low < saved.value < saved.high
+    assert (saved.unit, saved.how, saved.confidence) == ("s", gain.how, gain.confidence)
+    lost = found.saved("fast", "slow")
+    assert lost.low < lost.value < lost.high < 0
+    assert lost.value == pytest.approx(-1, rel=0.2)
+    assert planted(slow=2.0, fast=1.0, processes=2).saved("slow", "fast").interval is None
+
+
+def test_a_preparation_is_repaid_by_what_the_calls_save():
+    exact = planted(slow=0.003, fast=0.001, same=0.003, slower=0.004, noise=0.0)
+    seconds = {"slower": 1.0, "fast": 2.4681, "same": 0.5, "not measured": 1.0}
+    table = exact.repaid("slow", seconds)
+    assert table.to_dict("index") == {  # in the order of the comparison
+        "fast": {"preparation (s)": 2.4681, "calls": 1230, "99% interval": "[1230, 1230]"},
+        "same": {"preparation (s)": 0.5, "calls": "undecided", "99% interval": ""},
+        "slower": {"preparation (s)": 1.0, "calls": "never", "99% interval": ""},
+    }
+    assert exact.repaid("slow", {"fast": 0.0021}).loc["fast", "calls"] == 2  # a call is whole
+    few = planted(slow=2.0, fast=1.0, processes=2).repaid("slow", {"fast": 1.0})
+    assert few["calls"].tolist() == ["undecided"]
+
+
+def test_the_interval_of_the_calls_is_that_of_the_speedup():
+    group = planted(slow=2.0, fast=1.0, noise=0.2)
+    found = Comparisons({8: group, 16: planted(slow=1.0, fast=2.0)}, "size")
+    table = found.repaid("slow", {"fast": 1e6})
+    assert table.index.tolist() == [(8, "fast"), (16, "fast")]
+    assert table.index.names == ["size", "candidate"]
+    assert table["calls"].iloc[1] == "never"
+    saved = group.saved("slow", "fast")
+    got = [table["calls"].iloc[0], *json.loads(table["99% interval"].iloc[0])]
+    expected = [1e6 / saved.value, 1e6 / saved.high, 1e6 / saved.low]
+    assert got == pytest.approx(expected, rel=0.005)
+    assert expected[1] < expected[0] < expected[2]
 
 
 def test_the_ranking_says_who_is_fastest_who_is_not_told_apart_and_who_is_slower():

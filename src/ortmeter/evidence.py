@@ -158,7 +158,7 @@ class Estimate:
     @property
     def seconds(self) -> str:
         """The same of a duration in seconds, in the unit that suits it."""
-        unit = common_unit([self.value])
+        unit = common_unit([abs(self.value)])
         return f"{self.written(UNITS[unit])} {unit}"
 
     def written(self, factor: float = 1.0) -> str:
@@ -422,18 +422,20 @@ class Speedups(tuple[Speedup, ...]):
         lowest = min(self, key=lambda one: one.low or 0.0)
         below = [one for one, held in zip(self, outcomes, strict=True) if held is False]
         if below and lowest not in below:
-            return Finding(outcomes, _at(min(below, key=lambda one: one.ratio)))
-        return Finding(outcomes, f"lowest {_at(lowest)}")
+            return Finding(outcomes, self._told(min(below, key=lambda one: one.ratio)))
+        return Finding(outcomes, f"lowest {self._told(lowest)}")
 
     def are(self, verdict: str) -> Finding:
         """Find whether each one is ``faster``, ``slower`` or ``negligible``."""
         outcomes = tuple(one.is_a(verdict) for one in self)
-        return Finding(outcomes, ", ".join(map(_at, self)))
+        return Finding(outcomes, ", ".join(map(self._told, self)))
 
-
-def _at(one: Speedup) -> str:
-    place = ", ".join(f"{name} {value}" for name, value in one.where.items())
-    return f"{one.interval}{f' at {place}' if place else ''}"
+    def _told(self, one: Speedup) -> str:
+        """Write one ratio with its candidate, if there are several, and its place."""
+        several = len({other.subject for other in self}) > 1
+        place = ", ".join(f"{name} {value}" for name, value in one.where.items())
+        told = f"{one.interval} with {one.subject}" if several else one.interval
+        return f"{told} at {place}" if place else told
 
 
 class Prediction(_Said, frozen=True, tag="prediction"):

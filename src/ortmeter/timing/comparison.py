@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import UNITS, Speedup, Speedups, common_unit, rounded
+from ortmeter.evidence import UNITS, Estimate, Speedup, Speedups, common_unit, rounded
 from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.statistics import estimate_ratio, log_ratio
 
@@ -186,6 +186,44 @@ class _Measured:
         table["99% interval"] = ["" if c is None else c.brackets for c in claims]
         return table
 
+    def repaid(self, baseline: str, seconds: Mapping[str, float]) -> "pd.DataFrame":
+        """Count the calls after which a candidate saved what its preparation took.
+
+        Parameters
+        ----------
+        baseline : str
+            Candidate that needs no preparation.
+        seconds : mapping of str to float
+            What a preparation takes, by name of candidate: a compilation, an export, a search.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Index ``candidate``, after the axis if there is one. Columns ``preparation (s)``,
+            ``calls``, a whole number of three digits, ``never`` for a slower candidate or
+            ``undecided``, and ``99% interval``, a text in brackets, from that of the speedup.
+
+        Examples
+        --------
+        >>> times = {"eager": [[0.003] * 9] * 3, "compiled": [[0.001] * 9] * 3}
+        >>> found = Comparison([Measurement(name, t) for name, t in times.items()])
+        >>> found.repaid("eager", {"compiled": 2.5})  # doctest: +NORMALIZE_WHITESPACE
+                   preparation (s)  calls  99% interval
+        candidate
+        compiled               2.5   1250  [1250, 1250]
+        """
+        import pandas as pd
+
+        frames = {}
+        for key, group in self._comparisons().items():
+            names = [name for name in group if name in seconds]
+            counts = [_calls(seconds[name], group.saved(baseline, name)) for name in names]
+            rows = pd.DataFrame(counts, columns=["calls", "99% interval"])
+            rows.insert(0, "preparation (s)", [seconds[name] for name in names])
+            frames[key] = rows.set_index(pd.Index(names, name="candidate"))
+        table: pd.DataFrame = pd.concat(frames, names=[self.axis])
+        return table if self.axis else table.droplevel(0)
+
     @property
     def unit(self) -> str:
         """The unit in which half of the medians are at least 1, for a table and a plot."""
@@ -290,6 +328,22 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         """Compare two candidates, given by name, see :func:`speedup`."""
         return speedup(self[baseline], self[candidate], confidence=confidence)
 
+    def saved(self, baseline: str, candidate: str) -> Estimate:
+        """Estimate the seconds that a call of the candidate saves, below zero if it is slower.
+
+        The latency of the baseline is its median; the interval is that of the speedup.
+
+        Examples
+        --------
+        >>> found = Comparison([Measurement("a", [[2.0, 2.0]]), Measurement("b", [[1.0, 1.0]])])
+        >>> print(found.saved("a", "b"), found.saved("b", "a"), sep=", ")
+        1 s, -1 s
+        """
+        gain, latency = self.speedup(baseline, candidate).estimate, self[baseline].median
+        low, high = (x and latency * (1 - 1 / x) for x in (gain.low, gain.high))
+        value = latency * (1 - 1 / gain.value)
+        return Estimate(value, low, high, gain.confidence, gain.how, "s")
+
     def ranking(self, *, confidence: float = 0.99) -> Ranking:
         """Compare every candidate with the one of lowest median.
 
@@ -387,6 +441,15 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
 
     def __repr__(self) -> str:
         return f"Comparisons({self.axis}: {', '.join(map(str, self))})"
+
+
+def _calls(seconds: float, saved: Estimate) -> tuple[int | str, str]:
+    """Count the calls that save so many seconds, with the interval."""
+    if saved.low is None or saved.high is None or saved.low <= 0:
+        return "never" if saved.exceeds(0) is False else "undecided", ""
+    counts = (seconds / each for each in (saved.value, saved.high, saved.low))
+    calls, *interval = (math.ceil(rounded(count, 3)) for count in counts)
+    return calls, str(interval)
 
 
 def _range(numbers: set[int]) -> str:
