@@ -65,7 +65,7 @@ MODULES = {
     "Transform and execute": ("einsum", "evaluator", "evaluator.ranges", "backend"),
     "Know the machine": ("runtime.environment", "runtime.fitness", "runtime.providers"),
     "Conclude and show": ("evidence", "plotting", "report"),
-    "Write a page": ("study", "study.records", "study.rendering", "study.writer", "args", "errors"),
+    "Write a page": ("args", "study", "study.records", "study.rendering", "study.writer", "errors"),
 }
 
 _HEADING = "Pages that use it"

@@ -26,7 +26,7 @@ from ortmeter.study.writer import Answer, sentences
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Conclusion", "beliefs", "fold", "save_tables", "show", "table"]
+__all__ = ["Conclusion", "Table", "beliefs", "fold", "save_tables", "show", "table"]
 
 # Outside of these, a number is written with an exponent.
 _SMALL, _LARGE = 1e-4, 1e7
@@ -256,8 +256,8 @@ def beliefs(judged: Mapping[str, Prediction], caption: str = "") -> Table:
     Parameters
     ----------
     judged : mapping of str to Prediction
-        By discussion, ``"#14018"``: a claim of :func:`judge` whose text is the belief, followed by
-        the numbers that decide.
+        By discussion, ``"#14018"``: a claim of :func:`~ortmeter.evidence.judge` whose text is the
+        belief, followed by the numbers that decide.
     caption : str
         As in :func:`table`.
 
