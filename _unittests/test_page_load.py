@@ -1,6 +1,7 @@
 """The conclusions of the page *Batch more, or call more?*, from planted loads."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ from matplotlib import pyplot as plt
 from page_runner import run_page
 
 import ortmeter
-from ortmeter.pages import replay
 from ortmeter.runtime.providers import Provider
+from ortmeter.study.records import replay
 from ortmeter.timing.load import Load, Point, Turn
 from ortmeter.timing.serving import expected_latencies
 
@@ -86,6 +87,14 @@ def planted(page, dense=RISING, images=FLAT, *, calls=(900, 900), sessions=1.0, 
     }
 
 
+def concluded(page, **options):
+    """What the page concludes from planted loads."""
+    here = page["study"].here
+    return page["study"].concluded(
+        dataclasses.replace(here, data=planted(page, **options), fast=False)
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "beginning", "second", "verdict"),
     [
@@ -98,34 +107,35 @@ def planted(page, dense=RISING, images=FLAT, *, calls=(900, 900), sessions=1.0, 
         ({"images": RISING}, "Batch more", "Batch more for conv", "batch more"),
         ({"dense": FLAT}, "Call more when", "Call more for", "call more"),
         ({"dense": FLAT, "calls": (500, 500)}, "Either when", "Either for", "either"),
-        ({"noise": 2.0}, "Undecided when", "Undecided for", "undecided"),
+        ({"noise": 2.0}, "Measure when", "Measure for", "undecided"),
     ],
 )
 def test_the_answer_says_what_to_do(page, options, beginning, second, verdict):
-    answer, claims = page["conclude"](planted(page, **options))
-    text = str(answer)
+    found = concluded(page, **options)
+    text = str(found.answer)
     assert text.startswith(beginning)
     assert second in text
-    assert answer.label == verdict
+    assert found.answer.label == verdict
     assert len(text.split()) <= 60
-    assert len(claims) <= 5
+    assert len(found.claims) <= 5
 
 
 def test_the_answer_has_the_planted_numbers(page):
-    answer, _ = page["conclude"](planted(page))
+    answer = concluded(page).answer
     text = str(answer)
-    assert "batches of 8 serve 2.2" in text or "batches of 16 serve 2.2" in text
+    beside = "beside 2 callers of single requests, are 2.2"
+    assert f"batches of 8, {beside}" in text or f"batches of 16, {beside}" in text
     assert "times faster [2.2" in text
-    assert "callers of single requests; the knee (a doubling adds less than 10%) is 4. Call" in text
-    assert "2 callers of single requests serve 1.7" in text
+    assert "Call more for convolutions: batches of " in text
+    assert "times slower [1.7" in text
+    assert text.endswith("The knee of the dense network (a doubling adds less than 10%) is 4.")
     expected = [1, 2020 / 500, 900 / 500, 1, 900 / 500]
     assert [bar.value for bar in answer.bars] == pytest.approx(expected, rel=0.03)
 
 
 def judged(page, **options):
     """Verdicts of: winners, knees, sessions, queue."""
-    _, claims = page["conclude"](planted(page, **options))
-    return [claim.verdict for claim in claims][:4]
+    return [claim.verdict for claim in concluded(page, **options).claims][:4]
 
 
 @pytest.mark.parametrize(
@@ -164,22 +174,21 @@ def test_each_prediction_is_judged(page, options, rank, verdict):
     ],
 )
 def test_each_belief_is_judged(page, options, verdicts):
-    shown = page["show_beliefs"](planted(page, **options)).frame
+    shown = concluded(page, **options).beliefs.frame
     assert shown["verdict"].tolist() == verdicts
     assert list(shown.index) == ["#16030", "#7178", "#20173", "#3190"]
 
 
 def test_the_trade_of_a_full_batch_is_told(page):
-    *_, trade = page["conclude"](planted(page))[1]
+    *_, trade = concluded(page).claims
     text = str(trade)
     assert text.startswith("At 0.3 of the capacity, p90 is ")
     assert text.endswith(" with what waits")
-    one, full = (
-        page["tail_of"](planted(page)["opened"][k][0.3], {"tail": 90.0})
-        for k in ("one call", "full batch")
-    )
+    data = SimpleNamespace(**planted(page))
+    tails = {(name, share): found for name, share, _, found, _ in page["each_tail"](data)}
+    one, full = tails["one call", 0.3], tails["full batch", 0.3]
     assert full.low > one.high
-    assert full.estimate.seconds in text
+    assert full.seconds in text
 
 
 def test_sessions_have_the_threads_of_their_way(page, monkeypatch):
@@ -210,13 +219,13 @@ def test_sessions_have_the_threads_of_their_way(page, monkeypatch):
 
 
 def test_another_machine_gets_the_answer_of_its_own_times(page):
-    here = page["here"]
+    study = page["study"]
     there = dataclasses.replace(
-        here,
+        study.here,
         data=planted(page, dense=FLAT),
-        environment=dataclasses.replace(here.environment, cpu="A Planted CPU"),
+        environment=dataclasses.replace(study.here.environment, cpu="A Planted CPU"),
     )
-    text = " ".join(str(replay(page["report"], [there])).split())
+    text = " ".join(str(replay(study.replay, [there])).split())
     plt.close("all")
     assert text.startswith("A Planted CPU, ")
     assert "Call more when weights exceed the caches" in text
@@ -224,6 +233,7 @@ def test_another_machine_gets_the_answer_of_its_own_times(page):
 
 
 def test_a_record_recomputes_its_conclusion(page):
-    here = dataclasses.replace(page["here"], fast=False)
+    study = page["study"]
+    here = dataclasses.replace(study.here, fast=False)
     read = type(here).from_dict(here.to_dict())
-    assert str(page["conclusion"](read)) == str(page["conclusion"](here))
+    assert str(study.concluded(read)) == str(study.concluded(here))

@@ -8,7 +8,14 @@ import pytest
 from scipy import stats
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.timing.load import Load, Point, Turn, compare_throughput, measure_load
+from ortmeter.timing.load import (
+    Load,
+    Point,
+    Turn,
+    compare_best,
+    compare_throughput,
+    measure_load,
+)
 
 SERVICE = 0.01
 
@@ -278,3 +285,18 @@ def test_callers_count_every_request_of_a_batch():
 def test_a_batch_has_a_request():
     with pytest.raises(InvalidArgumentError, match="batch=0"):
         measure_load({0: Point([int], batch=0)}, seconds=1)
+
+
+def test_the_best_of_several_points_is_known_less():
+    rng = np.random.default_rng(0)
+
+    def planted(speed):
+        speeds = speed * np.exp(0.01 * rng.standard_normal(10))
+        return Load(Point([int]), tuple(Turn(*np.zeros((3, 1)), x) for x in speeds))
+
+    loads, other = {1: planted(10), 2: planted(30), 4: planted(20)}, planted(10)
+    found = compare_best("batches of {}", loads, "callers", other)
+    alone = compare_throughput("batches of 2", loads[2], "callers", other)
+    assert (found.subject, found.baseline, found.ratio) == ("batches of 2", "callers", alone.ratio)
+    assert found.confidence == pytest.approx(1 - 0.01 / 3)
+    assert found.low < alone.low < alone.high < found.high

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Estimate
 from ortmeter.timing.load import Load, Point, Turn
 from ortmeter.timing.peaks import Peaks
 from ortmeter.timing.serving import (
@@ -11,6 +12,10 @@ from ortmeter.timing.serving import (
     expected_knee,
     expected_latencies,
     find_knee,
+    find_lost_batches,
+    find_lost_growth,
+    find_tails,
+    find_won_split,
 )
 
 
@@ -97,4 +102,63 @@ def test_a_roofline_bends_at_the_balance_of_the_machine():
     ],
 )
 def test_a_knee_is_judged_by_its_interval(knee, bounds, outcome):
-    assert knee.within(bounds) is outcome
+    found = knee.within(bounds)
+    assert found.outcomes == (outcome,)
+    assert found.evidence == f"predicted {bounds}, measured {knee.measured}"
+
+
+@pytest.mark.parametrize(
+    ("measured", "outcomes", "evidence"),
+    [
+        ([Estimate(12, 9, 14)], (True,), "1.20 to 1.20"),
+        ([Estimate(12, 9, 14), Estimate(7, 6.8, 7.2)], (True, True), "0.70 to 1.20"),
+        ([Estimate(12, 9, 16)], (None,), "1.20 to 1.20"),  # across the bound
+        ([Estimate(18, 16, 19), Estimate(5, 4, 6)], (False, False), "0.50 to 1.80"),
+        ([Estimate(10), None], (None, None), "none"),  # no interval, no stable queue
+    ],
+)
+def test_tails_hold_within_a_factor(measured, outcomes, evidence):
+    found = find_tails([(one, 10.0) for one in measured], 1.5)
+    assert found.outcomes == outcomes
+    assert found.evidence == f"measured over predicted: {evidence}"
+
+
+def by_batch(*speeds, noise=0.001, callers=1):
+    found = {2**i: planted(speed, noise, i) for i, speed in enumerate(speeds)}
+    return {b: Load(Point([int] * callers), load.turns) for b, load in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("speeds", "noise", "outcome", "pair"),
+    [
+        ([10, 20, 18], 0.001, True, "4 over 2"),
+        ([10, 20, 40], 0.001, False, "4 over 2"),
+        ([20, 10, 19.9], 0.001, False, "4 over 1"),  # 0.5% is no loss
+        ([20, 10, 18], 0.1, None, "4 over 1"),
+    ],
+)
+def test_growth_is_lost_past_a_best_batch(speeds, noise, outcome, pair):
+    found = find_lost_growth(by_batch(*speeds, noise=noise))
+    assert found.outcomes == (outcome,)
+    assert found.evidence.startswith(f"speedup, {pair}: ")
+
+
+def test_few_requests_are_compared_with_single_ones():
+    loads = {"a": by_batch(10, 5, 8, 7, 90), "b": by_batch(10, 20)}
+    found = find_lost_batches({"a": loads["a"]})
+    assert found.outcomes == (True, True, True)  # a batch of 16 is not of a few
+    assert "a, batch 2: 0.50" in found.evidence
+    assert "a, batch 4: 0.80" in found.evidence
+    assert "batch 8" not in found.evidence  # between the extremes
+    assert find_lost_batches(loads).verdict == "wrong"
+    assert find_lost_batches(loads, most=1).verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("parts", "outcome"), [((9, 30, 90), True), ((99, 20, 99), False), ((99, 20.5, 99), False)]
+)
+def test_callers_share_the_largest_batch(parts, outcome):
+    whole = {"a": by_batch(10, 15, 20)}
+    found = find_won_split(whole, {"a": by_batch(*parts, callers=2)})  # two batches of 2
+    assert found.outcomes == (outcome,)
+    assert found.evidence.startswith("speedup, a: ")

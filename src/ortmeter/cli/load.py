@@ -17,7 +17,7 @@ from ortmeter.runtime.settings import DENORMALS
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.bench import why_apart
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.load import Load, Point, compare_throughput, measure_load
+from ortmeter.timing.load import Load, Point, compare_best, compare_throughput, measure_load
 from ortmeter.timing.pauses import AfterPause, measure_pauses
 from ortmeter.timing.percentiles import TOO_FEW, explain_dashes, percentile_texts
 
@@ -157,17 +157,15 @@ def _compare_callers(
 ) -> Iterator[Claim]:
     """Compare the best number of callers with the first one, then candidates at that number."""
     first, *others = callers
-    each = 1 - (1 - _CONFIDENCE) / max(len(others), 1)  # the best was chosen among them
     for name in names:
-        mine = {k: found[name, k] for k in callers}
         place = {"candidate": name} if len(names) > 1 else {}
         if not others:
             text = "{speed} requests/s with callers={first} (99%)"
-            yield fact(text, place, speed=mine[first].throughput().text, first=first)
+            yield fact(text, place, speed=found[name, first].throughput().text, first=first)
             continue
-        best = max(others, key=lambda k: mine[k].throughput().value)
-        both = f"throughput, callers={best}", mine[best], f"callers={first}", mine[first]
-        yield compare_throughput(*both, confidence=each).at(**place)
+        several = {k: found[name, k] for k in others}
+        baseline = f"callers={first}", found[name, first]
+        yield compare_best("throughput, callers={}", several, *baseline).at(**place)
     last = callers[-1]
     each = 1 - (1 - _CONFIDENCE) / max(len(names) - 1, 1)
     for name in names[1:]:

@@ -22,7 +22,15 @@ from ortmeter.timing.loop import collector_off
 from ortmeter.timing.percentiles import LEVELS, Percentile, percentiles
 from ortmeter.timing.statistics import estimate_ratio, geometric_mean
 
-__all__ = ["Estimate", "Load", "Point", "Turn", "compare_throughput", "measure_load"]
+__all__ = [
+    "Estimate",
+    "Load",
+    "Point",
+    "Turn",
+    "compare_best",
+    "compare_throughput",
+    "measure_load",
+]
 
 #: Requests of a point: more would not fit in memory.
 MAX_REQUESTS = 5_000_000
@@ -178,6 +186,39 @@ def compare_throughput(
     ours, theirs = ([[turn.requests_per_s] for turn in load.turns] for load in (found, other))
     ratio = estimate_ratio(ours, theirs, confidence, f"{len(ours)} turns")
     return Speedup(subject, baseline, ratio)
+
+
+def compare_best(subject: str, loads: Mapping[int, Load], baseline: str, other: Load) -> Speedup:
+    """Compare the point that serves most with another one.
+
+    Parameters
+    ----------
+    subject : str
+        Name of the best point; its number stands in braces: ``batches of {}``.
+    loads : mapping of int to Load
+        By number of callers, or of requests in a batch.
+    baseline : str
+        Name of the other point.
+    other : Load
+        What was measured of it.
+
+    Returns
+    -------
+    Speedup
+        The comparisons of all the points hold together at 99%: the level of this one is higher
+        (Bonferroni).
+
+    Examples
+    --------
+    >>> def point(speed):
+    ...     return Load(Point([print]), (Turn(*np.zeros((3, 1)), speed),) * 5)
+    >>> found = compare_best("batch {}", {2: point(150.0), 4: point(120.0)}, "one", point(100.0))
+    >>> found.subject, found.effect, found.confidence
+    ('batch 2', '1.50 times faster [1.50, 1.50]', 0.995)
+    """
+    best = max(loads, key=lambda key: loads[key].throughput().value)
+    level = 1 - 0.01 / len(loads)
+    return compare_throughput(subject.format(best), loads[best], baseline, other, confidence=level)
 
 
 def measure_load(
