@@ -8,6 +8,7 @@ from .explanation import Explanation, explain
 from .levels import LEVELS
 from .ort_backend import OrtBackend, compile_graph
 from .record import CompiledGraph, Fallback
+from .rounding import float64_reference
 
 __all__ = [
     "LEVELS",
@@ -21,4 +22,5 @@ __all__ = [
     "UnsupportedGraphError",
     "compile_graph",
     "explain",
+    "float64_reference",
 ]
