@@ -133,9 +133,9 @@ def test_what_holds_at_every_place_is_decided_by_the_lowest():
 
 def test_what_decides_is_told_with_its_candidate_if_there_are_several():
     found = Speedups([WON.at(n=1), LOST.named("c").at(n=2)])
-    told = "0.50 [0.40, 0.60] with c at n 2"
+    told = "c: 0.50 [0.40, 0.60] at n 2"
     assert found.at_least(1).evidence == f"lowest {told}"
-    assert found.are("faster").evidence == f"2.00 [1.80, 2.20] with b at n 1, {told}"
+    assert found.are("faster").evidence == f"b: 2.00 [1.80, 2.20] at n 1, {told}"
 
 
 def test_a_place_that_contradicts_is_told_before_a_lower_one_that_does_not_tell():
@@ -226,18 +226,18 @@ def test_without_an_interval_nothing_is_decided():
 @given(INTERVALS)
 def test_the_size_of_an_effect_is_that_of_the_slower_over_the_faster(found):
     low, value, high = found
-    size = compare_ratio("b", "a", float(value), (float(low), float(high))).size
+    magnitude = compare_ratio("b", "a", float(value), (float(low), float(high))).magnitude
     # every ratio of the interval, turned so that it is at least 1
     grid = [low + (high - low) * Fraction(i, 8) for i in range(9)]
     turned = [max(x, 1 / x) for x in (*grid, *([Fraction(1)] if low < 1 < high else []))]
-    assert size.value == pytest.approx(float(max(value, 1 / value)))
-    assert size.interval == pytest.approx((float(min(turned)), float(max(turned))))
+    assert magnitude.value == pytest.approx(float(max(value, 1 / value)))
+    assert magnitude.interval == pytest.approx((float(min(turned)), float(max(turned))))
 
 
 def test_the_size_of_an_effect_says_how_sure_it_is():
     slower = compare_ratio("b", "a", 0.5, (0.4, 0.625), how="3 processes", confidence=0.995)
-    assert slower.size == Estimate(2.0, 1.6, 2.5, 0.995, "3 processes")
-    assert compare_ratio("b", "a", 0.5, None, how="1 process").size == Estimate(
+    assert slower.magnitude == Estimate(2.0, 1.6, 2.5, 0.995, "3 processes")
+    assert compare_ratio("b", "a", 0.5, None, how="1 process").magnitude == Estimate(
         2.0, how="1 process"
     )
 

@@ -298,12 +298,14 @@ class Speedup(_Said, frozen=True, tag="comparison"):
 
     def is_a(self, verdict: str) -> bool | None:
         """Whether it is ``faster``, ``slower`` or ``negligible``, None when undecided."""
+        if verdict not in {"faster", "slower", "negligible"}:
+            raise InvalidArgumentError(f"{verdict!r}. Accepted: faster, slower, negligible")
         if self.verdict == "undecided":
             return None
         return not self.is_difference if verdict == "negligible" else self.verdict == verdict
 
     @property
-    def size(self) -> Estimate:
+    def magnitude(self) -> Estimate:
         """The ratio of the slower to the faster, at least 1."""
         found = self.estimate
         value = max(found.value, 1 / found.value)
@@ -434,7 +436,7 @@ class Speedups(tuple[Speedup, ...]):
         """Write one ratio with its candidate, if there are several, and its place."""
         several = len({other.subject for other in self}) > 1
         place = ", ".join(f"{name} {value}" for name, value in one.where.items())
-        told = f"{one.interval} with {one.subject}" if several else one.interval
+        told = f"{one.subject}: {one.interval}" if several else one.interval
         return f"{told} at {place}" if place else told
 
 
@@ -605,10 +607,10 @@ def judge(text: str, /, outcomes: Iterable[bool | None] | Finding, **values: Any
     if isinstance(outcomes, Finding):
         found = outcomes
     else:
-        listed = list(outcomes) if isinstance(outcomes, Iterable) else [outcomes]
-        if not all(outcome is None or outcome in {True, False} for outcome in listed):
+        cases = tuple(outcomes) if isinstance(outcomes, Iterable) else (outcomes,)
+        if not all(outcome is None or outcome in {True, False} for outcome in cases):
             raise InvalidArgumentError(f"outcomes={outcomes!r}. Accepted: booleans and None")
-        found = Finding(tuple(listed))
+        found = Finding(cases)
     return Prediction(text, found.verdict, found.evidence, values)
 
 
