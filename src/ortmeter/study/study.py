@@ -2,11 +2,12 @@
 
 import dataclasses
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ortmeter.args import Param, get_parsed_args
+from ortmeter.args import Param, get_parsed_args, in_ipython
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
 from ortmeter.runtime.environment import environment
@@ -35,6 +36,10 @@ _CUDA = (
     "The same lines run on CUDA: make html RUNTIME=gpu PROVIDER=cuda builds this site on a GPU "
     "machine, python {page}.py --provider cuda runs this page, and make record PROVIDER=cuda "
     "keeps its samples for other builds."
+)
+_IN_NOTEBOOK = (
+    'The same lines run on CUDA: set os.environ["ORTMETER_PROVIDER"] = "cuda" before the first '
+    "cell. The defaults of the other parameters are in the call of Study."
 )
 
 
@@ -85,6 +90,8 @@ class Study:
     """
 
     def __init__(self, page: str, title: str, **params: Any) -> None:
+        if not re.fullmatch(r"plot_\w+", page):
+            raise InvalidArgumentError(f"page={page!r}. Accepted: the name of a file, plot_x")
         self.args = get_parsed_args(
             page,
             description=title,
@@ -179,6 +186,8 @@ class Study:
             raise InvalidArgumentError(f"{self.page} has no conclusion. Accepted: after conclude()")
         say = Writer()
         self._conclude(_namespace(found), say)
+        if not str(say.written):
+            raise InvalidArgumentError(f"{self.page} has no answer. Accepted: say.answer, say.add")
         legend = found.data["legend"]
         judged = beliefs(say.beliefs, legend) if say.beliefs else None
         return found.conclude(say.written, say.claims, legend, judged)
@@ -215,7 +224,8 @@ class Study:
         """
         if self.args.record:
             self.here.save(self.concluded(self.here))
-        parts: list[Any] = [self.args, _CUDA.format(page=self.page), environment()]
+        how = _IN_NOTEBOOK if in_ipython() else _CUDA.format(page=self.page)
+        parts: list[Any] = [self.args, how, environment()]
         if models:
             parts.append(fold("Models", *_drawn(models)))
         if raw:

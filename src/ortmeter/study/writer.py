@@ -21,7 +21,7 @@ from ortmeter.evidence import (
 from ortmeter.timing.comparison import Comparison, Ranking
 
 __all__ = [
-    "TRENDS",
+    "LEADS",
     "Answer",
     "Bar",
     "Writer",
@@ -30,8 +30,15 @@ __all__ = [
     "group_effects",
 ]
 
-#: Trends of the effects of a candidate, see :attr:`~ortmeter.evidence.Speedups.trend`.
-TRENDS = ("faster", "slower", "mixed", "negligible", "undecided")
+#: Lead of an answer for each trend of its effects, where a page gives none, see
+#: :attr:`~ortmeter.evidence.Speedups.trend`.
+LEADS = {
+    "faster": "Faster:",
+    "slower": "Slower:",
+    "mixed": "It depends:",
+    "negligible": "No difference that matters:",
+    "undecided": "Not decided here:",
+}
 #: Characters of the label of a bar.
 LABEL = 20
 _VERDICT = 16  # characters
@@ -168,32 +175,24 @@ class Writer:
         #: Beliefs that were judged, by discussion.
         self.beliefs: dict[str, Prediction] = {}
 
-    def answer(
-        self,
-        effects: Speedups,
-        *,
-        undecided: str | tuple[str, str] = "Not decided here:",
-        **leads: str | tuple[str, str],
-    ) -> None:
+    def answer(self, effects: Speedups, **leads: str | tuple[str, str]) -> None:
         """Begin with a lead, chosen by what the effects show, then the effects.
 
         Parameters
         ----------
         effects : Speedups
             Comparisons of a candidate with a baseline, place by place.
-        undecided : str
-            Lead when nothing is decided, and for a trend that has none: never a claim.
         **leads : str or tuple of str
-            Lead for each of :data:`TRENDS`, or a pair: the verdict in a word or two, the lead.
+            Lead for each trend of :data:`LEADS`, or a pair: the verdict in a word or two, the lead.
 
         Raises
         ------
         InvalidArgumentError
             A lead is for no trend.
         """
-        if unknown := [name for name in leads if name not in TRENDS]:
-            raise InvalidArgumentError(f"{unknown[0]!r}. Accepted: {', '.join(TRENDS)}")
-        lead = leads.get(effects.trend, undecided)
+        if unknown := [name for name in leads if name not in LEADS]:
+            raise InvalidArgumentError(f"{unknown[0]!r}. Accepted: {', '.join(LEADS)}")
+        lead = {**LEADS, **leads}[effects.trend]
         self._verdict, lead = (effects.trend, lead) if isinstance(lead, str) else lead
         self._text.append(_told(lead, effects))
         self._evidence += effects
