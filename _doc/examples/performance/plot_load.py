@@ -357,13 +357,14 @@ def advise(data, say):
     say.bars("requests/s over one call of one request", bars)
     text = "The knee of the dense network (a doubling adds less than 10%) is {knee}."
     say.add(text, knee=serving.find_knee(data.closed[DENSE][ONE]).measured)
+    say.command("ortmeter bench model.onnx --callers 1,2,4")
 
 
 # %%
 # A batch pays when it serves 5% more.
 
 PAYS, FAILS = (1.05, math.inf), (0.0, 1.05)
-FACTOR = 1.5  # of the prediction of a queue
+FACTOR = 1.5  # of a measured tail over the predicted one, or the reverse
 
 
 def predict(data, say):
@@ -375,7 +376,7 @@ def predict(data, say):
     text = f"a batch beats callers for dense layers, {'and' if pays else 'not'} for convolutions"
     say.predict(text, dense.within(*PAYS) & images.within(*(PAYS if pays else FAILS)))
     dense, images = (one.within(expected) for _, expected, one, _ in find_knees(data))
-    say.predict("a roofline predicts the knee of both networks", dense & images)
+    say.predict("a roofline predicts the knee of dense layers and of convolutions", dense & images)
     sessions = Speedups(
         compare_throughput(SESSIONS, ways[SESSIONS][1], CALLERS, ways[CALLERS][1]).at(network=name)
         for name, ways in data.closed.items()
@@ -426,6 +427,9 @@ study.conclude(conclude)
 #
 # How this was computed
 # ---------------------
+#
+# For your own model, ``ortmeter bench --callers 1,2,4`` and ``--rate 50,100`` measure the same;
+# ``--batch`` says how many requests its inputs hold.
 
 short = layer_stack("MatMul", items[DENSE], square, 2)[0]
 shown = {"dense, its first two layers": short, "convolution": networks[IMAGES][0]}
