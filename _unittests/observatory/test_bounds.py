@@ -5,7 +5,7 @@ import onnx.parser
 import pytest
 
 from ortmeter.discrepancy.bounds import matmul_error_bound, mean_error_bound, sum_error_bound
-from ortmeter.observatory.bounds import error_bounds
+from ortmeter.observatory.bounds import error_bounds, weight_bounds
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.reference import reference
 
@@ -181,3 +181,21 @@ def test_what_is_not_known_has_no_bound():
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "unknown": 1]>
         g (float[2] X) => (float[2] Y) { Y = unknown.Mul(X) }""")
     assert error_bounds(model, {"X": np.ones(2, np.float32)}, {}) == {}
+
+
+def test_bounds_of_a_network_are_what_its_weights_move():
+    """Matrices move, up or down; vectors and the model stay."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1, 8] X) => (float[1, 8] Y) <float[8] b> { Z = MatMul(X, w)  Y = Add(Z, b) }"""
+    model = onnx.parser.parse_model(text)
+    weights = {"w": np.eye(8, dtype=np.float32), "b": np.arange(8, dtype=np.float32)}
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(value, name) for name, value in weights.items()
+    )
+    before = model.SerializeToString()
+    feeds = {"X": np.linspace(1, 8, 8, dtype=np.float32)[None]}
+    expected = reference(model, feeds).outputs
+    assert weight_bounds(model, feeds, expected, 2.0**-10) == {"Y": 8 * 2.0**-10}
+    assert weight_bounds(model, feeds, expected, 0.0) == {"Y": 0.0}
+    assert model.SerializeToString() == before

@@ -11,7 +11,7 @@ import pytest
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
 from ortmeter.evidence import fact, judge
 from ortmeter.study import rendering
-from ortmeter.study.rendering import Conclusion, beliefs, fold, save_tables, show, table
+from ortmeter.study.rendering import Conclusion, beliefs, fold, save_tables, show, table, to_frame
 from ortmeter.study.writer import Answer, Bar
 
 CLAIMS = (fact("a <b> is 2 times faster than c."), fact("word " * 40))
@@ -192,3 +192,16 @@ def test_beliefs_have_their_verdict_and_their_numbers():
     assert frame.loc["#1", "belief"] == "a second thread pays above 1024 elements"
     with pytest.raises(InvalidArgumentError, match="no judgement"):
         beliefs({"#1": fact("1 + 1 is {two}", two=2)})
+
+
+def test_a_frame_is_made_row_by_row():
+    rows = {("one", 8): {"ms": 1.5, "shared": True}, ("one", 16): {"ms": 3.0, "late": "yes"}}
+    frame = to_frame(rows, "model", "size")
+    assert frame.index.names == ["model", "size"]
+    assert [*frame] == ["ms", "shared", "late"]
+    assert frame["ms"].tolist() == [1.5, 3.0]
+    assert frame.isna().sum().to_dict() == {"ms": 0, "shared": 1, "late": 1}
+    single = to_frame({"b": {"ms": 1}, "a": {"ms": 2}}, "name")
+    assert single.index.name == "name"
+    assert [*single.index] == ["b", "a"]
+    assert single["ms"].dtype == np.int64

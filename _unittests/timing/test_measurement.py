@@ -15,6 +15,15 @@ def test_statistics_are_those_of_numpy():
     assert m.relative_iqr == pytest.approx(2.5 / 3.5)
 
 
+def test_a_process_counts_once():
+    m = Measurement("a", [[3.0, 1.0, 2.0], [2.4, 2.2, 7.4], [2.0, 1.9, 2.1]])
+    assert m.typical.value == pytest.approx((2 * 2.4 * 2) ** (1 / 3))
+    assert m.typical.low < m.typical.value < m.typical.high
+    assert Measurement("a", SECONDS).typical.interval is None  # two processes
+    assert m.means.name == "a"
+    np.testing.assert_allclose(m.means.seconds, [[2], [4], [2]])
+
+
 def test_throughput_needs_declared_work():
     m = Measurement("a", [[2.0]], flop=6e9, bytes_moved=8e9)
     assert (m.gflop_per_s, m.gb_per_s) == (3.0, 4.0)

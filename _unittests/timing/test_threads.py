@@ -13,7 +13,13 @@ from ortmeter.runtime.environment import usable_cores
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing import threads
 from ortmeter.timing.candidates import Variant
-from ortmeter.timing.threads import Situation, find_threshold, measure_threads, wake_seconds
+from ortmeter.timing.threads import (
+    Situation,
+    find_beyond,
+    find_threshold,
+    measure_threads,
+    wake_seconds,
+)
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[n, 64] X) => (float[n, 64] Y) { Y = Softmax(X) }"""
@@ -143,6 +149,31 @@ def test_a_threshold_has_an_interval(verdicts, expected):
     claims = {float(work): judged(verdict) for work, verdict in enumerate(verdicts, start=1)}
     found = find_threshold(dict(reversed(claims.items())))  # in any order
     assert found == (expected and Estimate(expected[0], expected[1], expected[0]))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "pays", "outcomes"),
+    [
+        (("slower", "undecided", "faster", "faster"), True, (True, True)),
+        (("faster", "faster", "slower", "equivalent"), True, (False, False)),
+        (("undecided", "faster", "faster", "undecided"), True, (None, None)),
+        (("slower", "faster", "faster", "equivalent"), False, (True, True)),
+        (("slower", "slower", "slower", "faster"), False, (True, False)),
+    ],
+)
+def test_work_beyond_a_bound_pays_and_work_below_does_not(verdicts, pays, outcomes):
+    """Those within a factor of 2 of the bound do not count."""
+    works = (1e-5, 6e-5, 2e-4, 9e-4)
+    claims = zip(works, map(judged, verdicts), strict=True)
+    found = find_beyond(claims, 1e-4, pays=pays)
+    assert found.outcomes == outcomes
+    agree = f"{outcomes.count(True)} of 2 operators that are a factor of 2 away from 100 µs agree"
+    assert found.evidence == agree
+
+
+def test_a_bound_without_work_is_undecided():
+    assert find_beyond([(1.5, judged("faster"))], 1.0).verdict == "undecided"
+    assert find_beyond([(1.5, judged("faster"))], 1.0, factor=1.2).verdict == "right"
 
 
 def test_a_wake_leaves_nothing_open():

@@ -119,6 +119,57 @@ def error_bounds(
     return {} if found is None else {name: found}
 
 
+def weight_bounds(
+    model: onnx.ModelProto,
+    feeds: _Arrays,
+    expected: _Arrays,
+    relative: float,
+    *,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Bound the errors of a network by what its outputs change by when its weights move.
+
+    A product of *K* terms is the exact product of operands that move by *K* roundings at most.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Its weights are the initializers of two dimensions or more.
+    feeds : mapping of str to array
+        Inputs.
+    expected : mapping of str to array
+        Exact outputs.
+    relative : float
+        By how much each weight moves, up or down at random, relative to its value.
+    seed : int
+        Seed of the directions.
+
+    Returns
+    -------
+    dict of str to float
+        Largest change of each output, in its unit.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 8, opset_import: ["": 17]>
+    ... g (float[1, 1] X) => (float[1, 1] Y) <float[1, 1] w = {4}> { Y = MatMul(X, w) }'''
+    >>> model, x = onnx.parser.parse_model(text), np.float32([[3]])
+    >>> weight_bounds(model, {"X": x}, {"Y": np.float64([[12]])}, 0.25)
+    {'Y': 3.0}
+    """
+    rng = np.random.default_rng(seed)
+    moved = onnx.ModelProto()
+    moved.CopyFrom(model)
+    for tensor in moved.graph.initializer:
+        if len(tensor.dims) > 1:
+            values = dense_array(tensor)
+            changed = values * (1 + rng.choice([-relative, relative], values.shape))
+            changed = changed.astype(values.dtype)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(changed, tensor.name))
+    found = reference(moved, feeds).outputs
+    return {name: float(np.abs(found[name] - exact).max()) for name, exact in expected.items()}
+
+
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """Return the attributes of a node that are given."""
     return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}

@@ -2,7 +2,7 @@
 
 from ortmeter.args import Param
 from ortmeter.evidence import Estimate, Finding, Speedups
-from ortmeter.study.rendering import show, table
+from ortmeter.study.rendering import show, table, to_frame
 from ortmeter.study.study import Study
 from ortmeter.study.writer import Writer, enumerate_items
 
@@ -16,4 +16,5 @@ __all__ = [
     "enumerate_items",
     "show",
     "table",
+    "to_frame",
 ]

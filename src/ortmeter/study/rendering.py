@@ -26,7 +26,7 @@ from ortmeter.study.writer import Answer, sentences
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Conclusion", "Table", "beliefs", "fold", "save_tables", "show", "table"]
+__all__ = ["Conclusion", "Table", "beliefs", "fold", "save_tables", "show", "table", "to_frame"]
 
 # Outside of these, a number is written with an exponent.
 _SMALL, _LARGE = 1e-4, 1e7
@@ -248,6 +248,34 @@ def table(
     if details and (frame.index.nlevels > 1 or not all(isinstance(x, str) for x in frame.index)):
         raise InvalidArgumentError("Rows that open have one text each as their label")
     return Table(frame, caption, dict(details or {}))
+
+
+def to_frame(rows: "Mapping[Any, Mapping[str, Any]]", *levels: str) -> "pd.DataFrame":
+    """Make the frame of a table, row by row.
+
+    Parameters
+    ----------
+    rows : mapping of mapping
+        By label, or by tuple of labels, the cells of a row by column.
+    *levels : str
+        What the labels are.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Rows and columns in their order; a cell that a row lacks is missing.
+
+    Examples
+    --------
+    >>> to_frame({("one", 8): {"ms": 1.5}, ("one", 16): {"ms": 3.0}}, "model", "size")["ms"]["one"]
+    size
+    8     1.5
+    16    3.0
+    Name: ms, dtype: float64
+    """
+    import pandas as pd
+
+    return pd.DataFrame.from_dict(dict(rows), orient="index").rename_axis(index=levels)
 
 
 def beliefs(judged: Mapping[str, Prediction], caption: str = "") -> Table:

@@ -29,7 +29,7 @@ from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.comparison import Comparison, Comparisons
 from ortmeter.timing.measurement import Measurement, Recipe
 from ortmeter.timing.processes import collect
-from ortmeter.timing.statistics import estimate_ratio, geometric_mean
+from ortmeter.timing.statistics import estimate_ratio
 
 __all__ = ["ColdStart", "cold_start"]
 
@@ -114,7 +114,7 @@ class ColdStart:
 
     def typical(self, name: str, phase: str) -> Estimate:
         """Geometric mean over processes of the seconds of a phase, and its 99% interval."""
-        return geometric_mean(self.times[phase][name].seconds)
+        return self.times[phase][name].typical
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per phase and candidate.

@@ -1,5 +1,6 @@
 """Candidates to time, and their measurements."""
 
+import dataclasses
 import importlib
 import math
 from collections.abc import Callable, Mapping
@@ -11,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Estimate
+from ortmeter.timing.statistics import geometric_mean
 
 #: Target of a recipe whose function travels as source.
 SOURCE = "source"
@@ -130,6 +133,19 @@ class Measurement:
     def median(self) -> float:
         """Median latency of a call, in seconds."""
         return float(np.median(self.seconds))
+
+    @property
+    def typical(self) -> Estimate:
+        """Geometric mean of the medians of the processes, and its 99% interval, in seconds."""
+        return geometric_mean(np.median(self.seconds, axis=1))
+
+    @property
+    def means(self) -> "Measurement":
+        """The same with the mean of each process in place of its samples.
+
+        A median leaves out what is rare and long, such as the slices of time of another process.
+        """
+        return dataclasses.replace(self, seconds=self.seconds.mean(axis=1, keepdims=True))
 
     @property
     def quartiles(self) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +26,21 @@ import numpy as np
 
 from ortmeter.child import child_command, run_child
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.evidence import Estimate, Speedup
+from ortmeter.evidence import Estimate, Finding, Speedup
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.placement import warn_again, warned
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.measurement import Measurement, Recipe
 from ortmeter.timing.pauses import measure_pauses
 
-__all__ = ["Situation", "Usage", "find_threshold", "measure_threads", "wake_seconds"]
+__all__ = [
+    "Situation",
+    "Usage",
+    "find_beyond",
+    "find_threshold",
+    "measure_threads",
+    "wake_seconds",
+]
 
 #: Seconds between two runs of the neighbour of another process: shorter than threads spin.
 NEIGHBOUR_PAUSE_S = 1e-2
@@ -213,6 +220,48 @@ def find_threshold(claims: Mapping[float, Speedup]) -> Estimate | None:
     lost = [work for work, verdict in found if verdict not in {"faster", "undecided"}]
     won = [w for w, _ in itertools.takewhile(lambda row: row[1] == "faster", reversed(found))]
     return Estimate(won[-1], max(lost, default=0.0), won[-1]) if won else None
+
+
+def find_beyond(
+    claims: Iterable[tuple[float, Speedup]],
+    bound: float,
+    *,
+    factor: float = 2.0,
+    pays: bool = True,
+) -> Finding:
+    """Find whether a candidate is faster where the work is above a bound, and only there.
+
+    Parameters
+    ----------
+    claims : iterable of float and Speedup
+        The work of each case, in seconds, and what is measured of it.
+    bound : float
+        Predicted work from which the candidate is faster, in seconds.
+    factor : float
+        Cases whose work is that close to the bound are left out.
+    pays : bool
+        False to predict that it is nowhere faster.
+
+    Returns
+    -------
+    Finding
+        Whether each case is as predicted.
+
+    Examples
+    --------
+    >>> won = Speedup("2", "1", Estimate(1.5, 1.4, 1.6))
+    >>> found = find_beyond([(1e-5, won), (9e-5, won), (4e-4, won)], 1e-4)
+    >>> found.outcomes, found.evidence
+    ((False, True), '1 of 2 operators that are a factor of 2 away from 100 µs agree')
+    """
+    outcomes: list[bool | None] = []
+    for work, claim in claims:
+        if max(work / bound, bound / work) > factor:
+            held = claim.is_a("faster")
+            outcomes.append(None if held is None else held == (pays and work > bound))
+    agree = f"{outcomes.count(True)} of {len(outcomes)} operators"
+    away = f"a factor of {factor:g} away from {Estimate(bound).seconds}"
+    return Finding(tuple(outcomes), f"{agree} that are {away} agree")
 
 
 def wake_seconds(count: int = _WAKES) -> float:
