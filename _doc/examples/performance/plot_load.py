@@ -43,7 +43,7 @@ from ortmeter.evidence import UNITS, common_unit, rounded
 from ortmeter.plotting.load import load_plot
 from ortmeter.runtime.environment import cache_bytes, usable_cores
 from ortmeter.runtime.models import layer_stack
-from ortmeter.study import Param, Speedups, Study, enumerate_items, show, table
+from ortmeter.study import Param, Speedups, Study, enumerate_items, show, table, to_frame
 from ortmeter.timing import serving
 from ortmeter.timing.load import Point, compare_best, compare_throughput, measure_load
 from ortmeter.timing.peaks import Peaks, measured_peaks
@@ -116,10 +116,6 @@ def check_agreement(name, batch):
     share = (abs(got - expected) / (terms * unit_roundoff("float32") * scale)).max()
     assert share <= 1, f"{name}, batch {batch}: outside of its bound"
     return {"largest error": abs(got - expected).max(), "share of the bound": share}
-
-
-def to_frame(rows, *levels):
-    return DataFrame.from_dict(rows, orient="index").rename_axis(index=levels)
 
 
 errors = {(name, batch): check_agreement(name, batch) for name in networks for batch in (1, 4)}
