@@ -15,6 +15,7 @@ from ortmeter.runtime.providers import resolve_provider
 from ortmeter.study.records import Record, load_records, record, replay
 from ortmeter.study.rendering import (
     Conclusion,
+    Folded,
     Shown,
     Table,
     beliefs,
@@ -161,7 +162,7 @@ class Study:
             return found
         shown = _captioned(view, found, self.here)
         self._tables[view.__name__] = shown.frame
-        return show(fold(shown.caption, shown) if folded else shown)
+        return show(_folded(shown) if folded else shown)
 
     def conclude(self, function: Callable[[SimpleNamespace, Writer], object]) -> Any:
         """Show what holds, here, and at the end for every record.
@@ -198,7 +199,7 @@ class Study:
             shown = view(_namespace(found))
             if not hasattr(shown, "get_figure"):
                 shown = _captioned(view, shown, found)
-            yield fold(shown.caption, shown) if folded else shown
+            yield _folded(shown) if folded else shown
         if self._conclude is not None:
             yield self.concluded(found)
 
@@ -246,6 +247,10 @@ def _captioned(view: View, found: Any, record: Record) -> Table:
         return found
     text = " ".join((view.__doc__ or view.__name__.replace("_", " ")).split()).rstrip(".")
     return table(found, f"{text}, {record.data['legend']}")
+
+
+def _folded(shown: Table) -> Folded:
+    return fold(shown.caption, dataclasses.replace(shown, caption=""))
 
 
 def _drawn(models: "Mapping[str, onnx.ModelProto]") -> Iterator[Any]:
