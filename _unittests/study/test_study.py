@@ -1,11 +1,21 @@
-"""A study keeps what it measures, in one call or in several."""
+"""A study keeps what it measures, shows and concludes it, here and from records."""
 
+import dataclasses
 import sys
+from pathlib import Path
 
+import numpy as np
+import onnx
+import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.pictures import freeze
 from ortmeter.runtime import placement
-from ortmeter.study import Study
+from ortmeter.study import Speedups, Study
+from ortmeter.study.records import load
+from ortmeter.timing import Comparison, Measurement
 
 
 @pytest.fixture
@@ -28,3 +38,101 @@ def test_nodes_that_ran_on_the_cpu_are_those_of_every_call(study, monkeypatch):
     placement.warned.extend(["Mod ran on CPU", "Loop ran on CPU"])
     study.keep(second=2)
     assert study.here.on_cpu == ("Mod ran on CPU", "Loop ran on CPU")
+
+
+@pytest.fixture
+def measured(study):
+    """A study of two candidates, one twice as fast, with a table, a plot and a conclusion."""
+    samples = {"slow": 2.0, "fast": 1.0}
+    times = Comparison(Measurement(n, np.full((3, 4), s)) for n, s in samples.items())
+    study.keep("CPU", times=times, **{"shared from": 8})
+
+    def latencies(data):
+        """Median latency,
+        and more.
+        """
+        return data.times.summary()[["median (s)"]]
+
+    def plotted(data):
+        return data.times.speedup_plot(title="Speedup", caption=data.legend)
+
+    def conclude(data, say):
+        found = Speedups([data.times.speedup("slow", "fast")])
+        say.answer(found, faster="Take the fast one:")
+        say.predict("it is 3 times faster", found.at_least(3))
+        say.believe("#1", "it is faster", found.are("faster"))
+        say.note("shared from {n}", n=data.shared_from)
+
+    study.show(latencies)
+    study.show(plotted)
+    study.show(latencies, folded=True)
+    study.conclude(conclude)
+    plt.close("all")
+    return study
+
+
+def test_views_and_conclusion_show_the_data_of_this_page_and_of_records(measured, tmp_path, capsys):
+    here = dataclasses.replace(measured.here, fast=False)
+    there = load(here.save(measured.concluded(here), tmp_path))
+    for record in (here, there):
+        table, picture, folded, concluded = map(freeze, measured.replay(record))
+        plt.close("all")
+        # The docstring of the view is the caption, with the legend; units are in the columns.
+        assert table.caption == "Median latency, and more, CPU"
+        assert table.frame["median (s)"].tolist() == [2.0, 1.0]
+        assert picture.title == "Speedup"
+        assert str(folded).startswith("Median latency, and more, CPU:\n          median (s)")
+        assert str(concluded.answer) == "Take the fast one: 2.00 times faster [2.00, 2.00]."
+        assert [claim.verdict for claim in concluded.claims] == ["wrong", "fact"]
+        text = str(concluded)
+        assert "Wrong: it is 3 times faster (lowest fast 2.00 [2.00, 2.00])" in text
+        assert "- shared from 8" in text
+        assert text.index("it is 3 times") < text.index("it is faster (")
+
+
+def test_another_record_has_its_own_answer(measured):
+    times = measured.here.data["times"]
+    turned = Comparison(
+        dataclasses.replace(times[other], name=name)
+        for name, other in (("slow", "fast"), ("fast", "slow"))
+    )
+    data = {**measured.here.data, "times": turned}
+    found = measured.concluded(dataclasses.replace(measured.here, data=data, fast=False))
+    assert str(found.answer).startswith("Slower: 2.00 times slower")
+
+
+def test_the_appendix_has_files_of_tables_and_figures_and_the_records(
+    measured, monkeypatch, tmp_path, capsys
+):
+    here = dataclasses.replace(measured.here, fast=False)
+    here.save(measured.concluded(here), tmp_path)
+    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
+    capsys.readouterr()
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[2] X) => (float[2] Y) { Y = Abs(X) }'
+    )
+    measured.appendix({"one model": model}, raw=pd.DataFrame({"n": [1]}))
+    plt.close("all")
+    text = capsys.readouterr().out
+    parts = ["provider=", "make record PROVIDER=cuda", "Python 3", "-- one model\n", "Abs(X) -> Y"]
+    parts += ["Raw tables:", "plot_sum-latencies.csv", "recorded on", "Take the fast one"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    folder = Path(text.partition("saved in ")[2].partition(":")[0])
+    assert (folder / "plot_sum-plotted.png").read_bytes().startswith(b"\x89PNG")
+    assert pd.read_csv(folder / "plot_sum-latencies.csv")["median (s)"].tolist() == [2.0, 1.0]
+    assert pd.read_csv(folder / "plot_sum-raw.csv")["n"].tolist() == [1]
+    # Nothing is saved unless it is asked.
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+
+
+def test_a_study_that_has_nothing_to_say_is_refused(study, monkeypatch):
+    with pytest.raises(InvalidArgumentError, match="kept nothing yet. Accepted: after keep"):
+        study.show(lambda data: data)
+    study.keep("CPU")
+    with pytest.raises(InvalidArgumentError, match=r"no conclusion. Accepted: after conclude\("):
+        study.concluded(study.here)
+    with pytest.raises(InvalidArgumentError, match=r"no answer. Accepted: say.answer, say.add"):
+        study.conclude(lambda data, say: say.note("a note"))
+    with pytest.raises(InvalidArgumentError, match="page='sum/1'. Accepted: the name of a file"):
+        Study("sum/1", "How long?")

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+_PLACES = ("center", "left")  # of a title
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -36,6 +38,6 @@ def freeze(item: Any) -> Any:
         return item
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=200, bbox_inches="tight")
-    titles = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
+    titles = [figure.get_suptitle(), *(x.get_title(loc) for x in figure.axes for loc in _PLACES)]
     plt.close(figure)
     return Picture(content.getvalue(), next(filter(None, titles), "plot"))

@@ -146,7 +146,7 @@ class Study:
             Takes the data, with what was kept as attributes, and returns a frame, a
             :class:`~ortmeter.study.rendering.Table` or a plot.
         folded : bool
-            Whether a page opens it on click.
+            Whether a page opens its table on click.
 
         Returns
         -------
@@ -199,7 +199,7 @@ class Study:
             shown = view(_namespace(found))
             if not hasattr(shown, "get_figure"):
                 shown = _captioned(view, shown, found)
-            yield _folded(shown) if folded else shown
+            yield _folded(shown) if folded and isinstance(shown, Table) else shown
         if self._conclude is not None:
             yield self.concluded(found)
 
