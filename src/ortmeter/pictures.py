@@ -7,8 +7,6 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-_PLACES = ("center", "left")  # of a title
-
 
 @dataclass(frozen=True)
 class Picture:
@@ -38,6 +36,9 @@ def freeze(item: Any) -> Any:
         return item
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=200, bbox_inches="tight")
-    titles = [figure.get_suptitle(), *(x.get_title(loc) for x in figure.axes for loc in _PLACES)]
+    titles = [
+        figure.get_suptitle(),
+        *(t for x in figure.axes for t in (x.get_title(), x.get_title("left"))),
+    ]
     plt.close(figure)
     return Picture(content.getvalue(), next(filter(None, titles), "plot"))

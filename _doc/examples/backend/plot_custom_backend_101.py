@@ -51,6 +51,7 @@ threads_before = torch.get_num_threads()
 torch.set_num_threads(args.threads)
 torch.set_float32_matmul_precision("highest")  # no TF32
 torch.manual_seed(0)
+rng = np.random.default_rng(0)
 
 # %%
 # The candidates
@@ -78,7 +79,8 @@ class Block(torch.nn.Module):
 
 blocks = (Block(args.features, args.hidden) for _ in range(2))
 model = torch.nn.Sequential(*blocks).eval().requires_grad_(False).to(device)
-inputs = {batch: torch.randn(batch, args.features).to(device) for batch in args.batch}
+rows = {batch: rng.standard_normal((batch, args.features), np.float32) for batch in args.batch}
+inputs = {batch: torch.from_numpy(drawn).to(device) for batch, drawn in rows.items()}
 first = inputs[args.batch[0]]
 
 # %%
@@ -159,9 +161,9 @@ def check(batch, functions):
         yield batch, name, diff.abs, diff.ulp_at_max, share
 
 
-rows = [row for batch in args.batch for row in check(batch, functions[batch])]
+found = [row for batch in args.batch for row in check(batch, functions[batch])]
 columns = ["batch", "candidate", "largest error", "error (ulp)", "error / tolerance"]
-errors = DataFrame(rows, columns=columns)
+errors = DataFrame(found, columns=columns)
 show(table(errors.set_index(["batch", "candidate"]), f"Error against float64, {provider.label}"))
 
 # %%
@@ -172,10 +174,8 @@ show(table(errors.set_index(["batch", "candidate"]), f"Error against float64, {p
 # is a mean over the measurement: it may differ a little from the ratio of two medians.
 
 results = ortmeter.measure_each(functions, axis="batch", budget_s=args.budget, sync=device)
-legend = (
-    f"{args.features} features, hidden {args.hidden}, float32 on {provider.label}, "
-    f"threads={args.threads}, TF32 off"
-)
+sizes = f"{args.features} features, hidden {args.hidden}"
+legend = f"{sizes}, float32 on {provider.label}, threads={args.threads}, TF32 off"
 study.keep(legend, results=results, left_out=left_out, provider=provider.label)
 
 
