@@ -24,8 +24,8 @@ class Function(torch.nn.Module):
 
 
 def deviation_of(function, *inputs):
-    """Standard deviations, known within a few percent."""
-    return float64_reference(Function(function), *inputs, draws=1000, deviations=1.0)[1]
+    """Standard deviations, known within ten percent or so."""
+    return float64_reference(Function(function), *inputs, draws=400, deviations=1.0)[1]
 
 
 def magnitude(x, y):
@@ -47,14 +47,14 @@ def magnitude(x, y):
 def test_each_operation_adds_its_rounding_errors(function, roundings):
     x = numbers(ROWS, TERMS)
     found = deviation_of(function, x)
-    np.testing.assert_allclose(found, U * roundings(x.double().numpy()), rtol=0.15, atol=1e-12)
+    np.testing.assert_allclose(found, U * roundings(x.double().numpy()), rtol=0.2, atol=1e-12)
 
 
 @pytest.mark.parametrize("product", [torch.matmul, lambda x, y: x @ y, torch.mm])
 def test_a_product_adds_as_many_errors_as_terms(product):
     x, y = numbers(ROWS, TERMS), numbers(TERMS, 8)
     expected = math.sqrt(TERMS + 1) * U * magnitude(x, y)
-    np.testing.assert_allclose(deviation_of(product, x, y), expected, rtol=0.15)
+    np.testing.assert_allclose(deviation_of(product, x, y), expected, rtol=0.2)
 
 
 def test_an_error_follows_its_result_to_the_output():
@@ -63,7 +63,7 @@ def test_an_error_follows_its_result_to_the_output():
     passed = np.sqrt(np.square(first) @ np.square(z.double().numpy()))
     added = math.sqrt(TERMS + 1) * U * magnitude(x @ y, z)
     found = deviation_of(lambda x, y, z: (x @ y) @ z, x, y, z)
-    np.testing.assert_allclose(found, np.hypot(passed, added), rtol=0.15)
+    np.testing.assert_allclose(found, np.hypot(passed, added), rtol=0.2)
 
 
 def test_the_reference_is_the_model_in_float64():
