@@ -11,7 +11,8 @@ from _ext.answers import Answers
 from _ext.tables import list_table, plain, reference
 from ortmeter.evidence import Claim
 from ortmeter.files import write_atomically
-from ortmeter.pages import Bar, Record, load, load_records
+from ortmeter.study.records import Record, load, load_records
+from ortmeter.study.writer import Bar
 
 #: Records of one page, one configuration and one machine, a day each, oldest first.
 History = Sequence[Record]

@@ -10,9 +10,10 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
 from ortmeter.evidence import fact, judge
+from ortmeter.pages import Bar
 from ortmeter.study import rendering
 from ortmeter.study.rendering import Conclusion, beliefs, fold, save_tables, show, table, to_frame
-from ortmeter.study.writer import Answer, Bar
+from ortmeter.study.writer import Answer
 
 CLAIMS = (fact("a <b> is 2 times faster than c."), fact("word " * 40))
 TABLES = {

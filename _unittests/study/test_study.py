@@ -21,6 +21,7 @@ from ortmeter.timing import Comparison, Measurement
 @pytest.fixture
 def study(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["plot_sum"])
+    monkeypatch.delitem(sys.modules, "sphinx_gallery", raising=False)  # as a script
     return Study("plot_sum", "How long does a sum take?")
 
 

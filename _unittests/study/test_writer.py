@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate, Finding, Note, Speedups, fact, judge
+from ortmeter.pages import Bar
 from ortmeter.study.writer import (
     LEADS,
     Answer,
-    Bar,
     Writer,
     enumerate_items,
     group_claims,

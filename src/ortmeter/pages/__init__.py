@@ -2,9 +2,10 @@
 
 from ortmeter.args import Param
 from ortmeter.evidence import fact, judge
+from ortmeter.study import writer
 from ortmeter.study.records import SCHEMA, Record, load, load_records, record, replay
 from ortmeter.study.rendering import Conclusion, beliefs, fold, save_tables, show, table
-from ortmeter.study.writer import Answer, Bar, enumerate_items, group_claims, group_effects
+from ortmeter.study.writer import Answer, enumerate_items, group_claims, group_effects
 
 __all__ = [
     "SCHEMA",
@@ -28,3 +29,16 @@ __all__ = [
     "show",
     "table",
 ]
+
+
+def Bar(  # noqa: N802 - the name that these pages have for it
+    label: str, value: float, low: float | None = None, high: float | None = None
+) -> writer.Bar:
+    """Make a bar of an answer.
+
+    Examples
+    --------
+    >>> Bar("one", 2.0).label
+    'one'
+    """
+    return writer.Bar(value, low, high, label=label)

@@ -46,25 +46,21 @@ _FEWEST, _MOST = 2, 5  # bars
 
 
 @dataclass(frozen=True)
-class Bar:
-    """One bar of the small plot that goes with an answer.
+class Bar(Estimate):
+    """One bar of the small plot that goes with an answer: its length, from 0, and its interval.
 
     Parameters
     ----------
+    value, low, high, confidence, how, unit
+        See :class:`~ortmeter.evidence.Estimate`.
     label : str
         What it stands for, 20 characters at most.
-    value : float
-        Its length, from 0.
-    low, high : float, optional
-        Confidence interval of the value.
     """
 
-    label: str
-    value: float
-    low: float | None = None
-    high: float | None = None
+    label: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         lengths = [n for n in (self.value, self.low, self.high) if n is not None]
         if len(self.label) > LABEL or not all(0 <= n < math.inf for n in lengths):
             raise InvalidArgumentError(
@@ -278,9 +274,9 @@ def _told(lead: str, effects: Speedups, brief: bool = False) -> str:
 
 def _bar(label: str, length: float | Estimate | Speedup) -> Bar:
     found = length.estimate if isinstance(length, Speedup) else length
-    if isinstance(found, Estimate):
-        return Bar(label[:LABEL], found.value, found.low, found.high)
-    return Bar(label[:LABEL], found)
+    if not isinstance(found, Estimate):
+        found = Estimate(found)
+    return Bar(found.value, found.low, found.high, found.confidence, label=label[:LABEL])
 
 
 def _largest_bars(groups: Sequence[Speedups]) -> tuple[tuple[Bar, ...], str]:
