@@ -214,7 +214,7 @@ def test_an_interval_is_below_another_when_they_do_not_meet(one, other):
     expected = True if one[2] < other[0] else False if other[2] < one[0] else None
     held = estimated(one).below(estimated(other))
     assert held.outcomes == (expected,)
-    assert held.evidence == f"{estimated(one)}, {estimated(other)}"
+    assert held.evidence == f"{estimated(one)} against {estimated(other)}"
 
 
 def test_without_an_interval_nothing_is_decided():

@@ -148,7 +148,7 @@ class Estimate:
         if self.interval and other.interval:
             above = self.interval[0] > other.interval[1]
             held = True if self.interval[1] < other.interval[0] else False if above else None
-        return Finding((held,), f"{self}, {other}")
+        return Finding((held,), f"{self} against {other}")
 
     @property
     def text(self) -> str:
