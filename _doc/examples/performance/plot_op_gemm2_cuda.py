@@ -132,8 +132,8 @@ show(table(largest, f"Largest error, {numpy_dtype(args.itype)} on {provider.labe
 # How long does each one take?
 # ----------------------------
 #
-# The inputs are on the device before the clock starts, and the outputs stay there (IOBinding). All
-# sizes and candidates run in turn, in fresh processes.
+# The inputs are on the device before the clock starts, and the outputs stay there (IOBinding), but
+# for ``session.run``. All sizes and candidates run in turn, in fresh processes.
 
 itemsize = numpy_dtype(args.itype).itemsize
 
@@ -206,7 +206,7 @@ study.show(speedups)
 
 
 def shares(data):
-    """Operations and bytes per second, and their share (%) of the fastest Gemm and copy"""
+    """Operations and bytes per second, and their share (%) of the fastest Gemm and copy here"""
     rates = data.results.to_frame()[["GFLOP/s", "GB/s"]]
     return rates.join((100 * rates / Series(data.peaks)).add_suffix(" (% of peak)"))
 

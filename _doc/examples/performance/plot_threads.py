@@ -347,7 +347,8 @@ study.show(neighbours)
 # What the measurements say
 # -------------------------
 #
-# Spinning costs when it doubles the CPU time, or slows a run near a neighbour.
+# All ways are beside threads that sleep; CPU time is that of a pause of 10 ms and a run. Spinning
+# costs when it doubles it, or slows a run near a neighbour.
 
 COSTLY = {
     "faster": ("spin if alone", "Spin only on an idle machine, run after run: the transformer is"),
@@ -421,14 +422,14 @@ def conclude(data, say):
     cpu = estimate_ratio(*spent)
     costs = cpu.exceeds(2) or any(one.is_a("slower") for one in near)
 
-    say.decide("", [stopped])  # a bar of the answer, which no sentence tells
+    say.decide("", [stopped])
     say.answer(Speedups([gain]), **(COSTLY if costs else FREE))
-    say.add(f"With pauses of {1e3 * SHORT:g} ms, spinning takes {cpu} times the CPU time.")
+    say.add(f"Stopping after a run: {stopped.effect}. Spinning takes {cpu} times the CPU time.")
     works = {word: find_work(data, word, data.shared_from) for word in ("spin", "sleep")}
     at = ", ".join(f"from {work:,.0f} µs if it {word}s" for word, work in works.items() if work)
     say.add("A second thread is shown to pay for operators {at}.", at=at or "of no large size")
     say.bars("speedup over threads that sleep", {"sleep": 1.0, "stop": stopped, "spin": gain})
-    say.command("ortmeter bench model.onnx --threads 1,2 --spinning off")
+    say.command("ortmeter bench model.onnx --threads 2 --spinning on,stop,off")
     predict(data, say, gain, near, spent)
     believe(data, say)
 
