@@ -115,8 +115,9 @@ def test_the_answer_follows_the_samples(page):
         "Spin only on an idle machine, run after run: the transformer is 1.5"
     )
     numbers = [float(word) for word in words if re.fullmatch(r"\d+(\.\d+)?", word)]
-    # faster, pause, CPU time: 12.5 ms beside 2.5, thresholds in µs
-    assert numbers == pytest.approx([1.5, 10, 5, 400, 400], rel=0.02)
+    # faster, CPU time: 12.5 ms beside 2.5, thresholds in µs
+    assert numbers == pytest.approx([1.5, 5, 400, 400], rel=0.02)
+    assert "Stopping after a run: within 5%. Spinning takes" in str(answer)
     assert str(answer).endswith("µs if it sleeps.")
     assert len(words) <= 60
     assert answer.label == "spin if alone"
