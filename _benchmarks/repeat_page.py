@@ -35,7 +35,8 @@ def verdicts(page: str, options: list[str]) -> Mapping[str, str]:
 
 def case(claim: Claim) -> str:
     """Name what a claim is about."""
-    pair = f"{claim.subject} over {claim.baseline}" if claim.baseline else claim.subject
+    _, about, baseline = claim.question
+    pair = f"{about} over {baseline}" if baseline else about
     return ", ".join([pair, *(f"{name} {value}" for name, value in claim.where.items())])
 
 
