@@ -187,11 +187,12 @@ class Study:
             raise InvalidArgumentError(f"{self.page} has no conclusion. Accepted: after conclude()")
         say = Writer()
         self._conclude(_namespace(found), say)
-        if not str(say.written):
+        answer = say.written
+        if not str(answer):
             raise InvalidArgumentError(f"{self.page} has no answer. Accepted: say.answer, say.add")
         legend = found.data["legend"]
         judged = beliefs(say.beliefs, legend) if say.beliefs else None
-        return found.conclude(say.written, say.claims, legend, judged)
+        return found.conclude(answer, say.claims, legend, judged)
 
     def replay(self, found: Record) -> Iterator[Any]:
         """Iterate over what the page shows of a record: its views, then its conclusion."""
