@@ -159,7 +159,7 @@ def test_the_advice_weighs_speed_and_cost(page, planting, verdict, lead):
 def test_the_threshold_is_the_work_from_which_a_second_thread_pays(page, pays, work):
     text = str(concluded(page, planted(pays=pays)).answer)
     if work is None:
-        assert text.endswith("is shown to pay for operators of no large size.")
+        assert text.endswith("A second thread is not shown to pay at large sizes.")
     else:
         (value,) = re.search(r"(\d+) µs if it sleeps", text).groups()
         assert float(value) == pytest.approx(work, rel=0.02)

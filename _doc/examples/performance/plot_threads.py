@@ -427,7 +427,7 @@ def conclude(data, say):
     say.add(f"Stopping after a run: {stopped.effect}. Spinning takes {cpu} times the CPU time.")
     works = {word: find_work(data, word, data.shared_from) for word in ("spin", "sleep")}
     at = ", ".join(f"from {work:,.0f} µs if it {word}s" for word, work in works.items() if work)
-    say.add("A second thread is shown to pay for operators {at}.", at=at or "of no large size")
+    say.add(f"A second thread {f'pays {at}' if at else 'is not shown to pay at large sizes'}.")
     say.bars("speedup over threads that sleep", {"sleep": 1.0, "stop": stopped, "spin": gain})
     say.command("ortmeter bench model.onnx --threads 2 --spinning on,stop,off")
     predict(data, say, gain, near, spent)
