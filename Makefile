@@ -118,7 +118,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	rm -f .venv/.installed-* && $(BIN)/python -m pip uninstall --quiet --yes onnxruntime onnxruntime-gpu
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(RUNTIME),pages,torch]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(RUNTIME),gallery]" --group dev
 	touch $@
 
 # torch comes first, in the version of constraints.txt, which is its floor: uv leaves it alone.
@@ -127,14 +127,14 @@ $(FLOOR)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.version_info[:2] == (3, 11) or sys.exit("Python 3.11, the lowest, is needed, PYTHON=$(PYTHON) is " + sys.version)'
 	$(PYTHON) -m venv --clear $(FLOOR)
 	$(FLOOR)/bin/python -m pip install --quiet --constraint constraints.txt torch uv
-	$(FLOOR)/bin/uv pip install --quiet --python $(FLOOR)/bin/python --resolution lowest-direct --editable ".[cpu,pages,torch]" --group test "pyparsing==3.2.*"
+	$(FLOOR)/bin/uv pip install --quiet --python $(FLOOR)/bin/python --resolution lowest-direct --editable ".[cpu,gallery]" --group test "pyparsing==3.2.*"
 	touch $@
 
 # uv takes the torch of UV_TORCH_BACKEND=cpu; without it, that of the registry has the libraries of CUDA.
 build/newest/.installed $(NIGHTLY)/.installed: build/%/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear build/$*
 	build/$*/bin/python -m pip install --quiet uv
-	build/$*/bin/uv pip install --quiet --python build/$*/bin/python --editable ".[cpu,pages,torch]" --group test
+	build/$*/bin/uv pip install --quiet --python build/$*/bin/python --editable ".[cpu,gallery]" --group test
 	touch $@
 
 $(COVERAGE): $(INSTALLED)

@@ -29,7 +29,8 @@ SHORTEST_S = 4.0
 PAGE = """
 import time
 import ortmeter
-from ortmeter.pages import Conclusion, record
+from ortmeter.study.records import record
+from ortmeter.study.rendering import Conclusion
 
 args = ortmeter.get_parsed_args("plot_sleep", seconds=1.0, index=0, provider="cpu", record=False)
 provider = ortmeter.resolve_provider(args.provider)

@@ -1,4 +1,4 @@
-"""Count the lines of code of each page: those that it shows, those that it folds.
+"""Count the lines of code of each page, and how many it shows: once, pages folded cells.
 
 ``python _benchmarks/page_code.py [page ...] [--folder FOLDER]``; neither comments, docstrings nor
 blank lines count. Pages are formatted by ruff at 100 columns, see ``make lint``.
@@ -36,27 +36,25 @@ def count(page: Path) -> dict[str, int]:
     folded = [content.strip().startswith("# fold:") for content in cells]
     # A cell may begin with the settings of the page.
     folded = [f or "\n# fold:" in c for f, c in zip(folded, cells, strict=True)]
-    found = {"visible": 0, "folded": 0}
-    for content, is_folded in zip(cells, folded, strict=True):
-        found["folded" if is_folded else "visible"] += code_lines(content)
-    return found
+    lines = [code_lines(content) for content in cells]
+    shown = sum(n for n, is_folded in zip(lines, folded, strict=True) if not is_folded)
+    return {"code": sum(lines), "shown": shown}
 
 
 def main() -> None:
     """Print a row per page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("pages", nargs="*", help="names of pages, all by default")
     parser.add_argument("--folder", type=Path, default=EXAMPLES, help="folder of the pages")
-    options = parser.parse_args()
-    files = sorted(options.folder.rglob("plot_*.py"))
-    chosen = [file for file in files if not options.pages or file.stem in options.pages]
-    table = pd.DataFrame([{"page": file.stem, **count(file)} for file in chosen]).set_index("page")
-    table["code"] = table.sum(axis=1)
-    table["% visible"] = (100 * table["visible"] / table["code"]).round().astype(int)
-    table.loc["all"] = [
-        *(sums := table[["visible", "folded", "code"]].sum()),
-        round(100 * sums["visible"] / sums["code"]),
-    ]
+    files = {
+        file.stem: file for file in sorted(parser.parse_known_args()[0].folder.rglob("plot_*.py"))
+    }
+    parser.add_argument("pages", nargs="*", help="names of pages, all by default", default=[*files])
+    chosen = parser.parse_args().pages
+    if unknown := set(chosen) - set(files):
+        parser.error(f"{', '.join(unknown)}: accepted: {', '.join(files)}")
+    table = pd.DataFrame({name: count(files[name]) for name in chosen}).T.rename_axis("page")
+    table.loc["all"] = table.sum()
+    table["% shown"] = (100 * table["shown"] / table["code"]).round().astype(int)
     print(table.to_string())
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ortmeter.evidence import Claim
-from ortmeter.pages import load_records
+from ortmeter.study.records import load_records
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "_doc" / "examples" / "performance" / "plot_op_gemm2_cuda.py"

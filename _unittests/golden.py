@@ -20,7 +20,7 @@ from golden_plants import plants_of
 from matplotlib import pyplot as plt
 from page_runner import define_page
 
-from ortmeter.pages import load
+from ortmeter.study.records import load
 
 GOLDEN = Path(__file__).parent / "golden"
 RECORDS = Path(__file__).parent.parent / "_doc" / "results" / "amd-epyc-2-cores"
@@ -64,8 +64,6 @@ def replayed(name, record):
         *shown, concluded = names["study"].replay(record)
         plt.close("all")
         return concluded.answer, concluded.claims, [*shown, concluded.beliefs]
-    if "roles" in record.data:  # the page on einsum has them from what it measured
-        names["ROLES"] = record.data["roles"]
     shown = list(names["report"](record))
     plt.close("all")
     (concluded,) = (item for item in shown if hasattr(item, "answer"))

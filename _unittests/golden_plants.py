@@ -227,7 +227,7 @@ def _of_unpacked(data, session):
 
 def steady_runs(data):
     tables = {
-        name: data[name].assign(distinct=1, differing=0, difference=0.0)
+        name: data[name].assign(distinct=1, differing=0, difference=0.0, error=np.nan)
         for name in ("operators", "whole")
     }
     additions = {name: row | {"wrong runs": 0} for name, row in data["additions"].items()}

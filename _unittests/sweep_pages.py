@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 
 import ortmeter
-from ortmeter.pages import record
 from ortmeter.runtime.providers import Provider
+from ortmeter.study.records import record
 
 # The page writes a record that was made beforehand: importing pandas would take longer.
 PAGE = """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ortmeter.pages import Record
 from ortmeter.runtime.environment import environment
+from ortmeter.study.records import Record
 from ortmeter.sweep import Outcome, SweepResult, Task
 from ortmeter.timing import Comparison, Measurement
 

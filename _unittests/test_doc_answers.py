@@ -13,14 +13,16 @@ import pytest
 from docutils import nodes
 from docutils.core import publish_doctree
 
-from ortmeter.pages import Answer, Bar, Conclusion, judge
+from ortmeter.evidence import judge
+from ortmeter.study.rendering import Conclusion
+from ortmeter.study.writer import Answer, Bar
 
 DOC = Path(__file__).parent.parent / "_doc"
 sys.path.insert(0, str(DOC))
-from _ext import answers, cards, cells, hosting, machines  # noqa: E402
+from _ext import answers, cards, hosting, machines  # noqa: E402
 
 PAGE = "plot_op_gemm2_cuda"
-BARS = (Bar("two <Gemms>", 1.0), Bar("one", 1.25, 1.12, 1.38))
+BARS = (Bar(1.0, label="two <Gemms>"), Bar(1.25, 1.12, 1.38, label="one"))
 TEXT = """\
 .. _label:
 
@@ -34,8 +36,6 @@ Because it moves less.
 .. GENERATED FROM PYTHON SOURCE LINES 1-2
 
 .. code-block:: Python
-
-    # fold: Arguments <of the page>
 
     print("code")
 
@@ -144,16 +144,6 @@ def test_predictions_are_judged_at_the_end_of_the_text_that_makes_them(found):
     judged = siblings[2].astext()
     assert '<span class="verdict right">right</span> one is faster (2)' in judged
     assert '<span class="verdict undecided">undecided</span> two is slower' in judged
-
-
-def test_a_cell_is_folded_behind_its_title():
-    doctree = publish_doctree(TEXT.format(shown="<p>shown</p>"))
-    cells.fold_cells(None, doctree)
-    (block,) = doctree.findall(nodes.literal_block)
-    before, after = (block.parent.children[block.parent.index(block) + i] for i in (-1, 1))
-    assert block.astext() == 'print("code")'
-    assert "<summary>Arguments &lt;of the page&gt;</summary>" in before.astext()
-    assert after.astext() == "</details>"
 
 
 def test_cards_show_the_answer_of_each_machine(found):

@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import json
 import re
 import sys
 import warnings
@@ -206,14 +205,26 @@ def test_first_cell_knows_where_the_site_is(base):
         ("    from torch import nn", "pages,torch"),
         ("from ortmeter.backend import OrtBackend", "pages,torch"),
         ("from ortmeter.evaluator import Evaluator", "pages,torch"),
-        ("from ortmeter.observatory.networks import NETWORKS", "pages,torch"),
+        ("from ortmeter.observatory.networks import NETWORKS", "pages,learn,torch"),
+        ("from sklearn.cluster import KMeans", "pages,learn"),
+        ("from ortmeter.sweep import run_sweep", "pages,sweep"),
+        ("from ortmeter.plotting import draw_model, timeline_figure", "pages,explore"),
+        ("from transformers import LlamaConfig\nimport torch", "pages,torch,transformers"),
         ("import torchless", "pages"),
         ("# torch is not needed", "pages"),
     ],
 )
-def test_first_cell_installs_torch_for_the_pages_that_use_it(line, extras):
+def test_first_cell_installs_what_the_page_uses(line, extras):
     assert notebook.extras_of(f"import numpy as np\n{line}\n") == extras
     assert f"ortmeter[{{runtime}},{extras}]" in notebook.first_cell(WHEEL, extras=extras)
+
+
+@pytest.fixture
+def wheel_here(monkeypatch, tmp_path):
+    """Patches, in a folder that has the wheel."""
+    (tmp_path / WHEEL).touch()
+    monkeypatch.chdir(tmp_path)
+    return monkeypatch
 
 
 class FakeMachine:
@@ -273,18 +284,17 @@ def test_first_cell_says_where_to_put_the_wheel(monkeypatch, tmp_path):
         ("sh: 1: nvidia-smi: not found", [], ["install", "ortmeter[cpu,pages]"]),
     ],
 )
-def test_first_cell_never_leaves_two_runtimes(monkeypatch, tmp_path, gpus, installed, first):
-    (tmp_path / WHEEL).touch()
-    monkeypatch.chdir(tmp_path)
-    command = FakeMachine(monkeypatch, gpus, installed).run()[0]
+def test_first_cell_never_leaves_two_runtimes(wheel_here, capsys, gpus, installed, first):
+    command = FakeMachine(wheel_here, gpus, installed).run()[0]
     assert [command[0], command[1].partition(" @ ")[0]] == first
+    said = f"{installed[0]} is uninstalled: " if first[0] == "uninstall" else ""
+    assert capsys.readouterr().out.startswith(said)
+    assert bool(said) == (first[0] == "uninstall")
 
 
-def test_first_cell_shows_why_pip_failed(monkeypatch, tmp_path):
-    (tmp_path / WHEEL).touch()
-    monkeypatch.chdir(tmp_path)
+def test_first_cell_shows_why_pip_failed(wheel_here):
     with pytest.raises(RuntimeError, match="pip is sorry"):
-        FakeMachine(monkeypatch, returncode=1).run()
+        FakeMachine(wheel_here, returncode=1).run()
 
 
 @pytest.mark.parametrize(
@@ -297,45 +307,51 @@ def test_first_cell_shows_why_pip_failed(monkeypatch, tmp_path):
         (":term:`latency`, :doc:`/methodology`", "latency, methodology"),
         (":ref:`a title <label>`", "a title"),
         (":class:`a class <a.b.C>`", "a class"),
-        # what sphinx-gallery leaves of :ref:
-        ("`a title <label>` and `l-plot-x`", "a title and *The title of x?*"),
-        # not roles
-        ("`l-plot-unknown` and ``l-plot-x``", "`l-plot-unknown` and ``l-plot-x``"),
-        ("``a <b>`` and `text <https://x.org>`_", "``a <b>`` and `text <https://x.org>`_"),
-        ("```python\n:func:`x`\n```\n:func:`x`", "```python\n:func:`x`\n```\n`x`"),
-        # raw html
-        (".. raw:: html\n\n   <p>\n     a\n   </p>\n\nb\n", "<p>\n  a\n</p>\n\nb\n"),
+        (":ref:`l-plot-x` and ``l-plot-x``", "*The title of x?* and `l-plot-x`"),
+        # mathematics, a link, a table
+        (":math:`a_1 < b`", "$a_1 < b$"),
+        ("`text <https://x.org>`_ and `text <https://x.org>`__", "[text](https://x.org) and " * 2),
+        (
+            "===  ===\na    b\n===  ===\n1    2\n===  ===",
+            "| a   | b   |\n|-----|-----|\n| 1   | 2   |",
+        ),
     ],
 )
-def test_markdown_is_tidied(text, expected):
-    titles = {"l-plot-x": "The title of x?"}
-    assert notebook.tidy_markdown(text, titles) == expected
-    assert notebook.tidy_markdown(expected, titles) == expected
+def test_restructuredtext_becomes_markdown(text, expected):
+    (found,) = notebook.to_markdown([text], {"l-plot-x": "The title of x?"})
+    assert found == expected.removesuffix(" and ")
 
 
-def test_tidied_notebook_does_not_change_when_tidied_again():
-    before = {
-        "cells": [
-            {"cell_type": "markdown", "metadata": {}, "source": ["\n\n# T\n", ":term:`x`\n"]},
-            {"cell_type": "code", "metadata": {}, "source": ["\n"]},
-            {"cell_type": "code", "metadata": {}, "source": ["s = ':term:`x`'"]},
-            {"cell_type": "code", "metadata": {}, "source": ["# fold: Set x\n", "\n", "x = 1"]},
-        ],
-        "nbformat": 4,
-    }
-    copy = json.loads(json.dumps(before))
-    once = notebook.tidy_notebook(before, "install()\nit()\n", {})
-    assert before == copy
-    assert ["".join(cell["source"]) for cell in once["cells"]] == [
-        "install()\nit()",
-        "# T\nx",
-        "s = ':term:`x`'",
-        "# Set x\n\nx = 1",
+def test_the_texts_of_a_page_share_levels_links_and_citations():
+    texts = [
+        "Is it?\n======\n\nSee [1]_.",
+        "Why?\n----\n\nA site_.",
+        ".. [1] Us.\n.. _site: http://x",
     ]
-    assert notebook.tidy_notebook(once, "install()\nit()\n", {}) == once
-    other = notebook.tidy_notebook(once, "other()", {})
-    assert "".join(other["cells"][0]["source"]) == "other()"
-    assert len(other["cells"]) == 4
+    assert list(notebook.to_markdown(texts, {})) == [
+        "# Is it?\n\nSee[1].",
+        "## Why?\n\nA [site](http://x).",
+        "[1] Us.",
+    ]
+
+
+def test_a_notebook_says_what_it_needs_then_has_the_cells_of_the_page(tmp_path):
+    page = tmp_path / "plot_x.py"
+    title = '"""\n.. _l-plot-x:\n\nIs it?\n======\n"""\n'
+    code = '# sphinx_gallery_tags = ["speed"]\nimport numpy as np\n'
+    page.write_text(f"{title}\n{code}\n# %%\n# Why?\n# ----\n\nx = ':term:`x`'\n", encoding="utf-8")
+    made = notebook.make_notebook(page, WHEEL, "https://x.org/")
+    note, install, *cells = made["cells"]
+    assert f"`{WHEEL}`" in note["source"][0]
+    assert f"at https://x.org/_static/wheel/{WHEEL}" in note["source"][0]
+    assert install["source"] == [notebook.first_cell(WHEEL, "https://x.org/").strip()]
+    found = [(cell["cell_type"], *cell["source"]) for cell in cells]
+    assert found == [
+        ("markdown", "# Is it?"),
+        ("code", "import numpy as np"),
+        ("markdown", "## Why?"),
+        ("code", "x = ':term:`x`'"),
+    ]
 
 
 # bundle

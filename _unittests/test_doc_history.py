@@ -8,10 +8,12 @@ import pytest
 from claim_samples import compare_ratio
 
 import ortmeter
-from ortmeter.pages import Answer, Bar, fact, load_records
-from ortmeter.pages import record as make_record
+from ortmeter.evidence import fact
 from ortmeter.runtime.environment import environment
 from ortmeter.runtime.providers import Provider
+from ortmeter.study.records import load_records
+from ortmeter.study.records import record as make_record
+from ortmeter.study.writer import Answer, Bar
 
 DOC = Path(__file__).parent.parent / "_doc"
 sys.path.insert(0, str(DOC))
@@ -22,7 +24,7 @@ def planted(day, ratio, *, version="1.31.1", page="plot_x", axis="speedup", topi
     """A record of a day whose candidate is *ratio* times faster, to 10%."""
     interval = (0.9 * ratio, 1.1 * ratio)
     claim = compare_ratio("new", "old", ratio, interval, where={"size": 2}).about(topic)
-    bars = (Bar("old", 1.0), Bar("new", ratio, *interval))
+    bars = (Bar(1.0, label="old"), Bar(ratio, *interval, label="new"))
     record = make_record(
         page, ortmeter.get_parsed_args(page, args=[]), Provider.parse("cpu"), {"ratio": ratio}
     )
@@ -89,7 +91,7 @@ def test_a_claim_is_found_again_by_its_topic_whatever_its_words():
 def test_the_main_figure_is_the_largest_bar_with_an_interval():
     days = [planted(1, 1.5), planted(2, 1.6, version="1.32.0")]
     for i, day in enumerate(days):
-        less, huge = Bar("less", 1.2, 1.1, 1.3), Bar("huge", 9.0)
+        less, huge = Bar(1.2, 1.1, 1.3, label="less"), Bar(9.0, label="huge")
         shown = dataclasses.replace(day.answer, bars=(less, huge, *day.answer.bars))
         days[i] = dataclasses.replace(day, answer=shown)
     bars = history.main_bars(days)

@@ -3,14 +3,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from golden import differences, plain_claim
 from page_runner import define_page
 
 import ortmeter
 from ortmeter.evidence import fact
-from ortmeter.pages import load_records
-from ortmeter.pages import record as make_record
 from ortmeter.runtime.environment import environment
 from ortmeter.runtime.providers import Provider
+from ortmeter.study.records import load_records
+from ortmeter.study.records import record as make_record
 from ortmeter.study.writer import Answer
 
 DOC = Path(__file__).parent.parent / "_doc"
@@ -89,12 +90,17 @@ def test_every_original_claim_is_answered(original):
     assert claims.answers(original, RECORDS)
 
 
+def plain(concluded):
+    claims = (*concluded.answer.claims, *concluded.claims)
+    said = [plain_claim(claim) | {"words": str(claim)} for claim in claims]
+    return concluded.to_dict() | {"details": "", "claims": said}
+
+
+# Another processor rounds the last bit of a scalar product differently: see golden.TOLERANCE.
 @pytest.mark.parametrize("page", PAGES)
 def test_recorded_claims_are_those_of_the_recorded_samples(page):
     names = define_page(page)
     conclusion = names["study"].concluded if "study" in names else names["conclusion"]
     for record in RECORDS:
         if record.page == page:
-            found = conclusion(record)
-            assert found.answer == record.answer
-            assert found.claims == record.claims
+            assert list(differences(plain(record.concluded), plain(conclusion(record)))) == []

@@ -231,7 +231,7 @@ def test_archive_holds_the_page_and_the_wheel_together(built, archive, members):
 def test_notebook_begins_with_the_wheel_of_the_site(built):
     (published,) = built.out.glob("_downloads/*/plot_a.ipynb")
     notebook = json.loads(published.read_text(encoding="utf-8"))
-    first, *others = ("".join(cell["source"]) for cell in notebook["cells"])
+    _, first, *others = ("".join(cell["source"]) for cell in notebook["cells"])
     assert 'SITE = "https://example.org/site/_static/wheel/"' in first
     assert f'WHEEL = "{WHEEL}"' in first
     assert not any("pip" in cell for cell in others)

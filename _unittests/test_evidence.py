@@ -126,7 +126,7 @@ def test_what_holds_at_every_place_is_decided_by_the_lowest():
     assert found.at_least(1.5).outcomes == (True, False)
     assert Speedups([WON, ALONE]).at_least(1) == Finding((True, None), "lowest 9.00, no interval")
     assert found.are("faster") == Finding(
-        (True, False), "2.00 [1.80, 2.20] at n 1, 1.02 [1.01, 1.03] at n 2"
+        (True, False), "2.00 [1.80, 2.20] at n 1; 1.02 [1.01, 1.03] at n 2"
     )
     assert Speedups([LESS, UNKNOWN]).are("negligible").verdict == "undecided"
 
@@ -135,7 +135,7 @@ def test_what_decides_is_told_with_its_candidate_if_there_are_several():
     found = Speedups([WON.at(n=1), LOST.named("c").at(n=2)])
     told = "c: 0.50 [0.40, 0.60] at n 2"
     assert found.at_least(1).evidence == f"lowest {told}"
-    assert found.are("faster").evidence == f"b: 2.00 [1.80, 2.20] at n 1, {told}"
+    assert found.are("faster").evidence == f"b: 2.00 [1.80, 2.20] at n 1; {told}"
 
 
 def test_a_place_that_contradicts_is_told_before_a_lower_one_that_does_not_tell():
@@ -215,6 +215,15 @@ def test_an_interval_is_below_another_when_they_do_not_meet(one, other):
     held = estimated(one).below(estimated(other))
     assert held.outcomes == (expected,)
     assert held.evidence == f"{estimated(one)} against {estimated(other)}"
+
+
+@given(INTERVALS, BOUNDS)
+def test_an_interval_is_below_a_number_when_all_of_it_is(found, bound):
+    low, _, high = found
+    expected = True if high < bound else False if low >= bound else None
+    held = estimated(found).below(float(bound))
+    assert held.outcomes == (expected,)
+    assert held.evidence == str(estimated(found))
 
 
 def test_without_an_interval_nothing_is_decided():

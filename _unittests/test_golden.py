@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ortmeter.pages import fact, fold, judge, table
+from ortmeter.evidence import fact, judge
+from ortmeter.study.rendering import fold, table
 from ortmeter.timing import Measurement, speedup
 
 SHOWN = 10  # differences in a message

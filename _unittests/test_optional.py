@@ -55,7 +55,7 @@ asked = json.load(sys.stdin)
 sys.modules |= dict.fromkeys(asked["absent"])
 import numpy as np
 import ortmeter
-from ortmeter import pages
+from ortmeter.study import rendering as pages
 from ortmeter.runtime import models, precision, settings
 from ortmeter.sweep import engine
 
@@ -69,8 +69,9 @@ def attempt(what, call):
         told[what] = str(error)
 
 for name in asked["modules"]:
-    module = importlib.import_module(name)
-    for member in module.__all__:
+    attempt(f"{name}.", lambda: importlib.import_module(name))
+    module = sys.modules.get(name)
+    for member in module.__all__ if module else ():
         attempt(f"{name}.{member}", lambda: getattr(module, member))
 for code in asked["calls"]:
     attempt(code, lambda: eval(code))
@@ -105,9 +106,11 @@ def test_a_call_names_the_extra_that_it_needs(told, call, extra):
     assert f'Install it with: pip install "ortmeter[{extra}]"' in told[call]
 
 
-def test_every_public_name_needs_no_extra_but_those_of_the_backend(told):
+def test_every_public_name_needs_no_extra_but_those_of_torch(told):
     names = {name: said for name, said in told.items() if name not in CALLS}
-    assert {name.rpartition(".")[0] for name in names} == {"ortmeter.backend"}
+    modules = {name.rpartition(".")[0] for name in names}
+    programs = {f"ortmeter.observatory.{name}" for name in ("networks", "torch_program")}
+    assert modules == {"ortmeter.backend", *programs}
     assert all(said.endswith('pip install "ortmeter[torch]"') for said in names.values())
 
 

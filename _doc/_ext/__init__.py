@@ -44,7 +44,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", cards.draw_thumbnails, priority=710)
     app.connect("doctree-read", answers.add_answers)
     app.connect("doctree-read", cells.drop_empty_cells)
-    app.connect("doctree-read", cells.fold_cells)
     app.connect("doctree-read", plots.box_plots)
     app.connect("doctree-resolved", hosting.link_colab)
     app.connect("html-page-context", answers.add_description)

@@ -12,7 +12,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 from _ext.gallery import page_rank
-from ortmeter.pages import load_records
+from ortmeter.study.records import load_records
 
 #: Folder of the pages that sphinx-gallery writes, below the folder of the sources.
 GALLERY = "auto_examples"

@@ -14,7 +14,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.pycode import ModuleAnalyzer
 
 import ortmeter
-from ortmeter import pages, study
+from ortmeter import study
 
 #: Public modules by what a reader wants to do. One that does not exist is left out.
 MODULES = {
@@ -30,10 +30,14 @@ MODULES = {
         "timing.pauses",
         "timing.percentiles",
         "timing.releases",
+        "timing.runs",
         "timing.serving",
+        "timing.statistics",
         "timing.threads",
         "profiling",
         "profiling.kinds",
+        "profiling.quantization",
+        "profiling.releases",
         "profiling.scheduling",
         "runtime.costs",
         "timing.peaks",
@@ -47,7 +51,20 @@ MODULES = {
         "dtypes",
     ),
     "Compare operators": tuple(
-        f"observatory.{name}" for name in ("catalogue", "case", "matrix", "verdicts", "accuracy")
+        f"observatory.{name}"
+        for name in (
+            "catalogue",
+            "case",
+            "reference",
+            "bounds",
+            "bits",
+            "matrix",
+            "torch_contender",
+            "torch_program",
+            "networks",
+            "verdicts",
+            "accuracy",
+        )
     ),
     "Run models": tuple(
         f"runtime.{name}"
@@ -55,22 +72,24 @@ MODULES = {
             "loading",
             "feeds",
             "feed_files",
+            "arrays",
             "sessions",
             "placement",
             "iobinding",
             "models",
             "precision",
+            "releases",
         )
     ),
     "Transform and execute": ("einsum", "evaluator", "evaluator.ranges", "backend"),
     "Know the machine": ("runtime.environment", "runtime.fitness", "runtime.providers"),
-    "Conclude and show": ("evidence", "plotting", "report"),
+    "Conclude and show": ("evidence", "plotting", "plotting.axes", "report"),
     "Write a page": ("args", "study", "study.records", "study.rendering", "study.writer", "errors"),
 }
 
 _HEADING = "Pages that use it"
 # What pages import from: names of other modules too.
-_SHORT = (ortmeter, study, pages)
+_SHORT = (ortmeter, study)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -197,8 +216,8 @@ def describe_data(
 def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:
     """Make ``ortmeter.measure`` a second name of the object documented in its module.
 
-    The code of the pages imports from the package, from ``ortmeter.study`` and from
-    ``ortmeter.pages``: their names become links.
+    The code of the pages imports from the package and from ``ortmeter.study``: their names become
+    links.
     """
     objects = env.domains["py"].objects  # type: ignore[attr-defined]
     modules = [module for names in public_modules().values() for module in names]

@@ -6,10 +6,11 @@ import re
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
-from _ext.notebook import extras_of, first_cell, tidy_notebook
+from _ext.notebook import make_notebook
 from _ext.staleness import gallery_pages
 from _ext.wheel import published_wheel
 
@@ -23,9 +24,8 @@ def finish_downloads(app: Sphinx) -> None:
     pages = gallery_pages(app)
     titles = page_titles(page.source for page in pages)
     for page in pages:
-        extras = extras_of(page.source.read_text(encoding="utf-8"))
-        cell = first_cell(wheel.name, app.config.html_baseurl, extras)
-        finish_notebook(page.target.with_suffix(".ipynb"), cell, titles)
+        notebook = make_notebook(page.source, wheel.name, app.config.html_baseurl, titles)
+        write_notebook(page.target.with_suffix(".ipynb"), notebook)
         members = [page.target, page.target.with_suffix(".ipynb"), wheel]
         write_zip(page.target.with_suffix(".zip"), members, page.target.parent)
     scripts = [page.target for page in pages]
@@ -40,12 +40,11 @@ def page_titles(sources: Iterable[Path]) -> dict[str, str]:
     return {label: title for text in texts for label, title in _TITLE_OF_LABEL.findall(text)}
 
 
-def finish_notebook(file: Path, cell: str, titles: dict[str, str]) -> None:
-    """Make a notebook of sphinx-gallery install its wheel and read well, in place."""
-    before = file.read_text(encoding="utf-8")
-    after = json.dumps(tidy_notebook(json.loads(before), cell, titles), indent=1) + "\n"
-    if after != before:
-        file.write_text(after, encoding="utf-8")
+def write_notebook(file: Path, notebook: dict[str, Any]) -> None:
+    """Write a notebook, unless the file has it."""
+    text = json.dumps(notebook, indent=1) + "\n"
+    if not file.exists() or file.read_text(encoding="utf-8") != text:
+        file.write_text(text, encoding="utf-8")
 
 
 def write_zip(file: Path, members: Iterable[Path], folder: Path) -> None:

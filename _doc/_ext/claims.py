@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from _ext.answers import is_cuda
 from _ext.tables import list_table, plain, reference
-from ortmeter.pages import Record
+from ortmeter.evidence import Claim
+from ortmeter.study.records import Record
 from ortmeter.study.writer import sentences
 
 
@@ -106,10 +107,14 @@ def answers(original: Original, records: Iterable[Record]) -> list[tuple[str, st
     found = [
         (_where(record), sentence)
         for record in own
-        for sentence in sentences(c for c in record.claims if c.topic == original.topic)
+        for sentence in sentences(c for c in _claims(record) if c.topic == original.topic)
     ]
     answered = any(is_cuda(record.configuration) == (original.provider == "CUDA") for record in own)
     return found if answered else [(original.provider, "open, not recorded yet"), *found]
+
+
+def _claims(record: Record) -> tuple[Claim, ...]:
+    return (*(record.answer.claims if record.answer else ()), *record.claims)
 
 
 def _where(record: Record) -> str:

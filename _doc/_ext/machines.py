@@ -14,7 +14,8 @@ from _ext import history
 from _ext.answers import WHOLE, Answers, page_files, read_answers
 from _ext.claims import claims_text
 from _ext.tables import list_table, plain, reference
-from ortmeter.pages import Record, enumerate_items, load_records
+from ortmeter.study.records import Record, load_records
+from ortmeter.study.writer import enumerate_items
 
 #: The page that measures the peaks of a machine.
 PEAKS_PAGE = "plot_op_gemm2_cuda"

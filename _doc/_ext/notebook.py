@@ -1,12 +1,23 @@
-"""Make the notebooks of sphinx-gallery run on their own and read well."""
+"""Make the notebook of a page: cells that install what it needs, prose in Markdown."""
 
 import re
-import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from _ext.cells import FOLD
+import pypandoc
+from sphinx_gallery.notebook import (
+    add_code_cell,
+    add_markdown_cell,
+    jupyter_notebook_skeleton,
+)
+from sphinx_gallery.py_source_parser import remove_config_comments, split_code_and_text_blocks
 
-INSTALL_TAG = "ortmeter-install"
+#: Rank of the cell that installs.
+INSTALLING = 1
+_NOTE = """\
+The next cell installs what this notebook needs, `{wheel_name}` among it: this file is in the zip \
+of the page{site}. Keep it beside the notebook."""
 
 _CELL = """\
 # Install what this page needs: ONNX Runtime (its GPU build where there is a GPU) and the very
@@ -35,31 +46,34 @@ source = files[0].as_uri() if files else SITE + WHEEL
 runtime = "gpu" if subprocess.getoutput("nvidia-smi -L").startswith("GPU ") else "cpu"
 other = "onnxruntime" if runtime == "gpu" else "onnxruntime-gpu"
 if other in {{package.name for package in distributions()}}:
-    # Both install the same module and break each other.
+    print(f"{{other}} is uninstalled: it breaks the build of ONNX Runtime for this machine")
     pip("uninstall", "--yes", "onnxruntime", "onnxruntime-gpu")
 pip("install", f"ortmeter[{{runtime}},{extras}] @ {{source}}")
 pip("install", "--force-reinstall", "--no-deps", "--no-cache-dir", f"ortmeter @ {{source}}")
 """
 
-# `text <target>`, not inside a literal.
-_TITLED = re.compile(
-    r"(?P<role>(?::[\w.+-]+)*:)?(?<!`)`(?P<text>[^`<>]+?)\s+<(?P<to>[^`<>]+)>`(?![`_])"
-)
+_IMPORT = r"^\s*(?:import|from)"
+#: Extras that few pages need, and the code that needs them.
+_EXTRAS = {
+    "explore": r"\btimeline_figure\b",
+    "learn": r"\b(?:sklearn|skl2onnx|threadpoolctl|observatory\.networks)\b",
+    "sweep": r"\bortmeter\.sweep\b",
+    "torch": rf"{_IMPORT} (?:torch|ortmeter\.(?:evaluator|backend|observatory\.networks))\b",
+    "transformers": rf"{_IMPORT} transformers\b",
+}
+_TITLED = re.compile(r":(?:[\w.+-]+:)*[\w.+-]+:`(?P<text>[^`<>]+?)\s+<[^`<>]+>`")
 _ROLE = re.compile(r":(?:[\w.+-]+:)*(?P<role>[\w.+-]+):`(?P<target>[^`<>]+)`(?!`)")
-_LABEL = re.compile(r"(?<!`)`(?P<label>[\w-]+)`(?!`)")
-_RAW_HTML = re.compile(
-    r"^\.\. raw:: html\n\s*\n(?P<body>(?:[ \t]+\S.*\n|[ \t]*\n)+)", flags=re.MULTILINE
-)
-_TORCH = re.compile(
-    r"^\s*(?:import|from) (?:torch|ortmeter\.(?:evaluator|backend|observatory\.network\w+))\b",
-    flags=re.MULTILINE,
-)
-_PROSE_ROLES = {"doc", "term", "ref", "numref", "sub", "sup", "abbr"}
+_PROSE_ROLES = {"doc", "term", "ref", "numref", "abbr"}
+_KEPT_ROLES = {"math", "sub", "sup"}
+_FORMULA = re.compile(r"\$[^$]+\$")
+_MARKDOWN = "commonmark+pipe_tables+tex_math_dollars"
+_BOUNDARY = "<!-- next cell -->"
 
 
 def extras_of(script: str) -> str:
-    """List what the page needs beside a runtime: torch is large, few pages use it."""
-    return "pages,torch" if _TORCH.search(script) else "pages"
+    """List what the page needs beside a runtime."""
+    needed = (name for name, used in _EXTRAS.items() if re.search(used, script, flags=re.MULTILINE))
+    return ",".join(["pages", *needed])
 
 
 def first_cell(wheel_name: str, base_url: str = "", extras: str = "pages") -> str:
@@ -79,69 +93,72 @@ def first_cell(wheel_name: str, base_url: str = "", extras: str = "pages") -> st
     str
         Python code, for plain Jupyter and for a script.
     """
-    site = f"{base_url.rstrip('/')}/_static/wheel/" if base_url else ""
-    return _CELL.format(wheel_name=wheel_name, site=site, extras=extras)
+    return _CELL.format(wheel_name=wheel_name, site=_folder(base_url), extras=extras)
 
 
-def tidy_notebook(notebook: dict[str, Any], cell: str, titles: dict[str, str]) -> dict[str, Any]:
-    """Put the installing cell first and translate what is left of reStructuredText.
+def make_notebook(
+    script: Path, wheel_name: str, base_url: str = "", titles: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Make the notebook of a page.
 
     Parameters
     ----------
-    notebook : dict
-        Notebook as sphinx-gallery writes it, or as this function returned it.
-    cell : str
+    script : Path
+        The page.
+    wheel_name, base_url : str
         See :func:`first_cell`.
-    titles : dict of str to str
+    titles : dict of str to str, optional
         Title of the page that each label points to.
 
     Returns
     -------
     dict
-        New notebook, the argument is not changed.
+        A note on what it needs, the cell that installs it, then the cells of the page.
     """
-    cells = [
-        c
-        for c in notebook["cells"]
-        if INSTALL_TAG not in c["metadata"].get("tags", []) and "".join(c["source"]).strip()
-    ]
-    install = {
-        "cell_type": "code",
-        "execution_count": None,
-        "metadata": {"tags": [INSTALL_TAG]},
-        "outputs": [],
-        "source": cell.strip().splitlines(keepends=True),
-    }
-    tidied = [_tidy_cell(c, titles) for c in cells]
-    return {**notebook, "cells": [install, *tidied]}
+    notebook: dict[str, Any] = jupyter_notebook_skeleton()
+    site = f", and at {_folder(base_url)}{wheel_name}" if base_url else ""
+    add_markdown_cell(notebook, _NOTE.format(wheel_name=wheel_name, site=site))
+    extras = extras_of(script.read_text(encoding="utf-8"))
+    add_code_cell(notebook, first_cell(wheel_name, base_url, extras))
+    _, blocks = split_code_and_text_blocks(str(script))
+    texts = to_markdown([text for kind, text, _ in blocks if kind == "text"], titles or {})
+    for kind, content, _ in blocks:
+        source = next(texts) if kind == "text" else remove_config_comments(content).strip()
+        if source:
+            (add_markdown_cell if kind == "text" else add_code_cell)(notebook, source)
+    return notebook
 
 
-def tidy_markdown(text: str, titles: dict[str, str]) -> str:
-    """Translate the roles and the raw HTML that sphinx-gallery leaves in a text cell."""
-    fences = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
-    fences[::2] = [_tidy_prose(part, titles) for part in fences[::2]]
-    return "".join(fences)
+def to_markdown(texts: Sequence[str], titles: dict[str, str]) -> Iterator[str]:
+    """Translate the texts of a page, reStructuredText, together: they share levels and notes."""
+    between = f"\n\n.. raw:: html\n\n   {_BOUNDARY}\n\n"
+    plain = between.join(_without_roles(text.strip("\n"), titles) for text in texts)
+    found = pypandoc.convert_text(plain, _MARKDOWN, format="rst", extra_args=["--wrap=none"])
+    # A bar would end a cell of a table.
+    rows = (
+        _FORMULA.sub(_without_bars, row) if row[:1] == "|" else row for row in found.split("\n")
+    )
+    return (text.strip() for text in "\n".join(rows).split(_BOUNDARY))
 
 
-def _tidy_cell(cell: dict[str, Any], titles: dict[str, str]) -> dict[str, Any]:
-    if cell["cell_type"] != "markdown":
-        # What the site folds is open here.
-        code = FOLD.sub(lambda match: f"# {match['title']}\n\n", "".join(cell["source"]), count=1)
-        return {**cell, "source": code.splitlines(keepends=True)}
-    text = tidy_markdown("".join(cell["source"]), titles).strip("\n")
-    return {**cell, "source": text.splitlines(keepends=True)}
+def _without_bars(formula: re.Match[str]) -> str:
+    return formula[0].replace(r"\|", r"\Vert ").replace("|", r"\vert ")
 
 
-def _tidy_prose(text: str, titles: dict[str, str]) -> str:
-    text = _RAW_HTML.sub(lambda m: textwrap.dedent(m["body"]).strip() + "\n\n", text)
-    text = _TITLED.sub(lambda m: m["text"], text)
-    text = _ROLE.sub(_translate_role, text)
-    return _LABEL.sub(lambda m: f"*{titles[m['label']]}*" if m["label"] in titles else m[0], text)
+def _folder(base_url: str) -> str:
+    return f"{base_url.rstrip('/')}/_static/wheel/" if base_url else ""
 
 
-def _translate_role(match: re.Match[str]) -> str:
-    target = match["target"]
-    if match["role"] in _PROSE_ROLES:
-        return target.rpartition("/")[2]
-    name = target[1:].rpartition(".")[2] if target.startswith("~") else target.lstrip("!.")
-    return f"`{name}`"
+def _without_roles(text: str, titles: dict[str, str]) -> str:
+    """Write what Sphinx links as a title, a word or code."""
+
+    def written(match: re.Match[str]) -> str:
+        role, target = match["role"], match["target"]
+        if role in _KEPT_ROLES:
+            return match[0]
+        if role in _PROSE_ROLES:
+            return f"*{titles[target]}*" if target in titles else target.rpartition("/")[2]
+        last = target[1:].rpartition(".")[2] if target.startswith("~") else target.lstrip("!.")
+        return f"``{last}``"
+
+    return _ROLE.sub(written, _TITLED.sub(lambda match: match["text"], text))

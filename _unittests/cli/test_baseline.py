@@ -17,9 +17,9 @@ import yaml
 from ortmeter.cli import baseline, github
 from ortmeter.cli.execution import main, make_parser
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.pages import SCHEMA, load
 from ortmeter.report import Report
 from ortmeter.runtime.environment import environment
+from ortmeter.study.records import SCHEMA, load
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.candidates import model_variants
 

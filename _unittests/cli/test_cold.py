@@ -9,8 +9,9 @@ from ortmeter.cli import cold
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.report import Report
 from ortmeter.timing.candidates import model_variants
-from ortmeter.timing.optimized import WAYS
 
+WAYS = ["no optimization", "saved optimized", "ORT format"]
+WAYS += ["external", "external unpacked", "external prepacked"]
 TEXT = """<ir_version: 11, opset_import: ["": 23]>
 g (float[4] X) => (float[4] Y) { A = Identity(X)  Y = Abs(A) }"""
 

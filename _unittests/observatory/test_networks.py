@@ -1,4 +1,9 @@
-import copy
+"""Networks on torch and scikit-learn: what they compute, and what fresh processes are asked."""
+
+import contextlib
+import json
+import os
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -6,95 +11,126 @@ import pytest
 import torch
 
 import ortmeter
-from ortmeter.errors import InvalidArgumentError
-from ortmeter.observatory import network_runs
-from ortmeter.observatory.network_runs import (
-    inductor_obstacle,
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.observatory import networks
+from ortmeter.observatory.networks import (
+    NETWORKS,
+    export_network,
+    make_network,
     network_candidate,
+    profile_networks,
     run_network,
-    start_network,
-    use_torch,
+    share_cores,
 )
-from ortmeter.observatory.networks import NETWORKS, export_network, make_inputs, make_network
+from ortmeter.runtime.iobinding import run_session
+from ortmeter.runtime.providers import Provider
 
 
 def in_float64(feeds):
     return {name: value.astype(np.float64) for name, value in feeds.items()}
 
 
+def agree(network, expected, got):
+    return all(
+        x.shape == y.shape and np.abs(y - x).max() <= network.tolerance * np.abs(x).max()
+        for x, y in zip(expected, got, strict=True)
+    )
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_exported_model_takes_any_batch_and_computes_the_same(name):
-    model, seconds = export_network(name)
+    network = make_network(name)
+    model, seconds = export_network(network.model, network.inputs(2))
     assert seconds > 0
     session = ortmeter.make_session(model, provider="cpu", threads=1)
     for batch in (1, 3):
-        feeds = make_inputs(name, batch)
-        expected = run_network(name, in_float64(feeds))
-        for got in (run_network(name, feeds), session.run(None, feeds)):
-            for x, y in zip(expected, got, strict=True):
-                assert x.shape == y.shape
-                assert np.abs(y - x).max() <= NETWORKS[name].tolerance * np.abs(x).max()
+        feeds = network.inputs(batch)
+        expected = run_network(network.model, in_float64(feeds))
+        for got in (run_network(network.model, feeds), session.run(None, feeds)):
+            assert agree(network, expected, got)
 
 
 def test_the_tolerance_refuses_the_rounding_of_float16():
-    feeds = make_inputs("encoder", 1)
-    (expected,) = run_network("encoder", in_float64(feeds))
+    network = make_network("encoder")
+    feeds = network.inputs(1)
+    expected = run_network(network.model, in_float64(feeds))
     rounded = {name: value.astype(np.float16).astype(np.float32) for name, value in feeds.items()}
-    (got,) = run_network("encoder", rounded)
-    assert np.abs(got - expected).max() > NETWORKS["encoder"].tolerance * np.abs(expected).max()
+    assert not agree(network, expected, run_network(network.model, rounded))
 
 
 def test_convolutions_are_dense_and_depthwise():
-    nodes = [n for n in export_network("CNN")[0].graph.node if n.op_type == "Conv"]
+    network = make_network("CNN")
+    model, _ = export_network(network.model, network.inputs(2))
+    nodes = [node for node in model.graph.node if node.op_type == "Conv"]
     groups = {onnx.helper.get_node_attr_value(node, "group") for node in nodes}
     assert groups == {1, 32, 64}
 
 
 def test_the_decoder_attends_to_its_cache():
-    feeds = make_inputs("decoder", 2)
-    y, key, *_ = run_network("decoder", feeds)
+    network = make_network("decoder")
+    feeds = network.inputs(2)
+    y, key, *_ = run_network(network.model, feeds)
     np.testing.assert_array_equal(key[:, :, :-1], feeds["key0"])
-    other = run_network("decoder", feeds | {"value1": -feeds["value1"]})[0]
+    other = run_network(network.model, feeds | {"value1": -feeds["value1"]})[0]
     assert np.abs(other - y).max() > 0.01
 
 
-def test_a_fresh_process_builds_the_same_model_and_leaves_the_seed_alone():
+def test_weights_come_from_a_seed_that_is_left_alone():
     torch.manual_seed(7)
     expected = torch.rand(1)
     torch.manual_seed(7)
-    built = NETWORKS["encoder"].build  # not the cached one
-    make_network.cache_clear()
-    first = make_network("encoder").state_dict()
+    first, second = (make_network("encoder").model.state_dict() for _ in range(2))
     assert torch.equal(torch.rand(1), expected)
-    make_network.cache_clear()
-    second = make_network("encoder").state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert first.keys() == built().state_dict().keys()
-
-
-def test_an_unknown_model_is_refused():
     with pytest.raises(InvalidArgumentError, match="name='RNN'. Accepted: CNN, encoder"):
         make_network("RNN")
 
 
-def test_a_recipe_says_all_that_a_fresh_process_needs(tmp_path, monkeypatch):
-    candidate = network_candidate("decoder", 3, provider="cuda:1", threads=2, compiled=True)
-    recipe = candidate.recipe(tmp_path)
-    assert recipe.target == "ortmeter.observatory.network_runs:start_network"
-    told = {"name": "decoder", "batch": 3, "provider": "cuda:1", "threads": 2, "compiled": True}
-    assert recipe.arguments == told
+@pytest.mark.parametrize("name", ["encoder", "forest"])
+def test_a_fresh_process_runs_the_same_network(name, tmp_path):
+    network = make_network(name)
+    candidate = network_candidate(network.model, network.inputs(2))
+    expected = np.asarray(candidate.function())
+    call = candidate.recipe(tmp_path).build()
+    np.testing.assert_array_equal(np.asarray(call()), expected)
+
+
+def test_a_network_of_a_reader_takes_integers_and_has_no_jobs():
+    tokens = {"tokens": np.int64([[1, 2]])}
+    layer = torch.nn.Embedding(4, 3).eval()
+    (found,) = run_network(layer, tokens)
+    np.testing.assert_array_equal(found, layer.weight.detach().numpy()[tokens["tokens"]])
+    from sklearn.svm import SVR
+
+    x = np.eye(3, dtype=np.float32)
+    candidate = network_candidate(SVR().fit(x, x[0]), {"X": x})
+    assert candidate.function().shape == (3,)
+
+
+def test_the_recipe_has_the_settings_and_compiles_what_is_compiled(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        networks, "_start", lambda *_, **settings: started.append(settings) or (lambda: None)
+    )
+    settings = {"provider": "cuda:1", "threads": 2, "compiled": True}
+    recipe = network_candidate(torch.nn.ReLU(), {"X": np.ones(2)}, **settings).recipe(tmp_path)
+    assert recipe.target == "ortmeter.observatory.networks:open_network"
+    assert started == [settings]
+    recipe.build()
+    assert started == [settings, settings]
+    network_candidate(torch.nn.ReLU(), {}, **settings | {"compiled": False}).recipe(tmp_path)
+    assert len(started) == 2
 
 
 def test_threads_reach_the_library(monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    options = {"provider": "cpu", "compiled": False}
-    start_network("encoder", 1, threads=3, **options)
+    network_candidate(torch.nn.ReLU(), {"X": np.ones(2)}, threads=3).function()
     assert asked == [3]
-    forest = copy.deepcopy(make_network("forest"))
-    monkeypatch.setattr(network_runs, "make_network", lambda _name: forest)
-    start_network("forest", 1, threads=2, **options)
-    assert forest.n_jobs == 2
+    network = make_network("forest")
+    call = networks._start(network.model, network.inputs(1), provider="cpu", threads=2)
+    assert call.func.__self__.n_jobs == 2
+    assert network.model.n_jobs is None
     assert asked == [3]
 
 
@@ -110,75 +146,137 @@ SENT = []
 
 
 def test_torch_runs_on_the_device_that_is_asked_for(monkeypatch):
-    sent = []
+    sent, compiled = [], []
 
     def as_tensor(value):
         tensor = torch.from_numpy(value)
         tensor.to = lambda device: sent.append(str(device)) or tensor
         return tensor
 
+    def compile_it(model, **options):
+        compiled.append(options)
+        return model
+
     monkeypatch.setattr(torch, "as_tensor", as_tensor)
-    monkeypatch.setattr(network_runs, "make_network", lambda _name: Recorded(4, 4))
+    monkeypatch.setattr(torch, "compile", compile_it)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     before = torch.get_float32_matmul_precision()
+    inputs = {"X": np.ones((2, 4), np.float32)}
     try:
-        call = use_torch("encoder", [np.ones((2, 4), np.float32)], provider="cuda:1")
+        candidate = network_candidate(Recorded(4, 4), inputs, provider="cuda:1", compiled=True)
+        assert candidate.function().shape == (2, 4)
         assert torch.get_float32_matmul_precision() == "highest"
         assert torch.backends.cudnn.allow_tf32 is False
     finally:
         torch.set_float32_matmul_precision(before)
     assert sent == ["cuda:1"]
     assert [(torch.device("cuda:1"), torch.float32)] == SENT
-    assert call().shape == (2, 4)
-
-
-def test_the_library_runs_where_it_is_asked_to(monkeypatch):
-    asked = []
-
-    def use(name, tensors, *, provider):
-        asked.append((name, provider))
-        return lambda: torch.ones(2)
-
-    monkeypatch.setattr(network_runs, "use_torch", use)
-    (found,) = run_network("encoder", make_inputs("encoder", 1), "cuda:1")
-    assert asked == [("encoder", "cuda:1")]
-    assert found.tolist() == [1, 1]
-
-
-def test_inductor_compiles_the_shapes_that_it_is_given(monkeypatch):
-    compiled = []
-    monkeypatch.setattr(
-        torch, "compile", lambda model, **options: compiled.append(options) or model
-    )
-    use_torch("encoder", make_inputs("encoder", 1).values(), compiled=True)()
     assert compiled == [{"dynamic": False}]
 
 
-def test_a_missing_compiler_is_said(monkeypatch):
-    from torch._inductor import cpp_builder, exc
-    from torch.utils import _triton
+def test_processes_share_what_is_set_for_them_only(monkeypatch):
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "mine")
+    with share_cores():
+        assert os.environ["GOMP_SPINCOUNT"] == "10000"
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] != "mine"
+    assert "GOMP_SPINCOUNT" not in os.environ
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "mine"
 
-    def refuse():
-        raise exc.InvalidCxxCompiler
 
-    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", refuse)
-    assert inductor_obstacle("cpu") == "no C++ compiler"
-    for there, told in ((True, ""), (False, "no Triton")):
-        monkeypatch.setattr(_triton, "has_triton", lambda there=there: there)
-        assert inductor_obstacle("cuda:1") == told
+@pytest.fixture(scope="module")
+def case():
+    network = make_network("encoder")
+    feeds = network.inputs(2)
+    return network.model, export_network(network.model, feeds)[0], feeds
+
+
+def test_a_process_adds_up_to_its_latencies(case):
+    found = profile_networks({"encoder, 2": case}, processes=1, turns=2)
+    assert list(found.columns) == ["case", "process", "turn", "kind", "eager", "onnxruntime"]
+    assert found["turn"].unique().tolist() == [0, 1]
+    kinds = found.groupby("kind")[["eager", "onnxruntime"]].mean()
+    assert {"matrix product", "attention", "normalization", "outside"} <= set(kinds.index)
+    assert (kinds.loc["matrix product"] > 0).all()
+    assert (found[["eager", "onnxruntime"]] > -1e-9).all(axis=None)
+
+
+def test_a_process_that_stops_is_one_line(case):
+    model, exported, feeds = case
+    wrong = (model, exported, {"tokens": feeds["x"]})
+    with pytest.raises(OrtMeterError, match="stopped: .*Missing inputs: x"):
+        profile_networks({"x": wrong}, processes=1)
+
+
+def test_the_child_keeps_its_memory_and_is_asked_for_the_device(case, monkeypatch):
+    asked = []
+
+    def answer(module, question, answer, environment):
+        asked.append((module, json.loads(question.read_text()), environment))
+        row = {"case": "encoder, 2", "turn": 0, "kind": "other", "eager": 2.0, "onnxruntime": 1.0}
+        answer.write_text(json.dumps([row]))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(networks, "run_child", answer)
+    options = {"provider": Provider("cuda", 1), "threads": 2, "processes": 2}
+    found = profile_networks({"encoder, 2": case}, **options)
+    assert found["process"].tolist() == [0, 1]
+    module, question, environment = asked[1]
+    assert module == "ortmeter.observatory.networks"
+    told = {"cases": ["encoder, 2"], "provider": "cuda:1", "threads": 2}
+    assert question == told | {"turns": 2, "seed": 1}
+    assert environment["MALLOC_TRIM_THRESHOLD_"] == str(2**40)
+    assert environment["GOMP_SPINCOUNT"] == "10000"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "scaled"),
+    [
+        ({"trees": 1.5}, {"trees": 1.5, "outside": 0.5}),
+        ({"trees": 3.0, "other": 1.0}, {"trees": 1.5, "other": 0.5, "outside": 0.0}),
+        ({}, {"outside": 2.0}),
+    ],
+)
+def test_both_are_profiled_where_it_is_asked_and_scaled_to_their_latency(
+    case, tmp_path, monkeypatch, kinds, scaled
+):
+    cuda, asked = Provider("cuda", 1), {}
+
+    def keep(name, result):
+        return lambda *given, **options: asked.update({name: options}) or result
+
+    latencies = {side: SimpleNamespace(median=2.0) for side in ("eager", "onnxruntime")}
+    bound = contextlib.nullcontext(SimpleNamespace(run=None))
+    planted = {"_start": None, "make_session": None, "BoundSession": bound, "profile": None}
+    planted |= {"measure": latencies, "torch_kinds": kinds, "session_kinds": {"trees": 4.0}}
+    for name, result in planted.items():
+        monkeypatch.setattr(networks, name, keep(name, result))
+    torch.save(case[::2], tmp_path / "0.pt")
+    onnx.save(case[1], tmp_path / "0.onnx")
+    rows = networks._profile_both(tmp_path / "0.pt", seed=3, provider=cuda, threads=2)
+    eager = {row["kind"]: row["eager"] for row in rows}
+    assert eager == {"trees": 0.0} | scaled
+    assert {row["kind"]: row["onnxruntime"] for row in rows} == dict.fromkeys(eager, 0.0) | {
+        "trees": 2.0  # 4, which exceeds the latency
+    }
+    assert asked["_start"] == {"provider": "cuda:1", "threads": 2}
+    assert asked["measure"]["sync"] == "cuda:1"
+    for name in ("make_session", "profile"):
+        assert (asked[name]["provider"], asked[name]["threads"]) == (cuda, 2)
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("name", [n for n in NETWORKS if NETWORKS[n].library == "torch"])
-def test_torch_and_a_session_agree_on_cuda(name):
-    feeds = make_inputs(name, 2)
-    expected = run_network(name, in_float64(feeds))
-    on_torch = run_network(name, feeds, "cuda")
-    with ortmeter.BoundSession(
-        ortmeter.make_session(export_network(name)[0], provider="cuda"), feeds
-    ) as bound:
-        bound.run()
-        on_session = list(bound.outputs().values())
-    for got in (on_torch, on_session):
-        for x, y in zip(expected, got, strict=True):
-            assert np.abs(y - x).max() <= NETWORKS[name].tolerance * np.abs(x).max()
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "forest"])
+def test_both_libraries_agree_and_are_measured_on_cuda(name):
+    network = make_network(name)
+    feeds = network.inputs(2)
+    expected = run_network(network.model, in_float64(feeds))
+    model, _ = export_network(network.model, feeds)
+    session = ortmeter.make_session(model, provider="cuda")
+    assert agree(network, expected, run_network(network.model, feeds, "cuda"))
+    assert agree(network, expected, run_session(session, feeds).values())
+    candidate = network_candidate(network.model, feeds, provider="cuda")
+    options = {"sync": "cuda", "processes": 2, "repeat": 2, "precision": None}
+    assert ortmeter.measure({"eager": candidate}, **options)["eager"].median > 0
+    found = profile_networks({name: (network.model, model, feeds)}, provider="cuda", processes=1)
+    assert {"outside", "matrix product"} <= {*found["kind"]}

@@ -9,11 +9,7 @@ import pytest
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.profiling import profile
 from ortmeter.profiling.kinds import (
-    KINDS,
-    OUTSIDE,
-    compare_kinds,
     kind_of,
-    scale_kinds,
     session_kinds,
     sum_functions,
     torch_kinds,
@@ -101,31 +97,3 @@ def test_torch_is_profiled():
     assert min(found.values()) > 0
     with pytest.raises(InvalidArgumentError, match="runs=0"):
         torch_kinds(lambda: None, 0)
-
-
-def test_times_are_scaled_when_they_exceed_the_latency():
-    assert scale_kinds({"trees": 1.0}, 3.0) == {"trees": 1.0, OUTSIDE: 2.0}
-    scaled = scale_kinds({"trees": 6.0, "other": 2.0}, 4.0)
-    assert scaled == {"trees": 3.0, "other": 1.0, OUTSIDE: 0.0}
-    assert scale_kinds({}, 4.0) == {OUTSIDE: 4.0}
-
-
-def test_differences_have_the_interval_of_student():
-    from scipy import stats
-
-    rng = np.random.default_rng(0)
-    ours, theirs = rng.normal(5, 1, 8), rng.normal(3, 1, 8)
-    rows = pd.DataFrame({"kind": "trees", "ours": ours, "theirs": theirs})
-    found = compare_kinds(rows).loc["trees"]
-    assert found["difference"] == pytest.approx((ours - theirs).mean())
-    low, high = stats.t.interval(0.99, 7, found["difference"], stats.sem(ours - theirs))
-    assert found["low"] < low < high < found["high"]  # ours pay for a stop by precision too
-    wide = compare_kinds(rows, confidence=0.999).loc["trees"]
-    assert wide["low"] < found["low"]
-    assert np.isnan(compare_kinds(rows.iloc[:2]).loc["trees", "low"])
-
-
-def test_kinds_come_in_their_order_with_the_rest_at_the_end():
-    rows = [(kind, 1.0, 1.0) for kind in (OUTSIDE, *reversed(KINDS))]
-    found = compare_kinds(pd.DataFrame(rows, columns=["kind", "ours", "theirs"]))
-    assert list(found.index) == [*KINDS, OUTSIDE]

@@ -5,7 +5,6 @@ import json
 import os
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,7 +22,6 @@ from ortmeter.study.records import (
     load,
     load_records,
     machine_name,
-    read_claim,
     record,
     replay,
 )
@@ -349,8 +347,6 @@ def test_each_kind_of_claim_of_version_2_is_read():
     )
     assert [claim.verdict for claim in found.claims] == ["wrong", "fact", "undecided"]
     assert found.answer.label == "below 10%"
-    assert [read_claim(claim) for claim in claims] == list(found.claims)
-    assert [read_claim(msgspec.to_builtins(claim)) for claim in found.claims] == list(found.claims)
 
 
 def test_what_version_2_left_to_defaults_is_read():

@@ -10,10 +10,9 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
 from ortmeter.evidence import fact, judge
-from ortmeter.pages import Bar
 from ortmeter.study import rendering
 from ortmeter.study.rendering import Conclusion, beliefs, fold, save_tables, show, table, to_frame
-from ortmeter.study.writer import Answer
+from ortmeter.study.writer import Answer, Bar
 
 CLAIMS = (fact("a <b> is 2 times faster than c."), fact("word " * 40))
 TABLES = {
@@ -142,24 +141,18 @@ def test_levels_of_columns_become_one():
     assert "<th>kind</th>" in shown._repr_html_()
 
 
-def test_rows_open_to_their_details_and_everything_is_escaped():
+def test_what_a_table_has_is_escaped():
     frame = pd.DataFrame({"<i>": ["<b>", "&"]}, index=pd.Index(["<case>", "plain"], name="<name>"))
-    text = "1  <   2\n</pre><script>" + "long " * 99
-    shown = table(frame, "a < b", {"<case>": text})
-    document = html5lib.parse(shown._repr_html_(), namespaceHTMLElements=False)
-    (opened,) = document.iter("details")
-    assert opened.find("summary").text == "<case>"
-    assert opened.find("pre").text == text
-    assert not list(document.iter("script"))
+    document = html5lib.parse(table(frame, "a < b")._repr_html_(), namespaceHTMLElements=False)
     assert [cell.text for cell in document.iter("td")] == ["<b>", "&"]
     headings = {cell.text for cell in document.iter("th")}
-    assert {"a < b", "<i>", "<name>", "plain"} <= headings
-    assert "script" not in str(shown)
+    assert {"a < b", "<i>", "<case>", "<name>", "plain"} <= headings
 
 
-def test_only_rows_with_one_text_as_label_open():
-    with pytest.raises(InvalidArgumentError, match="one text each"):
-        table(pd.DataFrame({"x": [1]}), "", {"0": "text"})
+def test_a_table_without_rows_says_so():
+    empty = table(pd.DataFrame({"x": []}), "wrong & slow")
+    assert str(empty) == "wrong & slow: none"
+    assert empty._repr_html_() == "<p>wrong &amp; slow: none</p>"
 
 
 def test_details_are_folded_and_escaped():
@@ -173,7 +166,7 @@ def test_details_are_folded_and_escaped():
 
 
 def test_a_conclusion_says_elsewhere_what_it_says_here():
-    bars = (Bar("a", 1.0), Bar("b", 2.0, 1.5, 2.5))
+    bars = (Bar(1.0, label="a"), Bar(2.0, 1.5, 2.5, label="b"))
     claims = (judge("p", [True]), fact("q"))
     found = Conclusion(Answer("a wins.", bars=bars, axis="x"), claims, "here", {"page": "plot_x"})
     data = found.to_dict()

@@ -91,6 +91,14 @@ def test_views_and_conclusion_show_the_data_of_this_page_and_of_records(measured
         assert text.index("it is 3 times") < text.index("it is faster (")
 
 
+def test_a_record_that_has_no_legend_shows_its_parameters(measured):
+    data = {name: kept for name, kept in measured.here.data.items() if name != "legend"}
+    table, *_, concluded = measured.replay(dataclasses.replace(measured.here, data=data))
+    plt.close("all")
+    assert table.caption == "Median latency, and more, provider=cpu"
+    assert concluded.provenance.endswith(", provider=cpu")
+
+
 def test_another_record_has_its_own_answer(measured):
     times = measured.here.data["times"]
     turned = Comparison(
@@ -125,6 +133,39 @@ def test_the_appendix_has_files_of_tables_and_figures_and_the_records(
     assert pd.read_csv(folder / "plot_sum-raw.csv")["n"].tolist() == [1]
     # Nothing is saved unless it is asked.
     assert len(list(tmp_path.rglob("*.json"))) == 1
+
+
+def test_a_page_recalls_the_newest_record_of_its_provider(measured, monkeypatch, tmp_path, capsys):
+    assert not measured.recall()  # without a folder of records
+    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
+    here = dataclasses.replace(measured.here, fast=False)
+    for year, provider, n in ((2020, "cpu", 1), (2030, "cpu", 2), (2040, "cuda", 3)):
+        found = dataclasses.replace(
+            here,
+            date=here.date.replace(year=year),
+            configuration={"provider": provider, "year": str(year)},
+            data={**here.data, "shared from": n},
+        )
+        found.save(measured.concluded(found), tmp_path)
+    assert "recorded" not in measured.concluded(measured.here).origin
+    assert measured.recall()
+    assert measured.data.shared_from == 2
+    assert measured.concluded(measured.here).origin["recorded"] == measured.here.date.strftime(
+        "%Y-%m-%d"
+    )
+    capsys.readouterr()
+    measured.appendix()
+    plt.close("all")
+    shown = capsys.readouterr().out
+    assert [f"shared from {n}" in shown for n in (1, 2, 3)] == [True, False, True]
+
+
+def test_a_page_that_is_recorded_recalls_nothing(measured, monkeypatch, tmp_path):
+    here = dataclasses.replace(measured.here, fast=False)
+    here.save(measured.concluded(here), tmp_path)
+    monkeypatch.setenv("ORTMETER_RESULTS", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["plot_sum", "--record"])
+    assert not Study("plot_sum", "How long does a sum take?").recall()
 
 
 def test_a_study_that_has_nothing_to_say_is_refused(study, monkeypatch):

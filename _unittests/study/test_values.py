@@ -94,14 +94,16 @@ def test_no_sample_is_left_out_however_many():
             ["size", "type"]
         ),
         pd.DataFrame({"x": pd.Series([], dtype="float64")}),
+        pd.DataFrame({"x": pd.Series(["a", None], dtype=object)}),
     ],
-    ids=["numbers", "texts", "float32", "index", "empty"],
+    ids=["numbers", "texts", "float32", "index", "empty", "none"],
 )
 def test_tables_come_back(table):
     again = through_json({"table": table})["table"]
     pd.testing.assert_frame_equal(again, table, check_dtype=False)
     numeric = table.select_dtypes(["number", "bool"]).dtypes
     assert again.dtypes[numeric.index].equals(numeric)
+    assert encode(again) == encode(table)  # a record may be written again
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate, Finding, Note, Speedups, fact, judge
-from ortmeter.pages import Bar
 from ortmeter.study.writer import (
     LEADS,
     Answer,
+    Bar,
     Writer,
     enumerate_items,
     group_claims,
     group_effects,
     rank,
     sentences,
-    speedup_bars,
 )
 from ortmeter.timing import Comparison, Measurement
 
@@ -125,7 +124,7 @@ def test_without_effects_the_lead_is_alone():
 def test_the_bars_are_those_of_the_place_of_the_largest_effect():
     far = compare_ratio("b", "a", 0.25, (0.2, 0.3))
     answer = answered([WON.at(n=1), far.at(n=2), WON.at(n=3)])
-    assert answer.bars == (Bar("a", 1.0), Bar("b", 0.25, 0.2, 0.3))
+    assert answer.bars == (Bar(1.0, label="a"), Bar(0.25, 0.2, 0.3, label="b"))
     assert answer.axis == "speedup over a, n 2"
     assert answered([WON]).axis == "speedup over a"
 
@@ -136,7 +135,11 @@ def test_the_bars_of_other_candidates_have_the_same_baseline():
     say.answer(Speedups([WON.at(n=1), WON.at(n=2)]))
     other = compare_ratio("c", "a", 3.0, (2.0, 4.0))
     say.also("beside", Speedups([other.at(n=1), other.at(n=2), WON.named("d", "e").at(n=1)]))
-    assert say.written.bars == (Bar("a", 1.0), Bar("b", 2.0, 1.8, 2.2), Bar("c", 3.0, 2.0, 4.0))
+    assert say.written.bars == (
+        Bar(1.0, label="a"),
+        Bar(2.0, 1.8, 2.2, label="b"),
+        Bar(3.0, 2.0, 4.0, label="c"),
+    )
 
 
 def test_bars_may_be_chosen():
@@ -149,8 +152,8 @@ def test_bars_may_be_chosen():
     }
     say.bars("latency (ms)", lengths)
     first, second, third = say.written.bars
-    assert first == Bar("a very long name of ", 2.0)
-    assert (second, third) == (Bar("e", 3.0, 2.0, 4.0), Bar("s", 2.0, 1.8, 2.2))
+    assert first == Bar(2.0, label="a very long name of ")
+    assert (second, third) == (Bar(3.0, 2.0, 4.0, label="e"), Bar(2.0, 1.8, 2.2, label="s"))
     assert say.written.axis == "latency (ms)"
 
 
@@ -218,7 +221,7 @@ def test_each_slot_of_an_answer_has_its_text():
         "Faster: 2.00 times faster [1.80, 2.20].",
         (WON,),
         verdict="faster",
-        bars=(Bar("a", 1.0), Bar("b", 2.0, 1.8, 2.2)),
+        bars=(Bar(1.0, label="a"), Bar(2.0, 1.8, 2.2, label="b")),
         axis="speedup over a",
     )
 
@@ -328,12 +331,12 @@ def test_items_are_enumerated(count):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Bar("x" * 21, 1.0),
-        lambda: Bar("a", -1.0),
-        lambda: Bar("a", float("nan")),
+        lambda: Bar(1.0, label="x" * 21),
+        lambda: Bar(-1.0, label="a"),
+        lambda: Bar(float("nan"), label="a"),
         lambda: Answer("text", verdict="x" * 17),
-        lambda: Answer("text", bars=(Bar("a", 1.0),), axis="x"),
-        lambda: Answer("text", bars=(Bar("a", 1.0), Bar("b", 1.0))),
+        lambda: Answer("text", bars=(Bar(1.0, label="a"),), axis="x"),
+        lambda: Answer("text", bars=(Bar(1.0, label="a"), Bar(1.0, label="b"))),
     ],
 )
 def test_what_a_card_has_no_room_for_is_refused(make):
@@ -356,7 +359,9 @@ def test_the_label_of_an_answer_is_its_verdict_or_that_of_its_first_claim():
 
 @pytest.mark.parametrize("claim", [WON, fact("{n} x", n=1), judge("{n} x", [True], n=1)])
 def test_an_answer_is_a_plain_value(claim):
-    answer = Answer("{n} times", (claim,), {"n": 2}, bars=(Bar("a", 1.0), Bar("b", 2.0)), axis="x")
+    answer = Answer(
+        "{n} times", (claim,), {"n": 2}, bars=(Bar(1.0, label="a"), Bar(2.0, label="b")), axis="x"
+    )
     fields = json.loads(json.dumps(msgspec.to_builtins(answer)))
     assert msgspec.convert(fields, Answer) == answer
     assert str(answer) == "2 times"
@@ -398,13 +403,3 @@ def test_of_two_candidates_the_fastest_is_the_subject():
 
 def test_a_single_candidate_has_the_lowest_median():
     assert rank(measured(a=1.0).ranking()) == "a has the lowest median"
-
-
-def test_the_bars_of_a_comparison_are_speedups():
-    found = measured(a=2.0, b=1.0, c=4.0)
-    bars = speedup_bars(found, "a", ["c"])
-    assert [bar.label for bar in bars] == ["a", "c"]
-    assert bars[0].value == 1.0
-    claim = found.speedup("a", "c")
-    assert (bars[1].value, bars[1].low, bars[1].high) == (claim.ratio, claim.low, claim.high)
-    assert [bar.label for bar in speedup_bars(found, "a")] == ["a", "b", "c"]

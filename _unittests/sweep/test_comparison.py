@@ -37,13 +37,14 @@ def runs_of(*ratios, noise=0.002, shape=(1, 100)):
 def test_the_verdicts_of_the_runs(ratios, verdicts, stability):
     (comparison,) = runs_of(*ratios).comparisons
     assert comparison.verdicts == verdicts
-    assert comparison.stability == (stability or "faster in 1, different in 1, slower in 1")
+    assert comparison.stability == (stability or "faster in 1, below 5% in 1, slower in 1")
     assert comparison.holds == (len(set(verdicts)) == 1)
 
 
 def test_runs_without_an_interval_decide_nothing():
     (comparison,) = runs_of(2.0, 2.0, shape=(1, 12)).comparisons
     assert comparison.verdicts == ("undecided", "undecided")
+    assert comparison.stability == "no interval in 2"
     assert not comparison.is_decided
     assert comparison.within is None
     assert comparison.runs_differ is None

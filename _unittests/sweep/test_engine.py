@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 from sweep_pages import NUMBERS, files_of, is_alive
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.pages import load_records
+from ortmeter.runtime import placement
+from ortmeter.study.records import load_records
 from ortmeter.sweep import (
     cluster,  # noqa: F401 - it keeps what a test replaces in worker
     load_sweep,
@@ -43,6 +45,24 @@ def test_a_grid_gives_one_record_for_each_configuration_and_run(make_page, tmp_p
     assert [found.run for found in load_records("plot_fast", output)] == [2] * 4
     again = load_sweep(output)
     assert [o.file for o in again.outcomes] == [o.file for o in result.outcomes]
+
+
+def test_nodes_that_ran_on_the_cpu_in_a_task_are_warned_of_and_recorded(
+    make_page, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(placement, "warned", [])
+    page = make_page("fields['on_cpu'] = ['Mod ran on CPU']")
+    with pytest.warns(placement.PlacementWarning, match="Mod ran on CPU") as found:
+        run_sweep(page.path, {"number": ["1", "2"]}, output=tmp_path / "out")
+    assert len(found) == 1
+    assert placement.warned == ["Mod ran on CPU"]  # a record made after the sweep has it
+
+
+def test_what_a_page_leaves_in_the_temporary_folder_goes_with_its_task(make_page, tmp_path):
+    left = tmp_path / "left"
+    body = f"import tempfile; Path({str(left)!r}).write_text(tempfile.mkdtemp())"
+    run_sweep(make_page(body).path, {"number": ["1"]}, output=tmp_path / "out")
+    assert not Path(left.read_text()).exists()
 
 
 def test_a_page_that_dies_fails_alone_with_its_output(make_page, tmp_path):

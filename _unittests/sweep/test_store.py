@@ -7,8 +7,8 @@ import pytest
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, RecordError
-from ortmeter.pages import record
 from ortmeter.runtime.providers import Provider
+from ortmeter.study.records import record
 from ortmeter.sweep import Task, load_sweep
 from ortmeter.sweep.store import Store
 from ortmeter.sweep.worker import Attempt, describe_machine
@@ -165,7 +165,7 @@ def test_any_file_of_a_sweep_is_read_or_told(tmp_path, name):
             assert name == "tasks.json"
             continue
         str(found)
-        found.to_frame()
+        str(found.report())
         assert all(o.file is None or tmp_path in o.file.parents for o in found.done)
 
 

@@ -84,7 +84,7 @@ def test_a_preparation_is_repaid_by_what_the_calls_save():
     table = exact.repaid("slow", seconds)
     assert table.to_dict("index") == {  # in the order of the comparison
         "fast": {"preparation (s)": 2.4681, "calls": 1230, "99% interval": "[1230, 1230]"},
-        "same": {"preparation (s)": 0.5, "calls": "undecided", "99% interval": ""},
+        "same": {"preparation (s)": 0.5, "calls": "never", "99% interval": ""},
         "slower": {"preparation (s)": 1.0, "calls": "never", "99% interval": ""},
     }
     assert exact.repaid("slow", {"fast": 0.0021}).loc["fast", "calls"] == 2  # a call is whole
@@ -172,6 +172,9 @@ def test_comparisons_along_an_axis():
     ]
     assert len(found.speedup("a", "c")) == 1
     assert len(found.speedups()) == 3
+    shared = [claim.confidence for claim in found.speedups(together=0.9)]
+    assert shared == pytest.approx([0.9, 0.95, 0.95])
+    assert found.speedup("a", "b", confidence=0.9)[0].confidence == 0.9
     assert found.to_frame().index.tolist() == [(8, "a"), (8, "b"), (16, "a"), (16, "b"), (16, "c")]
     assert found.to_frame().index.names == ["size", "candidate"]
 

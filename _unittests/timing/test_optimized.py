@@ -9,7 +9,7 @@ from ortmeter.runtime.loading import has_external_data, load_model
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.cold import peak_memory
-from ortmeter.timing.optimized import WAYS, optimized_variants, shorter_starts
+from ortmeter.timing.optimized import optimized_variants, shorter_starts
 
 TEXT = """<ir_version: 11, opset_import: ["": 23]>
 g (float[4] X) => (float[4] Y) { A = Identity(X)  B = Identity(A)  Y = Abs(B) }"""
@@ -84,6 +84,8 @@ def test_weights_beside_the_model_are_saved_beside_the_saved_one(tmp_path):
     np.testing.assert_allclose(outputs(saved)[0], x @ weights, rtol=1e-5, atol=1e-5)
 
 
+WAYS = ["no optimization", "saved optimized", "ORT format"]
+WAYS += ["external", "external unpacked", "external prepacked"]
 SIZE = 512  # rows of the weights, which take 1 MiB
 
 

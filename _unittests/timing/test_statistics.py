@@ -7,10 +7,10 @@ from scipy.signal import lfilter
 
 from ortmeter.timing.statistics import (
     _inflation,
+    estimate_mean,
     estimate_ratio,
     geometric_mean,
     log_ratio,
-    mean_interval,
 )
 
 TRIALS = 400
@@ -99,10 +99,11 @@ def test_a_correlation_that_few_batches_show_is_corrected_for_its_bias(logs, see
 
 def test_the_interval_of_a_mean_is_a_little_wider_than_students():
     values = np.random.default_rng(0).normal(3, 1, 12)
-    mean, half = mean_interval(values, 0.99)
-    low, high = stats.t.interval(0.994, 11, values.mean(), stats.sem(values))
-    assert (mean, half) == (pytest.approx(values.mean()), pytest.approx((high - low) / 2))
-    assert mean_interval([1.0, 2.0], 0.99) == (1.5, None)
+    found = estimate_mean(values, 0.99)
+    assert found.value == pytest.approx(values.mean())
+    expected = stats.t.interval(0.994, 11, values.mean(), stats.sem(values))
+    assert found.interval == pytest.approx(expected)
+    assert str(estimate_mean([1.0, 2.0], unit="s")) == "1.5 s"
 
 
 def test_the_mean_is_geometric_and_its_interval_a_little_wider_than_students():

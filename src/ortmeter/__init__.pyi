@@ -15,7 +15,6 @@ from .evaluator import to_float64 as to_float64
 from .evidence import Estimate as Estimate
 from .evidence import Speedup as Speedup
 from .plotting import draw_model as draw_model
-from .plotting import spread_plot as spread_plot
 from .profiling import Profile as Profile
 from .profiling import merge_profiles as merge_profiles
 from .profiling import profile as profile

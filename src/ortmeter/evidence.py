@@ -18,6 +18,7 @@ from ortmeter.errors import InvalidArgumentError
 __all__ = [
     "COMPARED",
     "JUDGED",
+    "UNITS",
     "Claim",
     "Estimate",
     "Finding",
@@ -25,8 +26,10 @@ __all__ = [
     "Prediction",
     "Speedup",
     "Speedups",
+    "common_unit",
     "fact",
     "judge",
+    "rounded",
 ]
 
 #: Verdicts on the speed of a subject beside its baseline.
@@ -36,18 +39,53 @@ JUDGED = ("right", "wrong", "undecided")
 #: What a place and a sentence are made of.
 Scalar: TypeAlias = bool | int | float | str | None
 
+#: Units of a duration, and how many there are in a second.
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6}
 _SPEC = re.compile(r",?(\.\d)?[a-z%]?")
 
 
 def common_unit(seconds: Iterable[float]) -> str:
-    """Choose the largest unit in which half of the durations are at least 1."""
+    """Choose the largest unit in which half of the durations are at least 1.
+
+    Parameters
+    ----------
+    seconds : iterable of float
+        Durations.
+
+    Returns
+    -------
+    str
+        A name of :data:`UNITS`.
+
+    Examples
+    --------
+    >>> common_unit([0.002, 0.003, 1.0])
+    'ms'
+    """
     typical = statistics.median(seconds)
     return next((name for name, factor in UNITS.items() if typical * factor >= 1), "µs")
 
 
 def rounded(value: float | None, digits: int = 4) -> float:
-    """Return a number with so many significant digits, for a table; NaN for none."""
+    """Return a number with so many significant digits, for a table.
+
+    Parameters
+    ----------
+    value : float or None
+        The number; NaN stands for none.
+    digits : int
+        Significant digits.
+
+    Returns
+    -------
+    float
+        The number.
+
+    Examples
+    --------
+    >>> rounded(812.345, 3)
+    812.0
+    """
     return math.nan if value is None else float(f"{value:.{digits}g}")
 
 
@@ -142,8 +180,11 @@ class Estimate:
         held = False if outside else (low <= least and most <= high) or None
         return Finding((held,), str(self))
 
-    def below(self, other: "Estimate") -> Finding:
-        """Find whether it is below another one: their intervals must not meet."""
+    def below(self, other: "Estimate | float") -> Finding:
+        """Find whether it is below a number, or another one: their intervals must not meet."""
+        if not isinstance(other, Estimate):
+            above = self.exceeds(other)
+            return Finding((None if above is None else not above,), str(self))
         held = None
         if self.interval and other.interval:
             above = self.interval[0] > other.interval[1]
@@ -266,6 +307,11 @@ class Speedup(_Said, frozen=True, tag="comparison"):
         if self.high < 1:
             return "slower" if self.ratio <= 1 / most else "different"
         return "equivalent" if 1 / most < self.low and self.high < most else "undecided"
+
+    @property
+    def label(self) -> str:
+        """The verdict for a reader: ``below 5%`` for ``different``."""
+        return f"below {self.min_effect:.0%}" if self.verdict == "different" else self.verdict
 
     @property
     def is_difference(self) -> bool:
@@ -430,7 +476,7 @@ class Speedups(tuple[Speedup, ...]):
     def are(self, verdict: str) -> Finding:
         """Find whether each one is ``faster``, ``slower`` or ``negligible``."""
         outcomes = tuple(one.is_a(verdict) for one in self)
-        return Finding(outcomes, ", ".join(map(self._told, self)))
+        return Finding(outcomes, "; ".join(map(self._told, self)))
 
     def _told(self, one: Speedup) -> str:
         """Write one ratio with its candidate, if there are several, and its place."""

@@ -19,57 +19,35 @@ the transpositions should decide, and the graph that wins at one size should win
 original page of 2021 credits something else: a product fused with a transposition.
 """
 
-# fold: Imports and arguments
 # sphinx_gallery_tags = ["speed", "Einsum", "profiling"]
 
-import dataclasses
-import itertools
-import json
-import re
-import tempfile
-from pathlib import Path
-
 import numpy as np
-from matplotlib import pyplot as plt
 from pandas import DataFrame, concat
 
 import ortmeter
-from ortmeter.einsum import decompose_einsum, einsum_model, optimize_einsum
-from ortmeter.pages import (
-    Answer,
-    Bar,
-    Param,
-    fact,
-    fold,
-    judge,
-    load_records,
-    record,
-    replay,
-    save_tables,
-    show,
-    table,
-)
-from ortmeter.plotting import candidates_figure, profile_notes
+from ortmeter.einsum import decompose_einsum, optimize_einsum
+from ortmeter.plotting import speedup_plot
+from ortmeter.plotting.axes import add_legend, finish, new_axes
 from ortmeter.profiling import profile_together
-from ortmeter.runtime.environment import environment, usable_cores
+from ortmeter.runtime.environment import usable_cores
+from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
+from ortmeter.study.writer import group_effects
 
-args = ortmeter.get_parsed_args(
+study = Study(
     "plot_einsum_decomposition",
-    description="Is a decomposed einsum faster, and why?",
+    "Is a decomposed einsum faster, and why?",
     size=Param(20, fast=6, minimum=2, help="every dimension"),
     other=Param(14, fast=4, minimum=2, help="another size, to compare all the graphs at"),
-    provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(usable_cores(), minimum=1, help="threads of the second measure, 1 for none"),
     search=Param(2.0, fast=0.1, minimum=0.01, help="seconds of a search"),
     repeat=Param(8, fast=5, minimum=1, help="samples in each process"),
     processes=Param(10, fast=1, minimum=1, help="fresh processes that measure"),
     budget=Param(8.0, fast=0.5, minimum=0.01, help="seconds of each of the two measures"),
     runs=Param(40, fast=5, minimum=2, help="runs of a profile"),
-    record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
-EQUATION = "bsnh,btnh->bnts"
-provider = ortmeter.resolve_provider(args.provider)
-THREADS = sorted({1, args.threads})
+args, provider = study.args, study.provider
+EQUATION, EINSUM = "bsnh,btnh->bnts", "Einsum"
+GRAPHS = 4  # that the 120 orders of the letters give
 legend = f"float32 on {provider.label}, every dimension is {args.size}"
 
 # %%
@@ -77,110 +55,64 @@ legend = f"float32 on {provider.label}, every dimension is {args.size}"
 # --------------
 #
 # ``decompose_einsum`` chooses the order of the letters that moves the fewest elements. The argument
-# *order* imposes another one. The candidate *as written* uses ``bsnht``, the order in which the
-# equation names the letters.
+# *order* imposes another one: *as written* is ``bsnht``, the order in which the equation names the
+# letters.
 
 
-def draw_operands(size, seed=0):
-    rng = np.random.default_rng(seed)
+def draw_operands(size):
+    rng = np.random.default_rng(0)
     return [rng.standard_normal((size,) * 4, dtype=np.float32) for _ in range(2)]
 
 
 operands = draw_operands(args.size)
 decomposed = decompose_einsum(EQUATION, *operands)
 written = decompose_einsum(EQUATION, *operands, order="bsnht")
+print(decomposed)
 ortmeter.draw_model(decomposed.to_onnx(), title=f"{EQUATION}, decomposed")
 
 # %%
-# ``optimize_einsum`` builds the distinct graphs of all the orders. Some have variants: a product
-# that transposes what it reads (*FusedMatMul*), two fast transpositions instead of one that copies
-# single elements (*split transposes*). Then it times the graphs and ``Einsum`` on these operands,
-# for each number of threads. The most promising graphs are timed longer.
+# ``optimize_einsum`` builds the distinct graphs of all the orders: the 120 orders of five letters
+# give four. Some have variants: a product that transposes what it reads (*FusedMatMul*), two fast
+# transpositions instead of one that copies single elements (*split transposes*). Then it times the
+# graphs and ``Einsum`` on these operands, the most promising ones longer. It searches once for each
+# number of threads.
 
 
-def search_graph(threads, operands=operands, budget=args.search):
-    options = {"provider": provider, "threads": threads, "budget": budget}
-    return optimize_einsum(EQUATION, *operands, seed=0, **options)
+def search_graph(operands, threads, budget):
+    settings = {"provider": provider, "threads": threads, "budget": budget}
+    return optimize_einsum(EQUATION, *operands, seed=0, **settings)
 
 
-searches = {threads: search_graph(threads) for threads in THREADS}
-search = searches[1]
-
-# %%
-# The graph chosen by the search with one thread, as equations. A prime marks a transposed tensor.
-
-# fold: Write steps as equations
-
-
-def write_tensor(name, axes):
-    root, _, moved = name.partition("_")
-    known = {"X0": "X", "X1": "Z"}.get(root)
-    prime = "\N{PRIME}" if known and moved else ""
-    return f"{known or root[0]}{prime}_{{{''.join(axes)}}}"
-
-
-def write_step(step):
-    read = list(map(write_tensor, step.inputs, step.input_axes))
-    summed = {*itertools.chain(*step.input_axes)}.difference(step.axes)
-    total = "\N{N-ARY SUMMATION}_{" + "".join(summed) + "} " if summed else ""
-    return f"{write_tensor(step.output, step.axes)} = {total}{' '.join(read)}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Formula:  # noqa: D101
-    text: str
-
-    def __str__(self):
-        return self.text
-
-    def _repr_html_(self):
-        marks = re.sub(r"([^\w\s_{}])", r"<mo>\1</mo>", self.text)
-        letters = re.sub(r"([a-zA-Z])(?![^<]*>)", r"<mi>\1</mi>", marks)
-        tensors = re.sub(r"(\S+)_{(.+?)}", r"<msub><mrow>\1</mrow><mrow>\2</mrow></msub>", letters)
-        return "<p><math>" + tensors.replace("\n", "</math><br><math>") + "</math></p>"
-
-
-# %%
-
-WHOLE = "Y_{bnts} = \N{N-ARY SUMMATION}_{h} X_{bsnh} Z_{btnh}"
-steps = map(write_step, search.best.plan.steps) if search.best.decomposed else [WHOLE]
-show(Formula("\n".join(steps)))
+searches = {t: search_graph(operands, t, args.search) for t in sorted({1, args.threads})}
+graphs = {candidate.name: candidate for candidate in searches[1].candidates}
+orders = {c.plan.steps: c.name for c in graphs.values() if c.order and not (c.split or c.contrib)}
+assert len(orders) == GRAPHS, f"other graphs: {orders}"
+print(*searches.values(), sep="\n")
 
 # %%
 # Do they compute the same thing?
 # -------------------------------
 #
 # The reference is numpy in float64. The tolerance is that of a sum of :math:`N` products in any
-# order, :math:`N u |X||Z|`. Every graph is within it.
+# order, :math:`N u |X||Z|`. The page stops if a graph is outside.
 
-# fold: Compare each graph with float64
-
-EINSUM, WAYS = "Einsum", {"numpy": False, "numpy, optimize=True": True}
+WAYS = {"numpy": False, "numpy, optimize=True": True}
 x, z = operands
-expected = np.einsum(EQUATION, *(operand.astype(np.float64) for operand in operands))
-bound = ortmeter.matmul_error_bound(
-    z.transpose(0, 2, 1, 3), x.transpose(0, 2, 3, 1), dtype="float32"
-)
+expected = np.einsum(EQUATION, x.astype(np.float64), z.astype(np.float64))
+factors = z.transpose(0, 2, 1, 3), x.transpose(0, 2, 3, 1)
+bound = ortmeter.matmul_error_bound(*factors, dtype="float32")
 
-
-def check(name, got):
-    diff = ortmeter.max_diff(expected, got)
+results = {name: np.einsum(EQUATION, x, z, optimize=way) for name, way in WAYS.items()}
+for name, graph in graphs.items():
+    session = ortmeter.make_session(graph.model, provider=provider)
+    results[name] = session.run(None, decomposed.feeds(x, z))[0]
+rows = {}
+for name, got in results.items():
     share = (np.abs(got - expected) / bound).max()
-    assert share <= 1, f"{name} is outside of its bound: {diff}"
-    kind = name.partition(",")[0] if name in {*WAYS, EINSUM} else "decomposed"
-    return {"kind": kind, "absolute error": diff.abs, "share of the tolerance": share}
-
-
-rows = [check(n, np.einsum(EQUATION, *operands, optimize=way)) for n, way in WAYS.items()]
-for candidate in search.candidates:
-    session = ortmeter.make_session(candidate.model, provider=provider)
-    rows.append(check(candidate.name, session.run(None, decomposed.feeds(*operands))[0]))
-errors = DataFrame(rows).groupby("kind", sort=False)
-errors = errors.max().assign(candidates=errors.size())
-
-# %%
-
-show(table(errors, f"largest error, {legend}"))
+    assert share <= 1, f"{name} is outside of its bound: {share}"
+    rows[name] = {"error": ortmeter.max_diff(expected, got).abs, "share of the bound": share}
+errors = to_frame(rows, "graph")
+show(table(errors.nlargest(3, "error"), f"The three largest errors, {legend}"))
 
 # %%
 # How long does each one take?
@@ -188,7 +120,8 @@ show(table(errors, f"largest error, {legend}"))
 #
 # With one thread, we measure all the graphs at two sizes, and numpy, whose einsum has no number of
 # threads to set. With more threads, we measure ``Einsum``, the four orders and the graph that the
-# search chose. The candidates run in turn in one loop, repeated in fresh processes.
+# search chose. The candidates run in turn in one loop, repeated in fresh processes. Such a process
+# cannot import a page: ``function_candidate`` sends the source of ``build_numpy``.
 
 
 def build_numpy(equation, size, optimize):
@@ -199,359 +132,258 @@ def build_numpy(equation, size, optimize):
     return lambda: np.einsum(equation, *operands, optimize=optimize)
 
 
-def make_candidate(model, threads, values=operands):
-    feeds = decomposed.feeds(*values)
-    return ortmeter.session_candidate(model, feeds, provider=provider, threads=threads)
+def make_group(candidates, threads, operands):
+    feeds, settings = decomposed.feeds(*operands), {"provider": provider, "threads": threads}
+    return {c.name: ortmeter.session_candidate(c.model, feeds, **settings) for c in candidates}
 
 
 # %%
-# A child process cannot import a page: ``function_candidate`` sends the source of ``build_numpy``.
 
-ORDERS = sorted(c.name for c in search.candidates if c.order and not c.split and not c.contrib)
-
-
-def make_group(threads):
-    models = {c.name: c.model for c in searches[threads].candidates}
-    chosen = searches[threads].best.name
-    names = models if threads == 1 else dict.fromkeys([EINSUM, *ORDERS, chosen])
-    group = {name: make_candidate(models[name], threads) for name in names}
+groups = {}
+for threads, search in searches.items():
+    few = {EINSUM, *orders.values(), search.best.name}
+    kept = [c for c in search.candidates if threads == 1 or c.name in few]
+    groups[threads] = make_group(kept, threads, operands)
+for name, way in WAYS.items():
     shape = {"equation": EQUATION, "size": args.size}
-    for name, way in WAYS.items() if threads == 1 else ():
-        group[name] = ortmeter.function_candidate(build_numpy, **shape, optimize=way)
-    return group
-
+    groups[1][name] = ortmeter.function_candidate(build_numpy, **shape, optimize=way)
 
 others = draw_operands(args.other)
-elsewhere = search_graph(1, others, args.search / 10).candidates
+found = search_graph(others, 1, args.search / 10)
+elsewhere = {args.other: make_group(found.candidates, 1, others)}
 options = {"repeat": args.repeat, "processes": args.processes, "budget_s": args.budget}
-sizes = {args.other: {c.name: make_candidate(c.model, 1, others) for c in elsewhere}}
-measured = ortmeter.measure_each({t: make_group(t) for t in THREADS}, axis="threads", **options)
-compared = ortmeter.measure_each(sizes, axis="size", **options)
+measured = ortmeter.measure_each(groups, axis="threads", **options)
+compared = ortmeter.measure_each(elsewhere, axis="size", **options)
 
 # %%
-# The median is with one thread. The other columns are speedups over ``Einsum`` and their 99%
-# intervals: with one thread, with more threads, and with one thread at another size. A dash means
-# not measured.
+# The graphs that the answer is about: the order of ``decompose_einsum``, the one as written, the
+# fastest and the slowest order with one thread, and what the search chose.
 
-# fold: Make the table
-
-NAMES = {c.plan.steps: c.name for c in search.candidates if c.name in ORDERS}
-ROLES = {"decomposed": NAMES[decomposed.steps], "as written": NAMES[written.steps]}
-
-
-def tell_speedups(group):
-    found = {name: group.speedup(EINSUM, name) for name in group if name != EINSUM}
-    return {name: f"{c.ratio:.2f} {c.brackets}".strip() for name, c in found.items()}
+BEST, WORST = "best order", "worst order"
+ranked = sorted(orders.values(), key=lambda name: measured[1][name].median)
+roles = {"decomposed": orders[decomposed.steps], "as written": orders[written.steps]}
+roles |= {BEST: ranked[0], WORST: ranked[-1]}
+columns = ["threads", "chosen", "graphs", "search (s)"]
+rows = [(t, found.best.name, len(found.candidates), found.seconds) for t, found in searches.items()]
+chosen = DataFrame(rows, columns=columns).set_index("threads")
+study.keep(legend, measured=measured, compared=compared, roles=roles, chosen=chosen)
 
 
-def name_graph(name, roles):
-    told = [f"({role})" for role in ROLES if roles[role] == name]
-    short = name.removeprefix("order ").replace("split transposes", "split")
-    return " ".join([short, *told])
+def label(data, graph):
+    told = ", ".join(role for role, name in data.roles.items() if name == graph)
+    return graph.removeprefix("order ") + f" ({told})" * bool(told)
 
 
-def make_table(measured, compared, roles):
-    groups = {f"{t} thread{'s' * (t > 1)}": group for t, group in measured.items()}
-    groups |= {f"size {size}": group for size, group in compared.items()}
-    frame = DataFrame({title: tell_speedups(group) for title, group in groups.items()})
-    medians = {name: 1e3 * m.median for name, m in measured[1].items()}
-    frame = DataFrame({"median (ms)": medians}).join(frame).sort_values("median (ms)")
-    return frame.rename(index=lambda name: name_graph(name, roles)).rename_axis("graph")
+def speedups(data):
+    names = {*data.roles.values(), *data.chosen["chosen"]}
+    claims = [claim for claim in data.measured.speedups(EINSUM) if claim.subject in names]
+    claims = [claim.named(label(data, claim.subject)) for claim in claims]
+    return speedup_plot(claims, title=f"{EQUATION}, speedup over Einsum", caption=data.legend)
 
+
+study.show(speedups)
 
 # %%
-
-show(table(make_table(measured, compared, ROLES), f"latency and speedup over Einsum, {legend}"))
-
-# %%
-# The medians of the graphs, without numpy. Whiskers are at the quartiles.
-
-# fold: Draw the medians
+# All the graphs. The median is with one thread. A dash: not measured.
 
 
-def draw_medians(measured, roles, title, legend):
-    frame = measured[1].to_frame("s").rename(columns=lambda name: name.removesuffix(" (s)"))
-    graphs = frame[~frame.index.str.startswith("numpy")].reset_index()
-    graphs["candidate"] = [name_graph(name, roles) for name in graphs["candidate"]]
-    return candidates_figure(graphs, title=title, caption=f"{legend}, one thread")
+def latencies(data):
+    """Latency of the graphs, and speedup over Einsum with its 99% interval"""
+    groups = {f"threads {threads}": group for threads, group in data.measured.items()}
+    groups |= {f"size {size}": group for size, group in data.compared.items()}
+    columns = {"median (ms)": {name: 1e3 * m.median for name, m in data.measured[1].items()}}
+    for title, group in groups.items():
+        columns[title] = {claim.subject: claim.interval for claim in group.speedups(EINSUM)}
+    found = DataFrame(columns).dropna(subset="median (ms)").sort_values("median (ms)")
+    return found.rename(index=lambda graph: label(data, graph)).rename_axis("graph")
 
 
-# %%
-
-show(draw_medians(measured, ROLES, f"{EQUATION}, {provider.label}", legend))
+study.show(latencies, folded=True)
 
 # %%
 # Is a search worth its time?
 # ---------------------------
 #
-# The gain is the speedup over the graph of ``decompose_einsum``, which needs no search.
-
-# fold: Compute what the searches gained
-
-
-def tell_gain(group, chosen, seconds):
-    if chosen == ROLES["decomposed"]:
-        return "nothing, the same graph"
-    claim = group.speedup(ROLES["decomposed"], chosen)
-    if claim.verdict != "faster":
-        return f"{claim.verdict}: {claim.interval}"
-    calls = seconds / (group[ROLES["decomposed"]].median - group[chosen].median)
-    return f"{claim.interval}, pays after {calls:,.0f} calls"
+# ``decompose_einsum`` needs no search: the calls are those that a search saves beside its graph.
+# *never*: the search found the same graph, or a slower one.
 
 
-rows = [
-    (t, s.best.name, len(s.candidates), s.seconds, tell_gain(measured[t], s.best.name, s.seconds))
-    for t, s in searches.items()
-]
-columns = ["threads", "chosen", "graphs", "search (s)", "gain"]
-chosen = DataFrame(rows, columns=columns).set_index("threads")
+def searching(data):
+    """Calls that repay a search"""
+    before, seconds = data.roles["decomposed"], data.chosen["search (s)"]
+    found = {
+        threads: data.measured[threads].repaid(before, {name: seconds[threads]})
+        for threads, name in data.chosen["chosen"].items()
+    }
+    return concat(found, names=["threads"])
 
-# %%
 
-show(table(chosen, legend))
+study.show(searching)
 
 # %%
 # Why: transpositions or product?
 # -------------------------------
 #
-# We profile three orders with one thread: the fastest, the one as written, the slowest.
+# We profile three orders with one thread: the fastest, the one as written, the slowest. A
+# transposition copies rows when the last axis stays in place, tiles when it exchanges the last two
+# groups of axes, single elements otherwise.
 
-BEST, WORST = "best order", "worst order"
-ranked = sorted(ORDERS, key=lambda name: measured[1][name].median)
-roles = {**ROLES, BEST: ranked[0], WORST: ranked[-1]}
-profiled = {label: roles[label] for label in (BEST, "as written", WORST)}
-models = {c.name: c.model for c in search.candidates}
-options = {"provider": provider, "threads": 1, "repeat": args.runs}
-profiles = profile_together(
-    {label: {"model": models[name]} for label, name in profiled.items()},
-    feeds=decomposed.feeds(*operands),
-    **options,
-)
-
-# %%
-# The time of each node. A transposition copies rows when the last axis stays in place, tiles when
-# it exchanges the last two groups of axes, single elements otherwise. The profiler adds its own
-# cost, so the times do not add up to the latency above. On a device, a profile times only the
-# launches of kernels, and the table has dashes.
-
-# fold: Describe each node
+profiled = {role: graphs[roles[role]] for role in (BEST, "as written", WORST)}
+models = {role: {"model": graph.model} for role, graph in profiled.items()}
+settings = {"provider": provider, "threads": 1, "repeat": args.runs}
+profiles = profile_together(models, feeds=decomposed.feeds(x, z), **settings)
 
 
 def tell_copies(step):
-    order = step.where
-    if not order:
-        return ""
-    if order[-1] == len(order) - 1:
+    """Tell what a transposition copies at once."""
+    before, after = step.subscripts.split("->")
+    while before[0] == after[0]:
+        before, after = before[1:], after[1:]
+    if before[-1] == after[-1]:
         return "rows"
-    first = next(i for i, axis in enumerate(order) if axis != i)
-    cut = order.index(first)
-    return "tiles" if [*order[cut:], *order[first:cut]] == sorted(order[first:]) else "elements"
+    return "tiles" if after in 2 * before else "elements"
+
+
+def list_nodes(role):
+    steps = {step.output: step for step in profiled[role].plan.steps}
+    for node in profiles[role].by_node().itertuples():
+        step = steps.get(node.name.partition("_")[2])  # a fused node has no step
+        equation = step.subscripts if step else ""
+        copies = tell_copies(step) if step and step.kind == "transpose" else ""
+        microseconds = np.nan if profiles[role].devices else node.median
+        yield role, node.op, equation, copies, microseconds, node.gb_per_s
 
 
 # %%
+# The profiler adds its own cost, so the times do not add up to the latency above. On a device, a
+# profile times only the launches of kernels, and nothing is drawn.
 
-# fold: List the nodes
-
-
-def describe_nodes(label):
-    plan = next(c.plan for c in search.candidates if c.name == profiled[label])
-    steps = {step.output: step for step in plan.steps}
-    for node in profiles[label].by_node().itertuples():
-        step = steps.get(node.name.partition("_")[2])  # a fused node has another name
-        timed = not profiles[label].devices
-        yield {
-            "order": label,
-            "graph": profiled[label].removeprefix("order "),
-            "operator": node.op,
-            "computes": step.subscripts if step else "",
-            "copies": tell_copies(step) if step else "",
-            "median (µs)": node.median if timed else np.nan,
-            "GB/s": node.gb_per_s,
-        }
+columns = ["order", "operator", "computes", "copies", "median (µs)", "GB/s"]
+rows = [row for role in profiles for row in list_nodes(role)]
+nodes = DataFrame(rows, columns=columns).set_index("order")
+parts = {"copies": nodes[nodes["operator"] == "Transpose"], "all": nodes}
+split = {k: part["median (µs)"].groupby("order").sum(min_count=1) for k, part in parts.items()}
+split["FusedMatMul"] = nodes["operator"].eq("FusedMatMul").groupby("order").sum()
+study.keep(split=DataFrame(split))
 
 
-nodes = DataFrame(row for label in profiles for row in describe_nodes(label)).set_index("order")
+def causes(data):
+    copies = data.split["copies"]
+    parts = DataFrame({"transpositions": copies, "other nodes": data.split["all"] - copies})
+    axes = parts.plot.barh(stacked=True, ax=new_axes(2.8), legend=False)
+    axes.set(xlabel="time of a run (µs), lower is better", ylabel="")
+    add_legend(axes, list(parts))
+    return finish(axes, "What takes the time of an order", f"{data.legend}, one thread")
 
 
-def sum_nodes(nodes):
-    moved = nodes["operator"] == "Transpose"
-    times = {"copies": nodes[moved], "all": nodes}
-    found = {k: n.groupby(level=0)["median (µs)"].sum(min_count=1) for k, n in times.items()}
-    found["FusedMatMul"] = nodes["operator"].eq("FusedMatMul").groupby(level=0).sum()
-    return DataFrame(found)
-
-
-split = sum_nodes(nodes)
+study.show(causes)
 
 # %%
 
-show(table(nodes, f"profiled kernels, {legend}, one thread"))
+show(table(nodes, f"Profiled nodes, {legend}, one thread"))
 
 # %%
 # What the measurements say
 # -------------------------
 #
-# Brackets are 99% intervals of speedups. They are wider for a graph that was chosen from the same
-# samples. The first three claims check the original page of 2021: the decomposition is faster than
-# ``Einsum`` after a search, slower as written, and a fused product explains it.
+# Brackets are 99% intervals of speedups. They are wider for an order that was chosen from the same
+# samples.
 
-# fold: Compute the answer
-
-LEVEL = 1 - 0.01 / 6  # the best and the worst are one of six pairs of orders
-
-
-def tell(claim):
-    if claim.is_difference:
-        return claim.effect.replace(" [", " than Einsum [")
-    effect = "hard to tell from" if claim.verdict == "undecided" else f"{claim.effect} of"
-    return f"{effect} Einsum"
+LEVEL = 1 - 0.02 / (GRAPHS * (GRAPHS - 1))  # the best and the worst are one pair of orders
+SETTING = """from ortmeter.einsum import optimize_einsum
+model = optimize_einsum("bsnh,btnh->bnts", (1, 128, 12, 64), (1, 128, 12, 64)).model"""
 
 
-def tell_threads(claims):
-    found = [str(claim.where["threads"]) for claim in claims]
-    return f"with {' and '.join(found)} thread{'s' * (found != ['1'])}"
-
-
-def tell_places(claims):
-    places = {}
-    for claim in claims:
-        places.setdefault(tell(claim), []).append(claim)
-    return "; ".join(f"{text} {tell_threads(found)}" for text, found in places.items())
-
-
-def tell_worst(claim, split):
-    text = f"The worst order of the letters is {tell(claim)}"
-    worst, best = (split.loc[label, "copies"] / split.loc[label, "all"] for label in (WORST, BEST))
-    if np.isnan(worst):
-        return f"{text}."
-    return f"{text}: transpositions take {worst:.0%} of its time, {best:.0%} in the best order."
-
-
-# %%
-
-# fold: Write the sentence and the bars
-
-
-def answer(measured, split, roles, chosen):
-    searched = dict(zip(measured, chosen["chosen"], strict=True))
-    names = {k: roles["decomposed"] if name == EINSUM else name for k, name in searched.items()}
-    claims = [measured[k].speedup(EINSUM, name).at(threads=k) for k, name in names.items()]
-    faster = [claim for claim in claims if claim.verdict == "faster"]
-    undecided = any(claim.verdict == "undecided" for claim in claims)
-    lead, verdict = ("Undecided", "undecided") if undecided else ("No", "not faster")
-    found = tell_places(sorted(claims, key=lambda claim: claim.verdict != "faster"))
-    if len(faster) == len(claims):
-        lead, verdict = "Yes", "faster"
-    elif faster:
-        place = tell_threads(faster)
-        lead, verdict = f"{'Yes' if undecided else 'Only'} {place}", "faster in part"
-        found = found.replace(f" {place}", "", 1)  # the lead has it
-    text = f"{lead}: decomposed into Transpose and MatMul, after a search, {EQUATION} is {found}."
-    group, worst = measured[1], roles[WORST]
-    if group.speedup(roles[BEST], worst, confidence=LEVEL).is_difference:
-        text += f" {tell_worst(group.speedup(EINSUM, worst, confidence=LEVEL), split)}"
-    shown = {"decomposed": "decomposed", "as written": "as written", WORST: "worst order"}
-    found = {label: group.speedup(EINSUM, roles[role]) for role, label in shown.items()}
-    bars = [Bar(label, c.ratio, c.low, c.high) for label, c in found.items()]
-    axis = "speedup over Einsum, one thread"
-    return Answer(text, tuple(claims), verdict=verdict, bars=(Bar(EINSUM, 1.0), *bars), axis=axis)
-
-
-# %%
-
-# fold: Judge what was found in 2021
-
-
-def compare_roles(measured, label, names):
-    same = [str(n) for n, name in zip(measured, names, strict=True) if name == EINSUM]
-    if len(same) == len(measured):
-        yield fact("the search chose Einsum itself").about(label.replace("after a", "after"))
-    told = f" (Einsum itself at threads {' and '.join(same)})" * bool(same)
-    for (threads, group), name in zip(measured.items(), names, strict=True):
-        if name != EINSUM:
-            found = group.speedup(EINSUM, name).named(label + told)
-            yield found.at(threads=threads).about(label.replace("after a", "after"))
-
-
-def judge_fusion(measured, split, roles, gap):
-    best, worst = (int(split.loc[label, "FusedMatMul"]) for label in (BEST, WORST))
-    found = measured.speedup(roles[BEST], f"{roles[BEST]}, FusedMatMul")
-    told = [f"{claim.effect} {tell_threads([claim])}" for claim in found]
-    gained = any(claim.verdict == "faster" and claim.where["threads"] == 1 for claim in found)
-    return judge(
-        "a fused product explains the speed: the best order has {best}, the worst {worst}{variant}",
-        [False if gap.is_difference and best <= worst and not gained else None],
-        best=best,
-        worst=worst,
-        variant="; adding one: " * bool(found) + ", ".join(told),
-    ).about("fused product")
-
-
-# %%
-
-# fold: Judge the predictions
-
-
-def judge_cause(split, gap):
-    ends = split.loc[[BEST, WORST]]
-    copies, others = ends["copies"], ends["all"] - ends["copies"]
-    lost, rest = (times[WORST] - times[BEST] for times in (copies, others))
-    told = "{:.0f} µs (best order) to {:.0f} µs (worst), other nodes {:.0f} to {:.0f} µs"
-    return judge(
-        "the transpositions decide: {told}",
-        [bool(lost > rest) if gap.is_difference and not np.isnan(lost) else None],
-        told="unknown times" if np.isnan(lost) else told.format(*copies, *others),
+def answer(data, say, gap):
+    names = data.chosen["chosen"].replace(EINSUM, data.roles["decomposed"])
+    found = (data.measured[t].speedup(EINSUM, name).at(threads=t) for t, name in names.items())
+    effects = Speedups(found).named("decomposed after a search").about("decomposed after search")
+    say.answer(
+        effects,
+        faster="Replace Einsum by Transpose and MatMul, after a search of the order:",
+        mixed="It depends on the threads: decomposed, after a search, it is",
+        slower=("not faster", "Keep Einsum: decomposed, even after a search, it is"),
+        negligible=("not faster", "Keep Einsum: decomposed, even after a search, it is"),
+        undecided="Not decided here: decomposed, after a search, it is",
     )
+    if {effect.verdict for effect in effects} > {"faster"}:
+        say.decide("faster in part")
+    if effects.trend == "faster":
+        say.setting(SETTING)
+    if gap.is_difference:
+        worst = data.measured[1].speedup(EINSUM, data.roles[WORST], confidence=LEVEL)
+        share = data.split["copies"][WORST] / data.split["all"][WORST]
+        why = "" if np.isnan(share) else f": transpositions take {share:.0%} of its time"
+        say.add(f"Beside Einsum, the worst order is {worst.effect}{why}.")
 
 
-def judge_sizes(first, compared):
-    ((size, group),) = compared.items()
-    best = min((name for name in first if name in group), key=lambda name: first[name].median)
-    level = 1 - 0.01 / (len(group) - 1)
-    found = [group.speedup(name, best, confidence=level) for name in group if name != best]
-    least = min(found, key=lambda claim: claim.ratio)
-    return judge(
-        "the fastest graph ({best}) wins at size {size} too: {times} over {second}",
-        [claim.exceeds(1 / (1 + claim.min_effect)) for claim in found],
-        best=best.removeprefix("order "),
-        size=size,
-        second=least.baseline.removeprefix("order "),
-        times=f"{least.ratio:.2f} {least.brackets}".strip(),
-    )
+# %%
+# The page of 2021 finds the decomposition slower than ``Einsum`` as written, faster after a search,
+# and credits a fused product.
+
+
+def judge_fusion(data, gap):
+    """Find whether a fused product explains the speed: not if the best order is without."""
+    best, worst = (data.split.loc[role, "FusedMatMul"] for role in (BEST, WORST))
+    order = data.roles[BEST]
+    added = data.measured.speedup(order, f"{order}, FusedMatMul")
+    gained = any(one.verdict == "faster" for one in added if one.where["threads"] == 1)
+    useless = gap.is_difference and best <= worst and not gained
+    told = f"adding one: {group_effects(added)}" if added else ""
+    return Finding((False if useless else None,), told)
+
+
+def judge_copies(data, gap):
+    """Find whether the transpositions of two orders differ more than their other nodes."""
+    best, worst = data.split.loc[BEST], data.split.loc[WORST]
+    lost, all_lost = worst["copies"] - best["copies"], worst["all"] - best["all"]
+    if np.isnan(lost):
+        return Finding((None,), "the nodes are not timed")
+    told = (f"{of['copies']:.0f} of {of['all']:.0f} µs" for of in (best, worst))
+    held = bool(2 * lost > all_lost) if gap.is_difference else None
+    return Finding((held,), "{} in the best order, {} in the worst".format(*told))
+
+
+# %%
+# A graph wins at another size where no other one is 5% faster.
+
+
+def judge_sizes(data, size):
+    """Find the fastest graph, and whether it wins at another size."""
+    first, other = data.measured[1], data.compared[size]
+    best = min((name for name in first if name in other), key=lambda name: first[name].median)
+    level = 1 - 0.01 / (len(other) - 1)
+    found = [other.speedup(name, best, confidence=level) for name in other if name != best]
+    over = "speedup over {}".format
+    named = Speedups(one.named(over(one.baseline.removeprefix("order "))) for one in found)
+    return best, named.at_least(1 / (1 + named[0].min_effect))
 
 
 # %%
 
-# fold: Conclude
 
-
-def conclude(measured, compared, split, roles, chosen):
-    group = measured[1]
+def conclude(data, say):
+    roles, group, (size,) = data.roles, data.measured[1], data.compared
     gap = group.speedup(roles[WORST], roles[BEST], confidence=LEVEL)
-    written = [roles["as written"]] * len(measured)
-    claims = [
-        *compare_roles(measured, "decomposed after a search", chosen["chosen"]),
-        *compare_roles(measured, "decomposed as written", written),
-        judge_fusion(measured, split, roles, gap),
-        judge_cause(split, gap),
-        judge_sizes(group, compared),
-    ]
-    return answer(measured, split, roles, chosen), claims
+    answer(data, say, gap)
+    bars = {role: group.speedup(EINSUM, name) for role, name in roles.items() if role != BEST}
+    say.bars("speedup over Einsum, one thread", {EINSUM: 1.0, **bars})
+    text = "with 1 thread, fused products decide: {best} in the best order, {worst} in the worst"
+    fused = {name: int(data.split["FusedMatMul"][f"{name} order"]) for name in ("best", "worst")}
+    say.predict(text, judge_fusion(data, gap), topic="fused product", **fused)
+    say.predict("the transpositions decide", judge_copies(data, gap))
+    best, found = judge_sizes(data, size)
+    text = "the fastest graph ({best}) wins at size {size} too"
+    say.predict(text, found, best=best.removeprefix("order "), size=size)
+    as_written = data.measured.speedup(EINSUM, roles["as written"]).named("decomposed as written")
+    say.claim(as_written.about("decomposed as written"))
+    if kept := [str(t) for t, name in data.chosen["chosen"].items() if name == EINSUM]:
+        text = "With threads {threads}, the search chose Einsum: decomposed is then without search"
+        say.note(text, topic="decomposed after search", threads=" and ".join(kept))
+    say.small_print(data.measured.how)
 
 
-def conclusion(record):
-    data = record.data
-    found = (data[name] for name in ("measured", "compared", "split", "roles", "chosen"))
-    return record.conclude(*conclude(*found), f"{data['legend']}, {data['measured'].how}")
-
-
-data = {"measured": measured, "compared": compared, "legend": legend}
-data |= {"split": split, "roles": roles, "chosen": chosen}
-here = record("plot_einsum_decomposition", args, provider, data)
-
-# %%
-
-show(conclusion(here))
+study.conclude(conclude)
 
 # %%
 # What this page does not cover
@@ -565,132 +397,16 @@ show(conclusion(here))
 # How this was computed
 # ---------------------
 #
-# The same lines run on CUDA: ``make html RUNTIME=gpu PROVIDER=cuda`` builds this site on a GPU
-# machine, ``python plot_einsum_decomposition.py --provider cuda`` runs this page, and
-# ``make record PROVIDER=cuda`` keeps its samples for other builds.
+# A search times most graphs a few times only: its medians, among the raw tables, differ from those
+# above.
 
-show(args)
-
-# %%
-# Machine and versions:
-
-show(environment())
-
-# %%
-# The three implementations print the same numbers.
-
-# fold: Run the three implementations on small operands
-
-small = draw_operands(2)
-feeds, whole = decomposed.feeds(*small), einsum_model(EQUATION, *small)
-models = {"Einsum": whole, "decomposed": decompose_einsum(EQUATION, *small).to_onnx()}
-results = [("numpy", np.einsum(EQUATION, *small))]
-for name, model in models.items():
-    session = ortmeter.make_session(model, provider=provider)
-    results.append((name, session.run(None, feeds)[0]))
-show(fold("Three results, every dimension is 2", *(f"{n}\n{result}" for n, result in results)))
-
-# %%
-# What the searches measured in this process, in seconds. Most graphs ran only a few times, so these
-# medians differ from those of the tables above.
-
-show(fold("The searches", *(found.to_frame() for found in searches.values())))
-
-# %%
-# The 120 orders of the letters give four graphs, 30 orders each. The column *equation* renames the
-# letters so that their alphabetical order is the order of the row.
-
-# fold: List the equations
-
-
-def describe_order(order):
-    renamed = EQUATION.translate(str.maketrans(order, "".join(sorted(order))))
-    plan = decompose_einsum(EQUATION, *operands, order=order)
-    name = NAMES[plan.steps]
-    moved, median = plan.bytes_moved / 2**20, 1e3 * measured[1][name].median
-    found = {"order": order, "equation": renamed, "graph": name, "nodes": len(plan.steps)}
-    return {**found, "moved (MiB)": moved, "median (ms)": median}
-
-
-equations = DataFrame(map(describe_order, map("".join, itertools.permutations("bhnst"))))
-assert equations["graph"].value_counts().to_dict() == dict.fromkeys(ORDERS, 30)
-equations = equations.sort_values(["median (ms)", "order"]).set_index("order")
-show(fold("The 120 equations", table(equations, f"{legend}, one thread")))
-
-# %%
-# The graphs that ran. The colour of a node is its share of the time.
-
-drawings = [
-    ortmeter.draw_model(ran.model, title=label, notes=profile_notes(ran))
-    for label, ran in profiles.items()
-]
-show(fold("Graphs of the three orders", *drawings))
-
-# %%
-# Time and number of kernels of each operator in one run. On a device, only launches are timed.
-
-# fold: Draw the operators
-
-figure, axes = plt.subplots(1, 2, figsize=(6.4, 3), layout="constrained", sharey=True)
-for ax, column, title in zip(
-    axes, ("median", "calls"), ("time of a run (µs)", "kernels in a run"), strict=True
-):
-    operators = {n: ran.by_operator().astype({"op": str}) for n, ran in profiles.items()}
-    sums = {label: found.groupby("op")[column].sum() for label, found in operators.items()}
-    DataFrame(sums).plot.barh(ax=ax, legend=ax is axes[0], xlabel=title, ylabel="operator")
-figure.suptitle(f"Operators of three orders, {provider.label}, one thread")
-show(fold("Time and occurrences of the operators", figure))
-
-# %%
-# The same profile without this package, for the graph as written: the first events of the file that
-# ONNX Runtime writes, and the raw frame.
-
-# fold: Profile with ONNX Runtime alone
-
-import onnxruntime
-
-with tempfile.TemporaryDirectory() as folder:
-    settings = onnxruntime.SessionOptions()
-    settings.enable_profiling = True
-    settings.profile_file_prefix = str(Path(folder, "written"))
-    session = onnxruntime.InferenceSession(
-        written.to_onnx().SerializeToString(), settings, providers=[provider.execution_provider]
-    )
-    for _ in range(args.runs):
-        session.run(None, decomposed.feeds(*operands))
-    events = json.loads(Path(session.end_profiling()).read_text())
-frame = DataFrame(events)
-arguments = DataFrame(frame.pop("args").tolist()).add_prefix("args_")
-raw = concat([frame, arguments], axis="columns")
-show(fold("First events and raw frame", "\n".join(map(json.dumps, events[:3])), raw.head(20)))
-
-# %%
-# The tables as files:
-
-tables = {"latency": measured.to_frame(), "sizes": compared.to_frame(), "nodes": nodes}
-tables = {name: found.reset_index() for name, found in tables.items()}
-tables |= {"equations": equations.reset_index(), "search": search.to_frame(), "profile": raw}
-show(save_tables("plot_einsum_decomposition", tables))
-
-# %%
-# With ``--record``, the page keeps its samples in a file. The files of other machines give the same
-# table, plot and sentences.
-
-# fold: Show the records of other machines
-
-
-def report(record):
-    measured, legend = record.data["measured"], record.data["legend"]
-    yield table(make_table(measured, record.data["compared"], record.data["roles"]), legend)
-    title = f"{EQUATION}, {record.configuration['provider']}"
-    yield draw_medians(measured, record.data["roles"], title, legend)
-    yield table(record.data["chosen"], legend)
-    yield conclusion(record)
-
-
-if args.record:
-    here.save(conclusion(here))
-show(replay(report, load_records(here.page)))
+study.appendix(
+    {role: ran.model for role, ran in profiles.items()},
+    latency=measured.to_frame(),
+    sizes=compared.to_frame(),
+    search=searches[1].to_frame(),
+    errors=errors,
+)
 
 # %%
 # This page descends from the second part of the notebook `onnx_profile_ort

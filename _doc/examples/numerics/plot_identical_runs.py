@@ -11,8 +11,9 @@ Runtime ask this in `#4611 <https://github.com/microsoft/onnxruntime/issues/4611
 `#18048 <https://github.com/microsoft/onnxruntime/issues/18048>`__,
 `#18959 <https://github.com/microsoft/onnxruntime/issues/18959>`__,
 `#20321 <https://github.com/microsoft/onnxruntime/issues/20321>`__ and
-`#23284 <https://github.com/microsoft/onnxruntime/issues/23284>`__. This page runs each case of
-``ortmeter.observatory.catalogue``, a model of one operator, and four whole models.
+`#23284 <https://github.com/microsoft/onnxruntime/issues/23284>`__. This page runs four whole
+models, then each case of :func:`~ortmeter.observatory.catalogue.catalogue`, a model of one
+operator.
 
 **Prediction.** A sum has one result per order of its terms. A CPU kernel that gives each output to
 one thread adds in a fixed order, so the same settings return the same bits, in any process, and
@@ -22,42 +23,26 @@ bits in any batch. Two threads that add to the same place without waiting for ea
 additions: no rounding explains the result.
 """
 
-# fold: Imports and arguments
 # sphinx_gallery_tags = ["accuracy", "threads", "optimization"]
 
 import numpy as np
-from pandas import DataFrame, concat
+from pandas import concat
 
 import ortmeter
-from ortmeter.discrepancy import max_diff
 from ortmeter.evaluator import explain_optimization
 from ortmeter.observatory.bits import AGAIN, ELSEWHERE, compare_bits
 from ortmeter.observatory.catalogue import catalogue
-from ortmeter.pages import (
-    Answer,
-    Bar,
-    Param,
-    beliefs,
-    enumerate_items,
-    fold,
-    judge,
-    load_records,
-    record,
-    replay,
-    save_tables,
-    show,
-    table,
-)
 from ortmeter.plotting.axes import finish_rows, new_axes, series_style
-from ortmeter.runtime.environment import environment, usable_cores
+from ortmeter.runtime.environment import usable_cores
+from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import sample_cnn, sample_transformer
 from ortmeter.runtime.precision import convert_precision
+from ortmeter.study import Finding, Param, Study, to_frame
 from ortmeter.timing.candidates import Variant
 
-PAGE = "plot_identical_runs"
-args = ortmeter.get_parsed_args(
-    PAGE,
-    description="Are two runs identical, and does optimizing change the result?",
+study = Study(
+    "plot_identical_runs",
+    "Are two runs identical, and does optimizing change the result?",
     cases=Param("", fast="softmax", help="text that names of cases contain, all by default"),
     runs=Param(2, fast=1, full=5, minimum=1, help="runs of each session"),
     processes=Param(1, full=3, minimum=0, help="fresh processes that run each case too"),
@@ -66,215 +51,169 @@ args = ortmeter.get_parsed_args(
     search=Param(5.0, fast=0.5, full=60.0, help="seconds to find the optimizers of each model"),
     starts=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure a cost"),
     budget=Param(6.0, fast=1.0, full=60.0, help="seconds to measure what settings cost"),
-    provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
-    record=Param(False, env="ORTMETER_RECORD", help="keep what is computed for other builds"),
 )
-provider = ortmeter.resolve_provider(args.provider)
+args, provider = study.args, study.provider
 rng = np.random.default_rng(0)
-COUNT = max(args.threads or usable_cores(), 2)
-legend = f"{provider.label}, {COUNT} threads beside 1"
+count = max(args.threads or usable_cores(), 2)
+threads = f"{count} threads"
+legend = f"{provider.label}, {threads} beside 1"
 
 # %%
 # What may change the bits
 # ------------------------
 #
-# Each case first runs with one thread and all the optimizations of graphs, then with one change.
+# Each model first runs with one thread and all the optimizations of graphs, then with one change.
 # On CUDA, cuDNN has several algorithms for a convolution, and float32 products may be rounded to
 # TF32.
 
-THREADS, PLAIN_GRAPH = f"{COUNT} threads", "not optimized"
+PLAIN_GRAPH, NOT_PACKED, DETERMINISTIC = "not optimized", "not prepacked", "deterministic"
 CHANGES = {
-    THREADS: {"threads": COUNT},
     PLAIN_GRAPH: {"optimization": "none"},
-    "not prepacked": {"session_config": {"session.disable_prepacking": "1"}},
-    "deterministic": {"session_options": {"use_deterministic_compute": True}},
+    NOT_PACKED: {"session_config": {"session.disable_prepacking": "1"}},
+    DETERMINISTIC: {"session_options": {"use_deterministic_compute": True}},
     "no memory pattern": {"session_options": {"enable_mem_pattern": False}},
 }
 ON_CUDA = {
     "cuDNN heuristic": {"provider_options": {"cudnn_conv_algo_search": "HEURISTIC"}},
     "TF32": {"tf32": True},
 }
-changes = CHANGES | {"cuda": ON_CUDA}.get(provider.name, {})
-
-# %%
-# The whole models are a small convolutional network and an encoder, in float32, then quantized. The
-# *static* scales of the first one come from calibration; those of the second one are *dynamic*,
-# computed from the inputs of each run.
-
-# fold: Build the models
-
-
-def any_batch(model):
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    return model
-
-
-# %%
-
-BATCH, SIZE = 4, 32
-cnn, encoder = any_batch(sample_cnn(size=SIZE)), sample_transformer(width=128)
-images = rng.standard_normal((BATCH, 3, SIZE, SIZE), np.float32)
-tokens = rng.standard_normal((BATCH, 64, 128), np.float32)
-static = convert_precision(cnn, "QDQ S8S8", [{"input": image[None]} for image in images])
-dynamic = convert_precision(encoder, "dynamic U8S8")
-MODELS = {
-    "convolutions": (cnn, {"input": images}),
-    "encoder": (encoder, {"x0": tokens}),
-    "convolutions, static 8 bits": (static, {"input": images}),
-    "encoder, dynamic 8 bits": (dynamic, {"x0": tokens}),
-}
-models = {
-    name: Variant(model, feeds, {"provider": provider, "threads": 1}, {})
-    for name, (model, feeds) in MODELS.items()
-}
-
-# %%
-# The attention and the Gelu of the encoder, before ONNX Runtime fuses them:
-
-ortmeter.draw_model(sample_transformer(layers=1), title="encoder, one layer")
-
-# %%
-# Which operators change their bits?
-# ----------------------------------
-#
-# The unit is the :term:`ulp` of the largest element of a result. A case whose bits change is
-# compared with float64, and with the bound of its rounding errors where one is derived.
-
-chosen = {name: case for name, case in catalogue().items() if args.cases in name.lower()}
-variants = {name: case.prepared(provider) for name, case in chosen.items()}
-options = {"runs": args.runs, "processes": args.processes}
-operators = compare_bits(variants, changes, **options)
-
-# %%
-
-# fold: Count the cases that change
-
-
-def count_changes(bits):
-    """Return a row per change: how many cases, how far at most, how many beyond their bound."""
-    changed = bits[bits["differing"] > 0]
-    found = DataFrame(
-        {
-            "cases": bits[bits["results"] > 0].groupby("change", sort=False).size(),
-            "change their bits": changed.groupby("change").size(),
-            "farthest (ulp)": changed.groupby("change")["difference"].max(),
-            "beyond their bound": changed[changed["bound"] > 1].groupby("change").size(),
-        }
-    )
-    order = bits.index.unique("change")
-    return found.reindex(order).fillna({"change their bits": 0, "beyond their bound": 0})
-
-
-def draw_counts(bits, legend):
-    counts = count_changes(bits)
-    ax = new_axes(0.32 * len(counts) + 1.6)
-    ax.barh(range(len(counts)), counts["change their bits"], color=series_style(0)["color"])
-    ax.set_xlim(left=0)
-    total = bits.index.unique("case").size
-    ax.set_xlabel(f"cases that change their bits, of {total} (fewer is steadier)")
-    return finish_rows(ax, list(counts.index), "What changes the bits of a result", legend)
-
-
-show(table(count_changes(operators).astype({"change their bits": int}), legend))
-
-# %%
-
-draw_counts(operators, legend)
-
-# %%
-# The cases whose bits change most. *Before* and *after* are errors beside float64, without and with
-# the change.
-
-# fold: Tabulate the cases
-
-
-def list_changes(bits):
-    changed = bits[bits["differing"] > 0]
-    first = bits["error"].xs(AGAIN, level="change")
-    frame = DataFrame(
-        {
-            "difference (ulp)": changed["difference"],
-            "before (ulp)": first.reindex(changed.index.get_level_values("case")).to_numpy(),
-            "after (ulp)": changed["error"],
-            "share of the bound": changed["bound"],
-        }
-    )
-    return frame.sort_values("difference (ulp)", ascending=False, kind="stable")
-
-
-def show_changes(bits, legend, most=None):
-    found = list_changes(bits)
-    return table(found[:most], legend) if len(found) else "No case changes its bits."
-
-
-show(show_changes(operators, legend, 12))
+changes = {threads: {"threads": count}, **CHANGES}
+changes |= ON_CUDA if provider.name == "cuda" else {}
 
 # %%
 # Do whole models change?
 # -----------------------
 #
-# The same changes, then two more: the graph optimized at level ``basic`` only, and the first input
-# of the batch alone, which is compared with its row in the batch of four.
+# The models are a small convolutional network and an encoder, in float32, then quantized. The
+# *static* scales of the first one come from calibration; those of the second one are *dynamic*,
+# computed from the inputs of each run.
+
+BATCH, SIZE = 4, 32
+images = {"input": rng.standard_normal((BATCH, 3, SIZE, SIZE), np.float32)}
+tokens = {"x0": rng.standard_normal((BATCH, 64, 128), np.float32)}
+cnn, encoder = sample_cnn(size=SIZE), sample_transformer(width=128)
+for value in (*cnn.graph.input, *cnn.graph.output):
+    value.type.tensor_type.shape.dim[0].dim_param = "batch"
+static = convert_precision(cnn, "QDQ S8S8", [{"input": image[None]} for image in images["input"]])
+dynamic = convert_precision(encoder, "dynamic U8S8")
+settings = {"provider": provider, "threads": 1}
+models = {
+    "convolutions": Variant(cnn, images, settings, {}),
+    "encoder": Variant(encoder, tokens, settings, {}),
+    "convolutions, static 8 bits": Variant(static, images, settings, {}),
+    "encoder, dynamic 8 bits": Variant(dynamic, tokens, settings, {}),
+}
+
+# %%
+# Does a row depend on its batch? A session runs four inputs, then the first one alone. A dynamic
+# scale is computed from the whole batch: every row depends on the others. The unit of all
+# differences is the :term:`ulp` of the largest element of a result.
 
 ALONE, BASIC = "alone in its batch", "basic optimizations"
 
 
-def run(model, feeds, runs=1, **settings):
-    """Return the outputs of several runs of one session."""
-    session = ortmeter.make_session(model, provider=provider, **settings)
-    with ortmeter.BoundSession(session, feeds) as bound:
-        for _ in range(runs):
-            bound.run()
-            (output,) = bound.outputs().values()
-            yield output.copy()
+def compare_alone(variant):
+    """Compare the first result of a batch with that of its input alone."""
+    session, one = variant.session(), {name: value[:1] for name, value in variant.feeds.items()}
+    (batch,), (alone,) = (run_session(session, feeds).values() for feeds in (variant.feeds, one))
+    differs = batch[:1].tobytes() != alone.tobytes()
+    far = ortmeter.max_diff(batch[:1], alone).ulp_at_max
+    return {"results": 1, "distinct": 1, "differing": int(differs), "difference": far}
 
 
-def compare_alone(model, feeds):
-    (batch,) = run(model, feeds)
-    (alone,) = run(model, {name: value[:1] for name, value in feeds.items()})
-    same = batch[:1].tobytes() == alone.tobytes()
-    far = max_diff(batch[:1], alone).ulp_at_max
-    return {"results": 1, "distinct": 1, "differing": int(not same), "difference": far}
-
+alone = {(name, ALONE): compare_alone(variant) for name, variant in models.items()}
 
 # %%
+# :func:`~ortmeter.observatory.bits.compare_bits` runs a model again, in another process, then with
+# each change, and compares all results with the first one. ``basic`` is the lowest level of the
+# optimizations.
 
+options = {"runs": args.runs, "processes": args.processes}
 whole = compare_bits(models, changes | {BASIC: {"optimization": "basic"}}, **options)
-rows = {(name, ALONE): compare_alone(*pair) for name, pair in MODELS.items()}
-alone = DataFrame.from_dict(rows, orient="index").rename_axis(whole.index.names)
-whole = concat([whole, alone])
-
-
-def tabulate_models(whole):
-    texts = whole["difference"].map("{:.3g} ulp".format).where(whole["differing"] > 0, "same bits")
-    frame = texts.rename("text").reset_index()
-    return frame.pivot_table("text", "change", "case", aggfunc="first", sort=False)
-
-
+whole = concat([whole, to_frame(alone, *whole.index.names)])
 assert (whole["results"] > 0).all()
-show(table(tabulate_models(whole), f"difference with the first run, {legend}"))
+study.keep(legend, whole=whole, threads=threads)
+
+
+def whole_models(data):
+    """Difference with the first run"""
+    differs, far = data.whole["differing"] > 0, data.whole["difference"]
+    texts = far.map("{:.3g} ulp".format).where(differs, "same bits").rename("text").reset_index()
+    return texts.pivot_table("text", "change", "case", aggfunc="first", sort=False)
+
+
+study.show(whole_models)
 
 # %%
-# Which optimization is responsible? ``ortmeter diff MODEL --against unoptimized`` disables the
+# Which optimization is responsible? :func:`~ortmeter.evaluator.explain_optimization` disables the
 # optimizers of ONNX Runtime one by one, until the outputs have the same bits.
-
-# fold: Find the optimizers
 
 
 def explain(variant):
-    settings = {**variant.settings, "budget_s": args.search}
-    found = explain_optimization(variant.model, variant.feeds, **settings)
-    names = [one.name for one in found.optimizers]
-    return {"level": found.level or "none", "optimizers": ", ".join(names) or "none found"}
+    found = explain_optimization(variant.model, variant.feeds, budget_s=args.search, **settings)
+    names = ", ".join(one.name for one in found.optimizers)
+    return {"level": found.level or "none", "optimizers": names or "none found"}
 
 
-def tabulate_levels(levels):
-    return DataFrame.from_dict(levels, orient="index").rename_axis("model")
+study.keep(levels={name: explain(variant) for name, variant in models.items()})
 
 
-levels = {name: explain(variant) for name, variant in models.items()}
-show(table(tabulate_levels(levels), f"first level that changes the bits, {legend}"))
+def responsible(data):
+    """First level of optimizations that changes the bits"""
+    return to_frame(data.levels, "model")
+
+
+study.show(responsible)
+
+# %%
+# Which operators change their bits?
+# ----------------------------------
+#
+# The same changes, on each model of one operator.
+
+chosen = {name: case for name, case in catalogue().items() if args.cases in name.lower()}
+variants = {name: case.prepared(provider) for name, case in chosen.items()}
+study.keep(operators=compare_bits(variants, changes, **options))
+
+
+def count_changed(bits):
+    """Return how many models each change moves, and how many models there are."""
+    found = (bits["differing"] > 0).groupby("change", sort=False).sum()
+    return found, bits.index.unique("case").size
+
+
+def counts(data):
+    found, total = count_changed(data.operators)
+    ax = new_axes(0.32 * len(found) + 1.6)
+    ax.barh(range(len(found)), found, color=series_style(0)["color"])
+    ax.set_xlim(left=0)
+    ax.set_xlabel(f"models that change their bits, of {total} (fewer is steadier)")
+    return finish_rows(ax, list(found.index), "What changes the bits of a result", data.legend)
+
+
+study.show(counts)
+
+# %%
+# The models whose bits change most. *Before* and *after* are errors beside float64, without and
+# with the change. The last column has the error after the change, as a share of the bound of
+# rounding errors where one is derived (:func:`~ortmeter.observatory.bounds.error_bounds`).
+
+
+def list_changed(bits):
+    """Return what changes, the largest differences first, with the error before the change."""
+    before = bits["error"].xs(AGAIN, level="change").rename("before")
+    found = bits[bits["differing"] > 0].join(before, on="case")
+    return found.sort_values("difference", ascending=False, kind="stable")
+
+
+def largest(data):
+    """Largest differences"""
+    found = list_changed(data.operators)[["difference", "before", "error", "bound"]][:12]
+    columns = ["difference (ulp)", "before (ulp)", "after (ulp)", "share of the bound"]
+    return found.set_axis(columns, axis="columns")
+
+
+study.show(largest)
 
 # %%
 # Additions at shared places
@@ -283,254 +222,181 @@ show(table(tabulate_levels(levels), f"first level that changes the bits, {legend
 # ``ScatterND`` with ``reduction="add"`` adds rows to places, and several rows go to the same place.
 # All the rows are ones: the result is a count, which float32 holds exactly.
 
-# fold: Count the additions that are lost
-
 ROWS, PLACES, WIDTH = 100_000, 100, 64
 SCATTER = f"""<ir_version: 8, opset_import: ["": 18]>
 scatter (float[{PLACES}, {WIDTH}] D, int64[{ROWS}, 1] I, float[{ROWS}, {WIDTH}] U)
 => (float[{PLACES}, {WIDTH}] Y) {{ Y = ScatterND<reduction = "add">(D, I, U) }}"""
 
 
-def count_lost(settings, runs):
-    """Run again and again; return how many runs are wrong, and the largest share that is lost."""
+def count_lost(settings):
+    """Return how many runs are wrong, and the largest share of the additions that is lost."""
+    session = ortmeter.make_session(SCATTER, provider=provider, **settings)
     places = np.random.default_rng(0).integers(0, PLACES, (ROWS, 1))
     expected = np.bincount(places[:, 0], minlength=PLACES)[:, None]
     feeds = {"D": np.zeros((PLACES, WIDTH), "f"), "I": places, "U": np.ones((ROWS, WIDTH), "f")}
-    results = run(SCATTER, feeds, runs, **settings)
+    results = (run_session(session, feeds)["Y"] for _ in range(args.additions))
     lost = [float(np.abs(expected - got).sum() / (ROWS * WIDTH)) for got in results]
-    return {"runs": runs, "wrong runs": sum(x > 0 for x in lost), "lost": max(lost)}
+    return {"runs": len(lost), "wrong runs": sum(x > 0 for x in lost), "lost": max(lost)}
 
 
 # %%
 
-WAYS = {
-    "1 thread": {},
-    THREADS: CHANGES[THREADS],
-    f"{THREADS}, deterministic": CHANGES[THREADS] | CHANGES["deterministic"],
-}
-additions = {name: count_lost(settings, args.additions) for name, settings in WAYS.items()}
+WAYS = {"1 thread": {}, threads: {"threads": count}}
+WAYS[f"{threads}, {DETERMINISTIC}"] = WAYS[threads] | CHANGES[DETERMINISTIC]
+study.keep(additions={name: count_lost(settings) for name, settings in WAYS.items()})
 
 
-def tabulate_additions(additions):
-    frame = DataFrame.from_dict(additions, orient="index").rename_axis("settings")
-    return frame.rename(columns={"lost": "largest share of lost additions"})
+def additions(data):
+    """Wrong runs, and the largest share of the additions that is lost"""
+    return to_frame(data.additions, "settings")
 
 
-show(table(tabulate_additions(additions), legend))
+study.show(additions)
 
 # %%
 # What do these settings cost?
 # ----------------------------
 
-COSTS = ("deterministic", "not prepacked", PLAIN_GRAPH)
 candidates = {"as it is": models["encoder"].candidate()}
-for name in COSTS:
-    settings = {**models["encoder"].settings, **CHANGES[name]}
-    candidates[name] = Variant(encoder, {"x0": tokens}, settings, {}).candidate()
-costs = ortmeter.measure(candidates, processes=args.starts, budget_s=args.budget)
-show(table(costs.summary(), f"encoder, {provider.label}, one thread, 99% intervals"))
+for name in (DETERMINISTIC, NOT_PACKED, PLAIN_GRAPH):
+    candidates[name] = Variant(encoder, tokens, settings | CHANGES[name], {}).candidate()
+study.keep(costs=ortmeter.measure(candidates, processes=args.starts, budget_s=args.budget))
+
+
+def costs(data):
+    """Latency of the encoder with one thread, 99% intervals"""
+    return data.costs.summary()
+
+
+study.show(costs)
 
 # %%
 # What the measurements say
 # -------------------------
+#
+# An error that doubles is worth a warning. No rounding explains one that grows 100 times.
 
-# fold: The answer
-
-MANY, FAR = 2, 100  # times an error: what is worth a warning, what no rounding explains
-
-
-def changed_by(bits, change):
-    """Return the names of the cases that a change changes."""
-    found = bits.xs(change, level="change") if change in bits.index.unique("change") else bits[:0]
-    return list(found.index[found["differing"] > 0])
-
-
-def less_accurate(bits):
-    """Return how many times larger the error is once a graph is optimized, where it is."""
-    first, plain = (bits["error"].xs(c, level="change") for c in (AGAIN, PLAIN_GRAPH))
-    ratio = (first / plain).dropna().sort_values(ascending=False)
-    return ratio[ratio >= MANY]
-
-
-def far_apart(bits):
-    """Return the changes that multiply or divide an error, one ulp at least, by FAR."""
-    errors = list_changes(bits)[["before (ulp)", "after (ulp)"]]
-    return errors[errors.max(axis=1) >= FAR * errors.min(axis=1).clip(lower=1)]
-
-
-def count_wrong(data):
-    """Return how many runs of ScatterND with several threads are wrong, and how many there are."""
-    rows = [row for name, row in data["additions"].items() if name.startswith(data["threads"])]
-    return [sum(row[name] for row in rows) for name in ("wrong runs", "runs")]
-
-
-# %%
-
-# fold: Find the cases that are not steady
+DOUBLE, FAR = 2, 100
 
 
 def unsteady(bits):
-    """Return the cases whose runs differ with the same settings."""
-    several = bits.index[bits["distinct"] > 1].get_level_values("case")
-    return sorted({*several, *changed_by(bits, ELSEWHERE)})
+    """Return the models whose runs differ with the same settings."""
+    elsewhere = bits.index.get_level_values("change") == ELSEWHERE
+    return bits.index[(bits["distinct"] > 1) | elsewhere & (bits["differing"] > 0)].unique("case")
+
+
+def compare_graphs(bits):
+    """Return what optimizing changes, whether an error grows far, and the one that grows most."""
+    found = list_changed(bits).query("change == @PLAIN_GRAPH").droplevel("change")
+    growth = (found["before"] / found["error"]).sort_values(ascending=False)
+    worse = growth[growth >= DOUBLE].items()
+    told = [f"the error of {name} grows {times:,.0f} times" for name, times in worse]
+    return found, bool((growth >= FAR).any()), (told or ["no error doubles"])[0]
+
+
+def count_wrong(data, settings):
+    """Return how many runs of ScatterND are wrong with such settings, and how many there are."""
+    found = to_frame(data.additions, "settings").filter(like=settings, axis="index")
+    return found[["wrong runs", "runs"]].sum().tolist()
 
 
 # %%
 
 
-# fold: Write the answer
-def answer(data):
-    operators, (wrong, runs) = data["operators"], count_wrong(data)
-    some, cases = unsteady(operators), operators.index.unique("case").size
-    threads, graph = (changed_by(operators, c) for c in (data["threads"], PLAIN_GRAPH))
-    worse = less_accurate(operators)
-    values = {"n": cases, "same": cases - len(some), "threads": len(threads), "graph": len(graph)}
-    lead = "Not always" if some else "Yes, but for ScatterND" if wrong else "Yes"
-    text = lead + ": with the same settings, {same} of {n} models of one operator return the same "
-    text += "bits"
-    if wrong:
-        values |= {"wrong": wrong, "runs": runs}
-        text += "; with several threads, ScatterND loses additions in {wrong} of {runs} runs"
-    text += ". Another number of threads changes {threads} models, optimizing the graph {graph}"
-    if len(worse):
-        values |= {"worst": worse.index[0], "times": float(worse.iloc[0])}
-        text += "; the error of {worst} grows {times:,.0f} times"
-    text += "."
-    counts = {"again": len(some), "other threads": len(threads), "optimized graph": len(graph)}
-    counts["prepacked weights"] = len(changed_by(operators, "not prepacked"))
-    bars = tuple(Bar(label, count) for label, count in counts.items())
-    verdict = "same bits" if not some and not wrong else "not always"
-    axis = f"cases that change their bits, of {cases}"
-    return Answer(text, values=values, verdict=verdict, bars=bars, axis=axis)
+def predict(data, say):
+    both, found = concat([data.operators, data.whole]), list_changed(data.operators)
+    some, total = len(unsteady(both)), count_changed(both)[1]
+    text = "the same settings return the same bits, ScatterND apart ({some} of {n} models differ)"
+    say.predict(text, Finding((not some,)), some=some, n=total)
 
+    moved = found.query("change == @data.threads").index.get_level_values("case")
+    told = {"some": len(moved), "n": data.operators.index.unique("case").size}
+    text = "the number of threads changes no bit (it changes {some} of {n} models: {names})"
+    say.predict(text, Finding((moved.empty,)), **told, names=", ".join(moved[:4]) or "none")
 
-# %%
-
-
-# fold: The predictions
-def judge_runs(data):
-    both = concat([data["operators"], data["whole"]])
-    some, n = unsteady(both), both.index.unique("case").size
+    errors, known = found[["before", "error"]], found["bound"].dropna()
+    far = int((errors.max(axis=1) >= FAR * errors.min(axis=1).clip(lower=1)).sum())
+    told = {"outside": int((known > 1).sum()), "n": len(known), "far": far, "total": len(found)}
     text = (
-        "the same settings return the same bits, additions at shared places apart ({some} of {n} "
+        "what changes stays within the bound of its rounding errors ({outside} of {n} with a bound "
+        "are beyond it; {far} of all {total} change an error {times} times or more)"
     )
-    return judge(text + "models differ)", [not some], some=len(some), n=n)
+    say.predict(text, Finding((*(known <= 1), *[False] * far)), times=FAR, **told)
 
 
 # %%
 
 
-# fold: The prediction on determinism
-def judge_deterministic(data):
-    cost = data["costs"].speedup("as it is", "deterministic")
-    lost = [row for name, row in data["additions"].items() if name.endswith("deterministic")]
-    wrong, runs = (sum(row[name] for row in lost) for name in ("wrong runs", "runs"))
-    text = "use_deterministic_compute makes all runs the same (ScatterND is wrong in {wrong} of "
-    text += "{runs} runs; speed of the encoder beside the default: {cost})"
-    return judge(text, [not wrong], wrong=wrong, runs=runs, cost=cost.interval)
-
-
-def judge_threads(data):
-    found = changed_by(data["operators"], data["threads"])
-    n = data["operators"].index.unique("case").size
-    text = "the number of threads changes no bit (it changes {some} of {n} cases{names})"
-    names = f": {enumerate_items(found[:4])}" if found else ""
-    return judge(text, [not found], some=len(found), n=n, names=names)
-
-
-# %%
-
-# fold: The predictions on bounds and batches
-
-
-def judge_bounds(data):
-    shares = data["operators"].loc[data["operators"]["differing"] > 0, "bound"]
-    known, far = shares.dropna(), len(far_apart(data["operators"]))
-    text = "what changes stays within the bound of its rounding errors ({outside} of {n} with a "
-    text += "bound are beyond it; {far} of all {total} change an error {times} times or more)"
-    values = {"outside": int((known > 1).sum()), "n": len(known), "far": far, "total": len(shares)}
-    return judge(text, [*(known <= 1), *[False] * far], times=FAR, **values)
-
-
-def judge_batches(data):
-    rows = data["whole"].xs(ALONE, level="change")
-    told = [
-        f"{name}: {row.difference:.3g} ulp" for name, row in rows[rows["differing"] > 0].iterrows()
-    ]
+def predict_settings(data, say):
+    rows = data.whole.xs(ALONE, level="change")
+    far = rows.loc[rows["differing"] > 0, "difference"].map("{:.3g} ulp".format)
+    told = "; ".join(f"{name}: {ulp}" for name, ulp in far.items()) or "none differs"
     text = "a row has the same bits alone and in a batch ({told})"
-    return judge(text, list(rows["differing"] == 0), told="; ".join(told) or "none differs")
+    say.predict(text, Finding((*(rows["differing"] == 0),)), told=told)
 
+    wrong, runs = count_wrong(data, DETERMINISTIC)
+    cost = data.costs.speedup("as it is", DETERMINISTIC).interval
+    text = (
+        "use_deterministic_compute makes all runs the same (ScatterND is wrong in {wrong} of "
+        "{runs} runs; speed of the encoder beside the default: {cost})"
+    )
+    say.predict(text, Finding((not wrong,)), wrong=wrong, runs=runs, cost=cost)
 
-# %%
-
-# fold: What people believed of runs
-
-
-def judge_steadiness(data):
-    n, one = data["whole"].index.unique("case").size, data["additions"]["1 thread"]["wrong runs"]
-    some, (wrong, runs) = len(changed_by(data["whole"], AGAIN)), count_wrong(data)
-    texts = {
-        "#4611": "on the CPU, two sessions return the same numbers ({some} of {n} models differ)",
-        "#9704": "optimized graphs change from run to run ({some} of {n} models do)",
-    }
-    held = {"#4611": not some, "#9704": bool(some)}
-    found = {name: judge(text, [held[name]], some=some, n=n) for name, text in texts.items()}
-    text = "ScatterND is wrong with several threads, not with 1 ({wrong} of {runs} runs; with 1, "
-    text += "{one})"
-    racy = False if one else wrong > 0 or None
-    return found | {"#18048": judge(text, [racy], wrong=wrong, runs=runs, one=one)}
-
-
-# %%
-
-# fold: What people believed of optimizations
-
-
-def judge_optimizations(data):
-    changed = data["operators"].xs(PLAIN_GRAPH, level="change")
-    changed = changed[changed["differing"] > 0]
-    worse, bound = less_accurate(data["operators"]), changed["bound"].dropna()
-    close, beyond = int((bound <= 1).sum()), int((bound > 1).sum())
-    told = [f"the error of {name} grows {times:,.0f} times" for name, times in worse[:1].items()]
-    some, n = len(changed_by(data["whole"], PLAIN_GRAPH)), data["whole"].index.unique("case").size
-    far = "optimizing changes results far more than roundings do ({told})"
-    wrong = "an optimized result that differs is wrong (of {n}, {close} are within the bound of "
-    wrong += "rounding errors, {beyond} beyond it, the others have none)"
-    values = {"close": close, "beyond": beyond, "n": len(changed)}
-    graphs = "the default and the unoptimized graph differ ({some} of {n} models do)"
-    return {
-        "#18959": judge(far, [bool((worse >= FAR).any())], told=(told or ["no error doubles"])[0]),
-        "#20321": judge(wrong, [not close] * bool(len(bound)), **values),
-        "#23284": judge(graphs, [bool(some)], some=some, n=n),
-    }
-
-
-def judge_beliefs(data):
-    return judge_steadiness(data) | judge_optimizations(data)
-
-
-# %%
-
-
-# fold: Conclude
-def conclude(data):
-    predictions = (judge_runs, judge_threads, judge_bounds, judge_batches, judge_deterministic)
-    return answer(data), [one(data) for one in predictions]
-
-
-def conclusion(record):
-    return record.conclude(*conclude(record.data), record.data["legend"])
-
-
-measured = {"operators": operators, "whole": whole, "levels": levels, "additions": additions}
-measured |= {"costs": costs, "threads": THREADS, "legend": legend}
-here = record(PAGE, args, provider, measured)
-show(conclusion(here))
 
 # %%
 # What the discussions believed, in our words, and what this page finds. #9704 is about CUDA.
 
-show(beliefs(judge_beliefs(here.data), legend))
+
+def believe(data, say):
+    moved, n = count_changed(data.whole)
+    again, plain = (f"{moved[name]} of {n} models differ" for name in (AGAIN, PLAIN_GRAPH))
+    text = "on the CPU, two sessions return the same numbers"
+    say.believe("#4611", text, Finding((moved[AGAIN] == 0,), again))
+    text = "optimized graphs change from run to run"
+    say.believe("#9704", text, Finding((moved[AGAIN] > 0,), again))
+
+    (wrong, runs), (one, _) = count_wrong(data, data.threads), count_wrong(data, "1 thread")
+    found = Finding((not one and (wrong > 0 or None),), f"{wrong} of {runs} runs; with 1, {one}")
+    say.believe("#18048", "ScatterND is wrong with several threads, not with 1", found)
+
+    graphs, grows, told = compare_graphs(data.operators)
+    text = "optimizing changes results far more than roundings do"
+    say.believe("#18959", text, Finding((grows,), told))
+    close = graphs["bound"].dropna() <= 1
+    told = (
+        f"of {len(graphs)}, {close.sum()} are within the bound of rounding, {(~close).sum()} beyond"
+    )
+    found = Finding((not close.any(),) * bool(len(close)), told)
+    say.believe("#20321", "an optimized result that differs is wrong", found)
+    text = "the default and the unoptimized graph differ"
+    say.believe("#23284", text, Finding((moved[PLAIN_GRAPH] > 0,), plain))
+
+
+# %%
+
+
+def conclude(data, say):
+    some, (moved, n) = len(unsteady(data.operators)), count_changed(data.operators)
+    wrong, runs = count_wrong(data, data.threads)
+    say.decide("not always" if some or wrong else "same bits")
+    lead = "Not always" if some else "Yes, test equality"
+    text = "with the same settings, {same} of {n} models of one operator return the same bits."
+    say.add(f"{lead}: {text}", same=n - some, n=n)
+    if wrong:
+        text = "with several, {wrong} of {runs} runs lose additions."
+        say.add(f"But add with ScatterND on one thread: {text}", wrong=wrong, runs=runs)
+        say.setting("options = onnxruntime.SessionOptions()\noptions.intra_op_num_threads = 1")
+    *_, told = compare_graphs(data.operators)
+    say.add(f"Optimizing changes {moved[PLAIN_GRAPH]} models; {told}.")
+    found = moved[[data.threads, PLAIN_GRAPH, NOT_PACKED]]
+    say.bars(f"models that change their bits, of {n}", {"again": some, **found})
+    say.command("ortmeter diff model.onnx --against unoptimized")
+    predict(data, say)
+    predict_settings(data, say)
+    believe(data, say)
+
+
+study.conclude(conclude)
 
 # %%
 # What this page does not cover
@@ -544,42 +410,6 @@ show(beliefs(judge_beliefs(here.data), legend))
 #
 # How this was computed
 # ---------------------
-#
-# The same lines run on CUDA. On a GPU machine, ``make html RUNTIME=gpu PROVIDER=cuda`` builds this
-# site, ``python plot_identical_runs.py --provider cuda`` runs this page, and ``make record
-# PROVIDER=cuda`` keeps its results for other builds.
 
-show(args)
-
-# %%
-# Machine and versions:
-
-show(environment())
-
-# %%
-# The same tables as files:
-
-tables = {"operators": operators.reset_index(), "models": whole.reset_index()}
-show(save_tables(PAGE, tables))
-
-# %%
-# Other machines: the functions above compute the same tables and sentences from what ``--record``
-# kept.
-
-# fold: Show the records of other machines
-
-
-def report(record):
-    data = record.data
-    yield draw_counts(data["operators"], data["legend"])
-    yield fold("Cases that change", show_changes(data["operators"], data["legend"]))
-    yield table(tabulate_models(data["whole"]), data["legend"])
-    yield table(tabulate_levels(data["levels"]), data["legend"])
-    yield table(tabulate_additions(data["additions"]), data["legend"])
-    yield conclusion(record)
-    yield beliefs(judge_beliefs(data), data["legend"])
-
-
-if args.record:
-    here.save(conclusion(here))
-show(replay(report, load_records(here.page)))
+drawn = {"encoder, one layer, before ONNX Runtime fuses it": sample_transformer(layers=1)}
+study.appendix(drawn, changed=list_changed(study.data.operators), whole=whole)

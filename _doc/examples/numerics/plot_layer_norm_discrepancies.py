@@ -14,235 +14,184 @@ outputs, by at most 2 :term:`ulp`. There, a :term:`session` is closer to float64
 run one by one, and running a session changes the outputs more than any swap of kernels.
 """
 
-# fold: Imports and arguments
 # sphinx_gallery_tags = ["accuracy", "LayerNormalization", "MatMul", "float16"]
 
-import functools
-
 import numpy as np
-import onnx
-from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
+from onnx.numpy_helper import to_array
 from pandas import DataFrame, MultiIndex, concat
 
 import ortmeter
 from ortmeter.discrepancy.bounds import layer_norm_error_bound, matmul_error_bound
 from ortmeter.dtypes import numpy_dtype, unit_roundoff
-from ortmeter.evaluator import Evaluator, attribute
-from ortmeter.pages import (
-    Answer,
-    Bar,
-    Param,
-    fact,
-    fold,
-    judge,
-    load_records,
-    record,
-    replay,
-    save_tables,
-    show,
-    table,
-)
-from ortmeter.plotting.axes import add_legend, finish_rows, new_axes, series_style
-from ortmeter.runtime.environment import environment
+from ortmeter.plotting import error_plot
+from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import layer_norm_matmul
+from ortmeter.study import Finding, Param, Study, enumerate_items, show, table
 
-args = ortmeter.get_parsed_args(
+study = Study(
     "plot_layer_norm_discrepancies",
-    description="Can the kernel of a layer normalization be exchanged?",
+    "Can the kernel of a layer normalization be exchanged?",
     batch=Param(None, fast=1, minimum=1, help="sequences, 2 on CPU and 32 on CUDA by default"),
     length=Param(1024, fast=16, minimum=1, help="vectors in a sequence"),
     features=Param(1152, fast=64, minimum=2, help="length of a vector"),
-    provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
-    record=Param(False, env="ORTMETER_RECORD", help="keep what is computed for other builds"),
 )
-provider = ortmeter.resolve_provider(args.provider)
-on_cuda = provider.name == "cuda"
-batch = args.batch or (32 if on_cuda else 2)
-legend = f"{batch} x {args.length} x {args.features} on {provider.label}"
+args, provider = study.args, study.provider
+batch = args.batch or (32 if provider.name == "cuda" else 2)
+rng = np.random.default_rng(0)
+wide = (rng.random((batch, args.length, args.features)) - 0.5) * 120  # from -60 to 60
 
 # %%
-# Four choices of kernels and a session
-# -------------------------------------
+# One case
+# --------
+#
+# The model, in float32, and its input:
 
 model = layer_norm_matmul(args.features, weights="positive", dtype="float32")
+feeds = {"X": wide.astype(np.float32)}
 ortmeter.draw_model(model, title="a layer normalization, then a product and a bias")
 
 # %%
-# :class:`~ortmeter.evaluator.Evaluator` runs this model node by node on the kernels of torch.
-# ``KERNELS`` lists those that onnxruntime (*ort*) replaces. A session of onnxruntime runs the whole
-# model.
+# A session of onnxruntime runs it. The reference is the same graph in float64, on the same weights
+# and input. :func:`~ortmeter.discrepancy.max_diff` tells how far apart they are.
 
-KERNELS = {
-    "torch": {},
-    "ort LayerNorm": {"LayerNormalization": "ort"},
-    "ort MatMul": {"MatMul": "ort"},
-    "ort kernels": {"LayerNormalization": "ort", "MatMul": "ort"},
-}
+session = ortmeter.make_session(model, provider=provider)
+got = run_session(session, feeds)["Z"]
+exact = ortmeter.Evaluator(ortmeter.to_float64(model))
+norm, expected = exact.run(["normalized", "Z"], {"X": feeds["X"].astype(np.float64)})
+print(f"onnxruntime beside float64: {ortmeter.max_diff(expected, got)}")
+
+# %%
+# :class:`~ortmeter.evaluator.Evaluator` also runs the model node by node on the kernels of torch,
+# but for those that onnxruntime (*ort*) replaces. What does another normalization change in torch?
 
 
-def run_kernels(model, feeds, kernels, *, tf32=False):
-    evaluator = Evaluator(model, kernels, sources=("torch",), device=provider, tf32=tf32)
+def run_kernels(model, feeds, replaced, *, tf32=False):
+    evaluator = ortmeter.Evaluator(model, replaced, sources=("torch",), device=provider, tf32=tf32)
     return evaluator.run(None, feeds)[0]
 
 
-def run_session(model, feeds, *, optimization="all", tf32=False):
-    session = ortmeter.make_session(model, provider=provider, optimization=optimization, tf32=tf32)
-    with ortmeter.BoundSession(session, feeds) as bound:
-        bound.run()
-        return bound.outputs()["Z"].copy()
-
+of_torch = run_kernels(model, feeds, {})
+swapped = run_kernels(model, feeds, {"LayerNormalization": "ort"})
+print(f"torch beside float64: {ortmeter.max_diff(expected, of_torch)}")
+print(f"LayerNormalization of onnxruntime in torch: {ortmeter.max_diff(of_torch, swapped)}")
 
 # %%
-# ``Add`` is never swapped: one addition is rounded once, the same way in both libraries.
+# All the cases
+# -------------
 #
+# Each case runs on four choices of kernels and in a session, optimized or not. ``Add`` is never
+# swapped: one addition is rounded once, the same way in both libraries. Two controls run the same
+# kernels again.
+
+
+def run_whole(model, feeds, optimization, *, tf32=False):
+    options = {"provider": provider, "optimization": optimization, "tf32": tf32}
+    return run_session(ortmeter.make_session(model, **options), feeds)["Z"]
+
+
+NORM, PRODUCT = {"LayerNormalization": "ort"}, {"MatMul": "ort"}
+RUNS = {  # what runs, with which setting, and whose product it has
+    "torch": (run_kernels, {}, "torch"),
+    "ort LayerNorm": (run_kernels, NORM, "torch"),
+    "ort MatMul": (run_kernels, PRODUCT, "ort"),
+    "ort kernels": (run_kernels, NORM | PRODUCT, "ort"),
+    "session": (run_whole, "all", "ort"),
+    "session, not optimized": (run_whole, "none", "ort"),
+    "torch, again": (run_kernels, {}, "torch"),
+    "ort kernels, again": (run_kernels, NORM | PRODUCT, "ort"),
+}
+
+# %%
 # There are three types and two sets of weights. *Positive* weights are between 0 and 1: all outputs
-# have nearly the same size. *Centred* weights have both signs, and so have the outputs. The inputs
-# are uniform between -60 and 60. With positive weights, two controls run the same kernels twice.
+# have nearly the same size. *Centred* weights have both signs, and so have the outputs. On CUDA,
+# float32 also runs with TF32, in onnxruntime alone and in both libraries.
 
-# fold: Cases, inputs and runs
-
-TF32 = {name: {"torch": False, "ort": False} for name in ("float32", "float16", "bfloat16")}
-if on_cuda:
-    TF32["float32 (TF32 in ort)"] = {"torch": False, "ort": True}
-    TF32["float32 (TF32)"] = {"torch": True, "ort": True}
-CASE = ["type", "weights"]
-CASES = [{"type": name, "weights": kind} for name in TF32 for kind in ("positive", "centred")]
-CONTROLS = {"torch, again": "torch", "ort kernels, again": "ort kernels"}
-RUNS = {name: functools.partial(run_kernels, kernels=found) for name, found in KERNELS.items()}
-RUNS |= {"session": run_session}
-RUNS |= {"session, not optimized": functools.partial(run_session, optimization="none")}
-RUNS |= {name: RUNS[same] for name, same in CONTROLS.items()}
-
-rng = np.random.default_rng(0)
-wide = (rng.random((batch, args.length, args.features)) - 0.5) * 120
-
-
-def make_case(case):
-    """Return a model and its feeds."""
-    name = case["type"].partition(" ")[0]
-    model = layer_norm_matmul(args.features, weights=case["weights"], dtype=name)
-    return model, {"X": wide.astype(numpy_dtype(name))}
-
+TF32 = dict.fromkeys(("float32", "float16", "bfloat16"), ())  # libraries that use it
+if provider.name == "cuda":
+    TF32 |= {"float32 (TF32 in ort)": ("ort",), "float32 (TF32)": ("torch", "ort")}
 
 # %%
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is the same computation in float64, on weights and inputs already rounded to the
-# type. The error bound combines those of the two kernels
+# The error bound combines those of the two kernels
 # (:func:`~ortmeter.discrepancy.bounds.layer_norm_error_bound`,
 # :func:`~ortmeter.discrepancy.bounds.matmul_error_bound`). It holds for any order of the additions,
-# hence for any library that accumulates in float32.
+# hence for any library that accumulates in float32. The page stops if an output is outside.
 
-# fold: The reference and its bound
-
-EPSILON = 1e-5
 SECOND_ORDER = 1.02  # the product rounds the error of the normalization too
 
 
-def reference(model, x):
-    """Return the outputs in float64, and the bound of the error of a computation in the type."""
-    scale, bias, matrix, last = map(onnx.numpy_helper.to_array, model.graph.initializer)
-    centred = x.astype(np.float64) - x.mean(-1, keepdims=True, dtype=np.float64)
-    norm = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + EPSILON)
-    norm = norm * scale.astype(np.float64) + bias.astype(np.float64)
-    expected = norm @ matrix.astype(np.float64) + last.astype(np.float64)
+def bound_errors(model, x, norm, expected, *, tf32=False):
+    """Bound the error of each output; *norm* and *expected* are in float64."""
+    scale, bias, matrix, _ = map(to_array, model.graph.initializer)
+    of_norm = layer_norm_error_bound(x, dtype=x.dtype, scale=scale, bias=bias)
+    error = SECOND_ORDER * (of_norm @ np.abs(matrix.astype(np.float64)))
+    error += matmul_error_bound(norm.astype(x.dtype), matrix, dtype=x.dtype, tf32=tf32)
+    return error + unit_roundoff(x.dtype) * (np.abs(expected) + error)
 
-    of_norm = layer_norm_error_bound(x, dtype=x.dtype, epsilon=EPSILON, scale=scale, bias=bias)
-    passed_on = SECOND_ORDER * (of_norm @ np.abs(matrix.astype(np.float64)))
 
-    @functools.cache
-    def bound(tf32):
-        added = matmul_error_bound(norm.astype(x.dtype), matrix, dtype=x.dtype, tf32=tf32)
-        error = passed_on + added
-        return error + unit_roundoff(x.dtype) * (np.abs(expected) + error)
-
-    return expected, bound
+def measure_outputs(name, got, expected, bound):
+    values = got.astype(np.float64)
+    share = (np.abs(values - expected) / bound).max()
+    assert share <= 1, f"{name} is outside of its bound: {ortmeter.max_diff(expected, got)}"
+    found = {"run": name, "min": values.min(), "max": values.max(), "mean": values.mean()}
+    return found | {"bound": bound.max(), "bound used": share}
 
 
 # %%
-# The page asserts that every output of every run is within its bound. The unit is the :term:`ulp`
-# of the largest output, so that types can be compared.
+# The outputs of a case are compared in pairs. The unit is the ulp of the largest output, so that
+# types can be compared.
 
-# fold: Measure outputs and distances
-
-THRESHOLDS = (0, 1e-4, 1e-3, 0.01, 0.1, 1)
-
-
-def ulp(value, dtype):
-    return 2 * unit_roundoff(dtype) * 2.0 ** np.floor(np.log2(value))
-
-
-def measure_outputs(got, expected, bound, what):
-    values = got.astype(np.float64)
-    share = (np.abs(values - expected) / bound).max()
-    assert share <= 1, f"{what} is outside of its bound: {ortmeter.max_diff(expected, got)}"
-    found = {"min": values.min(), "max": values.max(), "mean": values.mean()}
-    return found | {"bound": bound.max(), "bound used": share}
+SWAPS = ["ort LayerNorm", "ort MatMul", "ort kernels"]
+PAIRS = [("float64", name) for name in ("torch", *SWAPS, "session")]
+PAIRS += [("torch", name) for name in (*SWAPS, "session", "torch, again")]
+PAIRS += [("session", name) for name in (*SWAPS, "session, not optimized")]
+PAIRS += [("ort kernels", name) for name in ("ort MatMul", "ort kernels, again")]
 
 
 def measure_distance(expected, got):
     diff = ortmeter.max_diff(expected, got)
-    counts = {f"> {limit:g}": diff.histogram[limit] for limit in THRESHOLDS}
+    counts = {f"> {limit:g}": diff.histogram[limit] for limit in (0, 1e-4, 1e-3, 0.01, 0.1, 1)}
     return {"largest": diff.abs, "mean": diff.mean_abs, "sum": diff.sum, "n": diff.n} | counts
 
 
 # %%
-
-# fold: Run a case
-
-EXCHANGES = {"torch": ("torch", "ort LayerNorm"), "ort": ("ort kernels", "ort MatMul")}
-PAIRS = [("float64", name) for name in (*KERNELS, "session")]
-PAIRS += [("torch", name) for name in (*list(KERNELS)[1:], "session")]
-PAIRS += [("session", name) for name in list(KERNELS)[1:]]
-PAIRS += [EXCHANGES["ort"], ("session", "session, not optimized")]
-PAIRS += [(same, name) for name, same in CONTROLS.items()]
-refused = set()  # what onnxruntime has no kernel for
+# How a case runs, on all kernels:
 
 
-def run_case(case, model, feeds):
-    """Yield the runs that there are: name, use of TF32 in the product, outputs."""
-    for name, run in RUNS.items():
-        of_torch = name.startswith(("torch", "ort LayerNorm"))
-        tf32 = TF32[case["type"]]["torch" if of_torch else "ort"]
-        if name not in CONTROLS or case["weights"] == "positive":
-            try:
-                yield name, tf32, run(model, feeds, tf32=tf32)
-            except ortmeter.errors.ModelError:
-                refused.add((case["type"], name))
-
-
-# %%
-
-# fold: Measure a case
-
-
-def measure_case(case):
-    model, feeds = make_case(case)
-    expected, bound = reference(model, feeds["X"])
-    case = case | {"unit": ulp(np.abs(expected).max(), feeds["X"].dtype)}
-    known, outputs = {"float64": expected}, []
-    for name, tf32, got in run_case(case, model, feeds):
-        known[name] = got
-        found = measure_outputs(got, expected, bound(tf32), f"{name}, {case}")
-        outputs.append(case | {"run": name} | found)
+def measure_case(kind, weights):
+    dtype = numpy_dtype(kind.partition(" ")[0])
+    model, x = layer_norm_matmul(args.features, weights=weights, dtype=dtype), wide.astype(dtype)
+    exact = ortmeter.Evaluator(ortmeter.to_float64(model))
+    norm, expected = exact.run(["normalized", "Z"], {"X": x.astype(np.float64)})
+    uses = {library in TF32[kind] for library in ("torch", "ort")}
+    bounds = {tf32: bound_errors(model, x, norm, expected, tf32=tf32) for tf32 in uses}
+    unit = float(np.spacing(np.abs(expected).max().astype(dtype)))
+    case = {"type": kind, "weights": weights, "unit": unit}
+    outputs, results = [], {"float64": expected}
+    for name, (run, setting, library) in RUNS.items():
+        tf32 = library in TF32[kind]
+        try:
+            got = results[name] = run(model, {"X": x}, setting, tf32=tf32)
+        except ortmeter.errors.ModelError:  # onnxruntime has no kernel of this type
+            assert kind == "bfloat16", f"{name} does not run {kind}"
+            continue
+        outputs.append(case | measure_outputs(name, got, expected, bounds[tf32]))
     distances = [
-        {**case, "expected": one, "got": other} | measure_distance(known[one], known[other])
+        {**case, "expected": one, "got": other} | measure_distance(results[one], results[other])
         for one, other in PAIRS
-        if {one, other} <= known.keys()
+        if {one, other} <= results.keys()
     ]
     return DataFrame(outputs), DataFrame(distances)
 
 
 # %%
-# All runs of all cases:
 
-measured = [measure_case(case) for case in CASES]
+measured = [measure_case(kind, weights) for kind in TF32 for weights in ("positive", "centred")]
 outputs, distances = (concat(frames, ignore_index=True) for frames in zip(*measured, strict=True))
-for op, run in {"LayerNormalization": "ort LayerNorm", "MatMul": "ort MatMul"}.items():
-    for name in [name for name in TF32 if (name, run) in refused]:
-        print(f"{name}: onnxruntime has no {op} kernel on {provider.label}.")
-assert not any(name.startswith("float") for name, _ in refused), refused
+legend = f"{batch} x {args.length} x {args.features} on {provider.label}"
+study.keep(legend, outputs=outputs, distances=distances)
 
 # %%
 # The table has the largest errors of torch and of a session, their bound, and the largest
@@ -250,30 +199,25 @@ assert not any(name.startswith("float") for name, _ in refused), refused
 # float16 than in float32. A dash means that onnxruntime cannot run this type. In float32 the
 # bound is far above the errors: it supposes the worst order of the additions.
 
-# fold: Tabulate the errors
+CASE = ["type", "weights"]
 
 
 def by_pair(distances, figure, unit="unit"):
     """Return a figure divided by another: a row per case, a column per pair of runs."""
     values = distances.assign(value=distances[figure] / distances[unit])
-    table = values.pivot_table("value", CASE, ["expected", "got"], sort=False)
-    return table.reindex(columns=MultiIndex.from_tuples(PAIRS))
+    found = values.pivot_table("value", CASE, ["expected", "got"], sort=False)
+    return found.reindex(columns=MultiIndex.from_tuples(PAIRS))
 
 
-def tabulate_errors(outputs, distances):
-    ulps = by_pair(distances, "largest")
-    cases = outputs.groupby(CASE, sort=False)
-    columns = {
-        "torch (ulp)": ulps["float64", "torch"],
-        "session (ulp)": ulps["float64", "session"],
-        "bound (ulp)": cases["bound"].max() / cases["unit"].max(),
-        "gap (ulp)": ulps["torch", "session"],
-        "gap (abs)": ulps["torch", "session"] * cases["unit"].max(),
-    }
-    return DataFrame(columns, index=ulps.index)
+def errors(data):
+    """Largest errors and gap"""
+    ulps, cases = by_pair(data.distances, "largest"), data.outputs.groupby(CASE, sort=False)
+    unit, gap = cases["unit"].max(), ulps["torch", "session"]
+    found = ulps["float64"][["torch", "session"]].assign(bound=cases["bound"].max() / unit, gap=gap)
+    return found.add_suffix(" (ulp)").assign(**{"gap (abs)": gap * unit})
 
 
-show(table(tabulate_errors(outputs, distances), f"largest errors and gap, {legend}"))
+study.show(errors)
 
 # %%
 # What does an exchange change?
@@ -284,59 +228,25 @@ show(table(tabulate_errors(outputs, distances), f"largest errors and gap, {legen
 # absolute value, the share of the outputs that change, and the largest error after the exchange, in
 # percent of its *bound*.
 
-# fold: Tabulate the exchanges
+INSIDE = {"torch, ort LayerNorm": "torch", "ort kernels, ort MatMul": "ort"}
 
 
-def list_exchanges(outputs, distances):
-    """Return one row per direction and case."""
-    ulps, changed = by_pair(distances, "largest"), by_pair(distances, "> 0", "n")
-    used = outputs.pivot_table("bound used", CASE, "run", sort=False)
-    unit = distances.groupby(CASE, sort=False)["unit"].max()
-    columns = ("change (ulp)", "change (abs)", "changed (%)", "bound (%)")
-    found = {}
-    for library, pair in EXCHANGES.items():
-        figures = (ulps[pair], ulps[pair] * unit, 100 * changed[pair], 100 * used[pair[1]])
-        found[library] = DataFrame(dict(zip(columns, figures, strict=True)), index=ulps.index)
-    return concat(found, names=["inside"]).dropna()
-
-
-exchanges = list_exchanges(outputs, distances)
-show(table(exchanges, f"exchange of LayerNormalization, {legend}"))
-
-# %%
-# In the plot, torch runs with one kernel of onnxruntime. The bars are the mean distances of its
-# outputs to those of torch and of a session of onnxruntime. A bar is missing where outputs are
-# equal, or where no session runs this type.
-
-# fold: Plot the distances
-
-
-def gather_distances(distances):
-    """Return the mean distances to torch and to a session after the swap of one kernel."""
-    means, libraries = by_pair(distances, "mean"), {"torch": "torch", "onnxruntime": "session"}
-    found = {
-        run: DataFrame({f"to {name}": means[run_of, run] for name, run_of in libraries.items()})
-        for run in ("ort LayerNorm", "ort MatMul")
+def exchanges(data):
+    """Exchange of LayerNormalization"""
+    pairs = data.distances["expected"] + ", " + data.distances["got"]
+    used = data.outputs.set_index([*CASE, "run"])["bound used"]
+    found = data.distances.assign(inside=pairs.map(INSIDE)).dropna().join(used, on=[*CASE, "got"])
+    found = found.set_index([*CASE, "inside"])
+    columns = {
+        "change (ulp)": found["largest"] / found["unit"],
+        "change (abs)": found["largest"],
+        "changed (%)": 100 * found["> 0"] / found["n"],
+        "bound (%)": 100 * found["bound used"],
     }
-    return concat(found).dropna(how="all")
+    return DataFrame(columns)
 
 
-def plot_distances(distances, legend):
-    shown = gather_distances(distances)
-    ax = new_axes(1.8 + 0.34 * len(shown))
-    for rank, name in enumerate(shown.columns):
-        places = np.arange(len(shown)) + 0.4 * (rank - 0.5)
-        ax.barh(places, shown[name], height=0.38, color=series_style(rank)["color"], label=name)
-    least = shown.where(shown > 0).min(axis=None)
-    if least > 0:
-        ax.set_xscale("log")
-        ax.set_xlim(left=least / 2)
-    ax.set_xlabel("mean distance (ulp of the largest output), lower is closer")
-    add_legend(ax, list(shown.columns))
-    return finish_rows(ax, [*map(", ".join, shown.index)], "One kernel swapped in torch", legend)
-
-
-plot_distances(distances, legend)
+study.show(exchanges)
 
 # %%
 # Why: LayerNormalization, MatMul or the session?
@@ -358,38 +268,42 @@ plot_distances(distances, legend)
 # In 16 bits, another kernel only moves the values that are close to half way between two numbers:
 # few outputs change. A session may compute several nodes in float32 between two ``Cast``, which
 # saves roundings. It knows its weights in advance, and may choose another kernel for the product.
-
-# fold: Tabulate the changes
-
-
-def tabulate_changes(distances):
-    means = by_pair(distances, "mean")
-    columns = {
-        "LayerNorm": means["torch", "ort LayerNorm"],
-        "MatMul": means["torch", "ort MatMul"],
-        "both": means["torch", "ort kernels"],
-        "session": means["session", "ort kernels"],
-    }
-    changes = DataFrame(columns)
-    return changes.assign(responsible=[*map(name_responsible, changes.to_dict("records"))])
+#
+# In the plot, torch runs with one kernel of onnxruntime: how far are its outputs from those of
+# torch, and of a session of onnxruntime?
 
 
-def name_responsible(row):
-    """Name the kernel that changes more; one that cannot be compared is not responsible."""
-    if np.isnan([row["LayerNorm"], row["MatMul"]]).any():
-        return None
-    if row["LayerNorm"] == row["MatMul"]:
-        return "neither"
-    return max("LayerNorm", "MatMul", key=row.get)
+def swaps(data):
+    found = data.distances.query("expected in ['torch', 'session'] and got in @SWAPS[:2]")
+    found = found.assign(
+        case=found["got"].str.removeprefix("ort ") + " " + found["type"] + " " + found["weights"],
+        candidate="to " + found["expected"].replace("session", "onnxruntime"),
+        error=found["mean"] / found["unit"],
+    )
+    told = {"what": "mean distance", "unit": "ulp of the largest output", "caption": data.legend}
+    return error_plot(found, title="One kernel swapped in torch", **told)
 
+
+study.show(swaps)
 
 # %%
 # The table has the mean change when kernels of onnxruntime replace those of torch: one of them, or
 # *both*. *session* is the change from both kernels, run one by one, to a session. *responsible*
 # names the kernel that changes the outputs more, where each of them can be swapped.
 
-changes = tabulate_changes(distances)
-show(table(changes, f"mean change (ulp of the largest output), {legend}"))
+
+def changes(data):
+    """Mean change (ulp of the largest output)"""
+    means = by_pair(data.distances, "mean")
+    found = means["torch"][SWAPS].set_axis(["LayerNorm", "MatMul", "both"], axis="columns")
+    found["session"] = means["session", "ort kernels"]
+    norm, product = found["LayerNorm"], found["MatMul"]
+    cases = {"LayerNorm": norm > product, "MatMul": norm < product, "neither": norm == product}
+    found["responsible"] = np.select([*cases.values()], [*cases], default=None)
+    return found
+
+
+study.show(changes)
 
 # %%
 # What the measurements say
@@ -398,169 +312,100 @@ show(table(changes, f"mean change (ulp of the largest output), {legend}"))
 # The last two sentences check the original page, which says that "discrepancies are significant on
 # CUDA, higher for float16" and that the "implementation cannot be exchanged".
 
-# fold: The answer
 
-
-def answer(exchanges):
-    types = exchanges.index.get_level_values("type").str.replace(r" \(.*", " with TF32", regex=True)
-    most = exchanges["change (ulp)"].groupby(types, sort=False).max()
-    changed, outside = exchanges["changed (%)"], count_outside(exchanges)
-    moved = [f"{{{name}:.3g}} in {name}" for name in most.index]
-    moved[0] = moved[0].replace(" in ", " units in the last place in ")
-    kept = "{outside} of {n} exchanges go beyond" if outside else "All {n} exchanges stay within"
-    bits = "Not bit for bit: up to {most:.2g}% of the outputs change."
-    return Answer(
-        f"{'No' if outside else 'Yes, up to rounding'}: with the LayerNormalization of the other "
-        f"library, outputs move by at most {', '.join(moved)}. {kept} the bound of rounding "
-        f"errors. {bits if changed.any() else 'No bit changes.'}",
-        values={"n": len(exchanges), "outside": outside, **most.astype(float)}
-        | {"most": float(changed.max())},
-        verdict="beyond the bound" if outside else "within rounding",
-        bars=[Bar(name, float(ulps)) for name, ulps in most.items()],
-        axis="largest change of an output when LayerNormalization is swapped (ulp)",
-    )
-
-
-def count_outside(exchanges):
-    return int((exchanges["bound (%)"] > 100).sum())  # noqa: PLR2004 - all of it
-
-
-# %%
-
-# fold: The prediction about float32
-
-FEW, RARE = 2, 0.05  # ulp, share of the outputs
-SWAPS = [name for name in KERNELS if name != "torch"]
-
-
-def judge_product(changes):
-    types = changes.index.get_level_values("type")
-    single = changes[types.str.startswith("float32") & (types != "float32 (TF32)")]
-    held = single["responsible"] == "MatMul"
-    return judge(
-        "in float32, MatMul is responsible: it changes more than LayerNormalization ({held} of {n} "
-        "cases)",
-        held.tolist(),
-        held=int(held.sum()),
-        n=len(held),
-    )
-
-
-# %%
-
-# fold: The prediction about swaps in 16 bits
-
-
-def judge_kernels(distances):
-    largest = by_pair(distances, "largest")["torch"][SWAPS].max(axis=None)
-    share = by_pair(distances, "> 0", "n")["torch"][SWAPS].max(axis=None)
-    return judge(
-        f"in {' and '.join(distances['type'].unique())}, a swap changes {{share:.2%}} of the "
-        "outputs at most, by {ulp:.2g} ulp at most",
-        [bool(largest <= FEW and share < RARE)],
-        share=float(share),
-        ulp=float(largest),
-    )
-
-
-# %%
-
-# fold: The prediction about sessions
-
-MARGIN = 0.05  # an error is smaller when it is so by this share
-
-
-def judge_session(distances):
-    means = by_pair(distances, "mean")
-    means = means[means["session", "ort kernels"].notna()]
-    closer = means["float64", "session"] < (1 - MARGIN) * means["float64", "ort kernels"]
-    larger = means["session", "ort kernels"] > means["torch"][SWAPS].max(axis=1)
-    return judge(
-        f"in {' and '.join(means.index.unique('type')) or '16 bits'}, a session is closer to "
-        "float64 ({closer} of {n} cases), and changes more than any swap ({larger} of {n})",
-        [*closer, *larger],
-        closer=int(closer.sum()),
-        larger=int(larger.sum()),
-        n=len(means),
-    )
-
-
-# %%
-
-# fold: The original: higher for float16
-
-
-def judge_original(distances):
-    unit = distances.groupby(CASE, sort=False)["unit"].max()
-    ulps = by_pair(distances, "largest")["torch", "session"]
-    apart = DataFrame({"value": ulps * unit, "ulp": ulps}).xs("positive", level="weights").dropna()
+def answer(data, say):
+    found = exchanges(data)
+    beyond, changed = int(found["bound (%)"].gt(100).sum()), found["changed (%)"]
+    types = found.index.get_level_values("type").str.replace(r" \(.*", " with TF32", regex=True)
+    largest = found["change (ulp)"].groupby(types, sort=False).max()
+    moved = enumerate_items([f"{ulp:.3g} in {name}" for name, ulp in largest.items()])
+    swap = "No: outputs go beyond" if beyond else "Yes, swap it freely: outputs stay within"
+    say.add(f"{swap} the bound of rounding errors. The largest change is {moved} (in ulp).")
+    test = "Do not test equality: up to {most:.2g}% of the outputs change."
+    say.add(test if changed.any() else "No bit changes.", most=changed.max())
+    say.decide("beyond the bound" if beyond else "within rounding")
+    say.bars("largest change of an output when LayerNormalization is swapped (ulp)", largest)
+    say.command("ortmeter diff model.onnx --against torch")
+    say.small_print("an ulp is that of the largest output")
     text = (
-        'Original, "higher for float16": {higher} for the largest difference between torch and a '
-        "session ({float16:.2g} against {float32:.2g} in float32), {in_ulp} in ulp "
-        "({float16_ulp:.2g} against {float32_ulp:.2g})"
+        'Original, "cannot be exchanged": {bits} bit for bit ({changed} of {n} exchanges change '
+        "some outputs), {bound} up to rounding ({outside} go beyond the bound)"
     )
-    if "float32 (TF32 in ort)" in apart.index:
-        text += "; in float32 with TF32 in onnxruntime only, {TF32:.2g} ({TF32_ulp:.2g} ulp)"
-        apart = apart.rename({"float32 (TF32 in ort)": "TF32"})
-    values = {name: float(value) for name, value in apart["value"].items()}
-    values |= {f"{name}_ulp": float(value) for name, value in apart["ulp"].items()}
-    half, single = apart.loc["float16"], apart.loc["float32"]
-    words = {"higher": half["value"] > single["value"], "in_ulp": half["ulp"] > single["ulp"]}
-    values |= {name: str(word).lower() for name, word in words.items()}
-    return fact(text, **values).about("higher for float16")
+    words = {"bits": str(changed.any()).lower(), "bound": str(beyond > 0).lower()}
+    counts = {"changed": int(changed.gt(0).sum()), "outside": beyond, "n": len(found)}
+    say.note(text, topic="cannot be exchanged", **words, **counts)
 
 
 # %%
+# An error is smaller when it is so by 5%.
 
-# fold: The original: cannot be exchanged
-
-
-def judge_exchange(exchanges):
-    changed, outside = int((exchanges["changed (%)"] > 0).sum()), count_outside(exchanges)
-    bits, bound = ("true" if count else "false" for count in (changed, outside))
-    return fact(
-        f'Original, "cannot be exchanged": {bits} bit for bit ({{changed}} of {{n}} exchanges '
-        f"change some outputs), {bound} up to rounding ({{outside}} go beyond the bound)",
-        changed=changed,
-        outside=outside,
-        n=len(exchanges),
-    ).about("cannot be exchanged")
+FEW, RARE, MARGIN = 2, 0.05, 0.05  # ulp, share of the outputs, share of an error
 
 
-# %%
+def predict(data, say):
+    found = changes(data)["responsible"].drop("float32 (TF32)", level="type", errors="ignore")
+    held = found[found.index.get_level_values("type").str.startswith("float32")] == "MatMul"
+    text = "in float32, MatMul changes outputs more than LayerNormalization ({held} of {n} cases)"
+    say.predict(text, Finding((*held,)), held=int(held.sum()), n=len(held))
 
-# fold: Conclude
+    short = data.distances[~data.distances["type"].str.startswith("float32")]
+    ulp = float(by_pair(short, "largest")["torch"][SWAPS].max(axis=None))
+    share = float(by_pair(short, "> 0", "n")["torch"][SWAPS].max(axis=None))
+    text = "in 16 bits, a swap changes {share:.2%} of the outputs at most, by {ulp:.2g} ulp at most"
+    say.predict(text, Finding((ulp <= FEW and share < RARE,)), share=share, ulp=ulp)
 
-
-def conclude(outputs, distances):
-    exchanges = list_exchanges(outputs, distances)
-    short = distances[~distances["type"].str.startswith("float32")]
-    claims = (
-        judge_product(tabulate_changes(distances)),
-        *(judge_kernels(short), judge_session(short)),
-        *(judge_original(distances), judge_exchange(exchanges)),
+    means = by_pair(short, "mean").dropna(subset=[("session", "ort kernels")])
+    error, change = means["float64"], means["session", "ort kernels"]
+    closer = error["session"] < (1 - MARGIN) * error["ort kernels"]
+    larger = change > means["torch"][SWAPS].max(axis="columns")
+    text = (
+        "in 16 bits, a session is closer to float64 than its kernels run one by one ({closer} of "
+        "{n} cases), and changes outputs more than any swap ({larger} of {n})"
     )
-    return answer(exchanges), claims
+    counts = {"closer": int(closer.sum()), "larger": int(larger.sum()), "n": len(means)}
+    say.predict(text, Finding((*closer, *larger)), **counts)
 
-
-def conclusion(record):
-    data = record.data
-    concluded = conclude(data["outputs"], data["distances"])
-    return record.conclude(*concluded, data["legend"])
-
-
-data = {"outputs": outputs, "distances": distances, "legend": legend}
-here = record("plot_layer_norm_discrepancies", args, provider, data)
-show(conclusion(here))
 
 # %%
-# Which tolerance should a test have?
-# -----------------------------------
+
+
+def conclude(data, say):
+    answer(data, say)
+    predict(data, say)
+    gaps = errors(data).xs("positive", level="weights").loc[["float32", "float16"]]
+    (single, half), (ulp32, ulp16) = gaps[["gap (abs)", "gap (ulp)"]].to_numpy().T.tolist()
+    text = (
+        'Original, "higher for float16": {higher} for the largest gap between torch and a session '
+        "({half:.2g}, {single:.2g} in float32), {more} in ulp ({ulp16:.2g}, {ulp32:.2g} in float32)"
+    )
+    numbers = {"single": single, "half": half, "ulp32": ulp32, "ulp16": ulp16}
+    words = {"higher": str(half > single).lower(), "more": str(ulp16 > ulp32).lower()}
+    say.note(text, topic="higher for float16", **numbers, **words)
+
+
+study.conclude(conclude)
+
+# %%
+# How to do the same with another model
+# -------------------------------------
 #
-# A test that compares two libraries can accept twice the bound of the first table, which can be
-# computed for any weights. This is an absolute tolerance: a relative one fails where terms of both
-# signs give an output near zero. For a tighter test, measure the largest distance on the machines
-# that run it, and add a margin.
+# A test that compares two libraries can accept twice the bound, which can be computed for any
+# weights. This is an absolute tolerance: a relative one fails where terms of both signs give an
+# output near zero. For a tighter test, measure the largest distance on the machines that run it,
+# and add a margin.
+
+bound = bound_errors(model, feeds["X"], norm, expected)
+tolerance = ortmeter.Tolerance(atol=2 * bound.max())
+print(f"accepted: {tolerance}; found: {ortmeter.assert_close(of_torch, got, tolerance)}")
+
+# %%
+# :func:`~ortmeter.evaluator.attribute` does the swaps of this page for every node of any model: the
+# node on its own inputs (*local*), this node alone in the model (*only*), all nodes but this one
+# (*all_but*).
+
+found = ortmeter.attribute(model, feeds, "torch", "ort", provider=provider)
+changed = found.to_frame().set_index("node").filter(regex="change_ulp$")
+show(table(changed, f"Largest change, float32 and positive weights, {provider.label}"))
 
 # %%
 # What this page does not cover
@@ -569,87 +414,14 @@ show(conclusion(here))
 # Other normalized axes, large values of the bias or of the scale, several threads of onnxruntime,
 # accumulators in 16 bits, and fused kernels such as ``SkipLayerNormalization``. Products with few
 # rows may run on other kernels.
-
-# %%
+#
 # How this was computed
 # ---------------------
 #
-# The same lines run on CUDA. On a GPU machine, ``make html RUNTIME=gpu PROVIDER=cuda`` builds this
-# site, ``python plot_layer_norm_discrepancies.py --provider cuda`` runs this page, and
-# ``make record PROVIDER=cuda`` keeps its results for other builds. On CUDA, the batch is larger,
-# and float32 also runs with TF32, in onnxruntime alone and in both libraries.
+# In the raw tables, *again* names a control: the same kernels, run twice. Columns that start with
+# ``>`` count the differences above each threshold.
 
-show(args)
-
-# %%
-# Machine and versions:
-
-show(environment())
-
-# %%
-# The model, the outputs of each run, and their distances. *torch / session* is the distance of a
-# session to torch; *torch / torch, again* is a control. Columns that start with ``>`` count the
-# differences above each threshold.
-
-# fold: Tabulate the details
-
-
-def count_differences(distances):
-    distances = distances.assign(**{"changed (%)": 100 * distances["> 0"] / distances["n"]})
-    counts = [
-        "sum",
-        "n",
-        "changed (%)",
-        *(name for name in distances.columns if name.startswith(">")),
-    ]
-    pairs = (distances["expected"] == "torch") & (distances["got"] != "torch, again")
-    return distances[pairs].set_index(["got", *CASE])[counts]
-
-
-def tabulate_means(distances):
-    means = by_pair(distances, "mean").T.dropna(how="all")
-    means.columns = map(", ".join, means.columns)
-    names = [" / ".join(pair) for pair in means.index]
-    return means.set_axis(names).rename_axis(columns="mean distance (ulp of the largest output)")
-
-
-values = outputs.set_index([*CASE, "run"])[["min", "max", "mean"]]
-details = (
-    onnx_simple_text_plot(model),
-    table(values.map("{:.8g}".format), "outputs of each run"),
-    tabulate_means(distances).map("{:.3g}".format).replace("nan", "-"),
-    count_differences(distances),
-)
-show(fold("Model, outputs of each run, mean distances, differences with torch", *details))
-
-# %%
-# :func:`~ortmeter.evaluator.attribute` does the swaps of this page for every node of any model: the
-# node on its own inputs (*local*), this node alone in the model (*only*), all nodes but this one
-# (*all_but*).
-
-found = attribute(*make_case(CASES[0]), "torch", "ort", provider=provider)
-tables = (table(found.to_frame().set_index("node").T, "nodes"), table(found.runs(), "runs"))
-show(fold("Attribution to each node, float32 and positive weights", *tables))
-
-# %%
-# The tables to download:
-
-show(save_tables("plot_layer_norm_discrepancies", {"outputs": outputs, "distances": distances}))
-
-# %%
-# With ``--record``, the page keeps its tables in a file. The results of other machines follow.
-
-# fold: Other machines
-
-
-def report(record):
-    yield plot_distances(record.data["distances"], record.data["legend"])
-    yield conclusion(record)
-
-
-if args.record:
-    here.save(conclusion(here))
-show(replay(report, load_records(here.page)))
+study.appendix({"model": model}, outputs=outputs, distances=distances)
 
 # %%
 # This page descends from `LayerNormalization implementation cannot be exchanged

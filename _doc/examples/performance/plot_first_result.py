@@ -35,80 +35,55 @@ So the import dominates the start of a small model, the session that of a large 
 weights start first, then slow each run. The optimization counts when there are many nodes.
 """
 
-# fold: Imports and arguments
 # sphinx_gallery_tags = ["speed", "session", "memory"]
 
 import dataclasses
+import math
 import tempfile
 from pathlib import Path
 
 import numpy as np
-import onnx
-from onnx.reference import ReferenceEvaluator
-from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
 from pandas import DataFrame
 
 import ortmeter
-from ortmeter.dtypes import unit_roundoff
-from ortmeter.pages import (
-    Answer,
-    Bar,
-    Param,
-    beliefs,
-    enumerate_items,
-    fact,
-    fold,
-    judge,
-    load_records,
-    record,
-    replay,
-    save_tables,
-    show,
-    table,
-)
-from ortmeter.plotting.cold import cold_plot
-from ortmeter.runtime.environment import environment
+from ortmeter.observatory.bounds import weight_bounds
+from ortmeter.observatory.reference import reference
+from ortmeter.plotting import cold_plot
 from ortmeter.runtime.models import layer_stack, sample_transformer
+from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, show, table, to_frame
 from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.cold import ColdStart, cold_start
-from ortmeter.timing.optimized import (
-    EXTERNAL,
-    PREPACKED,
-    SAVED,
-    UNOPTIMIZED,
-    UNPACKED,
-    WAYS,
-    shorter_starts,
-)
-from ortmeter.timing.statistics import estimate_ratio, geometric_mean
+from ortmeter.timing.optimized import shorter_starts
+from ortmeter.timing.statistics import estimate_ratio
 
-EVERY = ("level basic", "level extended", *WAYS)
+PLAIN, NONE, SAVED = "plain", "no optimization", "saved optimized"
+EXTERNAL, UNPACKED, PREPACKED = "external", "external unpacked", "external prepacked"
+MOVES = {PLAIN: 3, NONE: 3, SAVED: 3, "ORT format": 3, EXTERNAL: 1, UNPACKED: 0, PREPACKED: 0}
+EVERY = ["level basic", "level extended", *MOVES]
 CHOICES = {  # ways to start the largest chain, then the transformer
-    "few": ((UNPACKED,), (UNOPTIMIZED,)),
-    "some": ((EXTERNAL, UNPACKED, PREPACKED), (UNOPTIMIZED, SAVED, PREPACKED)),
-    "all": (EVERY, EVERY),
+    "few": [[UNPACKED], [NONE, SAVED]],
+    "some": [[EXTERNAL, UNPACKED, PREPACKED], [NONE, SAVED, PREPACKED]],
+    "all": [EVERY, EVERY],
 }
-args = ortmeter.get_parsed_args(
+study = Study(
     "plot_first_result",
-    description="Where does the time go before the first result?",
+    "Where does the time go before the first result?",
     sizes=Param("1,10,50", fast="1", full="1,10,100", sequence=int, help="MiB of weights"),
     layers=Param(28, fast=1, minimum=1, help="layers of the transformer"),
     ways=Param("some", fast="few", full="all", choices=tuple(CHOICES), help="ways to start"),
-    provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     processes=Param(8, fast=1, full=15, minimum=1, help="fresh processes of each candidate"),
     budget=Param(34.0, fast=2.0, full=240.0, help="seconds to measure"),
-    record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
-provider = ortmeter.resolve_provider(args.provider)
-rng = np.random.default_rng(0)
+args, provider = study.args, study.provider
 legend = f"float32 on {provider.label}, 1 thread"
 
 # %%
-# The models and the ways to start them
-# -------------------------------------
+# Three kinds of models
+# ---------------------
 #
 # A chain of ten products has few nodes and weights of a size that we choose. A transformer has many
-# nodes for its weights. Weights are random; the input has few rows, as a request has.
+# nodes for its weights. A small convolutional network shows what CUDA adds: cuDNN searches an
+# algorithm for each convolution during the first run. Weights are random.
 
 
 def make_chain(mib):
@@ -116,138 +91,77 @@ def make_chain(mib):
     return ortmeter.freeze_inputs(*layer_stack("MatMul", [n], [n, n], layers=10))
 
 
-def make_transformer(layers):
-    return sample_transformer(tokens=16, width=88, layers=layers)
-
-
-# %%
-# A small convolutional network shows what CUDA adds: cuDNN searches an algorithm for each
-# convolution during the first run, and CUDA loads a kernel when it is first used, unless an
-# environment variable says otherwise.
-
-PLAIN, CNN, TOKEN_MODEL = "plain", "CNN", "transformer"
+TOKENS, CNN = "transformer", "CNN"
 SMALLEST, LARGEST = (f"{size} MiB" for size in (min(args.sizes), max(args.sizes)))
-ROWS, LEVELS = 4, ("basic", "extended")
-SETTINGS = {
-    "cpu": {"all threads": {"threads": 0}},
-    "cuda": {
-        "all threads": {"threads": 0},
-        "cuDNN HEURISTIC": {"provider_options": {"cudnn_conv_algo_search": "HEURISTIC"}},
-        "cuDNN DEFAULT": {"provider_options": {"cudnn_conv_algo_search": "DEFAULT"}},
-        "kernels loaded": {},
-    },
-}
-ENVIRONMENTS = {
-    "cpu": {},
-    "cuda": {
-        "CNN: plain": {"CUDA_MODULE_LOADING": "LAZY"},
-        "CNN: kernels loaded": {"CUDA_MODULE_LOADING": "EAGER"},
-    },
-}
-
-# %%
-# :func:`~ortmeter.timing.optimized.shorter_starts` writes the files. ``ortmeter bench MODEL --cold
-# --shorten`` does the same for any model.
-
-
-# fold: Make the candidates
-
-
-def change(variant, settings):
-    return dataclasses.replace(variant, settings={**variant.settings, **settings})
-
-
-def make_plain(model):
-    dims = {d.dim_param: ROWS for d in model.graph.input[0].type.tensor_type.shape.dim}
-    feeds = ortmeter.random_feeds(model, dims={name: n for name, n in dims.items() if name})
-    return next(iter(model_variants(model, feeds, provider=provider, threads=1).values()))
-
-
-def make_ways(model, ways, folder):
-    plain = make_plain(model)
-    levels = {f"level {name}": change(plain, {"optimization": name}) for name in LEVELS}
-    others = {**levels, **shorter_starts(plain, folder)}
-    return {PLAIN: plain, **{way: others[way] for way in ways if way in others}}
-
-
-# %%
-
-# fold: Make the models and all their candidates
-
-CHOSEN = dict(zip((LARGEST, TOKEN_MODEL), CHOICES[args.ways], strict=True))
 models = {f"{size} MiB": make_chain(size) for size in args.sizes}
-models |= {TOKEN_MODEL: make_transformer(args.layers), CNN: ortmeter.sample_cnn(size=64)}
-nodes = {name: len(model.graph.node) for name, model in models.items()}
-folder = tempfile.TemporaryDirectory(prefix="ortmeter-")
-
-
-def make_candidates(models, folder):
-    found = {}
-    for name, model in models.items():
-        place = Path(folder, name.replace(" ", "-"))
-        place.mkdir()
-        if name in CHOSEN:
-            ways = make_ways(model, CHOSEN[name], place)
-        else:
-            plain = make_plain(model)
-            others = SETTINGS[provider.name] if name == CNN else {}
-            ways = {PLAIN: plain, **{way: change(plain, given) for way, given in others.items()}}
-        found |= {f"{name}: {way}": variant for way, variant in ways.items()}
-    return found
-
-
-candidates = make_candidates(models, folder.name)
+models[TOKENS] = sample_transformer(tokens=16, width=88, layers=args.layers)
+models[CNN] = ortmeter.sample_cnn(size=64)
+rows = [(name, len(model.graph.node), model.ByteSize() / 2**20) for name, model in models.items()]
+show(table(DataFrame(rows, columns=["model", "nodes", "MiB"]).set_index("model"), "The models"))
 
 # %%
+# The ways to start them
+# ----------------------
+#
+# Another way to start is another setting, or other files, which
+# :func:`~ortmeter.timing.optimized.shorter_starts` writes.
 
-sizes = DataFrame(
-    {"nodes": nodes, "weights (MiB)": {name: m.ByteSize() / 2**20 for name, m in models.items()}}
-).rename_axis("model")
-show(table(sizes, "the models"))
+SETTINGS = {f"level {name}": {"optimization": name} for name in ("basic", "extended")}
+SETTINGS |= {
+    "all threads": {"threads": 0},
+    "cuDNN HEURISTIC": {"provider_options": {"cudnn_conv_algo_search": "HEURISTIC"}},
+    "cuDNN DEFAULT": {"provider_options": {"cudnn_conv_algo_search": "DEFAULT"}},
+    "kernels loaded": {},
+}
+
+
+def make_ways(plain, names, folder):
+    """Return the ways of these names to start what a plain session starts."""
+    folder.mkdir()
+    found = shorter_starts(plain, folder) if MOVES.keys() & names else {}
+    for way, changed in SETTINGS.items():
+        found[way] = dataclasses.replace(plain, settings={**plain.settings, **changed})
+    return {PLAIN: plain, **{way: found[way] for way in names if way in found}}
+
+
+# %%
+# The inputs have few rows, as requests have.
+
+WAYS = dict(zip((LARGEST, TOKENS), CHOICES[args.ways], strict=True))
+WAYS[CNN] = {"cpu": ["all threads"], "cuda": [*SETTINGS][2:]}[provider.name]
+ROWS = {TOKENS: {"batch": 4}, CNN: {}}
+folder = tempfile.TemporaryDirectory(prefix="ortmeter-")
+candidates = {}
+for name, model in models.items():
+    feeds = ortmeter.random_feeds(model, dims=ROWS.get(name, {"n": 4}), seed=0)
+    (plain,) = model_variants(model, feeds, provider=provider, threads=1).values()
+    candidates[name] = make_ways(plain, WAYS.get(name, []), Path(folder.name, name))
 
 # %%
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is the model in float64, evaluated by onnx. A product of :math:`K` terms in float32
-# is the exact product of weights that are moved by :math:`K u` at most, where :math:`u` is the unit
-# roundoff. So the tolerance is the change of the float64 outputs when every weight moves by as
-# much, up or down, where :math:`K` is the longest product of the model. TF32 is off.
+# The reference is the model in float64. A product of :math:`K` terms in float32 is the exact
+# product of weights that move by :math:`K u` at most, where :math:`u = 2^{-24}`. So no error may
+# exceed what the output moves by when the weights do, where :math:`K` is the longest product
+# (:func:`~ortmeter.observatory.bounds.weight_bounds`). TF32 is off.
 
-# fold: Compare each candidate with float64
-
-
-def evaluate(model, feeds, shift):
-    double = ortmeter.to_float64(model)
-    for tensor in double.graph.initializer:
-        values = onnx.numpy_helper.to_array(tensor)
-        if values.dtype == np.float64 and values.ndim:  # not a constant of the operators
-            values = values * (1 + shift * rng.choice([-1, 1], values.shape))
-            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
-    exact = {name: value.astype(np.float64) for name, value in feeds.items()}
-    return ReferenceEvaluator(double).run(None, exact)[0]
-
-
-def check_agreement(name, model):
-    ways = {key: v for key, v in candidates.items() if key.startswith(f"{name}: ")}
-    feeds = ways[f"{name}: {PLAIN}"].feeds
+rows = []
+for name, model in models.items():
+    feeds = candidates[name][PLAIN].feeds
+    ((output, expected),) = reference(model, feeds).outputs.items()
     # A matrix is summed along its first dimension, a filter along all but the first.
-    dims = [tensor.dims for tensor in model.graph.initializer if tensor.dims]
-    longest = max(np.prod(d[1:]) if d[2:] else d[0] for d in dims)
-    expected = evaluate(model, feeds, 0.0)
-    moved = evaluate(model, feeds, float(longest) * unit_roundoff("float32"))
-    tolerance = np.abs(moved - expected).max()
-    for way, variant in ways.items():
+    dims = [weight.dims for weight in model.graph.initializer if weight.dims]
+    longest = max(math.prod(shape[1:]) if shape[2:] else shape[0] for shape in dims)
+    tolerance = weight_bounds(model, feeds, {output: expected}, longest * 2.0**-24)[output]
+    for way, variant in candidates[name].items():
         error = np.abs(variant.session().run(None, dict(feeds))[0] - expected).max()
-        assert error <= tolerance, f"{way} is outside of its tolerance: {error} > {tolerance}"
-        yield {"model": name, "largest error": error, "tolerance": tolerance}
+        assert error <= tolerance, f"{name}, {way}: {error} is outside of {tolerance}"
+        rows.append((name, way, error, tolerance))
 
-
-# %%
-# An error above the tolerance stops the page.
-
-errors = DataFrame([row for name, model in models.items() for row in check_agreement(name, model)])
-show(table(errors.groupby("model", sort=False).max(), f"all ways to start, {legend}"))
+errors = DataFrame(rows, columns=["model", "way", "error", "tolerance"])
+largest = errors.groupby("model", sort=False)[["error", "tolerance"]].max()
+show(table(largest, f"Largest error, {legend}"))
 
 # %%
 # How long does each step take?
@@ -255,14 +169,20 @@ show(table(errors.groupby("model", sort=False).max(), f"all ways to start, {lege
 #
 # Every start is a fresh process, where only Python, NumPy and the feeds are loaded before the clock
 # starts. Candidates take turns, in random order. The files are in the page cache: nothing is read
-# from a disk. On CUDA, the session also creates the context: compare the smallest model on both.
+# from a disk. On CUDA, the session also creates the context, and kernels are loaded when they are
+# first used, unless an environment variable says otherwise.
 
+LOADING = {f"{CNN}: {PLAIN}": "LAZY", f"{CNN}: kernels loaded": "EAGER"}
+tried = {f"{name}: {way}": one for name, ways in candidates.items() for way, one in ways.items()}
 start = cold_start(
-    candidates,
+    tried,
     processes=args.processes,
     budget_s=args.budget,
-    environments=ENVIRONMENTS[provider.name],
+    environments={n: {"CUDA_MODULE_LOADING": mode} for n, mode in LOADING.items() if n in tried},
 )
+
+# %%
+# A move is expected to take what it takes to read the whole file into new memory.
 
 
 def build_reader(file):
@@ -277,140 +197,116 @@ reader = {"read": ortmeter.function_candidate(build_reader, file=str(file))}
 read = ortmeter.measure(reader, repeat=3, processes=min(args.processes, 5), precision=None)["read"]
 folder.cleanup()
 
-# %%
-
-# fold: Make the tables and the plots
-STEPS = ("import", "session", "first run")
-GROWTHS = (("", "session"), ("first ", "run"))
-RESULT, STEADY = "first result", "steady run"
-LATER = ("second run", STEADY)
-
-
-def models_of(start):
-    return list(dict.fromkeys(name.partition(": ")[0] for name in start.names))
-
-
-def ways_of(start, model):
-    names = [name for name in start.names if name.startswith(f"{model}: ")]
-    return start.select({name: name.partition(": ")[2] for name in names})
-
-
-def plain_of(start):
-    return start.select({f"{model}: {PLAIN}": model for model in models_of(start)})
-
-
-def tabulate_steps(start):
-    plain = plain_of(start)
-    units = dict.fromkeys(STEPS, ("ms", 1e3)) | dict.fromkeys(LATER, ("µs", 1e6))
-    rows = {
-        model: {f"{s} ({u})": k * plain.typical(model, s).value for s, (u, k) in units.items()}
-        for model in plain.names
-    }
-    return DataFrame(rows).T.rename_axis("model")
-
-
-# %%
-
-# fold: Compare the ways to start
-
-
-def gains(start, model, phase):
-    group = ways_of(start, model).times[phase]
-    # The best of several is looked at: each has its share of the error.
-    each = 1 - 0.01 / max(len(group) - 1, 1)
-    found = (group.speedup(PLAIN, way, confidence=each) for way in group if way != PLAIN)
-    return {claim.subject: claim.at(model=model) for claim in found}
-
-
-def growth(start, name, phase):
-    return start.memory[name][phase][0]
-
-
-def tabulate_ways(start):
-    rows = {}
-    for model in models_of(start):
-        for phase in (RESULT, "session", STEADY):
-            for way, claim in gains(start, model, phase).items():
-                rows.setdefault((model, way), {})[phase] = claim.interval
-    return DataFrame.from_dict(rows, orient="index").rename_axis(["model", "way"])
-
-
-def tabulate_memory(start):
-    rows = {}
-    for name in start.names:
-        model, way = name.split(": ")
-        rows[model, way] = {p: growth(start, name, f"{q}{p}") for q, p in GROWTHS}
-    return DataFrame.from_dict(rows, orient="index").rename_axis(["model", "way"])
-
-
-# %%
-# Geometric means over the processes. The steady run is the median of the third run and the next.
-
-show(table(tabulate_steps(start), f"plain start, {legend}"))
+study.keep(legend, times=start.times, memory=start.memory, smallest=SMALLEST, largest=LARGEST)
+study.keep(nodes=len(models[TOKENS].graph.node), **{"read (s)": read.median})
 
 # %%
 # A bar ends at the first result.
 
-cold_plot(plain_of(start), title=f"Plain start, {legend}")
+
+def plain_of(data):
+    """Select the plain starts, by model."""
+    names = {n: n.partition(": ")[0] for n in data.memory if n.endswith(f": {PLAIN}")}
+    return ColdStart(data.times, data.memory).select(names)
+
+
+def plain_plot(data):
+    return cold_plot(plain_of(data), title=f"Plain start, {data.legend}")
+
+
+study.show(plain_plot)
+
+# %%
+# Geometric means over the processes. The steady run is the median of the third run and the next.
+
+
+def steps(data):
+    """Plain start, time in ms"""
+    plain = plain_of(data)
+    rows = {m: {p: 1e3 * plain.typical(m, p).value for p in data.times} for m in plain.names}
+    return to_frame(rows, "model")
+
+
+study.show(steps)
 
 # %%
 # What does each way bring?
 # -------------------------
+
+
+def ways_of(data, model):
+    """Select the starts of a model, by way."""
+    names = {n: n.partition(": ")[2] for n in data.memory if n.startswith(f"{model}: ")}
+    return ColdStart(data.times, data.memory).select(names)
+
+
+def ways_plot(data):
+    title = f"Start with {data.largest} of weights, {data.legend}"
+    return cold_plot(ways_of(data, data.largest), title=title)
+
+
+study.show(ways_plot)
+
+# %%
+# The intervals of a model and a column hold together at 99%.
+
+RESULT, STEADY = "first result", "steady run"
+
+
+def gains(data, model, phase):
+    """Compare each way to start a model with the plain one."""
+    found = ways_of(data, model).times[phase]
+    level = 1 - 0.01 / max(len(found) - 1, 1)
+    claims = (found.speedup(PLAIN, way, confidence=level) for way in found if way != PLAIN)
+    return {claim.subject: claim.at(model=model) for claim in claims}
+
+
+def speedups(data):
+    """Speedups over the plain start"""
+    rows = {
+        (model, way): {p: gains(data, model, p)[way].interval for p in (RESULT, "session", STEADY)}
+        for model in (data.largest, TOKENS, CNN)
+        for way in gains(data, model, RESULT)
+    }
+    return to_frame(rows, "model", "way")
+
+
+study.show(speedups)
+
+# %%
+# Do the moves of the weights explain it?
+# ---------------------------------------
 #
-# Speedups over the plain start of the same model. The intervals of a model and a column hold
-# together at 99%.
-
-show(table(tabulate_ways(start), f"speedups, {legend}"))
-
-# %%
-# Growth of the memory of the process. Mapped weights enter it when a run reads them.
-
-show(table(tabulate_memory(start), f"growth of the memory (MiB), {legend}"))
-
-# %%
-
-cold_plot(ways_of(start, LARGEST), title=f"Start with {LARGEST} of weights, {legend}")
-
-# %%
-# The predicted session is that of the smallest model, plus the moves of the weights, each as long
-# as reading the whole file into new memory. Between two rows, the difference is what a way saves:
-# from *external* to *external unpacked*, the time to pack the weights.
-
-# fold: Compare with the prediction
-MOVES = {PLAIN: 3, **dict.fromkeys(WAYS, 3), EXTERNAL: 1, UNPACKED: 0, PREPACKED: 0}
+# The predicted session is that of the smallest model, plus the moves of the weights. Between two
+# rows, the difference is what a way saves: from *external* to *external unpacked*, the time to pack
+# the weights. The last columns are the growth of the memory: mapped weights enter it when a run
+# reads them.
 
 
-def predict(data, way):
-    smallest = data["start"].typical(f"{data['smallest']}: {PLAIN}", "session").value
-    return smallest + MOVES[way] * data["read (s)"]
+def each_move(data):
+    """Iterate over the ways to start the largest model, with their session and its prediction."""
+    ways, read = ways_of(data, data.largest), vars(data)["read_(s)"]
+    smallest = plain_of(data).typical(data.smallest, "session").value
+    for way in (name for name in ways.names if name in MOVES):
+        yield way, ways.typical(way, "session"), smallest + MOVES[way] * read
 
 
-def tabulate_moves(data):
-    ways = ways_of(data["start"], data["largest"])
+def moves(data):
+    """Session of the largest chain, and growth of the memory"""
+    memory = ways_of(data, data.largest).memory
     rows = {
         way: {
             "moves": MOVES[way],
-            "predicted (ms)": 1e3 * predict(data, way),
-            "session (ms)": ways.typical(way, "session").written(1e3),
+            "predicted (ms)": 1e3 * predicted,
+            "session (ms)": session.written(1e3),
+            **{f"{phase} (MiB)": memory[way][phase][0] for phase in ("session", "first run")},
         }
-        for way in ways.names
-        if way in MOVES
+        for way, session, predicted in each_move(data)
     }
-    return DataFrame(rows).T.rename_axis("way")
+    return to_frame(rows, "way")
 
 
-# %%
-
-data = {
-    "legend": legend,
-    "start": start,
-    "smallest": SMALLEST,
-    "largest": LARGEST,
-    "nodes": nodes[TOKEN_MODEL],
-    "read (s)": read.median,
-}
-move = f"a move takes {1e3 * data['read (s)']:.3g} ms"
-show(table(tabulate_moves(data), f"{LARGEST} of weights, {legend}, {move}"))
+study.show(moves)
 
 # %%
 # What the measurements say
@@ -418,210 +314,125 @@ show(table(tabulate_moves(data), f"{LARGEST} of weights, {legend}, {move}"))
 #
 # In brackets, 99% intervals.
 
-# fold: Judge which step dominates, and how weights move
 
-
-def judge_steps(data):
-    start = data["start"]
-    steps = {"import": data["smallest"], "session": data["largest"]}
-    shares = {step: start.share(f"{model}: {PLAIN}", step) for step, model in steps.items()}
-    text = "most of the time goes to the import with {small} ({import}%), to the session with "
-    text += "{large} ({session}%)"
-    found = {step: share.written(100) for step, share in shares.items()}
-    tried = [share.exceeds(0.5) for share in shares.values()]
-    return judge(text, tried, small=data["smallest"], large=data["largest"], **found)
-
-
-def judge_moves(data):
-    ways, near = ways_of(data["start"], data["largest"]), {}
-    for way in (name for name in ways.names if name in MOVES):
-        session, predicted = ways.typical(way, "session"), predict(data, way)
-        ends = session.exceeds(predicted / 2), session.exceeds(predicted * 2)
-        near[way] = False if ends[0] is False or ends[1] else None if None in ends else True
-    far = [way for way, close in near.items() if close is False]
-    text = "the moves explain each session within a factor of 2 ({n} of {ways} do{far})"
-    names = f"; not {enumerate_items(far)}" if far else ""
-    return judge(text, near.values(), n=[*near.values()].count(True), ways=len(near), far=names)
-
-
-# %%
-
-# fold: Judge what unpacked weights do
-
-
-def says(claim, verdict):
-    return None if claim.verdict == "undecided" else claim.verdict == verdict
-
-
-def judge_unpacked(data):
-    model = data["largest"]
-    first, steady = (gains(data["start"], model, p)[UNPACKED] for p in (RESULT, STEADY))
-    text = "unpacked weights start sooner ({first}), and then each run is slower ({steady})"
-    tried = [says(first, "faster"), says(steady, "slower")]
-    return judge(text, tried, first=first.effect, steady=steady.effect)
-
-
-def break_even(data):
-    times = ways_of(data["start"], data["largest"]).times
-    won, lost = (times[p][PLAIN].seconds - times[p][UNPACKED].seconds for p in (RESULT, STEADY))
-    found = geometric_mean(-won / lost) if (won > 0).all() and (lost < 0).all() else None
-    if found is None or not found.interval:
-        return fact("Up to how many runs unpacked weights save time is undecided")
-    return fact("Unpacked weights save time if a process has fewer than {n} runs", n=found.text)
-
-
-def judge_mapped(data):
-    name, mib = f"{data['largest']}: {UNPACKED}", float(data["largest"].split()[0])
-    session, run = (growth(data["start"], name, phase) for phase in ("session", "first run"))
-    text = "mapped weights enter the memory in the first run ({session} MiB, then {run} MiB)"
+def find_mapped(data):
+    """Find whether weights enter the memory when they are read, and not before."""
+    grown, mib = ways_of(data, data.largest).memory[UNPACKED], float(data.largest.split()[0])
+    (session, _), (run, _) = grown["session"], grown["first run"]
     if session is None or run is None:
-        return judge(text, [], session="-", run="-")
+        return Finding(())
     # Beside the weights, a session takes what that of the smallest model takes.
-    least = growth(data["start"], f"{data['smallest']}: {PLAIN}", "session")
-    tried = [session < least + mib / 4, run > mib / 2]
-    return judge(text, tried, session=f"{session:.3g}", run=f"{run:.3g}")
+    least, _ = plain_of(data).memory[data.smallest]["session"]
+    held = session < least + mib / 4, run > mib / 2
+    return Finding(held, f"{session:.3g} MiB, then {run:.3g} MiB")
+
+
+def predict(data, say):
+    plain = plain_of(data)
+    found = plain.share(data.smallest, "import").within(0.5, math.inf)
+    found &= plain.share(data.largest, "session").within(0.5, math.inf)
+    say.predict("the import takes most of a small start, the session of a large one", found)
+    near = {way: one.within(ms / 2, 2 * ms) for way, one, ms in each_move(data)}
+    far = [way for way, found in near.items() if found.verdict == "wrong"]
+    outcomes = tuple(found.outcomes[0] for found in near.values())
+    found = Finding(outcomes, f"not {enumerate_items(far)}" if far else "")
+    say.predict("the moves explain each session within a factor of 2", found)
+    first, run = (Speedups([gains(data, data.largest, p)[UNPACKED]]) for p in (RESULT, STEADY))
+    found = first.are("faster") & run.are("slower")
+    say.predict("unpacked weights start sooner, and then each run is slower", found)
+    say.predict("mapped weights enter the memory in the first run", find_mapped(data))
 
 
 # %%
+# What the discussions believed, in our words. The first three are about CUDA: on a CPU, their
+# verdicts are those of the CPU.
 
-# fold: Judge what the discussions believed
-LITTLE, SOME, MUCH = 1.25, 1.5, 5.0
-BELIEFS = {
-    "#10746": f"the first run takes more than {MUCH:g} times as long as the next ones",
-    "#19838": "the search of cuDNN slows the first run: HEURISTIC is faster",
-    "#21541": "the first run loads the model: it takes longer than a session and a run together",
-    "#19022": "a session without optimization is created faster",
-    "#10131": f"saving the optimized graph speeds up the session by less than {LITTLE:g} times",
-    "#15165": f"all threads or one: the session changes by less than {SOME:g} times",
+
+def first_run_over(data, model, *phases):
+    seconds = {phase: found[f"{model}: {PLAIN}"].seconds for phase, found in data.times.items()}
+    return estimate_ratio(seconds["first run"], sum(seconds[phase] for phase in phases))
+
+
+def believe(data, say):
+    found = first_run_over(data, CNN, STEADY).within(5, math.inf)
+    say.believe("#10746", "the first run takes more than 5 times as long as the next ones", found)
+    search = gains(data, CNN, "first run").get("cuDNN HEURISTIC")
+    found = Speedups([search]).are("faster") if search else Finding((), "not measured here")
+    say.believe("#19838", "the search of cuDNN slows the first run: HEURISTIC is faster", found)
+    found = first_run_over(data, data.largest, "session", STEADY).within(1, math.inf)
+    say.believe("#21541", "the first run takes longer than a session and a run together", found)
+    graph = gains(data, TOKENS, "session")
+    found = Speedups([graph[NONE]]).are("faster")
+    say.believe("#19022", "a session without optimization is created faster", found)
+    found = graph[SAVED].estimate.within(0, 1.25)
+    say.believe("#10131", "saving the optimized graph gains less than 1.25 times", found)
+    found = gains(data, CNN, "session")["all threads"].estimate.within(1 / 1.5, 1.5)
+    say.believe("#15165", "all threads or one: the session changes by less than 1.5 times", found)
+
+
+# %%
+# The answer names the step that takes half of the time, and the best way to shorten it.
+
+ADVICE = {
+    UNPACKED: "for few runs, keep weights in their own file, not packed",
+    EXTERNAL: "keep weights in their own file",
+    PREPACKED: "keep weights in their own file, packed",
 }
+SETTING = """\
+onnx.save(onnx.load("model.onnx"), "outside.onnx", save_as_external_data=True, location="weights")
+options = onnxruntime.SessionOptions()
+options.add_session_config_entry("session.disable_prepacking", "1")
+session = onnxruntime.InferenceSession("outside.onnx", options)"""
+
+# %%
 
 
-def first_run_over(start, model, phases):
-    seconds = {phase: group[f"{model}: {PLAIN}"].seconds for phase, group in start.times.items()}
-    return estimate_ratio(seconds["first run"], sum(seconds[phase] for phase in phases), 0.99)
+def longest_step(data, model):
+    """Name the step that takes half of the time, and return the largest share."""
+    plain = plain_of(data)
+    shares = {step: plain.share(model, step) for step in ("import", "session", "first run")}
+    step = max(shares, key=lambda name: shares[name].value)
+    verdict = {True: step, False: "no step", None: "undecided"}[shares[step].exceeds(0.5)]
+    return verdict, shares[step].value
 
 
-def within(claim, bound):
-    return [claim.exceeds(1 / bound), claim.reversed.exceeds(1 / bound)]
+def advise(data, say, best):
+    """Say what the best way brings, and after how many runs it no longer does."""
+    run = gains(data, data.largest, STEADY)[best.subject]
+    advice = ADVICE.get(best.subject, f"choose {best.subject}")
+    say.add(f"There, {advice}: {best.effect}; each run: {run.effect}.")
+    if best.subject == UNPACKED:
+        say.setting(SETTING)
+        ways = ways_of(data, data.largest)
+        packing = ways.typical(PLAIN, RESULT).value - ways.typical(UNPACKED, RESULT).value
+        _, calls, interval = ways.times[STEADY].repaid(UNPACKED, {PLAIN: packing}).loc[PLAIN]
+        say.note("Runs that repay the packing of weights: {n} {ends}", n=calls, ends=interval)
 
 
 # %%
 
-# fold: Find the samples that judge each belief
+
+def conclude(data, say):
+    places = {data.smallest: f"{data.smallest} of weights", TOKENS: f"{data.nodes} nodes"}
+    places[data.largest] = data.largest
+    found = {model: longest_step(data, model) for model in places}
+    told = [f"{step} with {places[model]} ({share:.0%})" for model, (step, share) in found.items()]
+    say.add(f"Most of the time: {', '.join(told)}.")
+    ranked = sorted(gains(data, data.largest, RESULT).values(), key=lambda claim: -claim.ratio)
+    say.decide(found[data.largest][0], ranked)
+    bars = {PLAIN: 1.0, **{claim.subject: claim for claim in ranked[:4]}}
+    say.bars(f"speedup of the first result over the plain start, {data.largest}", bars)
+    if ranked[0].is_a("faster"):
+        advise(data, say, ranked[0])
+    else:
+        say.add("There, no way is known to shorten it.")
+    say.command("ortmeter bench model.onnx --cold --shorten")
+    say.small_print(data.times.how)
+    predict(data, say)
+    believe(data, say)
 
 
-def try_beliefs(data):
-    start, missing = data["start"], ([], "not measured here")
-    session, run = (gains(start, CNN, phase) for phase in ("session", "first run"))
-    graph = gains(start, TOKEN_MODEL, "session")
-    search, threads = run.get("cuDNN HEURISTIC"), session["all threads"]
-    plain, saved = graph.get(UNOPTIMIZED), graph.get(SAVED)
-    first = first_run_over(start, CNN, [STEADY])
-    loads = first_run_over(start, data["largest"], ["session", STEADY])
-    yield [first.exceeds(MUCH)], f"{first.text} times"
-    yield ([says(search, "faster")], f"speedup {search.interval}") if search else missing
-    yield [loads.exceeds(1.0)], f"{loads.text} times"
-    yield ([says(plain, "faster")], f"speedup {plain.interval}") if plain else missing
-    near = saved and [saved.reversed.exceeds(1 / LITTLE)]
-    yield (near, f"speedup {saved.interval}") if saved else missing
-    yield within(threads, SOME), f"speedup {threads.interval}"
-
-
-def judge_beliefs(data):
-    tried = zip(BELIEFS.items(), try_beliefs(data), strict=True)
-    return {
-        number: judge(f"{text} ({{found}})", outcomes, found=found)
-        for (number, text), (outcomes, found) in tried
-    }
-
-
-# %%
-
-# fold: Find the longest step and the best way
-PHRASES = {
-    EXTERNAL: "weights in their own file start",
-    UNPACKED: "weights in their own file, not packed, start",
-    PREPACKED: "weights in their own file, packed there, start",
-    SAVED: "the optimized model, saved, starts",
-    UNOPTIMIZED: "a session without optimization starts",
-}
-
-
-def say_step(data, model):
-    shares = {step: data["start"].share(f"{model}: {PLAIN}", step) for step in STEPS}
-    step = max(shares, key=lambda step: shares[step].value)
-    sure = shares[step].exceeds(0.5)
-    if sure:
-        return step, f"the {step} takes {shares[step].value:.0%}"
-    return ("undecided", "unknown") if sure is None else ("no step", "no step takes half")
-
-
-def say_best(data, claims):
-    best = claims[0]
-    if best.verdict != "faster":
-        unsure = any(claim.verdict == "undecided" for claim in claims)
-        return f"{'Undecided whether a' if unsure else 'No'} way shortens it."
-    model = data["largest"]
-    runs = gains(data["start"], model, STEADY)[best.subject].effect
-    runs = runs.replace("within", "as fast within").replace("undecided", "not known to be slower")
-    phrase = PHRASES.get(best.subject, f"the start {best.subject} is")
-    return f"With {model}, {phrase} {best.effect}; then each run is {runs}."
-
-
-# %%
-
-# fold: Compute the answer
-AXIS = "speedup of the first result over the plain start, {}"
-
-
-def conclude(data):
-    largest = data["largest"]
-    places = {data["smallest"]: f"{data['smallest']} of weights", largest: largest}
-    places[TOKEN_MODEL] = f"{data['nodes']} nodes"
-    found = {model: say_step(data, model) for model in places}
-    steps = [f"with {what}, {found[model][1]}" for model, what in places.items()]
-    claims = sorted(gains(data["start"], largest, RESULT).values(), key=lambda c: -c.ratio)
-    text = f"W{'; '.join(steps)[1:].replace('%', '% of the time', 1)}. {say_best(data, claims)}"
-    bars = [Bar(PLAIN, 1.0), *(Bar(c.subject, c.ratio, c.low, c.high) for c in claims[:4])]
-    axis, verdict = AXIS.format(largest), found[largest][0]
-    answer = Answer(text, tuple(claims), verdict=verdict, bars=tuple(bars), axis=axis)
-    judges = (judge_steps, judge_moves, judge_unpacked, break_even, judge_mapped)
-    return answer, [judged(data) for judged in judges]
-
-
-# %%
-
-# fold: Keep what the answer needs
-
-
-def conclusion(record):
-    data = read_start(record)
-    how = f"{data['legend']}, {data['start'].times.how}"
-    return record.conclude(*conclude(data), how)
-
-
-def read_start(record):
-    return {**record.data, "start": ColdStart(record.data["times"], record.data["memory"])}
-
-
-measured = {key: value for key, value in data.items() if key != "start"}
-measured |= {"times": start.times, "memory": start.memory}
-here = record("plot_first_result", args, provider, measured)
-
-# %%
-
-show(conclusion(here))
-
-# %%
-# What the discussions believed, in our words, and what is measured here. The first three are about
-# CUDA: on a CPU, their verdicts are those of the CPU.
-
-
-def show_beliefs(data):
-    return beliefs(judge_beliefs(data), data["legend"])
-
-
-show(show_beliefs(data))
+study.conclude(conclude)
 
 # %%
 # What this page does not cover
@@ -629,60 +440,13 @@ show(show_beliefs(data))
 #
 # A file that is read from a disk for the first time: it is in the page cache here. Weights of
 # several GiB, which may not fit there. Packed weights shared by two sessions: C and C++ allow it,
-# Python does not. Weights read in the bytes of a model in ORT format: from Python, this crashes
-# with ONNX Runtime 1.31.1. The ORT format on CUDA. An optimized graph is for machines like the one
-# that saved it.
+# Python does not. The ORT format on CUDA. Two ways crash with ONNX Runtime 1.31.1: weights read in
+# the bytes of a model in ORT format, from Python, and packed weights in the file below 1 MiB each,
+# if their size is no multiple of 64 bytes. An optimized graph is for machines like the one that
+# saved it.
 #
 # How this was computed
 # ---------------------
-#
-# The same lines run on CUDA, with the settings of its provider: ``make html RUNTIME=gpu
-# PROVIDER=cuda`` builds this site on a GPU machine, ``python plot_first_result.py --provider cuda``
-# runs this page, and ``make record PROVIDER=cuda`` keeps its samples for other builds.
 
-show(args)
-
-# %%
-# Machine and versions:
-
-show(environment())
-
-# %%
-# The models, as text and as drawings:
-
-# fold: Draw the models
-drawn = {LARGEST: models[LARGEST], "transformer, one layer": make_transformer(1), CNN: models[CNN]}
-texts = [f"-- {name}\n{onnx_simple_text_plot(model)}" for name, model in drawn.items()]
-drawings = [ortmeter.draw_model(model, title=name) for name, model in drawn.items()]
-show(fold("Models", *texts, *drawings))
-
-# %%
-# The steps of every candidate, with their intervals; then as files:
-
-show(fold("Raw tables", start.to_frame(), errors))
-
-# %%
-
-tables = {"start": start.to_frame().reset_index(), "errors": errors}
-show(save_tables("plot_first_result", tables))
-
-# %%
-# Other machines: the functions above compute the same tables, plot and sentences from the samples
-# that ``--record`` kept.
-
-# fold: Show the records of other machines
-
-
-def report(record):
-    data = read_start(record)
-    yield table(tabulate_steps(data["start"]), f"plain start, {data['legend']}")
-    yield table(tabulate_ways(data["start"]), f"speedups, {data['legend']}")
-    yield table(tabulate_memory(data["start"]), f"growth of the memory (MiB), {data['legend']}")
-    yield cold_plot(plain_of(data["start"]), title=f"Plain start, {data['legend']}")
-    yield show_beliefs(data)
-    yield conclusion(record)
-
-
-if args.record:
-    here.save(conclusion(here))
-show(replay(report, load_records(here.page)))
+shown = {name: models[name] for name in (LARGEST, CNN)}
+study.appendix(shown, start=start.to_frame(), errors=errors)

@@ -29,76 +29,53 @@ least time: what the machine needs to read the points and write the labels once.
 
 # sphinx_gallery_tags = ["speed", "profiling", "KMeans", "scikit-learn"]
 
-# %%
-# The model
-# ---------
-#
-# Random points are drawn around as many centers as there are clusters. We train two models: one
-# with few features, one with many.
-
-# fold: Imports and arguments
-import json
 import tempfile
 from pathlib import Path
 
+import joblib
 import numpy as np
 import onnx
-from google.protobuf.json_format import MessageToDict
-from pandas import DataFrame, json_normalize
+from pandas import DataFrame
+from scipy.spatial.distance import cdist
 from skl2onnx import to_onnx
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 import ortmeter
 from ortmeter.dtypes import unit_roundoff
-from ortmeter.evidence import UNITS
-from ortmeter.pages import (
-    Answer,
-    Bar,
-    Param,
-    enumerate_items,
-    fact,
-    fold,
-    judge,
-    load_records,
-    record,
-    replay,
-    save_tables,
-    show,
-    table,
-)
 from ortmeter.plotting import comparison_plot, profile_notes
-from ortmeter.plotting.axes import choose_unit
 from ortmeter.profiling import ProfileCheck, profile_together
-from ortmeter.runtime.environment import environment
-from ortmeter.runtime.providers import Provider
-from ortmeter.study.writer import speedup_bars
+from ortmeter.study import Estimate, Finding, Param, Speedups, Study, enumerate_items, show, table
+from ortmeter.study.rendering import fold
 from ortmeter.timing import Comparison, Comparisons, Measurement
 from ortmeter.timing.peaks import add_shares, measured_peaks
+from ortmeter.timing.statistics import estimate_ratio
 
-args = ortmeter.get_parsed_args(
+study = Study(
     "plot_kmeans_profiling",
-    description="Where does a KMeans spend its time?",
+    "Where does a KMeans spend its time?",
     points=Param(100_000, fast=2_000, minimum=100, help="points"),
     features=Param(20, minimum=1, help="features of a point"),
     wide=Param(200, minimum=1, help="features of a point in the second model"),
     clusters=Param(8, minimum=2, help="clusters"),
-    provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
     threads=Param(1, minimum=0, help="threads of both libraries, 0 lets them choose"),
     runs=Param(101, fast=7, minimum=2, help="runs of a profile, the first one apart"),
     repeat=Param(12, fast=5, minimum=1, help="samples in each process"),
     processes=Param(5, fast=1, minimum=1, help="fresh processes that measure"),
     budget=Param(16.0, fast=1.0, help="seconds to measure the latencies, all processes together"),
-    record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
-provider = ortmeter.resolve_provider(args.provider)
-options = {"provider": provider, "threads": args.threads}
+args, provider = study.args, study.provider
+OPTIONS = {"provider": provider, "threads": args.threads}
 legend = f"float32 on {provider.label}, threads={args.threads}"
 rng = np.random.default_rng(0)
 assert args.features < args.wide, "--wide must be above --features"
 
 # %%
-# Training uses as many threads as the prediction.
+# The model
+# ---------
+#
+# Random points are drawn around as many centers as there are clusters. We train two models: one
+# with few features, one with many. A KMeans predicts with as many threads as it was trained with.
 
 
 def draw_points(features):
@@ -115,13 +92,7 @@ def train(points):
 
 TRAINED = 10_000  # points that train and check the second model
 X, wide_points = draw_points(args.features), draw_points(args.wide)
-(kmeans, model), (wide, wide_model) = train(X), train(wide_points[:TRAINED])
-
-# %%
-# The converted model has seven nodes and two outputs. Its Mul multiplies by zero, then Gemm adds
-# these zeros to the product: this changes nothing.
-
-ortmeter.draw_model(model, title="KMeans")
+(kmeans, model), (wide_kmeans, wide_model) = train(X), train(wide_points[:TRAINED])
 
 # %%
 # Do they compute the same thing?
@@ -132,60 +103,34 @@ ortmeter.draw_model(model, title="KMeans")
 # :math:`(F + 4) u (\|x\| + \|c\|)^2`, where :math:`u` is the unit roundoff. The error of a distance
 # :math:`d` is at most this bound divided by :math:`d`. A point is a tie when its two smallest
 # distances differ by less than twice the bound. The label of any other point must be the nearest
-# center.
-
-# fold: The reference and its bound
+# center, or the page stops.
 
 
-def distances(points, centers):
-    differences = (points[:, None].astype(np.float64) - center for center in centers)
-    return np.hstack([np.sqrt((d**2).sum(axis=2)) for d in differences])
-
-
-def distance_bound(points, centers, expected):
-    norms = np.linalg.norm(points.astype(np.float64), axis=1)[:, None]
-    scale = (norms + np.linalg.norm(centers.astype(np.float64), axis=1)) ** 2
-    squared = (points.shape[1] + 4) * unit_roundoff("float32") * scale
-    return np.minimum(squared / np.maximum(expected, 1e-300), np.sqrt(squared))
-
-
-# %%
-
-# fold: The check
-
-
-def check_agreement(points, centers, found):
-    expected = distances(points, centers)
-    bound = distance_bound(points, centers, expected)
+def check_agreement(library, points, centers, labels, values):
+    points, centers = np.float64(points), np.float64(centers)
+    expected = cdist(points, centers)
+    lengths = np.add.outer(np.linalg.norm(points, axis=1), np.linalg.norm(centers, axis=1))
+    squared = (points.shape[1] + 4) * unit_roundoff("float32") * lengths**2
+    bound = np.minimum(squared / np.maximum(expected, 1e-300), np.sqrt(squared))
     nearest, second = np.sort(expected, axis=1)[:, :2].T
     certain = second - nearest > 2 * bound.max(axis=1)
-    for name, (labels, values) in found.items():
-        row = {
-            "library": name,
-            "features": points.shape[1],
-            "points": len(points),
-            "ties": np.count_nonzero(~certain),
-            "wrong labels": np.count_nonzero((labels != expected.argmin(axis=1))[certain]),
-            "largest error": ortmeter.max_diff(expected, values).abs,
-            "error / bound": (np.abs(values - expected) / bound).max(),
-        }
-        assert row["wrong labels"] == 0, f"{name} has a wrong label"
-        assert row["error / bound"] <= 1, f"{name} is outside of its bound"
-        yield row
+    errors = np.abs(values - expected)
+    assert (labels == expected.argmin(axis=1))[certain].all(), f"{library} has a wrong label"
+    assert (errors <= bound).all(), f"{library} is outside of its bound"
+    found = {"library": library, "features": points.shape[1], "ties": np.sum(~certain)}
+    return found | {"largest error": errors.max(), "error / bound": (errors / bound).max()}
 
 
-# %%
-# No label is wrong, and every error is within its bound: the last column stays below 1.
-
-agreement = []
-for points, trained, converted in ((X, kmeans, model), (wide_points[:TRAINED], wide, wide_model)):
-    session = ortmeter.make_session(converted, **options)
-    found = {
-        "scikit-learn": (trained.predict(points), trained.transform(points)),
-        f"onnxruntime on {provider.label}": session.run(None, {"X": points}),
-    }
-    agreement += check_agreement(points, trained.cluster_centers_, found)
-show(table(DataFrame(agreement).set_index("library"), "labels and distances against float64"))
+rows = []
+wide = wide_points[:TRAINED], wide_kmeans, wide_model
+for points, trained, converted in ((X, kmeans, model), wide):
+    given = points, trained.cluster_centers_
+    found = ortmeter.make_session(converted, **OPTIONS).run(None, {"X": points})
+    predicted = trained.predict(points), trained.transform(points)
+    rows.append(check_agreement("scikit-learn", *given, *predicted))
+    rows.append(check_agreement("onnxruntime", *given, *found))
+errors = DataFrame(rows).set_index("library")
+show(table(errors, f"Labels and distances against float64, {legend}"))
 
 # %%
 # Where does the time go?
@@ -195,99 +140,94 @@ show(table(DataFrame(agreement).set_index("library"), "labels and distances agai
 # was written, and after the optimizations of ONNX Runtime. The second model is profiled after them.
 
 WRITTEN, OPTIMIZED = "as written", "optimized"
-profiles = profile_together(
-    {WRITTEN: {"optimization": "none"}, OPTIMIZED: {"optimization": "all"}},
-    model=model,
-    feeds={"X": X},
-    repeat=args.runs - 1,
-    **options,
-)
+levels = {WRITTEN: {"optimization": "none"}, OPTIMIZED: {"optimization": "all"}}
+runs = {"repeat": args.runs - 1, **OPTIONS}
+profiles = profile_together(levels, model=model, feeds={"X": X}, **runs)
 ran = profiles[OPTIMIZED]
-profiled = {"repeat": args.runs - 1, "overhead": False, **options}
-wide_ran = ortmeter.profile(wide_model, {"X": wide_points}, **profiled)
+wide_ran = ortmeter.profile(wide_model, {"X": wide_points}, overhead=False, **runs)
+ortmeter.draw_model(ran.model, title="KMeans, share of the time", notes=profile_notes(ran))
 
 # %%
-# The time of an operator is the sum of its kernels in one run. Its share of all the kernels comes
-# with an interval, computed from the runs.
-
-# fold: Time and share of each operator
+# The time of an operator is the sum of its kernels in one run. ``Mul`` multiplies by zero, then
+# ``Gemm`` adds these zeros to the product: this changes nothing.
 
 
 def time_operators(ran):
-    columns = {"index": "iteration", "columns": "op", "values": "self_duration"}
-    times = ran.steady.pivot_table(**columns, aggfunc="sum", observed=True)
+    times = ran.steady.groupby(["op", "iteration"], observed=True)["self_duration"].sum()
     # A time is rounded down: less than a microsecond counts as one.
     return Comparison(
-        Measurement(op, 1e-6 * np.maximum(column.to_numpy()[None], 1))
-        for op, column in times.items()
+        Measurement(op, 1e-6 * np.maximum([own], 1))
+        for op, own in times.groupby("op", observed=True)
     )
 
 
-def weigh(times, chosen):
-    """Compare some operators with all the others."""
-    mine = Measurement("chosen", sum(times[op].seconds for op in times if op in chosen))
-    rest = Measurement("others", sum(times[op].seconds for op in times if op not in chosen))
-    return Comparison([mine, rest]).speedup("others", "chosen")
+def find_useless(model):
+    zeros = {t.name for t in model.graph.initializer if not onnx.numpy_helper.to_array(t).any()}
+    return [n.name for n in model.graph.node if n.op_type == "Mul" and zeros & set(n.input)]
 
 
-def as_share(claim):
-    """Return a share and its interval, in %; both ends are None when there are too few runs."""
-    return [ratio and 100 / (1 + ratio) for ratio in (claim.ratio, claim.high, claim.low)]
-
-
-def write_interval(claim, digits):
-    _, low, high = as_share(claim)
-    return f"[{low:.{digits}f}, {high:.{digits}f}]" if claim.has_interval else ""
-
-
-def write_share(claim):
-    return f"{as_share(claim)[0]:.0f}% {write_interval(claim, 0)}".rstrip()
-
-
-# %%
-
-# fold: The table and the plot
-
-
-def tabulate_operators(operators):
-    medians = [1e6 * m.median for times in operators.values() for m in times.values()]
-    factor, unit = choose_unit(medians)
-    columns = {}
-    for n, times in operators.items():
-        columns[f"{unit} ({n})"] = {op: factor * 1e6 * m.median for op, m in times.items()}
-        claims = {op: weigh(times, {op}) for op in times}
-        columns[f"% ({n})"] = {op: as_share(claims[op])[0] for op in times}
-        columns[f"99% ({n})"] = {op: write_interval(claims[op], 1) for op in times}
-    return DataFrame(columns).rename_axis("operator").sort_values(next(iter(columns)))[::-1]
-
-
-def plot_operators(operators, provider, legend):
-    medians = {n: {op: 1e6 * m.median for op, m in each.items()} for n, each in operators.items()}
-    frame = DataFrame(medians).set_axis(["median_baseline", "median_candidate"], axis="columns")
-    frame = frame.assign(op=frame.index, name_baseline=frame.index, name_candidate=frame.index)
-    frame = frame.assign(provider=provider.execution_provider)
-    names = [f"{features} features" for features in operators]
-    title = f"KMeans, time per operator, {provider.label}"
-    ax = comparison_plot(frame, title=title, names=names, caption=legend)
-    ax.set_ylabel("operator")
-    return ax
-
+check = profiles[WRITTEN].compare(profiles[OPTIMIZED])
+operators = {args.features: time_operators(ran), args.wide: time_operators(wide_ran)}
+study.keep(
+    legend,
+    operators=Comparisons(operators, "features"),
+    nodes=ran.by_node()[["name", "op", "median"]],
+    check=(check.kernels, check.latencies),
+    useless=find_useless(ran.model),
+)
 
 # %%
 # The work of Gemm and ReduceSumSquare grows with :math:`F`. The other operators work on :math:`N`
-# or :math:`NK` values, whatever :math:`F` is. In the header, the number of features is in
-# parentheses.
+# or :math:`NK` values, whatever :math:`F` is. Look at which bars grow. On a device, a profile has
+# the launches of kernels, not their times.
 
-operators = {args.features: time_operators(ran), args.wide: time_operators(wide_ran)}
-operators = Comparisons(operators, "features")
-timed = "launches" if ran.devices else "kernels"
-caption = f"median time of the {timed} in a run, share in % and its 99% interval, {legend}"
-show(table(tabulate_operators(operators), caption))
+
+def draw_bars(times, title, caption):
+    """Draw two columns of milliseconds, side by side."""
+    names = dict.fromkeys(["op", "name_baseline", "name_candidate"], times.index)
+    frame = (1e3 * times).set_axis(["median_baseline", "median_candidate"], axis=1)
+    frame = frame.assign(provider=None, **names)
+    axes = comparison_plot(frame, title=title, names=list(times), caption=caption)
+    axes.set_ylabel(times.index.name)
+    return axes
+
+
+def median_times(data):
+    """Milliseconds of each operator in both models, longest first."""
+    found = data.operators.summary(unit="ms")
+    found = found.pivot_table("median (ms)", "candidate", "features").add_suffix(" features")
+    found = found.rename_axis(index="operator", columns=None)
+    return found.sort_values(found.columns[0], ascending=False)
+
+
+def operators_plot(data):
+    return draw_bars(median_times(data), "KMeans, time per operator", data.legend)
+
+
+study.show(operators_plot)
 
 # %%
-# The same times as a plot. Look at which bars grow.
+# The share of all the kernels comes with an interval, computed from the runs.
 
-plot_operators(operators, provider, legend)
+
+def share(times, *chosen):
+    """Return the % of the kernel time that some operators take, with its 99% interval."""
+    mine = sum(times[op].seconds for op in chosen)
+    others = sum(one.seconds for one in times.values()) - mine
+    ratio = estimate_ratio(others, mine)
+    ends = [end and 100 / (1 + end) for end in (ratio.high, ratio.low)]
+    return Estimate(100 / (1 + ratio.value), *ends, unit="%")
+
+
+def time_per_operator(data):
+    """Median time in a run, share of all the operators with its 99% interval"""
+    found = median_times(data).add_suffix(" (ms)")
+    for features, times in data.operators.items():
+        found[f"{features} features (%)"] = [share(times, op).written() for op in found.index]
+    return found
+
+
+study.show(time_per_operator)
 
 # %%
 # Is it faster than scikit-learn?
@@ -295,70 +235,57 @@ plot_operators(operators, provider, legend)
 #
 # ``predict`` returns the labels only. The candidate *onnxruntime* does the same: ``Extractor``
 # removes the node that computes the distances. *onnxruntime, both* returns labels and distances.
-# All use the same number of threads. They are measured in fresh processes.
+# All use the same number of threads. They are measured in fresh processes, which read the estimator
+# and the points from a temporary file.
 
-PREDICT, LABELS, BOTH = "scikit-learn", "onnxruntime", "onnxruntime, both"
+PREDICT, LABELS, BOTH, LEAST = "scikit-learn", "onnxruntime", "onnxruntime, both", "least time"
 labels_only = onnx.utils.Extractor(model).extract_model(["X"], ["label"])
 
 
-def build_predict(file, centers, threads):
+def load_predict(file):
     import functools
 
-    import numpy as np
-    from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
+    import joblib
 
-    centers = np.float32(centers)
-    with threadpool_limits(threads or None):
-        kmeans = KMeans(len(centers), init=centers, n_init=1, max_iter=1).fit(centers)
-    return functools.partial(kmeans.predict, np.load(file))
+    return functools.partial(*joblib.load(file))
 
-
-# %%
-# The processes read the points from a temporary file.
 
 with tempfile.TemporaryDirectory() as folder:
-    file = str(Path(folder, "points.npy"))
-    np.save(file, X)
-    learned = {"centers": kmeans.cluster_centers_.tolist(), "threads": args.threads}
-    predict = ortmeter.function_candidate(build_predict, file=file, **learned)
+    file = str(Path(folder, "predict.joblib"))
+    joblib.dump((kmeans.predict, X), file)
     candidates = {
-        PREDICT: predict,
-        LABELS: ortmeter.session_candidate(labels_only, {"X": X}, **options),
-        BOTH: ortmeter.session_candidate(model, {"X": X}, **options),
+        PREDICT: ortmeter.function_candidate(load_predict, file=file),
+        LABELS: ortmeter.session_candidate(labels_only, {"X": X}, **OPTIONS),
+        BOTH: ortmeter.session_candidate(model, {"X": X}, **OPTIONS),
     }
     measured = ortmeter.measure(
         candidates, repeat=args.repeat, processes=args.processes, budget_s=args.budget
     )
-again = {"scikit-learn, built again": (predict.function(), kmeans.transform(X))}
-assert list(check_agreement(X, kmeans.cluster_centers_, again))
 
 # %%
 # For scale, we also measure the peaks of this machine: the GFLOP/s of a large Gemm and the GB/s of
 # a large copy. The *least time* for the labels is the longer of two: reading the points and writing
 # the labels at the speed of that copy, or computing the product at the speed of that Gemm.
 
-# fold: The least time and the table
-peaks = measured_peaks(**options)
-floor = peaks.least_seconds(
-    flop=2 * X.size * args.clusters,
-    bytes_moved=X.nbytes + 8 * args.points,  # a label is an int64
-)
+peaks = measured_peaks(**OPTIONS)
+product, moved = 2 * X.size * args.clusters, X.nbytes + 8 * args.points  # a label is an int64
+study.keep(measured=measured, floor=peaks.least_seconds(flop=product, bytes_moved=moved))
 
 
-def tabulate_latencies(measured, floor):
-    frame = measured.summary(PREDICT)
-    frame["/ least"] = [m.median / floor for m in measured.values()]
-    least = [UNITS[measured.unit] * floor, None, None, None, None, 1.0]
-    rows = [*frame.itertuples(index=False, name=None), least]
-    names = [*frame.index, "least time"]
-    return DataFrame(rows, names, frame.columns).rename_axis("candidate")
+def add_least(data):
+    """Compare what was measured with the least time too."""
+    least = Measurement(LEAST, np.full_like(data.measured[LABELS].seconds, data.floor))
+    return Comparison([*data.measured.values(), least])
 
 
-# %%
-# The last column divides the median by the least time for the labels.
+def latencies(data):
+    """Latency, speedup over scikit-learn, and multiple of the least time for the labels"""
+    found = add_least(data)
+    multiples = [one.median / data.floor for one in found.values()]
+    return found.summary(PREDICT).assign(**{"/ least": multiples})
 
-show(table(tabulate_latencies(measured, floor), f"latency, {legend}, {measured.how}"))
+
+study.show(latencies)
 
 # %%
 # Why?
@@ -368,44 +295,20 @@ show(table(tabulate_latencies(measured, floor), f"latency, {legend}, {measured.h
 # the points that stay in the caches. The model reads and writes whole arrays, node after node.
 #
 # Each node has a least time too, from its own operations and bytes. A node close to it can only
-# gain if it is fused with another one. Data in a cache move faster than the large copy, so a node
-# can exceed the peak.
+# gain if it is fused with another one. The longer the gap between two bars, the more a better
+# kernel could save.
 
-# fold: The nodes beside the peaks
-nodes = add_shares(ran.by_node(), peaks)
-nodes["least"] = 1e6 * peaks.least_seconds(nodes["flop"], nodes["bytes"])
-written = profiles[WRITTEN].by_node().set_index("name")["median"]
-factor, unit = choose_unit(nodes[["median", "least"]].to_numpy(float))
-shown = DataFrame(
-    {
-        "node": nodes["name"],
-        f"written ({unit})": factor * nodes["name"].astype(str).map(written),
-        f"{OPTIMIZED} ({unit})": factor * nodes["median"],
-        f"least ({unit})": factor * nodes["least"],
-        "GFLOP/s (%)": 100 * nodes["share of peak GFLOP/s"],
-        "GB/s (%)": 100 * nodes["share of peak GB/s"],
-    }
-).set_index("node")
+nodes = add_shares(ran.by_node(), peaks).set_index("name").rename_axis("node")
+least = 1e3 * peaks.least_seconds(nodes["flop"], nodes["bytes"])
+times = DataFrame({"measured": nodes["median"] / 1e3, LEAST: least}).astype(float)
+draw_bars(times, "KMeans, each node beside its least time", legend)
 
 # %%
-# The first two columns are the two profiles. The last two are in % of the peaks.
+# The last columns are shares of the peaks. Data in a cache move faster than the large copy, so a
+# node can exceed the peak.
 
-show(table(shown.astype(float), f"time of a node (median), {legend}, peaks: {peaks}"))
-
-# %%
-# The longer the gap between two bars, the more a better kernel could save.
-
-frame = nodes.assign(name_baseline=nodes["name"], name_candidate=nodes["name"])
-frame = frame.rename(columns={"median": "median_baseline", "least": "median_candidate"})
-names = ("measured", "least time at the peaks")
-title = f"KMeans, each node beside its least time, {provider.label}"
-ax = comparison_plot(frame, title=title, names=names, caption=legend)
-ax.set_ylabel("node")
-
-# %%
-# The graph that ran, coloured by the share of the median times.
-
-ortmeter.draw_model(ran.model, title="KMeans", notes=profile_notes(ran))
+shown = times.add_suffix(" (ms)").join(nodes.filter(like="share of peak"))
+show(table(shown, f"Median time of a node, {legend}, peaks: {peaks}"))
 
 # %%
 # What the measurements say
@@ -415,150 +318,74 @@ ortmeter.draw_model(ran.model, title="KMeans", notes=profile_notes(ran))
 # cases: on a device, where a profile times only the launches of kernels, and when profiles and
 # latencies contradict each other.
 
-# fold: The operators that take the most time, and the product
-
-
-def is_product(op):
-    return "Gemm" in op or "MatMul" in op
-
-
-def weigh_product(times):
-    return weigh(times, set(filter(is_product, times)))
-
 
 def find_longest(times):
-    """Find the longest operator, and those that nothing shows to be shorter."""
-    longest = max(times, key=lambda op: times[op].median)
-    level = 1 - 0.01 / max(len(times) - 1, 1)
-    others = {op: times.speedup(longest, op, confidence=level) for op in times if op != longest}
-    return [longest, *(op for op, c in others.items() if c.has_interval and not c.exceeds(1))]
+    """Return the longest operator, and whether it is shown to be."""
+    longest, *others = sorted(times, key=lambda op: -times[op].median)
+    level = 1 - 0.01 / max(len(others), 1)  # the intervals hold together
+    longer = Speedups(times.speedup(longest, op, confidence=level) for op in others)
+    return longest, longer.at_least(1).verdict == "right"
 
 
-def name_operators(found, nodes):
-    counts, words = nodes["op"].value_counts(), {2: "the two {} nodes", 3: "the three {} nodes"}
-    return enumerate_items([words.get(counts.get(op), "{}").format(op) for op in found])
-
-
-def name_longest(found, nodes):
-    first, *others = found
-    told = f" (hard to tell from {enumerate_items(others)})" if others else ""
-    return f"{name_operators([first], nodes)}{told}"
-
-
-def draw_bars(times):
-    bars = [Bar(op[:20], *as_share(weigh(times, {op}))) for op in times]
-    return tuple(sorted(bars, key=lambda bar: -bar.value)[:5])
+def locate(data, say):
+    for features, times in data.operators.items():
+        op, shown = find_longest(times)
+        name = op if shown else f"{op} (undecided)"
+        text = "With {features} features, {name} takes the most kernel time, {part}."
+        say.add(text, features=features, name=name, part=str(share(times, op)))
+    (few, times), *_ = data.operators.items()
+    op, shown = find_longest(times)
+    say.decide(op[:16] if shown else "undecided")
+    shares = {op: share(times, op) for op in times}
+    largest = sorted(shares, key=lambda op: -shares[op].value)[:5]
+    say.bars(f"% of the kernel time, {few} features", {op: shares[op] for op in largest})
+    if data.useless:
+        medians = data.nodes.set_index("name")["median"]
+        saved = float(100 * medians[data.useless].sum() / medians.sum())
+        text = "{nodes} multiplies by zero: removing it saves up to {saved:.0f}% of the kernel time"
+        say.note(text, nodes=enumerate_items(data.useless), saved=saved)
 
 
 # %%
+# The product is all the operators that multiply matrices.
 
-# fold: The answer
 
-
-def answer(data, obstacle):
-    measured, (narrow, wide) = data["measured"], data["operators"].values()
-    labels = measured.speedup(PREDICT, LABELS)
-    values = {"labels": str(labels).partition(" (")[0]}
+def predict(data, say, obstacle):
+    first, second = (
+        share(times, *(op for op in times if "Gemm" in op or "MatMul" in op))
+        for times in data.operators.values()
+    )
+    half, grows = first.within(0, 50), first.below(second)
     if obstacle:
-        text = f"The time of each operator is not known: {obstacle}. For labels alone, {{labels}}."
-        axis, bars = f"speedup over {PREDICT}", speedup_bars(measured, PREDICT)
-        return Answer(text, (labels,), values, bars=bars, axis=axis)
-    longest, last = find_longest(narrow), find_longest(wide)
-    told, last_told = (name_longest(found, data["nodes"]) for found in (longest, last))
-    first, final = weigh(narrow, longest[:1]), weigh(wide, last[:1])
-    claims = first, weigh_product(narrow), final, labels
-    values |= dict(zip(("first", "product", "last"), map(write_share, claims), strict=False))
-    values |= dict(zip(("few", "many"), data["operators"], strict=True))
-    decided = all(claim.has_interval for claim in claims[:3])
-    text = "With" if decided else "Undecided (few or unstable samples): with"
-    text += f" {{few}} features, ONNX Runtime spends {{first}} of its kernel time in {told}"
-    text += "" if is_product(longest[0]) else ", {product} in the matrix product"
-    text += f"; with {{many}}, {{last}} in {last_told}. For labels alone, {{labels}}."
-    verdict = longest[0][:16] if len(longest) == 1 else "undecided"
-    axis, bars = f"% of the kernel time, {values['few']} features", draw_bars(narrow)
-    return Answer(text, claims, values, verdict=verdict, bars=bars, axis=axis)
+        half = grows = Finding((None,), obstacle)
+    say.predict("with few features, the product takes less than half of the kernel time", half)
+    say.predict("with more features, the share of the product is larger", grows)
+    multiple = add_least(data).speedup(LABELS, LEAST).estimate
+    say.predict("labels take more than twice the least time", multiple.within(2, np.inf))
 
 
 # %%
 
-# fold: The predictions
+
+def conclude(data, say):
+    say.answer(
+        Speedups([data.measured.speedup(PREDICT, LABELS)]),
+        faster="For labels alone, use ONNX Runtime:",
+        slower="For labels alone, stay on scikit-learn: ONNX Runtime is",
+        negligible="For labels alone, take either: ONNX Runtime is",
+        undecided="For labels alone, try both: the difference is",
+    )
+    obstacle = ProfileCheck(*data.check).obstacle
+    if obstacle:
+        say.add("The time of each operator is not known: {obstacle}.", obstacle=obstacle)
+    else:
+        locate(data, say)
+    predict(data, say, obstacle)
+    say.command("ortmeter profile model.onnx")
+    say.small_print(data.measured.how)
 
 
-def judge_product(operators, obstacle):
-    (few, first), (many, second) = ((n, weigh_product(times)) for n, times in operators.items())
-    grows = None
-    if first.has_interval and second.has_interval:
-        grows = second.high < first.low or (False if second.low > first.high else None)
-    values = {"few": few, "many": many, "first": write_share(first), "second": write_share(second)}
-    for text, outcome in (
-        ("the product takes less than half of the kernel time: {first}", first.exceeds(1)),
-        ("the product takes a larger share with {many} features than with {few}: {second}", grows),
-    ):
-        why = f" ({obstacle})" if obstacle else ""
-        yield judge(f"{text}{why}", [None if obstacle else outcome], **values)
-
-
-def judge_floor(measured, floor):
-    labels = measured[LABELS]
-    least = Measurement("least", np.full_like(labels.seconds, floor))
-    times = Comparison([labels, least]).speedup(LABELS, "least")
-    text = "labels take more than twice the least time: {times}"
-    found = f"{labels.median / floor:.1f} times"
-    if times.has_interval:
-        found += f" [{times.low:.1f}, {times.high:.1f}]"
-    return judge(text, [times.exceeds(2)], times=found)
-
-
-# %%
-
-# fold: What is multiplied by zero
-
-
-def multiplied_by_zero(model):
-    zeros = {t.name for t in model.graph.initializer if not onnx.numpy_helper.to_array(t).any()}
-    return [n.name for n in model.graph.node if n.op_type == "Mul" and zeros & set(n.input)]
-
-
-def conclude_zeros(useless, nodes):
-    if not useless:
-        return fact("no node multiplies by zero")
-    text = "multiplies by zero: removing it saves up to {share:.0f}% of the kernel time"
-    saved = nodes["median"][nodes["name"].isin(useless)].sum() / nodes["median"].sum()
-    return fact(f"{enumerate_items(useless)} {text}", share=float(100 * saved))
-
-
-# %%
-
-# fold: The conclusion
-check = profiles[WRITTEN].compare(profiles[OPTIMIZED])
-data = {
-    "operators": operators,
-    "nodes": nodes[["name", "op", "median"]],
-    "check": (check.kernels, check.latencies),
-    "useless": multiplied_by_zero(ran.model),
-    "measured": measured,
-    "floor": floor,
-    "legend": legend,
-}
-here = record("plot_kmeans_profiling", args, provider, data)
-
-
-def conclude(data):
-    obstacle, measured = ProfileCheck(*data["check"]).obstacle, data["measured"]
-    claims = [*judge_product(data["operators"], obstacle), judge_floor(measured, data["floor"])]
-    if not obstacle:
-        claims.append(conclude_zeros(data["useless"], data["nodes"]))
-    return answer(data, obstacle), (*claims, measured.speedup(PREDICT, LABELS))
-
-
-def conclusion(record):
-    data = record.data
-    return record.conclude(*conclude(data), f"{data['legend']}, {data['measured'].how}")
-
-
-# %%
-
-show(conclusion(here))
+study.conclude(conclude)
 
 # %%
 # What this page does not cover
@@ -570,126 +397,20 @@ show(conclusion(here))
 # are on the device before the clock starts. The model runs as skl2onnx wrote it: the page tries
 # neither fused operators nor labels without :math:`\|x\|^2`. Distances computed from differences,
 # more accurate for points close to a center, are not tried either.
-
-# %%
+#
 # How this was computed
 # ---------------------
 #
-# The same lines run on CUDA. On a GPU machine, ``make html RUNTIME=gpu PROVIDER=cuda`` builds this
-# site, ``python plot_kmeans_profiling.py --provider cuda`` runs this page, and
-# ``make record PROVIDER=cuda`` keeps its samples for other builds. The arguments of this run:
+# The first run of a profile allocates the results. The other times on this page leave it out.
+# Without this package, ``enable_profiling`` of ``onnxruntime.SessionOptions`` starts the profiler,
+# and ``end_profiling`` of the session writes a file, which
+# :func:`~ortmeter.profiling.read_profile` reads.
 
-show(args)
-
-# %%
-# The machine and the versions:
-
-show(environment())
+show(fold("How far the profiles can be trusted", ran, *check.claims, *ran.trust))
 
 # %%
-# How far the profiles can be trusted. The first run allocates the results. The other times on this
-# page leave it out.
 
-# fold: The runs
-runs = ran.by_iteration()
-assert (runs["kernels"] == runs["kernels"].iloc[0]).all()
-first, others = runs["duration"].iloc[0] / 1e3, runs["duration"].iloc[1:].median() / 1e3
-counted = f"{len(runs)} runs of {runs['kernels'].iloc[0]} kernels"
-counted += f": the first one takes {first:.3g} ms, the others {others:.3g} ms (median)"
-known = "\n".join(map(str, (counted, *check.claims, *ran.trust)))
-show(fold("Runs, latencies and overhead of the profiler", known))
-
-# %%
-# The profile without this package: ``enable_profiling`` starts it, ``end_profiling`` writes a file
-# and returns its name. This session runs the model as it was written.
-
-import onnxruntime
-
-with tempfile.TemporaryDirectory() as folder:
-    settings = onnxruntime.SessionOptions()
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    settings.intra_op_num_threads = args.threads
-    settings.log_severity_level = 3  # errors only
-    settings.enable_profiling = True
-    settings.profile_file_prefix = str(Path(folder, "kmeans"))
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), settings, providers=[provider.execution_provider]
-    )
-    for _ in range(10):
-        session.run(None, {"X": X})
-    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-
-# %%
-# The file is a list of events: the start of the session, then for each run its kernels and the
-# whole run, ``model_run``. Its times are in µs. Its sizes are in bytes, in MiB in the frame.
-
-# fold: The events as a frame, the kernels by operator
-raw = json_normalize(events, max_level=1).rename(columns={"dur": "dur (µs)", "ts": "ts (µs)"})
-sizes = [name for name in raw if "size" in name or "args.mem" in name]
-raw = raw.assign(**{f"{name} (MiB)": raw.pop(name).astype(float) / 2**20 for name in sizes})
-by_operator = raw.groupby("args.op_name")["dur (µs)"].agg(["sum", "count"]).sort_values("sum")
-by_operator["sum"] /= 1e3
-titles = ["time of ten runs (ms)", "number of kernels"]
-panels = {"layout": (1, 2), "sharex": False, "sharey": True, "figsize": (8, 3), "legend": False}
-axes = by_operator.set_axis(titles, axis="columns").plot.barh(
-    subplots=True, title=titles, ylabel="operator", **panels
-)
-title = "The model as written: first events, raw frame, time and number of kernels"
-show(fold(title, json.dumps(events[:3], indent=1), raw.head(20), axes.flat[0]))
-
-# %%
-# The model in JSON, as protobuf writes it. A tensor of more than four values shows only how many it
-# has.
-
-# fold: The model in JSON
-MAX_VALUES = 4
-
-
-def as_json(message):
-    """Return JSON values, without the large tensors."""
-    if isinstance(message, dict):
-        return {key: as_json(value) for key, value in message.items()}
-    if isinstance(message, list) and len(message) > MAX_VALUES and np.isscalar(message[0]):
-        return f"{len(message)} values"
-    return [as_json(value) for value in message] if isinstance(message, list) else message
-
-
-graph = as_json(MessageToDict(model.graph))
-lines = []
-for key in ("input", "initializer", "node", "output"):
-    lines += [f'"{key}":', *(f"  {json.dumps(item)}" for item in graph[key])]
-show(fold("The model in JSON", "\n".join(lines)))
-
-# %%
-# The tables to download:
-
-tables = {
-    "operators": tabulate_operators(operators).reset_index(),
-    "latency": measured.to_frame().reset_index(),
-    "nodes": shown.reset_index(),
-    "events": raw,
-}
-show(save_tables("plot_kmeans_profiling", tables))
-
-# %%
-# With ``--record``, the page keeps its samples in a file. The files of other machines give the same
-# tables, plot and sentences.
-
-# fold: What was recorded on other machines
-
-
-def report(record):
-    data = record.data
-    provider = Provider.parse(record.configuration["provider"])
-    yield table(tabulate_operators(data["operators"]), f"time of the kernels, {data['legend']}")
-    yield plot_operators(data["operators"], provider, data["legend"])
-    yield table(tabulate_latencies(data["measured"], data["floor"]), f"latency, {data['legend']}")
-    yield conclusion(record)
-
-
-if args.record:
-    here.save(conclusion(here))
-show(replay(report, load_records(here.page)))
+study.appendix({"KMeans": model}, nodes=shown, kernels=ran.events.head(20))
 
 # %%
 # This page descends from the notebook `onnx_profile_ort

@@ -31,6 +31,7 @@ on CUDA                  callers share one device: throughput comes from the bat
 # sphinx_gallery_tags = ["speed", "batch", "threads", "latency"]
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -40,10 +41,10 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.evidence import UNITS, common_unit, rounded
-from ortmeter.plotting.load import load_plot
+from ortmeter.plotting import load_plot
 from ortmeter.runtime.environment import cache_bytes, usable_cores
 from ortmeter.runtime.models import layer_stack
-from ortmeter.study import Param, Speedups, Study, enumerate_items, show, table, to_frame
+from ortmeter.study import Param, Speedups, Study, enumerate_items, to_frame
 from ortmeter.timing import serving
 from ortmeter.timing.load import Point, compare_best, compare_throughput, measure_load
 from ortmeter.timing.peaks import Peaks, measured_peaks
@@ -65,7 +66,6 @@ study = Study(
 args, provider = study.args, study.provider
 rng = np.random.default_rng(0)
 cores = args.cores or min(usable_cores(), 4)
-legend = f"float32 on {provider.label}, {cores} cores"
 
 # %%
 # Two networks
@@ -99,10 +99,10 @@ def draw_requests(name, batch):
 #
 # The reference is each network in float64. The tolerance is derived: after layers of :math:`K_1,
 # K_2, ...` products, an output is within :math:`(K_1 + K_2 + ...) u |W_n| ... |W_1| |x|` of the
-# exact one. The same network with absolute weights computes this product.
+# exact one. The same network with absolute weights computes this product. The page stops if an
+# output is outside.
 
-
-def check_agreement(name, batch):
+for name, batch in itertools.product(networks, (1, 4)):
     model, weights = networks[name]
     feeds = draw_requests(name, batch)
     wide = {key: np.float64(value) for key, value in {**feeds, **weights}.items()}
@@ -110,17 +110,9 @@ def check_agreement(name, batch):
     (scale,) = ReferenceEvaluator(model).run(None, {key: abs(x) for key, x in wide.items()})
     terms = counts[name] // (args.width if name == DENSE else KERNEL[0])
     session = ortmeter.make_session(models[name], provider=provider, threads=cores)
-    running = ortmeter.BoundSession(session, feeds)
-    running.run()
-    (got,) = running.outputs().values()
+    (got,) = session.run(None, feeds)
     share = (abs(got - expected) / (terms * unit_roundoff("float32") * scale)).max()
     assert share <= 1, f"{name}, batch {batch}: outside of its bound"
-    return {"largest error": abs(got - expected).max(), "share of the bound": share}
-
-
-errors = {(name, batch): check_agreement(name, batch) for name in networks for batch in (1, 4)}
-errors = to_frame(errors, "network", "batch")
-show(table(errors, f"against float64, {legend}"))
 
 # %%
 # Three ways to use the cores
@@ -162,7 +154,7 @@ for (name, way, batch), load in loads.items():
     closed[name][way][batch] = load
 
 study.keep(
-    legend,
+    f"float32 on {provider.label}, {cores} cores",
     closed=closed,
     flop={DENSE: 2 * counts[DENSE], IMAGES: 2 * counts[IMAGES] * args.image**2},
     weights={name: 4 * count for name, count in counts.items()},
@@ -175,7 +167,7 @@ study.keep(
 # How does throughput grow?
 # -------------------------
 #
-# Brackets are 99% intervals over the turns; a dash is not measured.
+# Throughput over that of one call of one request.
 
 
 def each_load(data, *ways):
@@ -183,40 +175,6 @@ def each_load(data, *ways):
         for way in ways:
             for batch, load in found[way].items():
                 yield name, way, batch, load
-
-
-def throughput(data):
-    """Requests per ms"""
-    rows = {}
-    for name, way, batch, load in each_load(data, *WAYS):
-        rows.setdefault((name, batch), {})[f"{way} (1/ms)"] = load.throughput().written(1e-3)
-    return to_frame(rows, "network", "batch")
-
-
-study.show(throughput)
-
-# %%
-# The larger the batch, the longer each of its requests waits. There are no brackets where
-# independent calls are too few for a 99% interval.
-
-
-def unit_of(loads):
-    return common_unit([one.value for load in loads for one in load.percentiles([50])] or [1e-3])
-
-
-def latencies(data):
-    """Latency of a call"""
-    unit, rows = unit_of(data.closed[DENSE][ONE].values()), {}
-    for name, way, batch, load in each_load(data, ONE, CALLERS):
-        for one in load.percentiles([50, data.tail]):
-            column = f"{way} {one.name} ({unit})"
-            rows.setdefault((name, batch), {})[column] = one.written(UNITS[unit])
-    return to_frame(rows, "network", "batch")
-
-
-study.show(latencies, folded=True)
-
-# %%
 
 
 def gains(data):
@@ -229,6 +187,21 @@ def gains(data):
 
 
 study.show(gains)
+
+# %%
+# Brackets are 99% intervals over the turns; a dash is not measured. The larger the batch, the
+# longer its requests wait: one call at a time takes its batch divided by the throughput.
+
+
+def throughput(data):
+    """Requests per ms"""
+    rows = {}
+    for name, way, batch, load in each_load(data, *WAYS):
+        rows.setdefault((name, batch), {})[f"{way} (1/ms)"] = load.throughput().written(1e-3)
+    return to_frame(rows, "network", "batch")
+
+
+study.show(throughput)
 
 # %%
 # The knee is the batch from which a doubling adds less than 10%. It is predicted by a roofline of
@@ -244,12 +217,12 @@ def find_knees(data):
 
 
 def knees(data):
+    """Batch of the knee"""
     rows = {
         name: {"predicted": str(expected), ONE: one.measured, CALLERS: called.measured}
         for name, expected, one, called in find_knees(data)
     }
-    caption = f"Batch of the knee, {data.legend}, {Peaks(**data.peaks)}"
-    return table(to_frame(rows, "network"), caption)
+    return to_frame(rows, "network")
 
 
 study.show(knees)
@@ -298,33 +271,17 @@ def each_tail(data):
 
 
 def tails(data):
-    unit = unit_of(load for several in data.opened.values() for load in several.values())
+    """Slow requests, from the arrival, by share of the capacity"""
+    found = [load for several in data.opened.values() for load in several.values()]
+    unit = common_unit([p50.value for load in found for p50 in load.percentiles([50])] or [1e-3])
     factor, rows = UNITS[unit], {name: {} for name in data.opened}
     for name, share, load, measured, predicted in each_tail(data):
         known = measured and f"{measured.written(factor)} ({factor * predicted:.3g})"
-        rows[name][f"{share:g} ({unit})"] = known or load.state()
-    caption = f"p{data.tail:g} from the arrival, by share of the capacity, {data.legend}"
-    return table(to_frame(rows, "served by"), caption)
+        rows[name][f"p{data.tail:g} at {share:g} ({unit})"] = known or load.state()
+    return to_frame(rows, "served by")
 
 
 study.show(tails)
-
-# %%
-
-
-def rates(data):
-    rows = [
-        (name, load.point.rate, found.value, found.low, found.high)
-        for name, _, load, found, _ in each_tail(data)
-        if found and found.interval
-    ]
-    none = [(ONE, 0.0, math.nan, None, None)]
-    frame = DataFrame(rows or none, columns=["series", "rate", "seconds", "low", "high"])
-    title = f"p{data.tail:g} from the arrival, dense network"
-    return load_plot(frame, x="rate", title=title, caption=data.legend)
-
-
-study.show(rates)
 
 # %%
 # What the measurements say
@@ -354,6 +311,7 @@ def advise(data, say):
     text = "The knee of the dense network (a doubling adds less than 10%) is {knee}."
     say.add(text, knee=serving.find_knee(data.closed[DENSE][ONE]).measured)
     say.command("ortmeter bench model.onnx --callers 1,2,4")
+    say.small_print("peaks {peaks}", peaks=str(Peaks(**data.peaks)))
 
 
 # %%
@@ -427,6 +385,4 @@ study.conclude(conclude)
 # For your own model, ``ortmeter bench --callers 1,2,4`` and ``--rate 50,100`` measure the same;
 # ``--batch`` says how many requests its inputs hold.
 
-short = layer_stack("MatMul", items[DENSE], square, 2)[0]
-shown = {"dense, its first two layers": short, "convolution": networks[IMAGES][0]}
-study.appendix(shown, errors=errors)
+study.appendix({name: model for name, (model, _) in networks.items()})

@@ -16,87 +16,34 @@ onnxruntime computes float16 in float32 between two conversions: most cases of f
 
 # sphinx_gallery_tags = ["speed", "accuracy", "operators", "torch"]
 
-# %%
-
-# fold: Imports and arguments
-import dataclasses
-import textwrap
+import functools
 
 import numpy as np
-import pandas as pd
 import torch
+from pandas import DataFrame, concat
 
 import ortmeter
+from ortmeter.observatory import catalogue as tables
 from ortmeter.observatory.accuracy import measure_errors, out_of_bound
 from ortmeter.observatory.case import Case
-from ortmeter.observatory.catalogue import (
-    attention,
-    catalogue,
-    elementwise,
-    layers,
-    learning,
-    movement,
-    products,
-    quantized,
-    reductions,
-)
-from ortmeter.observatory.matrix import ROWS, Contender, measure_cases
+from ortmeter.observatory.matrix import Contender, measure_cases
 from ortmeter.observatory.torch_contender import find_obstacle, torch_contender
 from ortmeter.observatory.torch_program import TorchProgram
-from ortmeter.observatory.verdicts import claim_level, compare_cells, control_claims
-from ortmeter.pages import (
-    Answer,
-    Bar,
-    Conclusion,
-    Param,
-    fact,
-    fold,
-    judge,
-    load_records,
-    record,
-    replay,
-    save_tables,
-    show,
-    table,
-)
+from ortmeter.observatory.verdicts import claim_level, compare_cells, control_claims, estimates
 from ortmeter.plotting.axes import finish_rows, mark_one, new_axes, series_style
-from ortmeter.runtime.environment import environment, usable_cores
+from ortmeter.runtime.environment import usable_cores
 from ortmeter.runtime.releases import parse_release
+from ortmeter.study import Finding, Param, Study
 
-PAGE = "plot_operators_torch"
-SAMPLE = (
-    "Relu-f32-L1",
-    "Exp-f32-L2",
-    "Add-same-shape-f32-L3",
-    "Round-f16-L2",
-    "PRelu-per-channel-f32-L2",
-    "Where-last-axis-f32-L2",
-    "Transpose-021-f32-L2",
-    "ReduceSum-first-axis-f32-L2",
-    "Softmax-last-axis-f32-L2",
-    "LayerNormalization-128-rows-f32-L2",
-    "MatMul-square-f32-L2",
-    "Conv-3x3-f32-L2",
-)
-args = ortmeter.get_parsed_args(
-    PAGE,
-    description="Where is ONNX Runtime slower than torch, operator by operator?",
+study = Study(
+    "plot_operators_torch",
+    "Where is ONNX Runtime slower than torch, operator by operator?",
     cases=Param("sample", full="all", help="sample, all, or a text that names of cases have"),
     passes=Param(2, fast=1, minimum=1, help="independent passes: a claim holds in each of them"),
     processes=Param(3, fast=1, full=6, minimum=1, help="sets of fresh processes in a pass"),
-    provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
-    record=Param(False, env="ORTMETER_RECORD", help="measure all the cases and keep the times"),
 )
-provider = ortmeter.resolve_provider(args.provider)
+args, provider = study.args, study.provider
 rng = np.random.default_rng(0)
-torch.set_num_threads(1)  # here; cases run in processes of their own
-# CUDA kernels do not depend on the threads of the host.
-threads = (1,) if provider.name == "cuda" else tuple(dict.fromkeys((1, usable_cores())))
-
-
-def tell(*claims):
-    print(*(textwrap.fill(str(claim), 95) for claim in claims), sep="\n")
-
 
 # %%
 # Two contenders
@@ -118,69 +65,70 @@ contenders = [
     torch_contender(provider),
     Contender(f"onnxruntime {onnxruntime.__version__}", parse_release("installed"), None, provider),
 ]
-TORCH, ORT = (contender.name for contender in contenders)
+# CUDA kernels do not depend on the threads of the host.
+threads = (1,) if provider.name == "cuda" else tuple(dict.fromkeys((1, usable_cores())))
 
 # %%
-# The cases are those of the observatory: one operator, a shape, a type. Where torch has no function
-# for a node, several calls emulate it. They say nothing of torch, and are left out, as are cases
-# without kernel: most quantized and contributed operators.
+# A case is an operator, a shape and a type. ``L1``, ``L2``, ``L3`` and ``memory`` tell where inputs
+# and outputs fit.
 
-# fold: Choose the cases
+FAMILIES = {
+    "one element at a time": tables.elementwise,
+    "movement": tables.movement,
+    "reductions and norms": tables.reductions,
+    "products": tables.products,
+    "layers": tables.layers,
+    "attention": tables.attention,
+    "quantized": tables.quantized,
+    "learning": tables.learning,
+}
+example = tables.catalogue()["PRelu-per-channel-f32-L2"]
+print(example.body, example.inputs, sep="\n")
+ortmeter.draw_model(example.model(), title=example.name)
+
+# %%
+# By default, a few cases; ``--cases all`` takes minutes.
+
+SAMPLE = (
+    "Relu-f32-L1",
+    "Exp-f32-L2",
+    "Add-same-shape-f32-L3",
+    "Round-f16-L2",
+    "PRelu-per-channel-f32-L2",
+    "Where-last-axis-f32-L2",
+    "Transpose-021-f32-L2",
+    "ReduceSum-first-axis-f32-L2",
+    "Softmax-last-axis-f32-L2",
+    "LayerNormalization-128-rows-f32-L2",
+    "MatMul-square-f32-L2",
+    "Conv-3x3-f32-L2",
+)
 
 
 def choose_cases(text):
-    if text == "sample":
-        return {name: catalogue()[name] for name in SAMPLE}
-    return {
-        name: case for name, case in catalogue().items() if text in (name, "all") or text in name
-    }
+    every = tables.catalogue()
+    names = SAMPLE if text == "sample" else [n for n in every if text == "all" or text in n]
+    return {name: every[name] for name in names}
 
-
-MODULES = {
-    "one element at a time": elementwise,
-    "movement": movement,
-    "reductions and norms": reductions,
-    "products": products,
-    "layers": layers,
-    "attention": attention,
-    "quantized": quantized,
-    "learning": learning,
-}
-FAMILIES = {case.name: family for family, one in MODULES.items() for case in one.CASES}
-asked = choose_cases(args.cases)
-obstacles = {name: find_obstacle(case) for name, case in asked.items()}
-cases = {name: case for name, case in asked.items() if not obstacles[name]}
-print(f"{len(cases)} cases of {len(asked)}; left out: {len(asked) - len(cases)}")
 
 # %%
 # Do they compute the same thing?
 # -------------------------------
 #
 # Both are compared with float64, case by case. A case where one of them is outside of its derived
-# bound is left out too: a speedup between two functions that disagree has no meaning. Errors are in
-# units in the last place of the largest element (ulp).
+# bound is left out: a speedup between two functions that disagree has no meaning. So is a case
+# without function of torch, or that several calls emulate: it says nothing of torch.
 
-errors = measure_errors(contenders, cases, provider=provider)
-for name, who in out_of_bound(errors).index:
-    obstacles[name] = f"{who} is outside of its bound"
-    cases.pop(name, None)
-assert out_of_bound(errors[errors.index.isin(list(cases), level="case")]).empty
-about = pd.DataFrame(
-    {
-        "case": list(asked),
-        "op": [case.op for case in asked.values()],
-        "family": [FAMILIES[name] for name in asked],
-        "obstacle": list(obstacles.values()),
-    }
-)
-both = errors.pivot_table("largest", "case", "contender", sort=False)[[TORCH, ORT]]
-show(table(both.add_suffix(" (ulp)").head(12), f"largest errors, {provider.label}"))
 
-# %%
-# The model of the case with the largest error, of torch or of onnxruntime:
+def find_obstacles(cases):
+    """Return why cases are left out, an empty text for the others, and the errors."""
+    obstacles = {name: find_obstacle(case) for name, case in cases.items()}
+    kept = {name: case for name, case in cases.items() if not obstacles[name]}
+    errors = measure_errors(contenders, kept, provider=provider)
+    for name, who in out_of_bound(errors).index:
+        obstacles[name] = f"{who} is outside of its bound"
+    return obstacles, errors
 
-farthest = both.max(axis=1).idxmax()
-ortmeter.draw_model(cases[farthest].model(), title=farthest)
 
 # %%
 # How much of a run is not torch?
@@ -189,417 +137,262 @@ ortmeter.draw_model(cases[farthest].model(), title=farthest)
 # A kernel that follows ONNX reads attributes before it calls torch. On tensors of a few numbers,
 # nothing else is left: the difference with a plain call of torch is what our kernels add.
 
-# fold: Kernels on tiny tensors, and plain calls
 TINY = {
-    "Relu": Case("Relu", "Y = Relu(X)", "T[8] X"),
-    "ReduceMean": Case("ReduceMean", "Y = ReduceMean(X)", "T[8] X"),
-    "Conv": Case("Conv", "Y = Conv(X, W)", "T[1,2,4,4] X, T[2,2,1,1] W"),
-}
-SHAPES = ((8,), (1, 2, 4, 4), (2, 2, 1, 1))
-x, image, weight = (
-    torch.from_numpy(rng.standard_normal(shape, np.float32)).to(str(provider)) for shape in SHAPES
-)
-PLAIN = {
-    "Relu": lambda: torch.relu(x),
-    "ReduceMean": lambda: torch.mean(x),
-    "Conv": lambda: torch.conv2d(image, weight),
+    torch.relu: Case("Relu", "Y = Relu(X)", "T[8] X"),
+    torch.mean: Case("ReduceMean", "Y = ReduceMean(X)", "T[8] X"),
+    torch.conv2d: Case("Conv", "Y = Conv(X, W)", "T[1,2,4,4] X, T[2,2,1,1] W"),
 }
 
-# %%
-with torch.inference_mode():
-    kernels = {
-        f"{op}, kernel": TorchProgram(case.model(), case.feeds(), provider).run
-        for op, case in TINY.items()
-    }
-    plain = {f"{op}, torch": function for op, function in PLAIN.items()}
-    tiny = ortmeter.measure({**kernels, **plain}, budget_s=0.2 if args.fast else 1.0)
-US = 1e6
-medians = {name: US * tiny[name].median for name in tiny}
-added = pd.DataFrame(
-    {who: [medians[f"{op}, {who}"] for op in TINY] for who in ("torch", "kernel")}, index=list(TINY)
-)
-added["added"] = added["kernel"] - added["torch"]
-show(table(added.rename_axis("tiny tensors").add_suffix(" (µs)"), "medians, lower is better"))
+
+def measure_added():
+    """Return what our kernels add to a call of torch, in µs, at most."""
+    torch.set_num_threads(1)  # here; cases run in processes of their own
+    calls = {}
+    for function, case in TINY.items():
+        feeds = {n: rng.standard_normal(x.shape, np.float32) for n, x in case.feeds().items()}
+        tensors = [torch.from_numpy(x).to(str(provider)) for x in feeds.values()]
+        calls[f"{case.op}, kernel"] = TorchProgram(case.model(), feeds, provider).run
+        calls[f"{case.op}, torch"] = functools.partial(function, *tensors)
+    with torch.inference_mode():
+        found = ortmeter.measure(calls, budget_s=0.2 if args.fast else 1.0)
+    took = [(found[f"{c.op}, {who}"].median for who in ("kernel", "torch")) for c in TINY.values()]
+    return 1e6 * max(kernel - plain for kernel, plain in took)
+
 
 # %%
 # How long does each case take?
 # -----------------------------
+#
+# A build of this site shows the newest record, of all the cases. Without one, or with ``--cases``,
+# the page measures.
 
-matrix = measure_cases(
-    contenders,
-    {name: case.prepared(provider) for name, case in cases.items()},
-    threads=threads,
-    passes=args.passes,
-    processes=args.processes,
-)
+
+def measure(cases):
+    obstacles, errors = find_obstacles(cases)
+    variants = {name: cases[name].prepared(provider) for name, why in obstacles.items() if not why}
+    sizes = {"passes": args.passes, "processes": args.processes}
+    times = measure_cases(contenders, variants, threads=threads, **sizes).times
+    families = {case.name: name for name, kind in FAMILIES.items() for case in kind.CASES}
+    rows = [(name, case.op, families[name], obstacles[name]) for name, case in cases.items()]
+    return {
+        "times": times.reset_index(),
+        "about": DataFrame(rows, columns=["case", "op", "family", "obstacle"]),
+        "errors": errors.reset_index(),
+        "order": [contender.name for contender in contenders],
+        "added": measure_added(),
+        "how": f"{args.passes} x {args.processes} processes",
+    }
+
+
+if args.cases != "sample" or not study.recall():
+    legend = f"{' and '.join(one.name for one in contenders)} on {provider.label}"
+    study.keep(legend, **measure(choose_cases(args.cases)))
+
+kept = study.data.about.query("obstacle == ''")
+assert not out_of_bound(study.data.errors)["case"].isin(kept["case"]).any()
 
 # %%
+# The speedup is that of onnxruntime (*ort*) over torch: below 1, onnxruntime is slower.
 
-# fold: Compare the two, with the control
 EFFECT = 0.05
+SHORT_US = 5
+CLAIMED = ["slower", "faster"]
+VERDICTS = [*CLAIMED, "undecided"]
+
+
+def read_times(data):
+    return data.times.set_index(["threads", "pass", "process", "case"])
 
 
 def compare(data):
-    """Return a row per number of threads and case."""
-    times = data["times"].set_index(list(ROWS))
-    _, ort = data["order"]
-    cells = compare_cells(times, data["order"], min_effect=EFFECT).xs(ort, level="contender")
-    return cells[cells["verdict"] != "absent"].join(data["about"].set_index("case"), on="case")
+    """Compare onnxruntime with torch, by number of threads and case."""
+    cells = compare_cells(read_times(data), data.order, min_effect=EFFECT).droplevel("contender")
+    return cells[cells["verdict"].isin(VERDICTS)].join(data.about.set_index("case"), on="case")
 
 
-def false_claims(data):
-    times = data["times"].set_index(list(ROWS))
-    level = claim_level(compare_cells(times, data["order"], min_effect=EFFECT))
-    found = control_claims(times, data["order"][-1], min_effect=EFFECT, level=level)
-    return int(found["verdict"].isin(["faster", "slower"]).sum()), len(found)
-
-
-def of_one_thread(cells):
-    return cells.xs(1, level="threads")
+def find_extremes(data):
+    """Find the largest losses and gains on one thread; the lowest speedups without any."""
+    cells = compare(data).xs(1, level="threads").sort_values("speedup")
+    slower, faster = (cells[cells["verdict"] == verdict] for verdict in CLAIMED)
+    found = concat([slower.head(6), faster.tail(6)])
+    return cells.head(12) if found.empty else found
 
 
 # %%
+# Inside the grey band, a difference is too small to matter.
 
 
-# fold: The table of the cases
-def tabulate_cases(cells, errors, order):
-    """Return times and errors of both, the largest losses first."""
-    ulps = errors.pivot_table("largest", "case", "contender", sort=False).reindex(columns=order)
-    found = cells.sort_values("speedup")
-    brackets = found["low"].map("[{:.3g}, ".format) + found["high"].map("{:.3g}]".format)
-    return pd.DataFrame(
-        {
-            "torch (µs)": found["before"],
-            "ort (µs)": found["after"],
-            "speedup": found["speedup"],
-            "interval": brackets.where(found["low"].notna(), None),
-            "torch (ulp)": ulps[order[0]].reindex(found.index),
-            "ort (ulp)": ulps[order[1]].reindex(found.index),
-        },
-        index=found.index,
-    )
-
-
-# %%
-
-
-# fold: The table of the families
-def tabulate_families(cells):
-    """Count the verdicts of each family, with the median of its speedups."""
-    groups = cells.reset_index().groupby(["family", "threads"], sort=False)
-    verdicts = ("slower", "faster", "undecided")
-    counts = {
-        name: groups["verdict"].agg(lambda found, v=name: (found == v).sum()) for name in verdicts
-    }
-    return pd.DataFrame(
-        {"cases": groups.size(), **counts, "median speedup": groups["speedup"].median()}
-    )
-
-
-def extremes(cells, count=10):
-    """Return the largest losses and the largest gains, or any cells where nothing is claimed."""
-    claimed = cells[cells["verdict"].isin(["faster", "slower"])].sort_values("speedup")
-    slower, faster = (claimed[claimed["verdict"] == name] for name in ("slower", "faster"))
-    found = pd.concat([slower.head(count), faster.tail(count)])
-    return cells.sort_values("speedup").head(count) if found.empty else found
-
-
-# %%
-
-
-# fold: The plot
-def plot_extremes(cells, legend):
-    found = extremes(cells)
+def largest(data):
+    found = find_extremes(data)
     ax = new_axes(1.6 + 0.26 * len(found))
     mark_one(ax, EFFECT, vertical=True)
     sides = found["speedup"] - found["low"], found["high"] - found["speedup"]
-    known = [np.clip(side.where(np.isfinite(side), 0), 0, None) for side in sides]
+    known = [side.where(np.isfinite(side), 0) for side in sides]
     style = {**series_style(0), "linestyle": "none"}
     ax.errorbar(found["speedup"], range(len(found)), xerr=known, capsize=3, **style)
-    ax.set_xscale("log")
-    ax.set_xlabel("speedup of onnxruntime over torch, higher is better")
-    title = "Largest losses and gains, one thread"
-    return finish_rows(ax, list(found.index), title, legend)
+    ax.set(xscale="log", xlabel="speedup of onnxruntime over torch, higher is better")
+    return finish_rows(ax, list(found.index), "Largest losses and gains, one thread", data.legend)
 
 
-# %%
-# The times of this build, on one thread. The speedup is that of onnxruntime (*ort*) over torch:
-# below 1, onnxruntime is slower.
-
-# fold: The data behind the conclusion
-legend = f"{TORCH} and {ORT} on {provider.label}"
-data = {
-    "times": matrix.times.reset_index(),
-    "about": about,
-    "errors": errors.reset_index(),
-    "order": [TORCH, ORT],
-    "added": float(added["added"].max()),
-    "legend": legend,
-    "how": f"{args.passes} x {args.processes} processes",
-}
-here = record(PAGE, args, provider, data)
-if args.record:
-    here.save(Conclusion(None, (), ""))  # nothing is lost when a cell below fails
-cells = compare(data)
-measured = tabulate_cases(of_one_thread(cells), data["errors"], data["order"])
-show(table(measured.head(12), f"{legend}, {data['how']}"))
+study.show(largest)
 
 # %%
-# All the cases
-# -------------
+# Errors are in units in the last place of the largest element (ulp).
+
+
+def tabulate(data):
+    """Return times and errors of both, the largest losses first."""
+    cells = compare(data).sort_values(["threads", "speedup"])
+    times = cells[["before", "after"]].set_axis(["torch (µs)", "ort (µs)"], axis=1)
+    errors = data.errors.pivot_table("largest", "case", "contender").reindex(columns=data.order)
+    errors = errors.set_axis(["torch (ulp)", "ort (ulp)"], axis=1)
+    speedups = estimates(cells).map(str)
+    return times.assign(speedup=speedups, verdict=cells["verdict"]).join(errors, on="case")
+
+
+def extremes(data):
+    """Largest losses and gains, one thread"""
+    return tabulate(data).xs(1, level="threads").loc[find_extremes(data).index]
+
+
+study.show(extremes)
+
+# %%
+# Which operators?
+# ----------------
 #
-# The whole catalogue takes minutes: it is measured when the page is recorded. If this machine has a
-# record, the rest of the page is computed from it. Else, it is computed from the sample above.
+# *Undecided*: no difference above 5% is shown.
 
 
-# fold: Find the record of this machine
-def is_alike(found):
-    return found.machine == here.machine and found.configuration["provider"] == str(provider)
+def families(data):
+    """Cases by verdict"""
+    cells = compare(data)
+    verdicts = {verdict: cells["verdict"] == verdict for verdict in VERDICTS}
+    groups = cells.assign(cases=1, **verdicts).groupby(["threads", "family"])
+    counts = groups[["cases", *verdicts]].sum()
+    counts["median speedup"] = groups["speedup"].median()
+    return counts.sort_values(["threads", "slower"], ascending=[True, False])
 
 
-recorded = load_records(PAGE)
-whole = max([here, *filter(is_alike, recorded)], key=lambda found: len(found.data["about"]))
-cells = compare(whole.data)
-alone = of_one_thread(cells)
-source = f"{whole.data['legend']}, {whole.data['how']}, {whole.date:%Y-%m-%d}"
-show(table(tabulate_families(cells), source))
-
-# %%
-# Each point is a case, with its interval. Inside the grey band, a difference is too small to
-# matter.
-
-plot_extremes(alone, source)
+study.show(families)
 
 # %%
-# Speed and error of the same cases. A function that is slower and closer to float64 is another
-# choice, not a defect.
-
-every = tabulate_cases(alone, whole.data["errors"], whole.data["order"])
-show(table(every.loc[extremes(alone).index], source))
-
-# %%
+# Is speed bought with accuracy?
+# ------------------------------
+#
+# A function that is slower and closer to float64 is another choice, not a defect. An error below
+# half an ulp counts as half an ulp, what rounding gives.
 
 
-# fold: Is speed bought with accuracy?
-TWICE = 2
+def accuracy(data):
+    """Cases by verdict, and how many have more than twice the error of torch, one thread"""
+    cells = tabulate(data).xs(1, level="threads").dropna(subset=["torch (ulp)", "ort (ulp)"])
+    more = cells["ort (ulp)"] > 2 * cells["torch (ulp)"].clip(lower=0.5)
+    counts = more.groupby(cells["verdict"]).agg(["size", "sum"])
+    return counts.set_axis(["cases", "more than twice"], axis=1)
 
 
-def weigh(cells, tabulated):
-    """Count the cases of each verdict where the error of onnxruntime is twice that of torch."""
-    ratio = tabulated["ort (ulp)"] / tabulated["torch (ulp)"].clip(lower=0.5)
-    for verdict in ("faster", "slower"):
-        found = ratio[cells["verdict"] == verdict].dropna()
-        yield fact(
-            f"of {{n}} cases that onnxruntime runs {verdict}, its error is more than twice that of "
-            "torch in {more}",
-            n=len(found),
-            more=int((found > TWICE).sum()),
-        )
-
-
-tell(*weigh(alone, every))
+study.show(accuracy)
 
 # %%
 # What the measurements say
 # -------------------------
 #
-# These sentences are computed from the times. An operator is slower or faster when every pass shows
-# it by more than 5%.
+# An operator is slower or faster when every pass shows it by more than 5%.
 
 
-# fold: The answer
-SIDES = {
-    "slower": ("slower than torch eager in {slower} of {n} cases", "idxmin"),
-    "faster": ("faster in {faster}", "idxmax"),
-}
+def describe(cells, verdict):
+    """Count the cases of a verdict, with the one that differs most."""
+    times = estimates(cells[cells["verdict"] == verdict], slower=verdict == "slower")
+    if times.empty:
+        return f"{verdict} in none"
+    most = max(times.index, key=lambda name: times[name].value)
+    op, dtype = cells["op"][most], most.split("-")[-2]
+    return f"{verdict} in {len(times)}, up to {times[most].value:.3g} times ({op}, {dtype})"
 
 
-def answer(cells):
-    counts = {name: int((cells["verdict"] == name).sum()) for name in SIDES}
-    counts["undecided"] = len(cells) - sum(counts.values())
-    values, parts = {**counts, "n": len(cells)}, []
-    for verdict, (text, find) in SIDES.items():
-        found = cells["speedup"][cells["verdict"] == verdict]
-        parts.append(text)
-        if len(found):
-            name = getattr(found, find)()
-            times = max(found[name], 1 / found[name])
-            values |= {f"{verdict}_case": name, f"{verdict}_times": float(times)}
-            parts[-1] += f", most for {{{verdict}_case}} ({{{verdict}_times:.1f}} times)"
-    return Answer(
-        f"On one thread, onnxruntime is {', and '.join(parts)}; {{undecided}} are undecided.",
-        values=values,
-        verdict=f"{counts['slower']} slower",
-        bars=tuple(Bar(name, count) for name, count in counts.items()),
-        axis="cases, one thread",
-    )
+def answer(data, cells, say):
+    counts = cells["verdict"].value_counts().reindex(VERDICTS, fill_value=0).to_dict()
+    slower, faster = (describe(cells, verdict) for verdict in CLAIMED)
+    claimed = counts["undecided"] < len(cells)
+    lead = "Look up your slow operators" if claimed else "Measure yours, nothing is shown here"
+    say.add(f"{lead}: of {len(cells)} cases on one thread, ONNX Runtime is {slower}; {faster}.")
+    first = families(data).loc[1].iloc[0]
+    if counts["slower"]:
+        told = f"{first['slower']:.0f} of {first['cases']:.0f}"
+        say.add(f"The family with most losses: {first.name}, {told}.")
+    known = counts["slower"] or (cells["low"] >= 1 / (1 + EFFECT)).all()
+    say.decide(f"{counts['slower']} slower" if known else "undecided")
+    say.bars("cases, one thread", counts)
+    say.command("ortmeter operators --against torch --model model.onnx")
 
 
 # %%
 
 
-# fold: How a prediction is judged
-PRODUCTS = ("MatMul", "Gemm", "Conv")
-SHORT_US = 5
-
-
-def within(cells):
-    """Return for each case whether it is within 5%, None when the interval does not tell."""
-    inside = (cells["low"] > 1 / (1 + EFFECT)) & (cells["high"] < 1 + EFFECT)
-    outside = cells["verdict"].isin(["faster", "slower"])
-    return [True if yes else False if no else None for yes, no in zip(inside, outside, strict=True)]
-
-
-def slower(cells, verdict):
-    opposite = "faster" if verdict == "slower" else "slower"
-    return [{verdict: True, opposite: False}.get(found) for found in cells["verdict"]]
-
-
-def judge_most(text, outcomes):
+def predict_most(say, text, held, opposite):
     """Judge that most cases are so: undecided ones could be either."""
-    right, wrong, n = outcomes.count(True), outcomes.count(False), len(outcomes)
+    right, wrong, n = int(held.sum()), int(opposite.sum()), len(held)
     most = True if 2 * right > n else False if n and 2 * wrong >= n else None
-    return judge(
-        f"{text}: {{right}} of {{n}} are, {{wrong}} are not", [most], right=right, wrong=wrong, n=n
-    )
+    text += ": {right} of {n} are, {wrong} are not"
+    say.predict(text, Finding((most,)), right=right, wrong=wrong, n=n)
 
 
-# %%
-
-
-# fold: The cases of each prediction
-def predictions(cells):
+def predict(cells, say):
+    slower, faster = (cells["verdict"] == verdict for verdict in CLAIMED)
+    inside = (cells["low"] > 1 / (1 + EFFECT)) & (cells["high"] < 1 + EFFECT)
     size = cells.index.str.rsplit("-", n=1).str[1]
-    is_far = size.isin(["L3", "memory"]) & (cells["family"] == "one element at a time")
-    short = cells[cells[["before", "after"]].min(axis=1) < SHORT_US]
-    half = cells[cells.index.str.contains("-f16-")]
-    yield judge_most("most runs below 5 µs are faster with torch", slower(short, "slower"))
-    yield judge_most(
-        "out of the L2 cache, most functions of one element are within 5%", within(cells[is_far])
-    )
-    yield judge_most(
-        "most products and convolutions are within 5%", within(cells[cells["op"].isin(PRODUCTS)])
-    )
-    yield judge_most("most cases of float16 are slower with onnxruntime", slower(half, "slower"))
+    far = size.isin(["L3", "memory"]) & (cells["family"] == "one element at a time")
+    product = cells["op"].isin(["MatMul", "Gemm", "Conv"])
+    short = cells[["before", "after"]].min(axis=1) < SHORT_US
+    half = cells.index.str.contains("-f16-")
+    text = "most runs below 5 µs are faster with torch"
+    predict_most(say, text, slower[short], faster[short])
+    text = "out of the L2 cache, most functions of one element are within 5%"
+    predict_most(say, text, inside[far], (slower | faster)[far])
+    text = "most products and convolutions are within 5%"
+    predict_most(say, text, inside[product], (slower | faster)[product])
+    text = "most cases of float16 are slower with onnxruntime"
+    predict_most(say, text, slower[half], faster[half])
 
 
 # %%
 
 
-# fold: The conclusion
-def describe_control(data):
-    wrong, n = false_claims(data)
+def conclude(data, say):
+    found = compare(data)
+    cells = found.xs(1, level="threads")
+    answer(data, cells, say)
+    predict(cells, say)
+    last, level = data.order[-1], claim_level(found)
+    control = control_claims(read_times(data), last, min_effect=EFFECT, level=level)
+    wrong = int(control["verdict"].isin(CLAIMED).sum())
     text = "control, onnxruntime against itself: {wrong} false claims in {n} cells"
-    return fact(text, wrong=wrong, n=n)
+    say.note(text, wrong=wrong, n=len(control))
+    text = "{how}; our kernels add {added:.1f} µs at most to a call of torch, more than 5% of its "
+    text += "time in {touched} of {n} cases"
+    touched = int((EFFECT * cells["before"] < data.added).sum())
+    say.small_print(text, how=data.how, added=data.added, touched=touched, n=len(cells))
 
 
-def conclusion(record):
-    cells = of_one_thread(compare(record.data))
-    claims = [*predictions(cells), describe_control(record.data)]
-    return record.conclude(answer(cells), claims, f"{record.data['legend']}, {record.data['how']}")
-
-
-concluded = conclusion(whole)
-origin = {**concluded.origin, "recorded": whole is not here}
-show(dataclasses.replace(concluded, origin=origin))
+study.conclude(conclude)
 
 # %%
-# Two limits of this comparison: what our kernels add to torch, and what changed since the record.
-
-
-# fold: Limits
-def limits(data, cells):
-    added = data["added"]
-    touched = int((cells["before"] * EFFECT < added).sum())
-    yield fact(
-        "our kernels add {added:.1f} µs at most to a call of torch, more than 5% of its time in "
-        "{touched} of {n} cases: those below {least:.0f} µs",
-        added=added,
-        touched=touched,
-        n=len(cells),
-        least=added / EFFECT,
-    )
-
-
-def describe_changes(here, whole):
-    pair = here["verdict"].to_frame("here").join(whole["verdict"], how="inner")
-    claimed = pair[pair.isin(["faster", "slower"]).all(axis=1)]
-    same = int((claimed["here"] == claimed["verdict"]).sum())
-    return fact(
-        "cells that this build and the record both claim: {n}; same verdict in {same}",
-        n=len(claimed),
-        same=same,
-    )
-
-
-tell(*limits(whole.data, alone))
-if whole is not here:
-    tell(describe_changes(compare(data), cells))
-
-# %%
-# What changes on CUDA
-# --------------------
-#
-# torch runs on CUDA too. Each run waits for the device, so short cases measure launches and waits.
-# Float32 products keep all their bits in both: no TF32.
-#
 # What this page does not cover
 # -----------------------------
 #
 # Graphs of many nodes, where onnxruntime fuses and eager torch does not; ``torch.compile``, which
 # fuses as well (:ref:`l-plot-custom-backend-101`); training. torch asks the system for the memory
 # of large outputs at each call, onnxruntime keeps its own: this counts here, as it does for a user.
+# On CUDA, each run waits for the device: short cases measure launches and waits. Float32 products
+# keep all their bits in both: no TF32.
 #
 # How this was computed
 # ---------------------
 #
-# ``python plot_operators_torch.py --cases Softmax`` measures the cases of that name. The same lines
-# run on CUDA. On a GPU machine, ``make html RUNTIME=gpu PROVIDER=cuda`` builds this site,
-# ``python plot_operators_torch.py --provider cuda`` runs this page, and ``make record
-# PROVIDER=cuda`` measures all the cases and keeps the times for other builds.
+# *Raw tables* has all the cases: search it for your operator. ``ortmeter operators --against torch
+# --filter Softmax`` measures those of a name, with ``--model`` the nodes of your model. ``python
+# plot_operators_torch.py --cases Softmax`` shows them as this page does.
 
-show(args)
-
-# %%
-
-show(environment())
-
-# %%
-# Cases that are left out, and all the others:
-
-gone = whole.data["about"]
-gone = gone[gone["obstacle"] != ""].set_index("case")[["family", "obstacle"]]
-show(
-    fold(
-        "Cases left out, with the reason; times and errors of all the others on one thread",
-        table(gone, f"{len(gone)} cases that torch has no function for"),
-        table(every, source),
-    )
-)
-
-# %%
-# The tables to download:
-
-tables = {
-    "cells": cells.reset_index(),
-    "errors": whole.data["errors"],
-    "times": whole.data["times"],
-}
-show(save_tables(PAGE, tables))
-
-# %%
-# With ``--record``, the page keeps its times in a file. The results of other machines follow.
-
-# fold: Other machines
-
-
-def report(record):
-    cells = compare(record.data)
-    yield table(tabulate_families(cells), record.data["legend"])
-    yield plot_extremes(of_one_thread(cells), record.data["legend"])
-    yield conclusion(record)
-
-
-if args.record:
-    here.save(conclusion(here))
-show(replay(report, [found for found in recorded if found.file_name != whole.file_name]))
+gone = study.data.about.query("obstacle != ''").set_index("case")
+study.appendix({example.name: example.model()}, cases=tabulate(study.data), left_out=gone)

@@ -18,49 +18,33 @@ becomes more than 1.5 times slower.
 
 # sphinx_gallery_tags = ["speed", "accuracy", "releases", "operators"]
 
-# %%
-
-# fold: Imports and arguments
-import dataclasses
-import math
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
 
 import numpy as np
-import pandas as pd
+import onnx
+from pandas import DataFrame
 
 import ortmeter
-from ortmeter.observatory.accuracy import comparable_errors
+from ortmeter.evidence import Estimate, Finding
+from ortmeter.observatory import accuracy, verdicts
 from ortmeter.observatory.catalogue import catalogue
-from ortmeter.observatory.history import LARGE, TWICE, History, on_one_thread
-from ortmeter.observatory.matrix import AGAIN, Contender, measure_cases
-from ortmeter.observatory.verdicts import compare_cells
-from ortmeter.observatory.whole_models import whole_models
-from ortmeter.pages import (
-    Answer,
-    Bar,
-    Conclusion,
-    Param,
-    fact,
-    fold,
-    judge,
-    load_records,
-    record,
-    replay,
-    save_tables,
-    show,
-    table,
-)
+from ortmeter.observatory.matrix import Contender, measure_cases
 from ortmeter.plotting import change_map
-from ortmeter.plotting.axes import shorten
 from ortmeter.profiling.releases import WHOLE, profile_releases
-from ortmeter.runtime.environment import environment, usable_cores
-from ortmeter.runtime.providers import resolve_provider
+from ortmeter.runtime.environment import usable_cores
+from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.releases import parse_release, prepare
+from ortmeter.study import Param, Study, show, table
+from ortmeter.timing.candidates import Variant
 
 RELEASES = ("1.20.1", "1.22.1", "1.24.4", "1.26.0", "1.27.0", "1.29.0", "1.31.1", "1.32.0")
-PAGE = "plot_releases"
-args = ortmeter.get_parsed_args(
-    PAGE,
-    description="Which operators became slower, or less accurate, from one release to the next?",
+study = Study(
+    "plot_releases",
+    "Which operators became slower, or less accurate, from one release to the next?",
     releases=Param(RELEASES, sequence=str, help="releases to record, the oldest first"),
     cases=Param(None, help="record the cases whose names have one of these texts: PRelu,Atan"),
     again=Param(False, env="RELEASES", help="measure here again the cases that became slower"),
@@ -68,155 +52,167 @@ args = ortmeter.get_parsed_args(
     processes=Param(10, fast=1, minimum=1, help="sets of fresh processes in a pass"),
     passes=Param(2, fast=1, minimum=1, help="independent passes: a claim holds in each of them"),
     models=Param(True, help="record whole models too"),
-    provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
-    record=Param(False, env="ORTMETER_RECORD", help="measure everything and keep it"),
 )
-provider = resolve_provider(args.provider)
+args, provider = study.args, study.provider
 rng = np.random.default_rng(0)
+SIZES = {"passes": args.passes, "processes": args.processes}
 
 # %%
 # The cases and the releases
 # --------------------------
 #
 # The catalogue has a model of one operator for each combination of shapes, attributes and types
-# that has its own kernel, or its own cost: ``ortmeter.observatory.catalogue``. Inputs are drawn
-# from a seed: both signs, one zero in 16; denormal numbers are cases apart. A model has the lowest
-# opset that holds its operator, so that old releases accept it. A release without the operator is
-# *absent*, not slow. ``L1``, ``L2``, ``L3`` and ``memory`` tell where inputs and outputs fit.
-#
-# Each release is in an environment of its own, which takes a network: a build shows what was
-# recorded. ``python plot_releases.py --record`` measures everything in half an hour,
-# ``RELEASES=1`` measures here again the cases that became slower.
+# that has its own kernel, or its own cost. ``L1``, ``L2``, ``L3`` and ``memory`` tell where inputs
+# and outputs fit. Inputs are drawn from a seed: both signs, one zero in 16; denormal numbers are
+# cases apart. A model has the lowest opset that holds its operator, so that old releases accept it.
 
-# fold: Measure cases, and whole models, with several releases
+case = catalogue()["Where-same-shape-f32-L2"]
+print(case.body, case.inputs, sep="\n")
+ortmeter.draw_model(case.model(), title=case.name)
 
-SIZES = {"passes": args.passes, "processes": args.processes}
+# %%
+# Each release is in an environment of its own. The releases run a case in turn, each in its own
+# process, and the last one runs twice: the second time is a control. A release without the operator
+# is *absent*, not slow. Errors are told against the same model in float64, on the same inputs.
 
 
-def make_contenders(names):
+def prepare_releases(names):
     return [Contender(name, prepare(parse_release(name, provider.name))) for name in names]
 
 
 def measure_history(names, cases, threads):
-    contenders = make_contenders(names)
-    return History.measure(contenders, cases, provider=provider, threads=threads, **SIZES)
+    """Measure times and errors; in the tables, cases are numbers, which a file repeats."""
+    contenders = prepare_releases(names)
+    variants = {name: case.prepared(provider) for name, case in cases.items()}
+    matrix = measure_cases(contenders, variants, threads=threads, **SIZES)
+    errors = accuracy.measure_errors(contenders, cases, provider=provider)
+    ranks = {name: rank for rank, name in enumerate(cases)}
+    columns = list(matrix.times)  # the last one is the control
+    return {
+        "order": columns[:-1] if len(names) > 1 else columns,
+        "control": columns[-2:],
+        "cases": {name: f"{case.body}\n{case.inputs}" for name, case in cases.items()},
+        "times": matrix.times.rename(index=ranks, level="case"),
+        "errors": errors.rename(index=ranks, level="case"),
+        "absent": [[*key, why] for key, why in matrix.absent.items()],
+        "versions": matrix.versions,
+    }
+
+
+# %%
+# Whole models tell whether a change matters: a small convolutional network, a Llama of two layers,
+# a KMeans over 10,000 points, and the text detector of a public wheel, which is not installed.
+
+
+def convolutions():
+    return sample_cnn(size=112), {"input": rng.standard_normal((1, 3, 112, 112), np.float32)}
+
+
+def llama():
+    import torch
+    from transformers import LlamaConfig, LlamaModel
+
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 512}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 4, "attn_implementation": "eager"}
+    torch.manual_seed(0)
+    model = LlamaModel(LlamaConfig(**sizes, **layers, use_cache=False)).eval()
+    tokens = torch.from_numpy(rng.integers(512, size=(1, 64)))
+    program = torch.onnx.export(model, (tokens,), dynamo=True, verbose=False, opset_version=18)
+    return program.model_proto, {"input_ids": tokens.numpy()}
+
+
+def kmeans():
+    import skl2onnx
+    from sklearn.cluster import KMeans
+
+    points = rng.standard_normal((10_000, 20), np.float32)
+    fitted = KMeans(8, n_init=1, max_iter=10, random_state=0).fit(points)
+    return skl2onnx.to_onnx(fitted, points[:1], target_opset=18), {"X": points}
+
+
+# %%
+
+WHEEL = "rapidocr-onnxruntime==1.4.4"
+DETECTOR = "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx"
+
+
+def detector():
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([*pip, "--dest", folder, WHEEL], check=True, timeout=60)  # noqa: S603
+        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as archive:
+            model = onnx.load_from_string(archive.read(DETECTOR))
+    return model, {model.graph.input[0].name: rng.standard_normal((1, 3, 320, 320), np.float32)}
+
+
+# %%
+# The operators of each model are then profiled with the last release and the best one before it.
 
 
 def measure_models(names):
-    """Measure whole models, then profile their operators where they changed most."""
-    contenders = make_contenders(names)
-    variants, left_out = whole_models(provider)
-    matrix = measure_cases(contenders, variants, **SIZES)
-    cells = compare_cells(matrix.times, names).loc[1].xs(names[-1], level="contender")
+    contenders = prepare_releases(names)
+    built = {"convolutions": convolutions(), "Llama": llama(), "KMeans": kmeans()}
+    built["text detector"] = detector()
+    options = {"provider": provider, "threads": 1}
+    variants = {name: Variant(*model, options, {}) for name, model in built.items()}
+    times = measure_cases(contenders, variants, **SIZES).times
     operators = {}
-    for name, cell in cells[cells["p"].notna()].iterrows():
-        pair = [cell["baseline"] if cell["verdict"] == "slower" else names[0], names[-1]]
-        releases = [one.release for one in contenders if one.name in pair]
-        if (name, pair[0]) not in matrix.absent:
-            operators[name] = profile_releases(releases, variants[name], budget_s=20.0)
-    return {"times": matrix.times, "operators": operators, "left out": left_out}
+    for name, cell in last_release(verdicts.compare_cells(times, names)).iterrows():
+        pair = [one.release for one in contenders if one.name in {cell["baseline"], names[-1]}]
+        if cell["baseline"]:  # both run it
+            operators[name] = profile_releases(pair, variants[name], budget_s=20.0)
+    return {"times": times, "operators": operators}
 
 
 # %%
-# What this page shows: what it measures for a record, else the newest record, else three cases of
-# the installed release, compared with itself.
-
-# fold: Measure, or read a record
-
-
-def find_record(records):
-    mine = [one for one in records if one.configuration["provider"] == str(provider)]
-    return max(mine, key=lambda one: one.date, default=None)
+# ``python plot_releases.py --record`` measures everything in half an hour, and needs a network. A
+# build shows the newest record of its provider, else three cases of the installed release, compared
+# with itself.
 
 
-def measure_here():
-    if not args.record:
-        names = rng.choice(sorted(catalogue()), 3, replace=False).tolist()
-        few = {name: catalogue()[name] for name in names}
-        return {"history": measure_history(["installed"], few, (1,)).to_dict(), "models": {}}
+def last_release(cells):
+    """Return the cells of the last release, on one thread, by case."""
+    last = cells.index.get_level_values("contender")[-1]
+    return cells.xs(last, level="contender").query("threads == 1").droplevel("threads")
+
+
+def measure():
     texts = (args.cases or "").lower().split(",")
-    kept = [name for name in catalogue() if any(text in name.lower() for text in texts)]
-    cases = {name: catalogue()[name] for name in kept}
-    threads = sorted({count or usable_cores() for count in args.threads})
+    names = [name for name in catalogue() if any(text in name.lower() for text in texts)]
+    cases = {name: catalogue()[name] for name in (names if args.record else names[:3])}
+    if not args.record:
+        return {"history": measure_history(["installed"], cases, [1]), "models": {}}
     models = measure_models(args.releases) if args.models else {}
-    history = measure_history(args.releases, cases, threads)
-    return {"history": history.to_dict(), "models": models}
+    threads = sorted({count or usable_cores() for count in args.threads})
+    return {"history": measure_history(args.releases, cases, threads), "models": models}
 
 
-records = load_records(PAGE)
-recorded = None if args.record else find_record(records)
-here = recorded or record(PAGE, args, provider, measure_here())
-if args.record:
-    here.save(Conclusion(None, (), ""))  # nothing is lost when a cell below fails
-history, models = History.from_dict(here.data["history"]), here.data["models"]
-
-
-def legend_of(record):
-    where = resolve_provider(record.configuration["provider"]).label
-    return f"{where}, {record.environment.cpu}, {record.date:%Y-%m-%d}"
-
-
-legend = legend_of(here)
-
-# %%
-# The versions, and how many cases each one runs:
-
-# fold: Count the cases
-
-
-def count_cases(history):
-    ran = on_one_thread(history.times)[list(history.order)].groupby("case").any().sum()
-    versions = [history.versions.get(name, {}).get("onnxruntime") for name in history.order]
-    columns = {"onnxruntime": versions, "cases": ran, "absent": len(history.cases) - ran}
-    return pd.DataFrame(columns, index=pd.Index(history.order, name="release"))
-
-
-show(table(count_cases(history), legend))
-
-# %%
-# The model of the case that changed most, or of the first one:
-
-changed = history.claimed["speedup"].map(math.log).abs().sort_values(ascending=False)
-names = [*changed.index.get_level_values("case"), *history.cases, *catalogue()]
-name = next(name for name in names if name in catalogue())
-ortmeter.draw_model(catalogue()[name].model(), title=name)
+if not study.recall():
+    sets = f"{args.passes} x {args.processes} sets of processes"
+    study.keep(f"{provider.label}, {sets}, {np.datetime64('today')}", **measure())
 
 # %%
 # Do they compute the same thing?
 # -------------------------------
 #
-# The reference is the same model in float64, on inputs rounded to the type of the case. Where a
-# bound of the rounding errors is derived (products, sums, means, normalizations, operations rounded
-# once), a result beyond it is a finding: the release computes something else. So is a NaN, or an
-# infinity, that the reference does not have.
-
-# fold: Results outside of their bound
+# Where a bound of the rounding errors is derived (products, sums, means, normalizations, operations
+# rounded once), a result beyond it is a finding: the release computes something else. So is a NaN,
+# or an infinity, that float64 does not have.
 
 
-def show_rows(frame, nothing, caption=f"1 thread, {legend}"):
-    """Show a table, or say that there is nothing to show."""
-    return show(table(frame, caption) if len(frame) else nothing)
+def read(history, key):
+    """Read times, or errors, with the names of the cases."""
+    return history[key].rename(index=dict(enumerate(history["cases"])), level="case")
 
 
-def list_outside(history):
-    names = {"largest": "error (ulp of the largest)", "bound": "share of the bound"}
-    names |= {"mismatched": "NaN or infinite"}
-    return history.outside.rename(columns=names)
+def outside(data):
+    """Results outside of their bound"""
+    columns = {"largest": "error (ulp of the largest)", "bound": "share of the bound"}
+    columns |= {"mismatched": "NaN or infinite"}
+    return accuracy.out_of_bound(read(data.history, "errors"))[[*columns]].rename(columns=columns)
 
 
-bounded = history.errors["bound"].notna().groupby("case").any()
-print(f"{bounded.sum()} of {len(bounded)} cases have a bound.")
-show_rows(list_outside(history), "Every result is within its bound.")
-
-# %%
-# A case without a time has a reason: nothing is left out silently.
-
-ran = on_one_thread(history.times)[list(history.order)].groupby("case").any()
-silent = [(c, r) for c, r in zip(*np.nonzero(~ran.to_numpy()), strict=True)]
-silent = {(ran.index[case], ran.columns[release].removesuffix(AGAIN)) for case, release in silent}
-assert silent <= history.absent.keys(), silent - history.absent.keys()
-reasons = (f"{case}, {why:.150}" for (case, _), why in history.absent.items())
-show(fold(f"{len(history.absent)} absences, with the reason", "\n".join(reasons)))
+study.show(outside)
 
 # %%
 # Which cases changed?
@@ -226,337 +222,172 @@ show(fold(f"{len(history.absent)} absences, with the reason", "\n".join(reasons)
 # *Undecided* includes differences below 5%. A loss stays until a release is as fast as the best one
 # again; a gain is in the column of the release that brought it.
 
-# fold: Draw the map
+LARGE, TWICE = 1.5, 2.0
+CHANGED = ("faster", "slower")
 
 
-def draw_map(history, legend):
-    cells = history.cells.reset_index().rename(columns={"case": "row", "contender": "column"})
-    panels = cells["threads"].map(lambda n: f"{n} thread{'s' * (n > 1)}")
-    title = "Each release beside the best one before it"
-    return change_map(cells.assign(panel=panels), title=title, caption=legend)
+def compare(history, order=None, min_effect=LARGE - 1):
+    """Compare each release with the best one before it, case by case."""
+    times = read(history, "times")
+    return verdicts.compare_cells(times, order or history["order"], min_effect=min_effect)
 
 
-if len(history.claimed):
-    draw_map(history, legend)
-else:
-    show("No case is shown to be slower or faster.")
-
-# %%
-# The ten largest losses: the best release before the last one, both times, their ratio with its
-# interval, and the release since which it lasts.
-
-# fold: Tabulate losses
+def changes(data):
+    """Cases that changed"""
+    cells = compare(data.history, min_effect=0.05).reset_index()
+    cells = cells.rename(columns={"case": "row", "contender": "column"})
+    cells["panel"] = cells["threads"].map("threads: {}".format)
+    if not cells["verdict"].isin(CHANGED).any():
+        return cells[["row", "panel", "speedup", "verdict"]][:12].set_index("row")
+    return change_map(cells, title="Each release beside the best before it", caption=data.legend)
 
 
-def ratios(cells, *, slower=False):
-    """Write speedups, or how many times slower, with their intervals."""
-    numbers = cells[["speedup", "low", "high"]].astype(float)
-    numbers = 1 / numbers[["speedup", "high", "low"]] if slower else numbers
-    texts = (f"{a:.3g} [{b:.3g}, {c:.3g}]" for a, b, c in numbers.to_numpy())
-    told = (text.replace("[nan, nan]", "(no interval)") for text in texts)
-    return ["-" if text.startswith("nan") else text for text in told]
-
-
-def list_losses(history):
-    lost = history.lost
-    columns = {
-        "best before": lost["baseline"],
-        "before (µs)": lost["before"],
-        f"{history.last} (µs)": lost["after"],
-        "times slower": ratios(lost, slower=True),
-        "since": lost["since"],
-    }
-    return pd.DataFrame(columns, index=lost.index)
-
-
-show_rows(list_losses(history)[:10], "No case is shown to be 1.5 times slower.")
+study.show(changes)
 
 # %%
-# The ten largest gains, from the first release to the last one, and the release that brought most
-# of it:
+# The ten largest losses, on one thread: the best release before the last one, both times, their
+# ratio with its interval, and the release since which it lasts.
+
+TIMES = {"baseline": "best before", "before": "before (µs)", "after": "after (µs)"}
 
 
-# fold: Tabulate gains
-def list_gains(history):
-    gained = history.gained
-    columns = {
-        f"{history.order[0]} (µs)": gained["before"],
-        f"{history.last} (µs)": gained["after"],
-        "times faster": ratios(gained),
-        "largest step": gained["since"],
-    }
-    return pd.DataFrame(columns, index=gained.index)
+def find_losses(history):
+    """Find the cases that are 1.5 times slower in the last release, the worst first."""
+    lost = verdicts.losses(compare(history), history["order"][-1])
+    return lost.query("threads == 1").droplevel("threads")
 
 
-show_rows(list_gains(history)[:10], "No case is shown to be 1.5 times faster.")
+def losses(data):
+    """Cases that are more than 1.5 times slower than in the best release before"""
+    lost = find_losses(data.history)[:10]
+    lost["times slower"] = verdicts.estimates(lost, slower=True).map(str)
+    return lost[[*TIMES, "times slower", "since"]].rename(columns=TIMES)
+
+
+study.show(losses)
 
 # %%
 # Is speed bought with accuracy?
 # ------------------------------
 #
-# Cases whose largest error changed by a factor of 2 or more between the first release that runs
-# them and the last one: the ten largest losses, and the ten largest gains. The unit is the
-# :term:`ulp` of each element, or that of the largest element where terms cancel. *Times faster* has
-# a dash where the first release does not run the case.
-
-# fold: Tabulate what changed the errors
+# The largest error of a case, in the first release that runs it and in the last one. The unit is
+# the :term:`ulp` of each element, or that of the largest element where terms cancel. *Times
+# faster*, from the first release to the last one, has a dash where the first one lacks the case.
 
 
-def list_accuracy(history):
-    errors, times = history.accuracy, on_one_thread(history.overall).droplevel("contender")
-    moved = errors[(errors["ratio"] >= TWICE) | (errors["ratio"] <= 1 / TWICE)]
-    columns = {
-        "first error (ulp)": moved["first"],
-        f"{history.last} (ulp)": moved["last"],
-        "error ratio": moved["ratio"],
-        "times faster": ratios(times.reindex(moved.index)),
-    }
-    frame = pd.DataFrame(columns, index=moved.index).sort_values("error ratio", ascending=False)
-    return pd.concat([frame[:10], frame[10:][-10:]])
+def find_errors(history):
+    *_, last = order = history["order"]
+    found = accuracy.comparable_errors(read(history, "errors"))
+    errors = found.pivot_table("error", "case", "contender", sort=False).reindex(columns=order)
+    first, last = errors.bfill(axis=1).iloc[:, 0], errors[last]
+    return DataFrame({"first (ulp)": first, "last (ulp)": last, "ratio": last / first}).dropna()
 
 
-show_rows(list_accuracy(history), "No error changed by a factor of 2.")
+def since_first(history):
+    """Compare the last release with the first one."""
+    return last_release(compare(history, [history["order"][0], history["order"][-1]]))
+
+
+def errors(data):
+    """The largest changes of errors, by a factor of 2 or more"""
+    found = find_errors(data.history)
+    moved = found[np.log2(found["ratio"]).abs() >= 1].sort_values("ratio", ascending=False)
+    faster = verdicts.estimates(since_first(data.history)).map(str).rename("times faster")
+    return moved[:12].join(faster)
+
+
+study.show(errors)
 
 # %%
 # Do whole models feel it?
 # ------------------------
 #
-# A small convolutional network, a Llama of two layers, a KMeans over 10,000 points and a text
-# detector: the last release beside the best one before it.
-
-# fold: Compare the whole models
-
-
-def compare_models(history, models):
-    cells = compare_cells(models["times"], history.order)
-    return on_one_thread(cells).xs(history.last, level="contender").rename_axis("model")
+# The last release beside the best one before it, on one thread. *Operator* is the one that changed
+# most when two releases are profiled, where one is shown to have changed; *Raw tables* names the
+# two releases.
 
 
-def list_models(history, models):
-    cells = compare_models(history, models) if models else pd.DataFrame()
-    if models:
-        cells["before (ms)"], cells["after (ms)"] = cells["before"] / 1e3, cells["after"] / 1e3
-        cells["speedup"] = ratios(cells)
-        cells = cells[["baseline", "before (ms)", "after (ms)", "speedup", "verdict"]]
-    return cells
+def compare_models(data):
+    if not data.models:
+        return DataFrame(columns=[*TIMES, "speedup", "low", "high", "verdict"])
+    return last_release(verdicts.compare_cells(data.models["times"], data.history["order"]))
 
 
-show_rows(list_models(history, models), "No whole model is recorded.")
-
-# %%
-# Their operators, profiled with two releases in turn, median time of a run: the last release, and
-# the best one before it where the model became slower, else the first one. The operator that
-# changed most is named.
-
-# fold: Tabulate the operators responsible
-
-
-def list_operators(models):
-    for name, frame in models.get("operators", {}).items():
-        shown = frame.assign(speedup=ratios(frame)).drop(columns=["low", "high", "nodes"])
-        yield table(shown[:8], name)
+def models(data):
+    """Whole models"""
+    cells = compare_models(data)
+    cells["speedup"] = verdicts.estimates(cells).map(str)
+    for name, frame in data.models.get("operators", {}).items():
+        changed = frame[frame["verdict"].isin(CHANGED)].index.drop(WHOLE, errors="ignore")
+        cells.loc[name, "operator"] = next(iter(changed), None)
+    cells = cells.reindex(columns=[*TIMES, "speedup", "verdict", "operator"])
+    return cells.rename(columns=TIMES).rename_axis("model")
 
 
-def name_operators(models):
-    """Name the operator of each model that changed most."""
-    for name, frame in models.get("operators", {}).items():
-        moved = frame[frame["verdict"].isin(["faster", "slower"])].drop(WHOLE, errors="ignore")
-        for op, *row in moved.head(1).itertuples(name=None):
-            pair = zip(row[1:3], frame.columns[1:3], strict=True)
-            told = [f"{us:.4g} µs with {column.removesuffix(' (µs)')}" for us, column in pair]
-            yield f"{name}: {op} takes {' and '.join(told)}"
-
-
-print(*name_operators(models), sep="\n")
-show(fold("Operators of the whole models", *list_operators(models)))
+study.show(models)
 
 # %%
 # What the measurements say
 # -------------------------
 
-# fold: The answer
 
-
-def answer(history):
-    """Answer the title, from the cells with one thread."""
-    lost, worse = history.lost, int((history.accuracy["ratio"] >= TWICE).sum())
-    values = {"n": len(history.tested), "lost": len(lost), "last": history.last, "worse": worse}
-    values |= {"gained": len(history.gained), "first": history.order[0]}
-    text = "In {last}, {lost} of {n} cases are more than 1.5 times slower than in the best release "
-    text += "before"
-    worst = [(r.Index, r.speedup, r.high, r.low) for r in lost[:5].itertuples()]
-    bars = [Bar(shorten(case, 17), *(1 / speed for speed in speeds)) for case, *speeds in worst]
+def advise(history, say, lost, few, n):
+    *_, last = history["order"]
+    lead = f"Nothing speaks against {last}:" if few.verdict == "right" else "Not decided here:"
     if len(lost):
-        worst = list_losses(history).iloc[0]
-        number, _, interval = worst["times slower"].partition(" ")
-        values |= {"case": worst.name, "since": worst["since"]}
-        values |= {"number": float(number), "interval": interval}
-        text += "; the worst, {case}, is {number:.1f} times slower {interval}, since {since}"
-    text += ". More than 1.5 times faster than in {first}: {gained} cases. With at least twice the "
-    text += "error of their first release: {worse}."
-    if history.last.endswith(AGAIN):
-        text = "Nothing is recorded here: {n} cases run beside themselves, with one release."
-    axis = f"times slower in {history.last} than in the best release before"
-    drawn = {"bars": bars, "axis": axis} if len(bars) > 1 else {}
-    return Answer(text, values=values, verdict=f"{len(lost)} slower", **drawn)
+        ratios = verdicts.estimates(lost, slower=True)
+        lead = f"Using {lost.index[0].partition('-')[0]}? Measure before you choose {last}, up to "
+        lead += f"{ratios.iloc[0]} times slower than the best release before."
+        say.command(f"ortmeter bench model.onnx --runtime {lost['baseline'].iloc[0]},{last}")
+    if len(lost) > 1:
+        say.bars(f"times slower in {last} than in the best release before", dict(ratios[:5]))
+    if history["order"] == history["control"]:
+        lead = "Not decided here, one release ran beside itself:"
+    say.add(f"{lead} {len(lost)} of {n} cases are over 1.5 times slower.")
+    say.decide("undecided" if lead.startswith("Not decided") else f"{len(lost)} slower")
 
 
 # %%
 
-# fold: The predictions
 
-FEW = 0.05
+def tell_control(history, say):
+    cells = compare(history, min_effect=0.05)
+    level, (last, _) = verdicts.claim_level(cells), history["control"]
+    control = verdicts.control_claims(read(history, "times"), last, level=level)
+    wrong, claims = (int(found["verdict"].isin(CHANGED).sum()) for found in (control, cells))
+    text = "the control has {wrong} false claims in {n} cells; the map has {claims} in {cells}"
+    say.note(text, wrong=wrong, n=len(control), claims=claims, cells=int(cells["p"].count()))
 
 
-def judge_losses(history):
-    tested, lost = history.tested, len(history.lost)
+# %%
+
+
+def conclude(data, say):
+    history, first = data.history, data.history["order"][0]
+    tested = last_release(compare(history)).dropna(subset="p")
+    lost, n = find_losses(history), len(tested)
     most = int((~(tested["low"] >= 1 / LARGE)).sum())
-    held = False if lost >= FEW * len(tested) else True if most < FEW * len(tested) else None
-    text = (
-        "fewer than 1 case in 20 is more than 1.5 times slower ({lost} of {n} are, {most} may be)"
-    )
-    return judge(text, [held], lost=lost, n=len(tested), most=most)
+    few = Estimate(len(lost), len(lost), most).within(0, n / 20)
+    advise(history, say, lost, few, n)
+    gained = since_first(history).query("verdict == 'faster'").index
+    ratios = find_errors(history)["ratio"]
+    worse = (ratios >= TWICE).sum()
+    say.add(f"{len(gained)} are as much faster than {first}; {worse} at least double its error.")
+
+    text = "fewer than 1 case in 20 is more than 1.5 times slower: {lost} of {n} are, {most} may be"
+    say.predict(text, Finding(few.outcomes), lost=len(lost), n=n, most=most)
+    kept = ratios.reindex(gained).dropna() < TWICE
+    found = Finding((bool(kept.mean() > 1 / 2),) if len(kept) else ())
+    text = "speed is not bought with accuracy: {kept} of {n} faster cases do not double their error"
+    say.predict(text, found, kept=int(kept.sum()), n=len(kept))
+    speeds = verdicts.estimates(compare_models(data))
+    told = ", ".join(f"{name} {speed}" for name, speed in speeds.items())
+    found = Finding(tuple(speed.exceeds(1 / LARGE) for speed in speeds), told)
+    say.predict("no whole model becomes more than 1.5 times slower", found)
+    tell_control(history, say)
 
 
-def judge_accuracy(history):
-    ratios = history.accuracy["ratio"].reindex(history.gained.index).dropna()
-    kept = int((ratios < TWICE).sum())
-    text = (
-        "speed is not bought with accuracy: the error of {kept} of {n} cases that became 1.5 times "
-    )
-    text += "faster stays below twice what it was"
-    return judge(text, [kept > len(ratios) / 2] if len(ratios) else [], kept=kept, n=len(ratios))
-
-
-# %%
-
-
-# fold: The prediction on whole models
-def judge_models(history, models):
-    cells = compare_models(history, models) if models else pd.DataFrame(columns=["low", "high"])
-    held = [
-        None if a < 1 / LARGE <= b else bool(a >= 1 / LARGE)
-        for a, b in zip(cells["low"], cells["high"], strict=True)
-    ]
-    told = [f"{c.Index} {c.speedup:.2f} [{c.low:.2f}, {c.high:.2f}]" for c in cells.itertuples()]
-    text = "no whole model becomes more than 1.5 times slower (speedups: {told})"
-    return judge(text, held, told=", ".join(told) or "none is recorded")
-
-
-# %%
-
-# fold: The control, and the results
-
-
-def count_claims(history):
-    return fact(
-        "the control, a release beside itself, has {wrong} false claims in {pairs} cells; the map "
-        "has {claims} claims in {cells}",
-        wrong=len(history.false_claims),
-        pairs=history.times.groupby(["threads", "case"]).ngroups,
-        claims=len(history.claimed),
-        cells=int(history.cells["p"].notna().sum()),
-    )
-
-
-def count_results(history):
-    return fact(
-        "{outside} cases have a result outside of its bound with some release; the bits of "
-        "{changed} of {n} cases changed",
-        outside=len(history.outside),
-        changed=int(history.changed_bits.sum()),
-        n=len(history.changed_bits),
-    )
-
-
-# %%
-
-
-# fold: The conclusion, from a record
-def conclusion(record):
-    history, models = History.from_dict(record.data["history"]), record.data["models"]
-    claims = [judge_losses(history), judge_accuracy(history), judge_models(history, models)]
-    claims += [count_claims(history), count_results(history)]
-    processes = [history.times.index.unique(level).size for level in ("pass", "process")]
-    where = resolve_provider(record.configuration["provider"]).label
-    details = f"{where}, {' x '.join(map(str, processes))} sets of processes"
-    return record.conclude(answer(history), claims, details)
-
-
-concluded = conclusion(here)
-origin = {**concluded.origin, "recorded": recorded is not None}
-show(dataclasses.replace(concluded, origin=origin))
-
-# %%
-# Findings
-# --------
-#
-# The changelog of this page: what was found, when, between which releases. ``ortmeter operators
-# --repro CASE`` writes a short script that shows it in any environment. *Here* is what the
-# measurements above say of the same two releases, and *ratio* is how many times slower, or faster.
-
-# fold: What was found
-
-FINDINGS = (  # date, case, what was found, between which releases
-    ("2026-11-22", "Where-same-shape-f32-L2", "slower", "1.31.1", "1.32.0"),
-    ("2026-11-22", "Where-last-axis-f32-L2", "slower", "1.31.1", "1.32.0"),
-    ("2026-11-22", "PRelu-per-channel-f32-L2", "slower", "1.26.0", "1.27.0"),
-    ("2026-11-22", "PRelu-scalar-f32-L2", "slower", "1.26.0", "1.27.0"),
-    ("2026-11-22", "ReduceSum-last-axis-i64-L2", "slower", "1.26.0", "1.27.0"),
-    ("2026-11-22", "SkipLayerNormalization-128-rows-f32-L2", "slower", "1.29.0", "1.31.1"),
-    ("2026-11-22", "LRN-size-5-f32-L2", "slower", "1.20.1", "1.22.1"),
-    ("2026-11-22", "Elu-of-positive-f32-L2", "slower", "1.20.1", "1.22.1"),
-    ("2026-11-22", "MatMul-square-i64-L2", "slower", "1.20.1", "1.22.1"),
-    ("2026-11-22", "MatMulInteger-by-a-variable-u8-L2", "slower", "1.24.4", "1.26.0"),
-    ("2026-11-22", "NonZero-f32-L2", "slower", "1.29.0", "1.31.1"),
-    ("2026-11-22", "LayerNormalization-128-rows-f32-L2", "slower", "1.26.0", "1.27.0"),
-    ("2026-11-22", "LayerNormalization-128-rows-f32-L2", "faster", "1.29.0", "1.31.1"),
-    ("2026-11-22", "BatchNormalization-of-rows-f32-L2", "faster", "1.29.0", "1.31.1"),
-    ("2026-11-22", "Max-same-shape-f16-L2", "faster", "1.31.1", "1.32.0"),
-    ("2026-11-22", "Elu-f32-L2", "faster", "1.20.1", "1.22.1"),
-    ("2026-11-22", "Atan-f32-L2", "faster", "1.20.1", "1.22.1"),
-    ("2026-11-22", "LeakyRelu-f32-L2", "faster", "1.20.1", "1.22.1"),
-    ("2026-11-22", "Round-f32-L2", "faster", "1.20.1", "1.22.1"),
-    ("2026-11-22", "Cast-to-f16-f32-L2", "faster", "1.22.1", "1.24.4"),
-    ("2026-11-22", "MatMul-weights-of-int8-f32-L2", "less accurate", "1.24.4", "1.26.0"),
-    ("2026-11-22", "Atan-f32-L2", "less accurate", "1.20.1", "1.22.1"),
-    ("2026-11-22", "LayerNormalization-128-rows-f32-L2", "more accurate", "1.29.0", "1.31.1"),
-)
-
-# %%
-
-# fold: What the measurements say of the findings
-
-
-def check_time(history, case, effect, pair):
-    cell = compare_cells(history.times.xs(case, level="case", drop_level=False), pair)
-    cell = cell.loc[[(1, case, pair[1])]]
-    before, after = cell["before"].iloc[0], cell["after"].iloc[0]
-    times = f"{before:.3g}, {after:.3g} µs"
-    ratio = ratios(cell, slower=effect == "slower")[0]
-    return {"from, to": times, "ratio": ratio, "here": cell["verdict"].iloc[0]}
-
-
-def check_error(history, case, _, pair):
-    errors = comparable_errors(history.errors).loc[case]
-    before, after = errors["error"][list(pair)]
-    word = "more" if after <= before / TWICE else "less" if after >= TWICE * before else "as"
-    return {"from, to": f"{before:.3g}, {after:.3g} ulp", "here": f"{word} accurate"}
-
-
-def check_findings(history, findings=FINDINGS):
-    rows = []
-    for date, case, effect, *pair in findings:
-        row = {"case": case, "found": f"{date}, {effect}", "releases": " to ".join(pair)}
-        check = check_error if effect.endswith("accurate") else check_time
-        is_known = case in history.cases and {*pair} <= {*history.order}
-        found = check(history, case, effect, pair) if is_known else {"here": "not measured"}
-        rows.append(row | found)
-    columns = ["case", "releases", "found", "here", "from, to", "ratio"]
-    return pd.DataFrame(rows, columns=columns).set_index("case")
-
-
-show_rows(check_findings(history), "Nothing was found yet.")
+study.conclude(conclude)
 
 # %%
 # Do the losses hold here?
@@ -564,72 +395,18 @@ show_rows(check_findings(history), "Nothing was found yet.")
 #
 # With ``RELEASES=1``, the first 20 losses are measured again in this build, with the same releases.
 
-# fold: Measure the losses again
-
-MOST = 20
-
 
 def measure_again(history):
-    cases = {name: catalogue()[name] for name in history.lost.index[:MOST] if name in catalogue()}
-    again = measure_history(history.order, cases, (1,))
-    cells = on_one_thread(again.cells).xs(again.last, level="contender")
-    columns = {
-        "times slower, recorded": ratios(history.lost.reindex(cells.index), slower=True),
-        "times slower, here": ratios(cells, slower=True),
-        "holds": cells["verdict"].map({"slower": "yes", "faster": "no"}).fillna("undecided"),
-    }
-    return pd.DataFrame(columns, index=cells.index)
+    lost = find_losses(history)[:20]
+    cases = {name: catalogue()[name] for name in lost.index if name in catalogue()}
+    again = last_release(compare(measure_history(history["order"], cases, [1]), min_effect=0.05))
+    lost["here"] = verdicts.estimates(again, slower=True).map(str)
+    lost["recorded"] = verdicts.estimates(lost, slower=True).map(str)
+    return lost[["recorded", "here"]].add_prefix("times slower, ").join(again["verdict"])
 
 
-if args.again and recorded and len(history.lost):
-    show(table(measure_again(history), f"1 thread, {provider.label}, {environment().cpu}"))
-else:
-    show("Nothing is measured again in this build.")
-
-# %%
-# All the cases
-# -------------
-#
-# Click on a heading to sort; the filter takes several words. A case opens to its model, its times
-# with each release and number of threads, its errors, and the command that writes its script.
-
-# fold: Tabulate all the cases
-
-
-def list_cases(history):
-    cells = on_one_thread(history.cells).xs(history.last, level="contender")
-    columns = {
-        "best before": cells["baseline"].replace("", None),
-        "before (µs)": cells["before"],
-        f"{history.last} (µs)": cells["after"],
-        "speedup": cells["speedup"],
-        "verdict": cells["verdict"].replace("", "new"),
-        "error (ulp)": history.accuracy["last"].reindex(cells.index),
-    }
-    return pd.DataFrame(columns, index=cells.index)
-
-
-# %%
-
-
-# fold: Describe each case
-def detail_cases(history):
-    """Write the model, the times, the speedups and the errors of each case."""
-    medians = history.times[list(history.order)].groupby(["case", "threads"]).median()
-    cells = on_one_thread(history.cells)
-    speedups = pd.DataFrame({"speedup, 1 thread": ratios(cells)}, index=cells.index)
-    errors = speedups.join(history.errors[["ulp", "bound"]], how="outer")
-    errors = errors.rename_axis(index=["case", None])
-    for case, text in history.cases.items():
-        rows = {f"µs, {n} thread{'s' * (n > 1)}": r for n, r in medians.loc[case].iterrows()}
-        mine = errors[errors.index.get_level_values("case") == case].droplevel("case")
-        frame = pd.DataFrame(rows).join(mine).reindex(history.order)
-        written = frame.to_string(float_format="{:.4g}".format, na_rep="-")
-        yield case, f"{text}\n\n{written}\n\nortmeter operators --repro {case}"
-
-
-every = table(list_cases(history), f"1 thread, {legend}", dict(detail_cases(history)))
-show(fold(f"{len(history.cases)} cases", every))
+if args.again and len(find_losses(study.data.history)):
+    show(table(measure_again(study.data.history), f"Losses measured again, {provider.label}"))
 
 # %%
 # What this page does not cover
@@ -643,40 +420,27 @@ show(fold(f"{len(history.cases)} cases", every))
 # How this was computed
 # ---------------------
 #
-# The same lines run on CUDA, with the releases of onnxruntime-gpu. On a GPU machine, ``make html
-# RUNTIME=gpu PROVIDER=cuda`` builds this site, ``python plot_releases.py --provider cuda --record``
-# measures the releases, ``make record PROVIDER=cuda`` all the pages.
-
-show(args)
-
-# %%
-# The machine of this build; the one that measured is in the conclusion.
-
-show(environment())
-
-# %%
-# The tables to download:
-
-tables = {"cases": list_cases(history), "claims": history.claimed.reset_index()}
-show(save_tables(PAGE, {**tables, "errors": history.accuracy}))
-
-# %%
-# Other machines, or other days:
-
-# fold: Other machines
+# The machine that measured is in the conclusion, the one of this build is below. *Raw tables* has
+# all the cases, with the median time (µs) of each release on one thread: filter it by the name of
+# your operator. A case that a release does not run is there with the reason. ``ortmeter operators
+# --repro CASE`` writes a script that shows a case in any environment. On CUDA, the releases are
+# those of onnxruntime-gpu.
 
 
-def report(record):
-    history = History.from_dict(record.data["history"])
-    if len(history.claimed):
-        yield draw_map(history, legend_of(record))
-    yield table(list_losses(history)[:10], f"1 thread, {legend_of(record)}")
-    yield conclusion(record)
+def list_cases(history):
+    times = read(history, "times").query("threads == 1")[history["order"]]
+    cells = last_release(compare(history, min_effect=0.05))
+    medians = times.groupby("case", sort=False).median()
+    return medians.join(cells.drop(columns=["before", "after", "p"])).join(find_errors(history))
 
 
-if args.record:
-    here.save(concluded)
-show(replay(report, [one for one in records if one is not recorded]))
+history, profiles = study.data.history, study.data.models.get("operators", {})
+cases = list_cases(history)
+absent = DataFrame(history["absent"], columns=["case", "release", "reason"])
+releases = [name for name in history["order"] if name != history["control"][1]]
+assert cases[releases].isna().sum().sum() == len(absent), "a case is absent without a reason"
+profiles = {f"operators of {name}": found.rename_axis(name) for name, found in profiles.items()}
+study.appendix({case.name: case.model()}, cases=cases, absent=absent, **profiles)
 
 # %%
 # People ask whether a new release made their model slower: `#27187

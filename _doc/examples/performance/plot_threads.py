@@ -35,18 +35,15 @@ import itertools
 
 import numpy as np
 import onnx
-from pandas import DataFrame
 
 import ortmeter
 from ortmeter.observatory.bounds import error_bounds, weight_bounds
 from ortmeter.observatory.reference import reference
 from ortmeter.plotting import speedup_plot
-from ortmeter.plotting.load import load_plot
 from ortmeter.profiling.scheduling import shared_nodes
 from ortmeter.runtime.environment import usable_cores
-from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import sample_transformer
-from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
+from ortmeter.study import Finding, Param, Speedups, Study, to_frame
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.statistics import estimate_ratio
 from ortmeter.timing.threads import Situation, find_beyond, find_threshold, measure_threads
@@ -65,7 +62,6 @@ study = Study(
 args, provider = study.args, study.provider
 most = max(args.threads or usable_cores(), 2)
 rng = np.random.default_rng(0)
-legend = f"float32 on {provider.label}, {most} threads at most"
 
 # %%
 # Three operators and a transformer
@@ -91,18 +87,14 @@ def make_operator(name, elements):
     return onnx.parser.parse_model(text), feeds
 
 
-operators = {
-    (name, first * 4**k): make_operator(name, first * 4**k)
-    for name, (first, *_) in OPERATORS.items()
-    for k in range(args.steps)
-}
+cases = [(name, first * 4**k) for name, (first, _) in OPERATORS.items() for k in range(args.steps)]
+operators = {f"{name} {elements}": make_operator(name, elements) for name, elements in cases}
 
 # %%
 # The transformer has two layers of width 256, as exporters write them.
 
 tokens = rng.standard_normal((1, args.tokens, 256), np.float32)
 transformer = sample_transformer(tokens=args.tokens), {"x0": tokens}
-show(ortmeter.draw_model(operators["MatMul", 2**10][0], title="one operator"))
 
 # %%
 # Do they compute the same thing?
@@ -111,25 +103,18 @@ show(ortmeter.draw_model(operators["MatMul", 2**10][0], title="one operator"))
 # The reference is computed in float64. Each operator must be within its derived bound
 # (:func:`~ortmeter.discrepancy.bounds.matmul_error_bound` for a product). A product of length
 # :math:`K` in float32 is the exact product of operands moved by :math:`Ku` at most: the transformer
-# must be within what its output moves by when its weights move by :math:`1024u`. One thread and
-# several must both agree.
+# must be within what its output moves by when its weights move by :math:`1024u`. The page stops if
+# one thread, or several, are outside.
 
-models = {**operators, ("transformer", tokens.size): transformer}
-rows = []
-for (name, elements), (model, feeds) in models.items():
+models = {**operators, "transformer": transformer}
+for name, (model, feeds) in models.items():
     ((output, expected),) = reference(model, feeds).outputs.items()
     given = model, feeds, {output: expected}
     bound = (error_bounds(*given) or weight_bounds(*given, 1024 * 2.0**-24))[output]
     for threads in (1, most):
         session = ortmeter.make_session(model, provider=provider, threads=threads, spinning="off")
-        got = run_session(session, feeds)[output]
-        share = (np.abs(got - expected) / bound).max()
+        share = (np.abs(session.run([output], feeds)[0] - expected) / bound).max()
         assert share <= 1, f"{name} with {threads} threads is outside of its bound: {share}"
-        rows.append((name, elements, threads, ortmeter.max_diff(expected, got).abs, share))
-
-errors = DataFrame(rows, columns=["model", "elements", "threads", "error", "share of the bound"])
-largest = errors.groupby("model", sort=False)[["error", "share of the bound"]].max()
-show(table(largest, f"Largest error, {legend}"))
 
 # %%
 # What is measured
@@ -144,16 +129,16 @@ SPINNING = {"spin": "on", "stop": "stop", "sleep": "off"}  # between runs, withi
 
 def make_variants(model, feeds, counts):
     """Return a session for each number of threads and each way to wait."""
-    options = {"1 thread": {"threads": 1, "spinning": "off"}}
+    settings = {"1 thread": {"threads": 1, "spinning": "off", "provider": provider}}
     for n, (word, spinning) in itertools.product(sorted({*counts}), SPINNING.items()):
-        options[f"{n} threads, {word}"] = {"threads": n, "spinning": spinning}
-    given = {name: {"provider": provider, **one} for name, one in options.items()}
-    return {name: Variant(model, feeds, settings, {}) for name, settings in given.items()}
+        own = {"threads": n, "spinning": spinning, "provider": provider}
+        settings[f"{n} threads, {word}"] = own
+    return {name: Variant(model, feeds, own, {}) for name, own in settings.items()}
 
 
 tried = {
-    f"{name} {elements}, {setting}": Situation(variant, rounds=25)
-    for (name, elements), operator in operators.items()
+    f"{name}, {setting}": Situation(variant, rounds=25)
+    for name, operator in operators.items()
     for setting, variant in make_variants(*operator, [2]).items()
 }
 usage = measure_threads(tried, processes=args.processes)
@@ -186,15 +171,17 @@ def find_shared(name):
 
 
 latency = {**usage.latency, **longer.latency}
-shared = {name: find_shared(name) for name in OPERATORS}
+legend = f"float32 on {provider.label}, {most} threads at most"
 study.keep(legend, latency=latency, cpu=longer.cpu, wake=usage.wake, pauses=pauses)
-study.keep(provider=provider.name, threads=most, **{"shared from": shared})
+study.keep(shared_from={name: find_shared(name) for name in OPERATORS})
+study.keep(provider=provider.name, threads=most)
 
 # %%
 # From which work does a second thread pay?
 # -----------------------------------------
 #
-# The intervals of all operators hold together.
+# Each point has its interval, and those of all operators hold together. Inside the grey band, a
+# difference is too small to matter.
 
 
 def runs(data):
@@ -203,48 +190,38 @@ def runs(data):
 
 
 def second_thread(data, word):
-    """Compare two threads with one: seconds of one thread and speedup, by operator."""
-    found, alone = runs(data), ", 1 thread"
-    names = [n for n in found if n.endswith(alone) and n.split()[0] in data.shared_from]
-    claims = {}
-    for name in sorted(names, key=lambda one: found[one].median):
-        case, level = name.removesuffix(alone), 1 - 0.01 / len(names)
-        claim = found.speedup(name, f"{case}, 2 threads, {word}", confidence=level)
-        claims[case] = found[name].median, claim
-    return claims
+    """Yield operator, elements, seconds of one thread, and what a second thread brings."""
+    found = runs(data)
+    alone = [n for n in found if n.endswith(", 1 thread") and n.split()[0] in data.shared_from]
+    for name in alone:
+        operator, elements = name.removesuffix(", 1 thread").split()
+        both, level = f"{operator} {elements}, 2 threads, {word}", 1 - 0.01 / len(alone)
+        claim = found.speedup(name, both, confidence=level)
+        yield operator, int(elements), found[name].median, claim
 
 
-# %%
-# Speedup of two threads over one. *Shared*: the second thread gets some of the work.
+def operators_plot(data):
+    claims = [
+        claim.named(f"{operator}, {word}", "1 thread").at(elements=elements)
+        for word in ("spin", "sleep")
+        for operator, elements, _, claim in second_thread(data, word)
+    ]
+    claims.sort(key=lambda claim: claim.where["elements"])
+    return speedup_plot(claims, title="Speedup of two threads over one", caption=data.legend)
 
 
-def is_shared(data, case):
-    name, elements = case.split()
-    return int(elements) >= (data.shared_from[name] or np.inf)
-
-
-def two_threads(data):
-    """Speedup of 2 threads, 99% intervals"""
-    found = {word: second_thread(data, word) for word in SPINNING}
-    rows = {
-        case: {"1 thread (µs)": 1e6 * work, "shared": is_shared(data, case)}
-        | {word: claims[case][1].interval for word, claims in found.items()}
-        for case, (work, _) in found["spin"].items()
-    }
-    return to_frame(rows, "operator, elements")
-
-
-study.show(two_threads)
+study.show(operators_plot)
 
 # %%
-# The smallest work, the time with one thread, from which a second thread pays at every size. A
-# dash: not shown.
+# *shared from*: the size from which ONNX Runtime gives the second thread some of the work. *pays
+# from*: the smallest work, the time with one thread, from which a second thread pays at every size.
+# A dash: not shown.
 
 
 def find_work(data, word, names):
     """Return the work in µs from which a second thread pays, None if that is not shown."""
     found = second_thread(data, word)
-    threshold = find_threshold(dict(found[case] for case in found if case.split()[0] in names))
+    threshold = find_threshold({work: claim for name, _, work, claim in found if name in names})
     return 1e6 * threshold.value if threshold else None
 
 
@@ -257,22 +234,6 @@ def thresholds(data):
 
 
 study.show(thresholds)
-
-# %%
-# Each point has its interval. Inside the grey band, a difference is too small to matter.
-
-
-def operators_plot(data):
-    claims = [
-        claim.named(f"{case.split()[0]}, {word}", "1 thread").at(elements=int(case.split()[1]))
-        for word in ("spin", "sleep")
-        for case, (_, claim) in second_thread(data, word).items()
-    ]
-    claims.sort(key=lambda claim: claim.where["elements"])
-    return speedup_plot(claims, title="Speedup of two threads over one", caption=data.legend)
-
-
-study.show(operators_plot)
 
 # %%
 # What do a pause and a neighbour cost?
@@ -289,35 +250,20 @@ def select(data, situation):
     return {name.removeprefix(f"{situation}, "): data.latency[name] for name in names}
 
 
-def list_pauses(data):
-    for setting, found in select(data, "transformer").items():
-        for pause, latency in found.items():
-            cpu = data.cpu[f"transformer, {setting}"][pause]
-            yield setting, pause, latency.typical, cpu.typical
-
-
 def after_pauses(data):
     """The transformer after a pause, 99% intervals"""
-    rows = [
-        (way, f"{1e3 * pause:g}", latency.written(1e3), cpu.written(1e3))
-        for way, pause, latency, cpu in list_pauses(data)
-    ]
-    columns = ["threads", "pause (ms)", "latency (ms)", "CPU time (ms)"]
-    return DataFrame(rows, columns=columns).set_index(columns[:2])
+    rows = {
+        (setting, f"{1e3 * pause:g}"): {
+            "latency (ms)": latency.typical.written(1e3),
+            "CPU time (ms)": data.cpu[f"transformer, {setting}"][pause].typical.written(1e3),
+        }
+        for setting, found in select(data, "transformer").items()
+        for pause, latency in found.items()
+    }
+    return to_frame(rows, "threads", "pause (ms)")
 
 
 study.show(after_pauses)
-
-# %%
-
-
-def pauses_plot(data):
-    rows = [(way, pause, one.value, one.low, one.high) for way, pause, one, _ in list_pauses(data)]
-    frame = DataFrame(rows, columns=["series", "gap", "seconds", "low", "high"])
-    return load_plot(frame, x="gap", title="The transformer after a pause", caption=data.legend)
-
-
-study.show(pauses_plot)
 
 # %%
 # The transformer run after run: alone, right after another session of its process, and beside
@@ -372,8 +318,11 @@ def predict(data, say, gain, near, spent):
     computes = data.provider == "cpu"
     no = "" if computes else "not so on CUDA: "
     faster, slower = ("faster", "slower") if computes else ("negligible", "negligible")
-    found = second_thread(data, "sleep")
-    tried = [row for case, row in found.items() if is_shared(data, case) or not computes]
+    tried = [
+        (work, claim)
+        for name, elements, work, claim in second_thread(data, "sleep")
+        if not computes or elements >= (data.shared_from[name] or np.inf)
+    ]
     text = f"{no}a second thread that sleeps pays when the work exceeds two wakes"
     say.predict(text, find_beyond(tried, 2 * data.wake.typical.value, pays=computes))
     say.predict(f"{no}run after run, threads that spin are faster", Speedups([gain]).are(faster))
@@ -391,9 +340,6 @@ def believe(data, say):
     spin, longest = f"{data.threads} threads, spin", max(data.pauses)
     settings, ms = select(data, "transformer"), 1e3 * longest
     paused = {name: ortmeter.speedup(one[0.0], one[longest]) for name, one in settings.items()}
-    told = ", ".join(f"{one.effect} with {n.replace(',', ' that')}" for n, one in paused.items())
-    say.note("A run after a pause of {ms:g} ms: {told}", ms=ms, told=told)
-
     pair = "transformer, 1 thread", "transformer, 2 threads, spin"
     found = Speedups([runs(data).speedup(*pair)]).are("slower")
     cpu = estimate_ratio(*(data.cpu[name][0.0].seconds for name in reversed(pair)))
@@ -452,4 +398,4 @@ study.conclude(conclude)
 # ``ortmeter bench model.onnx --threads 2 --spinning on --gap 0,0.01`` has the latency and the CPU
 # time of a model after a pause.
 
-study.appendix({name: model for (name, _), (model, _) in reversed(models.items())}, errors=errors)
+study.appendix({name.split()[0]: model for name, (model, _) in reversed(models.items())})

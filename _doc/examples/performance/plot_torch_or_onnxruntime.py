@@ -31,70 +31,40 @@ Both compute in float32: neither is more than twice as far from float64 as the o
 
 # sphinx_gallery_tags = ["speed", "accuracy", "torch", "scikit-learn"]
 
-# %%
-
-# fold: Imports and arguments
-import inspect
-
 import numpy as np
-from onnx_array_api.plotting.text_plot import onnx_simple_text_plot
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 import ortmeter
 from ortmeter.observatory import networks
-from ortmeter.observatory.network_runs import inductor_obstacle, run_network
-from ortmeter.observatory.network_times import (
-    INDUCTOR,
-    LIBRARY,
-    ORT,
-    UNBOUND,
-    measure_networks,
-    profile_networks,
-)
-from ortmeter.observatory.networks import NETWORKS, export_network, make_inputs
-from ortmeter.pages import (
-    Answer,
-    Bar,
-    Param,
-    beliefs,
-    fold,
-    judge,
-    load_records,
-    record,
-    replay,
-    save_tables,
-    show,
-    table,
-)
+from ortmeter.observatory.networks import NETWORKS, make_network, network_candidate, run_network
 from ortmeter.plotting.axes import GREY, add_legend, finish_rows, new_axes, series_style
-from ortmeter.profiling.kinds import KINDS, OUTSIDE, compare_kinds
-from ortmeter.runtime.environment import environment
-from ortmeter.timing.statistics import mean_interval
+from ortmeter.profiling.kinds import KINDS, OUTSIDE
+from ortmeter.runtime.iobinding import run_session
+from ortmeter.study import Estimate, Finding, Param, Speedups, Study, show, table, to_frame
+from ortmeter.timing.statistics import estimate_mean
 
-PAGE = "plot_torch_or_onnxruntime"
-args = ortmeter.get_parsed_args(
-    PAGE,
-    description="Is ONNX Runtime slower than torch here, and where?",
+study = Study(
+    "plot_torch_or_onnxruntime",
+    "Is ONNX Runtime slower than torch here, and where?",
     models=Param(
         tuple(NETWORKS),
         fast=("decoder", "forest"),
         sequence=str,
         pattern="|".join(NETWORKS),
-        help="models to run",
+        help="models to run, one of torch at least",
     ),
     batch=Param((1, 32), fast=(1, 2), minimum=1, help="rows of a call, several batches"),
     rows=Param(1000, fast=16, minimum=1, help="rows of one more call, of the forest"),
     threads=Param(1, minimum=1, help="threads of each library"),
-    inductor=Param(False, full=True, help="measure torch.compile too; compiling takes minutes"),
+    inductor=Param(False, full=True, help="measure torch.compile too: a compiler, and minutes"),
     processes=Param(6, fast=1, full=8, minimum=1, help="fresh processes that measure"),
     repeat=Param(6, fast=2, full=12, minimum=1, help="samples in each process"),
     profiled=Param(3, fast=1, full=6, minimum=1, help="fresh processes that profile"),
     budget=Param(80.0, fast=5.0, full=240.0, help="seconds to measure at most, profiles excluded"),
-    provider=Param("auto", env="ORTMETER_PROVIDER", help="cpu, cuda, cuda:1 or auto"),
-    record=Param(False, env="ORTMETER_RECORD", help="keep what is measured for other builds"),
 )
-provider = ortmeter.resolve_provider(args.provider)
+args, provider = study.args, study.provider
 rng = np.random.default_rng(0)
+OPTIONS = {"provider": provider, "threads": args.threads}
 legend = f"float32 on {provider.label}, threads={args.threads}"
 
 # %%
@@ -103,21 +73,18 @@ legend = f"float32 on {provider.label}, threads={args.threads}"
 #
 # Weights are random, from a seed. The CNN alternates dense and depthwise convolutions. The encoder
 # and the decoder have two layers; the decoder adds one token to a cache of 128. The forest has 100
-# trees. Each one is exported once, for any batch.
+# trees. Each one is exported once, for any batch; the functions of
+# :mod:`~ortmeter.observatory.networks` take your own network too. *encoder, 32* is a case: a model
+# and inputs, here a batch of 32.
 
+FOREST = "forest"
+made = {name: make_network(name) for name in args.models}
 models, exports = {}, {}
-for name in args.models:
-    models[name], exports[name] = export_network(name)
-first = args.models[0]
-show(fold(f"Drawing of the {first}", ortmeter.draw_model(models[first], title=first)))
-
-# %%
-# A case is a model and a batch, such as *encoder, 32*.
-
-cases = {f"{name}, {batch}": (name, batch) for name in args.models for batch in args.batch}
-if "forest" in args.models:
-    cases[f"forest, {args.rows}"] = ("forest", args.rows)
-torch_cases = {case: who for case, who in cases.items() if NETWORKS[who[0]].library == "torch"}
+for name, network in made.items():
+    models[name], exports[name] = networks.export_network(network.model, network.inputs(2))
+batches = [(name, batch) for name in args.models for batch in args.batch]
+batches += [(FOREST, args.rows)] if FOREST in args.models else []
+cases = {f"{name}, {batch}": (name, made[name].inputs(batch, rng)) for name, batch in batches}
 
 # %%
 # Do they compute the same thing?
@@ -126,218 +93,196 @@ torch_cases = {case: who for case, who in cases.items() if NETWORKS[who[0]].libr
 # The reference is the library in float64. The tolerance is :math:`4 L \sqrt{K}\,u` of the largest
 # output: :math:`L` products in a row, sums of :math:`K` terms whose rounding errors are of both
 # signs, and :math:`u` the unit roundoff of float32. Normalizations keep the scale between products.
+# Below, *eager* is torch in inference mode, or scikit-learn for the forest.
 
-# fold: Compare both with float64
-
-
-def run_session(model, feeds):
-    session = ortmeter.make_session(model, provider=provider, threads=args.threads)
-    with ortmeter.BoundSession(session, feeds) as bound:
-        bound.run()
-        return list(bound.outputs().values())
+WAYS = LIBRARY, ORT, UNBOUND, INDUCTOR = "eager", "onnxruntime", "session.run", "inductor"
 
 
-def compare_with_float64(name, batch):
-    feeds = make_inputs(name, batch)
-    expected = run_network(name, {key: x.astype(np.float64) for key, x in feeds.items()})
-    found = {
-        LIBRARY: run_network(name, feeds, str(provider)),
-        ORT: run_session(models[name], feeds),
-    }
-    row = {"tolerance": NETWORKS[name].tolerance}
-    for who, outputs in found.items():
-        pairs = list(zip(expected, outputs, strict=True))
-        largest = max(np.abs(y - x).max() / np.abs(x).max() for x, y in pairs)
-        assert largest <= row["tolerance"], f"{who} is too far from float64: {largest}"
-        row[who] = max(
-            float(np.sqrt(np.square((y - x) / np.abs(x).max()).mean())) for x, y in pairs
-        )
+def compare_with_float64(name, feeds):
+    network = made[name]
+    expected = run_network(network.model, {key: np.float64(x) for key, x in feeds.items()})
+    session = ortmeter.make_session(models[name], **OPTIONS)
+    ours = run_session(session, feeds).values()
+    row = {"tolerance": network.tolerance}
+    for who, outputs in ((LIBRARY, run_network(network.model, feeds, provider)), (ORT, ours)):
+        pairs = zip(expected, outputs, strict=True)
+        gaps = [(got - exact) / np.abs(exact).max() for exact, got in pairs]
+        largest = max(np.abs(gap).max() for gap in gaps)
+        assert largest <= network.tolerance, f"{who} is too far from float64: {largest}"
+        row[who] = max(np.sqrt(np.square(gap).mean()) for gap in gaps)
     return row
 
 
-# %%
-
-errors = DataFrame({case: compare_with_float64(*who) for case, who in cases.items()}).T
-errors = errors.rename_axis("case").reset_index()
-caption = f"root mean square error, as a share of the largest output, {legend}"
-show(table(errors.set_index("case"), f"{caption}; eager is scikit-learn for the forest"))
+errors = to_frame({case: compare_with_float64(*who) for case, who in cases.items()}, "case")
+show(table(errors, f"Root mean square error, as a share of the largest output, {legend}"))
 
 # %%
 # How long does a run take?
 # -------------------------
 #
-# *eager* is torch in inference mode, or scikit-learn for the forest. *onnxruntime* has its inputs
-# and outputs bound, *session.run* copies them. All run in turn in fresh processes; a process is a
-# sample. With several threads, those of either library soon stop waiting when its run ends, since
-# the other runs next. On CUDA, each run waits for the device.
+# *onnxruntime* has its inputs and outputs bound, *session.run* copies them, *inductor* is
+# ``torch.compile``, at full size only. All run in turn in fresh processes; a process is a sample.
+# With several threads, those of either library soon stop waiting when its run ends, since the other
+# runs next. On CUDA, each run waits for the device.
 
-WARMUP = 3
-without = inductor_obstacle(str(provider)) if args.inductor else "at full size only"
-print(f"inductor: {without or 'measured'}")
-results = measure_networks(
-    cases,
-    models,
-    provider=provider,
-    threads=args.threads,
-    inductor=not without,
-    processes=args.processes,
-    repeat=args.repeat,
-    warmup=WARMUP,
-    budget_s=args.budget,
-    precision=None,
-)
+
+def make_contenders(name, feeds):
+    model = made[name].model
+    found = {
+        LIBRARY: network_candidate(model, feeds, **OPTIONS),
+        ORT: ortmeter.session_candidate(models[name], feeds, **OPTIONS),
+        UNBOUND: ortmeter.session_candidate(models[name], feeds, bound=False, **OPTIONS),
+    }
+    if args.inductor and name != FOREST:
+        found[INDUCTOR] = network_candidate(model, feeds, compiled=True, **OPTIONS)
+    return found
+
+
+with networks.share_cores():
+    results = ortmeter.measure_each(
+        {case: make_contenders(*who) for case, who in cases.items()},
+        axis="case",
+        processes=args.processes,
+        repeat=args.repeat,
+        warmup=3,
+        precision=None,
+        budget_s=args.budget,
+        sync=str(provider),
+    )
 
 # %%
 # A second set of processes runs and profiles both. There, the allocator of the system keeps the
-# memory that torch returns; *kept* is the latency of eager.
+# memory that torch returns.
 
-kinds = profile_networks(
-    torch_cases,
-    {name: model for name, model in models.items() if name != "forest"},
-    provider=provider,
-    threads=args.threads,
-    processes=args.profiled,
-)
-
-# %%
-
-# fold: Compare the latencies
-
-
-def of_library(results, *, torch):
-    return [case for case in results if case.startswith("forest") != torch]
-
-
-def compare(results, case, candidate=ORT, baseline=LIBRARY):
-    """Compare two ways; the intervals of all the cases of a library hold together."""
-    alike = of_library(results, torch=not case.startswith("forest"))
-    level = 1 - 0.01 / len(alike)
-    return results[case].speedup(baseline, candidate, confidence=level).at(case=case)
-
-
-def summarize(results, kinds):
-    kept = kinds.groupby(["case", "process", "turn"])[LIBRARY].sum().groupby("case").median()
-    rows = {}
-    for case, group in results.items():
-        median = {name: 1e3 * one.median for name, one in group.items() if name != UNBOUND}
-        rows[case] = {LIBRARY: median.pop(LIBRARY), "kept": 1e3 * kept.get(case, np.nan), **median}
-        for other in (LIBRARY, INDUCTOR):
-            if other in group:
-                rows[case][f"over {other}"] = compare(results, case, ORT, other).interval
-    return DataFrame.from_dict(rows, orient="index").rename_axis("case")
-
-
-def show_latencies(results, kinds, legend):
-    caption = "medians (ms), and speedup of onnxruntime with intervals that hold together at 99%"
-    return table(summarize(results, kinds), f"{legend}, {caption}")
-
+profiled = {
+    case: (made[name].model, models[name], feeds)
+    for case, (name, feeds) in cases.items()
+    if name != FOREST
+}
+kinds = networks.profile_networks(profiled, processes=args.profiled, **OPTIONS)
+study.keep(legend, results=results, kinds=kinds, errors=errors.reset_index())
+study.keep(exports=exports, provider=provider.name)
 
 # %%
 
-show(show_latencies(results, kinds, legend))
+
+def compare(data, model="", candidate=ORT, baseline=LIBRARY):
+    """Compare two ways on a model, by default on all those of torch.
+
+    The intervals of the forest hold together at 99%, and so do those of torch.
+    """
+    beside = [case for case in data.results if case.startswith(FOREST) == (model == FOREST)]
+    level = 1 - 0.01 / max(len(beside), 1)
+    cases = [case for case in beside if case.startswith(model) and baseline in data.results[case]]
+    return Speedups(
+        data.results[case].speedup(baseline, candidate, confidence=level).at(case=case)
+        for case in cases
+    )
+
+
+def latencies(data):
+    """Medians (ms), speedups of onnxruntime with intervals that hold together at 99%"""
+    found = data.results.to_frame("s").pivot_table("median (s)", "case", "candidate", sort=False)
+    found = 1e3 * found.drop(columns=UNBOUND)
+    for other in found.columns.intersection([LIBRARY, INDUCTOR]):
+        gains = (*compare(data, "", ORT, other), *compare(data, FOREST, ORT, other))
+        found[f"over {other}"] = Series({gain.where["case"]: gain.interval for gain in gains})
+    return found
+
+
+study.show(latencies)
 
 # %%
 # Where is the difference?
 # ------------------------
 #
-# Operators are paired by kind. A node of ONNX Runtime that fuses several counts for the one that
-# names it; on torch, a function counts with those that it calls. Products of two inputs that are
-# computed belong to attention. *outside* is the rest of a run: Python, calls of operators.
-# Profilers slow runs: their times are scaled to the latency where they exceed it. On CUDA, they are
-# those of the host, which launches the kernels.
-#
-# *memory* is what remains of the difference: what torch loses when the allocator gives memory back
-# to the system and asks for it again. The arena of a session keeps it. *explained* is
-# the share of *all* that is not *outside*. The export writes the RMS normalizations of the decoder
-# as elementwise operators, which is what they are on ONNX Runtime.
-
-# fold: Explain the differences
-MEMORY, TOTALS = "memory", ("all", "explained")
+# One bar per case and library. Operators are paired by kind. A node of ONNX Runtime that fuses
+# several counts for the one that names it; on torch, a function counts with those that it calls.
+# Products of two inputs that are computed belong to attention. *outside* is the rest of a run:
+# Python, calls of operators. Profilers slow runs: their times are scaled to the latency where they
+# exceed it. On CUDA, they are those of the host, which launches the kernels. The export writes the
+# RMS normalizations of the decoder as elementwise operators, which is what they are on ONNX
+# Runtime.
 
 
-def gaps_of(results, case):
-    """Return what ONNX Runtime saves in each process, in seconds."""
-    return np.subtract(*(np.median(results[case][n].seconds, axis=1) for n in (LIBRARY, ORT)))
-
-
-def explain(results, kinds, case, confidence=0.99):
-    """Return, by kind, how much ONNX Runtime saves (s), with its interval."""
-    own = kinds[kinds["case"] == case]
-    found = compare_kinds(own[["kind", LIBRARY, ORT]], confidence=confidence)
-    kept = own.groupby(["process", "turn"])[[LIBRARY, ORT]].sum()
-    both = gaps_of(results, case), kept[LIBRARY] - kept[ORT]
-    (gap, half), (left, other) = (mean_interval(list(x), confidence) for x in both)
-    ends = [np.nan] * 2
-    if half is not None and other is not None:
-        width = np.hypot(half, other)
-        ends = [gap - left - width, gap - left + width]
-    found.loc[MEMORY] = [np.nan, np.nan, gap - left, *ends]
-    return found, gap
-
-
-# %%
-
-
-# fold: Tabulate the explanations
-def write_share(row, eager):
-    mean, half = (100 * x / eager for x in (row["difference"], row["high"] - row["difference"]))
-    return f"{mean:+.0f}" + ("" if np.isnan(half) else f" ± {half:.0f}")
-
-
-def tabulate_kinds(results, kinds):
-    columns = {}
-    for case in of_library(results, torch=True):
-        found, gap = explain(results, kinds, case)
-        eager = np.median(results[case][LIBRARY].seconds, axis=1).mean()
-        columns[case] = {kind: write_share(row, eager) for kind, row in found.iterrows()}
-        columns[case]["all"] = f"{100 * gap / eager:+.0f}"
-        known = found["difference"].drop(OUTSIDE, errors="ignore").sum()
-        columns[case]["explained"] = f"{100 * known / gap:.0f}%"
-    found = DataFrame(columns)
-    order = [kind for kind in (*KINDS, OUTSIDE, MEMORY, *TOTALS) if kind in found.index]
-    return found.reindex(order).fillna("").rename_axis("kind")
-
-
-def show_kinds(results, kinds, legend):
-    caption = f"what ONNX Runtime saves, in % of a run of eager, 99% intervals, {legend}"
-    return table(tabulate_kinds(results, kinds), caption)
-
-
-# %%
-
-show(show_kinds(results, kinds, legend))
-
-# %%
-# The same without the memory: one bar per case and library.
-
-# fold: Draw the operators
-
-
-def share_times(kinds):
-    """Return the time of each kind in % of a run of eager: rows are cases and libraries."""
-    means = kinds.groupby(["case", "kind"])[[LIBRARY, ORT]].mean()
-    rows = {}
-    for case in dict.fromkeys(kinds["case"]):
-        own = means.loc[case]
-        for side in (LIBRARY, ORT):
-            rows[f"{case}, {side}"] = 100 * own[side] / own[LIBRARY].sum()
-    names = [kind for kind in (*KINDS, OUTSIDE) if (kinds["kind"] == kind).any()]
-    return DataFrame(rows).T.reindex(columns=names).fillna(0.0)
-
-
-def draw_kinds(kinds, legend):
-    shares = share_times(kinds)
-    ax, left = new_axes(2.2 + 0.3 * len(shares)), np.zeros(len(shares))
-    for rank, kind in enumerate(shares):
-        color = GREY if kind == OUTSIDE else series_style(rank)["color"]
-        ax.barh(np.arange(len(shares)), shares[kind], left=left, color=color)
-        left = left + shares[kind].to_numpy()
+def time_by_kind(data):
+    means = data.kinds.pivot_table([LIBRARY, ORT], "kind", "case")
+    shares = {
+        f"{case}, {side}": 100 * means[side, case] / means[LIBRARY, case].sum()
+        for case in data.kinds["case"].unique()
+        for side in (LIBRARY, ORT)
+    }
+    shares = DataFrame(shares).reindex([*KINDS, OUTSIDE]).dropna(how="all").fillna(0.0).T
+    colors = [series_style(rank)["color"] for rank in range(shares.shape[1] - 1)] + [GREY]
+    ax = new_axes(2.2 + 0.3 * len(shares))
+    shares.plot.barh(stacked=True, width=0.8, color=colors, legend=False, ax=ax)
     ax.set(xlabel="time of a run, in % of eager, lower is better", ylabel="case")
     add_legend(ax, list(shares))
-    return finish_rows(ax, list(shares.index), "Where the time of a run goes", legend)
+    title = "Where the time of a run goes, memory kept"
+    return finish_rows(ax, list(shares.index), title, data.legend)
 
 
-draw_kinds(kinds, f"{legend}, memory kept")
+study.show(time_by_kind)
+
+# %%
+# *memory* is what remains of the difference: what torch loses when the allocator gives memory back
+# to the system and asks for it again. The arena of a session keeps it; so does torch with
+# ``MALLOC_TRIM_THRESHOLD_=1099511627776 MALLOC_MMAP_THRESHOLD_=33554432`` before its command (Linux
+# with glibc).
+
+MEMORY, ALL, FUSED = "memory", "all", "fused"
+
+
+def explain(data, case, confidence=0.99):
+    """Estimate what ONNX Runtime saves, in % of a run of eager: by kind, fused and in all."""
+    eager, ours = (np.median(data.results[case][way].seconds, axis=1) for way in (LIBRARY, ORT))
+    rows, percent = data.kinds[data.kinds["case"] == case], eager.mean() / 100
+    rows = rows.assign(saved=(rows[LIBRARY] - rows[ORT]) / percent)
+    turns = rows.pivot_table("saved", ["process", "turn"], "kind", fill_value=0.0)
+    found = {kind: estimate_mean(turns[kind], confidence) for kind in turns}
+    fused = turns.filter(["normalization", "elementwise"]).sum(axis="columns")
+    found[FUSED] = estimate_mean(fused, confidence)
+    gap, kept = (eager - ours) / percent, turns.sum(axis="columns")
+    gap, kept = estimate_mean(gap, confidence), estimate_mean(kept, confidence)
+    rest, ends = gap.value - kept.value, (None, None)
+    if gap.interval and kept.interval:
+        half = np.hypot(gap.high - gap.value, kept.high - kept.value)
+        ends = rest - half, rest + half
+    return {**found, MEMORY: Estimate(rest, *ends, confidence), ALL: gap}
+
+
+# %%
+
+
+def write_percent(one):
+    return f"{one.value:+.0f}" + (f" ± {one.high - one.value:.0f}" if one.interval else "")
+
+
+def explanations(data):
+    """What ONNX Runtime saves, in % of a run of eager, 99% intervals"""
+    cases = data.kinds["case"].unique()
+    found = DataFrame({case: explain(data, case) for case in cases})
+    found = found.reindex([*KINDS, OUTSIDE, MEMORY, ALL]).dropna(how="all").rename_axis("kind")
+    return found.map(write_percent, na_action="ignore").fillna("")
+
+
+study.show(explanations)
+
+# %%
+# The export is paid once: how many calls of the first batch pay for it? The first export also loads
+# the libraries that convert.
+
+
+def repaid(data):
+    """Calls that repay an export"""
+    rows = {}
+    for name, seconds in data.exports.items():
+        first = next(group for case, group in data.results.items() if case.startswith(name))
+        rows[name] = first.repaid(LIBRARY, {ORT: seconds}).loc[ORT]
+    return to_frame(rows, "model")
+
+
+study.show(repaid)
 
 # %%
 # What the measurements say
@@ -346,274 +291,119 @@ draw_kinds(kinds, f"{legend}, memory kept")
 # An operator is named when it explains the largest part of a difference, with an interval that does
 # not hold 0. All the intervals of a sentence hold together, at 99%.
 
-# fold: What explains a difference
+LEADS = {
+    "faster": "Run these models on ONNX Runtime: it is",
+    "slower": "Keep torch for these models: ONNX Runtime is",
+    "mixed": "It depends: ONNX Runtime is",
+    "negligible": "Either: ONNX Runtime is",
+    "undecided": "Not all decided here: ONNX Runtime is",
+}
 
 
-def main_cause(results, kinds, case):
-    """Name the kind that explains most of the difference, with its share."""
-    own = 1 - 0.01 / (len(KINDS) + 2)
-    found, gap = explain(results, kinds, case, own)
-    shares = found["difference"].drop(OUTSIDE, errors="ignore") / gap
-    kind = shares.idxmax()
-    low, high = found.loc[kind, ["low", "high"]]
-    if not (low > 0 or high < 0):
+def name_cause(data, case):
+    """Name the kind that explains most of a difference, with its share."""
+    found = explain(data, case, 1 - 0.01 / (len(KINDS) + 2))
+    shares = {kind: one.value / found[ALL].value for kind, one in found.items()}
+    kind = max(shares.keys() - {OUTSIDE, ALL, FUSED}, key=shares.get)
+    if found[kind].exceeds(0) is None:
         return "no operator is sure to explain it"
-    return f"{kind}: {100 * shares[kind]:.0f}% of the gap"
-
-
-def least_effect(claim):
-    """How many times faster or slower at least."""
-    return max(claim.low, 1 / claim.high)
-
-
-# %%
-
-# fold: The answer
-LEADS = ("faster", "slower")
-
-
-def write_answer(results, kinds, claims):
-    counts = {word: sum(claim.verdict == word for claim in claims.values()) for word in LEADS}
-    counts["neither"] = len(claims) - sum(counts.values())
-    sure = all(claim.verdict != "undecided" for claim in claims.values())
-    no = "No, in none of {n} cases" if sure else "Not shown in any of {n} cases"
-    text = "Yes, in {slower} of {n} cases" if counts["slower"] else no
-    text += ": it is faster in {faster}"
-    text += ", neither in {neither}." if counts["neither"] else "."
-    values = {"n": len(claims), **counts}
-    for word, noun in (("faster", "gain"), ("slower", "loss")):
-        if found := [case for case, claim in claims.items() if claim.verdict == word]:
-            case = max(found, key=lambda case: least_effect(claims[case]))
-            text += f" Largest {noun}: {{{noun}}}, {{{noun}_effect}} ({{{noun}_cause}})."
-            values |= {noun: case.replace(", ", ", batch "), f"{noun}_effect": claims[case].effect}
-            values[f"{noun}_cause"] = main_cause(results, kinds, case)
-    return text, values
-
-
-# %%
-
-# fold: The answer, continued
-
-
-def answer(results, kinds):
-    claims = {case: compare(results, case) for case in of_library(results, torch=True)}
-    text, values = write_answer(results, kinds, claims)
-    largest = max((int(case.rpartition(" ")[2]) for case in claims), default=0)
-    bars = [
-        Bar(case.partition(",")[0], claim.ratio, claim.low, claim.high)
-        for case, claim in claims.items()
-        if case.endswith(f" {largest}")
-    ]
-    return Answer(
-        text,
-        tuple(claims.values()),
-        values=values,
-        verdict="{faster} of {n} faster".format(**values),
-        bars=(Bar("torch eager", 1.0), *bars) if bars else (),
-        axis=f"speedup of ONNX Runtime over torch, batch {largest}",
-    )
+    return f"{kind}: {100 * shares[kind]:.0f}% of it"
 
 
 # %%
 
 
-# fold: What the predictions need
-def is_faster(claim):
-    return {"faster": True, "undecided": None}.get(claim.verdict, False)
+def answer(data, say):
+    gains = compare(data)
+    words = [gain.verdict if gain.is_difference else gain.effect for gain in gains]
+    told = ", ".join(f"{word} in {words.count(word)}" for word in dict.fromkeys(words))
+    trend = "undecided" if "undecided" in words else gains.trend
+    say.add(f"{LEADS[trend]} {told} of {len(gains)} cases.")
+    for verdict in ("faster", "slower"):
+        if found := Speedups(gain for gain in gains if gain.verdict == verdict):
+            case = found.largest.where["case"]
+            place = case.replace(", ", ", batch ")
+            say.add(f"Most on {place}: {found.largest.effect} ({name_cause(data, case)}).")
+    known = gains.trend != "undecided"
+    say.decide(f"{words.count('faster')} of {len(gains)} faster" if known else "undecided", gains)
+    by_case = [(*gain.where["case"].split(", "), gain) for gain in gains]
+    last = by_case[-1][1]
+    bars = {model: gain for model, batch, gain in by_case if batch == last}
+    axis = f"speedup of ONNX Runtime over torch, batch {last}"
+    say.bars(axis, {"torch eager": 1.0, **bars})
+    if trend == "faster":
+        say.setting('torch.onnx.export(model, (x,), "model.onnx", dynamo=True)')
+    say.small_print(data.results.how)
 
 
-def tell(claims):
-    return ", ".join(f"{case}: {claim.effect}" for case, claim in claims.items()) or "not run"
+# %%
+# What is fused into convolutions explains most of a difference when it is above half of it.
 
 
-def claims_on(results, model, candidate=ORT, baseline=LIBRARY):
-    return {
-        case: compare(results, case, candidate, baseline)
-        for case in results
-        if case.startswith(f"{model},")
-    }
+def find_fused(data, gain):
+    """Find whether what is fused explains at least half of a difference."""
+    if not gain.is_difference:
+        return Finding((None,))
+    found = explain(data, gain.where["case"])
+    fused, gap = found[FUSED], found[ALL].value
+    return Finding((fused.exceeds(gap / 2),), f"fused: {fused.value / gap:.0%} of the difference")
+
+
+# %%
+
+NOT_RUN = Finding((), "not run")
+
+
+def predict(data, say):
+    cnn, encoder, decoder, forest = (compare(data, name) for name in NETWORKS)
+    token = Speedups(decoder[:1]).are("faster")
+    say.predict("one token of the decoder is faster than on torch", token)
+    mostly = cnn.are("faster")
+    for gain in cnn:
+        mostly &= find_fused(data, gain)
+    say.predict("the CNN is faster, mostly for what is fused into convolutions", mostly)
+    near = encoder[-1].estimate.within(1 / 1.2, 1.2) if encoder else NOT_RUN
+    say.predict("the encoder on many rows is within 20% of torch, for its products", near)
+    less = forest[-1].estimate.below(forest[0].estimate) if forest else NOT_RUN
+    text = "the forest is faster than scikit-learn on one row, and less so on many"
+    say.predict(text, Speedups(forest[:1]).are("faster") & less)
+    own = data.errors[~data.errors["case"].str.startswith(FOREST)]
+    ratios = own[ORT] / own[LIBRARY]
+    text = "neither is twice as far from float64: {least:.2f} to {most:.2f} times torch"
+    found = Finding(tuple(ratios.between(1 / 2, 2).tolist()))
+    say.predict(text, found, least=ratios.min(), most=ratios.max())
+
+
+# %%
+# What the discussions believed, in our words.
+
+
+def believe(data, say):
+    cnn, _, decoder, forest = (compare(data, name) for name in NETWORKS)
+    elsewhere = Finding((), f"not measured on {data.provider.upper()}")
+    several = Speedups(gain.reversed for gain in cnn).at_least(2)
+    text = "on a GPU, a CNN takes several times as long as on torch"
+    say.believe("#10303", text, several if data.provider == "cuda" else elsewhere)
+    copies = compare(data, "CNN", ORT, UNBOUND).are("faster")
+    say.believe("#8166", "copies of inputs and outputs make a CNN slow; binding them helps", copies)
+    slower = cnn.are("slower") if data.provider == "cpu" else elsewhere
+    say.believe("#14326", "on a CPU, a CNN is slower than on torch", slower)
+    text = "a decoder with a cache is slower than on torch"
+    say.believe("#13105", text, decoder.are("slower"))
+    both = Speedups(forest[:1]).are("faster") & Speedups(forest[-1:]).are("slower")
+    say.believe("#827", "a forest is faster than scikit-learn on one row, slower on many", both)
 
 
 # %%
 
 
-# fold: The first predictions
-def judge_fixed(results):
-    claims = dict(list(claims_on(results, "decoder").items())[:1])
-    text = "one token of the decoder is faster than on torch ({told})"
-    return judge(text, [is_faster(claim) for claim in claims.values()], told=tell(claims))
+def conclude(data, say):
+    answer(data, say)
+    predict(data, say)
+    believe(data, say)
 
 
-FUSED, HALF = ["normalization", "elementwise"], 0.5
-
-
-def judge_fused(results, kinds):
-    """Judge whether what is fused explains at least half of the difference."""
-    claims, shares = claims_on(results, "CNN"), []
-    held = [is_faster(claim) for claim in claims.values()]
-    for case, claim in claims.items():
-        found, gap = explain(results, kinds, case)
-        ends = found.loc[found.index.isin(FUSED), ["low", "difference", "high"]].sum() / gap
-        most = True if ends["low"] > HALF else False if ends["high"] < HALF else None
-        held.append(most if claim.is_difference else None)
-        shares.append(f"{100 * ends['difference']:.0f}% of the gap")
-    text = "the CNN is faster, mostly for what is fused into convolutions ({told}; fused: {shares})"
-    return judge(text, held, told=tell(claims), shares=", ".join(shares) or "not run")
-
-
-# %%
-
-
-# fold: The next predictions
-NEAR, TWICE = 1.2, 2.0
-
-
-def judge_products(results):
-    claims = dict(list(claims_on(results, "encoder").items())[-1:])
-    near = []
-    for claim in claims.values():
-        inside = claim.has_interval and claim.low >= 1 / NEAR and claim.high <= NEAR
-        outside = claim.has_interval and (claim.low > NEAR or claim.high < 1 / NEAR)
-        near.append(True if inside else False if outside else None)
-    text = "the encoder on many rows is within 20% of torch, for its products ({told})"
-    return judge(text, near, told=tell(claims))
-
-
-def judge_forest(results):
-    claims = list(claims_on(results, "forest").values())
-    held = [is_faster(claim) for claim in claims[:1]]
-    if claims:
-        ends = [(claim.low or 0.0, claim.high or np.inf) for claim in (claims[0], claims[-1])]
-        (low, high), (low_many, high_many) = ends
-        held.append(True if low > high_many else False if high < low_many else None)
-    told = " and ".join(
-        f"{claim.effect} on {claim.where['case']}" for claim in claims[:: len(claims) - 1 or 1]
-    )
-    text = "the forest is faster than scikit-learn on one row, and less so on many ({told})"
-    return judge(text, held, told=told or "not run")
-
-
-# %%
-
-
-# fold: The prediction on accuracy
-def judge_accuracy(errors):
-    own = errors[~errors["case"].str.startswith("forest")]
-    ratios = (own[ORT] / own[LIBRARY]).to_numpy()
-    text = (
-        "neither is twice as far from float64 (ONNX Runtime: {least:.2f} to {most:.2f} times torch)"
-    )
-    held = [bool(1 / TWICE <= ratio <= TWICE) for ratio in ratios]
-    return judge(text, held, least=float(ratios.min()), most=float(ratios.max()))
-
-
-# %%
-
-# fold: What people believed
-
-
-def tell_on(provider, asked, claims):
-    return tell(claims) if provider == asked else f"not measured on {provider.upper()}"
-
-
-def judge_several_times(results, provider):
-    claims = claims_on(results, "CNN") if provider == "cuda" else {}
-    held = [None if not claim.has_interval else claim.high < 1 / TWICE for claim in claims.values()]
-    text = "on a GPU, a CNN takes several times as long as on torch ({told})"
-    return judge(text, held, told=tell_on(provider, "cuda", claims))
-
-
-def judge_copies(results):
-    claims = claims_on(results, "CNN", ORT, UNBOUND)
-    text = "copies of inputs and outputs make a CNN slow; binding them helps ({told})"
-    return judge(text, [is_faster(claim) for claim in claims.values()], told=tell(claims))
-
-
-def judge_detection(results, provider):
-    claims = claims_on(results, "CNN") if provider == "cpu" else {}
-    slower = {"slower": True, "undecided": None}
-    held = [slower.get(claim.verdict, False) for claim in claims.values()]
-    text = "on a CPU, a CNN is slower than on torch ({told})"
-    return judge(text, held, told=tell_on(provider, "cpu", claims))
-
-
-# %%
-
-# fold: What people believed, continued
-
-
-def judge_generation(results):
-    claims = claims_on(results, "decoder")
-    slower = {"slower": True, "undecided": None}
-    held = [slower.get(claim.verdict, False) for claim in claims.values()]
-    text = "a decoder with a cache is slower than on torch ({told})"
-    return judge(text, held, told=tell(claims))
-
-
-def judge_batches(results):
-    claims = list(claims_on(results, "forest").values())
-    slower = {"slower": True, "undecided": None}
-    held = [is_faster(claim) for claim in claims[:1]]
-    held += [slower.get(claim.verdict, False) for claim in claims[-1:]]
-    told = tell({claim.where["case"]: claim for claim in claims})
-    text = "a forest is faster than scikit-learn on one row, slower on many ({told})"
-    return judge(text, held, told=told)
-
-
-def judge_beliefs(results, provider):
-    return {
-        "#10303": judge_several_times(results, provider),
-        "#8166": judge_copies(results),
-        "#14326": judge_detection(results, provider),
-        "#13105": judge_generation(results),
-        "#827": judge_batches(results),
-    }
-
-
-# %%
-
-
-# fold: Conclude
-def conclude(results, kinds, errors):
-    claims = [judge_fixed(results), judge_fused(results, kinds), judge_products(results)]
-    return answer(results, kinds), [*claims, judge_forest(results), judge_accuracy(errors)]
-
-
-def conclusion(record):
-    data = record.data
-    concluded = conclude(data["results"], data["kinds"], data["errors"])
-    return record.conclude(*concluded, f"{data['legend']}, {data['results'].how}")
-
-
-measured = {"results": results, "kinds": kinds, "errors": errors, "legend": legend}
-measured |= {"exports": exports, "provider": provider.name}
-here = record(PAGE, args, provider, measured)
-show(conclusion(here))
-
-# %%
-# What the discussions believed, and what this page finds:
-
-show(beliefs(judge_beliefs(results, provider.name), legend))
-
-# %%
-# The export is paid once. *calls*: how many calls of the first batch pay for it, where ONNX Runtime
-# is faster. The first export also loads the libraries that convert.
-
-# fold: Count the calls
-
-
-def tabulate_exports(results, exports):
-    rows = {}
-    for name, seconds in exports.items():
-        case, claim = next(iter(claims_on(results, name).items()))
-        saved = gaps_of(results, case).mean()
-        calls = round(float(f"{seconds / saved:.2g}")) if claim.verdict == "faster" else "undecided"
-        calls = "never" if claim.verdict == "slower" else calls
-        rows[name] = {"export (s)": seconds, "calls": calls}
-    return DataFrame.from_dict(rows, orient="index").rename_axis("model")
-
-
-show(table(tabulate_exports(results, exports), f"one export of each, {legend}"))
+study.conclude(conclude)
 
 # %%
 # What this page does not cover
@@ -627,52 +417,5 @@ show(table(tabulate_exports(results, exports), f"one export of each, {legend}"))
 #
 # How this was computed
 # ---------------------
-#
-# The same lines run on CUDA. On a GPU machine, ``make html RUNTIME=gpu PROVIDER=cuda`` builds this
-# site, ``python plot_torch_or_onnxruntime.py --provider cuda`` runs this page, and
-# ``make record PROVIDER=cuda`` keeps its samples for other builds.
 
-show(args)
-
-# %%
-# Machine and versions:
-
-show(environment())
-
-# %%
-# The models, as text and as code:
-
-texts = [f"-- {name}\n{onnx_simple_text_plot(model)}" for name, model in models.items()]
-show(fold("Models", *texts, inspect.getsource(networks)))
-
-# %%
-# All the times, as tables and as files:
-
-latencies = results.to_frame().reset_index()
-show(fold("All the times", latencies, kinds))
-
-# %%
-
-show(save_tables(PAGE, {"latency": latencies, "kinds": kinds, "errors": errors}))
-
-# %%
-# Other machines: the functions above compute the same tables, plot and sentences from what
-# ``--record`` kept.
-
-# fold: Show the records of other machines
-
-
-def report(record):
-    data, legend = record.data, record.data["legend"]
-    results, kinds = data["results"], data["kinds"]
-    yield show_latencies(results, kinds, legend)
-    yield show_kinds(results, kinds, legend)
-    yield draw_kinds(kinds, f"{legend}, memory kept")
-    yield conclusion(record)
-    yield beliefs(judge_beliefs(results, data["provider"]), legend)
-    yield table(tabulate_exports(results, data["exports"]), f"one export of each, {legend}")
-
-
-if args.record:
-    here.save(conclusion(here))
-show(replay(report, load_records(here.page)))
+study.appendix(models, latency=results.to_frame(), kinds=kinds)

@@ -1,79 +1,19 @@
-"""Products of few bits: how far rounding may take them, and what a CPU without VNNI returns."""
+"""Products of few bits: how far rounding may take them."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ortmeter.discrepancy.bounds import matmul_error_bound
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.errors import InvalidArgumentError
 
-__all__ = ["quantized_matmul_bound", "saturated_matmul"]
+__all__ = ["quantized_matmul_bound"]
 
 #: Bits of a grid of integers, the name of a floating-point type, or None for float32.
 Grid: TypeAlias = int | str | None
 _PARTS = 3  # left operand, right operand, result
-
-_LIMITS = np.iinfo(np.int16)
-_ROWS = 2**22  # pairs of products in memory at once
-
-
-def saturated_matmul(x: npt.ArrayLike, w: npt.ArrayLike) -> tuple[np.ndarray, int]:
-    """Multiply as a CPU without VNNI does: sums of two products saturate at 16 bits.
-
-    Parameters
-    ----------
-    x : array of uint8, of shape (M, K)
-        Left operand.
-    w : array of int8, of shape (K, N)
-        Right operand.
-
-    Returns
-    -------
-    array of int32, of shape (M, N)
-        Sums over the pairs of neighbours along *K* of ``x0 * w0 + x1 * w1``, each limited to
-        [-32768, 32767], the result of the instruction ``vpmaddubsw``. The exact product is
-        ``x.astype(int) @ w.astype(int)``.
-    int
-        Number of pairs that saturate, of M N ceil(K / 2).
-
-    Raises
-    ------
-    InvalidArgumentError
-        The operands have other types, or shapes that do not match.
-
-    Examples
-    --------
-    >>> x, w = np.full((1, 2), 255, np.uint8), np.full((2, 1), 127, np.int8)
-    >>> product, pairs = saturated_matmul(x, w)
-    >>> product.tolist(), pairs, (x.astype(int) @ w.astype(int)).tolist()
-    ([[32767]], 1, [[64770]])
-    """
-    left, right = np.asarray(x), np.asarray(w)
-    if left.dtype != np.uint8 or right.dtype != np.int8 or (left.ndim, right.ndim) != (2, 2):
-        raise InvalidArgumentError(
-            f"got {left.dtype} {left.shape} and {right.dtype} {right.shape}. Accepted: matrices "
-            "of uint8 and int8"
-        )
-    if left.shape[1] != right.shape[0]:
-        raise InvalidArgumentError(
-            f"got shapes {left.shape} and {right.shape}. Accepted: (M, K) and (K, N)"
-        )
-    odd = left.shape[1] % 2  # a pair may have one product
-    left = np.pad(left, ((0, 0), (0, odd))).astype(np.int32)
-    right = np.pad(right, ((0, odd), (0, 0))).astype(np.int32)
-    product = np.empty((left.shape[0], right.shape[1]), np.int32)
-    saturated = 0
-    step = max(_ROWS // max(right.size // 2, 1), 1)
-    for start in range(0, len(left), step):
-        rows = left[start : start + step, :, None]
-        pairs = rows[:, ::2] * right[::2] + rows[:, 1::2] * right[1::2]
-        limited = pairs.clip(_LIMITS.min, _LIMITS.max)
-        product[start : start + step] = limited.sum(axis=1)
-        saturated += int(np.count_nonzero(limited != pairs))
-    return product, saturated
 
 
 def quantized_matmul_bound(x: np.ndarray, w: np.ndarray, grids: Sequence[Grid]) -> np.ndarray:

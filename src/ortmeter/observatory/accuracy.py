@@ -18,7 +18,13 @@ from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
 
-__all__ = ["accuracy_changes", "bits_changed", "measure_errors", "out_of_bound"]
+__all__ = [
+    "accuracy_changes",
+    "bits_changed",
+    "comparable_errors",
+    "measure_errors",
+    "out_of_bound",
+]
 
 _ROWS = ["case", "contender"]
 _CANCELLED = 16.0  # ulp of its own element, when every contender has more
@@ -162,6 +168,13 @@ def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
         contender is within 16 ulp of each element. Elsewhere terms cancel: the largest error in ulp
         is decided by the one element that is closest to zero, and the unit is ``largest``, the ulp
         of the largest element.
+
+    Examples
+    --------
+    >>> index = pd.MultiIndex.from_product([["Exp"], ["1.30", "1.31"]], names=_ROWS)
+    >>> errors = pd.DataFrame({"ulp": [0.0, 3.0], "largest": 1.0, "reference": "float64"}, index)
+    >>> comparable_errors(errors)["error"].tolist()
+    [0.5, 3.0]
     """
     best = errors["ulp"].groupby(level="case").transform("min")
     cancels = best > _CANCELLED

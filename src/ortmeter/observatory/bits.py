@@ -3,7 +3,7 @@
 import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,12 @@ from ortmeter.runtime.releases import INSTALLED, parse_release
 from ortmeter.timing.candidates import Variant
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
 
-#: The same settings, in two sessions of this process, and in others.
-AGAIN, ELSEWHERE = "again", "another process"
+__all__ = ["AGAIN", "ELSEWHERE", "compare_bits"]
+
+#: Change of a row: none, in two sessions of this process.
+AGAIN = "again"
+#: Change of a row: none, in other processes.
+ELSEWHERE = "another process"
 
 _ROWS = ["case", "change"]
 _COLUMNS = ("results", "distinct", "differing", "difference", "error", "bound")
@@ -52,7 +56,7 @@ def compare_bits(
     Returns
     -------
     pandas.DataFrame
-        Index ``case`` and ``change``: `AGAIN`, `ELSEWHERE`, then the changes. Columns:
+        Index ``case`` and ``change``: :data:`AGAIN`, :data:`ELSEWHERE`, the changes. Columns:
 
         * *results*: number of results; 0 when ONNX Runtime refuses the model or the change.
         * *distinct*: number of results that differ from one another.
@@ -86,43 +90,34 @@ def compare_bits(
         release = parse_release(INSTALLED)
         children = [stack.enter_context(ReleaseProcess(release)) for _ in range(processes)]
         for name, variant in variants.items():
-            try:
-                found = {AGAIN: _run(variant, runs) + _run(variant, runs)}
+            found = {AGAIN: _run(variant, {}, runs) + _run(variant, {}, runs)}
+            if found[AGAIN]:
                 if children:
                     found[ELSEWHERE] = list(_run_elsewhere(variant, children, runs))
-            except ModelError:
-                found = {AGAIN: []}
-            else:
-                found |= {what: _changed(variant, new, runs) for what, new in changes.items()}
+                found |= {what: _run(variant, new, runs) for what, new in changes.items()}
             rows += ({"case": name, **row} for row in _compare(variant, found))
             bar.update()
     return pd.DataFrame(rows, columns=[*_ROWS, *_COLUMNS]).set_index(_ROWS)
 
 
-def _run(variant: Variant, runs: int) -> list[_Outputs]:
+def _run(variant: Variant, new: Mapping[str, Any], runs: int) -> list[_Outputs]:
     """Run a session several times; what is no array of numbers has no bits to compare."""
-    session = variant.session()
-    results = [run_session(session, variant.feeds, variant.run_config) for _ in range(runs)]
-    return [
-        {name: value for name, value in found.items() if _is_numeric(value)} for found in results
-    ]
+    try:
+        session = dataclasses.replace(variant, settings={**variant.settings, **new}).session()
+        results = [run_session(session, variant.feeds, variant.run_config) for _ in range(runs)]
+    except ModelError:
+        return []
+    return [{name: x for name, x in found.items() if _is_numeric(x)} for found in results]
 
 
 def _is_numeric(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
 
 
-def _changed(variant: Variant, new: Mapping[str, Any], runs: int) -> list[_Outputs]:
-    try:
-        return _run(dataclasses.replace(variant, settings={**variant.settings, **new}), runs)
-    except ModelError:
-        return []
-
-
 def _run_elsewhere(
     variant: Variant, children: Sequence[ReleaseProcess], runs: int
 ) -> Iterator[_Outputs]:
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder, suppress(ModelError):
         (question,) = write_questions({"": variant}, Path(folder)).values()
         for child in children:
             child.open(question)
@@ -135,13 +130,11 @@ def _compare(variant: Variant, found: Mapping[str, Sequence[_Outputs]]) -> Itera
     digests = {what: [digest(outputs) for outputs in results] for what, results in found.items()}
     first = next(iter(found[AGAIN]), {})
     same = digest(first)
-    judge = None
-    if any({*several} - {same} for several in digests.values()):
-        judge = Judge(variant)
+    judge = Judge(variant) if any({*several} - {same} for several in digests.values()) else None
     for what, results in found.items():
         other = {d: r for d, r in zip(digests[what], results, strict=True) if d != same}
         apart = {d: max_diff(first, r, on_mismatch="report").ulp_at_max for d, r in other.items()}
-        farthest = max(apart, key=lambda key: apart[key], default=same)
+        farthest = max(apart, key=apart.__getitem__, default=same)
         errors = judge.errors(other.get(farthest, first)) if judge and results else {}
         yield {
             "change": what,

@@ -19,6 +19,8 @@ from ortmeter.dtypes import float_info, numpy_dtype, unit_roundoff
 from ortmeter.evaluator.node import dense_array
 from ortmeter.observatory.reference import reference
 
+__all__ = ["error_bounds", "weight_bounds"]
+
 _Arrays = Mapping[str, np.ndarray]
 
 _ACCUMULATOR = "float32"

@@ -14,6 +14,8 @@ from ortmeter.evaluator.float64 import exact_feeds, is_added
 from ortmeter.observatory.contributed import CONTRIBUTED, DOMAIN
 from ortmeter.runtime.arrays import as_numpy
 
+__all__ = ["Reference", "reference"]
+
 #: How a reference is known.
 FLOAT64, FLOAT32, SAME, NONE = "float64", "float32", "same type", "none"
 

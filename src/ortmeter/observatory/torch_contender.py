@@ -11,6 +11,8 @@ from ortmeter.optional import import_optional
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.releases import INSTALLED, parse_release
 
+__all__ = ["find_obstacle", "torch_contender"]
+
 
 def torch_contender(provider: Provider | None = None) -> Contender:
     """Return what runs cases on the torch of this environment.

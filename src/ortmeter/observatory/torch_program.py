@@ -4,17 +4,23 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
-
 from ortmeter.errors import ModelError
 from ortmeter.evaluator import Evaluator
 from ortmeter.evaluator.evaluation import parts
 from ortmeter.evaluator.plan import Plan, Step
-from ortmeter.observatory.torch_functions import FUNCTIONS
+from ortmeter.optional import import_optional
 from ortmeter.runtime.loading import ModelLike
 from ortmeter.runtime.providers import Provider
+
+import_optional("torch", "torch")
+
+import torch  # noqa: E402 - once the extra is known
+from torch import Tensor  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+
+from ortmeter.observatory.torch_functions import FUNCTIONS  # noqa: E402
+
+__all__ = ["TorchProgram"]
 
 
 class TorchProgram:

@@ -15,16 +15,27 @@ parameters*, 2005): the interval of a claim excludes the effects that are too sm
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Estimate
 from ortmeter.observatory.matrix import AGAIN, ROWS
 from ortmeter.timing.statistics import MIN_PROCESSES
 
-__all__ = ["VERDICTS", "compare_cells", "control_claims", "gains", "losses", "since"]
+__all__ = [
+    "VERDICTS",
+    "claim_level",
+    "compare_cells",
+    "control_claims",
+    "estimates",
+    "gains",
+    "losses",
+    "since",
+]
 
 #: Verdicts on a cell; the first contender that runs a case has none, an empty text.
 VERDICTS = ("faster", "slower", "undecided", "absent")
@@ -171,6 +182,11 @@ def claim_level(cells: pd.DataFrame, error: float = 0.01) -> float:
     -------
     float
         *error* times the share of the cells that are claimed.
+
+    Examples
+    --------
+    >>> claim_level(pd.DataFrame({"p": [1e-4, 0.5]}))
+    0.005
     """
     return _level(cells["p"].to_numpy(), error)
 
@@ -271,6 +287,34 @@ def gains(cells: pd.DataFrame, release: str) -> pd.DataFrame:
     """
     found = _claimed(cells, release, "faster")
     return found.sort_values("speedup", ascending=False, kind="stable")
+
+
+def estimates(cells: pd.DataFrame, *, slower: bool = False) -> "pd.Series[Any]":
+    """Make an estimate of each speedup.
+
+    Parameters
+    ----------
+    cells : pandas.DataFrame
+        See :func:`compare_cells`.
+    slower : bool
+        Whether to tell how many times slower each cell is, instead of how many times faster.
+
+    Returns
+    -------
+    pandas.Series
+        An :class:`~ortmeter.evidence.Estimate` for each row that has a speedup, without interval
+        where the sets are too few.
+
+    Examples
+    --------
+    >>> cells = pd.DataFrame({"speedup": [0.5], "low": [0.4], "high": [0.625]}, index=["Exp"])
+    >>> str(estimates(cells)["Exp"]), str(estimates(cells, slower=True)["Exp"])
+    ('0.5 [0.4, 0.625]', '2 [1.6, 2.5]')
+    """
+    known = cells.dropna(subset="speedup")
+    numbers = 1 / known[["speedup", "high", "low"]] if slower else known[["speedup", "low", "high"]]
+    rows = numbers.astype(object).where(numbers.notna(), None).itertuples(index=False)
+    return pd.Series([Estimate(*row) for row in rows], index=known.index, dtype=object)
 
 
 def _claimed(cells: pd.DataFrame, release: str, verdict: str) -> pd.DataFrame:

@@ -1,11 +1,13 @@
 """Drawings of models and plots of measurements."""
 
+from ortmeter.plotting.cold import cold_plot
 from ortmeter.plotting.drawing import Drawing
-from ortmeter.plotting.errors import effect_plot, error_plot, spread_plot
+from ortmeter.plotting.errors import effect_plot, error_plot
 from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.plotting.interactive import InteractiveFigure
-from ortmeter.plotting.latency import candidates_figure, speedup_plot
+from ortmeter.plotting.latency import speedup_plot
+from ortmeter.plotting.load import load_plot
 from ortmeter.plotting.profile import comparison_plot, node_plot, operator_plot, profile_notes
 from ortmeter.plotting.timeline import timeline_figure
 
@@ -13,16 +15,16 @@ __all__ = [
     "Drawing",
     "InteractiveFigure",
     "NodeNote",
-    "candidates_figure",
     "change_map",
+    "cold_plot",
     "comparison_plot",
     "draw_model",
     "effect_plot",
     "error_plot",
+    "load_plot",
     "node_plot",
     "operator_plot",
     "profile_notes",
     "speedup_plot",
-    "spread_plot",
     "timeline_figure",
 ]

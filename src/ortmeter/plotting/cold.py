@@ -27,6 +27,15 @@ def cold_plot(found: ColdStart, *, title: str) -> "Axes":
     -------
     matplotlib.axes.Axes
         Bars end to end; whiskers are the interval of the first result.
+
+    Examples
+    --------
+    >>> from matplotlib import pyplot as plt
+    >>> from ortmeter.timing import Comparison, Comparisons, Measurement
+    >>> one = Comparison([Measurement("model", [[0.1, 0.1]])])
+    >>> times = Comparisons(dict.fromkeys([IMPORT, SESSION, FIRST, RESULT], one), "phase")
+    >>> ax = cold_plot(ColdStart(times, {"model": {}}), title="Start")
+    >>> plt.close(ax.figure)
     """
     names = found.names
     ax = new_axes(2.2 + 0.4 * len(names))

@@ -1,7 +1,6 @@
-"""Plot errors and spreads with their theoretical bounds."""
+"""Plot errors with their theoretical bounds, and the effects of nodes."""
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from ortmeter.plotting.axes import (
     finish_rows,
     need_columns,
     new_axes,
-    number,
     plain,
     series_style,
     shorten,
@@ -107,74 +105,6 @@ def _scale(ax: "Axes", values: np.ndarray) -> None:
     ax.set_xlim(-0.1 * smallest, 2 * max(positive.max(initial=0), smallest))
 
 
-def spread_plot(frame: "pd.DataFrame", *, x: str, title: str, caption: str = "") -> "Axes":
-    """Plot the spread of the results of candidates, with its bound as a dashed line.
-
-    Both axes are logarithmic, except spreads from 0 to 1 ulp, which are linear: a candidate whose
-    results are all equal is shown.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row per candidate and size: columns *candidate*, *x*, *spread* and *bound*, the last two
-        in ulp. A NaN spread means that a result overflowed: a cross at the top replaces it. An
-        infinite bound is not drawn; a bound shared by all candidates is grey. Other columns are
-        ignored.
-    x : str
-        Column of the sizes, positive numbers.
-    title, caption
-        As in :func:`error_plot`.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes, readable on a light and on a dark page.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A column is missing, the frame is empty, a size is not positive, a spread or a bound is
-        negative.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from matplotlib import pyplot as plt
-    >>> frame = pd.DataFrame(
-    ...     {"candidate": ["naive", "naive", "exact", "exact"], "size": [16, 1024] * 2,
-    ...      "spread": [3.0, 40.0, 0.0, 0.0], "bound": [30.0, 2000.0, 1.0, 1.0]})
-    >>> ax = spread_plot(frame, x="size", title="Spread of a sum")
-    >>> ax.get_ylabel()
-    'max - min (ulp), lower is better'
-    >>> plt.close(ax.figure)
-    """
-    need_columns(frame, "candidate", x, "spread", "bound")
-    if not (frame[x] > 0).all() or (frame["spread"] < 0).any() or not (frame["bound"] >= 0).all():
-        raise InvalidArgumentError(
-            f"Column {x} holds positive numbers, spread and bound hold positive numbers or zero. "
-            f"Their smallest values are {frame[[x, 'spread', 'bound']].min().to_dict()}"
-        )
-    ax = new_axes(4.8)
-    names = list(dict.fromkeys(frame["candidate"]))
-    bounds = frame.groupby(x)["bound"]
-    common = len(names) > 1 and bool((bounds.min() == bounds.max()).all())
-    for rank, name in enumerate(names):
-        _draw(ax, frame[frame["candidate"] == name].sort_values(x), x, rank, common=common)
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("symlog", linthresh=1)
-    ax.set_ylim(bottom=-0.2)
-    # Eight ticks at most, the largest size included.
-    sizes = sorted(set(frame[x]))
-    ticks = sizes[:: -math.ceil(len(sizes) / 8)][::-1]
-    ax.set_xticks(ticks, [number(size) for size in ticks])
-    ax.minorticks_off()
-    ax.set(xlabel=plain(x), ylabel="max - min (ulp), lower is better")
-    add_legend(ax, [str(name) for name in names])
-    caption = f"{caption}{', ' if caption else ''}dashed: bound of the spread"
-    overflow = "; crosses: a result overflows" if frame["spread"].isna().any() else ""
-    return finish(ax, title, caption + overflow)
-
-
 def effect_plot(
     frame: "pd.DataFrame", *, title: str, what: str = "effect on outputs", caption: str = ""
 ) -> "Axes":
@@ -239,16 +169,3 @@ def effect_plot(
     ax.set(xlabel="position of the node in the graph", ylabel=f"{plain(what)}, lower is better")
     told = "dots: nodes" + ("; lines: groups that are not told apart" if len(groups) else "")
     return finish(ax, title, f"{caption}{', ' if caption else ''}{told}")
-
-
-def _draw(ax: "Axes", rows: "pd.DataFrame", x: str, rank: int, *, common: bool) -> None:
-    # Dashed lines are bounds; markers that coincide are still told apart by their sizes.
-    style = {**series_style(rank), "linestyle": "-", "markersize": max(9 - 1.5 * rank, 3)}
-    color = style["color"]
-    ax.errorbar(rows[x], rows["spread"], **style)
-    ax.plot(rows[x], rows["bound"], color=GREY if common else color, linestyle="--", linewidth=1)
-    lost = rows[rows["spread"].isna()]
-    if len(lost):
-        heights = [0.98 - 0.04 * rank] * len(lost)
-        place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False}
-        ax.plot(lost[x], heights, "x", color=color, **place)

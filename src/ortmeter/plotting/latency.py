@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import UNITS, Speedup, common_unit
-from ortmeter.pictures import freeze
 from ortmeter.plotting.axes import (
     add_legend,
     finish,
@@ -17,11 +16,9 @@ from ortmeter.plotting.axes import (
     number,
     plain,
     series_style,
-    shorten,
     whiskers,
     wrap,
 )
-from ortmeter.plotting.interactive import InteractiveFigure, escape, layout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,71 +112,6 @@ def _spaced_labels(sizes: list[float]) -> list[str]:
         labels.append(label if fits else "")
         free_from = position + half_width if fits else free_from
     return labels
-
-
-def candidates_figure(
-    frame: "pd.DataFrame", *, title: str, details: Sequence[str] = (), caption: str = ""
-) -> InteractiveFigure:
-    """Plot the latency of candidates, one row each, with what distinguishes them at hand.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        One row per candidate: *candidate*, *median*, *q1* and *q3* (seconds).
-    details : sequence of str
-        Other columns, shown when the pointer is over a row.
-    title, caption : str
-        Title of the plot, and the line below it: the machine, the provider, the number of threads.
-
-    Returns
-    -------
-    InteractiveFigure
-        Bars at the medians, fastest first, with whiskers at the quartiles.
-
-    Raises
-    ------
-    InvalidArgumentError
-        A column is missing, there is no row, a candidate has two, or a latency is not a positive
-        number.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> frame = pd.DataFrame({"candidate": ["a"], "median": [2e-3], "q1": [1e-3], "q3": [3e-3]})
-    >>> candidates_figure(frame, title="Candidates").figure["data"][0]["x"]
-    [2.0]
-    """
-    need_columns(frame, "candidate", *STATISTICS, *details)
-    ordered = _checked(frame.sort_values("median", kind="stable"), "")
-    axes = _plot(ordered, "", "ms", title, caption)
-    q1, median, q3 = (ordered[name].to_numpy(float) * UNITS["ms"] for name in STATISTICS)
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "marker": {"color": series_style(0)["color"]},
-        "x": median.tolist(),
-        "y": list(range(len(ordered))),
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": (q3 - median).tolist(),
-            "arrayminus": (median - q1).tolist(),
-        },
-        "hovertext": [_hint(row, details) for row in ordered.to_dict("records")],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-    }
-    rows = [shorten(str(name)) for name in ordered["candidate"]]
-    where = {"xlabel": "median latency (ms), lower is better", "ylabel": "candidate"}
-    figure = {"data": [bars], "layout": layout(title, caption, rows=rows, **where)}
-    alt = f"{title}: median latency of {len(ordered)} candidates, lower is better"
-    return InteractiveFigure(title, alt, figure, freeze(axes).png)
-
-
-def _hint(row: dict[Any, Any], details: Sequence[str]) -> str:
-    q1, median, q3 = (f"{row[name] * UNITS['ms']:.4g}" for name in STATISTICS)
-    lines = [str(row["candidate"]), f"{median} ms ({q1} to {q3})"]
-    lines += [f"{name}: {row[name]}" for name in details]
-    return "<br>".join(map(escape, lines))
 
 
 def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") -> "Axes":

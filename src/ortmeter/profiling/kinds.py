@@ -1,6 +1,5 @@
 """Pair the profiles of two libraries, torch and ONNX Runtime, by kind of operator."""
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,14 +11,11 @@ import pandas as pd
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
 from ortmeter.profiling.record import Profile
-from ortmeter.timing.statistics import mean_interval
 
 __all__ = [
     "KINDS",
     "OUTSIDE",
-    "compare_kinds",
     "kind_of",
-    "scale_kinds",
     "session_kinds",
     "torch_kinds",
 ]
@@ -167,66 +163,3 @@ def sum_functions(events: Any) -> dict[str, float]:
         if e.cpu_parent is not None and ranks.get(e.cpu_parent.id)
     ]
     return _median_run(*zip(*rows, strict=True)) if rows else {}
-
-
-def scale_kinds(kinds: Mapping[str, float], latency: float) -> dict[str, float]:
-    """Make the times of a profile those of a run without the profiler.
-
-    Parameters
-    ----------
-    kinds : mapping of str to float
-        Seconds by kind, of :func:`torch_kinds` or :func:`session_kinds`.
-    latency : float
-        Seconds of a run without the profiler.
-
-    Returns
-    -------
-    dict of str to float
-        Seconds by kind, and :data:`OUTSIDE` for the rest of the run. A profiler makes runs longer:
-        where the kinds add up to more than the latency, they are scaled to it.
-
-    Examples
-    --------
-    >>> scale_kinds({"trees": 3.0, "other": 1.0}, 2.0)
-    {'trees': 1.5, 'other': 0.5, 'outside': 0.0}
-    """
-    total = sum(kinds.values())
-    factor = min(latency / total, 1.0) if total else 1.0
-    scaled = {kind: factor * seconds for kind, seconds in kinds.items()}
-    return {**scaled, OUTSIDE: latency - factor * total}
-
-
-def compare_kinds(found: pd.DataFrame, *, confidence: float = 0.99) -> pd.DataFrame:
-    """Compare two libraries kind by kind.
-
-    Parameters
-    ----------
-    found : pandas.DataFrame
-        Column ``kind``, and at the end the seconds of a run for the two libraries: one row per kind
-        and turn, where a kind that is absent has 0.
-    confidence : float
-        Level of each interval.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Index ``kind``. Means of the two libraries, then ``difference``, the first minus the second,
-        with ``low`` and ``high``, its Student interval over the turns, NaN below three. All in
-        seconds.
-
-    Examples
-    --------
-    >>> rows = {"kind": ["trees"] * 3, "ours": [3.0] * 3, "theirs": [1.0] * 3}
-    >>> compare_kinds(pd.DataFrame(rows)).loc["trees"].tolist()
-    [3.0, 1.0, 2.0, 2.0, 2.0]
-    """
-    first, second = found.columns[-2:]
-    rows = {}
-    for kind in (kind for kind in (*KINDS, OUTSIDE) if (found["kind"] == kind).any()):
-        own = found[found["kind"] == kind]
-        mean, half = mean_interval(own[first] - own[second], confidence)
-        ends = (math.nan, math.nan) if half is None else (mean - half, mean + half)
-        rows[kind] = (own[first].mean(), own[second].mean(), mean, *ends)
-    columns = [first, second, "difference", "low", "high"]
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-    return frame.rename_axis("kind")

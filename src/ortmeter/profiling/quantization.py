@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx
 
+__all__ = ["REASONS", "count_precisions", "float_operators"]
+
 CONVERSIONS = frozenset(["DequantizeLinear", "QuantizeLinear"])
 _INTEGER_PRODUCTS = frozenset(
     [

@@ -25,6 +25,8 @@ from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.release_process import ReleaseProcess, write_questions
 from ortmeter.timing.statistics import PROCESSES
 
+__all__ = ["OUTSIDE", "WHOLE", "profile_releases"]
+
 _STANDARD, _CONTRIBUTED = "ai.onnx", "com.microsoft."
 #: Rows of the table of operators: a whole run, and what is left without its kernels.
 WHOLE, OUTSIDE = "a profiled run", "outside of kernels"

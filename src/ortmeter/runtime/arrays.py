@@ -13,6 +13,8 @@ from ortmeter.dtypes import numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
 
+__all__ = ["as_numpy"]
+
 _ACCEPTED = (
     "Accepted: a numpy array, a Python number, a torch tensor, an OrtValue, a TensorProto, or "
     "anything with __array__ or __dlpack__"
@@ -44,6 +46,26 @@ def as_numpy(value: Any) -> np.ndarray:
 
     The memory is shared when *value* is on CPU and its library allows it: do not write into the
     result. bfloat16 and float8 stay what they are, on a dtype of ``ml_dtypes``.
+
+    Parameters
+    ----------
+    value : array of any shape
+        Of numpy, torch or ONNX Runtime, a number, or anything with ``__array__`` or ``__dlpack__``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Array of the same shape.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The value is no array.
+
+    Examples
+    --------
+    >>> as_numpy(onnx.numpy_helper.from_array(np.float32([1, 2]))).tolist()
+    [1.0, 2.0]
     """
     try:
         return _convert(value)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ortmeter.runtime.providers import probe_providers
 
-__all__ = ["environment"]
+__all__ = ["cache_bytes", "cpu_flags", "environment", "usable_cores"]
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch", "ortmeter")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -151,7 +151,18 @@ def environment() -> Environment:
 
 @functools.cache
 def cpu_flags() -> tuple[str, ...]:
-    """Instruction sets of the CPU, sorted; empty if unknown."""
+    """List the instruction sets of the CPU.
+
+    Returns
+    -------
+    tuple of str
+        Names of the system (``avx2``), sorted; empty if unknown.
+
+    Examples
+    --------
+    >>> cpu_flags() == tuple(sorted(cpu_flags()))
+    True
+    """
     return tuple(sorted(_cpuinfo().get("flags", _cpuinfo().get("Features", "")).split()))
 
 
@@ -182,7 +193,18 @@ def _system_name() -> str:
 
 
 def usable_cores() -> int:
-    """Logical cores that this process may use."""
+    """Count the logical cores that this process may use.
+
+    Returns
+    -------
+    int
+        One at least.
+
+    Examples
+    --------
+    >>> usable_cores() >= 1
+    True
+    """
     return len(core_numbers())
 
 
@@ -194,7 +216,18 @@ def core_numbers() -> Collection[int]:
 
 
 def cache_bytes() -> int:
-    """Bytes of the largest cache of the first core; 0 if the system does not say."""
+    """Read the size of the largest cache of the first core.
+
+    Returns
+    -------
+    int
+        Bytes, 0 if the system does not say.
+
+    Examples
+    --------
+    >>> cache_bytes() >= 0
+    True
+    """
     texts = [file.read_text().strip() for file in _CACHES.glob("index*/size")]
     return max((_UNITS[text[-1]] * int(text[:-1]) for text in texts), default=0)
 

@@ -20,7 +20,7 @@ from ortmeter.runtime.settings import run_options
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["BoundSession"]
+__all__ = ["BoundSession", "run_session"]
 
 
 class BoundSession(AbstractContextManager["BoundSession"]):
@@ -233,7 +233,30 @@ def run_session(
     feeds: Mapping[str, Any],
     run_config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Run a session once, whatever the types of its inputs and outputs, which are on the host."""
+    """Run a session once, whatever the types of its inputs and outputs.
+
+    Parameters
+    ----------
+    session : InferenceSession
+        See :func:`~ortmeter.runtime.sessions.make_session`.
+    feeds : mapping of str to array
+        Inputs, on the host.
+    run_config : mapping of str to str, optional
+        Configuration entries of the run.
+
+    Returns
+    -------
+    dict of str to array
+        Outputs, on the host.
+
+    Examples
+    --------
+    >>> from ortmeter.runtime.sessions import make_session
+    >>> text = '''<ir_version: 8, opset_import: ["": 17]>
+    ... g (float[2] X) => (float[2] Y) { Y = Add(X, X) }'''
+    >>> run_session(make_session(text, provider="cpu"), {"X": np.float32([1, 2])})["Y"].tolist()
+    [2.0, 4.0]
+    """
     if is_bindable(session):
         with BoundSession(session, feeds, run_config) as bound:
             bound.run()

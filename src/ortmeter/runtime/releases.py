@@ -25,6 +25,8 @@ from packaging.version import InvalidVersion, Version
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.files import cache_folder, write_atomically
 
+__all__ = ["Release", "parse_release", "prepare"]
+
 #: Distributions that install the module ``onnxruntime``.
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
 _MADE_FOR = {"onnxruntime-openvino": "OpenVINOExecutionProvider"}
@@ -208,6 +210,11 @@ def prepare(release: Release, tell: _Tell = lambda _line: None) -> Release:
     ------
     OrtMeterError
         The installer failed, or no registry answered within 5 s. Nothing is left in the cache.
+
+    Examples
+    --------
+    >>> prepare(parse_release("installed")).name
+    'installed'
     """
     if not release.key or (release.folder / _MARK).is_file():
         return release

@@ -355,14 +355,6 @@ def convert(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "schema_version": _VERSION, "answer": answer, "claims": claims}
 
 
-def read_claim(fields: Mapping[str, Any]) -> Claim:
-    """Read a claim from the fields that ``msgspec.to_builtins`` wrote, or a file of version 2."""
-    if "kind" not in fields:
-        fields = msgspec.convert(fields, _ClaimBefore).converted
-    found: Claim = msgspec.convert(fields, Claim)
-    return found
-
-
 class _ClaimBefore(msgspec.Struct):
     """A claim of version 2: what it has tells its kind."""
 

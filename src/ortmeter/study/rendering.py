@@ -5,7 +5,6 @@ import html
 import json
 import math
 import os
-import re
 import sys
 import tempfile
 import textwrap
@@ -38,7 +37,6 @@ _TYPES = {
 _WIDTH = 90
 _COLUMNS = 7
 _DIGITS = 3
-_ROW = re.compile(r"(<tr>\s*<th>)(\d+)</th>")  # the label of a row, which is its rank
 _T = TypeVar("_T")
 
 
@@ -165,32 +163,17 @@ class Table:
 
     frame: "pd.DataFrame"
     caption: str = ""
-    details: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
+        if self.frame.empty:
+            return f"{self.caption}: none"
         title = f"{self.caption}\n" if self.caption else ""
         return title + str(self._written().to_string())
 
     def _repr_html_(self) -> str:
-        written = self._written().rename_axis(columns=self.caption or None)
-        if not self.details:
-            return str(written.to_html())
-        # pandas would change the spaces and the lines of the details: they come after it.
-        ranks = list(map(str, range(len(written))))
-        escaped = written.map(html.escape).set_axis(ranks).rename(columns=html.escape)
-        index, columns = (
-            html.escape(str(name or "")) or None for name in (self.frame.index.name, self.caption)
-        )
-        text = str(escaped.rename_axis(index=index, columns=columns).to_html(escape=False))
-        opened = [self._opens(label) for label in written.index]
-        head, body, rows = text.partition("<tbody>")
-        return head + body + _ROW.sub(lambda row: f"{row[1]}{opened[int(row[2])]}</th>", rows)
-
-    def _opens(self, label: str) -> str:
-        """Make a row open, where it has details."""
-        name, text = html.escape(label), html.escape(self.details.get(label, ""))
-        opened = f"<details><summary>{name}</summary><pre>{text}</pre></details>"
-        return opened if text else name
+        if self.frame.empty:
+            return f"<p>{html.escape(str(self))}</p>"
+        return str(self._written().rename_axis(columns=self.caption or None).to_html())
 
     def _written(self) -> "pd.DataFrame":
         import pandas as pd
@@ -203,9 +186,7 @@ class Table:
         return written.set_axis([", ".join(name) for name in levels], axis="columns")
 
 
-def table(
-    frame: "pd.DataFrame", caption: str = "", details: Mapping[str, str] | None = None
-) -> Table:
+def table(frame: "pd.DataFrame", caption: str = "") -> Table:
     """Prepare a table for a page.
 
     Parameters
@@ -215,9 +196,6 @@ def table(
         as columns.
     caption : str
         One line above the table: what the numbers are, and the provider.
-    details : mapping of str to str, optional
-        For a label of the index, the lines that its row opens on a page. A terminal leaves them
-        out.
 
     Returns
     -------
@@ -228,8 +206,7 @@ def table(
     ------
     InvalidArgumentError
         There are more than seven columns, which a reader would have to scroll; :func:`fold` shows
-        wider frames. There are details, and the index has several levels or other labels than
-        texts.
+        wider frames.
 
     Examples
     --------
@@ -245,9 +222,7 @@ def table(
             f"got {frame.shape[1] + levels} columns. Accepted: {_COLUMNS} at most; "
             "ortmeter.study.rendering.fold() shows wider frames"
         )
-    if details and (frame.index.nlevels > 1 or not all(isinstance(x, str) for x in frame.index)):
-        raise InvalidArgumentError("Rows that open have one text each as their label")
-    return Table(frame, caption, dict(details or {}))
+    return Table(frame, caption)
 
 
 def to_frame(rows: "Mapping[Any, Mapping[str, Any]]", *levels: str) -> "pd.DataFrame":

@@ -103,6 +103,7 @@ class Study:
         self.page = page
         self.provider = resolve_provider(self.args.provider)
         self._here: Record | None = None
+        self._recalled: Record | None = None
         self._views: list[tuple[View, bool]] = []
         self._conclude: Callable[[SimpleNamespace, Writer], object] | None = None
         self._tables: dict[str, pd.DataFrame] = {}
@@ -127,13 +128,36 @@ class Study:
         found = record(self.page, self.args, self.provider, data)
         on_cpu = dict.fromkeys((*(before.on_cpu if before else ()), *found.on_cpu))
         self._here = dataclasses.replace(found, on_cpu=tuple(on_cpu))
+        if self.args.record:  # nothing is lost when a cell below fails
+            self._here.save(Conclusion(None, (), ""))
+
+    def recall(self) -> bool:
+        """Show the newest record of this provider instead of measuring, unless it is to be made.
+
+        For a page that takes longer than a build.
+
+        Returns
+        -------
+        bool
+            Whether there is one.
+        """
+        found = [] if self.args.record else load_records(self.page)
+        mine = [one for one in found if one.configuration["provider"] == str(self.provider)]
+        if mine:
+            self._here = self._recalled = max(mine, key=lambda one: one.date)
+        return bool(mine)
 
     @property
     def here(self) -> Record:
-        """What was measured here."""
+        """What was measured here, or recalled."""
         if self._here is None:
             raise InvalidArgumentError(f"{self.page} kept nothing yet. Accepted: after keep()")
         return self._here
+
+    @property
+    def data(self) -> SimpleNamespace:
+        """What was kept, as views read it."""
+        return _namespace(self.here)
 
     def show(self, view: View, *, folded: bool = False) -> Any:
         """Show what a view makes of the data, and of the data of every record at the end.
@@ -154,13 +178,14 @@ class Study:
             What is displayed.
         """
         self._views.append((view, folded))
-        found = view(_namespace(self.here))
+        data = self.data
+        found = view(data)
         if hasattr(found, "get_figure"):  # a script shows no plot, and has its file
             content = io.BytesIO()
             found.get_figure().savefig(content, format="png", dpi=150, bbox_inches="tight")
             self._figures[view.__name__] = content.getvalue()
             return found
-        shown = _captioned(view, found, self.here)
+        shown = _captioned(view, found, data)
         self._tables[view.__name__] = shown.frame
         return show(_folded(shown) if folded else shown)
 
@@ -185,21 +210,25 @@ class Study:
         """Conclude from a record."""
         if self._conclude is None:
             raise InvalidArgumentError(f"{self.page} has no conclusion. Accepted: after conclude()")
-        say = Writer()
-        self._conclude(_namespace(found), say)
+        say, data = Writer(), _namespace(found)
+        self._conclude(data, say)
         answer = say.written
         if not str(answer):
             raise InvalidArgumentError(f"{self.page} has no answer. Accepted: say.answer, say.add")
-        legend = found.data["legend"]
-        judged = beliefs(say.beliefs, legend) if say.beliefs else None
-        return found.conclude(answer, say.claims, legend, judged)
+        judged = beliefs(say.beliefs, data.legend) if say.beliefs else None
+        concluded = found.conclude(answer, say.claims, data.legend, judged)
+        if found is not self._recalled:
+            return concluded
+        origin = {**concluded.origin, "recorded": concluded.origin["date"]}
+        return dataclasses.replace(concluded, origin=origin)
 
     def replay(self, found: Record) -> Iterator[Any]:
         """Iterate over what the page shows of a record: its views, then its conclusion."""
+        data = _namespace(found)
         for view, folded in self._views:
-            shown = view(_namespace(found))
+            shown = view(data)
             if not hasattr(shown, "get_figure"):
-                shown = _captioned(view, shown, found)
+                shown = _captioned(view, shown, data)
             yield _folded(shown) if folded and isinstance(shown, Table) else shown
         if self._conclude is not None:
             yield self.concluded(found)
@@ -227,27 +256,32 @@ class Study:
         if self.args.record:
             self.here.save(self.concluded(self.here))
         how = _IN_NOTEBOOK if in_ipython() else _CUDA.format(page=self.page)
-        parts: list[Any] = [self.args, how, environment()]
+        shown = self._recalled  # with the parameters of its own
+        parts: list[Any] = [shown.parameters if shown else self.args, how, environment()]
         if models:
             parts.append(fold("Models", *_drawn(models)))
         if raw:
             parts.append(fold("Raw tables", *raw.values()))
         tables = {name: found.reset_index() for name, found in {**self._tables, **raw}.items()}
         parts.append(save_tables(self.page, tables, figures=self._figures))
-        parts.append(replay(self.replay, load_records(self.page)))
+        others = {(one.machine, one.file_name): one for one in load_records(self.page)}
+        if shown:
+            others.pop((shown.machine, shown.file_name), None)
+        parts.append(replay(self.replay, list(others.values())))
         return show(Shown(tuple(parts)))
 
 
 def _namespace(found: Record) -> SimpleNamespace:
-    return SimpleNamespace(**{name.replace(" ", "_"): x for name, x in found.data.items()})
+    kept = {"legend": found.parameters, **found.data}  # a file of a page before it was a study
+    return SimpleNamespace(**{name.replace(" ", "_"): x for name, x in kept.items()})
 
 
-def _captioned(view: View, found: Any, record: Record) -> Table:
+def _captioned(view: View, found: Any, data: SimpleNamespace) -> Table:
     """Make a table whose caption is the docstring of its view, then the legend."""
     if isinstance(found, Table):
         return found
     text = " ".join((view.__doc__ or view.__name__.replace("_", " ")).split()).rstrip(".")
-    return table(found, f"{text}, {record.data['legend']}")
+    return table(found, f"{text}, {data.legend}")
 
 
 def _folded(shown: Table) -> Folded:

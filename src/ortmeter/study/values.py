@@ -187,11 +187,12 @@ class _Table(_Tagged):
     def read(self, path: str, /) -> "pd.DataFrame":
         import pandas as pd
 
-        # Without a dtype, pandas chooses the one that it has for such values.
-        columns = {
-            column.name: pd.Series(decode(column.values, path), dtype=column.dtype)
-            for column in self.columns
-        }
+        columns = {}
+        for column in self.columns:
+            values = decode(column.values, path)
+            # Without a dtype, pandas chooses one; that of texts has NaN instead of None.
+            mixed = None in values and any(isinstance(value, str) for value in values)
+            columns[column.name] = pd.Series(values, dtype=object if mixed else column.dtype)
         table = pd.DataFrame(columns)
         return table.set_index(self.index) if self.index else table
 

@@ -18,7 +18,7 @@ from ortmeter.evidence import (
     judge,
     render,
 )
-from ortmeter.timing.comparison import Comparison, Ranking
+from ortmeter.timing.comparison import Ranking
 
 __all__ = [
     "LEADS",
@@ -133,9 +133,7 @@ class Answer:
         if self.verdict or not self.claims:
             return self.verdict
         first = self.claims[0]
-        if isinstance(first, Speedup) and first.verdict == "different":
-            return f"below {first.min_effect:.0%}"
-        return first.verdict
+        return first.label if isinstance(first, Speedup) else first.verdict
 
     def __str__(self) -> str:
         return render(self.text, self.values)
@@ -171,13 +169,17 @@ class Writer:
         #: Beliefs that were judged, by discussion.
         self.beliefs: dict[str, Prediction] = {}
 
-    def answer(self, effects: Speedups, **leads: str | tuple[str, str]) -> None:
+    def answer(
+        self, effects: Speedups, *, brief: bool = False, **leads: str | tuple[str, str]
+    ) -> None:
         """Begin with a lead, chosen by what the effects show, then the effects.
 
         Parameters
         ----------
         effects : Speedups
             Comparisons of a candidate with a baseline, place by place.
+        brief : bool
+            Whether ratios are left to the bars.
         **leads : str or tuple of str
             Lead for each trend of :data:`LEADS`, or a pair: the verdict in a word or two, the lead.
 
@@ -190,7 +192,7 @@ class Writer:
             raise InvalidArgumentError(f"{unknown[0]!r}. Accepted: {', '.join(LEADS)}")
         lead = {**LEADS, **leads}[effects.trend]
         self._verdict, lead = (effects.trend, lead) if isinstance(lead, str) else lead
-        self._text.append(_told(lead, effects))
+        self._text.append(_told(lead, effects, brief))
         self._evidence += effects
         self._groups.append(effects)
 
@@ -320,14 +322,6 @@ def rank(ranking: Ranking) -> str:
 def _times(claim: Speedup) -> str:
     found = claim.reversed
     return f"{found.ratio:.2f} times {found.brackets}" if claim.has_interval else "no interval"
-
-
-def speedup_bars(
-    found: Comparison, baseline: str, names: Iterable[str] | None = None
-) -> tuple[Bar, ...]:
-    """Draw speedups as the bars of an answer: the baseline, then *names* (or all)."""
-    others = [name for name in (found if names is None else names) if name != baseline]
-    return (_bar(baseline, 1.0), *(_bar(name, found.speedup(baseline, name)) for name in others))
 
 
 def _pair(claim: Claim | str) -> tuple[str, ...] | None:

@@ -1,6 +1,7 @@
 """Comparisons over the grid of a sweep: candidates in several runs, and conclusions."""
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections import Counter
@@ -35,16 +36,46 @@ _MANY = 4  # places that a sentence names, before it counts them
 
 @dataclass(frozen=True)
 class RunComparison:
-    """A candidate beside its baseline at one place of the grid: in each run, in all together."""
+    """A candidate beside its baseline at one place of the grid: in each run, in all together.
 
-    page: str
-    group: str
+    Parameters
+    ----------
+    runs : mapping of int to Speedup
+        What each process found, with the interval of its own samples.
+    page, group : str
+        What was swept, and which of its comparisons that is.
+
+    Examples
+    --------
+    >>> from ortmeter.evidence import Estimate
+    >>> found = [Speedup("one", "two", Estimate(x, x - 0.1, x + 0.1)) for x in (1.2, 1.5, 1.9)]
+    >>> alike = RunComparison(dict(enumerate(found, 1)))
+    >>> alike.stability, alike.runs_differ, alike.overall.verdict
+    ('faster in 3', True, 'undecided')
+    """
+
     runs: Mapping[int, Speedup]
-    overall: Speedup
+    page: str = ""
+    group: str = ""
+
+    @functools.cached_property
+    def overall(self) -> Speedup:
+        """All the runs together.
+
+        Over several runs, each one gives one number, its ratio, and the interval is Student's over
+        runs, from 3: what changes from a process to the next is in it. A run alone has the
+        interval of its own samples.
+        """
+        first = next(iter(self.runs.values()))
+        if len(self.runs) == 1:
+            return first
+        found = dataclasses.replace(geometric_mean(self.ratios), how=f"{len(self.runs)} runs")
+        return msgspec.structs.replace(first, estimate=found)
 
     @property
     def coordinates(self) -> Mapping[str, Any]:
-        return self.overall.where
+        """Where it was measured."""
+        return next(iter(self.runs.values())).where
 
     @property
     def pair(self) -> tuple[str, str, str, str]:
@@ -57,6 +88,7 @@ class RunComparison:
 
     @property
     def verdicts(self) -> tuple[str, ...]:
+        """Verdict of each run."""
         return tuple(claim.verdict for claim in self.runs.values())
 
     @property
@@ -72,9 +104,9 @@ class RunComparison:
 
     @property
     def stability(self) -> str:
-        """What becomes of the verdict from run to run, ``faster in 2, undecided in 1``."""
-        counts = Counter(self.verdicts).items()
-        return ", ".join(f"{verdict} in {count}" for verdict, count in counts)
+        """What becomes of the verdict from run to run, ``faster in 2, no interval in 1``."""
+        found = (c.label if c.has_interval else "no interval" for c in self.runs.values())
+        return ", ".join(f"{label} in {count}" for label, count in Counter(found).most_common())
 
     @property
     def between(self) -> float | None:
@@ -122,31 +154,19 @@ class Cell:
         return Measurement(candidate, np.concatenate(samples)[None])
 
     def compare(self) -> list[RunComparison]:
-        """Compare the candidates with the first one.
-
-        Over several runs, each one gives one number, its ratio, and the interval is Student's over
-        runs, from 3: what changes from a process to the next is in it. A run alone has the
-        interval of its own samples.
-        """
+        """Compare the candidates with the first one."""
         baseline, *others = self.candidates or ("",)
-        return [self._compare(baseline, name) for name in others if self._meet(baseline, name)]
+        found = (
+            {run: m.speedup(baseline, name).at(**self.coordinates) for run, m in self.runs.items()}
+            for name in others
+            if self._meet(baseline, name)
+        )
+        return [RunComparison(runs, self.page, self.group) for runs in found]
 
     def _meet(self, baseline: str, candidate: str) -> bool:
         """Whether they were taken in the same rounds, by a clock that is fine enough."""
         pairs = [(run[baseline].seconds, run[candidate].seconds) for run in self.runs.values()]
         return all(one.shape == two.shape and min(one.min(), two.min()) > 0 for one, two in pairs)
-
-    def _compare(self, baseline: str, candidate: str) -> RunComparison:
-        runs = {
-            run: measured.speedup(baseline, candidate).at(**self.coordinates)
-            for run, measured in self.runs.items()
-        }
-        overall = next(iter(runs.values()))
-        if len(runs) > 1:
-            ratios = geometric_mean([claim.ratio for claim in runs.values()])
-            found = dataclasses.replace(ratios, how=f"{len(runs)} runs")
-            overall = Speedup(candidate, baseline, found, self.coordinates)
-        return RunComparison(self.page, self.group, runs, overall)
 
 
 def make_cells(outcomes: Sequence[Outcome]) -> list[Cell]:

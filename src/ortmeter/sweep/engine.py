@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.optional import import_optional
 from ortmeter.progress import progress_bar
+from ortmeter.runtime.placement import warn_again
 from ortmeter.runtime.providers import Provider
 from ortmeter.sweep.report import SweepResult
 from ortmeter.sweep.store import Store
@@ -102,7 +103,8 @@ def run_sweep(
     Returns
     -------
     SweepResult
-        Outcome of every task. A failed task does not stop the others.
+        Outcome of every task. A failed task does not stop the others. What a task was warned of,
+        nodes of CUDA on the CPU, is warned of again.
 
     Raises
     ------
@@ -137,6 +139,8 @@ def run_sweep(
         store.begin(tasks)
         shared = {"script": script, "code": code, "timeout": timeout, "cores": cores}
         _Run(client, store, shared, tell).drive(tasks, outcomes)
+    for outcome in outcomes.values():
+        warn_again(outcome.record.on_cpu if outcome.record else ())
     return SweepResult(tuple(outcomes[task.key] for task in tasks), Path(output))
 
 

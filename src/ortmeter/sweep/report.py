@@ -185,21 +185,6 @@ class SweepResult:
         """Outcomes of tasks that ran and have no record."""
         return tuple(outcome for outcome in self.outcomes if outcome.state == "failed")
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return a table of the tasks: their options, run, machine, state, time (s) and error."""
-        rows = [
-            {
-                **outcome.task.options,
-                "run": outcome.task.run,
-                "machine": outcome.machine,
-                "state": outcome.state,
-                "time (s)": round(outcome.seconds, 1),
-                "error": outcome.error,
-            }
-            for outcome in self.outcomes
-        ]
-        return pd.DataFrame(rows)
-
     def report(self) -> SweepReport:
         """Compare the configurations: tables, plots and conclusion."""
         return SweepReport(self.outcomes)

@@ -14,7 +14,7 @@ import msgspec
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
 from ortmeter.files import write_atomically
-from ortmeter.pages import Record, load
+from ortmeter.study.records import Record, load
 from ortmeter.sweep.report import SweepResult
 from ortmeter.sweep.tasks import Outcome, Task
 from ortmeter.sweep.worker import Attempt, Machine

@@ -198,13 +198,13 @@ def _run_page(job: Job, machine: str, lock: int, stopped: threading.Event) -> At
         folder = Path(temporary)
         work, results = folder / "work", folder / "results"
         work.mkdir()
-        # A page that runs a sweep of its own does it within its turn.
-        turn = {LOCK_VARIABLE: str(folder / "machine.lock")}
+        # A page that runs a sweep of its own does it within its turn; its files go with the folder.
+        own = {LOCK_VARIABLE: str(folder / "machine.lock"), "TMPDIR": str(folder)}
         began = time.perf_counter()
         ended = run_script(
             job.script.write(folder),
             [*job.arguments, "--record"],
-            {FOLDER_VARIABLE: str(results), **turn},
+            {FOLDER_VARIABLE: str(results), **own},
             folder=work,
             timeout=job.timeout,
             stopped=stopped,

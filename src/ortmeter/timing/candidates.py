@@ -25,7 +25,7 @@ from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import refuse_options_of_cpu
 from ortmeter.timing.measurement import SOURCE, Candidate, Recipe
 
-__all__ = ["function_candidate", "session_candidate"]
+__all__ = ["Variant", "function_candidate", "model_variants", "session_candidate"]
 
 _Feeds = Mapping[str, Any]
 _Settings = Mapping[str, Any] | None
@@ -94,7 +94,32 @@ def model_variants(
     run_config: _Settings = None,
     **settings: Any,
 ) -> dict[str, Variant]:
-    """Combine models and settings of :func:`bench`; name each variant by what distinguishes it."""
+    """Combine models and settings; name each variant by what distinguishes it.
+
+    Parameters
+    ----------
+    models, feeds, run_config
+        See :func:`~ortmeter.timing.bench.bench`.
+    **settings : object
+        Arguments of :func:`~ortmeter.runtime.sessions.make_session`, or several values of one.
+
+    Returns
+    -------
+    dict of str to Variant
+        Every combination.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no model, or a setting is not accepted.
+
+    Examples
+    --------
+    >>> text = '''<ir_version: 8, opset_import: ["": 17]>
+    ... g (float[2] X) => (float[2] Y) { Y = Add(X, X) }'''
+    >>> list(model_variants(text, provider="cpu", threads=[1, 2]))
+    ['threads=1', 'threads=2']
+    """
     named = _named(models)
     if not named:
         raise InvalidArgumentError("there is no model. Accepted: one or more")

@@ -110,13 +110,16 @@ class _Measured:
 
     axis: str = ""
 
-    def speedups(self, baseline: str | None = None) -> Speedups:
+    def speedups(self, baseline: str | None = None, *, together: float = 0.0) -> Speedups:
         """Compare all candidates with one of them, at every value of the axis.
 
         Parameters
         ----------
         baseline : str, optional
             The first one by default.
+        together : float
+            Level at which the intervals of a group hold simultaneously, when the best one is looked
+            for. By default each one has its own, 99%.
 
         Returns
         -------
@@ -126,7 +129,9 @@ class _Measured:
         claims: list[Speedup] = []
         for key, group in self._comparisons().items():
             first = next(iter(group)) if baseline is None else baseline
-            found = [group.speedup(first, name) for name in group if name != first]
+            level = 1 - (1 - together) / max(len(group) - 1, 1) if together else 0.99
+            others = (name for name in group if name != first)
+            found = [group.speedup(first, name, confidence=level) for name in others]
             claims += [claim.at(**{self.axis: key}) for claim in found] if self.axis else found
         return Speedups(claims)
 
@@ -200,7 +205,7 @@ class _Measured:
         -------
         pandas.DataFrame
             Index ``candidate``, after the axis if there is one. Columns ``preparation (s)``,
-            ``calls``, a whole number of three digits, ``never`` for a slower candidate or
+            ``calls``, a whole number of three digits, ``never`` if no time is saved or
             ``undecided``, and ``99% interval``, a text in brackets, from that of the speedup.
 
         Examples
@@ -425,10 +430,10 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
     def __len__(self) -> int:
         return len(self._groups)
 
-    def speedup(self, baseline: str, candidate: str) -> Speedups:
+    def speedup(self, baseline: str, candidate: str, *, confidence: float = 0.99) -> Speedups:
         """Compare two candidates, given by name, wherever both were measured."""
         return Speedups(
-            group.speedup(baseline, candidate).at(**{self.axis: key})
+            group.speedup(baseline, candidate, confidence=confidence).at(**{self.axis: key})
             for key, group in self.items()
             if baseline in group and candidate in group
         )
@@ -446,7 +451,7 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
 def _calls(seconds: float, saved: Estimate) -> tuple[int | str, str]:
     """Count the calls that save so many seconds, with the interval."""
     if saved.low is None or saved.high is None or saved.low <= 0:
-        return "never" if saved.exceeds(0) is False else "undecided", ""
+        return "never" if saved.high is not None and saved.high <= 0 else "undecided", ""
     counts = (seconds / each for each in (saved.value, saved.high, saved.low))
     calls, *interval = (math.ceil(rounded(count, 3)) for count in counts)
     return calls, str(interval)

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["measure_memory"]
 
-#: What is done when the sequence is over, in this order.
-TRIMMED, CLOSED = "trimmed", "closed"
-
-_COLUMNS = ("candidate", "sequence", "process", "run", "batch", "memory (MiB)", "seconds")
+_COLUMNS = ["candidate", "sequence", "process", "run", "batch", "memory (MiB)", "seconds"]
 
 
 class _Told(msgspec.Struct):
@@ -122,12 +119,12 @@ def measure_memory(
                 sizes = [int(size) for size in sequences[sequence]]
                 task = {"recipe": recipes[name], "sizes": sizes, "is_bound": name not in unbound}
                 told = _ask(name, task, Path(temporary))
-                runs = [*map(str, range(len(sizes))), TRIMMED, CLOSED]
+                runs = [*map(str, range(len(sizes))), "trimmed", "closed"]
                 end = [np.nan, np.nan]
                 columns = (runs, [*sizes, *end], told.grown, [*told.seconds, *end])
                 rows += [(name, sequence, process, *row) for row in zip(*columns, strict=True)]
                 bar.update()
-    frame = pd.DataFrame(rows, columns=list(_COLUMNS))
+    frame = pd.DataFrame(rows, columns=_COLUMNS)
     order = {key: rank for rank, key in enumerate(itertools.product(variants, sequences))}
     keys = [order[pair] for pair in zip(frame["candidate"], frame["sequence"], strict=True)]
     ranked = frame.assign(rank=keys).sort_values(["rank", "process"], kind="stable")

@@ -15,15 +15,6 @@ from ortmeter.timing.candidates import Variant
 __all__ = ["optimized_variants", "shorter_starts"]
 
 _NONE, _SAVED = "none", "saved optimized"
-#: Other ways to start, in the order of :func:`shorter_starts`.
-UNOPTIMIZED, SAVED, ORT_FORMAT, EXTERNAL, UNPACKED, PREPACKED = WAYS = (
-    "no optimization",
-    _SAVED,
-    "ORT format",
-    "external",
-    "external unpacked",
-    "external prepacked",
-)
 _SMALLEST = 1024  # bytes: smaller weights stay inside the model
 _LARGE = 2**30  # bytes: a file of a model cannot exceed 2 GiB, and optimization may add weights
 
@@ -113,20 +104,20 @@ def shorter_starts(variant: Variant, folder: Path) -> dict[str, Variant]:
     """
     found = {}
     if level_of(variant) != _NONE:
-        found[UNOPTIMIZED] = _replace(variant, optimization=_NONE)
-        found[SAVED] = _save(variant, folder / "optimized.onnx")
+        found["no optimization"] = _replace(variant, optimization=_NONE)
+        found[_SAVED] = _save(variant, folder / "optimized.onnx")
         if variant.settings["provider"].name == "cpu" and not _is_beside(variant):
             config = {"session.save_model_format": "ORT"}
-            found[ORT_FORMAT] = _save(variant, folder / "optimized.ort", config)
+            found["ORT format"] = _save(variant, folder / "optimized.ort", config)
     outside = dataclasses.replace(variant, model=_move_weights(variant, folder / "external.onnx"))
     config = {**variant.settings.get("session_config", {}), "session.disable_prepacking": "1"}
-    found[EXTERNAL] = outside
-    found[UNPACKED] = _replace(outside, session_config=config)
+    found["external"] = outside
+    found["external unpacked"] = _replace(outside, session_config=config)
     packed = {
         **_weights_in("prepacked.data"),
         "session.save_external_prepacked_constant_initializers": "1",
     }
-    found[PREPACKED] = _save(variant, folder / "prepacked.onnx", packed)
+    found["external prepacked"] = _save(variant, folder / "prepacked.onnx", packed)
     return found
 
 

@@ -8,6 +8,8 @@ from ortmeter.timing.control import STEADY
 from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.statistics import exponential, log_ratio_apart
 
+__all__ = ["compare_runs"]
+
 # Seconds of a call, for samples that come from a file.
 _LEAST, _MOST = 1e-12, 1e9
 
@@ -28,7 +30,7 @@ def compare_runs(
     baseline, candidate : Measurement
         Samples of the other run, and of this one. Their numbers of processes may differ.
     moved : float
-        Ratio of the two controls, see :func:`control_ratio`, 1 when it is not known.
+        Ratio of the two controls, 1 when it is not known.
     name : str
         What the claim calls the baseline.
     confidence : float

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from ortmeter.evidence import Estimate
 
+__all__ = ["estimate_mean", "estimate_ratio", "geometric_mean"]
+
 #: Processes that an interval needs, and how many there are where nobody asked.
 MIN_PROCESSES, PROCESSES = 3, 5
 #: Rounds that an interval needs in one process, to see how far its samples are correlated.
@@ -82,13 +84,52 @@ def log_ratio_apart(
 def estimate_ratio(
     baseline: npt.ArrayLike, candidate: npt.ArrayLike, confidence: float = 0.99, how: str = ""
 ) -> Estimate:
-    """Estimate the ratio of two positive numbers from samples of shape (processes, rounds)."""
+    """Estimate the ratio of two positive numbers.
+
+    Parameters
+    ----------
+    baseline, candidate : array of shape (processes, rounds)
+        Samples of both, in the same unit.
+    confidence : float
+        Level of the interval.
+    how : str
+        How they were measured.
+
+    Returns
+    -------
+    Estimate
+        *baseline* over *candidate*; without interval when there are too few samples.
+
+    Examples
+    --------
+    >>> found = estimate_ratio([[2.0], [2.2], [2.1]], [[1.0], [1.1], [1.0]])
+    >>> round(found.value, 2), found.exceeds(1)
+    (2.03, True)
+    """
     log, half = log_ratio(np.asarray(baseline), np.asarray(candidate), confidence)
     return exponential(log, half, confidence, how)
 
 
 def geometric_mean(values: npt.ArrayLike, confidence: float = 0.99) -> Estimate:
-    """Estimate the geometric mean of independent values: an interval needs three."""
+    """Estimate the geometric mean of independent values.
+
+    Parameters
+    ----------
+    values : array of shape (n,)
+        Positive numbers.
+    confidence : float
+        Level of the interval.
+
+    Returns
+    -------
+    Estimate
+        Their median, without interval, when there are fewer than three values.
+
+    Examples
+    --------
+    >>> round(geometric_mean([1.0, 2.0, 4.0]).value, 3)
+    2.0
+    """
     column = np.ravel(values)[:, None]
     return estimate_ratio(column, np.ones_like(column), confidence, f"{len(column)} values")
 
@@ -111,11 +152,34 @@ def wins(candidate: _Array, other: _Array, luck: float = 0.01) -> bool:
     return bool(bdtrc(won - 1, candidate.size, 0.5) < luck)
 
 
-def mean_interval(values: npt.ArrayLike, confidence: float) -> tuple[float, float | None]:
-    """Estimate the mean of independent numbers, and the half-width of its Student interval."""
+def estimate_mean(values: npt.ArrayLike, confidence: float = 0.99, unit: str = "") -> Estimate:
+    """Estimate the mean of independent values.
+
+    Parameters
+    ----------
+    values : array of shape (n,)
+        Numbers.
+    confidence : float
+        Level of the interval, Student's.
+    unit : str
+        Unit of the values.
+
+    Returns
+    -------
+    Estimate
+        Without interval when there are fewer than three values.
+
+    Examples
+    --------
+    >>> print(estimate_mean([1.0, 3.0, 2.0], 0.5))
+    2 [1.2, 2.8]
+    """
     found = np.asarray(values, dtype=np.float64)
-    enough = len(found) >= MIN_PROCESSES
-    return float(found.mean()), _half_width(found, 1.0, confidence) if enough else None
+    mean, how = float(found.mean()), f"{len(found)} values"
+    if len(found) < MIN_PROCESSES:
+        return Estimate(mean, None, None, confidence, how, unit)
+    half = _half_width(found, 1.0, confidence)
+    return Estimate(mean, mean - half, mean + half, confidence, how, unit)
 
 
 def _batch_logs(baseline: _Array, candidate: _Array, length: int) -> _Array:
