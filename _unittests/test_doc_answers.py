@@ -13,7 +13,7 @@ import pytest
 from docutils import nodes
 from docutils.core import publish_doctree
 
-from ortmeter.evidence import judge
+from ortmeter.evidence import Prediction
 from ortmeter.study.rendering import Conclusion
 from ortmeter.study.writer import Answer, Bar
 
@@ -51,7 +51,10 @@ Because it moves less.
 
 def concluded(text="One is 1.25 times faster [1.12, 1.38] & smaller.", **origin):
     where = {"page": PAGE, "machine": "A <CPU>, 2 cores", "provider": "cpu", "date": "2026-01-02"}
-    claims = (judge("one is faster ({x})", [True], x=2), judge("two is slower", [None]))
+    claims = (
+        Prediction("one is faster ({x})", "right", values={"x": 2}),
+        Prediction("two is slower", "undecided"),
+    )
     answer = Answer(text, bars=BARS, axis="speedup over two, size <8>", verdict="faster")
     return Conclusion(answer, claims, "somewhere", {**where, "details": "float32", **origin})
 

@@ -20,7 +20,6 @@ from ortmeter.evidence import (
     Speedup,
     Speedups,
     fact,
-    judge,
 )
 
 # A ratio in its interval, exactly: multiples of 1/64 are floats.
@@ -185,7 +184,7 @@ def test_two_findings_together_are_the_three_valued_and(first, second):
 
 def test_numbers_that_decide_keep_their_braces():
     """They come from names of models: they are written as they are."""
-    found = judge("{n} cases hold", Finding((True,), "lowest {n} of a{b}"), n=2)
+    found = Prediction("{n} cases hold", "right", "lowest {n} of a{b}", {"n": 2})
     assert str(found) == "Right: 2 cases hold (lowest {n} of a{b})"
     assert found.words == "Right: … cases hold"
 
@@ -347,8 +346,8 @@ def test_an_interval_tells_on_which_side_of_a_bound_it_is(bound, verdict):
     ],
 )
 def test_a_prediction_is_right_wrong_or_undecided(outcomes, verdict):
-    claim = judge("one is never slower than {other}", outcomes, other="two")
-    assert claim.verdict == verdict
+    assert Finding(tuple(outcomes)).verdict == verdict
+    claim = Prediction("one is never slower than {other}", verdict, values={"other": "two"})
     assert str(claim) == f"{verdict.capitalize()}: one is never slower than two"
 
 
@@ -364,7 +363,7 @@ def test_claims_are_compared_without_their_numbers():
     ("claim", "kind"),
     [
         (compare_ratio("b", "a", 2.0, (1.8, 2.2)).at(size=8).about("t"), "comparison"),
-        (judge("{n} x", Finding((True,), "lowest 2"), n=1), "prediction"),
+        (Prediction("{n} x", "right", "lowest 2", {"n": 1}), "prediction"),
         (fact("{n} x", n=1), "note"),
     ],
 )
@@ -384,7 +383,10 @@ def test_a_sentence_reads_plain_names_only(text):
 
 def test_words_are_the_sentence_without_its_numbers():
     assert fact("{n} of {of:.1f} differ", n=1, of=4).words == "… of … differ"
-    assert judge("no case of {n} loses", [True], n=3).words == "Right: no case of … loses"
+    assert (
+        Prediction("no case of {n} loses", "right", values={"n": 3}).words
+        == "Right: no case of … loses"
+    )
     assert compare_ratio("b", "a", 2.0, (1.8, 2.2)).words == "b over a: faster"
 
 
@@ -419,7 +421,7 @@ def test_bad_claims_are_refused(make, message):
         make()
 
 
-@pytest.mark.parametrize("call", [lambda: fact(None), lambda: judge("x", 5)])
+@pytest.mark.parametrize("call", [lambda: fact(None), lambda: Prediction("x", "yes")])
 def test_wrong_types_are_said(call):
     with pytest.raises(InvalidArgumentError, match="Accepted: "):
         call()
@@ -427,7 +429,7 @@ def test_wrong_types_are_said(call):
 
 def test_outcomes_are_booleans():
     with pytest.raises(InvalidArgumentError, match="Accepted: booleans and None"):
-        judge("x", ["yes"])
+        Finding(("yes",))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ortmeter.evidence import fact, judge
+from ortmeter.evidence import Prediction, fact
 from ortmeter.study.rendering import fold, table
 from ortmeter.timing import Measurement, speedup
 
@@ -124,7 +124,7 @@ def test_a_claim_is_told_without_its_words():
         "high": pytest.approx(2),
         "level": 0.9,
     }
-    told = judge("{n} of {all} {what}", [True], n=1, all=2, what="hold 3")
+    told = Prediction("{n} of {all} {what}", "right", values={"n": 1, "all": 2, "what": "hold 3"})
     assert golden.plain_claim(told) == {
         "topic": "",
         "kind": "prediction",

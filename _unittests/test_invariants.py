@@ -18,7 +18,7 @@ import ortmeter
 from ortmeter.discrepancy import Tolerance, max_diff
 from ortmeter.discrepancy.bounds import matmul_error_bound
 from ortmeter.einsum import decompose_einsum, optimize_einsum
-from ortmeter.evidence import judge
+from ortmeter.evidence import Finding
 from ortmeter.timing import Comparison, Measurement, measure
 from ortmeter.timing.percentiles import LEVELS, percentiles
 
@@ -54,9 +54,9 @@ def test_a_claim_turned_twice_is_the_claim(ratio, below, above):
 
 @given(st.lists(st.sampled_from([True, False, None])))
 def test_one_contradiction_makes_a_prediction_wrong_whatever_the_order(outcomes):
-    verdict = judge("it holds", outcomes).verdict
+    verdict = Finding(tuple(outcomes)).verdict
     expected = "wrong" if False in outcomes else "right" if set(outcomes) == {True} else "undecided"
-    assert verdict == expected == judge("it holds", outcomes[::-1]).verdict
+    assert verdict == expected == Finding(tuple(outcomes[::-1])).verdict
 
 
 @given(hnp.arrays(np.float64, (2, 5, 4), elements=LATENCIES))

@@ -12,7 +12,7 @@ from claim_samples import compare_ratio
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
-from ortmeter.evidence import Estimate, Note, Prediction, Speedup, fact, judge
+from ortmeter.evidence import Estimate, Note, Prediction, Speedup, fact
 from ortmeter.runtime import placement
 from ortmeter.runtime.environment import Gpu, environment
 from ortmeter.runtime.providers import Provider
@@ -354,7 +354,11 @@ def test_what_version_2_left_to_defaults_is_read():
     pair = {"subject": "a", "baseline": "b", "verdict": "undecided", "ratio": 2.0}
     found = Record.from_dict(before(answer={"text": "Yes."}, claims=[*short, pair]))
     assert found.answer == Answer("Yes.")
-    assert found.claims == (fact("it is"), judge("p", [True]), Speedup("a", "b", Estimate(2.0)))
+    assert found.claims == (
+        fact("it is"),
+        Prediction("p", "right"),
+        Speedup("a", "b", Estimate(2.0)),
+    )
 
 
 @pytest.mark.parametrize(

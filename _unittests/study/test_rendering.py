@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from ortmeter.errors import InvalidArgumentError, MissingDependencyError
-from ortmeter.evidence import fact, judge
+from ortmeter.evidence import Prediction, fact
 from ortmeter.study import rendering
 from ortmeter.study.rendering import Conclusion, beliefs, fold, save_tables, show, table, to_frame
 from ortmeter.study.writer import Answer, Bar
@@ -167,7 +167,7 @@ def test_details_are_folded_and_escaped():
 
 def test_a_conclusion_says_elsewhere_what_it_says_here():
     bars = (Bar(1.0, label="a"), Bar(2.0, 1.5, 2.5, label="b"))
-    claims = (judge("p", [True]), fact("q"))
+    claims = (Prediction("p", "right"), fact("q"))
     found = Conclusion(Answer("a wins.", bars=bars, axis="x"), claims, "here", {"page": "plot_x"})
     data = found.to_dict()
     assert data["page"] == "plot_x"
@@ -178,13 +178,15 @@ def test_a_conclusion_says_elsewhere_what_it_says_here():
 
 def test_beliefs_have_their_verdict_and_their_numbers():
     claims = {
-        "#1": judge("a second thread pays above {n} elements", [True, None], n=1024),
-        "#2": judge("spinning is free", [False]),
+        "#1": Prediction(
+            "a second thread pays above {n} elements", "undecided", values={"n": 1024}
+        ),
+        "#2": Prediction("spinning is free", "wrong"),
     }
     frame = beliefs(claims, "CPU").frame
     assert frame["verdict"].tolist() == ["undecided", "wrong"]
     assert frame.loc["#1", "belief"] == "a second thread pays above 1024 elements"
-    with pytest.raises(InvalidArgumentError, match="no judgement"):
+    with pytest.raises(InvalidArgumentError, match="no prediction"):
         beliefs({"#1": fact("1 + 1 is {two}", two=2)})
 
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Estimate, Finding, Note, Speedups, fact, judge
+from ortmeter.evidence import Estimate, Finding, Note, Prediction, Speedups, fact
 from ortmeter.study.writer import (
     LEADS,
     Answer,
@@ -304,7 +304,7 @@ def test_only_claims_at_several_places_become_one_sentence():
         lambda: group_claims(None),
         lambda: group_claims(["a"]),
         lambda: group_claims([fact("no baseline")]),
-        lambda: group_claims([judge("no baseline", [True])]),
+        lambda: group_claims([Prediction("no baseline", "right")]),
     ],
 )
 def test_wrong_types_are_said(call):
@@ -354,10 +354,12 @@ def test_the_label_of_an_answer_is_its_verdict_or_that_of_its_first_claim():
     assert Answer("text", (less,)).label == "below 5%"
     assert Answer("text", (less,), verdict="yes").label == "yes"
     assert Answer("text").label == ""
-    assert Answer("text", (judge("p", [True]),)).label == "right"
+    assert Answer("text", (Prediction("p", "right"),)).label == "right"
 
 
-@pytest.mark.parametrize("claim", [WON, fact("{n} x", n=1), judge("{n} x", [True], n=1)])
+@pytest.mark.parametrize(
+    "claim", [WON, fact("{n} x", n=1), Prediction("{n} x", "right", values={"n": 1})]
+)
 def test_an_answer_is_a_plain_value(claim):
     answer = Answer(
         "{n} times", (claim,), {"n": 2}, bars=(Bar(1.0, label="a"), Bar(2.0, label="b")), axis="x"

@@ -9,7 +9,7 @@ from claim_samples import compare_ratio
 from scipy import stats
 from sweep_samples import failure, group, outcome, report_of, samples
 
-from ortmeter.evidence import Estimate, fact, judge
+from ortmeter.evidence import Estimate, Prediction, fact
 from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons, speedup
 
@@ -288,8 +288,8 @@ def test_claims_are_gathered_by_their_fields_whatever_their_numbers():
                 fact("half"),
                 most,
             ],
-            [LOST, again, most, judge("p", [True])],
-            [LOST, always, fact("half"), fact("alone"), judge("p", [False])],
+            [LOST, again, most, Prediction("p", "right")],
+            [LOST, always, fact("half"), fact("alone"), Prediction("p", "wrong")],
         )
     )
     assert found == {

@@ -28,7 +28,6 @@ __all__ = [
     "Speedups",
     "common_unit",
     "fact",
-    "judge",
     "rounded",
 ]
 
@@ -109,6 +108,10 @@ class Finding:
 
     outcomes: tuple[bool | None, ...]
     evidence: str = ""
+
+    def __post_init__(self) -> None:
+        if wrong := [one for one in self.outcomes if one is not None and one not in {True, False}]:
+            raise InvalidArgumentError(f"outcome {wrong[0]!r}. Accepted: booleans and None")
 
     @property
     def verdict(self) -> str:
@@ -625,39 +628,6 @@ def fact(text: str, /, where: Mapping[str, Any] | None = None, **values: Any) ->
     True
     """
     return Note(text, values, dict(where or {}))
-
-
-def judge(text: str, /, outcomes: Iterable[bool | None] | Finding, **values: Any) -> Prediction:
-    """Judge a prediction from the cases where it was tried.
-
-    Parameters
-    ----------
-    text : str
-        The prediction; names of *values* stand in braces.
-    outcomes : Finding, or iterable of bool or None
-        For each case, whether it holds, None when that is not decided.
-    **values : number or str
-        Numbers of the sentence.
-
-    Returns
-    -------
-    Prediction
-        ``wrong`` when a case contradicts it; ``undecided`` when one does not decide, or when there
-        is none; ``right`` otherwise. What decides a finding follows in parentheses.
-
-    Examples
-    --------
-    >>> print(judge("joined weights are never slower", [True, None]))
-    Undecided: joined weights are never slower
-    """
-    if isinstance(outcomes, Finding):
-        found = outcomes
-    else:
-        cases = tuple(outcomes) if isinstance(outcomes, Iterable) else (outcomes,)
-        if not all(outcome is None or outcome in {True, False} for outcome in cases):
-            raise InvalidArgumentError(f"outcomes={outcomes!r}. Accepted: booleans and None")
-        found = Finding(cases)
-    return Prediction(text, found.verdict, found.evidence, values)
 
 
 def render(text: str, values: Mapping[str, Any]) -> str:

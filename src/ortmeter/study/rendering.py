@@ -259,8 +259,7 @@ def beliefs(judged: Mapping[str, Prediction], caption: str = "") -> Table:
     Parameters
     ----------
     judged : mapping of str to Prediction
-        By discussion, ``"#14018"``: a claim of :func:`~ortmeter.evidence.judge` whose text is the
-        belief, followed by the numbers that decide.
+        By discussion, ``"#14018"``: its text is the belief, followed by the numbers that decide.
     caption : str
         As in :func:`table`.
 
@@ -272,19 +271,19 @@ def beliefs(judged: Mapping[str, Prediction], caption: str = "") -> Table:
     Raises
     ------
     InvalidArgumentError
-        A claim is not a judged one.
+        A claim is no prediction.
 
     Examples
     --------
-    >>> from ortmeter.evidence import judge
-    >>> found = judge("threads that spin cost CPU time ({ms} ms per run)", [True], ms=2)
+    >>> from ortmeter.evidence import Prediction
+    >>> found = Prediction("threads that spin cost CPU time ({ms} ms)", "right", values={"ms": 2})
     >>> beliefs({"#1": found}).frame.loc["#1", "belief"]
-    'threads that spin cost CPU time (2 ms per run)'
+    'threads that spin cost CPU time (2 ms)'
     """
     import pandas as pd
 
     if wrong := [str(claim) for claim in judged.values() if not isinstance(claim, Prediction)]:
-        raise InvalidArgumentError(f"{wrong[0]!r} is no judgement. Accepted: claims of judge()")
+        raise InvalidArgumentError(f"{wrong[0]!r} is no prediction. Accepted: predictions")
     rows = [(claim.verdict, claim.belief) for claim in judged.values()]
     index = pd.Index(list(judged), name="discussion")
     return table(pd.DataFrame(rows, columns=["verdict", "belief"], index=index), caption)

@@ -15,7 +15,6 @@ from ortmeter.evidence import (
     Scalar,
     Speedup,
     Speedups,
-    judge,
     render,
 )
 from ortmeter.timing.comparison import Ranking
@@ -239,11 +238,13 @@ class Writer:
 
     def predict(self, text: str, finding: Finding, *, topic: str = "", **values: Scalar) -> None:
         """Judge a prediction; what decides follows in parentheses."""
-        self._predictions.append(judge(text, finding, **values).about(topic))
+        self._predictions.append(
+            Prediction(text, finding.verdict, finding.evidence, values, topic=topic)
+        )
 
     def believe(self, discussion: str, text: str, finding: Finding, **values: Scalar) -> None:
         """Judge what a public discussion believed."""
-        self.beliefs[discussion] = judge(text, finding, **values)
+        self.beliefs[discussion] = Prediction(text, finding.verdict, finding.evidence, values)
 
     def note(self, text: str, *, topic: str = "", **values: Scalar) -> None:
         """Say something that is no verdict."""
