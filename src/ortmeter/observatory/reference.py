@@ -48,7 +48,7 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Reference:
     ----------
     model : onnx.ModelProto
         Operators of ONNX, or those of ONNX Runtime that
-        :mod:`ortmeter.observatory.contributed` defines.
+        ``ortmeter.observatory.contributed`` defines.
     feeds : mapping of str to array
         Inputs, in the types of the model.
 
