@@ -19,21 +19,19 @@ the last level, which bounds what is left to gain.
 import copy
 import functools
 import itertools
-import time
 import warnings
 
 import numpy as np
 import torch
 from pandas import DataFrame, Series, concat
-from torch._inductor.utils import fresh_cache
+from torch.nn.functional import rms_norm
 
 import ortmeter
 from ortmeter.backend import LEVELS, OrtBackend
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.profiling import profile_together
 from ortmeter.profiling.kinds import kind_of
-from ortmeter.study import Finding, Param, Speedups, Study, show, table
-from ortmeter.study.writer import group_effects
+from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, show, table, to_frame
 from ortmeter.timing import Comparison
 
 with warnings.catch_warnings(action="ignore"):  # of what draws its progress in a notebook
@@ -60,8 +58,6 @@ study = Study(
     without=Param("EagerAttention", choices=RULES, help="rule that one candidate leaves out"),
     inductor=Param(True, fast=False, help="compare with inductor, which needs a compiler"),
     threads=Param(1, minimum=1, help="threads of torch and of ONNX Runtime"),
-    warmup=Param(3, fast=1, minimum=1, help="calls of each candidate before the samples"),
-    repeat=Param(100, fast=5, minimum=1, help="samples of a latency in this process"),
     processes=Param(6, fast=1, full=10, minimum=1, help="fresh processes for the graphs, at least"),
     budget=Param(13.0, fast=1.0, full=30.0, help="seconds for the calls, again for the graphs"),
 )
@@ -90,21 +86,19 @@ torch.manual_seed(0)
 
 options = {"num_hidden_layers": args.num_hidden_layers, "attn_implementation": args.attention}
 model = LlamaModel(LlamaConfig(**dimensions, **options, use_cache=False, return_dict=False))
-model = model.eval().requires_grad_(False)
 for module in model.modules():
     if isinstance(module, LlamaRMSNorm):
         torch.nn.init.uniform_(module.weight, 0.5, 1.5)
-model = model.to(device, getattr(torch, args.dtype))
+model = model.to(device, getattr(torch, args.dtype)).eval().requires_grad_(False)
 
 # %%
 # Tokens are drawn from the whole vocabulary. With ``--with-mask True``, a mask hides the end of
-# every sequence but the second.
+# each sequence.
 
 rng = np.random.default_rng(0)
 arrays = [rng.integers(0, dimensions["vocab_size"], (batch, sequence))]
 if args.with_mask:
     lengths = rng.integers(sequence // 2, sequence, (batch, 1))
-    lengths[1:2] = sequence
     arrays.append((np.arange(sequence) < lengths).astype(np.int64))
 inputs = [torch.from_numpy(array).to(device) for array in arrays]
 
@@ -128,33 +122,24 @@ inputs = [torch.from_numpy(array).to(device) for array in arrays]
 
 EAGER, INDUCTOR, TF32 = "eager", "inductor", "default, TF32"
 SHORT = {level: f"+ {level.split('+')[-1]}" for level in LEVELS if "+" in level}
-OPTIONS = {"provider": device, "threads": args.threads, "fallback": False}
-
-
-def compile_and_call(backend):
-    """Compile, and wait for the result of the first call."""
-    with warnings.catch_warnings(action="ignore"), fresh_cache():  # inductor warns about its code
-        compiled = torch.compile(model, backend=backend, dynamic=False, fullgraph=True)
-        compiled(*inputs)[0].cpu()
-    return compiled
-
+SETTINGS = {"provider": device, "threads": args.threads}
 
 names = ("none", f"default-{args.without}", *LEVELS)
-backends = {level: OrtBackend(level, **OPTIONS) for level in names}
+backends = {level: OrtBackend(level, fallback=False, **SETTINGS) for level in names}
 compilers = ({INDUCTOR: INDUCTOR} if args.inductor else {}) | backends
 if provider.name == "cuda" and args.dtype == "float32":
-    compilers[TF32] = OrtBackend("default", tf32=True, **OPTIONS)
+    compilers[TF32] = OrtBackend("default", tf32=True, fallback=False, **SETTINGS)
 
 # %%
-# Inductor and the last level need a compiler: C++ on a CPU, Triton for inductor on CUDA. Inductor
-# starts with an empty cache. The last level may find its kernels in the cache of the user.
+# Inductor and the last level need a compiler: C++ on a CPU, Triton for inductor on CUDA.
 
-functions, first_results, missing = {EAGER: model}, {}, {}
+functions, missing = {EAGER: model}, {}
 for name, backend in compilers.items():
-    start = time.perf_counter()
+    compiled = torch.compile(model, backend=backend, dynamic=False, fullgraph=True)
     try:
-        functions[name] = compile_and_call(backend)
-        first_results[name] = time.perf_counter() - start
+        with warnings.catch_warnings(action="ignore"):  # inductor warns about its code
+            compiled(*inputs)
+        functions[name] = compiled
     except RuntimeError as error:
         if name != INDUCTOR:
             raise
@@ -183,10 +168,10 @@ for level in [level for level, graph in graphs.items() if graph.without_kernels]
 def in_float64(llama):
     twin = copy.deepcopy(llama).double()
     twin.set_attn_implementation("sdpa")
-    for norm in (module for module in twin.modules() if isinstance(module, LlamaRMSNorm)):
-        settings = {"weight": norm.weight, "eps": norm.variance_epsilon}
-        rms_norm = torch.nn.functional.rms_norm
-        norm.forward = functools.partial(rms_norm, normalized_shape=norm.weight.shape, **settings)
+    for norm in twin.modules():
+        if isinstance(norm, LlamaRMSNorm):
+            settings = {"normalized_shape": norm.weight.shape, "eps": norm.variance_epsilon}
+            norm.forward = functools.partial(rms_norm, weight=norm.weight, **settings)
     return twin
 
 
@@ -203,11 +188,11 @@ ACCEPTED = f"Accepted: errors up to {LARGEST:.2g}, RMS up to {RATIO:.3g} times t
 
 
 def check(expected, outputs):
-    flat = DataFrame({name: (got - expected).ravel() for name, got in outputs.items()})
-    flat = flat.abs() / np.abs(expected).max()
-    mean = flat.pow(2).mean(skipna=False)
-    found = DataFrame({"largest error": flat.max(skipna=False), "RMS error": mean**0.5})
-    found = found.rename_axis("candidate")
+    largest, rows = np.abs(expected).max(), {}
+    for name, got in outputs.items():
+        error = np.abs(got - expected) / largest
+        rows[name] = {"largest error": error.max(), "RMS error": (error**2).mean() ** 0.5}
+    found = to_frame(rows, "candidate")
     found["RMS / eager"] = found["RMS error"] / found.loc[EAGER, "RMS error"]
     accepted = (found["largest error"] <= LARGEST) & (found["RMS / eager"] <= RATIO)
     refused = found[~accepted].drop(TF32, errors="ignore")
@@ -228,8 +213,7 @@ show(table(errors.rename(SHORT), f"Relative to the largest output. {ACCEPTED}"))
 # called in turn in this process.
 
 calls = {name: functools.partial(function, *inputs) for name, function in functions.items()}
-shared = {"warmup": args.warmup, "budget_s": args.budget}
-results = ortmeter.measure(calls, repeat=args.repeat, precision=None, sync=device, **shared)
+results = ortmeter.measure(calls, budget_s=args.budget, sync=device)
 torch.compiler.reset()
 torch.set_num_threads(threads_before)
 
@@ -249,75 +233,53 @@ def make_variant(graph):
     if provider.name == "cpu" and graph.weight_bytes < 2**31:
         model, feeds = ortmeter.freeze_inputs(graph.model, weights), tokens
     libraries = [str(graph.kernels)] if graph.kernels else []
-    settings = {"provider": provider, "threads": args.threads, "custom_ops": libraries}
-    return {"model": model, "feeds": feeds, **settings}
+    return {"model": model, "feeds": feeds, "custom_ops": libraries, **SETTINGS}
 
 
 variants = {level: make_variant(graph) for level, graph in graphs.items()}
 sessions = {level: ortmeter.session_candidate(**variant) for level, variant in variants.items()}
-levels = ortmeter.measure(sessions, processes=args.processes, **shared)
+levels = ortmeter.measure(sessions, processes=args.processes, budget_s=args.budget)
 
 legend = f"{config} Llama, {args.dtype} on {provider.label}, threads={args.threads}"
 nodes = {level: (graph.node_count, graph.custom_count) for level, graph in graphs.items()}
-rules_of = {level: dict(graph.fusions) for level, graph in graphs.items()}
-study.keep(legend, results=results, levels=levels, provider=provider.label, warmup=args.warmup)
-study.keep(nodes=nodes, rules=rules_of, missing=missing, **{"first results": first_results})
+study.keep(legend, results=results, levels=levels, nodes=nodes, missing=missing)
 
 # %%
 # The speedup of the graphs alone. The grey band is 5% around ``none``.
 
 
 def speedups(data):
-    title = f"Speedup of the graphs over none, {data.provider}"
-    return data.levels.speedup_plot("none", title=title, caption=data.legend)
+    return data.levels.speedup_plot("none", title="Speedup of the graphs", caption=data.legend)
 
 
 # sphinx_gallery_thumbnail_number = 1
 study.show(speedups)
 
 # %%
-# *over eager* is the speedup of a call over ``eager``. *over previous* is the speedup of the graph
-# alone over that of the level before (``none`` for ``default-EagerAttention``). A speedup is a mean
-# over the measurement: it may differ from the ratio of two medians.
-
-
-def compare_levels(data):
-    """Compare each level with the one before."""
-    pairs = itertools.pairwise(level for level in LEVELS if level in data.levels)
-    return Speedups(data.levels.speedup(*pair) for pair in pairs)
+# A speedup is a mean over the measurement: it may differ from the ratio of two medians.
 
 
 def latencies(data):
-    """Calls and graphs alone, with 99% intervals"""
-    unit = data.results.unit
-    previous = [data.levels.speedup("none", name) for name in data.levels if name not in LEVELS]
-    previous += compare_levels(data)
-    columns = {
-        f"call ({unit})": data.results.summary(EAGER, unit).iloc[:, 0],
-        f"graph ({unit})": data.levels.summary("none", unit).iloc[:, 0],
-        "nodes": Series({level: count for level, (count, _) in data.nodes.items()}),
-        "over eager": Series({one.subject: one.interval for one in data.results.speedups(EAGER)}),
-        "over previous": Series({one.subject: one.interval for one in previous}),
-    }
-    return DataFrame(columns, index=[*data.results]).rename(SHORT).rename_axis("candidate")
+    """Calls, and speedup over eager with its 99% interval"""
+    return data.results.summary(EAGER).rename(SHORT)
 
 
 study.show(latencies)
 
 # %%
-# After how many calls does a compilation pay?
-# --------------------------------------------
-#
-# *preparation* is the time until the first result, taken once: that of the first candidate includes
-# the loading of libraries. :ref:`l-plot-custom-backend-101` measures compilations.
+# The graphs alone, each beside the row above. What ``default`` adds to ``default-EagerAttention``
+# is what that rule is worth.
 
 
-def repaid(data):
-    """Calls that save, beside eager, the time until the first result"""
-    return data.results.repaid(EAGER, data.first_results).rename(SHORT)
+def graphs_alone(data):
+    """Graphs alone, and speedup over the row above with its 99% interval"""
+    found = data.levels.to_frame().iloc[:, :3]
+    steps = [data.levels.speedup(*pair) for pair in itertools.pairwise(data.levels)]
+    found["over the row above"] = Series({one.subject: one.interval for one in steps})
+    return found.rename(SHORT)
 
 
-study.show(repaid)
+study.show(graphs_alone)
 
 # %%
 # Why?
@@ -347,8 +309,8 @@ study.keep(kernels=sums, launches=any(ran.devices for ran in profiles.values()))
 
 
 def kernels(data):
-    found = data.kernels.set_index("level")
-    found.insert(0, "custom", [data.nodes[level][1] for level in found.index])
+    counts = DataFrame(data.nodes, index=["nodes", "custom"]).T.rename_axis("level")
+    found = counts.join(data.kernels.set_index("level"))
     times = "launches, not of kernels" if data.launches else "one run"
     return table(found.rename(SHORT), f"Kernels, and times of {times}, {data.legend}")
 
@@ -361,31 +323,6 @@ study.show(kernels)
 ortmeter.draw_model(graphs["default"].model, title="default")
 
 # %%
-# What is one rule worth?
-# -----------------------
-#
-# The graph of the level ``default`` beside the same level without one of its rules.
-
-
-def one_rule(data):
-    """What one rule adds to its level"""
-    pair = [name for name in data.levels if name not in LEVELS] + ["default"]
-    return Comparison(data.levels[name] for name in pair).summary()
-
-
-study.show(one_rule)
-
-# %%
-
-
-def rules(data):
-    """How many times each rule applies"""
-    return DataFrame(data.rules).rename_axis("rule").rename(columns=SHORT)
-
-
-study.show(rules, folded=True)
-
-# %%
 # What the measurements say
 # -------------------------
 #
@@ -393,16 +330,11 @@ study.show(rules, folded=True)
 # within 5% of it. In brackets, the 99% interval of a ratio of latencies.
 
 
-def choose_level(data):
-    found = Comparison(data.levels[level] for level in LEVELS if level in data.levels)
-    ranking = found.ranking()
+def answer(data, say, names, steps):
+    ranking = Comparison(data.levels[name] for name in names).ranking()
     close = {one.subject for one in ranking.claims if one.is_a("negligible")}
-    return next(level for level in found if level in {ranking.fastest, *close})
-
-
-def answer(data, say):
-    chosen, steps = choose_level(data), compare_levels(data)
-    gain, exported = (data.results.speedup(EAGER, level) for level in (chosen, "none"))
+    chosen = next(name for name in names if name in {ranking.fastest, *close})
+    gain, exported = (data.results.speedup(EAGER, name) for name in (chosen, "none"))
     say.answer(
         Speedups([gain]),
         faster=f"Compile at level {chosen}: against eager torch, this Llama is",
@@ -410,26 +342,26 @@ def answer(data, say):
         negligible=f"Either: compiled at level {chosen}, this Llama is",
         undecided=f"Not decided here: compiled at level {chosen}, this Llama is",
     )
-    added = group_effects(one.at(level=one.subject) for one in steps)
+    added = enumerate_items([f"{one.subject} is {one.effect}" for one in steps])
     say.add(f"As exported: {exported.effect}. Beside the level before: {added}.")
     say.decide(steps[0].verdict, steps)
     if gain.verdict == "faster":
         code = f'compiled = torch.compile(model, backend=OrtBackend("{chosen}"), dynamic=False)'
         say.setting(f"from ortmeter.backend import OrtBackend\n{code}")
-    found = {name: data.results.speedup(EAGER, name) for name in LEVELS if name in data.results}
-    bars = {SHORT.get(name, name): one for name, one in found.items()}
-    say.bars(f"speedup over eager torch, {data.provider}", {EAGER: 1.0, **bars})
+    bars = {SHORT.get(name, name): data.results.speedup(EAGER, name) for name in names}
+    say.bars("speedup over eager torch", {EAGER: 1.0, **bars})
 
 
 # %%
 
 
 def conclude(data, say):
-    answer(data, say)
-    steps = compare_levels(data)
+    names = [level for level in LEVELS if level in data.levels]
+    steps = Speedups(data.levels.speedup(*pair) for pair in itertools.pairwise(names))
+    answer(data, say, names, steps)
     found = steps.at_least(1 / (1 + steps[0].min_effect))
     say.predict("no level is slower than the one before", found)
-    times = data.kernels.set_index("level").drop(columns="kernels").iloc[-1]
+    times = data.kernels.filter(like="(ms)").iloc[-1]
     share = float(times["products (ms)"] / times.sum())
     text = "products take more than half of the time of the last level ({share:.0%} of the profile)"
     say.predict(text, Finding((None if data.launches else share > 1 / 2,)), share=share)
@@ -438,8 +370,7 @@ def conclude(data, say):
         say.claim([one.about(f"{subject} over {baseline}")])
     for name, reason in data.missing.items():
         say.note("{name}: {reason}", name=name, reason=reason)
-    how = f"calls {data.results.how}, graphs {data.levels.how}, warm-up {data.warmup}"
-    say.small_print(how)
+    say.small_print(f"calls {data.results.how}, graphs {data.levels.how}")
 
 
 study.conclude(conclude)
@@ -452,6 +383,7 @@ study.conclude(conclude)
 #   and keys and values are kept.
 # * Several threads. ``--threads`` gives both libraries the same number, and the idle threads of one
 #   slow down the other.
+# * The time of a compilation, which :ref:`l-plot-custom-backend-101` measures.
 # * Memory: candidates share a process, and its allocator reuses what another one freed.
 # * Why ``none`` is faster or slower than eager. Three causes add up: the matrix products of the two
 #   libraries, what ONNX Runtime fuses by itself, and the calls from Python.
@@ -466,8 +398,9 @@ study.conclude(conclude)
 # are inputs. That of ``none`` is left out, it has hundreds of nodes.
 
 models = {level: graph.model for level, graph in graphs.items() if level != "none"}
-raw = {"calls": results.to_frame(), "graphs": levels.to_frame(), "errors": errors}
-study.appendix(models, **raw, operators=concat(operators, names=["level", None]))
+rules = DataFrame({level: graph.fusions for level, graph in graphs.items()}).rename_axis("rule")
+operators = concat(operators, names=["level", None])
+study.appendix(models, errors=errors, rules=rules, operators=operators)
 
 # %%
 # .. [1] Higham and Mary, *A new approach to probabilistic rounding error analysis*, SIAM Journal on
