@@ -57,6 +57,7 @@ def concluded(**planted):
 def test_the_answer_says_when_to_test_equality_and_what_changes_the_result():
     answer = concluded().answer
     assert str(answer).startswith("Test equality only if nothing changes: ")
+    assert str(answer).endswith("by up to 8,192 ulp (onnxruntime); theory allows 1,000,000.")
     assert len(str(answer).split()) <= 45
     assert answer.label == "same bits"
     assert [bar.value for bar in answer.bars] == [0, 0, 8192]
@@ -144,6 +145,15 @@ def test_a_result_beyond_its_bound_stops_the_page(dtype):
     for wrong in (3.0, np.nan):
         with pytest.raises(AssertionError, match="outside of its bound"):
             PAGE["describe"](np.dtype(dtype), np.array([1.0, wrong]), 1.0, 1.0, 1.0)
+
+
+def test_what_does_not_overflow_is_checked_beside_what_does(monkeypatch):
+    values, some = np.float16([1, 2, 3]), np.array([6.0, np.inf])
+    monkeypatch.setitem(PAGE, "simulated_sum", lambda rows, summation: some)
+    assert PAGE["spread_of_sum"](values, [], "naive") == {"overflows": 1, "orders": 2}
+    some[0] = 7.0
+    with pytest.raises(AssertionError, match="outside of its bound"):
+        PAGE["spread_of_sum"](values, [], "naive")
 
 
 def test_normalized_terms_go_back_to_their_place(monkeypatch):

@@ -22,7 +22,6 @@ float32). In float16, the order alone decides whether some sums overflow.
 from itertools import product
 
 import numpy as np
-import onnx
 import torch
 from pandas import DataFrame, concat
 
@@ -38,9 +37,7 @@ SIZES = {"small": tuple(2**k for k in range(1, 15))}
 study = Study(
     "plot_parallelized_reduction",
     "Why do two runs of the same sum differ, and by how much may they?",
-    config=Param(
-        "small", fast="2,16,256,4096", choices=SIZES, sequence=int, help="simulated sizes"
-    ),
+    config=Param("small", fast="2,16,256,4096", choices=SIZES, sequence=int, help="sizes of sums"),
     orders=Param(128, fast=16, minimum=3, help="orders of the terms of simulated sums"),
     lengths=Param((64, 1024, 16384, 131072), fast=(64, 512), help="sizes for libraries"),
     runs=Param(32, fast=4, minimum=3, help="orders of the terms for libraries"),
@@ -98,9 +95,7 @@ EPSILON = 2.0**-17  # about 1e-5, the same number in every type
 def normalize(rows):
     """Return the mean and the layer normalization of each row."""
     mean = rows.mean(axis=-1, keepdims=True)
-    centered = rows - mean
-    variance = (centered * centered).mean(axis=-1, keepdims=True)
-    return mean[..., 0], centered / np.sqrt(variance + EPSILON)
+    return mean[..., 0], (rows - mean) / np.sqrt(rows.var(axis=-1, keepdims=True) + EPSILON)
 
 
 def with_numpy(rows, _threads):
@@ -119,16 +114,15 @@ def with_torch(rows, threads):
 # %%
 # ONNX Runtime runs a model of two nodes, in a new session.
 
+MODEL = """<ir_version: 10, opset_import: ["": 21]>
+reduction ({kind}[{n}] X, {kind}[{n}] Scale) => ({kind} Mean, {kind}[{n}] Y) {{
+    Mean = ReduceMean<keepdims = 0>(X)
+    Y = LayerNormalization<axis = -1, epsilon = {epsilon!r}>(X, Scale) }}"""
+
 
 def write_model(n, dtype):
-    kind = TYPES[dtype.name]
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["": 21]> reduction '
-        f"({kind}[{n}] X, {kind}[{n}] Scale) => ({kind} Mean, {kind}[{n}] Y) {{"
-        "Mean = ReduceMean<keepdims = 0>(X)"
-        f"Y = LayerNormalization<axis = -1, epsilon = {EPSILON!r}>(X, Scale) }}"
-    )
-    return ortmeter.freeze_inputs(model, {"Scale": np.ones(n, dtype)})
+    text = MODEL.format(n=n, kind=TYPES[dtype.name], epsilon=EPSILON)
+    return ortmeter.freeze_inputs(text, {"Scale": np.ones(n, dtype)})
 
 
 def with_onnxruntime(rows, threads):
@@ -176,8 +170,8 @@ def references(values):
 def describe(dtype, got, exact, bound, size, **others):
     """Return differences (ulp), and the largest share of the error bound; it is below 1."""
     unit = unit_roundoff(dtype) * 2.0 ** np.frexp(size)[1]
-    slack = unit_roundoff("float64") * np.abs(exact)  # the reference is rounded
-    share = np.max(np.abs(got - exact) / (bound + slack))
+    # The reference is rounded.
+    share = np.max(np.abs(got - exact) / (bound + unit_roundoff("float64") * np.abs(exact)))
     assert share <= 1, f"a result is outside of its bound: {share:.3g} times"
     spread = np.ptp(got, axis=0).max()
     found = {"spread": spread / unit, "bound": 2 * np.max(bound) / unit, "moves": spread / size}
@@ -219,8 +213,7 @@ study.keep(legend, libraries=DataFrame(found), type=numpy_dtype(args.itype).name
 
 def agreement(data):
     """Largest error (% of its bound)"""
-    found = data.libraries.pivot_table("share", "type", "library", aggfunc="max", sort=False)
-    return 100 * found
+    return 100 * data.libraries.pivot_table("share", "type", "library", aggfunc="max", sort=False)
 
 
 study.show(agreement)
@@ -254,8 +247,7 @@ def plot_spreads(rows, what, caption):
         ax.plot(own["size"], own["bound"], "--", color=GREY if is_shared else style["color"])
     ax.set_xscale("log", base=2)
     ax.set_yscale("symlog", linthresh=1)  # from 0, for what does not move
-    ax.set_ylim(bottom=-0.2)
-    ax.set(xlabel="number of terms", ylabel="max - min (ulp), lower is better")
+    ax.set(xlabel="number of terms", ylabel="max - min (ulp), lower is better", ylim=(-0.2, None))
     add_legend(ax, [*rows["candidate"].unique()])
     title = f"Spread of a {what} over the orders of its terms"
     return finish(ax, title, f"{caption}, dashed: bound of the spread")
@@ -274,6 +266,7 @@ study.show(spread_of_mean)
 # change in the same run done again, with other threads, or in another order. The last columns
 # have the longest vectors, in the type of the plot.
 
+GRAIN = 32768  # terms that torch leaves to one thread
 CHANGES = {"again": "same run again", "other threads": "other threads", "spread": "another order"}
 
 
@@ -321,13 +314,13 @@ study.show(changes)
 
 def spread_of_sum(values, rows, summation):
     got = simulated_sum(rows, summation).astype(np.float64)
-    counts = {"overflows": int((~np.isfinite(got)).sum()), "orders": len(got)}
-    if counts["overflows"]:
-        return counts
-    options = {"accumulate": "float64" if summation == "exact" else values.dtype}
-    bound = sum_error_bound(values, dtype=values.dtype, summation=summation, **options)
+    finite = got[np.isfinite(got)]
+    counts = {"overflows": len(got) - len(finite), "orders": len(got)}
+    accumulate = "float64" if summation == "exact" else values.dtype
+    bound = sum_error_bound(values, dtype=values.dtype, summation=summation, accumulate=accumulate)
     size = float(exact_sum(np.abs(values)))
-    return counts | describe(values.dtype, got, exact_sum(values), bound, size)
+    found = describe(values.dtype, finite, exact_sum(values), bound, size) if len(finite) else {}
+    return counts if counts["overflows"] else counts | found
 
 
 sums = [
@@ -379,12 +372,11 @@ study.show(spreads)
 def tolerances(data):
     sums = data.sums.dropna(subset="moves")
     n, u = sums["size"], sums["type"].map(unit_roundoff)
-    found = sums.assign(guaranteed=2 * (n - 1) * u, walk=2 * np.sqrt(n) * u)
-    enough = 100 * (found["moves"] <= found["walk"]).groupby(found["type"]).mean()
-    last = longest(found).groupby("type", sort=False)[["guaranteed", "walk", "moves"]].max()
-    names = ["guaranteed", "random walk", "largest spread", "random walk is enough (%)"]
-    caption = f"Difference between two orders of {n.max():,} terms, divided by sum |x|"
-    return table(last.join(enough.rename("enough")).set_axis(names, axis="columns"), caption)
+    walk, spread = 2 * np.sqrt(n) * u, sums["moves"]
+    found = {"guaranteed": 2 * (n - 1) * u, "random walk": walk, "largest spread": spread}
+    last = DataFrame(found)[n == n.max()].groupby(sums["type"], sort=False).max()
+    last["random walk is enough (%)"] = 100 * (spread <= walk).groupby(sums["type"]).mean()
+    return table(last, f"Difference between two orders of {n.max():,} terms, divided by sum |x|")
 
 
 study.show(tolerances)
@@ -406,26 +398,17 @@ def answer(data, say):
     shares = 100 * moved.mean().dropna()
     told = [f"{share:.3g}% with {name}" for name, share in shares.items()]
     say.add(f"Otherwise results change ({', '.join(told[1:])}): allow for rounding.")
-    text = "Here, a {type} mean of {size:,} terms moves by up to {spread:,.0f} ulp ({library})."
-    say.add(text, type=data.type, **worst[["size", "spread", "library"]])
+    text = "A {type} mean of {size:,} terms moves by up to {spread:,.0f} ulp ({library}); theory "
+    text += "allows {bound:,.0f}."
+    say.add(text, type=data.type, **worst[["size", "spread", "library", "bound"]])
     say.decide("they differ" if len(differ) else "same bits")
     axis = f"largest change of a {data.type} mean of {worst['size']:,} terms (ulp)"
     say.bars(axis, longest(means)[[*CHANGES]].max().rename(CHANGES)[shares.index])
     say.setting("atol = x.size**0.5 * numpy.finfo(x.dtype).eps * abs(x).mean()")
 
 
-def predict_overflows(sums, say):
-    always = sums["overflows"] == sums["orders"]
-    some = sums["overflows"].gt(0) & ~always
-    told = {"n": len(sums), "decided": int(some.sum()), "always": int(always.sum())}
-    text = "in float16, {decided} of {n} sums overflow in some orders only, {always} in every order"
-    say.predict(text, Finding((told["decided"] > 0,)), **told)
-
-
 # %%
 # One case that contradicts a prediction makes it wrong.
-
-GRAIN = 32768  # terms that torch leaves to one thread
 
 
 def conclude(data, say):
@@ -447,7 +430,11 @@ def conclude(data, say):
     for text, held in cases.items():
         told = {"held": int(held.sum()), "n": len(held)}
         say.predict(text + " ({held} of {n} cases)", Finding((*held,)), **told)
-    predict_overflows(data.sums.query("type == 'float16'"), say)
+    half = data.sums.query("type == 'float16'")
+    lost = half[half["overflows"] > 0]
+    some = int((lost["overflows"] < lost["orders"]).sum())
+    text = "in float16, {decided} of {n} sums overflow in some orders only, {always} in every order"
+    say.predict(text, Finding((some > 0,)), n=len(half), decided=some, always=len(lost) - some)
 
 
 study.conclude(conclude)
@@ -465,12 +452,11 @@ study.conclude(conclude)
 # How this was computed
 # ---------------------
 #
-# The raw table counts the orders whose sum overflows in float16.
+# The raw tables have the simulated sums, *overflows* counts the orders whose sum is infinite, and
+# the results of the libraries.
 
-half = study.data.sums.query("type == 'float16'")
-lost = half.pivot_table("overflows", ["law", "size"], "candidate", sort=False)
 model = write_model(args.lengths[0], np.dtype("float32"))
-study.appendix({"mean and layer normalization": model}, overflows=lost)
+study.appendix({"reductions": model}, sums=study.data.sums, libraries=study.data.libraries)
 
 # %%
 # This page descends from `Reproducible Parallelized Reduction is difficult
