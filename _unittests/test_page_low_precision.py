@@ -111,7 +111,7 @@ def test_cuda_is_expected_to_gain(page):
     assert not any(cuda_kernel(op, opset=21) for op in ("QLinearMatMul", "QLinearConv"))
     assert not cuda_kernel("MatMulInteger", opset=21, dtype=TensorProto.UINT8)
     assert cuda_kernel("MatMul", opset=21, dtype=TensorProto.FLOAT16)
-    assert gains["16 bits"] > gains["8 bits"] == 1
+    assert gains == {"16 bits": 8}
 
 
 def test_sums_are_those_of_the_instructions(page):
@@ -154,7 +154,6 @@ def test_a_fast_run_finds_what_theory_says():
     assert (errors["float32"] < 1e-5).all()
     assert (errors["float32"] < errors["float16"] / 50).all()
     assert (errors["float16"] < errors[STATIC] / 20).all()
-    assert data.overflows.loc[ENCODER, "operator"] == "Pow"
     assert data.sums["error if saturated (%)"].gt(0).tolist() == [True, True, False]
     assert data.sums.loc["largest", "the session is"] in {"exact", "saturated"}
     # One row reads each weight for two operations: bytes decide.

@@ -115,9 +115,9 @@ def test_the_tables_and_the_map_have_what_changed(page):
     assert page["errors"](data).index.tolist() == ["Rough"]
     outside = page["outside"](data)  # the planted bound is 4 ulp
     assert outside.index.tolist() == [("Rough", "1.2")]
-    cases = page["list_cases"](MANY["history"])
-    assert cases.loc["Back", "verdict"] == "undecided"
-    assert cases.loc["New", ORDER].isna().tolist() == [True, False, False]
+    cells = page["last_release"](page["compare"](MANY["history"], min_effect=0.05))
+    assert cells.loc["Back", "verdict"] == "undecided"
+    assert cells.loc["New", "baseline"] == "1.1"
     figure = page["changes"](data)
     rows = {label.get_text() for label in figure.axes[0].get_yticklabels()}
     assert rows == {"Worst", "Worse", "Back", "Close", "Rough"}

@@ -38,7 +38,6 @@ are rounded.
 
 # sphinx_gallery_tags = ["speed", "accuracy", "quantization"]
 
-import itertools
 import math
 
 import numpy as np
@@ -48,7 +47,7 @@ from pandas import DataFrame, Series
 import ortmeter
 from ortmeter.discrepancy.quantized import quantized_matmul_bound
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evaluator.ranges import find_overflow, first_power, run_float64
+from ortmeter.evaluator.ranges import run_float64
 from ortmeter.plotting import error_plot, speedup_plot
 from ortmeter.profiling.quantization import count_precisions
 from ortmeter.runtime.iobinding import run_session
@@ -65,9 +64,7 @@ study = Study(
     size=Param(56, fast=16, full=112, minimum=8, help="height and width of the images"),
     tokens=Param(64, fast=16, full=128, minimum=8, help="tokens of the encoder"),
     processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure"),
-    repeat=Param(5, fast=3, full=12, minimum=1, help="samples in each process"),
-    warmup=Param(2, full=5, minimum=1, help="calls before the samples"),
-    budget=Param(15.0, fast=1.5, full=240.0, help="seconds to measure"),
+    budget=Param(15.0, fast=0.5, full=240.0, help="seconds to measure"),
     threads=Param(1, minimum=0, help="threads of an operator, 0 lets onnxruntime choose"),
 )
 args, provider = study.args, study.provider
@@ -125,11 +122,8 @@ ortmeter.draw_model(convert_precision(layer, STATIC, [feeds]), title=STATIC)
 
 BITS = {"16 bits": 2, "8 bits": 4, "4 bits": 32 / 4.5}  # times fewer bytes; scales take half a bit
 VNNI = next(iter(cpu_instructions().values()))
-OPERATIONS = {  # times more per second
-    "cpu": {"16 bits": 1, "8 bits": 4 if VNNI else 4 / 3, "4 bits": 1},
-    "cuda": {"16 bits": 8, "8 bits": 1, "4 bits": 1},
-}
-gains = OPERATIONS[provider.name]
+# Times more operations per second, 1 where nothing is said.
+OPERATIONS = {"cpu": {"8 bits": 4 if VNNI else 4 / 3}, "cuda": {"16 bits": 8}}
 exact = {name: run_float64(model, inputs[name]) for name, (model, _) in models.items()}
 flop = Series({name: found.flop for name, found in exact.items()})
 size = Series({name: model.ByteSize() for name, (model, _) in models.items()})
@@ -137,7 +131,8 @@ peaks = measured_peaks(**OPTIONS)
 now = peaks.least_seconds(flop, size)
 found = {"MFLOP": flop / 1e6, "weights (MiB)": size / 2**20, "at least (ms)": 1e3 * now}
 for bits, fewer in BITS.items():
-    found[f"{bits}, at most"] = now / peaks.least_seconds(flop / gains[bits], size / fewer)
+    more = OPERATIONS[provider.name].get(bits, 1)
+    found[f"{bits}, at most"] = now / peaks.least_seconds(flop / more, size / fewer)
 promised = DataFrame(found).rename_axis("model")
 show(table(promised, f"Promised speedups, {legend}, {peaks}, VNNI: {VNNI}"))
 
@@ -153,8 +148,6 @@ show(table(promised, f"Promised speedups, {legend}, {peaks}, VNNI: {VNNI}"))
 # :math:`2^{-11}|x|` in float16. The page stops above 1, unless the CPU adds pairs of products in 16
 # bits, see below.
 
-REFUSED = (InvalidArgumentError, ModelError)  # nothing to convert, or no kernel
-
 
 def run(model, feeds):
     (output,) = run_session(ortmeter.make_session(model, **OPTIONS), feeds).values()
@@ -167,19 +160,20 @@ shares = {}
 for way in WAYS[1:]:
     try:
         error = np.abs(run(convert_precision(layer, way, [feeds]), feeds) - expected)
-    except REFUSED:
+    except (InvalidArgumentError, ModelError):  # no kernel
         continue
     shares[way] = float((error / quantized_matmul_bound(x, w, grids_of(way))).max())
     assert shares[way] <= 1 or VNNI is False, f"{way} is outside of its bound"
 show(f"largest share of the bound: {max(shares.values()):.2g}")
 
 # %%
-# What runs?
-# ----------
+# What is measured?
+# -----------------
 #
-# ONNX Runtime rewrites each graph. *Casts* convert between 16 and 32 bits, *conversions* between 8
-# bits and float32. *Left in float*: products and sums beside a conversion, which were not replaced;
-# ``ortmeter profile`` tells what to try.
+# Each conversion of each model: its size, its error beside float64, and its latency. ONNX Runtime
+# rewrites each graph; the raw table counts its nodes. *Casts* convert between 16 and 32 bits,
+# *conversions* between 8 bits and float32. *Left in float*: products and sums beside a conversion,
+# which were not replaced; ``ortmeter profile`` tells what to try.
 
 
 def relative_error(got, expected):
@@ -187,36 +181,24 @@ def relative_error(got, expected):
 
 
 rows, candidates = {}, {name: {} for name in models}
-for name, way in itertools.product(models, WAYS):
-    model, _ = models[name]
-    try:
-        model = model if way == "float32" else convert_precision(model, way, samples[name])
-        wrong = relative_error(run(model, inputs[name]), exact[name].outputs[0])
-        counts = count_precisions(ortmeter.optimized_model(model, **OPTIONS).graph.node)
-    except REFUSED as error:
-        rows[name, way] = {"why not": str(error).partition(": ")[2]}
-        continue
-    rows[name, way] = {"size (MiB)": model.ByteSize() / 2**20, "error": wrong, **counts}
-    candidates[name][way] = ortmeter.session_candidate(model, inputs[name], **OPTIONS)
+for name, (plain, _) in models.items():
+    for way in WAYS:
+        try:
+            model = plain if way == "float32" else convert_precision(plain, way, samples[name])
+            wrong = relative_error(run(model, inputs[name]), exact[name].outputs[0])
+            counts = count_precisions(ortmeter.optimized_model(model, **OPTIONS).graph.node)
+            rows[name, way] = {"size (MiB)": model.ByteSize() / 2**20, "error": wrong, **counts}
+            candidates[name][way] = ortmeter.session_candidate(model, inputs[name], **OPTIONS)
+        except (InvalidArgumentError, ModelError) as error:  # nothing to convert, or no kernel
+            rows[name, way] = {"why not": str(error).partition(": ")[2]}
 
 # %%
 # All the ways of a model run in turn, in fresh processes.
 
-HOW = {"repeat": args.repeat, "warmup": args.warmup, "budget_s": args.budget, "precision": None}
-results = ortmeter.measure_each(candidates, axis="model", processes=args.processes, **HOW)
+HOW = {"warmup": 2, "precision": None, "processes": args.processes, "budget_s": args.budget}
+results = ortmeter.measure_each(candidates, axis="model", **HOW)
 facts = to_frame(rows, "model", "conversion")
 study.keep(legend, results=results, facts=facts, promised=promised)
-study.keep(provider=provider.name, vnni=VNNI)
-
-# %%
-
-
-def nodes(data):
-    """Nodes of the encoder"""
-    return data.facts.loc["encoder"].loc[["float32", *SHOWN], "nodes":"left in float"]
-
-
-study.show(nodes)
 
 # %%
 # How fast, how wrong?
@@ -237,9 +219,8 @@ study.show(speedups)
 
 
 def differences(data):
-    errors = (100 * data.facts["error"]).rename_axis(["candidate", "case"]).reset_index()
-    errors = errors[errors["case"].isin(SHOWN)]
-    return error_plot(errors, title="Relative error (rms)", unit="%", caption=data.legend)
+    errors = 100 * data.facts[["error"]].rename_axis(["candidate", "case"]).query("case in @SHOWN")
+    return error_plot(errors.reset_index(), title="Error (rms)", unit="%", caption=data.legend)
 
 
 study.show(differences)
@@ -255,42 +236,6 @@ def conversions(data):
 
 
 study.show(conversions, folded=True)
-
-# %%
-# When does float16 overflow?
-# ---------------------------
-#
-# float16 ends at 65504. Inputs are multiplied by powers of two: *in float16* is the first factor
-# where a result leaves the range, if every result is rounded to float16; *operator* makes it. *In
-# the session* is the first factor where the output is not finite. They differ where ONNX Runtime
-# computes in float32; a dash means that nothing overflows.
-
-
-def describe_overflow(name):
-    (model, _), ((key, value),) = models[name], inputs[name].items()
-    half = ortmeter.make_session(convert_precision(model, HALF), **OPTIONS)
-
-    def is_infinite(factor):
-        return not np.isfinite(half.run(None, {key: np.float32(factor) * value})[0]).all()
-
-    found = find_overflow(model, inputs[name], HALF)
-    powers = {"in float16": found.factor, "in the session": first_power(is_infinite)}
-    texts = {way: None if power is None else f"{power:g}" for way, power in powers.items()}
-    return {"largest result": exact[name].largest, **texts, "operator": found.operator}
-
-
-rows = {name: describe_overflow(name) for name in list(models)[1:]}
-study.keep(overflows=to_frame(rows, "model"))
-
-# %%
-
-
-def overflows(data):
-    """First factor of the inputs that overflows"""
-    return data.overflows
-
-
-study.show(overflows)
 
 # %%
 # Do sums of 8 bits saturate?
@@ -321,7 +266,7 @@ for name, (a, b) in drawn.items():
     same = [kind for kind, value in kinds.items() if np.array_equal(got, value)]
     error = 100 * relative_error(kinds["saturated"], kinds["exact"])
     rows[name] = {"error if saturated (%)": error, "the session is": " or ".join(same) or "neither"}
-study.keep(sums=to_frame(rows, "numbers"))
+study.keep(sums=to_frame(rows, "numbers"), provider=provider.name, vnni=VNNI)
 
 
 def sums(data):
@@ -341,16 +286,14 @@ EIGHT = [way for way in PRECISIONS if way.startswith(("dynamic", "QDQ", "QOperat
 GAIN = 1.5  # times faster: more than what a busy machine makes
 
 
-def find_kept(data):
+def find_kept(results, promised):
     """Find whether 8 bits gain what is promised at most, and static ones half of it."""
-    promised = data.promised["8 bits, at most"]
     level = 1 - 0.01 / (len(EIGHT) * len(promised))  # all the intervals hold together
-    gains, found = [], Finding(())
-    for (name, group), way in itertools.product(data.results.items(), EIGHT):
-        if way in group:
-            gains.append(group.speedup("float32", way, confidence=level).at(model=name))
-            least = promised[name] / 2 if way == STATIC else 0
-            found &= gains[-1].estimate.within(least, promised[name])
+    gains = [gain for way in EIGHT for gain in results.speedup("float32", way, confidence=level)]
+    found = Finding(())
+    for gain in gains:
+        most = promised[gain.where["model"]]
+        found &= gain.estimate.within(most / 2 if gain.subject == STATIC else 0, most)
     high = max(gains, key=lambda gain: gain.ratio)
     static = Speedups(gain for gain in gains if gain.subject == STATIC)
     told = f"highest {high.interval} with {high.subject}, {STATIC} {static.at_least(1).evidence}"
@@ -367,8 +310,8 @@ def predict_speed(data, say):
         found &= one.estimate.within(*limits)
     say.predict(f"float16 is {more} than {{gain}} times as fast", found, gain=GAIN)
     text = "8 bits gain at most {promise:.3g} times, and {way} half of it at least"
-    most = float(data.promised["8 bits, at most"].max())
-    say.predict(text, find_kept(data), promise=most, way=STATIC)
+    promised = data.promised["8 bits, at most"]
+    say.predict(text, find_kept(data.results, promised), promise=float(promised.max()), way=STATIC)
     one, many = data.results.speedup("float32", FOUR)[:2]
     found = Speedups([one]).at_least(1) & many.estimate.below(one.estimate)
     say.predict("weights of 4 bits pay with one row, less with many", found)
@@ -462,7 +405,8 @@ study.conclude(conclude)
 # Trained networks: their weights have outliers, their outputs are classes, and only their own data
 # say what an error of a few percent costs. Training with quantization, calibration by entropy or
 # percentile, 8 bits that start with ``reduce_range``, float8, models of gigabytes, batches of
-# images, other providers (OpenVINO, TensorRT), and the time that a conversion takes. The roofline
+# images, other providers (OpenVINO, TensorRT), and the time that a conversion takes. float16 ends
+# at 65504: :func:`~ortmeter.evaluator.ranges.find_overflow` finds what overflows. The roofline
 # counts neither caches nor the results between two nodes.
 #
 # How this was computed

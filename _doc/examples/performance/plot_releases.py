@@ -38,7 +38,7 @@ from ortmeter.profiling.releases import WHOLE, profile_releases
 from ortmeter.runtime.environment import usable_cores
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.runtime.releases import parse_release, prepare
-from ortmeter.study import Param, Study, show, table
+from ortmeter.study import Param, Study
 from ortmeter.timing.candidates import Variant
 
 RELEASES = ("1.20.1", "1.22.1", "1.24.4", "1.26.0", "1.27.0", "1.29.0", "1.31.1", "1.32.0")
@@ -46,12 +46,9 @@ study = Study(
     "plot_releases",
     "Which operators became slower, or less accurate, from one release to the next?",
     releases=Param(RELEASES, sequence=str, help="releases to record, the oldest first"),
-    cases=Param(None, help="record the cases whose names have one of these texts: PRelu,Atan"),
-    again=Param(False, env="RELEASES", help="measure here again the cases that became slower"),
     threads=Param((1, 0), minimum=0, help="numbers of threads to record, 0 for all the cores"),
     processes=Param(10, fast=1, minimum=1, help="sets of fresh processes in a pass"),
     passes=Param(2, fast=1, minimum=1, help="independent passes: a claim holds in each of them"),
-    models=Param(True, help="record whole models too"),
 )
 args, provider = study.args, study.provider
 rng = np.random.default_rng(0)
@@ -104,10 +101,6 @@ def measure_history(names, cases, threads):
 # a KMeans over 10,000 points, and the text detector of a public wheel, which is not installed.
 
 
-def convolutions():
-    return sample_cnn(size=112), {"input": rng.standard_normal((1, 3, 112, 112), np.float32)}
-
-
 def llama():
     import torch
     from transformers import LlamaConfig, LlamaModel
@@ -151,16 +144,16 @@ def detector():
 
 def measure_models(names):
     contenders = prepare_releases(names)
-    built = {"convolutions": convolutions(), "Llama": llama(), "KMeans": kmeans()}
-    built["text detector"] = detector()
+    images = rng.standard_normal((1, 3, 112, 112), np.float32)
+    built = {"convolutions": (sample_cnn(size=112), {"input": images}), "Llama": llama()}
+    built |= {"KMeans": kmeans(), "text detector": detector()}
     options = {"provider": provider, "threads": 1}
     variants = {name: Variant(*model, options, {}) for name, model in built.items()}
     times = measure_cases(contenders, variants, **SIZES).times
     operators = {}
     for name, cell in last_release(verdicts.compare_cells(times, names)).iterrows():
         pair = [one.release for one in contenders if one.name in {cell["baseline"], names[-1]}]
-        if cell["baseline"]:  # both run it
-            operators[name] = profile_releases(pair, variants[name], budget_s=20.0)
+        operators[name] = profile_releases(pair, variants[name], budget_s=20.0)
     return {"times": times, "operators": operators}
 
 
@@ -177,14 +170,12 @@ def last_release(cells):
 
 
 def measure():
-    texts = (args.cases or "").lower().split(",")
-    names = [name for name in catalogue() if any(text in name.lower() for text in texts)]
-    cases = {name: catalogue()[name] for name in (names if args.record else names[:3])}
     if not args.record:
-        return {"history": measure_history(["installed"], cases, [1]), "models": {}}
-    models = measure_models(args.releases) if args.models else {}
+        few = dict(list(catalogue().items())[:3])
+        return {"history": measure_history(["installed"], few, [1]), "models": {}}
+    models = measure_models(args.releases)
     threads = sorted({count or usable_cores() for count in args.threads})
-    return {"history": measure_history(args.releases, cases, threads), "models": models}
+    return {"history": measure_history(args.releases, catalogue(), threads), "models": models}
 
 
 if not study.recall():
@@ -206,9 +197,8 @@ def read(history, key):
 
 
 def outside(data):
-    """Results outside of their bound"""
-    columns = {"largest": "error (ulp of the largest)", "bound": "share of the bound"}
-    columns |= {"mismatched": "NaN or infinite"}
+    """Results outside of their bound; the unit is the ulp of the largest element"""
+    columns = {"largest": "error (ulp)", "bound": "share of bound", "mismatched": "NaN or infinite"}
     return accuracy.out_of_bound(read(data.history, "errors"))[[*columns]].rename(columns=columns)
 
 
@@ -234,9 +224,8 @@ def compare(history, order=None, min_effect=LARGE - 1):
 
 def changes(data):
     """Cases that changed"""
-    cells = compare(data.history, min_effect=0.05).reset_index()
-    cells = cells.rename(columns={"case": "row", "contender": "column"})
-    cells["panel"] = cells["threads"].map("threads: {}".format)
+    cells = compare(data.history, min_effect=0.05).rename_axis(["panel", "row", "column"])
+    cells = cells.rename("threads: {}".format, level="panel").reset_index()
     if not cells["verdict"].isin(CHANGED).any():
         return cells[["row", "panel", "speedup", "verdict"]][:12].set_index("row")
     return change_map(cells, title="Each release beside the best before it", caption=data.legend)
@@ -390,25 +379,6 @@ def conclude(data, say):
 study.conclude(conclude)
 
 # %%
-# Do the losses hold here?
-# ------------------------
-#
-# With ``RELEASES=1``, the first 20 losses are measured again in this build, with the same releases.
-
-
-def measure_again(history):
-    lost = find_losses(history)[:20]
-    cases = {name: catalogue()[name] for name in lost.index if name in catalogue()}
-    again = last_release(compare(measure_history(history["order"], cases, [1]), min_effect=0.05))
-    lost["here"] = verdicts.estimates(again, slower=True).map(str)
-    lost["recorded"] = verdicts.estimates(lost, slower=True).map(str)
-    return lost[["recorded", "here"]].add_prefix("times slower, ").join(again["verdict"])
-
-
-if args.again and len(find_losses(study.data.history)):
-    show(table(measure_again(study.data.history), f"Losses measured again, {provider.label}"))
-
-# %%
 # What this page does not cover
 # -----------------------------
 #
@@ -427,18 +397,12 @@ if args.again and len(find_losses(study.data.history)):
 # those of onnxruntime-gpu.
 
 
-def list_cases(history):
-    times = read(history, "times").query("threads == 1")[history["order"]]
-    cells = last_release(compare(history, min_effect=0.05))
-    medians = times.groupby("case", sort=False).median()
-    return medians.join(cells.drop(columns=["before", "after", "p"])).join(find_errors(history))
-
-
 history, profiles = study.data.history, study.data.models.get("operators", {})
-cases = list_cases(history)
+times = read(history, "times").query("threads == 1")[history["order"]]
+medians = times.groupby("case", sort=False).median()
+cases = medians.join(last_release(compare(history, min_effect=0.05))).join(find_errors(history))
 absent = DataFrame(history["absent"], columns=["case", "release", "reason"])
-releases = [name for name in history["order"] if name != history["control"][1]]
-assert cases[releases].isna().sum().sum() == len(absent), "a case is absent without a reason"
+assert medians.isna().sum().sum() == len(absent), "a case is absent without a reason"
 profiles = {f"operators of {name}": found.rename_axis(name) for name, found in profiles.items()}
 study.appendix({case.name: case.model()}, cases=cases, absent=absent, **profiles)
 
