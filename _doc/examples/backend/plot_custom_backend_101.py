@@ -30,7 +30,7 @@ from torch._inductor.utils import fresh_cache
 
 import ortmeter
 from ortmeter.backend import OrtBackend, float64_reference
-from ortmeter.study import Param, Speedups, Study, show, table
+from ortmeter.study import Param, Speedups, Study, show, table, to_frame
 from ortmeter.timing import Comparison, Measurement
 
 study = Study(
@@ -148,12 +148,11 @@ def check(batch, functions):
         error = np.abs(function().cpu().numpy() - expected)
         share = (error / tolerance).max()
         assert share <= 1, f"{name} is outside of its tolerance, batch {batch}: {error.max()}"
-        yield batch, name, error.max(), share
+        yield (batch, name), {"largest error": error.max(), "error / tolerance": share}
 
 
 rows = [row for batch in args.batch for row in check(batch, functions[batch])]
-columns = ["batch", "candidate", "largest error", "error / tolerance"]
-errors = DataFrame(rows, columns=columns).set_index(["batch", "candidate"])
+errors = to_frame(dict(rows), "batch", "candidate")
 show(table(errors, f"Error against float64, {provider.label}"))
 
 # %%
@@ -207,8 +206,7 @@ samples = DataFrame(
     {name: time_compilation(backend) for name, backend in backends.items()}
     for _ in range(args.compilations)
 )
-compiling = Comparison(Measurement(name, [seconds]) for name, seconds in samples.items())
-study.keep(compiling=compiling)
+study.keep(compiling=Comparison(Measurement(name, [row]) for name, row in samples.items()))
 
 # %%
 # A call of the compiled model takes :math:`t`, one of eager :math:`t_e`. A preparation that takes
@@ -264,8 +262,8 @@ def count_nodes(graph):
 
 
 described = {level: graphs[level][args.batch[0]] for level in LEVELS}
-counts = DataFrame({level: count_nodes(graph) for level, graph in described.items()}).T
-show(table(counts.rename_axis("level"), f"Number of nodes, {provider.label}"))
+counts = to_frame({level: count_nodes(graph) for level, graph in described.items()}, "level")
+show(table(counts, f"Number of nodes, {provider.label}"))
 
 # %%
 # At level ``none``, each operation of the normalization is a node. At level
@@ -313,23 +311,18 @@ small = torch.ones(8, 16, device=device)
 compile_and_call(torch.relu, keep_graph, small)
 torch.compiler.reset()
 backend = OrtBackend(provider=device, fallback=False)
-function = backend(received[-1], [small])
-guarded = compile_and_call(torch.relu, backend, small)
-assert torch.equal(guarded(small), torch.relu(small))
+ways = {
+    EAGER: torch.relu,
+    RETURNED: backend(received[-1], [small]),
+    GUARDED: compile_and_call(torch.relu, backend, small),
+    UNCHANGED: compile_and_call(torch.relu, "eager", small),
+}
+assert torch.equal(ways[GUARDED](small), torch.relu(small))
 
-calls = ortmeter.measure(
-    {
-        EAGER: functools.partial(torch.relu, small),
-        RETURNED: functools.partial(function, small),
-        GUARDED: functools.partial(guarded, small),
-        UNCHANGED: functools.partial(compile_and_call(torch.relu, "eager", small), small),
-    },
-    budget_s=args.budget / 5,
-    sync=device,
-)
+calls = {name: functools.partial(function, small) for name, function in ways.items()}
+study.keep(calls=ortmeter.measure(calls, budget_s=args.budget / 5, sync=device))
 torch.compiler.reset()
 torch.set_num_threads(threads_before)
-study.keep(calls=calls)
 
 
 def one_relu(data):
@@ -391,18 +384,15 @@ def predict(data, say):
 def conclude(data, say):
     answer(data, say)
     paid = break_even(data)["calls"].xs(OURS, level="candidate")
-    say.add(
-        "Calls that repay compiling ({seconds:.3g} s): {calls}.",
-        seconds=data.compiling[OURS].median,
-        calls=", ".join(f"{calls} at batch {batch}" for batch, calls in paid.items()),
-    )
+    calls = ", ".join(f"{calls} at batch {batch}" for batch, calls in paid.items())
+    say.add(f"Calls that repay compiling ({data.compiling[OURS].median:.3g} s): {calls}.")
     predict(data, say)
     if data.left_out:
         say.note("Inductor is not compared: {reason}", reason=data.left_out)
     guards = "Guards cost {eager} around the eager backend, {ours} around OrtBackend"
     eager, ours = data.calls.saved(UNCHANGED, EAGER), data.calls.saved(GUARDED, RETURNED)
     say.note(guards, eager=str(eager), ours=str(ours))
-    say.small_print("{calls}; graphs {graphs}", calls=data.results.how, graphs=data.levels.how)
+    say.small_print(f"{data.results.how}; graphs {data.levels.how}")
 
 
 study.conclude(conclude)
