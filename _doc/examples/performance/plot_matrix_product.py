@@ -40,9 +40,7 @@ longer of the two times is its *roofline*.
 
 # sphinx_gallery_tags = ["speed", "MatMul", "torch", "quantization"]
 
-import math
 import os
-from collections import Counter
 from unittest.mock import patch
 
 import numpy as np
@@ -55,11 +53,10 @@ from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.precision import convert_precision
 from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
-from ortmeter.timing.peaks import Peaks, measured_peaks
+from ortmeter.timing.peaks import measured_peaks
 from ortmeter.timing.runs import compare_runs
 
 ONE_ROW, ROWS, LAYER = "1x4096x4096", ("8x2048x4096", "24x2048x2048"), "512x1024x1024"
-SHAPES = {"sequence": str, "pattern": r"[1-9]\d*x[1-9]\d*x[1-9]\d*"}
 study = Study(
     "plot_matrix_product",
     "Whose matrix product is faster, and where?",
@@ -67,13 +64,11 @@ study = Study(
         (ONE_ROW, *ROWS, LAYER, "2048x64x1024"),
         fast=("1x64x96", "8x64x48", "300x64x96"),
         full=(ONE_ROW, *ROWS, "64x4096x4096", LAYER, "509x1021x1019", "4096x64x1024"),
+        pattern=r"[1-9]\d*x[1-9]\d*x[1-9]\d*",
         help="m x k x n: rows, inner size, columns",
-        **SHAPES,
     ),
     threads=Param(2, minimum=1, help="threads of the second measure, on a CPU"),
-    threaded=Param(
-        (LAYER,), fast=("1x64x96",), full=(ONE_ROW, LAYER), help="its shapes, of these", **SHAPES
-    ),
+    threaded=Param((LAYER,), fast=("1x64x96",), full=(ONE_ROW, LAYER), help="its shapes, of these"),
     processes=Param(5, fast=1, full=10, minimum=1, help="fresh processes that measure"),
     repeat=Param(8, fast=2, full=10, minimum=1, help="samples in each process"),
     budget=Param(50.0, fast=5.0, full=220.0, help="seconds to measure at most"),
@@ -91,8 +86,7 @@ legend = f"{provider.label}, shapes m x k x n"
 NAMES = ORT, TORCH, ONEDNN, NUMPY = "onnxruntime", "torch", "oneDNN", "numpy"
 AS_INPUT, TRANSPOSED = "W as input", "W transposed"
 EIGHT, LEVEL_0, DYNAMIC = "8 bits", "8 bits level 0", "8 bits dynamic"
-ON_CPU = {EIGHT: "weights 8 bits int8", LEVEL_0: "weights 8 bits", DYNAMIC: "dynamic U8S8"}
-CONVERSIONS = {"cpu": ON_CPU, "cuda": {}}
+CONVERSIONS = {EIGHT: "weights 8 bits int8", LEVEL_0: "weights 8 bits", DYNAMIC: "dynamic U8S8"}
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 product (float[{m}, {k}] X, float{w} W) => (float[{m}, {n}] Y) {{ Y = {operator}(X, W) }}"""
 
@@ -117,8 +111,8 @@ def make_models(shape):
     gemm = MODEL.format(m=m, k=k, n=n, w=[n, k], operator="Gemm<transB = 1>")
     constant = ortmeter.freeze_inputs(plain, {"W": w})
     found = {ORT: constant, TRANSPOSED: ortmeter.freeze_inputs(gemm, {"W": w.T.copy()})}
-    for name, conversion in CONVERSIONS[provider.name].items():
-        if name != LEVEL_0 or m == 1:
+    for name, conversion in CONVERSIONS.items():
+        if provider.name == "cpu" and (name != LEVEL_0 or m == 1):
             found[name] = convert_precision(constant, conversion)
     pairs = {name: (model, {"X": x}) for name, model in found.items()}
     return {**pairs, AS_INPUT: (plain, {"X": x, "W": w})}
@@ -169,8 +163,8 @@ def build_call(library, shape, threads, device):
 def compare_with_float64(shape):
     x, w = draw_operands(shape)
     exact = x.astype(np.float64) @ w.astype(np.float64)
-    bounds = {False: ortmeter.matmul_error_bound(x, w, dtype="float32")}
-    bounds[True] = quantized_matmul_bound(x, w, (8, 8, None))
+    bound = ortmeter.matmul_error_bound(x, w, dtype="float32")
+    bound_8_bits = quantized_matmul_bound(x, w, (8, 8, None))
     found = {
         name: ortmeter.make_session(model, provider=provider).run(None, feeds)[0]
         for name, (model, feeds) in models[shape].items()
@@ -178,9 +172,9 @@ def compare_with_float64(shape):
     for name in OTHERS[provider.name]:
         found[name] = as_numpy(build_call(name, shape, 1, str(provider))())
     for name, got in found.items():
-        share = np.abs((got - exact) / bounds[name.startswith(EIGHT)]).max()
+        share = np.abs((got - exact) / (bound_8_bits if name in CONVERSIONS else bound)).max()
         assert share <= 1, f"{name} is outside of its bound, {shape}: {share}"
-        error = math.sqrt(np.square(got - exact).mean() / np.square(exact).mean())
+        error = np.linalg.norm(got - exact) / np.linalg.norm(exact)
         yield {"candidate": name, "shape": shape, "error (%)": 100 * error, "bound": share}
 
 
@@ -227,11 +221,10 @@ with patch.dict(os.environ, SETTLED), threadpool_limits():
 # (``ONEDNN_MAX_CPU_ISA``). A library that stays with AVX2 on a processor that has AVX-512 loses as
 # much.
 
-largest = max(args.shapes, key=lambda shape: math.prod(sizes_of(shape)))
-narrow = {}
+largest = max(args.shapes, key=lambda shape: np.prod(sizes_of(shape)))
+limited = {name: one for name, one in groups[largest].items() if name == ONEDNN}
 with patch.dict(os.environ, SETTLED | {"ONEDNN_MAX_CPU_ISA": "AVX2"}):
-    if ONEDNN in groups[largest]:
-        narrow |= ortmeter.measure({ONEDNN: groups[largest][ONEDNN]}, **options)
+    narrow = ortmeter.measure(limited, **options) if limited else {}
 gb_per_s = measured_peaks(provider=provider).gb_per_s
 study.keep(legend, found=found, narrow=narrow, largest=largest, gb_per_s=gb_per_s)
 
@@ -273,10 +266,9 @@ def speeds(data):
     medians = data.found.to_frame("s").pivot_table("median (s)", "shape", "candidate")
     medians = medians.loc[one_thread(data)].reindex(columns=list(NAMES)).dropna(axis="columns")
     m, k, n = np.transpose([sizes_of(shape) for shape in medians.index])
-    found = medians.rdiv(2e-9 * m * k * n, axis="index")
-    peaks = Peaks(found.max(axis=None), data.gb_per_s)
-    least = peaks.least_seconds(2 * m * k * n, 4 * (m * k + k * n + m * n))
-    return found.assign(roofline=2e-9 * m * k * n / least)
+    gflop, gb = 2e-9 * m * k * n, 4e-9 * (m * k + k * n + m * n)
+    found = medians.rdiv(gflop, axis="index")
+    return found.assign(roofline=np.minimum(found.max(axis=None), data.gb_per_s * gflop / gb))
 
 
 study.show(speeds)
@@ -315,10 +307,9 @@ study.show(ways)
 def more_threads(data):
     """Speedup of each library over itself on one thread, 99% intervals"""
     rows = {}
-    for case, several in data.found.items():
-        one = data.found[case.partition(",")[0]]
-        if several is not one:
-            rows[case] = {name: compare_runs(one[name], several[name]).interval for name in several}
+    for case in sorted({*data.found} - {*one_thread(data)}):
+        one, several = data.found[case.partition(",")[0]], data.found[case]
+        rows[case] = {name: compare_runs(one[name], several[name]).interval for name in several}
     return to_frame(rows, "shape")
 
 
@@ -340,7 +331,7 @@ LEADS = {
 }
 
 
-def of_rows(claims, least, most=math.inf):
+def of_rows(claims, least, most=np.inf):
     return Speedups(c for c in claims if least <= sizes_of(c.where["shape"])[0] <= most)
 
 
@@ -360,8 +351,8 @@ def find_others(over):
 def answer(data, say, eight):
     over = compare(data, *LIBRARIES)
     verdict, lead = LEADS[over.trend]
-    won = Counter(one.baseline for one in over if one.verdict == "faster")
-    told = ", ".join(f"{name} in {count}" for name, count in won.items())
+    won = [one.baseline for one in over if one.verdict == "faster"]
+    told = ", ".join(f"{name} in {won.count(name)}" for name in dict.fromkeys(won))
     say.add(lead, n=len(one_thread(data)), won=told, lost=find_others(over))
     say.decide(verdict, over)
     if sure := [one for one in eight if one.verdict == "faster"]:
@@ -380,8 +371,8 @@ def answer(data, say, eight):
 def predict(data, say, eight):
     found = Finding(())
     for shape in one_thread(data):
-        libraries = ortmeter.Comparison(m for n, m in data.found[shape].items() if n in NAMES)
-        if sizes_of(shape)[0] == 1:
+        if shape.startswith("1x"):
+            libraries = ortmeter.Comparison(m for n, m in data.found[shape].items() if n in NAMES)
             found &= libraries.ranking().claims.at_least(1 / 2)
     say.predict("with one row, all wait for the memory: none is twice as fast", found)
     wide = data.found[data.largest]
@@ -413,7 +404,7 @@ def find_most(claims, bound):
     found = [one.exceeds(bound) for one in claims]
     above, below, half = found.count(True), found.count(False), len(found) / 2
     held = True if above > half else False if below >= half > 0 else None
-    ratios = [one.ratio for one in claims] or [math.nan]
+    ratios = [one.ratio for one in claims] or [np.nan]
     told = f"above {bound:g} in {above} of {len(found)} shapes, below in {below}"
     return Finding((held,), f"{min(ratios):.2f} to {max(ratios):.2f}; {told}")
 
