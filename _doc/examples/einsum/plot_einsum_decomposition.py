@@ -22,7 +22,7 @@ original page of 2021 credits something else: a product fused with a transpositi
 # sphinx_gallery_tags = ["speed", "Einsum", "profiling"]
 
 import numpy as np
-from pandas import DataFrame, concat
+from pandas import DataFrame
 
 import ortmeter
 from ortmeter.einsum import decompose_einsum, optimize_einsum
@@ -31,7 +31,6 @@ from ortmeter.plotting.axes import add_legend, finish, new_axes
 from ortmeter.profiling import profile_together
 from ortmeter.runtime.environment import usable_cores
 from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
-from ortmeter.study.writer import group_effects
 
 study = Study(
     "plot_einsum_decomposition",
@@ -163,9 +162,7 @@ BEST, WORST = "best order", "worst order"
 ranked = sorted(orders.values(), key=lambda name: measured[1][name].median)
 roles = {"decomposed": orders[decomposed.steps], "as written": orders[written.steps]}
 roles |= {BEST: ranked[0], WORST: ranked[-1]}
-columns = ["threads", "chosen", "graphs", "search (s)"]
-rows = [(t, found.best.name, len(found.candidates), found.seconds) for t, found in searches.items()]
-chosen = DataFrame(rows, columns=columns).set_index("threads")
+chosen = to_frame({t: {"chosen": search.best.name} for t, search in searches.items()}, "threads")
 study.keep(legend, measured=measured, compared=compared, roles=roles, chosen=chosen)
 
 
@@ -201,32 +198,10 @@ def latencies(data):
 study.show(latencies, folded=True)
 
 # %%
-# Is a search worth its time?
-# ---------------------------
-#
-# ``decompose_einsum`` needs no search: the calls are those that a search saves beside its graph.
-# *never*: the search found the same graph, or a slower one.
-
-
-def searching(data):
-    """Calls that repay a search"""
-    before, seconds = data.roles["decomposed"], data.chosen["search (s)"]
-    found = {
-        threads: data.measured[threads].repaid(before, {name: seconds[threads]})
-        for threads, name in data.chosen["chosen"].items()
-    }
-    return concat(found, names=["threads"])
-
-
-study.show(searching)
-
-# %%
 # Why: transpositions or product?
 # -------------------------------
 #
-# We profile three orders with one thread: the fastest, the one as written, the slowest. A
-# transposition copies rows when the last axis stays in place, tiles when it exchanges the last two
-# groups of axes, single elements otherwise.
+# We profile three orders with one thread: the fastest, the one as written, the slowest.
 
 profiled = {role: graphs[roles[role]] for role in (BEST, "as written", WORST)}
 models = {role: {"model": graph.model} for role, graph in profiled.items()}
@@ -234,31 +209,19 @@ settings = {"provider": provider, "threads": 1, "repeat": args.runs}
 profiles = profile_together(models, feeds=decomposed.feeds(x, z), **settings)
 
 
-def tell_copies(step):
-    """Tell what a transposition copies at once."""
-    before, after = step.subscripts.split("->")
-    while before[0] == after[0]:
-        before, after = before[1:], after[1:]
-    if before[-1] == after[-1]:
-        return "rows"
-    return "tiles" if after in 2 * before else "elements"
-
-
 def list_nodes(role):
-    steps = {step.output: step for step in profiled[role].plan.steps}
+    steps = {step.output: step.subscripts for step in profiled[role].plan.steps}
     for node in profiles[role].by_node().itertuples():
-        step = steps.get(node.name.partition("_")[2])  # a fused node has no step
-        equation = step.subscripts if step else ""
-        copies = tell_copies(step) if step and step.kind == "transpose" else ""
+        equation = steps.get(node.name.partition("_")[2], "")  # a fused node has no step
         microseconds = np.nan if profiles[role].devices else node.median
-        yield role, node.op, equation, copies, microseconds, node.gb_per_s
+        yield role, node.op, equation, microseconds, node.gb_per_s
 
 
 # %%
 # The profiler adds its own cost, so the times do not add up to the latency above. On a device, a
 # profile times only the launches of kernels, and nothing is drawn.
 
-columns = ["order", "operator", "computes", "copies", "median (µs)", "GB/s"]
+columns = ["order", "operator", "computes", "median (µs)", "GB/s"]
 rows = [row for role in profiles for row in list_nodes(role)]
 nodes = DataFrame(rows, columns=columns).set_index("order")
 parts = {"copies": nodes[nodes["operator"] == "Transpose"], "all": nodes}
@@ -279,6 +242,8 @@ def causes(data):
 study.show(causes)
 
 # %%
+# A transposition copies rows when the last axis stays in place, tiles when it exchanges the last
+# two groups of axes, single elements otherwise.
 
 show(table(nodes, f"Profiled nodes, {legend}, one thread"))
 
@@ -329,8 +294,8 @@ def judge_fusion(data, gap):
     added = data.measured.speedup(order, f"{order}, FusedMatMul")
     gained = any(one.verdict == "faster" for one in added if one.where["threads"] == 1)
     useless = gap.is_difference and best <= worst and not gained
-    told = f"adding one: {group_effects(added)}" if added else ""
-    return Finding((False if useless else None,), told)
+    told = (f"threads {one.where['threads']}, with one: {one.effect}" for one in added)
+    return Finding((False if useless else None,), "; ".join(told))
 
 
 def judge_copies(data, gap):
@@ -354,8 +319,7 @@ def judge_sizes(data, size):
     best = min((name for name in first if name in other), key=lambda name: first[name].median)
     level = 1 - 0.01 / (len(other) - 1)
     found = [other.speedup(name, best, confidence=level) for name in other if name != best]
-    over = "speedup over {}".format
-    named = Speedups(one.named(over(one.baseline.removeprefix("order "))) for one in found)
+    named = Speedups(one.named(f"speedup over {one.baseline}") for one in found)
     return best, named.at_least(1 / (1 + named[0].min_effect))
 
 
@@ -400,13 +364,9 @@ study.conclude(conclude)
 # A search times most graphs a few times only: its medians, among the raw tables, differ from those
 # above.
 
-study.appendix(
-    {role: ran.model for role, ran in profiles.items()},
-    latency=measured.to_frame(),
-    sizes=compared.to_frame(),
-    search=searches[1].to_frame(),
-    errors=errors,
-)
+models = {role: ran.model for role, ran in profiles.items()}
+raw = {"latency": measured.to_frame(), "sizes": compared.to_frame(), "errors": errors}
+study.appendix(models, **raw, search=searches[1].to_frame())
 
 # %%
 # This page descends from the second part of the notebook `onnx_profile_ort
