@@ -46,13 +46,7 @@ from ortmeter.timing.statistics import estimate_mean
 study = Study(
     "plot_torch_or_onnxruntime",
     "Is ONNX Runtime slower than torch here, and where?",
-    models=Param(
-        tuple(NETWORKS),
-        fast=("decoder", "forest"),
-        sequence=str,
-        pattern="|".join(NETWORKS),
-        help="models to run, one of torch at least",
-    ),
+    models=Param(tuple(NETWORKS), fast=("decoder", "forest"), help="models, one of torch at least"),
     batch=Param((1, 32), fast=(1, 2), minimum=1, help="rows of a call, several batches"),
     rows=Param(1000, fast=16, minimum=1, help="rows of one more call, of the forest"),
     threads=Param(1, minimum=1, help="threads of each library"),
@@ -79,9 +73,7 @@ legend = f"float32 on {provider.label}, threads={args.threads}"
 
 FOREST = "forest"
 made = {name: make_network(name) for name in args.models}
-models, exports = {}, {}
-for name, network in made.items():
-    models[name], exports[name] = networks.export_network(network.model, network.inputs(2))
+models = {name: networks.export_network(one.model, one.inputs(2))[0] for name, one in made.items()}
 batches = [(name, batch) for name in args.models for batch in args.batch]
 batches += [(FOREST, args.rows)] if FOREST in args.models else []
 cases = {f"{name}, {batch}": (name, made[name].inputs(batch, rng)) for name, batch in batches}
@@ -101,8 +93,7 @@ WAYS = LIBRARY, ORT, UNBOUND, INDUCTOR = "eager", "onnxruntime", "session.run", 
 def compare_with_float64(name, feeds):
     network = made[name]
     expected = run_network(network.model, {key: np.float64(x) for key, x in feeds.items()})
-    session = ortmeter.make_session(models[name], **OPTIONS)
-    ours = run_session(session, feeds).values()
+    ours = run_session(ortmeter.make_session(models[name], **OPTIONS), feeds).values()
     row = {"tolerance": network.tolerance}
     for who, outputs in ((LIBRARY, run_network(network.model, feeds, provider)), (ORT, ours)):
         pairs = zip(expected, outputs, strict=True)
@@ -160,8 +151,8 @@ profiled = {
     if name != FOREST
 }
 kinds = networks.profile_networks(profiled, processes=args.profiled, **OPTIONS)
-study.keep(legend, results=results, kinds=kinds, errors=errors.reset_index())
-study.keep(exports=exports, provider=provider.name)
+measured = {"results": results, "kinds": kinds, "errors": errors.reset_index()}
+study.keep(legend, **measured, provider=provider.name)
 
 # %%
 
@@ -173,11 +164,9 @@ def compare(data, model="", candidate=ORT, baseline=LIBRARY):
     """
     beside = [case for case in data.results if case.startswith(FOREST) == (model == FOREST)]
     level = 1 - 0.01 / max(len(beside), 1)
-    cases = [case for case in beside if case.startswith(model) and baseline in data.results[case]]
-    return Speedups(
-        data.results[case].speedup(baseline, candidate, confidence=level).at(case=case)
-        for case in cases
-    )
+    gains = data.results.speedup(baseline, candidate, confidence=level)
+    cases = [case for case in beside if case.startswith(model)]
+    return Speedups(gain for gain in gains if gain.where["case"] in cases)
 
 
 def latencies(data):
@@ -218,8 +207,7 @@ def time_by_kind(data):
     shares.plot.barh(stacked=True, width=0.8, color=colors, legend=False, ax=ax)
     ax.set(xlabel="time of a run, in % of eager, lower is better", ylabel="case")
     add_legend(ax, list(shares))
-    title = "Where the time of a run goes, memory kept"
-    return finish_rows(ax, list(shares.index), title, data.legend)
+    return finish_rows(ax, list(shares.index), "Where the time goes, memory kept", data.legend)
 
 
 study.show(time_by_kind)
@@ -239,11 +227,10 @@ def explain(data, case, confidence=0.99):
     rows, percent = data.kinds[data.kinds["case"] == case], eager.mean() / 100
     rows = rows.assign(saved=(rows[LIBRARY] - rows[ORT]) / percent)
     turns = rows.pivot_table("saved", ["process", "turn"], "kind", fill_value=0.0)
+    gap = estimate_mean((eager - ours) / percent, confidence)
+    kept = estimate_mean(turns.sum(axis="columns"), confidence)
+    turns[FUSED] = turns.filter(["normalization", "elementwise"]).sum(axis="columns")
     found = {kind: estimate_mean(turns[kind], confidence) for kind in turns}
-    fused = turns.filter(["normalization", "elementwise"]).sum(axis="columns")
-    found[FUSED] = estimate_mean(fused, confidence)
-    gap, kept = (eager - ours) / percent, turns.sum(axis="columns")
-    gap, kept = estimate_mean(gap, confidence), estimate_mean(kept, confidence)
     rest, ends = gap.value - kept.value, (None, None)
     if gap.interval and kept.interval:
         half = np.hypot(gap.high - gap.value, kept.high - kept.value)
@@ -260,29 +247,12 @@ def write_percent(one):
 
 def explanations(data):
     """What ONNX Runtime saves, in % of a run of eager, 99% intervals"""
-    cases = data.kinds["case"].unique()
-    found = DataFrame({case: explain(data, case) for case in cases})
+    found = DataFrame({case: explain(data, case) for case in data.kinds["case"].unique()})
     found = found.reindex([*KINDS, OUTSIDE, MEMORY, ALL]).dropna(how="all").rename_axis("kind")
     return found.map(write_percent, na_action="ignore").fillna("")
 
 
 study.show(explanations)
-
-# %%
-# The export is paid once: how many calls of the first batch pay for it? The first export also loads
-# the libraries that convert.
-
-
-def repaid(data):
-    """Calls that repay an export"""
-    rows = {}
-    for name, seconds in data.exports.items():
-        first = next(group for case, group in data.results.items() if case.startswith(name))
-        rows[name] = first.repaid(LIBRARY, {ORT: seconds}).loc[ORT]
-    return to_frame(rows, "model")
-
-
-study.show(repaid)
 
 # %%
 # What the measurements say
@@ -351,8 +321,6 @@ def find_fused(data, gain):
 
 # %%
 
-NOT_RUN = Finding((), "not run")
-
 
 def predict(data, say):
     cnn, encoder, decoder, forest = (compare(data, name) for name in NETWORKS)
@@ -362,9 +330,9 @@ def predict(data, say):
     for gain in cnn:
         mostly &= find_fused(data, gain)
     say.predict("the CNN is faster, mostly for what is fused into convolutions", mostly)
-    near = encoder[-1].estimate.within(1 / 1.2, 1.2) if encoder else NOT_RUN
+    near = encoder[-1].estimate.within(1 / 1.2, 1.2) if encoder else Finding((), "not run")
     say.predict("the encoder on many rows is within 20% of torch, for its products", near)
-    less = forest[-1].estimate.below(forest[0].estimate) if forest else NOT_RUN
+    less = forest[-1].estimate.below(forest[0].estimate) if forest else Finding((), "not run")
     text = "the forest is faster than scikit-learn on one row, and less so on many"
     say.predict(text, Speedups(forest[:1]).are("faster") & less)
     own = data.errors[~data.errors["case"].str.startswith(FOREST)]
@@ -375,10 +343,12 @@ def predict(data, say):
 
 
 # %%
-# What the discussions believed, in our words.
+# The answer and the predictions come first, then what the discussions believed, in our words.
 
 
-def believe(data, say):
+def conclude(data, say):
+    answer(data, say)
+    predict(data, say)
     cnn, _, decoder, forest = (compare(data, name) for name in NETWORKS)
     elsewhere = Finding((), f"not measured on {data.provider.upper()}")
     several = Speedups(gain.reversed for gain in cnn).at_least(2)
@@ -392,15 +362,6 @@ def believe(data, say):
     say.believe("#13105", text, decoder.are("slower"))
     both = Speedups(forest[:1]).are("faster") & Speedups(forest[-1:]).are("slower")
     say.believe("#827", "a forest is faster than scikit-learn on one row, slower on many", both)
-
-
-# %%
-
-
-def conclude(data, say):
-    answer(data, say)
-    predict(data, say)
-    believe(data, say)
 
 
 study.conclude(conclude)
