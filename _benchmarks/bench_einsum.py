@@ -36,7 +36,7 @@ import torch
 
 import ortmeter
 from ortmeter.einsum import einsum, einsum_model, optimize_einsum
-from ortmeter.runtime.environment import environment
+from ortmeter.machine.environment import environment
 
 # Name, equation, and the dimensions of its letters at the three sizes.
 CASES = {

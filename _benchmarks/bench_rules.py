@@ -31,7 +31,7 @@ from backend_models import ARCHITECTURES, BATCH, LENGTH, VOCABULARY  # noqa: E40
 import ortmeter  # noqa: E402
 from ortmeter.backend import OrtBackend, session, weights  # noqa: E402
 from ortmeter.backend.rules import RULES  # noqa: E402
-from ortmeter.runtime.environment import environment  # noqa: E402
+from ortmeter.machine.environment import environment  # noqa: E402
 from ortmeter.runtime.sessions import optimized_model  # noqa: E402
 
 LEVEL = "default+onnxruntime"

@@ -1,7 +1,7 @@
 """What a command costs before and beside what it measures, next to the imports under it.
 
 Each line is a fresh process, in turn with the others. ``bench`` runs a small model with no budget:
-what it takes above its few runs is its start, the machine that it describes, the fitness that it
+what it takes above its few runs is its start, the machine that it describes, the preflight that it
 watches, and the fresh process whose memory it measures.
 
 Goals: ``--help`` 0.2 s, ``env`` 0.6 s, ``bench`` 2 s, on a machine at rest.

@@ -21,8 +21,8 @@ from gpu_attention import attention, masks
 from gpu_rows import BF16, CPU, CUDA, F32, NAMES, TORCH, Row, check, note, short
 
 import ortmeter
+from ortmeter.machine.environment import environment
 from ortmeter.runtime.cuda_kernels import cuda_kernel, cuda_opsets
-from ortmeter.runtime.environment import environment
 from ortmeter.runtime.providers import load_cuda_libraries, probe_providers
 
 # The probe
@@ -229,7 +229,7 @@ SHARE = 0.8  # of what torch reaches
 
 def peaks(*, quick: bool) -> Iterator[Row]:
     """Products and copies beside torch's."""
-    from ortmeter.timing.peaks import measured_peaks
+    from ortmeter.machine.peaks import measured_peaks
 
     n = 256 if quick else 8192
     for dtype in (F32,) if quick else NAMES:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from ortmeter.timing.load import Load, Point, Turn, measure_load
+from ortmeter.workloads.load import Load, Point, Turn, measure_load
 
 Array = np.ndarray
 

@@ -24,11 +24,11 @@ import pandas as pd
 from numpy.random import Generator
 
 from ortmeter.observatory.case import Case
-from ortmeter.observatory.matrix import ROWS, Contender, measure_cases
+from ortmeter.observatory.matrix import ROWS, RuntimeCandidate, measure_cases
 from ortmeter.observatory.verdicts import compare_cells, control_claims
+from ortmeter.releases import child
+from ortmeter.releases.environments import parse_release
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.releases import parse_release
-from ortmeter.timing import release_child
 
 Array = np.ndarray
 CASES, RELEASES, PASSES = 250, [f"1.{i}" for i in range(8)], 2
@@ -131,17 +131,17 @@ def print_table(matrices: int, workers: int, numbers: list[int]) -> int:
 
 CHILD = f"""
 import dataclasses, sys
-sys.path.insert(0, {str(Path(release_child.__file__).parent)!r})
-import release_child
+sys.path.insert(0, {str(Path(child.__file__).parent)!r})
+import child
 
-class Runner(release_child.SessionRunner):
+class Runner(child.SessionRunner):
     def __init__(self, question):
         super().__init__(question)
         if self.names == ["planted"]:
             run = self.bound.run
             self.bound = dataclasses.replace(self.bound, run=lambda: (run(), run()))
 
-release_child.main(Runner, {{}})
+child.main(Runner, {{}})
 """
 UNARY = ["Abs", "Acos", "Atan", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "HardSigmoid"]
 UNARY += ["HardSwish", "LeakyRelu", "Neg", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Softsign"]
@@ -156,11 +156,11 @@ def print_planted(repeat: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         slower = Path(folder, "child.py")
         slower.write_text(CHILD)
-        contenders = [Contender("A", installed), Contender("B", installed)]
+        candidates = [RuntimeCandidate("A", installed), RuntimeCandidate("B", installed)]
         prepared = {case.name: case.prepared(Provider("cpu")) for case in cases}
         for seed, script in itertools.product(range(repeat), (slower, None)):
-            contenders[1] = Contender("B", installed, script)
-            times = measure_cases(contenders, prepared, seed=seed).times
+            candidates[1] = RuntimeCandidate("B", installed, script)
+            times = measure_cases(candidates, prepared, seed=seed).times
             cells = compare_cells(times, ["A", "B"])
             claims = cells[cells["verdict"].isin(CLAIMED)]
             named = {(case, row["verdict"]) for (_, case, _), row in claims.iterrows()}

@@ -32,12 +32,12 @@ def operator_findings(report: dict[str, Any]) -> set[str]:
             if row.get("verdict") in CLAIMS:
                 found.add(f"{row['case']} is {row['verdict']}")
             elif section["title"] == "Absent":
-                found.add(f"{row['case']} is absent from {row['contender']}: {row['reason']}")
-            elif "error" in row and row["contender"] != "all":
-                errors[row["case"]].append((f"{row['error']:g} {row['unit']}", row["contender"]))
+                found.add(f"{row['case']} is absent from {row['candidate']}: {row['reason']}")
+            elif "error" in row and row["candidate"] != "all":
+                errors[row["case"]].append((f"{row['error']:g} {row['unit']}", row["candidate"]))
     for case, each in errors.items():
         if len({error for error, _ in each}) > 1:
-            told = ", ".join(f"{error} with {contender}" for error, contender in each)
+            told = ", ".join(f"{error} with {candidate}" for error, candidate in each)
             found.add(f"{case} has another error: {told}")
     return found
 

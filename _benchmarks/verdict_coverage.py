@@ -30,7 +30,7 @@ import ortmeter
 from ortmeter.evidence import Claim
 from ortmeter.timing import Candidate, Comparison, Measurement, measure, measure_each
 from ortmeter.timing.processes import collect
-from ortmeter.timing.runs import compare_runs, control_ratio
+from ortmeter.timing.runs import compare_runs, drift_ratio
 
 Array = np.ndarray
 SECONDS = 1e-3  # of a sample
@@ -253,7 +253,7 @@ def print_runs(trials: int) -> int:
                 one_run(rng, scale, moved=moved, drift=drift, effect=effect, processes=count)
                 for scale, count in zip((1.0, slowdown), processes, strict=True)
             )
-            claim = compare_runs(old, new, moved=control_ratio(control, same))
+            claim = compare_runs(old, new, moved=drift_ratio(control, same))
             counts["none"] += not claim.has_interval
             if claim.has_interval:
                 counts["held"] += claim.low <= 1 / slowdown <= claim.high

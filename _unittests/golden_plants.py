@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.load import Load, Turn
-from ortmeter.timing.serving import expected_latencies
+from ortmeter.workloads.load import Load, Turn
+from ortmeter.workloads.serving import expected_latencies
 
 
 def noisy(medians, rng):
@@ -374,8 +374,8 @@ def busy_threads(data):
         for name, pauses in data["cpu"].items()
     }
     latency = dict(data["latency"])
-    for situation in ("after", "beside"):
-        name = f"{situation}, {data['threads']} threads, sleep"
+    for scenario in ("after", "beside"):
+        name = f"{scenario}, {data['threads']} threads, sleep"
         latency[name] = {
             pause: dataclasses.replace(m, seconds=3 * m.seconds)
             for pause, m in latency[name].items()

@@ -17,7 +17,7 @@ from ortmeter.study.records import record
 PAGE = """
 import json, os, signal, sys, time
 from pathlib import Path
-from ortmeter.args import Param, get_parsed_args
+from ortmeter.study.args import Param, get_parsed_args
 args = get_parsed_args(
     "plot_fast",
     number=Param(0, minimum=0),

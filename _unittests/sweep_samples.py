@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ortmeter.runtime.environment import environment
+from ortmeter.machine.environment import environment
 from ortmeter.study.records import Record
 from ortmeter.sweep import Outcome, SweepResult, Task
 from ortmeter.timing import Comparison, Measurement

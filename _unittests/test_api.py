@@ -74,10 +74,10 @@ def test_public_functions_have_an_example():
     assert without == {
         "ortmeter.observatory.accuracy.measure_errors",
         "ortmeter.observatory.matrix.measure_cases",
-        "ortmeter.profiling.releases.profile_releases",
+        "ortmeter.releases.profiles.profile_releases",
         "ortmeter.sweep.load_sweep",
         "ortmeter.sweep.run_sweep",
-        "ortmeter.timing.releases.measure_releases",
+        "ortmeter.releases.latency.measure_releases",
     }
 
 
@@ -112,7 +112,7 @@ def test_telemetry_is_on_when_the_user_says_so(tmp_path):
         ("import ortmeter", (*HEAVY, "numpy", "onnx")),
         # comparing two arrays, timing a function, reading the arguments of a page
         ("from ortmeter import max_diff; max_diff(1.0, 1.0)", HEAVY),
-        ("from ortmeter.args import get_parsed_args", (*HEAVY, "numpy", "onnx")),
+        ("from ortmeter.study.args import get_parsed_args", (*HEAVY, "numpy", "onnx")),
         ("from ortmeter.study.records import record", HEAVY),
         ("from ortmeter.runtime.sessions import make_session", ("torch", "pandas", "matplotlib")),
         ("from ortmeter.runtime.iobinding import BoundSession", ("torch", "matplotlib")),

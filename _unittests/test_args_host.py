@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from ortmeter.args import Param, command_line, get_parsed_args
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.study.args import Param, command_line, get_parsed_args
 
 PAGE = """
-from ortmeter.args import Param, get_parsed_args
+from ortmeter.study.args import Param, get_parsed_args
 
 args = get_parsed_args(
     "plot_x",

@@ -32,7 +32,7 @@ from _ext import (  # noqa: E402
 
 import ortmeter  # noqa: E402
 from ortmeter.errors import ProviderUnavailableError  # noqa: E402
-from ortmeter.runtime.environment import Environment, Gpu  # noqa: E402
+from ortmeter.machine.environment import Environment, Gpu  # noqa: E402
 from ortmeter.runtime.providers import Provider  # noqa: E402
 
 WHEEL = "ortmeter-0.1.0-py3-none-any.whl"

@@ -9,7 +9,7 @@ from claim_samples import compare_ratio
 
 import ortmeter
 from ortmeter.evidence import fact
-from ortmeter.runtime.environment import environment
+from ortmeter.machine.environment import environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import load_records
 from ortmeter.study.records import record as make_record

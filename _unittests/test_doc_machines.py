@@ -8,7 +8,7 @@ from page_runner import define_page
 
 import ortmeter
 from ortmeter.evidence import fact
-from ortmeter.runtime.environment import environment
+from ortmeter.machine.environment import environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import load_records
 from ortmeter.study.records import record as make_record

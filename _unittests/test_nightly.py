@@ -23,8 +23,8 @@ def verdict(case, word):
     return section("installed beside 1.31.1", {"case": case, "speedup": 1.0, "verdict": word})
 
 
-def error(case, contender, value):
-    row = {"case": case, "contender": contender, "error": value, "unit": "ulp", "bits": "ab"}
+def error(case, candidate, value):
+    row = {"case": case, "candidate": candidate, "error": value, "unit": "ulp", "bits": "ab"}
     return section("Errors against float64", row)
 
 
@@ -59,7 +59,7 @@ def run(tmp_path):
         (PASSES, (verdict("Gemm-f32", "faster"),), "Gemm-f32 is faster"),
         (
             PASSES,
-            (section("Absent", {"case": "Tan", "contender": "installed", "reason": "no kernel"}),),
+            (section("Absent", {"case": "Tan", "candidate": "installed", "reason": "no kernel"}),),
             "Tan is absent from installed: no kernel",
         ),
         (

@@ -11,7 +11,7 @@ from page_runner import define_page
 
 from ortmeter.evidence import Note, Prediction
 from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.candidates import Variant
+from ortmeter.timing.candidates import SessionSpec
 
 PHASES = ("import", "session", "first run", "steady run", "second run", "first result")
 USUAL = {  # milliseconds of the first four
@@ -130,8 +130,8 @@ def test_the_setting_to_copy_maps_the_weights(page, tmp_path, monkeypatch):
 
 
 def test_a_way_is_another_file_or_another_setting(page, tmp_path, monkeypatch):
-    make_ways, plain = page["make_ways"], Variant(b"", {}, {"threads": 1}, {})
-    written = {"external": Variant("file", {}, {}, {})}  # what CUDA has: no ORT format
+    make_ways, plain = page["make_ways"], SessionSpec(b"", {}, {"threads": 1})
+    written = {"external": SessionSpec("file", {}, {})}  # what CUDA has: no ORT format
     monkeypatch.setitem(make_ways.__globals__, "shorter_starts", lambda plain, folder: written)
     names = ["external", "ORT format", "cuDNN DEFAULT", "all threads"]
     found = make_ways(plain, names, tmp_path / "ways")

@@ -13,7 +13,7 @@ from page_runner import define_page
 
 from ortmeter.observatory.bits import AGAIN, ELSEWHERE
 from ortmeter.runtime.providers import resolve_provider
-from ortmeter.timing.candidates import Variant
+from ortmeter.timing.candidates import SessionSpec
 
 PAGE, NAN = define_page("plot_identical_runs"), np.nan
 CHANGES = (AGAIN, ELSEWHERE, "2 threads", "not optimized", "not prepacked", PAGE["ALONE"])
@@ -126,5 +126,5 @@ def test_the_row_of_a_batch_is_compared_with_itself():
     for nodes, differs in {"Y = Neg(X)": False, scaled: True}.items():
         text = f"g (float[n,4] X) => (float[n,4] Y) {{ {nodes} }}"
         model = f'<ir_version: 8, opset_import: ["": 17]> {text}'
-        found = PAGE["compare_alone"](Variant(model, feeds, settings, {}))
+        found = PAGE["compare_alone"](SessionSpec(model, feeds, settings))
         assert (found["differing"], found["difference"] > 0) == (differs, differs)

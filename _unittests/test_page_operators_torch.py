@@ -38,7 +38,7 @@ def plant(rows=PLANTED, processes=6):
     times = times.merge(rows[["case", TORCH, ORT]]).assign(**{f"{ORT}, again": lambda t: t[ORT]})
     times.iloc[:, 4:] *= np.exp(2e-4 * np.random.default_rng(0).standard_normal((len(times), 3)))
     ulps = rows[["case", "torch (ulp)", "ort (ulp)"]].set_axis(["case", TORCH, ORT], axis=1)
-    errors = ulps.melt("case", var_name="contender", value_name="largest")
+    errors = ulps.melt("case", var_name="candidate", value_name="largest")
     data = {"times": times, "about": rows[["case", "family", "op"]], "errors": errors}
     return data | {"order": [TORCH, ORT], "added": 1.0, "how": "planted", "legend": "planted"}
 

@@ -40,7 +40,7 @@ def plant(times, errors=None, models=None, **options):
     """What a record has: cases are numbers."""
     ranks = {name: rank for rank, name in enumerate(times)}
     ulps = pd.DataFrame(dict.fromkeys(times, (1.0,) * 3) | (errors or {}), index=ORDER)
-    ulps = ulps.unstack().rename_axis(["case", "contender"])  # noqa: PD010 - one value each
+    ulps = ulps.unstack().rename_axis(["case", "candidate"])  # noqa: PD010 - one value each
     errors = pd.DataFrame({"ulp": ulps, "largest": ulps, "bound": ulps / 4, "mismatched": 0})
     errors = errors.assign(bits="a", reference="float64").rename(index=ranks, level="case")
     frame = draw_times(times, **options).rename(index=ranks, level="case")

@@ -18,54 +18,6 @@ from ortmeter import study
 
 #: Public modules by what a reader wants to do. One that does not exist is left out.
 MODULES = {
-    "Measure": (
-        "timing",
-        "timing.bench",
-        "timing.candidates",
-        "timing.control",
-        "timing.cold",
-        "timing.load",
-        "timing.memory",
-        "timing.optimized",
-        "timing.pauses",
-        "timing.percentiles",
-        "timing.releases",
-        "timing.runs",
-        "timing.serving",
-        "timing.statistics",
-        "timing.threads",
-        "profiling",
-        "profiling.kinds",
-        "profiling.quantization",
-        "profiling.releases",
-        "profiling.scheduling",
-        "runtime.costs",
-        "timing.peaks",
-        "sweep",
-    ),
-    "Compare results": (
-        "discrepancy",
-        "discrepancy.bounds",
-        "discrepancy.quantized",
-        "discrepancy.summation",
-        "dtypes",
-    ),
-    "Compare operators": tuple(
-        f"observatory.{name}"
-        for name in (
-            "catalogue",
-            "case",
-            "reference",
-            "bounds",
-            "bits",
-            "matrix",
-            "torch_contender",
-            "torch_program",
-            "networks",
-            "verdicts",
-            "accuracy",
-        )
-    ),
     "Run models": tuple(
         f"runtime.{name}"
         for name in (
@@ -78,13 +30,65 @@ MODULES = {
             "iobinding",
             "models",
             "precision",
-            "releases",
+            "providers",
+            "cpu",
+            "costs",
         )
     ),
-    "Transform and execute": ("einsum", "evaluator", "evaluator.ranges", "backend"),
-    "Know the machine": ("runtime.environment", "runtime.fitness", "runtime.providers"),
-    "Conclude and show": ("evidence", "plotting", "plotting.axes", "report"),
-    "Write a page": ("args", "study", "study.records", "study.rendering", "study.writer", "errors"),
+    "Know the machine": tuple(f"machine.{name}" for name in ("environment", "preflight", "peaks")),
+    "Measure": (
+        "timing",
+        *(
+            f"timing.{name}"
+            for name in ("bench", "candidates", "control", "percentiles", "runs", "statistics")
+        ),
+        "evidence",
+    ),
+    "Measure in a situation": tuple(
+        f"workloads.{name}"
+        for name in ("startup", "optimized", "load", "serving", "pauses", "threads", "memory")
+    ),
+    "Profile": ("profiling", "profiling.kinds", "profiling.quantization", "profiling.scheduling"),
+    "Compare results": (
+        "discrepancy",
+        "discrepancy.bounds",
+        "discrepancy.quantized",
+        "discrepancy.summation",
+        "dtypes",
+    ),
+    "Compare releases": tuple(
+        f"releases.{name}" for name in ("environments", "latency", "profiles")
+    ),
+    "Compare operators": tuple(
+        f"observatory.{name}"
+        for name in (
+            "catalogue",
+            "case",
+            "reference",
+            "bounds",
+            "bits",
+            "matrix",
+            "torch_candidate",
+            "torch_program",
+            "networks",
+            "verdicts",
+            "accuracy",
+        )
+    ),
+    "Transform and execute": (
+        "einsum",
+        "evaluator",
+        "attribution",
+        "attribution.ranges",
+        "backend",
+        "sweep",
+    ),
+    "Show": ("plotting", "plotting.axes", "cli.report"),
+    "Write a page": (
+        "study",
+        *(f"study.{name}" for name in ("args", "records", "rendering", "writer")),
+        "errors",
+    ),
 }
 
 _HEADING = "Pages that use it"
@@ -224,7 +228,7 @@ def register_short_names(_app: Sphinx, env: BuildEnvironment) -> None:
     for short in [f"{one.__name__}.{name}" for one in _SHORT for name in one.__all__]:
         documented = (f"{module}.{short.rpartition('.')[2]}" for module in modules)
         entry = next((objects[full] for full in documented if full in objects), None)
-        # `ortmeter.runtime.environment` is already the name of a module.
+        # `ortmeter.machine.environment` is already the name of a module.
         if entry and short not in objects:
             objects[short] = entry._replace(aliased=True)
 

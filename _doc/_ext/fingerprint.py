@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ortmeter.runtime.environment import environment
+from ortmeter.machine.environment import environment
 
 #: Distributions whose version changes what a page measures or how it is rendered.
 DISTRIBUTIONS = (

@@ -7,7 +7,7 @@ from sphinx.config import Config
 from sphinx.errors import ExtensionError
 
 from ortmeter.errors import OrtMeterError
-from ortmeter.runtime.environment import Environment, environment
+from ortmeter.machine.environment import Environment, environment
 from ortmeter.runtime.providers import Provider, resolve_provider
 
 

@@ -16,9 +16,9 @@ import yaml
 
 from ortmeter.cli import baseline, github
 from ortmeter.cli.execution import main, make_parser
+from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.report import Report
-from ortmeter.runtime.environment import environment
+from ortmeter.machine.environment import environment
 from ortmeter.study.records import SCHEMA, load
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing.candidates import model_variants
@@ -46,12 +46,20 @@ def bench(tmp_path, machine):
     onnx.save(onnx.parser.parse_model(TEXT), model)
 
     def run(
-        *arguments, control=(0.3,) * 3, feed=1.0, cpu=None, numpy=None, settings=None, **latencies
+        *arguments,
+        reference_workload=(0.3,) * 3,
+        feed=1.0,
+        cpu=None,
+        numpy=None,
+        settings=None,
+        **latencies,
     ):
         options = make_parser("bench").parse_args(["bench", str(model), *map(str, arguments)])
         found = Comparison(
             [measured(name, *ms) for name, ms in (latencies or {"m": (10.0, 10.1, 9.9)}).items()],
-            control=measured("control", *control) if control else None,
+            reference_workload=measured("control", *reference_workload)
+            if reference_workload
+            else None,
         )
         feeds = {"X": np.full(4, feed, np.float32)}
         (variant,) = model_variants(
@@ -88,7 +96,9 @@ def test_a_run_that_is_kept_comes_back(bench):
     assert stored.environment == run.report.machine
     again = stored.data["comparison"]
     assert again["m"].seconds.tolist() == run.found["m"].seconds.tolist()
-    assert again.control.seconds.tolist() == run.found.control.seconds.tolist()
+    assert (
+        again.reference_workload.seconds.tolist() == run.found.reference_workload.seconds.tolist()
+    )
     assert stored.data["fitness"] == ["other processes use 2 cores"]
     described = stored.data["candidates"]["m"]
     assert described["inputs"] == "X float32 4"
@@ -152,7 +162,7 @@ def changed(run):
 
 def test_only_what_differs_is_shown(bench):
     bench("--save", bench.file)
-    run = bench("--baseline", bench.file, control=(0.303,) * 3)
+    run = bench("--baseline", bench.file, reference_workload=(0.303,) * 3)
     assert dict(run.report.sections)[CHANGED] == (
         "Nothing: the machine, versions, model, inputs and session are the same.",
     )
@@ -199,7 +209,9 @@ def test_another_machine_is_refused_unless_asked(bench):
     assert not has_interval
     assert "nothing is concluded: the baseline is of another machine" in told
     assert changed(run)["CPU"][1].startswith("Another CPU, ")
-    run = bench(*options, "--other-machine", cpu="Another CPU", m=SLOWER, control=(9.0,) * 3)
+    run = bench(
+        *options, "--other-machine", cpu="Another CPU", m=SLOWER, reference_workload=(9.0,) * 3
+    )
     assert run.code == 1
     assert concluded(run)[0]
 
@@ -297,24 +309,26 @@ def test_the_name_of_a_model_may_change(bench):
 
 def test_the_machine_that_moved_is_told(bench):
     bench("--save", bench.file)
-    run = bench("--baseline", bench.file, "--fail-if", "slower:1.1", m=SLOWER, control=(0.4,) * 3)
+    run = bench(
+        "--baseline", bench.file, "--fail-if", "slower:1.1", m=SLOWER, reference_workload=(0.4,) * 3
+    )
     has_interval, told = concluded(run)
     assert (run.code, has_interval) == (0, False)
     assert "nothing is concluded: the machine became 33.3% slower between the two runs" in told
-    run = bench("--baseline", bench.file, m=SLOWER, control=(0.303,) * 3)
+    run = bench("--baseline", bench.file, m=SLOWER, reference_workload=(0.303,) * 3)
     assert "the machine became 1.0% slower between the two runs" in concluded(run)[1]
     assert concluded(run)[0]
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({"control": None}, "a run has no control"), ({"numpy": "0.1"}, "NumPy differs")],
+    [({"control": None}, "a run has no reference workload"), ({"numpy": "0.1"}, "NumPy differs")],
 )
 def test_controls_that_cannot_be_compared(bench, options, why):
     bench("--save", bench.file)
     told = concluded(bench("--baseline", bench.file, m=SLOWER, **options))[1]
     assert "m is 1.50 times slower" in told
-    assert f"how far the machine moved between the two runs is not known: {why}." in told
+    assert f"how far the machine drifted between the two runs is not known: {why}." in told
 
 
 def test_an_interval_needs_three_processes_on_both_sides(bench):
@@ -452,7 +466,7 @@ def test_the_command_end_to_end(bench, monkeypatch, capsys):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     few = ["bench", str(bench.model), "--processes", "3", "--repeat", "5", "--budget", "60"]
     assert main([*few, "--save", str(bench.file)]) == 0
-    assert load(bench.file).data["comparison"].control.processes >= 3
+    assert load(bench.file).data["comparison"].reference_workload.processes >= 3
     capsys.readouterr()
     code = main([*few, "--baseline", str(bench.file), "--fail-if", "slower:1.0", "--json"])
     printed = capsys.readouterr()

@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 import pytest
 
 from ortmeter.cli import cold
+from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.report import Report
 from ortmeter.timing.candidates import model_variants
 
 WAYS = ["no optimization", "saved optimized", "ORT format"]

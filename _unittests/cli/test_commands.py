@@ -71,7 +71,7 @@ def test_bench_compares_what_varies(models, tmp_path):
     if sys.platform == "linux":
         assert all(row["peak growth (MiB)"] > 1 for row in memory)
     assert all(name in report["conclusion"][0] for name in names)
-    assert set(report["fitness"]) == {"before", "during"}
+    assert set(report["preflight"]) == {"before", "during"}
     if "Percentiles" in found:  # if one of them has an interval
         assert [row["candidate"] for row in found["Percentiles"][0]] == names
     text = html.read_text(encoding="utf-8")
@@ -106,10 +106,10 @@ def test_bench_measures_one_way_at_a_time(models, tmp_path, options):
 
 def test_a_busy_machine_is_refused_when_asked(models, monkeypatch):
     from ortmeter.cli import machine
-    from ortmeter.runtime.fitness import fitness
+    from ortmeter.machine.preflight import preflight
 
-    crowded = fitness(threads=4096)
-    monkeypatch.setattr(machine, "fitness", lambda *_, **__: crowded)
+    crowded = preflight(threads=4096)
+    monkeypatch.setattr(machine, "preflight", lambda *_, **__: crowded)
     command = ["bench", models / "cnn.onnx", "--repeat", 2, "--budget", 0.1]
     done = run(*command, "--strict")
     assert done.returncode == 2

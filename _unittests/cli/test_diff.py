@@ -5,9 +5,9 @@ import onnx
 import pytest
 
 import ortmeter
+import ortmeter.attribution.session
 import ortmeter.cli.diff
 import ortmeter.discrepancy.models
-import ortmeter.evaluator.attribution_session
 from ortmeter.cli import main
 from ortmeter.runtime.models import layer_norm_matmul
 from ortmeter.runtime.providers import Provider
@@ -130,7 +130,7 @@ def test_options_of_the_session_reach_it(models, capsys, monkeypatch):
         )
 
     spy(ortmeter.cli.diff)
-    spy(ortmeter.evaluator.attribution_session)
+    spy(ortmeter.attribution.session)
     spy(ortmeter.discrepancy.models)
     options = ["--session-config", "session.set_denormal_as_zero=0", "--spinning", "off"]
     options += ["--session-option", "enable_mem_pattern=0", "--threads", "2"]

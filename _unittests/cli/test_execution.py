@@ -167,7 +167,7 @@ def test_the_summary_of_a_command_is_the_one_of_its_module(name, capsys):
 def test_a_command_that_is_not_asked_for_is_not_imported(arguments):
     code = (
         "import sys; from ortmeter.cli import main; main(sys.argv[1:]);"
-        "print([m for m in ('numpy', 'onnx', 'pandas', 'ortmeter.report') if m in sys.modules])"
+        "print([m for m in ('numpy', 'onnx', 'pandas', 'ortmeter.cli.report') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True

@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 from ortmeter.cli import load
+from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.report import Report
 from ortmeter.timing.candidates import model_variants
-from ortmeter.timing.load import Load, Point, Turn, measure_load
+from ortmeter.workloads.load import Load, Point, Turn, measure_load
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]>
 g (float[64, 64] X) => (float[64, 64] Y) { A = MatMul(X, X)  Y = Tanh(A) }"""

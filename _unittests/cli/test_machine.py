@@ -5,8 +5,8 @@ from argparse import Namespace
 import pytest
 
 from ortmeter.cli import machine
-from ortmeter.report import Report
-from ortmeter.runtime.fitness import Counters, Fitness
+from ortmeter.cli.report import Report
+from ortmeter.machine.preflight import Counters, Preflight
 
 
 @pytest.mark.parametrize(
@@ -16,14 +16,14 @@ from ortmeter.runtime.fitness import Counters, Fitness
 def test_the_largest_number_of_threads_is_looked_at(monkeypatch, threads, expected):
     asked = []
 
-    def fitness(threads, provider, *, since=None):
+    def preflight(threads, provider, *, since=None):
         asked.append((threads, since))
-        return Fitness((), (), (), Counters(*[None] * 7))
+        return Preflight((), (), (), Counters(*[None] * 7))
 
-    monkeypatch.setattr(machine, "fitness", fitness)
+    monkeypatch.setattr(machine, "preflight", preflight)
     monkeypatch.setattr(machine, "core_numbers", lambda: range(2))
     report = Report("bench")
     with machine.watched(Namespace(threads=threads, provider="cpu", strict=True), report):
-        assert list(report.fitness) == ["before"]
-    assert asked == [(expected, None), (expected, report.fitness["before"])]
-    assert list(report.fitness) == ["before", "during"]
+        assert list(report.preflight) == ["before"]
+    assert asked == [(expected, None), (expected, report.preflight["before"])]
+    assert list(report.preflight) == ["before", "during"]

@@ -15,8 +15,8 @@ from ortmeter.observatory.accuracy import COLUMNS
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.matrix import AGAIN, ROWS, Interrupted, Matrix
 from ortmeter.observatory.repro import repro_script
+from ortmeter.releases.environments import Release
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.releases import Release
 
 PRELU = next(name for name in catalogue() if name.startswith("PRelu-per-channel"))
 SMALL = "Relu-f32-L1"  # the cheapest one
@@ -40,13 +40,13 @@ def measured(monkeypatch):
             pd.DataFrame(times), dict(absent), {name: {"onnxruntime": name} for name in names}
         )
 
-        def measure_cases(contenders, cases, **options):
-            asked.update(contenders=contenders, cases=cases, **options)
+        def measure_cases(candidates, cases, **options):
+            asked.update(candidates=candidates, cases=cases, **options)
             return matrix
 
-        def measure_errors(contenders, cases, **_):
+        def measure_errors(candidates, cases, **_):
             index = pd.MultiIndex.from_product(
-                [["PRelu", "Exp"], names], names=["case", "contender"]
+                [["PRelu", "Exp"], names], names=["case", "candidate"]
             )
             found = pd.DataFrame(dict.fromkeys(COLUMNS, 0.5), index)
             found = found.assign(mismatched=0.0, bits="0", reference="float64")
@@ -63,7 +63,7 @@ def measured(monkeypatch):
 
 
 def times(threads=(1,), processes=10, **medians):
-    """Draw times (µs) around medians by contender and case."""
+    """Draw times (µs) around medians by candidate and case."""
     index = pd.MultiIndex.from_product(
         [threads, range(2), range(processes), ["PRelu", "Exp"]], names=ROWS
     )
@@ -172,9 +172,9 @@ def test_one_contender_has_times_and_errors(capsys):
     assert row["case"] == SMALL
     assert row["installed"] > 0
     (errors,) = tables["Errors against float64"]
-    assert (errors["contender"], errors["of bound"]) == ("installed", 0)
-    (contender,) = tables["Contenders"]
-    assert contender["onnxruntime"].count(".") == 2
+    assert (errors["candidate"], errors["of bound"]) == ("installed", 0)
+    (candidate,) = tables["Candidates"]
+    assert candidate["onnxruntime"].count(".") == 2
 
 
 def test_too_few_processes_give_no_verdict(capsys):
@@ -222,7 +222,7 @@ def test_a_slower_case_is_named_with_its_interval(measured, tmp_path, capsys):
         "bits of the outputs differ in 1 of 2 cases.",
     ]
     assert [row["case"] for row in tables["1.32 beside 1.26"]] == ["PRelu", "Exp"]
-    assert [row["contender"] for row in tables["Errors against float64"]] == ["all", "1.26", "1.32"]
+    assert [row["candidate"] for row in tables["Errors against float64"]] == ["all", "1.26", "1.32"]
     assert "data:image/png;base64," in html.read_text(encoding="utf-8")
     assert (asked["processes"], asked["passes"], asked["control"]) == (10, 2, True)
     assert list(asked["cases"]) == list(catalogue())
@@ -250,7 +250,7 @@ def test_several_releases_say_since_when_and_what_the_control_says(measured, cap
     assert "1.26 beside the best before: 2 slower, 2 faster." in told
     assert "control, 1.32 beside itself: false claims, 4 of 4." in told
     assert "1 absent: the table has the reasons." in told
-    assert tables["Absent"] == [{"case": "Exp", "contender": "1.20", "reason": "1.20: no kernel"}]
+    assert tables["Absent"] == [{"case": "Exp", "candidate": "1.20", "reason": "1.20: no kernel"}]
     assert {row["baseline"] for row in tables["Beside the best before, 2 threads"]} >= {"1.20"}
     assert len(tables["Median time of a run (µs), 1 thread"]) == 2
 
@@ -352,7 +352,7 @@ def test_contenders_are_torch_then_releases_on_each_provider(measured, monkeypat
         for name in (torch, "1.26", "1.32")
         for provider in ("cpu", "cuda:1")
     ]
-    assert [(one.name, one.provider) for one in asked["contenders"]] == expected
+    assert [(one.name, one.provider) for one in asked["candidates"]] == expected
 
 
 def test_what_lasts_is_said_first(measured, capsys):
@@ -373,7 +373,7 @@ def test_providers_are_compared(capsys):
 
 
 def test_what_torch_emulates_is_left_out_with_the_reason(measured, capsys):
-    measured(times(**{operators.torch_contender().name: ONES, "installed": ONES}))
+    measured(times(**{operators.torch_candidate().name: ONES, "installed": ONES}))
     given = ["--against", "torch", "--filter", "reducesumsquare-last,relu-f32-l1"]
     told, tables = report_of(capsys, *given)
     assert told[-1] == "1 case left out, see the reasons."

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from ortmeter.cli import baseline, precision
+from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.report import Report
 from ortmeter.runtime.models import freeze_inputs, layer_stack, sample_cnn
 from ortmeter.timing.candidates import model_variants
 

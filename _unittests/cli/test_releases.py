@@ -11,10 +11,10 @@ from claim_samples import compare_ratio
 
 from ortmeter.cli import main, releases
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.runtime.releases import Release
+from ortmeter.releases.environments import Release
+from ortmeter.releases.latency import compare_releases
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measurement import Measurement
-from ortmeter.timing.releases import compare_releases
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 g (float[512] X) => (float[512] Y) { A = Sin(X) Y = Cos(A) }"""

@@ -10,8 +10,8 @@ from ortmeter.observatory.accuracy import (
 )
 from ortmeter.observatory.case import Case
 from ortmeter.observatory.judge import COLUMNS
-from ortmeter.observatory.matrix import Contender
-from ortmeter.runtime.releases import INSTALLED, parse_release
+from ortmeter.observatory.matrix import RuntimeCandidate
+from ortmeter.releases.environments import INSTALLED, parse_release
 
 # A process of this environment that answers with the outputs of a file, or dies.
 SCRIPT = """
@@ -44,18 +44,18 @@ def sqrt(size: int, kind: str = "f32") -> Case:
 
 
 @pytest.fixture
-def contender(tmp_path):
-    def make(moved: int) -> Contender:
+def candidate(tmp_path):
+    def make(moved: int) -> RuntimeCandidate:
         script = tmp_path / f"moved_{moved}.py"
         script.write_text(SCRIPT.replace("MOVED", str(moved)))
-        return Contender(f"moved {moved}", parse_release(INSTALLED), script)
+        return RuntimeCandidate(f"moved {moved}", parse_release(INSTALLED), script)
 
     return make
 
 
-def test_an_output_moved_by_some_ulp_is_told_so(contender):
+def test_an_output_moved_by_some_ulp_is_told_so(candidate):
     cases = {"sixteen": sqrt(16), "halves": sqrt(8, "f16")}
-    found = measure_errors([contender(0), contender(40)], cases)
+    found = measure_errors([candidate(0), candidate(40)], cases)
     assert tuple(found.columns) == COLUMNS
     for case in cases:
         rounded, moved = (found.loc[case, f"moved {k}"] for k in (0, 40))
@@ -70,9 +70,9 @@ def test_an_output_moved_by_some_ulp_is_told_so(contender):
     assert bits_changed(found).tolist() == [False, True] * 2
 
 
-def test_a_case_that_a_contender_lacks_or_dies_of_is_left_out(contender):
+def test_a_case_that_a_contender_lacks_or_dies_of_is_left_out(candidate):
     cases = {"dies": sqrt(3), "refused": sqrt(5), "runs": sqrt(4)}
-    found = measure_errors([contender(1)], cases)
+    found = measure_errors([candidate(1)], cases)
     assert found.index.tolist() == [("runs", "moved 1")]
 
 
@@ -81,14 +81,14 @@ def test_the_installed_release_is_within_the_bounds():
         "sum": Case("ReduceSum", "Y = ReduceSum(X, A)", "T[4,1000] X, i64[1] A", values={"A": 1}),
         "product": Case("Gemm", "Y = Gemm<alpha = 0.5>(X, W, B)", "T[9,33] X, T[33,7] W, T[7] B"),
     }
-    found = measure_errors([Contender("installed", parse_release(INSTALLED))], cases)
+    found = measure_errors([RuntimeCandidate("installed", parse_release(INSTALLED))], cases)
     assert (found["bound"] > 0).all()
     assert out_of_bound(found).empty
     assert (found["reference"] == "float64").all()
 
 
 def table(ulp, largest, reference="float64"):
-    index = pd.MultiIndex.from_product([["case"], ["a", "b", "c"]], names=["case", "contender"])
+    index = pd.MultiIndex.from_product([["case"], ["a", "b", "c"]], names=["case", "candidate"])
     return pd.DataFrame({"ulp": ulp, "largest": largest, "reference": reference}, index)
 
 

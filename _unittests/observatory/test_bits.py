@@ -9,7 +9,7 @@ from ortmeter.observatory.bits import AGAIN, ELSEWHERE, compare_bits
 from ortmeter.observatory.case import Case
 from ortmeter.runtime import sessions
 from ortmeter.runtime.providers import resolve_provider
-from ortmeter.timing.candidates import Variant
+from ortmeter.timing.candidates import SessionSpec
 
 CPU = resolve_provider("cpu")
 SQRT = Case("Sqrt", "Y = Sqrt(X)", "T[64] X", values={"X": "positive"})
@@ -27,7 +27,7 @@ def planted(monkeypatch):
             return {"Y": next(chosen), "text": np.array(["a"], object), "values": [1]}
 
         monkeypatch.setattr(
-            Variant, "session", lambda variant: results[variant.settings.get("mode", "usual")]
+            SessionSpec, "session", lambda variant: results[variant.settings.get("mode", "usual")]
         )
         monkeypatch.setattr(bits, "run_session", run_planted)
         return compare_bits({"sqrt": SQRT.prepared(CPU)}, changes, runs=runs, processes=0)

@@ -7,12 +7,12 @@ import pytest
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.observatory import matrix
 from ortmeter.observatory.case import Case
-from ortmeter.observatory.matrix import AGAIN, ROWS, Contender, Interrupted, measure_cases
+from ortmeter.observatory.matrix import AGAIN, ROWS, Interrupted, RuntimeCandidate, measure_cases
 from ortmeter.observatory.verdicts import compare_cells, control_claims
+from ortmeter.releases import child
+from ortmeter.releases.environments import Release
+from ortmeter.releases.process import ReleaseProcess
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.releases import Release
-from ortmeter.timing import release_child
-from ortmeter.timing.release_process import ReleaseProcess
 
 HERE = Release("here")  # this interpreter stands for any release
 
@@ -46,12 +46,12 @@ STAND_IN_WITH_EFFECT = STAND_IN.replace(
 # The real child, with a clock that its runs advance.
 PLANTED = f"""
 import dataclasses, math, random, sys, time
-sys.path.insert(0, {str(Path(release_child.__file__).parent)!r})
-import release_child
+sys.path.insert(0, {str(Path(child.__file__).parent)!r})
+import child
 clock, effect = [0.0], {EFFECT}
 time.perf_counter = lambda: clock[0]
 
-class Runner(release_child.SessionRunner):
+class Runner(child.SessionRunner):
     def __init__(self, question):
         super().__init__(question)
         run, seconds = self.bound.run, effect * (FACTOR if "planted" in question["feeds"] else 1.0)
@@ -60,7 +60,7 @@ class Runner(release_child.SessionRunner):
             clock[0] += 1e-4 * seconds
         self.bound = dataclasses.replace(self.bound, run=timed)
 
-release_child.main(Runner, {{"onnxruntime": "9.9"}})
+child.main(Runner, {{"onnxruntime": "9.9"}})
 """
 
 
@@ -92,7 +92,7 @@ def asked(monkeypatch):
 
 def test_a_row_per_threads_pass_set_and_case(script):
     options = {"threads": (1, 2), "passes": 2, "processes": 3}
-    found = measure_cases([Contender("a", HERE, script)], cases("usual", "short"), **options)
+    found = measure_cases([RuntimeCandidate("a", HERE, script)], cases("usual", "short"), **options)
     assert found.times.columns.tolist() == ["a", "a" + AGAIN]
     assert tuple(found.times.index.names) == ROWS
     expected = list(itertools.product([1, 2], range(2), range(3), ["usual", "short"]))
@@ -108,8 +108,8 @@ def test_a_row_per_threads_pass_set_and_case(script):
 
 
 def test_rounds_are_in_turn_in_an_order_that_changes(script, asked):
-    contenders = [Contender(name, HERE, script) for name in "abc"]
-    measure_cases(contenders, cases("usual"), passes=1, processes=1, control=False)
+    candidates = [RuntimeCandidate(name, HERE, script) for name in "abc"]
+    measure_cases(candidates, cases("usual"), passes=1, processes=1, control=False)
     rounds = [child for child, number in asked if number == 5]  # half a millisecond
     groups = [tuple(rounds[i : i + 3]) for i in range(0, len(rounds), 3)]
     assert len(groups) == 4
@@ -118,7 +118,7 @@ def test_rounds_are_in_turn_in_an_order_that_changes(script, asked):
 
 
 def test_a_sample_lasts_half_a_millisecond_and_long_runs_have_fewer(script, asked):
-    contenders = [Contender("a", HERE, script)]
+    candidates = [RuntimeCandidate("a", HERE, script)]
     options = {"passes": 1, "processes": 1, "control": False}
     for case, numbers in {
         "short": [1, 62, *[496] * 4],
@@ -126,12 +126,12 @@ def test_a_sample_lasts_half_a_millisecond_and_long_runs_have_fewer(script, aske
         "long": [1, *[1] * 2],
     }.items():
         asked.clear()
-        measure_cases(contenders, cases(case), **options)
+        measure_cases(candidates, cases(case), **options)
         assert [number for _, number in asked] == numbers
 
 
 def test_each_process_is_fresh_and_none_is_left(script, asked):
-    measure_cases([Contender("a", HERE, script)], cases("usual"), passes=2, processes=3)
+    measure_cases([RuntimeCandidate("a", HERE, script)], cases("usual"), passes=2, processes=3)
     children = {child for child, _ in asked}
     assert len(children) == 2 * 2 * 3
     assert all(child._process.returncode is not None for child in children)
@@ -153,8 +153,8 @@ def test_a_case_that_fails_is_absent_and_the_others_are_measured(
     sound.write_text(
         STAND_IN.replace('"usual"', f'"{case}": 1e-3, "usual"').replace("case ==", "None ==")
     )
-    contenders = [Contender("a", HERE, script), Contender("b", HERE, sound)]
-    found = measure_cases(contenders, cases("usual", case, "short"), passes=1, processes=2)
+    candidates = [RuntimeCandidate("a", HERE, script), RuntimeCandidate("b", HERE, sound)]
+    found = measure_cases(candidates, cases("usual", case, "short"), passes=1, processes=2)
     assert found.absent == {(case, "a"): reason}
     is_case = found.times.index.get_level_values("case") == case
     assert found.times.loc[is_case, "a"].isna().all()
@@ -173,7 +173,7 @@ def test_a_case_that_fails_later_is_absent_everywhere(script, tmp_path):
         )
     )
     found = measure_cases(
-        [Contender("a", HERE, script)], cases("dies"), passes=1, processes=3, control=False
+        [RuntimeCandidate("a", HERE, script)], cases("dies"), passes=1, processes=3, control=False
     )
     assert mark.exists()
     assert list(found.absent) == [("dies", "a")]
@@ -192,7 +192,7 @@ def test_an_interruption_keeps_what_was_measured(script, monkeypatch):
     monkeypatch.setattr(matrix._Set, "start", start)
     options = {"passes": 2, "processes": 2, "control": False}
     with pytest.raises(Interrupted) as caught:
-        measure_cases([Contender("a", HERE, script)], cases("usual"), **options)
+        measure_cases([RuntimeCandidate("a", HERE, script)], cases("usual"), **options)
     times = caught.value.matrix.times["a"]
     assert times.index.get_level_values("pass").tolist() == [0, 0, 1, 1]
     np.testing.assert_array_equal(times, [100, 100, np.nan, np.nan])
@@ -203,7 +203,7 @@ def test_an_interruption_leaves_nothing(script, tmp_path, monkeypatch):
     monkeypatch.setattr(matrix.tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
 
-    def start(self, really=Contender.start):
+    def start(self, really=RuntimeCandidate.start):
         started.append(really(self))
         return started[-1]
 
@@ -212,10 +212,10 @@ def test_an_interruption_leaves_nothing(script, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return really(self, number)
 
-    monkeypatch.setattr(Contender, "start", start)
+    monkeypatch.setattr(RuntimeCandidate, "start", start)
     monkeypatch.setattr(ReleaseProcess, "sample", sample)
     with pytest.raises(KeyboardInterrupt):
-        measure_cases([Contender("a", HERE, script)], cases("usual"))
+        measure_cases([RuntimeCandidate("a", HERE, script)], cases("usual"))
     assert len(started) == 2
     assert all(child._process.returncode is not None for child in started)
     assert list((tmp_path / "temporary").iterdir()) == []
@@ -224,40 +224,40 @@ def test_an_interruption_leaves_nothing(script, tmp_path, monkeypatch):
 def test_processes_that_started_end_when_another_cannot_start(script, monkeypatch):
     started = []
 
-    def start(self, really=Contender.start):
+    def start(self, really=RuntimeCandidate.start):
         if started:
             raise KeyboardInterrupt
         started.append(really(self))
         return started[-1]
 
-    monkeypatch.setattr(Contender, "start", start)
+    monkeypatch.setattr(RuntimeCandidate, "start", start)
     with pytest.raises(KeyboardInterrupt):
-        measure_cases([Contender("a", HERE, script)], cases("usual"))
+        measure_cases([RuntimeCandidate("a", HERE, script)], cases("usual"))
     assert started[0]._process.returncode is not None
 
 
 def test_a_contender_may_have_its_own_provider(script):
     question = {"provider": ["CPUExecutionProvider", {}], "model": "m"}
-    assert Contender("a", HERE).question(question) == question
-    asked = Contender("a", HERE, provider=Provider("cuda", 1)).question(question)
+    assert RuntimeCandidate("a", HERE).question(question) == question
+    asked = RuntimeCandidate("a", HERE, provider=Provider("cuda", 1)).question(question)
     assert asked == {"provider": ["CUDAExecutionProvider", {"device_id": "1"}], "model": "m"}
 
 
 @pytest.mark.parametrize("names", [[], ["a", "a"]])
 def test_contenders_are_distinct(names):
     with pytest.raises(InvalidArgumentError, match="Accepted: one case or more, for distinct"):
-        measure_cases([Contender(name, HERE) for name in names], cases("usual"))
+        measure_cases([RuntimeCandidate(name, HERE) for name in names], cases("usual"))
 
 
 @pytest.mark.parametrize("options", [{"passes": 0}, {"processes": 0}, {"threads": (1, 1)}])
 def test_numbers_are_from_one(options):
     with pytest.raises(InvalidArgumentError, match="Accepted: distinct numbers of threads"):
-        measure_cases([Contender("a", HERE)], cases("usual"), **options)
+        measure_cases([RuntimeCandidate("a", HERE)], cases("usual"), **options)
 
 
 def test_onnxruntime_runs_the_cases():
     found = measure_cases(
-        [Contender("here", HERE)],
+        [RuntimeCandidate("here", HERE)],
         {
             "Abs": Case("Abs", "Y = Abs(X)", "T[2] X").prepared(Provider("cpu")),
             "None": Case("None", "Y = com.microsoft.NoSuch(X)", "T[2] X").prepared(Provider("cpu")),
@@ -279,14 +279,14 @@ def test_onnxruntime_runs_the_cases():
     "child", [STAND_IN_WITH_EFFECT, pytest.param(PLANTED, marks=pytest.mark.slow)]
 )
 def test_a_planted_regression_is_named_and_no_other_case(tmp_path, child, slower):
-    contenders = []
+    candidates = []
     for name, factor in {"1.0": 1.0, "1.1": slower}.items():
         file = tmp_path / f"{name}.py"
         file.write_text(child.replace("FACTOR", str(factor)))
-        contenders.append(Contender(name, HERE, file))
+        candidates.append(RuntimeCandidate(name, HERE, file))
     prepared = cases("usual", "planted", "short")
-    times = measure_cases(contenders, prepared, passes=2, processes=4).times
-    verdicts = compare_cells(times, ["1.0", "1.1"])["verdict"].droplevel(["threads", "contender"])
+    times = measure_cases(candidates, prepared, passes=2, processes=4).times
+    verdicts = compare_cells(times, ["1.0", "1.1"])["verdict"].droplevel(["threads", "candidate"])
     level = {"undecided", "within 5%"}
     assert verdicts["planted"] in ({"slower"} if slower > 1 else level)
     assert {verdicts["usual"], verdicts["short"]} <= level

@@ -91,7 +91,7 @@ def test_a_fresh_process_runs_the_same_network(name, tmp_path):
     network = make_network(name)
     candidate = network_candidate(network.model, network.inputs(2))
     expected = np.asarray(candidate.function())
-    call = candidate.recipe(tmp_path).build()
+    call = candidate.spawn_spec(tmp_path).build()
     np.testing.assert_array_equal(np.asarray(call()), expected)
 
 
@@ -113,12 +113,14 @@ def test_the_recipe_has_the_settings_and_compiles_what_is_compiled(tmp_path, mon
         networks, "_start", lambda *_, **settings: started.append(settings) or (lambda: None)
     )
     settings = {"provider": "cuda:1", "threads": 2, "compiled": True}
-    recipe = network_candidate(torch.nn.ReLU(), {"X": np.ones(2)}, **settings).recipe(tmp_path)
-    assert recipe.target == "ortmeter.observatory.networks:open_network"
+    spawn_spec = network_candidate(torch.nn.ReLU(), {"X": np.ones(2)}, **settings).spawn_spec(
+        tmp_path
+    )
+    assert spawn_spec.target == "ortmeter.observatory.networks:open_network"
     assert started == [settings]
-    recipe.build()
+    spawn_spec.build()
     assert started == [settings, settings]
-    network_candidate(torch.nn.ReLU(), {}, **settings | {"compiled": False}).recipe(tmp_path)
+    network_candidate(torch.nn.ReLU(), {}, **settings | {"compiled": False}).spawn_spec(tmp_path)
     assert len(started) == 2
 
 

@@ -15,8 +15,8 @@ from ortmeter.observatory.case import Case
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.observatory.nodes import node_cases
 from ortmeter.observatory.repro import repro_script
+from ortmeter.releases.environments import parse_release
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.releases import parse_release
 
 PRELU = Case("PRelu", "Y = PRelu(X, S)", "T[1,16,8,8] X, T[16,1,1] S", "per channel")
 CONV = Case("Conv", "Y = Conv(X, W)", "T[1,8,9,9] X, T[16,8,3,3] W", weights="W")

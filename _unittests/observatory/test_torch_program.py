@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from ortmeter.errors import ModelError
 from ortmeter.observatory.case import Case
-from ortmeter.observatory.torch_contender import find_obstacle
+from ortmeter.observatory.torch_candidate import find_obstacle
 from ortmeter.observatory.torch_program import TorchProgram
 
 

@@ -21,7 +21,7 @@ EFFECT = np.log(1.05)
 
 
 def as_times(logs, order=ORDER):
-    """Name the axes of logarithms by threads, pass, set, case and contender."""
+    """Name the axes of logarithms by threads, pass, set, case and candidate."""
     threads, passes, sets, cases, _ = logs.shape
     axes = [range(1, threads + 1), range(passes), range(sets), [f"case {i}" for i in range(cases)]]
     index = pd.MultiIndex.from_product(axes, names=ROWS)
@@ -29,15 +29,15 @@ def as_times(logs, order=ORDER):
 
 
 def simulated(seed, truth, *, passes=2, sets=10):
-    """Draw times around *truth*, logarithms of shape (cases, contenders).
+    """Draw times around *truth*, logarithms of shape (cases, candidates).
 
     A set drifts with its machine, each process has an effect of 3 to 5 %, with heavy tails.
     """
     rng = np.random.default_rng(seed)
     shape = (1, passes, sets, *truth.shape)
     spread = rng.uniform(0.03, 0.05, (truth.shape[0], 1)) / np.sqrt(3)
-    drift = 0.1 * rng.standard_normal((1, passes, sets, 1, 1))
-    return as_times(truth + drift + spread * rng.standard_t(3, shape), ORDER[: truth.shape[1]])
+    movement = 0.1 * rng.standard_normal((1, passes, sets, 1, 1))
+    return as_times(truth + movement + spread * rng.standard_t(3, shape), ORDER[: truth.shape[1]])
 
 
 def paired(times, before, after, passes=(0, 1)):
@@ -91,7 +91,7 @@ def test_two_passes_that_say_the_opposite_claim_nothing():
 
 def test_slower_than_one_pays_for_the_choice_and_faster_is_than_all():
     times = simulated(3, np.array([[0.4, 0.0, 0.3], [0.5, 0.4, 0.2]]), passes=1)
-    cells = compare_cells(times, ORDER[:3]).xs("1.2", level="contender")
+    cells = compare_cells(times, ORDER[:3]).xs("1.2", level="candidate")
     one = times.xs("case 0", level="case")
     slower = [
         stats.ttest_1samp(np.log(one[b] / one["1.2"]), -EFFECT, alternative="less").pvalue
@@ -254,9 +254,9 @@ def test_each_number_of_threads_has_its_cells():
 @pytest.mark.parametrize(
     ("order", "options", "message"),
     [
-        (["1.0"], {}, r"order=\['1.0'\]. Accepted: two contenders or more of 1.0, 1.1"),
-        (["1.0", "1.0"], {}, "Accepted: two contenders"),
-        (["1.0", "2.0"], {}, "Accepted: two contenders"),
+        (["1.0"], {}, r"order=\['1.0'\]. Accepted: two candidates or more of 1.0, 1.1"),
+        (["1.0", "1.0"], {}, "Accepted: two candidates"),
+        (["1.0", "2.0"], {}, "Accepted: two candidates"),
         (["1.0", "1.1"], {"min_effect": -1}, "min_effect=-1, error=0.01"),
         (["1.0", "1.1"], {"error": 0}, "Accepted: an effect"),
         (["1.0", "1.1"], {"level": 1.0}, "level=1.0. Accepted"),

@@ -3,9 +3,9 @@ import pytest
 from matplotlib import pyplot as plt
 
 from ortmeter.plotting.cold import cold_plot
-from ortmeter.timing.cold import PHASES, ColdStart
 from ortmeter.timing.comparison import Comparison, Comparisons
 from ortmeter.timing.measurement import Measurement
+from ortmeter.workloads.startup import PHASES, ColdStart
 
 SECONDS = {"import": 0.1, "session": 0.02, "first run": 0.03, "first result": 0.15}
 

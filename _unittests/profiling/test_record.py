@@ -7,6 +7,7 @@ from claim_samples import compare_ratio
 from profile_writer import kernel_event, run_event, two_runs, write
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.machine.peaks import Peaks
 from ortmeter.profiling import (
     ProfileCheck,
     find_headroom,
@@ -16,7 +17,6 @@ from ortmeter.profiling import (
 )
 from ortmeter.runtime.models import sample_cnn
 from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.peaks import Peaks
 
 
 def test_events_outside_of_the_runs_do_not_count(tmp_path):

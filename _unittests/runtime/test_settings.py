@@ -186,11 +186,11 @@ def test_fresh_processes_have_the_same_settings(tmp_path):
         session_options={"enable_mem_pattern": "0"},
         session_config={"session.disable_prepacking": 1},
     )
-    arguments = candidate.recipe(tmp_path).arguments
+    arguments = candidate.spawn_spec(tmp_path).arguments
     assert arguments["run_config"] == shrink
     assert arguments["session_options"] == {"enable_mem_pattern": "0"}
     assert arguments["session_config"] == {"session.disable_prepacking": 1}
-    candidate.recipe(tmp_path).build().function()
+    candidate.spawn_spec(tmp_path).build().function()
 
 
 @pytest.mark.cuda

@@ -13,8 +13,8 @@ from claim_samples import compare_ratio
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError, RecordError
 from ortmeter.evidence import Estimate, Note, Prediction, Speedup, fact
+from ortmeter.machine.environment import Gpu, environment
 from ortmeter.runtime import placement
-from ortmeter.runtime.environment import Gpu, environment
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.records import (
     SCHEMA,

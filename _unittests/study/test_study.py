@@ -11,7 +11,8 @@ import pytest
 from matplotlib import pyplot as plt
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.pictures import freeze
+from ortmeter.plotting import speedup_plot
+from ortmeter.plotting.pictures import freeze
 from ortmeter.runtime import placement
 from ortmeter.study import Speedups, Study
 from ortmeter.study.records import load
@@ -55,7 +56,7 @@ def measured(study):
         return data.times.summary()[["median (s)"]]
 
     def plotted(data):
-        return data.times.speedup_plot(title="Speedup", caption=data.legend)
+        return speedup_plot(data.times.speedups(), title="Speedup", caption=data.legend)
 
     def conclude(data, say):
         found = Speedups([data.times.speedup("slow", "fast")])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.study.values import decode, encode
 from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.load import Point, measure_load
+from ortmeter.workloads.load import Point, measure_load
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text()
 KEYS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()
@@ -53,17 +53,19 @@ def test_measurements_come_back_with_every_sample():
     after = through_json(before)
     assert same(fields(after), fields(before))
     assert "apart" not in encode(before)  # as in files that are older
-    assert through_json(dataclasses.replace(before, apart=True)).apart
+    assert through_json(dataclasses.replace(before, isolated=True)).isolated
 
 
 def test_the_control_of_a_comparison_comes_back():
     pair = [Measurement("a", [[1e-3, 2e-3]]), Measurement("b", [[1e-3, 1e-3]])]
-    after = through_json(Comparison(pair, "budget", control=Measurement("c", [[2e-4, 3e-4]])))
+    after = through_json(
+        Comparison(pair, "budget", reference_workload=Measurement("c", [[2e-4, 3e-4]]))
+    )
     assert (list(after), after.stopped) == (["a", "b"], "budget")
-    assert after.control.seconds.tolist() == [[2e-4, 3e-4]]
+    assert after.reference_workload.seconds.tolist() == [[2e-4, 3e-4]]
     without = encode(Comparison(pair))
     assert "control" not in without  # as in files that are older
-    assert decode(without).control is None
+    assert decode(without).reference_workload is None
 
 
 @pytest.mark.parametrize("point", [Point([int, int], batch=3), Point([int], 500.0, 2, full=False)])

@@ -18,7 +18,6 @@ from ortmeter.study.writer import (
     Writer,
     enumerate_items,
     group_claims,
-    group_effects,
     rank,
     sentences,
 )
@@ -310,14 +309,6 @@ def test_only_claims_at_several_places_become_one_sentence():
 def test_wrong_types_are_said(call):
     with pytest.raises(InvalidArgumentError, match="Accepted: comparisons with a baseline"):
         call()
-
-
-def test_effects_are_grouped_by_place():
-    tie = compare_ratio("b", "a", 1.0, (0.96, 1.04))
-    assert group_effects([tie.at(n=1), WON.at(n=2), tie.at(n=3)]) == (
-        "within 5% at n 1 and 3, 2.00 times faster [1.80, 2.20] at n 2"
-    )
-    assert group_effects([WON]) == "2.00 times faster [1.80, 2.20]"
 
 
 @pytest.mark.parametrize("count", range(1, 5))

@@ -7,8 +7,8 @@ import pytest
 from matplotlib import pyplot as plt
 from sweep_samples import failure, group, outcome, report_of
 
+from ortmeter.cli.report import Report
 from ortmeter.evidence import fact
-from ortmeter.report import Report
 from ortmeter.timing import Comparison, Comparisons, Measurement
 
 

@@ -16,7 +16,7 @@ from sweep_pages import is_alive
 
 import ortmeter
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.runtime.environment import Gpu, environment
+from ortmeter.machine.environment import Gpu, environment
 from ortmeter.sweep import worker
 from ortmeter.sweep.tasks import read_script
 from ortmeter.sweep.worker import (

@@ -6,7 +6,7 @@ from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.settings import DENORMALS
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.timing import bench as module
-from ortmeter.timing.bench import bench, why_apart
+from ortmeter.timing.bench import bench, why_isolated
 from ortmeter.timing.candidates import model_variants
 
 MATMUL = """<ir_version: 11, opset_import: ["": 23]>
@@ -65,7 +65,7 @@ PARALLEL = {"session_options": {"execution_mode": "parallel"}}
 )
 def test_who_disturbs_the_next(settings, why, monkeypatch):
     variants = model_variants(MATMUL, FEEDS, provider="cpu", **settings)
-    found = why_apart(variants)
+    found = why_isolated(variants)
     assert why in found
     assert bool(found) == bool(why)
     asked = []
@@ -95,4 +95,4 @@ def test_each_value_of_what_a_process_decides_once_is_measured():
     assert {name: m.seconds.shape for name, m in found.items()} == {
         f"{DENORMALS}={value}": (2, 2) for value in (0, 1)
     }
-    assert all(measured.apart for measured in found.values())
+    assert all(measured.isolated for measured in found.values())

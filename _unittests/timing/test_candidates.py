@@ -24,9 +24,9 @@ FEEDS = {"X": np.ones((2, 4), np.float32), "Y": np.ones((4, 3), np.float32)}
 def test_a_candidate_is_built_again_from_its_files(tmp_path, bound):
     candidate = session_candidate(MATMUL, FEEDS, bound=bound, provider="cpu", flop=48)
     candidate.function()
-    recipe = candidate.recipe(tmp_path)
-    assert recipe.target == "ortmeter.timing.candidates:candidate_from_files"
-    again = candidate_from_files(**json.loads(json.dumps(recipe.arguments)))
+    spawn_spec = candidate.spawn_spec(tmp_path)
+    assert spawn_spec.target == "ortmeter.timing.candidates:candidate_from_files"
+    again = candidate_from_files(**json.loads(json.dumps(spawn_spec.arguments)))
     again.function()
     assert again.flop == 48
 
@@ -43,7 +43,7 @@ def test_types_that_numpy_lacks_run_bound_and_from_the_host(tmp_path, name, boun
     if not bound:
         got, _ = candidate.function()
         assert got.data_type() == f"tensor({name})"
-    candidate_from_files(**candidate.recipe(tmp_path).arguments).function()
+    candidate_from_files(**candidate.spawn_spec(tmp_path).arguments).function()
 
 
 def test_a_recipe_refers_to_a_file_instead_of_copying_it(tmp_path):
@@ -51,8 +51,8 @@ def test_a_recipe_refers_to_a_file_instead_of_copying_it(tmp_path):
     path.write_bytes(load_model(MATMUL).SerializeToString())
     folder = tmp_path / "recipe"
     folder.mkdir()
-    recipe = session_candidate(path, FEEDS, provider="cpu").recipe(folder)
-    assert recipe.arguments["model"] == str(path)
+    spawn_spec = session_candidate(path, FEEDS, provider="cpu").spawn_spec(folder)
+    assert spawn_spec.arguments["model"] == str(path)
     assert not list(folder.glob("*.onnx"))
 
 
@@ -67,11 +67,11 @@ def test_fresh_processes_measure_the_same_work():
 
 
 def test_a_fresh_process_does_not_probe_again(tmp_path, monkeypatch):
-    recipe = session_candidate(MATMUL, FEEDS, provider="auto").recipe(tmp_path)
-    assert recipe.arguments["provider"] in {"cpu", "cuda"}
+    spawn_spec = session_candidate(MATMUL, FEEDS, provider="auto").spawn_spec(tmp_path)
+    assert spawn_spec.arguments["provider"] in {"cpu", "cuda"}
     monkeypatch.setattr("ortmeter.runtime.providers.probe_providers", None)
     monkeypatch.setattr("ortmeter.runtime.providers.usable_providers", None)
-    candidate_from_files(**recipe.arguments).function()
+    candidate_from_files(**spawn_spec.arguments).function()
 
 
 def test_a_function_may_import_what_its_surroundings_also_import():

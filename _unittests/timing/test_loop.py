@@ -169,8 +169,8 @@ def test_the_time_since_a_task_was_asked_is_taken_from_its_budget(monkeypatch):
 
     monkeypatch.setattr(loop, "measure_here", measured)
     source = {"text": "def build(): return int", "name": "build", "arguments": {}}
-    recipe = {"target": "source", "arguments": source}
-    task = {"groups": [{"a": recipe}] * 2, "budget_s": 100.0, "seed": 0}
+    spawn_spec = {"target": "source", "arguments": source}
+    task = {"groups": [{"a": spawn_spec}] * 2, "budget_s": 100.0, "seed": 0}
     loop._measure_task({**task, "asked_at": time.time() - 60})
     assert shares == pytest.approx([20, 40], abs=1)
     shares.clear()

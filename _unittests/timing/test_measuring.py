@@ -6,7 +6,7 @@ import pytest
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.runtime import placement
-from ortmeter.timing import Candidate, Recipe, measure, measure_each
+from ortmeter.timing import Candidate, SpawnSpec, measure, measure_each
 from ortmeter.timing.candidates import function_candidate
 from ortmeter.timing.loop import main
 
@@ -41,7 +41,7 @@ def on_a_device():
 
 
 def candidate(target, **arguments):
-    return Candidate(lambda: None, recipe=lambda folder: Recipe(target, arguments))
+    return Candidate(lambda: None, spawn_spec=lambda folder: SpawnSpec(target, arguments))
 
 
 def test_each_process_builds_the_candidates_of_all_groups(module, tmp_path):
@@ -92,7 +92,9 @@ def test_candidates_apart_have_their_own_processes(module, tmp_path):
         for key in (1, 2)
     }
     limits = {"repeat": 3, "warmup": 1, "precision": None, "budget_s": 60}
-    found = measure_each(groups, axis="n", processes=3, apart=True, control=True, **limits)
+    found = measure_each(
+        groups, axis="n", processes=3, isolated=True, reference_workload=True, **limits
+    )
     built = {
         key: [(file.stat().st_mtime_ns, file.name) for file in folder.iterdir()]
         for key, folder in folders.items()
@@ -102,7 +104,7 @@ def test_candidates_apart_have_their_own_processes(module, tmp_path):
     for key, group in found.items():
         assert list(group) == names
         assert [measured.seconds.shape for measured in group.values()] == [(3, 3)] * 2
-        assert group.control.seconds.shape == (3, 6)  # beside each candidate
+        assert group.reference_workload.seconds.shape == (3, 6)  # beside each candidate
         assert group.how == "each alone in 3 processes of 3 rounds"
         assert group.speedup("a", "b").how == "3 processes each"
         turns = [name for _, name in sorted((t, n) for n in names for t, _ in built[key, n])]
@@ -111,7 +113,7 @@ def test_candidates_apart_have_their_own_processes(module, tmp_path):
 
 def test_candidates_apart_need_several_processes(module):
     with pytest.raises(InvalidArgumentError, match="processes=1 with apart=True. Accepted: proc"):
-        measure({"a": candidate(f"{module}:build")}, apart=True)
+        measure({"a": candidate(f"{module}:build")}, isolated=True)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +136,8 @@ def test_a_process_waits_for_the_device(module):
 
 
 def test_the_child_writes_raw_times(module, tmp_path):
-    recipe = {"target": f"{module}:build", "arguments": {"seconds": 0, "folder": str(tmp_path)}}
-    task = {"groups": [{"a": recipe}], "repeat": 2, "warmup": 1, "seed": 0}
+    spawn_spec = {"target": f"{module}:build", "arguments": {"seconds": 0, "folder": str(tmp_path)}}
+    task = {"groups": [{"a": spawn_spec}], "repeat": 2, "warmup": 1, "seed": 0}
     question, answer = tmp_path / "task.json", tmp_path / "answer.json"
     question.write_text(json.dumps({**task, "budget_s": 10, "asked_at": 0}))
     main(str(question), str(answer))

@@ -94,8 +94,8 @@ def test_processes_that_differ_widen_the_interval():
     assert found[0] > 0.9
     # Taken as one process, they are said to be better known than they are.
     rows = draw(np.random.default_rng(0))
-    apart, mixed = percentiles(rows, [50])[0], percentiles(np.array(rows).T.ravel(), [50])[0]
-    assert apart.high - apart.low > 2 * (mixed.high - mixed.low)
+    isolated, mixed = percentiles(rows, [50])[0], percentiles(np.array(rows).T.ravel(), [50])[0]
+    assert isolated.high - isolated.low > 2 * (mixed.high - mixed.low)
 
 
 def test_a_cluster_of_slow_samples_is_one_event():

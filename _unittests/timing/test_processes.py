@@ -5,7 +5,7 @@ import pytest
 from fakes import FakeClock
 
 from ortmeter.timing import Comparison, Measurement
-from ortmeter.timing.processes import collect, measure_apart
+from ortmeter.timing.processes import collect, measure_isolated
 
 
 def planted(noise, duration=1.0, rounds=12):
@@ -95,14 +95,16 @@ def test_candidates_apart_are_put_side_by_side():
         def alone(name, budget_s, asked=asked):
             asked.append((name, budget_s))
             times = np.full((1, rounds[name]), ord(name), float)
-            return Comparison([Measurement(name, times)], control=Measurement("control", times / 2))
+            return Comparison(
+                [Measurement(name, times)], reference_workload=Measurement("control", times / 2)
+            )
 
         each = {name: functools.partial(alone, name) for name in rounds}
-        found = measure_apart(each, budget_s=9.0, seed=seed)
+        found = measure_isolated(each, budget_s=9.0, seed=seed)
         order = [name for name, _ in asked]
         orders.add(tuple(order))
         assert [budget for _, budget in asked] == pytest.approx([3.0, 4.5, 9.0], rel=0.1)
         assert list(found) == list(rounds)
-        assert all(m.apart and m.seconds.tolist() == [[ord(n)] * 3] for n, m in found.items())
-        assert found.control.seconds.tolist() == [[ord(name) / 2 for name in order] * 3]
+        assert all(m.isolated and m.seconds.tolist() == [[ord(n)] * 3] for n, m in found.items())
+        assert found.reference_workload.seconds.tolist() == [[ord(name) / 2 for name in order] * 3]
     assert len(orders) > 1

@@ -6,7 +6,7 @@ import scipy.stats
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing import Measurement
-from ortmeter.timing.runs import compare_runs, control_ratio, is_steady
+from ortmeter.timing.runs import compare_runs, drift_ratio, is_steady
 from ortmeter.timing.statistics import log_ratio_apart
 
 
@@ -50,7 +50,7 @@ def test_no_interval_with_fewer_than_three_processes_on_a_side(few):
         assert (claim.has_interval, claim.verdict) == (False, "undecided")
 
 
-def test_the_movement_of_the_machine_widens_the_interval():
+def test_the_drift_of_the_machine_widens_the_interval():
     before, after = run(1.0, 1.001, 1.0), run(1.04, 1.041, 1.04)
     plain = compare_runs(before, after)
     for moved in (1.03, 1 / 1.03):
@@ -71,13 +71,13 @@ def test_nothing_is_claimed_when_the_machine_moved_too_much():
 
 
 def test_controls_give_how_many_times_slower_the_machine_became():
-    assert control_ratio(run(1.0, 4.0), run(4.0, 4.0, 4.0)) == pytest.approx(2.0)
+    assert drift_ratio(run(1.0, 4.0), run(4.0, 4.0, 4.0)) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("wrong", [0.0, 1e300, 5e-324])
 def test_samples_that_are_no_latencies_are_refused(wrong):
     """They come from a file that somebody wrote."""
     good, bad = run(1.0, 1.0, 1.0), run(1.0, wrong, 1.0, name="x")
-    for compare in (compare_runs, control_ratio):
+    for compare in (compare_runs, drift_ratio):
         with pytest.raises(InvalidArgumentError, match="samples of 'x' go from"):
             compare(good, bad)

@@ -1,4 +1,4 @@
-from .args import get_parsed_args as get_parsed_args
+from .attribution import attribute as attribute
 from .discrepancy import Tolerance as Tolerance
 from .discrepancy import assert_close as assert_close
 from .discrepancy import diff as diff
@@ -10,7 +10,6 @@ from .einsum import einsum_model as einsum_model
 from .einsum import optimize_einsum as optimize_einsum
 from .errors import OrtMeterError as OrtMeterError
 from .evaluator import Evaluator as Evaluator
-from .evaluator import attribute as attribute
 from .evaluator import to_float64 as to_float64
 from .evidence import Estimate as Estimate
 from .evidence import Speedup as Speedup
@@ -32,6 +31,7 @@ from .runtime.providers import resolve_provider as resolve_provider
 from .runtime.providers import usable_providers as usable_providers
 from .runtime.sessions import make_session as make_session
 from .runtime.sessions import optimized_model as optimized_model
+from .study.args import get_parsed_args as get_parsed_args
 from .study.writer import Answer as Answer
 from .sweep import SweepResult as SweepResult
 from .sweep import load_sweep as load_sweep

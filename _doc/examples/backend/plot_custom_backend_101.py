@@ -30,6 +30,7 @@ from torch._inductor.utils import fresh_cache
 
 import ortmeter
 from ortmeter.backend import OrtBackend, float64_reference
+from ortmeter.plotting import speedup_plot
 from ortmeter.study import Param, Speedups, Study, show, table, to_frame
 from ortmeter.timing import Comparison, Measurement
 
@@ -169,7 +170,7 @@ study.keep(legend, results=results, left_out=left_out, provider=provider.label)
 
 
 def speedups(data):
-    return data.results.speedup_plot(EAGER, title="Speedup over eager", caption=data.legend)
+    return speedup_plot(data.results.speedups(EAGER), title="Speedup of calls", caption=data.legend)
 
 
 study.show(speedups)

@@ -29,6 +29,7 @@ from torch.nn.functional import rms_norm
 import ortmeter
 from ortmeter.backend import LEVELS, OrtBackend
 from ortmeter.dtypes import unit_roundoff
+from ortmeter.plotting import speedup_plot
 from ortmeter.profiling import profile_together
 from ortmeter.profiling.kinds import kind_of
 from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, show, table, to_frame
@@ -249,7 +250,8 @@ study.keep(legend, results=results, levels=levels, nodes=nodes, missing=missing)
 
 
 def speedups(data):
-    return data.levels.speedup_plot("none", title="Speedup of the graphs", caption=data.legend)
+    claims = data.levels.speedups("none")
+    return speedup_plot(claims, title="Speedup of the graphs", caption=data.legend)
 
 
 # sphinx_gallery_thumbnail_number = 1

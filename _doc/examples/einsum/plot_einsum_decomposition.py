@@ -29,7 +29,7 @@ from ortmeter.einsum import decompose_einsum, optimize_einsum
 from ortmeter.plotting import speedup_plot
 from ortmeter.plotting.axes import add_legend, finish, new_axes
 from ortmeter.profiling import profile_together
-from ortmeter.runtime.environment import usable_cores
+from ortmeter.runtime.cpu import usable_cores
 from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
 
 study = Study(

@@ -29,16 +29,16 @@ import numpy as np
 from pandas import concat
 
 import ortmeter
-from ortmeter.evaluator import explain_optimization
+from ortmeter.attribution import explain_optimization
 from ortmeter.observatory.bits import AGAIN, ELSEWHERE, compare_bits
 from ortmeter.observatory.catalogue import catalogue
 from ortmeter.plotting.axes import finish_rows, new_axes, series_style
-from ortmeter.runtime.environment import usable_cores
+from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import sample_cnn, sample_transformer
 from ortmeter.runtime.precision import convert_precision
 from ortmeter.study import Finding, Param, Study, to_frame
-from ortmeter.timing.candidates import Variant
+from ortmeter.timing.candidates import SessionSpec
 
 study = Study(
     "plot_identical_runs",
@@ -97,10 +97,10 @@ static = convert_precision(cnn, "QDQ S8S8", [{"input": image[None]} for image in
 dynamic = convert_precision(encoder, "dynamic U8S8")
 settings = {"provider": provider, "threads": 1}
 models = {
-    "convolutions": Variant(cnn, images, settings, {}),
-    "encoder": Variant(encoder, tokens, settings, {}),
-    "convolutions, static 8 bits": Variant(static, images, settings, {}),
-    "encoder, dynamic 8 bits": Variant(dynamic, tokens, settings, {}),
+    "convolutions": SessionSpec(cnn, images, settings),
+    "encoder": SessionSpec(encoder, tokens, settings),
+    "convolutions, static 8 bits": SessionSpec(static, images, settings),
+    "encoder, dynamic 8 bits": SessionSpec(dynamic, tokens, settings),
 }
 
 # %%
@@ -144,7 +144,7 @@ def whole_models(data):
 study.show(whole_models)
 
 # %%
-# Which optimization is responsible? :func:`~ortmeter.evaluator.explain_optimization` disables the
+# Which optimization is responsible? :func:`~ortmeter.attribution.explain_optimization` disables the
 # optimizers of ONNX Runtime one by one, until the outputs have the same bits.
 
 for name, variant in models.items():
@@ -244,7 +244,7 @@ study.show(additions)
 
 candidates = {"as it is": models["encoder"].candidate()}
 for name in (DETERMINISTIC, NOT_PACKED, PLAIN_GRAPH):
-    candidates[name] = Variant(encoder, tokens, settings | CHANGES[name], {}).candidate()
+    candidates[name] = SessionSpec(encoder, tokens, settings | CHANGES[name]).candidate()
 study.keep(costs=ortmeter.measure(candidates, processes=args.starts, budget_s=args.budget))
 
 

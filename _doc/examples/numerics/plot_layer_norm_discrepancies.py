@@ -399,9 +399,9 @@ tolerance = ortmeter.Tolerance(atol=2 * bound.max())
 print(f"accepted: {tolerance}; found: {ortmeter.assert_close(of_torch, got, tolerance)}")
 
 # %%
-# :func:`~ortmeter.evaluator.attribute` does the swaps of this page for every node of any model: the
-# node on its own inputs (*local*), this node alone in the model (*only*), all nodes but this one
-# (*all_but*).
+# :func:`~ortmeter.attribution.attribute` does the swaps of this page for every node of any model:
+# the node on its own inputs (*local*), this node alone in the model (*only*), all nodes but this
+# one (*all_but*).
 
 found = ortmeter.attribute(model, feeds, "torch", "ort", provider=provider)
 changed = found.to_frame().set_index("node").filter(regex="change_ulp$")

@@ -45,16 +45,16 @@ import onnx
 from pandas import DataFrame, Series
 
 import ortmeter
+from ortmeter.attribution.ranges import run_float64
 from ortmeter.discrepancy.quantized import quantized_matmul_bound
 from ortmeter.errors import InvalidArgumentError, ModelError
-from ortmeter.evaluator.ranges import run_float64
+from ortmeter.machine.peaks import measured_peaks
 from ortmeter.plotting import error_plot, speedup_plot
 from ortmeter.profiling.quantization import count_precisions
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import layer_stack, sample_cnn, sample_transformer
 from ortmeter.runtime.precision import PRECISIONS, convert_precision, cpu_instructions, grids_of
 from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
-from ortmeter.timing.peaks import measured_peaks
 
 study = Study(
     "plot_low_precision",
@@ -406,7 +406,7 @@ study.conclude(conclude)
 # say what an error of a few percent costs. Training with quantization, calibration by entropy or
 # percentile, 8 bits that start with ``reduce_range``, float8, models of gigabytes, batches of
 # images, other providers (OpenVINO, TensorRT), and the time that a conversion takes. float16 ends
-# at 65504: :func:`~ortmeter.evaluator.ranges.find_overflow` finds what overflows. The roofline
+# at 65504: :func:`~ortmeter.attribution.ranges.find_overflow` finds what overflows. The roofline
 # counts neither caches nor the results between two nodes.
 #
 # How this was computed

@@ -51,9 +51,9 @@ from ortmeter.plotting import cold_plot
 from ortmeter.runtime.models import layer_stack, sample_transformer
 from ortmeter.study import Finding, Param, Speedups, Study, enumerate_items, show, table, to_frame
 from ortmeter.timing.candidates import model_variants
-from ortmeter.timing.cold import ColdStart, cold_start
-from ortmeter.timing.optimized import shorter_starts
 from ortmeter.timing.statistics import estimate_ratio
+from ortmeter.workloads.optimized import shorter_starts
+from ortmeter.workloads.startup import ColdStart, cold_start
 
 PLAIN, NONE, SAVED = "plain", "no optimization", "saved optimized"
 EXTERNAL, UNPACKED, PREPACKED = "external", "external unpacked", "external prepacked"
@@ -103,7 +103,7 @@ show(table(to_frame(rows, "model"), "The models"))
 # ----------------------
 #
 # Another way to start is another setting, or other files, which
-# :func:`~ortmeter.timing.optimized.shorter_starts` writes.
+# :func:`~ortmeter.workloads.optimized.shorter_starts` writes.
 
 SETTINGS = {f"level {name}": {"optimization": name} for name in ("basic", "extended")}
 SETTINGS |= {

@@ -43,12 +43,12 @@ from threadpoolctl import threadpool_limits
 
 import ortmeter
 from ortmeter.dtypes import unit_roundoff
+from ortmeter.machine.peaks import measured_peaks
 from ortmeter.plotting import comparison_plot, profile_notes
 from ortmeter.profiling import ProfileCheck, profile_together
 from ortmeter.study import Estimate, Finding, Param, Speedups, Study, enumerate_items, show, table
 from ortmeter.study.rendering import fold, to_frame
 from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.peaks import measured_peaks
 from ortmeter.timing.statistics import estimate_ratio
 
 study = Study(

@@ -41,13 +41,13 @@ from pandas import DataFrame
 import ortmeter
 from ortmeter.dtypes import unit_roundoff
 from ortmeter.evidence import UNITS, common_unit, rounded
+from ortmeter.machine.peaks import Peaks, measured_peaks
 from ortmeter.plotting import load_plot
-from ortmeter.runtime.environment import cache_bytes, usable_cores
+from ortmeter.runtime.cpu import cache_bytes, usable_cores
 from ortmeter.runtime.models import layer_stack
 from ortmeter.study import Param, Speedups, Study, enumerate_items, to_frame
-from ortmeter.timing import serving
-from ortmeter.timing.load import Point, compare_best, compare_throughput, measure_load
-from ortmeter.timing.peaks import Peaks, measured_peaks
+from ortmeter.workloads import serving
+from ortmeter.workloads.load import Point, compare_best, compare_throughput, measure_load
 
 study = Study(
     "plot_load",

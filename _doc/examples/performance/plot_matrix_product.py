@@ -49,11 +49,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import ortmeter
 from ortmeter.discrepancy.quantized import quantized_matmul_bound
+from ortmeter.machine.peaks import measured_peaks
 from ortmeter.plotting import speedup_plot
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.precision import convert_precision
 from ortmeter.study import Finding, Param, Speedups, Study, show, table, to_frame
-from ortmeter.timing.peaks import measured_peaks
 from ortmeter.timing.runs import compare_runs
 
 ONE_ROW, ROWS, LAYER = "1x4096x4096", ("8x2048x4096", "24x2048x2048"), "512x1024x1024"

@@ -39,9 +39,9 @@ from ortmeter.plotting.axes import add_legend, finish, new_axes, series_style
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.models import sample_transformer
 from ortmeter.study import Finding, Param, Speedups, Study
-from ortmeter.timing.candidates import Variant
-from ortmeter.timing.memory import measure_memory
+from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import estimate_ratio
+from ortmeter.workloads.memory import measure_memory
 
 study = Study(
     "plot_memory",
@@ -91,8 +91,9 @@ model = sample_transformer(tokens=args.tokens)
 feeds = {"x0": rng.standard_normal((args.largest, args.tokens, 256), np.float32)}
 
 
-def make_variant(run_config=None, **settings):
-    return Variant(model, feeds, {"provider": provider, "threads": 1, **settings}, run_config or {})
+def make_variant(run_config=(), **settings):
+    settings = {"provider": provider, "threads": 1, **settings}
+    return SessionSpec(model, feeds, settings, dict(run_config))
 
 
 tried = SETTINGS | {"cpu": {}, "cuda": ON_CUDA}[provider.name]
@@ -339,7 +340,7 @@ study.conclude(conclude)
 # How this was computed
 # ---------------------
 #
-# For your own model, make a ``Variant`` of it and call
-# :func:`~ortmeter.timing.memory.measure_memory` as above.
+# For your own model, make a ``SessionSpec`` of it and call
+# :func:`~ortmeter.workloads.memory.measure_memory` as above.
 
 study.appendix({"encoder, one layer": sample_transformer(tokens=args.tokens, layers=1)}, runs=found)

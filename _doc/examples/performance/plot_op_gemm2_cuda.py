@@ -33,9 +33,9 @@ from pandas import DataFrame, Series
 
 import ortmeter
 from ortmeter.dtypes import numpy_dtype
+from ortmeter.machine.peaks import measured_peaks
 from ortmeter.plotting import speedup_plot
 from ortmeter.study import Param, Study, show, table
-from ortmeter.timing.peaks import measured_peaks
 
 SIZES = {"small": (256, 512, 1024), "medium": (512, 1024, 2048), "large": (1024, 2048, 4096, 8192)}
 study = Study(
@@ -200,9 +200,9 @@ study.show(speedups)
 # Why?
 # ----
 #
-# A candidate close to the fastest large Gemm of this machine (:mod:`~ortmeter.timing.peaks`) spends
-# its time in operations: less traffic hardly shows. Small matrices stay in a cache, which may be
-# faster than a large copy.
+# A candidate close to the fastest large Gemm of this machine (:mod:`~ortmeter.machine.peaks`)
+# spends its time in operations: less traffic hardly shows. Small matrices stay in a cache, which
+# may be faster than a large copy.
 
 
 def shares(data):

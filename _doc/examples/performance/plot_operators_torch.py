@@ -26,13 +26,13 @@ import ortmeter
 from ortmeter.observatory import catalogue as tables
 from ortmeter.observatory.accuracy import measure_errors, out_of_bound
 from ortmeter.observatory.case import Case
-from ortmeter.observatory.matrix import Contender, measure_cases
-from ortmeter.observatory.torch_contender import find_obstacle, torch_contender
+from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
+from ortmeter.observatory.torch_candidate import find_obstacle, torch_candidate
 from ortmeter.observatory.torch_program import TorchProgram
 from ortmeter.observatory.verdicts import claim_level, compare_cells, control_claims, estimates
 from ortmeter.plotting.axes import finish_rows, mark_one, new_axes, series_style
-from ortmeter.runtime.environment import usable_cores
-from ortmeter.runtime.releases import parse_release
+from ortmeter.releases.environments import parse_release
+from ortmeter.runtime.cpu import usable_cores
 from ortmeter.study import Finding, Param, Study
 
 study = Study(
@@ -46,7 +46,7 @@ args, provider = study.args, study.provider
 rng = np.random.default_rng(0)
 
 # %%
-# Two contenders
+# Two candidates
 # --------------
 #
 # Each runs in a process of its own, which opens a case, and answers how long a run takes:
@@ -61,10 +61,8 @@ rng = np.random.default_rng(0)
 
 import onnxruntime
 
-contenders = [
-    torch_contender(provider),
-    Contender(f"onnxruntime {onnxruntime.__version__}", parse_release("installed"), None, provider),
-]
+version, installed = f"onnxruntime {onnxruntime.__version__}", parse_release("installed")
+candidates = [torch_candidate(provider), RuntimeCandidate(version, installed, provider=provider)]
 # CUDA kernels do not depend on the threads of the host.
 threads = (1,) if provider.name == "cuda" else tuple(dict.fromkeys((1, usable_cores())))
 
@@ -113,7 +111,7 @@ def find_obstacles(cases):
     """Return why cases are left out, an empty text for the others, and the errors."""
     obstacles = {name: find_obstacle(case) for name, case in cases.items()}
     kept = {name: case for name, case in cases.items() if not obstacles[name]}
-    errors = measure_errors(contenders, kept, provider=provider)
+    errors = measure_errors(candidates, kept, provider=provider)
     for name, who in out_of_bound(errors).index:
         obstacles[name] = f"{who} is outside of its bound"
     return obstacles, errors
@@ -160,21 +158,21 @@ def measure(cases):
     obstacles, errors = find_obstacles(cases)
     variants = {name: cases[name].prepared(provider) for name, why in obstacles.items() if not why}
     sizes = {"passes": args.passes, "processes": args.processes}
-    times = measure_cases(contenders, variants, threads=threads, **sizes).times
+    times = measure_cases(candidates, variants, threads=threads, **sizes).times
     families = {case.name: name for name, kind in FAMILIES.items() for case in kind.CASES}
     rows = [(name, case.op, families[name], obstacles[name]) for name, case in cases.items()]
     return {
         "times": times.reset_index(),
         "about": DataFrame(rows, columns=["case", "op", "family", "obstacle"]),
         "errors": errors.reset_index(),
-        "order": [contender.name for contender in contenders],
+        "order": [candidate.name for candidate in candidates],
         "added": measure_added(),
         "how": f"{args.passes} x {args.processes} processes",
     }
 
 
 if args.cases != "sample" or not study.recall():
-    legend = f"{' and '.join(one.name for one in contenders)} on {provider.label}"
+    legend = f"{' and '.join(one.name for one in candidates)} on {provider.label}"
     study.keep(legend, **measure(choose_cases(args.cases)))
 
 kept = study.data.about.query("obstacle == ''")
@@ -195,7 +193,7 @@ def read_times(data):
 
 def compare(data):
     """Compare onnxruntime with torch, by number of threads and case."""
-    cells = compare_cells(read_times(data), data.order, min_effect=EFFECT).droplevel("contender")
+    cells = compare_cells(read_times(data), data.order, min_effect=EFFECT).droplevel("candidate")
     return cells[cells["verdict"].isin(VERDICTS)].join(data.about.set_index("case"), on="case")
 
 
@@ -232,7 +230,7 @@ def tabulate(data):
     """Return times and errors of both, the largest losses first."""
     cells = compare(data).sort_values(["threads", "speedup"])
     times = cells[["before", "after"]].set_axis(["torch (µs)", "ort (µs)"], axis=1)
-    errors = data.errors.pivot_table("largest", "case", "contender").reindex(columns=data.order)
+    errors = data.errors.pivot_table("largest", "case", "candidate").reindex(columns=data.order)
     errors = errors.set_axis(["torch (ulp)", "ort (ulp)"], axis=1)
     speedups = estimates(cells).map(str)
     return times.assign(speedup=speedups, verdict=cells["verdict"]).join(errors, on="case")

@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 import ortmeter
+from ortmeter.machine.peaks import Peaks, measured_peaks
 from ortmeter.observatory.bounds import weight_bounds
 from ortmeter.observatory.reference import reference
 from ortmeter.plotting import comparison_plot, profile_notes, speedup_plot, timeline_figure
@@ -30,7 +31,6 @@ from ortmeter.profiling import ProfileCheck, find_headroom, profile_together
 from ortmeter.study import Param, Speedups, Study, show, table
 from ortmeter.study.rendering import fold
 from ortmeter.study.writer import LEADS
-from ortmeter.timing.peaks import Peaks, measured_peaks
 
 study = Study(
     "plot_profiling",

@@ -32,14 +32,14 @@ import ortmeter
 from ortmeter.evidence import Estimate, Finding
 from ortmeter.observatory import accuracy, verdicts
 from ortmeter.observatory.catalogue import catalogue
-from ortmeter.observatory.matrix import Contender, measure_cases
+from ortmeter.observatory.matrix import RuntimeCandidate, measure_cases
 from ortmeter.plotting import change_map
-from ortmeter.profiling.releases import WHOLE, profile_releases
-from ortmeter.runtime.environment import usable_cores
+from ortmeter.releases.environments import parse_release, prepare
+from ortmeter.releases.profiles import WHOLE, profile_releases
+from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.models import sample_cnn
-from ortmeter.runtime.releases import parse_release, prepare
 from ortmeter.study import Param, Study
-from ortmeter.timing.candidates import Variant
+from ortmeter.timing.candidates import SessionSpec
 
 RELEASES = ("1.20.1", "1.22.1", "1.24.4", "1.26.0", "1.27.0", "1.29.0", "1.31.1", "1.32.0")
 study = Study(
@@ -74,15 +74,15 @@ ortmeter.draw_model(case.model(), title=case.name)
 
 
 def prepare_releases(names):
-    return [Contender(name, prepare(parse_release(name, provider.name))) for name in names]
+    return [RuntimeCandidate(name, prepare(parse_release(name, provider.name))) for name in names]
 
 
 def measure_history(names, cases, threads):
     """Measure times and errors; in the tables, cases are numbers, which a file repeats."""
-    contenders = prepare_releases(names)
+    candidates = prepare_releases(names)
     variants = {name: case.prepared(provider) for name, case in cases.items()}
-    matrix = measure_cases(contenders, variants, threads=threads, **SIZES)
-    errors = accuracy.measure_errors(contenders, cases, provider=provider)
+    matrix = measure_cases(candidates, variants, threads=threads, **SIZES)
+    errors = accuracy.measure_errors(candidates, cases, provider=provider)
     ranks = {name: rank for rank, name in enumerate(cases)}
     columns = list(matrix.times)  # the last one is the control
     return {
@@ -143,16 +143,16 @@ def detector():
 
 
 def measure_models(names):
-    contenders = prepare_releases(names)
+    candidates = prepare_releases(names)
     images = rng.standard_normal((1, 3, 112, 112), np.float32)
     built = {"convolutions": (sample_cnn(size=112), {"input": images}), "Llama": llama()}
     built |= {"KMeans": kmeans(), "text detector": detector()}
     options = {"provider": provider, "threads": 1}
-    variants = {name: Variant(*model, options, {}) for name, model in built.items()}
-    times = measure_cases(contenders, variants, **SIZES).times
+    variants = {name: SessionSpec(*model, options) for name, model in built.items()}
+    times = measure_cases(candidates, variants, **SIZES).times
     operators = {}
     for name, cell in last_release(verdicts.compare_cells(times, names)).iterrows():
-        pair = [one.release for one in contenders if one.name in {cell["baseline"], names[-1]}]
+        pair = [one.release for one in candidates if one.name in {cell["baseline"], names[-1]}]
         operators[name] = profile_releases(pair, variants[name], budget_s=20.0)
     return {"times": times, "operators": operators}
 
@@ -165,8 +165,8 @@ def measure_models(names):
 
 def last_release(cells):
     """Return the cells of the last release, on one thread, by case."""
-    last = cells.index.get_level_values("contender")[-1]
-    return cells.xs(last, level="contender").query("threads == 1").droplevel("threads")
+    last = cells.index.get_level_values("candidate")[-1]
+    return cells.xs(last, level="candidate").query("threads == 1").droplevel("threads")
 
 
 def measure():
@@ -267,7 +267,7 @@ study.show(losses)
 def find_errors(history):
     *_, last = order = history["order"]
     found = accuracy.comparable_errors(read(history, "errors"))
-    errors = found.pivot_table("error", "case", "contender", sort=False).reindex(columns=order)
+    errors = found.pivot_table("error", "case", "candidate", sort=False).reindex(columns=order)
     first, last = errors.bfill(axis=1).iloc[:, 0], errors[last]
     return DataFrame({"first (ulp)": first, "last (ulp)": last, "ratio": last / first}).dropna()
 

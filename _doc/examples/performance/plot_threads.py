@@ -41,12 +41,12 @@ from ortmeter.observatory.bounds import error_bounds, weight_bounds
 from ortmeter.observatory.reference import reference
 from ortmeter.plotting import speedup_plot
 from ortmeter.profiling.scheduling import shared_nodes
-from ortmeter.runtime.environment import usable_cores
+from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.models import sample_transformer
 from ortmeter.study import Finding, Param, Speedups, Study, to_frame
-from ortmeter.timing.candidates import Variant
+from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.statistics import estimate_ratio
-from ortmeter.timing.threads import Situation, find_beyond, find_threshold, measure_threads
+from ortmeter.workloads.threads import Scenario, find_beyond, find_threshold, measure_threads
 
 study = Study(
     "plot_threads",
@@ -133,11 +133,11 @@ def make_variants(model, feeds, counts):
     for n, (word, spinning) in itertools.product(sorted({*counts}), SPINNING.items()):
         own = {"threads": n, "spinning": spinning, "provider": provider}
         settings[f"{n} threads, {word}"] = own
-    return {name: Variant(model, feeds, own, {}) for name, own in settings.items()}
+    return {name: SessionSpec(model, feeds, own) for name, own in settings.items()}
 
 
 tried = {
-    f"{name}, {setting}": Situation(variant, rounds=25)
+    f"{name}, {setting}": Scenario(variant, rounds=25)
     for name, operator in operators.items()
     for setting, variant in make_variants(*operator, [2]).items()
 }
@@ -151,12 +151,12 @@ SHORT = 0.01
 pauses = tuple(sorted({0.0, SHORT, *args.pauses}))
 tried = {}
 for setting, variant in make_variants(*transformer, [2, most]).items():
-    tried[f"transformer, {setting}"] = Situation(variant, pauses, args.rounds)
+    tried[f"transformer, {setting}"] = Scenario(variant, pauses, args.rounds)
     if setting.startswith(f"{most} "):
         kept = {"variant": variant, "rounds": 12 * args.rounds}
-        tried[f"alone, {setting}"] = Situation(**kept)
-        tried[f"after, {setting}"] = Situation(**kept, before=variant)
-        tried[f"beside, {setting}"] = Situation(**kept, beside=variant)
+        tried[f"alone, {setting}"] = Scenario(**kept)
+        tried[f"after, {setting}"] = Scenario(**kept, before=variant)
+        tried[f"beside, {setting}"] = Scenario(**kept, background=variant)
 longer = measure_threads(tried, processes=args.longer)
 
 # %%
@@ -185,7 +185,7 @@ study.keep(provider=provider.name, threads=most)
 
 
 def runs(data):
-    """Runs without a pause, by situation."""
+    """Runs without a pause, by scenario."""
     return ortmeter.Comparison(found[0.0] for found in data.latency.values())
 
 
@@ -244,10 +244,10 @@ study.show(thresholds)
 # and a pause of 0 may come just after a long one: the last table has many runs in a row.
 
 
-def select(data, situation):
+def select(data, scenario):
     """Latencies by setting, then by pause."""
-    names = [name for name in data.latency if name.startswith(situation)]
-    return {name.removeprefix(f"{situation}, "): data.latency[name] for name in names}
+    names = [name for name in data.latency if name.startswith(scenario)]
+    return {name.removeprefix(f"{scenario}, "): data.latency[name] for name in names}
 
 
 def after_pauses(data):
@@ -279,11 +279,11 @@ def neighbours(data):
     """The transformer alone and near a neighbour, 99% intervals"""
     found = means(data)
     rows = {setting: {} for setting in select(data, "alone")}
-    for setting, situation in itertools.product(rows, ("alone", "after", "beside")):
-        alone, name = f"alone, {setting}", f"{situation}, {setting}"
-        rows[setting][f"{situation} (ms)"] = 1e3 * found[name].typical.value
+    for setting, scenario in itertools.product(rows, ("alone", "after", "beside")):
+        alone, name = f"alone, {setting}", f"{scenario}, {setting}"
+        rows[setting][f"{scenario} (ms)"] = 1e3 * found[name].typical.value
         if name != alone:
-            rows[setting][f"{situation}, speedup"] = found.speedup(alone, name).interval
+            rows[setting][f"{scenario}, speedup"] = found.speedup(alone, name).interval
     return to_frame(rows, "threads")
 
 

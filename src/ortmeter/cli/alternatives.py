@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ortmeter.attribution import Alignment, OptimizerExplanation, ProgramExplanation
+from ortmeter.attribution.program import load_program
+from ortmeter.cli.report import Report, readable
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evaluator import (
-    Alignment,
-    OptimizerExplanation,
-    ProgramExplanation,
-)
-from ortmeter.evaluator.program import load_program
 from ortmeter.plotting import error_plot
-from ortmeter.report import Report, readable
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

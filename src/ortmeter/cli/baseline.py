@@ -16,16 +16,16 @@ import numpy as np
 
 from ortmeter.cli.options import split
 from ortmeter.cli.regression import DIGEST, Description, compare, need
+from ortmeter.cli.report import Report, check_writable
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.files import write_atomically
-from ortmeter.report import Report, check_writable
 from ortmeter.runtime import placement
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import external_files
 from ortmeter.study.records import Record, load
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison
-from ortmeter.timing.candidates import Variant
+from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.runs import check_latencies
 from ortmeter.timing.statistics import MIN_PROCESSES
 
@@ -90,7 +90,7 @@ class Baseline:
     described: Mapping[str, Description]
     stored: Record | None
 
-    def finish(self, report: Report, found: Comparison, fitness: Sequence[str]) -> int:
+    def finish(self, report: Report, found: Comparison, preflight: Sequence[str]) -> int:
         """Compare and keep, as asked; not 0 when ``--fail-if`` refuses a candidate."""
         code = 0
         if self.stored is not None:
@@ -98,11 +98,11 @@ class Baseline:
         if code and self.options.save is not None:  # the next run would pass
             report.conclude(f"samples are not kept in {self.options.save}: this run fails.")
         elif self.options.save is not None:
-            _save(self.options, report, found, self.described, fitness)
+            _save(self.options, report, found, self.described, preflight)
         return code
 
 
-def check(options: Namespace, variants: Mapping[str, Variant]) -> Baseline | None:
+def check(options: Namespace, variants: Mapping[str, SessionSpec]) -> Baseline | None:
     """Read the baseline, refuse what cannot be done: before anything is measured."""
     if options.save is not None:
         check_writable(Path(options.save), overwrite=options.force)
@@ -146,7 +146,7 @@ def _listed(names: Iterable[str]) -> str:
     return enumerate_items(list(map(repr, names)))[:_LONG]
 
 
-def _describe(variant: Variant) -> Description:
+def _describe(variant: SessionSpec) -> Description:
     path = Path(variant.model)  # type: ignore[arg-type]  # the command line has paths only
     arrays = {name: as_numpy(array) for name, array in variant.feeds.items()}
     shapes = (f"{n} {a.dtype.name} {'x'.join(map(str, a.shape))}" for n, a in arrays.items())
@@ -180,7 +180,7 @@ def _digest(parts: Iterable[bytes]) -> str:
     return whole.hexdigest()[:_LENGTH]
 
 
-def _read(file: Path, variants: Mapping[str, Variant]) -> Record:
+def _read(file: Path, variants: Mapping[str, SessionSpec]) -> Record:
     stored = load(file)
     found = stored.data.get("comparison")
     try:
@@ -190,7 +190,9 @@ def _read(file: Path, variants: Mapping[str, Variant]) -> Record:
         described = {}
     if stored.page != _PAGE or not isinstance(found, Comparison) or {*found} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
-    check_latencies(*found.values(), *([found.control] if found.control else []))
+    check_latencies(
+        *found.values(), *([found.reference_workload] if found.reference_workload else [])
+    )
     if not {*found} & {*variants}:
         raise InvalidArgumentError(
             f"{file.name} has other candidates than this run: {_listed(found)}. This run has "
@@ -204,7 +206,7 @@ def _save(
     report: Report,
     found: Comparison,
     described: Mapping[str, Description],
-    fitness: Sequence[str],
+    preflight: Sequence[str],
 ) -> None:
     models = dict.fromkeys(one["model"] for one in described.values())
     record = Record(
@@ -212,7 +214,7 @@ def _save(
         configuration={"model": ", ".join(models), "provider": options.provider},
         environment=report.machine,
         date=dt.datetime.now(dt.UTC).replace(microsecond=0),
-        data={"comparison": found, "candidates": described, "fitness": list(fitness)},
+        data={"comparison": found, "candidates": described, "fitness": list(preflight)},
         on_cpu=tuple(placement.warned),
     )
     write_atomically(Path(options.save), record.to_json())

@@ -10,14 +10,15 @@ import pandas as pd
 from ortmeter.cli import baseline, cold, load, machine, precision, regression, releases
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
+from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import rounded
-from ortmeter.report import Report
+from ortmeter.plotting import latency_plot
 from ortmeter.study.writer import rank
 from ortmeter.timing import Comparison
-from ortmeter.timing.bench import BUDGET_S, LONG_BUDGET_S, measure_variants, why_apart
-from ortmeter.timing.candidates import Variant, model_variants
-from ortmeter.timing.control import movement
+from ortmeter.timing.bench import BUDGET_S, LONG_BUDGET_S, measure_variants, why_isolated
+from ortmeter.timing.candidates import SessionSpec, model_variants
+from ortmeter.timing.drift import drift
 from ortmeter.timing.percentiles import NONE, percentile_table
 from ortmeter.timing.statistics import MIN_PROCESSES, MIN_ROUNDS, PROCESSES
 
@@ -72,35 +73,35 @@ def run(options: Namespace, report: Report) -> int:
                 return int(asked[0].fill(options, report, variants) or 0)
             results = _measure(options, variants)
         _fill(report, results, _budget_s(options, variants))
-        if why := why_apart(variants):
+        if why := why_isolated(variants):
             report.conclude(f"{why}: each candidate was measured apart, in its own processes.")
         report.add("Memory of a fresh process", cold.memory_table(variants))
         if kept is None:
             return 0
-        findings = [text for found in report.fitness.values() for text in found.findings]
+        findings = [text for found in report.preflight.values() for text in found.findings]
         return kept.finish(report, results, list(dict.fromkeys(findings)))
 
 
-def _measure(options: Namespace, variants: Mapping[str, Variant]) -> Comparison:
+def _measure(options: Namespace, variants: Mapping[str, SessionSpec]) -> Comparison:
     kept = baseline.is_asked(options)
     return measure_variants(
         variants,
         repeat=options.repeat or (regression.REPEAT if kept else None),
         processes=options.processes or (PROCESSES if kept else None),
         budget_s=_budget_s(options, variants),
-        control=True,
+        reference_workload=True,
     )
 
 
-def _budget_s(options: Namespace, variants: Mapping[str, Variant]) -> float:
+def _budget_s(options: Namespace, variants: Mapping[str, SessionSpec]) -> float:
     if options.budget is not None:
         return float(options.budget)
-    return LONG_BUDGET_S if baseline.is_asked(options) or why_apart(variants) else BUDGET_S
+    return LONG_BUDGET_S if baseline.is_asked(options) or why_isolated(variants) else BUDGET_S
 
 
 def _fill(report: Report, results: Comparison, budget_s: float) -> None:
     table = _latency_table(results).rename_axis(columns=results.how)
-    report.add("Latency", table, lambda: results.plot(title="Latency of a run"))
+    report.add("Latency", table, lambda: latency_plot(results, title="Latency of a run"))
     tails = percentile_table(results)
     if (tails != NONE).any(axis=None):  # dashes alone say nothing
         report.add("Percentiles", tails)
@@ -109,7 +110,7 @@ def _fill(report: Report, results: Comparison, budget_s: float) -> None:
         report.conclude(f"{rank(results.ranking())}.", *_why_undecided(results, budget_s))
     else:
         report.conclude(*(f"{measured}." for measured in results.values()))
-    if moved := movement(results.control):
+    if moved := drift(results.reference_workload):
         report.conclude(f"{moved}.")
 
 
@@ -118,7 +119,7 @@ def _why_undecided(results: Comparison, budget_s: float) -> Iterator[str]:
     first = next(iter(results.values()))
     got, least, what = first.processes, MIN_PROCESSES, f"{MIN_PROCESSES} processes"
     other = ""
-    if got == 1 and not first.apart:
+    if got == 1 and not first.isolated:
         got, least, what = first.repeat, MIN_ROUNDS, f"{MIN_ROUNDS} rounds, or {what}"
         other = f", or --processes {MIN_PROCESSES}"
     if got < least:

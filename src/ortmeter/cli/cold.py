@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.cold import cold_plot
-from ortmeter.report import Report
 from ortmeter.study.writer import rank
-from ortmeter.timing.candidates import Variant
-from ortmeter.timing.cold import (
+from ortmeter.timing.candidates import SessionSpec
+from ortmeter.workloads.optimized import level_of, optimized_variants, shorter_starts
+from ortmeter.workloads.startup import (
     FIRST,
     IMPORT,
     RESULT,
@@ -25,7 +26,6 @@ from ortmeter.timing.cold import (
     cold_start,
     peak_memory,
 )
-from ortmeter.timing.optimized import level_of, optimized_variants, shorter_starts
 
 _PROCESSES, _BUDGET_S = 10, 60.0
 _JUDGED = (RESULT, SESSION, FIRST, STEADY)
@@ -64,8 +64,8 @@ def is_asked(options: Namespace) -> bool:
 
 @contextmanager
 def saved_optimized(
-    options: Namespace, report: Report, variants: Mapping[str, Variant]
-) -> Iterator[Mapping[str, Variant]]:
+    options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
+) -> Iterator[Mapping[str, SessionSpec]]:
     """Add the candidates that are saved, whose files live as long as this block."""
     if not (options.save_optimized or options.shorten):
         yield variants
@@ -85,7 +85,7 @@ def saved_optimized(
         )
 
 
-def _shorter(variants: Mapping[str, Variant], folder: Path) -> dict[str, Variant]:
+def _shorter(variants: Mapping[str, SessionSpec], folder: Path) -> dict[str, SessionSpec]:
     """Name the other ways to start after the candidate, if there are several."""
     found = {}
     for i, (name, variant) in enumerate(variants.items()):
@@ -96,7 +96,7 @@ def _shorter(variants: Mapping[str, Variant], folder: Path) -> dict[str, Variant
     return found
 
 
-def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) -> None:
+def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> None:
     """Fill the report with the phases of each start, their memory and verdicts."""
     found = cold_start(
         variants,
@@ -118,7 +118,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
     )
 
 
-def memory_table(variants: Mapping[str, Variant]) -> pd.DataFrame:
+def memory_table(variants: Mapping[str, SessionSpec]) -> pd.DataFrame:
     """Measure by how much a fresh process grows to create each session and run it once."""
     rows = [(name, rounded(peak_memory(variant))) for name, variant in variants.items()]
     return pd.DataFrame(rows, columns=["candidate", "peak growth (MiB)"]).set_index("candidate")

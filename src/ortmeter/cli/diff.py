@@ -12,14 +12,7 @@ import numpy as np
 import onnx
 import pandas as pd
 
-from ortmeter.cli import alternatives
-from ortmeter.cli.inputs import add_feeds, make_feeds
-from ortmeter.cli.options import add_session, number, session_settings
-from ortmeter.discrepancy import ModelDiff, Tolerance, diff
-from ortmeter.discrepancy.models import compare_outputs
-from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
-from ortmeter.evaluator import (
-    Evaluator,
+from ortmeter.attribution import (
     OptimizerExplanation,
     ProgramExplanation,
     SessionExplanation,
@@ -27,12 +20,18 @@ from ortmeter.evaluator import (
     explain_optimization,
     explain_program,
     explain_session,
-    to_float64,
 )
-from ortmeter.evaluator.attribution_result import RANKED_BY, differing
+from ortmeter.attribution.result import RANKED_BY, differing
+from ortmeter.cli import alternatives
+from ortmeter.cli.inputs import add_feeds, make_feeds
+from ortmeter.cli.options import add_session, number, session_settings
+from ortmeter.cli.report import MAX_DRAWN, Report, readable
+from ortmeter.discrepancy import ModelDiff, Tolerance, diff
+from ortmeter.discrepancy.models import compare_outputs
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.evaluator import Evaluator, to_float64
 from ortmeter.evaluator.float64 import exact_feeds
 from ortmeter.plotting import NodeNote, draw_model, effect_plot
-from ortmeter.report import MAX_DRAWN, Report, readable
 from ortmeter.runtime.graphs import without_maps
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model

@@ -2,8 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from ortmeter.report import Report, Rows
-from ortmeter.runtime.fitness import fitness
+from ortmeter.cli.report import Report, Rows
+from ortmeter.machine.preflight import preflight
 
 _MIB = 1 << 20
 
@@ -24,12 +24,12 @@ def run(options: Namespace, report: Report) -> None:
         return
     rows = tuple(row for row in report.machine.to_rows() if row[0] != "Providers")
     report.add("Environment", Rows(("what", "value"), rows))
-    report.fitness["now"] = fitness()
+    report.preflight["now"] = preflight()
     report.add("Providers", Rows(("provider", "state"), tuple(report.machine.providers.items())))
 
 
 def _fill_runtimes(report: Report, *, remove: bool) -> None:
-    from ortmeter.runtime.releases import kept_releases, releases_folder, remove_releases
+    from ortmeter.releases.environments import kept_releases, releases_folder, remove_releases
 
     found = remove_releases() if remove else kept_releases()
     rows = [(kept.name, round(kept.size / _MIB), kept.folder.name) for kept in found]

@@ -19,7 +19,7 @@ from ortmeter.cli.terminal import printable, show, tell, terminal_width
 from ortmeter.errors import OrtMeterError
 
 if TYPE_CHECKING:
-    from ortmeter.report import Report
+    from ortmeter.cli.report import Report
 
 COMMANDS: Mapping[str, str] = {
     "env": "Show the machine, the versions and the providers: which work, and why others do not.",
@@ -108,7 +108,7 @@ def _message(error: Exception) -> str:
 def _run(options: Namespace) -> int:
     from ortmeter.cli.options import describe_session
     from ortmeter.cli.outputs import check_outputs
-    from ortmeter.report import Report, check_writable
+    from ortmeter.cli.report import Report, check_writable
 
     names = [Path(model).name for model in getattr(options, "models", ())]
     title = " ".join(["ortmeter", options.command, *names])

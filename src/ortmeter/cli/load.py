@@ -9,17 +9,17 @@ from typing import Any
 import pandas as pd
 
 from ortmeter.cli.options import number, split
+from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Claim, Speedup, common_unit, fact, rounded
 from ortmeter.plotting.load import load_plot
-from ortmeter.report import Report
 from ortmeter.runtime.settings import DENORMALS
 from ortmeter.study.writer import enumerate_items
-from ortmeter.timing.bench import why_apart
-from ortmeter.timing.candidates import Variant
-from ortmeter.timing.load import Load, Point, compare_best, compare_throughput, measure_load
-from ortmeter.timing.pauses import AfterPause, measure_pauses
+from ortmeter.timing.bench import why_isolated
+from ortmeter.timing.candidates import SessionSpec
 from ortmeter.timing.percentiles import TOO_FEW, explain_dashes, percentile_texts
+from ortmeter.workloads.load import Load, Point, compare_best, compare_throughput, measure_load
+from ortmeter.workloads.pauses import AfterPause, measure_pauses
 
 _MAX_CALLERS, _MAX_BATCH = 256, 2**20
 _AUTO = (0.3, 0.5, 0.7, 0.9)  # of the capacity
@@ -95,9 +95,9 @@ def is_asked(options: Namespace) -> bool:
     return True
 
 
-def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) -> None:
+def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> None:
     """Fill the report with what was asked, one section for each option."""
-    if why := why_apart(variants):
+    if why := why_isolated(variants):
         raise InvalidArgumentError(
             f"{why}. Accepted with --callers, --rate and --gap: one candidate, or several with "
             f"--threads 1, or --spinning stop or off, and one value of {DENORMALS}"
@@ -119,7 +119,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
         _fill_gaps(report, calls, gaps, seconds)
 
 
-def _calls(variants: Mapping[str, Variant], threads: int, *, several: bool) -> _Calls:
+def _calls(variants: Mapping[str, SessionSpec], threads: int, *, several: bool) -> _Calls:
     """Make a call for each thread, each with its own binding; the first run of each is over."""
     calls = {}
     for name, variant in variants.items():

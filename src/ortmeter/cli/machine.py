@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ortmeter.cli.options import split, thread_count
-from ortmeter.report import Report
-from ortmeter.runtime.environment import core_numbers
-from ortmeter.runtime.fitness import fitness, refuse_unfit
+from ortmeter.cli.report import Report
+from ortmeter.machine.preflight import preflight, refuse_noisy
+from ortmeter.runtime.cpu import core_numbers
 from ortmeter.runtime.providers import resolve_provider
 
 
@@ -26,11 +26,11 @@ def watched(options: Namespace, report: Report) -> Iterator[None]:
     counts = split("--threads", options.threads, thread_count)
     threads = max(counts, key=lambda count: count or len(core_numbers()))
     provider = max(split("--provider", options.provider, resolve_provider), key=lambda p: p.name)
-    before = fitness(threads, provider)
+    before = preflight(threads, provider)
     if options.strict:
-        refuse_unfit(before)
-    report.fitness["before"] = before
+        refuse_noisy(before)
+    report.preflight["before"] = before
     try:
         yield
     finally:
-        report.fitness["during"] = fitness(threads, provider, since=before)
+        report.preflight["during"] = preflight(threads, provider, since=before)

@@ -12,18 +12,18 @@ import pandas as pd
 from ortmeter.cli import machine, verdicts
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import number, split, thread_count
+from ortmeter.cli.report import Report, check_writable
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.files import write_atomically
 from ortmeter.observatory.catalogue import catalogue
-from ortmeter.observatory.matrix import Contender, Interrupted, measure_cases
+from ortmeter.observatory.matrix import Interrupted, RuntimeCandidate, measure_cases
 from ortmeter.observatory.nodes import NodeCase, node_cases
 from ortmeter.observatory.repro import AnyCase, repro_script
-from ortmeter.observatory.torch_contender import find_obstacle, torch_contender
+from ortmeter.observatory.torch_candidate import find_obstacle, torch_candidate
 from ortmeter.profiling.findings import plural
-from ortmeter.report import Report, check_writable
+from ortmeter.releases.environments import INSTALLED, Release, parse_release, prepare
 from ortmeter.runtime.providers import Provider, resolve_provider
-from ortmeter.runtime.releases import INSTALLED, Release, parse_release, prepare
 from ortmeter.timing.measurement import format_seconds
 
 _TORCH = "torch"
@@ -54,7 +54,7 @@ def register(parser: ArgumentParser) -> None:
     )
     group.add_argument("--list", action="store_true", help="list the cases, measure nothing")
     add_feeds(parser)
-    group = parser.add_argument_group("contenders, each one beside the best of those before it")
+    group = parser.add_argument_group("candidates, each one beside the best of those before it")
     group.add_argument(
         "--runtime",
         default=INSTALLED,
@@ -71,12 +71,12 @@ def register(parser: ArgumentParser) -> None:
     group.add_argument(
         "--processes",
         type=number(1),
-        help=f"sets of fresh processes in a pass ({processes}; {_ALONE[0]} for one contender)",
+        help=f"sets of fresh processes in a pass ({processes}; {_ALONE[0]} for one candidate)",
     )
     group.add_argument(
         "--passes",
         type=number(1),
-        help=f"a claim holds in each of them ({passes}; {_ALONE[1]} for one contender)",
+        help=f"a claim holds in each of them ({passes}; {_ALONE[1]} for one candidate)",
     )
     machine.add_options(parser)
     group = parser.add_argument_group("report to the developers")
@@ -115,28 +115,28 @@ def run(options: Namespace, report: Report) -> str | None:
 
 def _measure(options: Namespace, report: Report, cases: Mapping[str, AnyCase]) -> None:
     threads = split("--threads", options.threads, thread_count)
-    contenders = _contenders(options)
-    few = _COMPARED if len(contenders) > 1 else _ALONE
+    candidates = _candidates(options)
+    few = _COMPARED if len(candidates) > 1 else _ALONE
     processes, passes = options.processes or few[0], options.passes or few[1]
-    where = contenders[0].provider or resolve_provider("cpu")
-    _tell_duration(len(cases), len(threads), len(contenders), processes * passes)
+    where = candidates[0].provider or resolve_provider("cpu")
+    _tell_duration(len(cases), len(threads), len(candidates), processes * passes)
     with machine.watched(options, report):
         try:
             matrix = measure_cases(
-                contenders,
+                candidates,
                 {name: case.prepared(where, threads[0]) for name, case in cases.items()},
                 threads=threads,
                 processes=processes,
                 passes=passes,
-                control=len(contenders) > 1,
+                control=len(candidates) > 1,
             )
         except Interrupted as stop:
-            verdicts.fill(report, contenders, stop.matrix)
+            verdicts.fill(report, candidates, stop.matrix)
             raise
-    verdicts.fill(report, contenders, matrix)
+    verdicts.fill(report, candidates, matrix)
     if options.models:
         report.add("Nodes", _describe(cases))
-    verdicts.fill_errors(report, contenders, cases, where, threads[0])
+    verdicts.fill_errors(report, candidates, cases, where, threads[0])
 
 
 def _refuse(options: Namespace) -> None:
@@ -232,13 +232,13 @@ def _releases(options: Namespace) -> list[Release]:
     return [parse_release(text, default) for text in split("--runtime", options.runtime)]
 
 
-def _contenders(options: Namespace) -> list[Contender]:
+def _candidates(options: Namespace) -> list[RuntimeCandidate]:
     """List what runs the cases, torch first; the environments of releases are made."""
     providers: list[Provider] = split("--provider", options.provider, resolve_provider)
-    found = [torch_contender()] if options.against else []
+    found = [torch_candidate()] if options.against else []
     for release in _releases(options):
         prepare(release, lambda line: tell(f"ortmeter operators: {line}"))
-        found.append(Contender(release.name, release))
+        found.append(RuntimeCandidate(release.name, release))
     several = len(providers) > 1
     return [
         dataclasses.replace(
@@ -248,9 +248,9 @@ def _contenders(options: Namespace) -> list[Contender]:
     ]
 
 
-def _tell_duration(cases: int, threads: int, contenders: int, sets: int) -> None:
+def _tell_duration(cases: int, threads: int, candidates: int, sets: int) -> None:
     """Say how long it takes when that is long: it was not asked for in seconds."""
-    runners = contenders + (contenders > 1)
+    runners = candidates + (candidates > 1)
     seconds = sets * runners * (_START_S + cases * threads * _CELL_S)
     if seconds > _LONG_S:
         tell(

@@ -9,14 +9,14 @@ import pandas as pd
 
 from ortmeter.cli import baseline
 from ortmeter.cli.options import split
+from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.evidence import rounded
-from ortmeter.report import Report
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.precision import PRECISIONS, convert_precision
-from ortmeter.timing.candidates import Variant
+from ortmeter.timing.candidates import SessionSpec
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -32,8 +32,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def add_converted(
-    options: Namespace, report: Report, variants: Mapping[str, Variant]
-) -> Mapping[str, Variant]:
+    options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
+) -> Mapping[str, SessionSpec]:
     """Add the converted candidates, with a table of their sizes and of what they change."""
     if not options.precision:
         return variants
@@ -67,11 +67,11 @@ def add_converted(
     return found
 
 
-def _mib(variant: Variant) -> float:
+def _mib(variant: SessionSpec) -> float:
     return rounded(load_model(variant.model).ByteSize() / 2**20)
 
 
-def _run(variant: Variant) -> list[np.ndarray]:
+def _run(variant: SessionSpec) -> list[np.ndarray]:
     outputs = run_session(variant.session(), variant.feeds, variant.run_config)
     return [as_numpy(value) for value in outputs.values()]
 

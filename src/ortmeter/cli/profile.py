@@ -10,12 +10,12 @@ import pandas as pd
 from ortmeter.cli import machine
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_settings
+from ortmeter.cli.report import MAX_DRAWN, Report, readable
 from ortmeter.plotting import comparison_plot, draw_model, operator_plot, profile_notes
 from ortmeter.profiling import Profile, advise, merge_profiles, profile_together
 from ortmeter.profiling.advice import CHECKS, LEAST_SHARE
 from ortmeter.profiling.findings import Finding, some
 from ortmeter.profiling.graph import STANDARD
-from ortmeter.report import MAX_DRAWN, Report, readable
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing.measurement import format_seconds
 

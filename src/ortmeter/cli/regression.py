@@ -9,15 +9,15 @@ from typing import NamedTuple, TypeAlias
 import pandas as pd
 
 from ortmeter.cli.github import annotate, summarize
+from ortmeter.cli.report import Report
 from ortmeter.evidence import UNITS, Speedup, common_unit, rounded
+from ortmeter.machine.environment import Environment
 from ortmeter.plotting.latency import speedup_plot
-from ortmeter.report import Report
-from ortmeter.runtime.environment import Environment
 from ortmeter.study.records import Record
 from ortmeter.study.writer import enumerate_items
 from ortmeter.timing import Comparison
-from ortmeter.timing.control import STEADY
-from ortmeter.timing.runs import compare_runs, control_ratio, is_steady
+from ortmeter.timing.drift import STEADY
+from ortmeter.timing.runs import compare_runs, drift_ratio, is_steady
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
 #: Rounds of each process of a run that is kept or compared.
@@ -106,19 +106,19 @@ def _machine(
 ) -> tuple[list[str], list[str], float]:
     """Compare the machines: why nothing is concluded, what to tell, how much slower this one is."""
     then, now = stored.environment, report.machine
-    unfit = "; ".join(stored.data["fitness"])
-    told = [f"the machine was not fit to measure the baseline: {unfit}."] if unfit else []
+    noisy = "; ".join(stored.data["fitness"])
+    told = [f"the machine was not fit to measure the baseline: {noisy}."] if noisy else []
     if _hardware(then) != _hardware(now):
         text = f"the baseline is of another machine, {_hardware(then)}"
         if options.other_machine:
             return [], [f"{text}.", *told], 1.0
         return [f"{text} (--other-machine compares)"], told, 1.0
-    first, second = stored.data["comparison"].control, found.control
+    first, second = stored.data["comparison"].reference_workload, found.reference_workload
     if first is None or second is None or then.packages.get("numpy") != now.packages.get("numpy"):
-        why = "NumPy differs" if first and second else "a run has no control"
-        unknown = f"how far the machine moved between the two runs is not known: {why}."
+        why = "NumPy differs" if first and second else "a run has no reference workload"
+        unknown = f"how far the machine drifted between the two runs is not known: {why}."
         return [], [unknown, *told], 1.0
-    pace = control_ratio(first, second)
+    pace = drift_ratio(first, second)
     moved = (
         f"the machine became {max(pace, 1 / pace) - 1:.1%} {'slower' if pace > 1 else 'faster'} "
         "between the two runs (a fixed product on the CPU)"

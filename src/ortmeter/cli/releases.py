@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from ortmeter.cli.options import split
+from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.discrepancy import max_diff
 from ortmeter.evidence import Speedup, rounded
 from ortmeter.plotting.axes import wrap
 from ortmeter.plotting.latency import speedup_plot
-from ortmeter.profiling.releases import WHOLE, profile_releases
-from ortmeter.report import Report
-from ortmeter.runtime.releases import Release, parse_release, prepare
-from ortmeter.study.writer import enumerate_items
-from ortmeter.timing import Comparison
-from ortmeter.timing.candidates import Variant
-from ortmeter.timing.control import movement
-from ortmeter.timing.measurement import format_seconds
-from ortmeter.timing.releases import (
+from ortmeter.releases.environments import Release, parse_release, prepare
+from ortmeter.releases.latency import (
     ReleaseClaims,
     ReleaseResults,
     compare_releases,
     measure_releases,
 )
+from ortmeter.releases.profiles import WHOLE, profile_releases
+from ortmeter.study.writer import enumerate_items
+from ortmeter.timing import Comparison
+from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.drift import drift
+from ortmeter.timing.measurement import format_seconds
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def is_asked(options: Namespace) -> bool:
     return options.runtime is not None
 
 
-def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) -> None:
+def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> None:
     """Fill the report with latencies by release, since when, and the operators that changed."""
     provider = {variant.settings["provider"].name for variant in variants.values()}
     default = "cuda" if provider == {"cuda"} else "cpu"
@@ -73,7 +73,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
         processes=options.processes or PROCESSES,
         repeat=options.repeat,
         budget_s=budget_s * (_MEASURED if len(releases) > 1 else 1),
-        control=True,
+        reference_workload=True,
     )
     report.add("Releases", _releases_table(releases, found))
     for rank, (name, comparison) in enumerate(found.comparisons.items()):
@@ -97,7 +97,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, Variant]) ->
             report.add(title, operators.head(_TOP))
             told = [*_since(claims), _operators_sentence(operators, claims.largest)]
             report.conclude(*(f"{several}{sentence}" for sentence in told))
-        if moved := movement(comparison.control):
+        if moved := drift(comparison.reference_workload):
             report.conclude(f"{several}{moved}.")
     for (name, _), reason in found.left_out.items():
         report.conclude(f"left out: {f'{name}, ' if len(variants) > 1 else ''}{reason}.")

@@ -4,9 +4,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from ortmeter.cli.options import add_tls, number
+from ortmeter.cli.report import Report
 from ortmeter.cli.terminal import tell
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.report import Report
 from ortmeter.sweep import SweepResult, load_sweep, read_tls, run_sweep
 from ortmeter.sweep.tasks import read_grid, read_options
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from ortmeter.cli.report import Report
 from ortmeter.errors import OrtMeterError
 from ortmeter.evidence import Claim, Estimate, Speedup, rounded
 from ortmeter.observatory.accuracy import (
@@ -17,7 +18,7 @@ from ortmeter.observatory.accuracy import (
     measure_errors,
     out_of_bound,
 )
-from ortmeter.observatory.matrix import AGAIN, Contender, Matrix
+from ortmeter.observatory.matrix import AGAIN, Matrix, RuntimeCandidate
 from ortmeter.observatory.verdicts import (
     claim_level,
     compare_cells,
@@ -27,7 +28,6 @@ from ortmeter.observatory.verdicts import (
 )
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.profiling.findings import plural
-from ortmeter.report import Report
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.rendering import digits
 from ortmeter.study.writer import enumerate_items
@@ -43,16 +43,16 @@ _EFFECT = 0.05  # smallest relative difference worth a claim
 _CLAIMED = ("faster", "slower")
 
 
-def fill(report: Report, contenders: Sequence[Contender], matrix: Matrix) -> None:
-    """Fill the report with the times of the contenders, and with verdicts if there are several."""
-    names = [one.name for one in contenders]
+def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix) -> None:
+    """Fill the report with the times of the candidates, and with verdicts if there are several."""
+    names = [one.name for one in candidates]
     counts = list(matrix.times.index.unique("threads"))
     place = {count: f", {_threads(count)}" if len(counts) > 1 else "" for count in counts}
     if len(names) > 1:
         cells = compare_cells(matrix.times, names, min_effect=_EFFECT)
         report.conclude(*_sentences(cells, names, matrix, place))
         slower = losses(cells, names[-1]).index.get_level_values("case")
-        if len(slower) and all(one.script is None for one in contenders):  # torch has no script
+        if len(slower) and all(one.script is None for one in candidates):  # torch has no script
             report.conclude(f"a script for an issue: ortmeter operators --repro {slower[0]}.")
         beside = (
             f"{names[1]} beside {names[0]}" if len(names) == _PAIR else "Beside the best before"
@@ -69,10 +69,10 @@ def fill(report: Report, contenders: Sequence[Contender], matrix: Matrix) -> Non
         times = matrix.times.xs(count, level="threads")[names]
         medians = times.groupby(level="case", sort=False).median()
         report.add(f"Median time of a run (µs){place[count]}", medians)
-    versions = [{"contender": name, **matrix.versions[name]} for name in names]
-    report.add("Contenders", pd.DataFrame(versions).set_index("contender"))
+    versions = [{"candidate": name, **matrix.versions[name]} for name in names]
+    report.add("Candidates", pd.DataFrame(versions).set_index("candidate"))
     if matrix.absent:
-        columns = ["case", "contender", "reason"]
+        columns = ["case", "candidate", "reason"]
         absent = [(*key, reason) for key, reason in matrix.absent.items()]
         report.add("Absent", pd.DataFrame(absent, columns=columns).set_index("case"))
         report.conclude(f"{len(absent)} absent: the table has the reasons.")
@@ -85,10 +85,10 @@ def _threads(count: int) -> str:
 def _sentences(
     cells: pd.DataFrame, names: Sequence[str], matrix: Matrix, place: Mapping[int, str]
 ) -> Iterator[str | Claim]:
-    """Say what the last contender lost and won, then what the others did and the control says."""
+    """Say what the last candidate lost and won, then what the others did and the control says."""
     *others, last = names
     before = others[0] if len(names) == _PAIR else "the best before"
-    own = cells[cells.index.get_level_values("contender") == last]
+    own = cells[cells.index.get_level_values("candidate") == last]
     tested = own[own["verdict"].isin([*_CLAIMED, "undecided"])]
     lost, won = losses(cells, last), gains(cells, last)
     if len(lost) + len(won):
@@ -110,7 +110,7 @@ def _sentences(
         if len(found) > len(told):
             yield f"{len(found) - len(told)} more {word}: the tables have them."
     for name in others[1:]:
-        verdicts = cells["verdict"][cells.index.get_level_values("contender") == name]
+        verdicts = cells["verdict"][cells.index.get_level_values("candidate") == name]
         counts = [f"{(verdicts == word).sum()} {word}" for word in ("slower", "faster")]
         if verdicts.isin(_CLAIMED).any():
             yield f"{name} beside the best before: {', '.join(counts)}."
@@ -153,7 +153,7 @@ def _slowest(matrix: Matrix, name: str) -> str:
     least, most = (format_seconds(value * 1e-6) for value in (medians.min(), medians.max()))
     return (
         f"{plural(len(medians), 'case')} with {name}, from {least} to {most} ({medians.idxmax()}): "
-        "with another contender, --runtime or --against torch, they are compared."
+        "with another candidate, --runtime or --against torch, they are compared."
     )
 
 
@@ -163,7 +163,7 @@ def _cells_table(cells: pd.DataFrame, *, several: bool) -> pd.DataFrame:
     shown = cells[cells["p"].notna()].sort_values("p", kind="stable").reset_index()
     for name in ("speedup", "low", "high"):
         shown[name] = [rounded(value, 3) for value in shown[name]]
-    names = ["contender", "baseline"] if several else []
+    names = ["candidate", "baseline"] if several else []
     return shown[["case", *names, "speedup", "low", "high", "verdict"]].set_index("case")
 
 
@@ -174,23 +174,23 @@ def _is_small(cells: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _plot(cells: pd.DataFrame, report: Report) -> "Figure":
-    frame = cells.reset_index().rename(columns={"case": "row", "contender": "column"})
+    frame = cells.reset_index().rename(columns={"case": "row", "candidate": "column"})
     frame["panel"] = frame["threads"].map(_threads)
     return change_map(
-        frame, title="Speedup over the best contender before", caption=report.machine.cpu
+        frame, title="Speedup over the best candidate before", caption=report.machine.cpu
     )
 
 
 def fill_errors(
     report: Report,
-    contenders: Sequence[Contender],
+    candidates: Sequence[RuntimeCandidate],
     cases: Mapping[str, Prepared],
     provider: Provider,
     threads: int,
 ) -> None:
-    """Fill the report with how close each contender is to float64."""
+    """Fill the report with how close each candidate is to float64."""
     try:
-        errors = measure_errors(contenders, cases, provider=provider, threads=threads)
+        errors = measure_errors(candidates, cases, provider=provider, threads=threads)
     except OrtMeterError as error:  # what was measured before is kept
         report.conclude(f"outputs are not compared: {error}.")
         return
@@ -199,32 +199,32 @@ def fill_errors(
         if math.isinf(row["bound"]):
             beyond = f"{row['differing']:.1%} of the values differ, where no rounding explains it"
         what = f"{row['mismatched']:.0f} values do not match" if row["mismatched"] else beyond
-        report.conclude(f"{row['case']} with {row['contender']}: {what}.")
+        report.conclude(f"{row['case']} with {row['candidate']}: {what}.")
     changes = accuracy_changes(errors).reset_index()
     for row in changes.head(_TOLD).to_dict("records"):
         word = "less" if row["error_ratio"] > 1 else "more"
         unit = "ulp" if row["unit"] == "ulp" else "ulp of the largest value"
         report.conclude(
-            f"{row['case']} is {word} accurate with {row['contender']}: {digits(row['after'])} "
+            f"{row['case']} is {word} accurate with {row['candidate']}: {digits(row['after'])} "
             f"{unit}, {digits(row['before'])} with {row['previous']}."
         )
     if len(changes) > _TOLD:
         report.conclude(f"{len(changes) - _TOLD} more changed their accuracy: the table has them.")
-    if len(contenders) > 1:
+    if len(candidates) > 1:
         changed = bits_changed(errors).groupby(level="case").any()
         report.conclude(
             f"bits of the outputs differ in {changed.sum()} of {plural(len(changed), 'case')}."
         )
-    report.add("Errors against float64", _errors_table(errors, len(contenders)))
+    report.add("Errors against float64", _errors_table(errors, len(candidates)))
 
 
-def _errors_table(errors: pd.DataFrame, contenders: int) -> pd.DataFrame:
-    """Return a row for each case and each set of contenders whose outputs have the same bits."""
+def _errors_table(errors: pd.DataFrame, candidates: int) -> pd.DataFrame:
+    """Return a row for each case and each set of candidates whose outputs have the same bits."""
     shown = comparable_errors(errors).assign(bound=errors["bound"], bits=errors["bits"])
     shown = shown.reset_index().rename(columns={"bound": "of bound"})
-    same = shown.groupby(["case", "bits"], sort=False)["contender"]
-    is_all = (same.transform("size") == contenders) & (contenders > 1)
-    shown["contender"] = same.transform(", ".join).mask(is_all, "all")
+    same = shown.groupby(["case", "bits"], sort=False)["candidate"]
+    is_all = (same.transform("size") == candidates) & (candidates > 1)
+    shown["candidate"] = same.transform(", ".join).mask(is_all, "all")
     shown["unit"] = shown["unit"].replace("largest", "ulp of largest")
-    columns = ["case", "contender", "error", "unit", "of bound", "bits"]
+    columns = ["case", "candidate", "error", "unit", "of bound", "bits"]
     return shown.drop_duplicates(["case", "bits"])[columns].set_index("case")

@@ -17,7 +17,7 @@ import numpy as np
 
 from ortmeter.discrepancy.arrays import Arithmetic, Side
 from ortmeter.discrepancy.result import Tolerance
-from ortmeter.runtime.environment import usable_cores
+from ortmeter.runtime.cpu import usable_cores
 
 #: Absolute errors above which elements are counted.
 THRESHOLDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)

@@ -1,4 +1,4 @@
-"""How close each contender is to float64, whether bits changed, what is out of its bound."""
+"""How close each candidate is to float64, whether bits changed, what is out of its bound."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ import pandas as pd
 
 from ortmeter.errors import OrtMeterError
 from ortmeter.observatory.judge import COLUMNS, Judge
-from ortmeter.observatory.matrix import Contender
+from ortmeter.observatory.matrix import RuntimeCandidate
 from ortmeter.observatory.reference import SAME
 from ortmeter.progress import progress_bar
+from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.providers import Provider, resolve_provider
-from ortmeter.timing.candidates import Variant
-from ortmeter.timing.release_process import ReleaseProcess, write_questions
+from ortmeter.timing.candidates import SessionSpec
 
 __all__ = [
     "accuracy_changes",
@@ -26,33 +26,33 @@ __all__ = [
     "out_of_bound",
 ]
 
-_ROWS = ["case", "contender"]
-_CANCELLED = 16.0  # ulp of its own element, when every contender has more
+_ROWS = ["case", "candidate"]
+_CANCELLED = 16.0  # ulp of its own element, when every candidate has more
 _BEST = 0.5  # ulp: no rounding does better
 
 
 class Prepared(Protocol):
     """What has inputs and a model: a case."""
 
-    def prepared(self, provider: Provider, threads: int = 1) -> Variant:
+    def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
         """Return what a process needs to run it."""
 
 
 def measure_errors(
-    contenders: Sequence[Contender],
+    candidates: Sequence[RuntimeCandidate],
     cases: Mapping[str, Prepared],
     *,
     provider: str | Provider = "cpu",
     threads: int = 1,
 ) -> pd.DataFrame:
-    r"""Compare the outputs of each case, by each contender, with float64.
+    r"""Compare the outputs of each case, by each candidate, with float64.
 
     Parameters
     ----------
-    contenders : sequence of Contender
+    candidates : sequence of RuntimeCandidate
         Releases in their order.
     cases : mapping of str to Case
-        Each one runs once with each contender, on the same inputs.
+        Each one runs once with each candidate, on the same inputs.
     provider : str or Provider
         Where they run.
     threads : int
@@ -61,7 +61,7 @@ def measure_errors(
     Returns
     -------
     pandas.DataFrame
-        Index ``case`` and ``contender``, without those that do not run. Columns:
+        Index ``case`` and ``candidate``, without those that do not run. Columns:
 
         * *ulp*: largest error in units in the last place of its own element. It suits operators
           of one element. Where terms cancel, it says how close to zero a result is.
@@ -72,7 +72,7 @@ def measure_errors(
           no bound is known, ``inf`` where a result that needs no rounding is wrong.
         * *differing*: share of the elements that are not the reference rounded to their type.
         * *mismatched*: NaN, infinities and shapes that do not match.
-        * *bits*: digest of the outputs; two contenders with the same one return the same bits.
+        * *bits*: digest of the outputs; two candidates with the same one return the same bits.
         * *reference*: ``float64``; ``float32`` when ONNX defines the operator in float32 only;
           ``same type`` when outputs are in float64, as the reference is; ``none`` when nothing else
           than ONNX Runtime computes it: errors are NaN.
@@ -80,13 +80,13 @@ def measure_errors(
     where = resolve_provider(provider)
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack, progress_bar("errors", total=len(cases)) as bar:
-        children = {c.name: stack.enter_context(c.start()) for c in contenders}
+        children = {c.name: stack.enter_context(c.start()) for c in candidates}
         for name, case in cases.items():
             variant = case.prepared(where, threads)
             judge = Judge(variant)
             with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
                 question = write_questions({name: variant}, Path(folder))[name]
-                for one in contenders:
+                for one in candidates:
                     try:
                         children[one.name].open(one.question(question))
                         got = outputs_of(children[one.name], Path(folder))
@@ -94,7 +94,7 @@ def measure_errors(
                         if children[one.name].is_dead:
                             children[one.name] = stack.enter_context(one.start())
                         continue
-                    rows.append({"case": name, "contender": one.name, **judge.errors(got)})
+                    rows.append({"case": name, "candidate": one.name, **judge.errors(got)})
             bar.update()
     return pd.DataFrame(rows, columns=[*_ROWS, *COLUMNS]).set_index(_ROWS)
 
@@ -130,7 +130,7 @@ def out_of_bound(errors: pd.DataFrame) -> pd.DataFrame:
 
 
 def bits_changed(errors: pd.DataFrame) -> pd.Series:
-    """Tell which outputs have other bits than those of the contender before.
+    """Tell which outputs have other bits than those of the candidate before.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def bits_changed(errors: pd.DataFrame) -> pd.Series:
     Returns
     -------
     pandas.Series
-        Booleans; false for the first contender that runs a case.
+        Booleans; false for the first candidate that runs a case.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
     pandas.DataFrame
         Columns *unit* and *error*, at least half an ulp, that of a correct rounding; NaN where
         there is no reference, or none that is more precise. The unit is ``ulp`` where some
-        contender is within 16 ulp of each element. Elsewhere terms cancel: the largest error in ulp
+        candidate is within 16 ulp of each element. Elsewhere terms cancel: the largest error in ulp
         is decided by the one element that is closest to zero, and the unit is ``largest``, the ulp
         of the largest element.
 
@@ -188,7 +188,7 @@ def comparable_errors(errors: pd.DataFrame) -> pd.DataFrame:
 
 
 def accuracy_changes(errors: pd.DataFrame, *, least: float = 2.0) -> pd.DataFrame:
-    """Find the contenders whose errors differ from those of the contender before.
+    """Find the candidates whose errors differ from those of the candidate before.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def accuracy_changes(errors: pd.DataFrame, *, least: float = 2.0) -> pd.DataFram
     Returns
     -------
     pandas.DataFrame
-        Index ``case`` and ``contender``, the first one where the error is another. Columns
+        Index ``case`` and ``candidate``, the first one where the error is another. Columns
         *previous*, *unit*, *before*, *after* and *error_ratio*, ``after / before``: above 1 is less
         accurate. The largest loss first.
 
@@ -209,21 +209,21 @@ def accuracy_changes(errors: pd.DataFrame, *, least: float = 2.0) -> pd.DataFram
     >>> index = pd.MultiIndex.from_product([["Atan"], ["1.22.1", "1.24.4"]], names=_ROWS)
     >>> errors = pd.DataFrame({"ulp": [0.8, 3.2], "largest": [0.7, 1.8]}, index)
     >>> errors["reference"] = "float64"
-    >>> accuracy_changes(errors).reset_index()[["contender", "unit", "error_ratio"]].values.tolist()
+    >>> accuracy_changes(errors).reset_index()[["candidate", "unit", "error_ratio"]].values.tolist()
     [['1.24.4', 'ulp', 4.0]]
     """
-    found = comparable_errors(errors).dropna().reset_index(level="contender")
+    found = comparable_errors(errors).dropna().reset_index(level="candidate")
     before = found.groupby(level="case").shift()
     steps = pd.DataFrame(
         {
-            "contender": found["contender"],
-            "previous": before["contender"],
+            "candidate": found["candidate"],
+            "previous": before["candidate"],
             "unit": found["unit"],
             "before": before["error"],
             "after": found["error"],
             "error_ratio": found["error"] / before["error"],
         }
-    ).set_index("contender", append=True)
+    ).set_index("candidate", append=True)
     ratio = steps["error_ratio"]
     return steps[(ratio >= least) | (ratio <= 1 / least)].sort_values(
         "error_ratio", ascending=False, kind="stable"

@@ -15,10 +15,10 @@ from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.observatory.accuracy import outputs_of
 from ortmeter.observatory.judge import Judge, digest
 from ortmeter.progress import progress_bar
+from ortmeter.releases.environments import INSTALLED, parse_release
+from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.iobinding import run_session
-from ortmeter.runtime.releases import INSTALLED, parse_release
-from ortmeter.timing.candidates import Variant
-from ortmeter.timing.release_process import ReleaseProcess, write_questions
+from ortmeter.timing.candidates import SessionSpec
 
 __all__ = ["AGAIN", "ELSEWHERE", "compare_bits"]
 
@@ -34,7 +34,7 @@ _Outputs = dict[str, np.ndarray]
 
 
 def compare_bits(
-    variants: Mapping[str, Variant],
+    variants: Mapping[str, SessionSpec],
     changes: Mapping[str, Mapping[str, Any]],
     *,
     runs: int = 3,
@@ -44,7 +44,7 @@ def compare_bits(
 
     Parameters
     ----------
-    variants : mapping of str to Variant
+    variants : mapping of str to SessionSpec
         Models with their inputs and settings.
     changes : mapping of str to mapping
         Settings to change, by what the change is called: ``{"two threads": {"threads": 2}}``.
@@ -100,7 +100,7 @@ def compare_bits(
     return pd.DataFrame(rows, columns=[*_ROWS, *_COLUMNS]).set_index(_ROWS)
 
 
-def _run(variant: Variant, new: Mapping[str, Any], runs: int) -> list[_Outputs]:
+def _run(variant: SessionSpec, new: Mapping[str, Any], runs: int) -> list[_Outputs]:
     """Run a session several times; what is no array of numbers has no bits to compare."""
     try:
         session = dataclasses.replace(variant, settings={**variant.settings, **new}).session()
@@ -115,7 +115,7 @@ def _is_numeric(value: Any) -> bool:
 
 
 def _run_elsewhere(
-    variant: Variant, children: Sequence[ReleaseProcess], runs: int
+    variant: SessionSpec, children: Sequence[ReleaseProcess], runs: int
 ) -> Iterator[_Outputs]:
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder, suppress(ModelError):
         (question,) = write_questions({"": variant}, Path(folder)).values()
@@ -125,7 +125,9 @@ def _run_elsewhere(
                 yield outputs_of(child, Path(folder))
 
 
-def _compare(variant: Variant, found: Mapping[str, Sequence[_Outputs]]) -> Iterator[dict[str, Any]]:
+def _compare(
+    variant: SessionSpec, found: Mapping[str, Sequence[_Outputs]]
+) -> Iterator[dict[str, Any]]:
     """Compare results with the first one; the reference is computed if one of them differs."""
     digests = {what: [digest(outputs) for outputs in results] for what, results in found.items()}
     first = next(iter(found[AGAIN]), {})

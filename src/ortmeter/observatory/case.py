@@ -18,7 +18,7 @@ import onnx.parser
 from ortmeter.dtypes import float_info, numpy_dtype, onnx_type
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
-from ortmeter.timing.candidates import Variant
+from ortmeter.timing.candidates import SessionSpec
 
 __all__ = ["Case", "expand"]
 
@@ -142,9 +142,11 @@ class Case:
         """Return the seed of an input, the same for all types and sizes of a variant."""
         return zlib.crc32(f"{self.op} {self.variant} {name}".encode())
 
-    def prepared(self, provider: Provider, threads: int = 1) -> Variant:
+    def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
         """Return what a process needs to run the case."""
-        return Variant(self.model(), self.feeds(), {"provider": provider, "threads": threads}, {})
+        return SessionSpec(
+            self.model(), self.feeds(), {"provider": provider, "threads": threads}, {}
+        )
 
     @functools.cached_property
     def _inputs(self) -> dict[str, "_Tensor"]:

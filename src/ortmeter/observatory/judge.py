@@ -11,7 +11,7 @@ from ortmeter.evidence import rounded
 from ortmeter.observatory.bounds import attributes, error_bounds
 from ortmeter.observatory.reference import reference
 from ortmeter.runtime.loading import load_model
-from ortmeter.timing.candidates import Variant
+from ortmeter.timing.candidates import SessionSpec
 
 #: What is measured.
 COLUMNS = ("ulp", "largest", "abs", "mean", "bound", "differing", "mismatched", "bits", "reference")
@@ -24,7 +24,7 @@ class Judge:
 
     Parameters
     ----------
-    variant : Variant
+    variant : SessionSpec
         Model and inputs.
 
     Examples
@@ -39,7 +39,7 @@ class Judge:
     [False, True]
     """
 
-    def __init__(self, variant: Variant) -> None:
+    def __init__(self, variant: SessionSpec) -> None:
         model = load_model(variant.model)
         self.reference = reference(model, variant.feeds)
         self.bounds = error_bounds(model, variant.feeds, self.reference.outputs)
@@ -74,7 +74,7 @@ class Judge:
         return told | {name: rounded(float(value), _DIGITS) for name, value in numbers.items()}
 
     def _pairs(self, outputs: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Pair the exact outputs with those of a contender, in the same order."""
+        """Pair the exact outputs with those of a candidate, in the same order."""
         exact = {n: self.reference.outputs[n] for n in outputs if n in self.reference.outputs}
         sides = (exact, {name: outputs[name] for name in exact})
         for (values, places), axis in self._unordered:

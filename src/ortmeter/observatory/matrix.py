@@ -14,14 +14,14 @@ import pandas as pd
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.evidence import rounded
 from ortmeter.progress import progress_bar
+from ortmeter.releases.environments import Release
+from ortmeter.releases.process import ReleaseProcess, write_questions
 from ortmeter.runtime.providers import Provider
-from ortmeter.runtime.releases import Release
-from ortmeter.timing.candidates import Variant
-from ortmeter.timing.release_process import ReleaseProcess, write_questions
+from ortmeter.timing.candidates import SessionSpec
 
-__all__ = ["Contender", "Matrix", "measure_cases"]
+__all__ = ["Matrix", "RuntimeCandidate", "measure_cases"]
 
-#: Suffix of the control: the last contender again, in a process of its own.
+#: Suffix of the control: the last candidate again, in a process of its own.
 AGAIN = ", again"
 #: What one row of the times stands for.
 ROWS = ("threads", "pass", "process", "case")
@@ -32,7 +32,7 @@ _PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Contender:
+class RuntimeCandidate:
     """What runs the cases: a release of ONNX Runtime.
 
     Parameters
@@ -42,7 +42,7 @@ class Contender:
     release : Release
         Its environment exists.
     script : Path, optional
-        What its processes run, by default ``release_child.py``.
+        What its processes run, by default ``releases/child.py``.
     provider : Provider, optional
         By default the one of each case.
     """
@@ -66,17 +66,17 @@ class Contender:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Times of cases by contender.
+    """Times of cases by candidate.
 
     Parameters
     ----------
     times : pandas.DataFrame
         Median time of a run (µs) in a process, index ``threads``, ``pass``, ``process``, ``case``,
-        one column per contender, and the control. NaN where a contender does not run the case.
+        one column per candidate, and the control. NaN where a candidate does not run the case.
     absent : mapping
-        For a case and a contender, why it does not run.
+        For a case and a candidate, why it does not run.
     versions : mapping of str to mapping
-        For each contender, the versions in its environment.
+        For each candidate, the versions in its environment.
     """
 
     times: pd.DataFrame
@@ -99,8 +99,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 def measure_cases(
-    contenders: Sequence[Contender],
-    cases: Mapping[str, Variant],
+    candidates: Sequence[RuntimeCandidate],
+    cases: Mapping[str, SessionSpec],
     *,
     threads: Sequence[int] = (1,),
     passes: int = 2,
@@ -108,22 +108,22 @@ def measure_cases(
     control: bool = True,
     seed: int = 0,
 ) -> Matrix:
-    """Measure each case with each contender, in turn, in several sets of fresh processes.
+    """Measure each case with each candidate, in turn, in several sets of fresh processes.
 
     Parameters
     ----------
-    contenders : sequence of Contender
+    candidates : sequence of RuntimeCandidate
         In the order in which they are compared, the oldest release first.
-    cases : mapping of str to Variant
+    cases : mapping of str to SessionSpec
         Models with their inputs, see :meth:`~ortmeter.observatory.case.Case.prepared`.
     threads : sequence of int
         Numbers of threads.
     passes : int
         Independent repetitions: a difference is claimed when all of them show it.
     processes : int
-        Sets of fresh processes in each pass, one process per contender in each.
+        Sets of fresh processes in each pass, one process per candidate in each.
     control : bool
-        Also measure the last contender against itself, in another process.
+        Also measure the last candidate against itself, in another process.
     seed : int
         Seed of the orders.
 
@@ -135,15 +135,15 @@ def measure_cases(
     Raises
     ------
     InvalidArgumentError
-        There is no case, two contenders share a name, or a number is below 1.
+        There is no case, two candidates share a name, or a number is below 1.
     Interrupted
         By Ctrl-C, once something is measured.
     """
-    names = [contender.name for contender in contenders]
+    names = [candidate.name for candidate in candidates]
     _check(names, cases, threads, passes, processes)
-    runners = dict(zip(names, contenders, strict=True))
+    runners = dict(zip(names, candidates, strict=True))
     if control:
-        runners[names[-1] + AGAIN] = contenders[-1]
+        runners[names[-1] + AGAIN] = candidates[-1]
     rows: list[dict[str, Any]] = []
     absent: dict[tuple[str, str], str] = {}
     versions: dict[str, Any] = {}
@@ -182,7 +182,7 @@ def measure_cases(
 
 def _check(
     names: Sequence[str],
-    cases: Mapping[str, Variant],
+    cases: Mapping[str, SessionSpec],
     threads: Sequence[int],
     passes: int,
     processes: int,
@@ -190,7 +190,7 @@ def _check(
     if not cases or not names or len({*names}) < len(names):
         raise InvalidArgumentError(
             f"{len(cases)} cases for {', '.join(names) or '(nothing)'}. Accepted: one case or "
-            "more, for distinct contenders"
+            "more, for distinct candidates"
         )
     if min(passes, processes, len(threads)) < 1 or len({*threads}) < len(threads):
         raise InvalidArgumentError(
@@ -206,21 +206,23 @@ def with_threads(question: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 class _Set(ExitStack):
-    """A process for each contender; one that dies is started again."""
+    """A process for each candidate; one that dies is started again."""
 
-    def __init__(self, contenders: Mapping[str, Contender], rng: np.random.Generator) -> None:
+    def __init__(
+        self, candidates: Mapping[str, RuntimeCandidate], rng: np.random.Generator
+    ) -> None:
         super().__init__()
-        self.contenders, self.rng = contenders, rng
+        self.candidates, self.rng = candidates, rng
         self.children: dict[str, ReleaseProcess] = {}
 
     def start(self) -> dict[str, Any]:
         """Start the processes; return the versions of each one."""
-        for name in self.rng.permutation(list(self.contenders)).tolist():
+        for name in self.rng.permutation(list(self.candidates)).tolist():
             self._start(name)
-        return {name: self.children[name].ask("describe") for name in self.contenders}
+        return {name: self.children[name].ask("describe") for name in self.candidates}
 
     def _start(self, name: str) -> None:
-        self.children[name] = self.enter_context(self.contenders[name].start())
+        self.children[name] = self.enter_context(self.candidates[name].start())
 
     def measure(
         self, case: str, question: Mapping[str, Any], absent: dict[tuple[str, str], str]
@@ -239,7 +241,7 @@ class _Set(ExitStack):
                         self._start(name)
 
         # Sessions are opened side by side: that is not what is timed.
-        in_turn(lambda name, child: child.start_open(self.contenders[name].question(question)))
+        in_turn(lambda name, child: child.start_open(self.candidates[name].question(question)))
         in_turn(lambda _name, child: child.answer())
         warm: dict[str, float] = {}
         in_turn(lambda name, child: warm.update({name: _warm_up(child)}))

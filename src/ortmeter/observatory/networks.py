@@ -32,7 +32,7 @@ from ortmeter.runtime.iobinding import BoundSession
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.timing import measure
-from ortmeter.timing.measurement import Candidate, Recipe
+from ortmeter.timing.measurement import Candidate, SpawnSpec
 
 import_optional("torch", "torch")
 
@@ -378,17 +378,17 @@ def network_candidate(
     settings: dict[str, Any] = {"provider": resolved, "threads": threads, "compiled": compiled}
     start = functools.cache(functools.partial(_start, model, inputs, **settings))
 
-    def write(folder: Path) -> Recipe:
+    def write(folder: Path) -> SpawnSpec:
         if compiled:
             start()
         file = folder / "network.pt"
         torch.save((model, dict(inputs)), file)
-        return Recipe(f"{__name__}:{open_network.__name__}", {"file": str(file), **settings})
+        return SpawnSpec(f"{__name__}:{open_network.__name__}", {"file": str(file), **settings})
 
     def call() -> Any:
         return start()()
 
-    return Candidate(call, recipe=write)
+    return Candidate(call, spawn_spec=write)
 
 
 def open_network(file: str, **settings: Any) -> Callable[[], Any]:

@@ -10,14 +10,14 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
+from ortmeter.attribution.intermediates import operator_of, read_by, run_exposed
 from ortmeter.dtypes import onnx_type, short_name
-from ortmeter.evaluator.exposing import operator_of, read_by, run_exposed
 from ortmeter.runtime.arrays import as_numpy, is_array
 from ortmeter.runtime.graphs import walk_nodes
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.ortvalues import is_known_to_numpy
 from ortmeter.runtime.providers import Provider
-from ortmeter.timing.candidates import Variant
+from ortmeter.timing.candidates import SessionSpec
 
 #: They take no time worth a case.
 SKIPPED = ("Constant", "Identity")
@@ -97,9 +97,11 @@ class NodeCase:
         """Return what the node gets in a run, its weights apart."""
         return dict(self.inputs)
 
-    def prepared(self, provider: Provider, threads: int = 1) -> Variant:
+    def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
         """Return what a process needs to run the case."""
-        return Variant(self.model(), self.feeds(), {"provider": provider, "threads": threads}, {})
+        return SessionSpec(
+            self.model(), self.feeds(), {"provider": provider, "threads": threads}, {}
+        )
 
 
 def node_cases(

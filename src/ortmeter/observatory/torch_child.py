@@ -1,7 +1,7 @@
 """Run models on torch, for a parent that measures releases of ONNX Runtime in turn with it.
 
 This script runs in the environment of its parent, and answers the questions of
-``timing/release_child.py``.
+``releases/child.py``.
 """
 
 import os
@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Threads that wait for long between two runs would take the cores of the next contender.
+# Threads that wait for long between two runs would take the cores of the next candidate.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import numpy as np
 import torch
 
 from ortmeter.observatory.torch_program import TorchProgram
+from ortmeter.releases.child import Bound, Runner, main
 from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.providers import Provider
-from ortmeter.timing.release_child import Bound, Runner, main
 
 _PROVIDERS = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
 

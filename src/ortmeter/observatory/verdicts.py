@@ -1,9 +1,9 @@
-"""Which cells of a matrix are slower, or faster, than the best contender before them.
+"""Which cells of a matrix are slower, or faster, than the best candidate before them.
 
-The speedup of a cell is over the best earlier contender: the lowest of its speedups over each one.
-Each set of processes gives the logarithm of one ratio, since its contenders ran in turn; Student's
+The speedup of a cell is over the best earlier candidate: the lowest of its speedups over each one.
+Each set of processes gives the logarithm of one ratio, since its candidates ran in turn; Student's
 test is over the sets of all passes, and each pass must show the difference alone. A cell is slower
-when it is so beside one earlier contender (Bonferroni over them), faster when it is so beside all
+when it is so beside one earlier candidate (Bonferroni over them), faster when it is so beside all
 of them. Claims are held to a false discovery rate over the whole matrix (Benjamini and Hochberg,
 *Controlling the false discovery rate*, 1995), and intervals to the coverage that goes with it
 (Benjamini and Yekutieli, *False discovery rate-adjusted multiple confidence intervals for selected
@@ -37,7 +37,7 @@ __all__ = [
     "since",
 ]
 
-#: Verdicts on a cell; the first contender that runs a case has none, an empty text.
+#: Verdicts on a cell; the first candidate that runs a case has none, an empty text.
 VERDICTS = ("faster", "slower", "undecided", "absent")
 
 _CLAIMED = ("faster", "slower")
@@ -52,14 +52,14 @@ def compare_cells(
     error: float = 0.01,
     level: float | None = None,
 ) -> pd.DataFrame:
-    """Compare each contender with the best one before it, case by case.
+    """Compare each candidate with the best one before it, case by case.
 
     Parameters
     ----------
     times : pandas.DataFrame
         Median times (µs), see :class:`~ortmeter.observatory.matrix.Matrix`.
     order : sequence of str
-        Columns of the contenders, the oldest first.
+        Columns of the candidates, the oldest first.
     min_effect : float
         Smallest relative difference worth a claim: 0.5 for "more than 1.5 times slower".
     error : float
@@ -70,16 +70,16 @@ def compare_cells(
     Returns
     -------
     pandas.DataFrame
-        Index ``threads``, ``case``, ``contender``, without the first contender. Columns:
-        ``baseline``, the best earlier contender; ``before`` and ``after``, median times (µs);
+        Index ``threads``, ``case``, ``candidate``, without the first candidate. Columns:
+        ``baseline``, the best earlier candidate; ``before`` and ``after``, median times (µs);
         ``speedup`` over the baseline, geometric mean of the sets, with its interval ``low`` and
-        ``high``; ``p``; ``verdict``, one of :data:`VERDICTS`, empty for the first contender that
+        ``high``; ``p``; ``verdict``, one of :data:`VERDICTS`, empty for the first candidate that
         runs the case.
 
     Raises
     ------
     InvalidArgumentError
-        There are less than two contenders, one is not a column, or a number is out of range.
+        There are less than two candidates, one is not a column, or a number is out of range.
 
     Notes
     -----
@@ -97,7 +97,7 @@ def compare_cells(
     """
     _check(times, order, min_effect, error, level)
     axes = [times.index.unique(name) for name in ROWS]
-    # By threads, pass, set, case, contender.
+    # By threads, pass, set, case, candidate.
     table = times[list(order)].reindex(pd.MultiIndex.from_product(axes, names=ROWS))
     logs = np.log(table.to_numpy(float)).reshape(*map(len, axes), len(order))
     pairs = [_Pairs(logs[..., :j], logs[..., j]) for j in range(1, len(order))]
@@ -126,7 +126,7 @@ def compare_cells(
     }
     threads, _, _, cases = axes
     index = pd.MultiIndex.from_product(
-        [threads, cases, list(order)[1:]], names=["threads", "case", "contender"]
+        [threads, cases, list(order)[1:]], names=["threads", "case", "candidate"]
     )
     return pd.DataFrame({name: values.ravel() for name, values in cells.items()}, index=index)
 
@@ -139,14 +139,14 @@ def control_claims(
     error: float = 0.01,
     level: float | None = None,
 ) -> pd.DataFrame:
-    """Compare the last contender with itself: every claim is false.
+    """Compare the last candidate with itself: every claim is false.
 
     Parameters
     ----------
     times : pandas.DataFrame
         With the control, see :func:`compare_cells`.
     last : str
-        The contender that has a control.
+        The candidate that has a control.
     min_effect, error, level : float
         As in :func:`compare_cells`; ``level=claim_level(cells, error)`` judges the control as the
         matrix was.
@@ -192,25 +192,25 @@ def claim_level(cells: pd.DataFrame, error: float = 0.01) -> float:
 
 
 def since(cells: pd.DataFrame, release: str) -> "pd.Series[str]":
-    """Return since which contender a release has its verdict, without a break.
+    """Return since which candidate a release has its verdict, without a break.
 
     Parameters
     ----------
     cells : pandas.DataFrame
         See :func:`compare_cells`.
     release : str
-        A contender.
+        A candidate.
 
     Returns
     -------
     pandas.Series
-        The first contender of the run of equal verdicts that ends at this release, index
+        The first candidate of the run of equal verdicts that ends at this release, index
         ``threads`` and ``case``; cells that are not faster or slower are left out.
 
     Raises
     ------
     InvalidArgumentError
-        The contender was not compared with an earlier one.
+        The candidate was not compared with an earlier one.
 
     Examples
     --------
@@ -221,7 +221,7 @@ def since(cells: pd.DataFrame, release: str) -> "pd.Series[str]":
     ['1.30']
     """
     table = cells.pivot_table(
-        "verdict", ["threads", "case"], "contender", aggfunc="first", sort=False
+        "verdict", ["threads", "case"], "candidate", aggfunc="first", sort=False
     )
     if release not in table.columns:
         raise InvalidArgumentError(
@@ -244,7 +244,7 @@ def losses(cells: pd.DataFrame, release: str) -> pd.DataFrame:
     cells : pandas.DataFrame
         See :func:`compare_cells`.
     release : str
-        A contender.
+        A candidate.
 
     Returns
     -------
@@ -270,7 +270,7 @@ def gains(cells: pd.DataFrame, release: str) -> pd.DataFrame:
     cells : pandas.DataFrame
         See :func:`compare_cells`.
     release : str
-        A contender.
+        A candidate.
 
     Returns
     -------
@@ -319,7 +319,7 @@ def estimates(cells: pd.DataFrame, *, slower: bool = False) -> "pd.Series[Any]":
 
 def _claimed(cells: pd.DataFrame, release: str, verdict: str) -> pd.DataFrame:
     first = since(cells, release)
-    found = cells.xs(release, level="contender")
+    found = cells.xs(release, level="candidate")
     return found[found["verdict"] == verdict].join(first)
 
 
@@ -362,26 +362,26 @@ class _Student:
 
 
 class _Pairs:
-    """Logarithms of the speedups of one contender over each earlier one.
+    """Logarithms of the speedups of one candidate over each earlier one.
 
-    Arrays have the shape (threads, cases, earlier contenders), without the last one once the best
+    Arrays have the shape (threads, cases, earlier candidates), without the last one once the best
     is chosen.
     """
 
     def __init__(self, earlier: _Array, later: _Array) -> None:
-        logs = earlier - later[..., None]  # threads, passes, sets, cases, earlier contenders
+        logs = earlier - later[..., None]  # threads, passes, sets, cases, earlier candidates
         self.passes, self.all = _Student.of(logs, (2,)), _Student.of(logs, (1, 2))
         self.runs = np.isfinite(self.all.means)
         self.count = self.runs.sum(axis=-1)
 
     @property
     def best(self) -> npt.NDArray[np.int64]:
-        """Rank of the best earlier contender."""
+        """Rank of the best earlier candidate."""
         return np.asarray(np.where(self.runs, self.all.means, np.inf).argmin(axis=-1))
 
     @property
     def lowest(self) -> _Array:
-        """Speedup over the best earlier contender."""
+        """Speedup over the best earlier candidate."""
         return self._least(self.all.means)
 
     def _least(self, values: _Array) -> _Array:
@@ -424,7 +424,7 @@ def _check(
     unknown = [name for name in order if name not in times.columns]
     if unknown or len({*order}) < max(len(order), 2):
         raise InvalidArgumentError(
-            f"order={list(order)!r}. Accepted: two contenders or more of "
+            f"order={list(order)!r}. Accepted: two candidates or more of "
             f"{', '.join(map(str, times.columns))}"
         )
     if not 0 <= min_effect < math.inf or not 0 < error < 1 or not (level is None or 0 < level < 1):

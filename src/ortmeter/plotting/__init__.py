@@ -6,7 +6,7 @@ from ortmeter.plotting.errors import effect_plot, error_plot
 from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.plotting.interactive import InteractiveFigure
-from ortmeter.plotting.latency import speedup_plot
+from ortmeter.plotting.latency import latency_plot, speedup_plot
 from ortmeter.plotting.load import load_plot
 from ortmeter.plotting.profile import comparison_plot, node_plot, operator_plot, profile_notes
 from ortmeter.plotting.timeline import timeline_figure
@@ -21,6 +21,7 @@ __all__ = [
     "draw_model",
     "effect_plot",
     "error_plot",
+    "latency_plot",
     "load_plot",
     "node_plot",
     "operator_plot",

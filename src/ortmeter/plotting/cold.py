@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortmeter.plotting.axes import GREY, add_legend, finish, new_axes, series_style, wrap
-from ortmeter.timing.cold import FIRST, IMPORT, RESULT, SESSION, ColdStart
+from ortmeter.workloads.startup import FIRST, IMPORT, RESULT, SESSION, ColdStart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ def cold_plot(found: ColdStart, *, title: str) -> "Axes":
     Parameters
     ----------
     found : ColdStart
-        What :func:`~ortmeter.timing.cold.cold_start` returns.
+        What :func:`~ortmeter.workloads.startup.cold_start` returns.
     title : str
         Title of the plot.
 

@@ -1,9 +1,10 @@
 """Plot the latency of candidates, and their speedup over one of them."""
 
 import math
-from collections.abc import Sequence
-from numbers import Real
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import UNITS, Speedup, common_unit
@@ -11,107 +12,56 @@ from ortmeter.plotting.axes import (
     add_legend,
     finish,
     mark_one,
-    need_columns,
     new_axes,
-    number,
     plain,
     series_style,
     whiskers,
     wrap,
 )
+from ortmeter.timing.measurement import Measurement
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
-STATISTICS = ("q1", "median", "q3")
-AXES_WIDTH = 390  # points, about, in our own figure
 _SPREAD = 0.6  # share of the place of an x value that its candidates occupy
 
 
-def latency_plot(frame: "pd.DataFrame", *, x: str = "", title: str, caption: str = "") -> "Axes":
-    """Plot medians and quartiles (s) against the sizes *x*, or one row per candidate.
+def latency_plot(results: Mapping[str, Measurement], *, title: str, caption: str = "") -> "Axes":
+    """Plot the median latency of each candidate, with its quartiles.
 
-    The unit is the largest one in which half of the medians are at least 1.
+    Parameters
+    ----------
+    results : mapping of str to Measurement
+        What :func:`~ortmeter.timing.measure` returns.
+    title, caption : str
+        Title of the plot, and the line below it.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        One row per candidate, in the largest unit in which half of the medians are at least 1.
+
+    Examples
+    --------
+    >>> from matplotlib import pyplot as plt
+    >>> from ortmeter.timing import Comparison, Measurement
+    >>> ax = latency_plot(Comparison([Measurement("a", [[2e-3, 2e-3]])]), title="Latency")
+    >>> ax.get_xlabel()
+    'median latency (ms), lower is better'
+    >>> plt.close(ax.figure)
     """
-    frame = _checked(frame, x)
-    return _plot(frame, x, common_unit(frame["median"]), title, caption)
-
-
-def _plot(frame: "pd.DataFrame", x: str, unit: str, title: str, caption: str) -> "Axes":
-    names = list(frame["candidate"].unique())
-    single = len(set(frame[x])) == 1
-    ax = new_axes(1.8 + 0.4 * len(names) if single else 4.8)
-    for rank, name in enumerate(names):
-        rows = frame[frame["candidate"] == name].sort_values(x)
-        q1, medians, q3 = (rows[column].to_numpy(float) * UNITS[unit] for column in STATISTICS)
-        whiskers, style = [medians - q1, q3 - medians], series_style(rank)
-        if single:
-            ax.errorbar(medians, [rank], xerr=whiskers, capsize=4, **style)
-        else:
-            ax.errorbar(rows[x].to_numpy(float), medians, yerr=whiskers, capsize=3, **style)
-    latency = f"median latency ({unit}), lower is better"
-    if single:
-        ax.set_yticks(range(len(names)), [wrap(str(name), 24) for name in names])
-        ax.set_ylim(len(names) - 0.5, -0.5)
-        ax.set_xlim(left=0)
-        where = f", {plain(x)} = {number(frame[x].iloc[0])}" if x else ""
-        ax.set(xlabel=latency, ylabel=f"candidate{where}")
-    else:
-        _scale(ax, sorted(frame[x].unique()))
-        ax.set(xlabel=plain(x), ylabel=latency)
-        add_legend(ax, [str(name) for name in names])
+    unit = common_unit(measured.median for measured in results.values())
+    ax = new_axes(1.8 + 0.4 * len(results))
+    for rank, measured in enumerate(results.values()):
+        q1, q3 = measured.quartiles
+        ends = UNITS[unit] * np.array([[measured.median - q1], [q3 - measured.median]])
+        center = measured.median * UNITS[unit]
+        ax.errorbar([center], [rank], xerr=ends, capsize=4, **series_style(rank))
+    ax.set_yticks(range(len(results)), [wrap(name, 24) for name in results])
+    ax.set_ylim(len(results) - 0.5, -0.5)
+    ax.set_xlim(left=0)
+    ax.set(xlabel=f"median latency ({unit}), lower is better", ylabel="candidate")
     return finish(ax, title, caption)
-
-
-def _checked(frame: "pd.DataFrame", x: str) -> "pd.DataFrame":
-    """Check a frame; without a column of sizes, they are all 1."""
-    need_columns(frame, "candidate", *([x] if x else []), *STATISTICS)
-    frame = frame if x else frame.assign(**{x: 1})
-    if frame["candidate"].isna().any():
-        raise InvalidArgumentError("Column 'candidate' has no missing name, this one has")
-    for name in (x, *STATISTICS):
-        wrong = [v for v in frame[name] if not (isinstance(v, Real) and 0 < float(v) < math.inf)]
-        if wrong:
-            raise InvalidArgumentError(
-                f"Column {name!r} holds finite positive numbers, it cannot hold {wrong[0]!r}"
-            )
-    unordered = frame[(frame["q1"] > frame["median"]) | (frame["median"] > frame["q3"])]
-    if len(unordered):
-        raise InvalidArgumentError(
-            f"q1 <= median <= q3 is expected, this row differs: {unordered.iloc[0].to_dict()}"
-        )
-    twice = frame[frame.duplicated(["candidate", x])]
-    if len(twice):
-        raise InvalidArgumentError(
-            f"A candidate has one row per {x}, {twice['candidate'].iloc[0]!r} has several for "
-            f"{twice[x].iloc[0]}"
-        )
-    return frame
-
-
-def _scale(ax: "Axes", sizes: list[float]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    ax.set(xscale="log", yscale="log")
-    ax.set_xticks(sizes, _spaced_labels(sizes))
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_minor_locator(NullLocator())
-
-
-def _spaced_labels(sizes: list[float]) -> list[str]:
-    """Write the sizes, except those whose label would touch the previous one."""
-    labels, free_from = [], -math.inf
-    points_per_log = AXES_WIDTH / math.log(sizes[-1] / sizes[0])
-    for size in sizes:
-        label, position = number(size), points_per_log * math.log(size)
-        half_width = 3.5 * len(label) + 2
-        fits = position - half_width >= free_from
-        labels.append(label if fits else "")
-        free_from = position + half_width if fits else free_from
-    return labels
 
 
 def speedup_plot(claims: Sequence[Speedup], *, title: str, caption: str = "") -> "Axes":

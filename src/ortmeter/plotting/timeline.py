@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ortmeter.pictures import freeze
 from ortmeter.plotting.axes import (
     GREY,
     OTHER,
@@ -21,6 +20,7 @@ from ortmeter.plotting.axes import (
     shorten,
 )
 from ortmeter.plotting.interactive import InteractiveFigure, escape, layout
+from ortmeter.plotting.pictures import freeze
 from ortmeter.profiling import Profile
 
 if TYPE_CHECKING:

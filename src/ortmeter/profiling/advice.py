@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 import pandas as pd
 
+from ortmeter.machine.preflight import cpu_quota
 from ortmeter.profiling.denormals import CAN_FLUSH, denormal_tensors, denormals_as_zero
 from ortmeter.profiling.findings import Facts, Finding, count, plural, some
 from ortmeter.profiling.fusions import NearMiss, find_near_misses
@@ -19,8 +20,7 @@ from ortmeter.profiling.quantization import CONVERSIONS, REASONS, float_operator
 from ortmeter.profiling.record import Profile
 from ortmeter.profiling.run import Settings
 from ortmeter.profiling.trials import trial
-from ortmeter.runtime.environment import usable_cores
-from ortmeter.runtime.fitness import cpu_quota
+from ortmeter.runtime.cpu import usable_cores
 from ortmeter.runtime.placement import NodeAssignment, without_kernel
 from ortmeter.timing.measurement import format_seconds
 

@@ -12,7 +12,7 @@ import onnx.numpy_helper
 
 from ortmeter.errors import OrtMeterError
 from ortmeter.runtime.arrays import as_numpy, is_array
-from ortmeter.runtime.graphs import exposing
+from ortmeter.runtime.graphs import with_intermediate_outputs
 from ortmeter.runtime.inputs import half_of_memory
 from ortmeter.runtime.iobinding import run_session
 from ortmeter.runtime.sessions import make_session
@@ -71,7 +71,9 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]:
 
 def _intermediates(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        session = make_session(exposing(model), provider="cpu", optimization="none")
+        session = make_session(
+            with_intermediate_outputs(model), provider="cpu", optimization="none"
+        )
         return run_session(session, feeds)
     except OrtMeterError:  # no kernel on the CPU, or too large for a message
         return {}

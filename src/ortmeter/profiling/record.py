@@ -10,10 +10,10 @@ import pandas as pd
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Claim, Note, Speedup, fact
+from ortmeter.machine.peaks import Peaks
 from ortmeter.profiling import tables
 from ortmeter.timing import Comparison, Measurement, speedup
 from ortmeter.timing.measurement import format_seconds
-from ortmeter.timing.peaks import Peaks
 
 _US_PER_S = 1e6
 _S_PER_US = 1e-6  # recorded claims have its rounding

@@ -21,7 +21,9 @@ def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from walk_nodes(body.node)
 
 
-def exposing(model: onnx.ModelProto, computed: Collection[str] | None = None) -> onnx.ModelProto:
+def with_intermediate_outputs(
+    model: onnx.ModelProto, computed: Collection[str] | None = None
+) -> onnx.ModelProto:
     """Copy a model whose outputs are all the results of its nodes, or those that are computed."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

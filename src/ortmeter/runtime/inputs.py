@@ -11,7 +11,7 @@ import onnx
 
 from ortmeter.dtypes import numpy_dtype, short_name
 from ortmeter.errors import FeedError, InvalidArgumentError
-from ortmeter.runtime.control_groups import group_files
+from ortmeter.runtime.cpu import group_files
 from ortmeter.runtime.graphs import walk_nodes
 
 

@@ -15,7 +15,7 @@ import onnx.numpy_helper
 from ortmeter.dtypes import numpy_dtype
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
-from ortmeter.runtime.environment import cpu_flags
+from ortmeter.runtime.cpu import cpu_flags
 from ortmeter.runtime.loading import ModelLike, load_model
 
 __all__ = ["PRECISIONS", "convert_precision", "cpu_instructions", "grids_of"]

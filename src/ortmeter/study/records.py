@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from ortmeter.args import Arguments
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.evidence import COMPARED, JUDGED, Claim, fact
 from ortmeter.files import write_atomically
-from ortmeter.pictures import freeze
+from ortmeter.machine.environment import Environment, environment
+from ortmeter.plotting.pictures import freeze
 from ortmeter.runtime import placement
-from ortmeter.runtime.environment import Environment, environment
 from ortmeter.runtime.providers import Provider
+from ortmeter.study.args import Arguments
 from ortmeter.study.rendering import Conclusion, Table, as_html, as_text
 from ortmeter.study.values import Count, Kind, MappingValue, encode
 from ortmeter.study.writer import Answer
@@ -229,7 +229,7 @@ def record(page: str, args: Arguments, provider: Provider, data: Mapping[str, An
 
     Examples
     --------
-    >>> from ortmeter.args import get_parsed_args
+    >>> from ortmeter.study.args import get_parsed_args
     >>> from ortmeter.runtime.providers import Provider
     >>> args = get_parsed_args("plot_x", args=[], size=256)
     >>> record("plot_x", args, Provider.parse("cpu"), {"error (ulp)": 0.5}).parameters
@@ -276,7 +276,7 @@ def load(file: str | os.PathLike[str]) -> Record:
     Examples
     --------
     >>> import tempfile
-    >>> from ortmeter.args import get_parsed_args
+    >>> from ortmeter.study.args import get_parsed_args
     >>> args = get_parsed_args("plot_x", args=[], size=256)
     >>> here = record("plot_x", args, Provider.parse("cpu"), {"error (ulp)": 0.5})
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ortmeter.args import in_ipython
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Claim, Prediction
 from ortmeter.optional import import_optional
-from ortmeter.pictures import freeze
+from ortmeter.plotting.pictures import freeze
+from ortmeter.study.args import in_ipython
 from ortmeter.study.writer import Answer, sentences
 
 if TYPE_CHECKING:

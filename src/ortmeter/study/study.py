@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ortmeter.args import Param, get_parsed_args, in_ipython
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.machine.environment import environment
 from ortmeter.optional import import_optional
-from ortmeter.runtime.environment import environment
 from ortmeter.runtime.providers import resolve_provider
+from ortmeter.study.args import Param, get_parsed_args, in_ipython
 from ortmeter.study.records import Record, load_records, record, replay
 from ortmeter.study.rendering import (
     Conclusion,

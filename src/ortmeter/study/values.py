@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.evidence import Scalar
 from ortmeter.study.rendering import flatten
 from ortmeter.timing import Comparison, Comparisons, Measurement
-from ortmeter.timing.load import Load, Point, Turn
+from ortmeter.workloads.load import Load, Point, Turn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,17 +68,17 @@ def _encode_key(key: Any, path: str) -> Any:
 
 def _encode_measurement(measured: Measurement, _path: str) -> dict[str, Any]:
     fields = msgspec.to_builtins(measured, enc_hook=np.ndarray.tolist)
-    if not measured.apart:  # older readers accept it
-        del fields["apart"]
+    isolated = fields.pop("isolated")
+    fields |= {"apart": True} if isolated else {}  # its name in files that are older
     return {"$": "measurement", "unit": "s", "repeat": measured.repeat, **fields}
 
 
 def _encode_comparison(found: Comparison, path: str) -> dict[str, Any]:
     measured = [_encode_measurement(m, path) for m in found.values()]
     fields = {"$": "comparison", "stopped": found.stopped, "measurements": measured}
-    if found.control is None:  # older readers accept it
+    if found.reference_workload is None:  # older readers accept it
         return fields
-    return {**fields, "control": _encode_measurement(found.control, path)}
+    return {**fields, "control": _encode_measurement(found.reference_workload, path)}
 
 
 def _encode_comparisons(found: Comparisons, path: str) -> dict[str, Any]:
@@ -194,7 +194,9 @@ class _Table(_Tagged):
             mixed = None in values and any(isinstance(value, str) for value in values)
             columns[column.name] = pd.Series(values, dtype=object if mixed else column.dtype)
         table = pd.DataFrame(columns)
-        return table.set_index(self.index) if self.index else table
+        table = table.set_index(self.index) if self.index else table
+        older: dict[Any, Any] = {"contender": "candidate"}  # its name in files that are older
+        return table.rename(columns=older).rename_axis(index=older)
 
 
 Count = Annotated[int, Meta(ge=1)]
@@ -211,23 +213,23 @@ class _Measurement(_Tagged):
     warmup: list[_Positive]
     flop: _Positive | None
     bytes_moved: _Positive | None
-    apart: bool = False
+    isolated: bool = field(name="apart", default=False)
 
     def read(self, _path: str, /) -> Measurement:
         seconds, warmup = np.array(self.seconds), tuple(self.warmup)
         work = self.flop, self.bytes_moved
-        return Measurement(self.name, seconds, self.number, warmup, *work, self.apart)
+        return Measurement(self.name, seconds, self.number, warmup, *work, self.isolated)
 
 
 class _Comparison(_Tagged):
     stopped: Literal["precision", "budget", "repeat"]
     measurements: Annotated[list[_Measurement], Meta(min_length=1)]
-    control: _Measurement | None = None
+    reference_workload: _Measurement | None = field(name="control", default=None)
 
     def read(self, _path: str, /) -> Comparison:
-        control = None if self.control is None else self.control.read("")
+        reference = self.reference_workload.read("") if self.reference_workload else None
         measured = [one.read("") for one in self.measurements]
-        return Comparison(measured, self.stopped, control=control)
+        return Comparison(measured, self.stopped, reference_workload=reference)
 
 
 class _Comparisons(_Tagged):

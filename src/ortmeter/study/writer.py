@@ -26,7 +26,6 @@ __all__ = [
     "Writer",
     "enumerate_items",
     "group_claims",
-    "group_effects",
 ]
 
 #: Lead of an answer for each trend of its effects, where a page gives none, see
@@ -373,29 +372,6 @@ def group_claims(claims: Iterable[Speedup]) -> str:
         places = [f"{', '.join(map(str, c.where.values()))} ({c.interval})".lstrip() for c in found]
         parts.append(f"{words} {f'at {axes} ' if axes else ''}{enumerate_items(places)}")
     return "; ".join(parts)
-
-
-def group_effects(claims: Iterable[Speedup]) -> str:
-    """Write in a few words what claims found at each place.
-
-    Parameters
-    ----------
-    claims : iterable of Speedup
-        Comparisons of one subject with one baseline, each with its place.
-
-    Returns
-    -------
-    str
-        Effects in the order in which they are found, each with its places.
-
-    Examples
-    --------
-    >>> won = Speedup("one", "two", Estimate(1.5, 1.4, 1.6))
-    >>> tie = Speedup("one", "two", Estimate(1.0, 0.8, 1.2))
-    >>> print(f"One is {group_effects([won.at(n=8), tie.at(n=16), tie.at(n=32)])}.")
-    One is 1.50 times faster [1.40, 1.60] at n 8, undecided at n 16 and 32.
-    """
-    return _by_effect(claims)
 
 
 def _by_effect(claims: Iterable[Speedup], before: str = "", brief: bool = False) -> str:

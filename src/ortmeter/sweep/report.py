@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.evidence import Speedup, rounded
-from ortmeter.pictures import freeze
+from ortmeter.plotting.pictures import freeze
 from ortmeter.plotting.sweep import is_number, sweep_plot
 from ortmeter.study.rendering import Conclusion, as_html, as_text
 from ortmeter.sweep.comparison import (
@@ -127,7 +127,7 @@ class SweepReport:
         return [_draw(own) for own in groups.values()]
 
     def parts(self) -> list[tuple[str, list[Any]]]:
-        """Return titles, each with its tables and plots, for :meth:`ortmeter.report.Report.add`."""
+        """Return titles, each with its tables and plots, as a report takes them."""
         lost = [outcome for outcome in self.outcomes if outcome.record is None]
         reasons = pd.DataFrame(
             [(str(o.task), o.machine, o.state, o.error) for o in lost],

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.page_check import CHECK_VARIABLE
+from ortmeter.study.page_check import CHECK_VARIABLE
 from ortmeter.study.records import Record
 from ortmeter.sweep.worker import Script, run_script
 

@@ -19,7 +19,7 @@ from typing import IO
 import ortmeter
 from ortmeter.child import child_command
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
-from ortmeter.runtime.environment import Environment, environment
+from ortmeter.machine.environment import Environment, environment
 from ortmeter.study.records import FOLDER_VARIABLE, machine_name
 
 #: File of the lock, one for each machine by default.
@@ -272,7 +272,7 @@ def run_script(
     kept = {name: text for name, text in os.environ.items() if not name.startswith("ORTMETER_")}
     own_cores = ",".join(map(str, sorted(cores or ())))
     process = subprocess.Popen(  # noqa: S603 - the page that is asked for
-        child_command("ortmeter.page_check", own_cores, script, *arguments),
+        child_command("ortmeter.study.page_check", own_cores, script, *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -4,7 +4,7 @@
 # samples of one candidate, `comparison` those of several, `statistics` intervals of ratios.
 
 from ortmeter.timing.comparison import Comparison, Comparisons, Ranking, speedup
-from ortmeter.timing.measurement import Candidate, Measurement, Recipe
+from ortmeter.timing.measurement import Candidate, Measurement, SpawnSpec
 from ortmeter.timing.measuring import measure, measure_each
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Comparisons",
     "Measurement",
     "Ranking",
-    "Recipe",
+    "SpawnSpec",
     "measure",
     "measure_each",
     "speedup",

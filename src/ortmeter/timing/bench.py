@@ -7,7 +7,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.loading import ModelLike
 from ortmeter.runtime.providers import Provider
 from ortmeter.runtime.settings import DENORMALS, spins
-from ortmeter.timing.candidates import Variant, model_variants
+from ortmeter.timing.candidates import SessionSpec, model_variants
 from ortmeter.timing.comparison import Comparison
 from ortmeter.timing.measuring import measure
 from ortmeter.timing.statistics import MIN_PROCESSES, PROCESSES
@@ -99,35 +99,35 @@ def bench(
 
 
 def measure_variants(
-    variants: Mapping[str, Variant],
+    variants: Mapping[str, SessionSpec],
     *,
     processes: int | None = None,
-    apart: bool = False,
+    isolated: bool = False,
     budget_s: float | None = None,
     **options: Any,
 ) -> Comparison:
     """Measure in turn, or apart where one would disturb the next."""
-    why = why_apart(variants)
+    why = why_isolated(variants)
     if why and processes == 1:
         raise InvalidArgumentError(
             f"processes=1: {why}, so that each candidate has its own processes. Accepted: "
             f"processes from 2; an interval needs {MIN_PROCESSES}"
         )
-    if apart := apart or bool(why):
+    if isolated := isolated or bool(why):
         candidates = {name: one.candidate_elsewhere() for name, one in variants.items()}
     else:
         candidates = {name: one.candidate() for name, one in variants.items()}
-    usual = (PROCESSES, LONG_BUDGET_S) if apart else (1, BUDGET_S)
+    usual = (PROCESSES, LONG_BUDGET_S) if isolated else (1, BUDGET_S)
     return measure(
         candidates,
         processes=usual[0] if processes is None else processes,
         budget_s=usual[1] if budget_s is None else budget_s,
-        apart=apart,
+        isolated=isolated,
         **options,
     )
 
 
-def why_apart(variants: Mapping[str, Variant]) -> str:
+def why_isolated(variants: Mapping[str, SessionSpec]) -> str:
     """Say why variants cannot be measured in turn, nothing if they can."""
     if len(variants) == 1:
         return ""

@@ -9,7 +9,7 @@ import os
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,16 @@ from ortmeter.runtime.loading import ModelLike, is_path, load_model
 from ortmeter.runtime.providers import Provider, resolve_provider
 from ortmeter.runtime.sessions import make_session
 from ortmeter.runtime.settings import refuse_options_of_cpu
-from ortmeter.timing.measurement import SOURCE, Candidate, Recipe
+from ortmeter.timing.measurement import SOURCE, Candidate, SpawnSpec
 
-__all__ = ["Variant", "function_candidate", "model_variants", "session_candidate"]
+__all__ = ["SessionSpec", "function_candidate", "model_variants", "session_candidate"]
 
 _Feeds = Mapping[str, Any]
 _Settings = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
-class Variant:
+class SessionSpec:
     """A model with its inputs and the settings of its session, not created yet.
 
     Parameters
@@ -44,13 +44,13 @@ class Variant:
     settings : mapping
         Arguments of :func:`~ortmeter.runtime.sessions.make_session`, ``provider`` resolved.
     run_config : mapping
-        Configuration entries of each run.
+        Configuration entries of each run, none by default.
     """
 
     model: ModelLike
     feeds: _Feeds
     settings: Mapping[str, Any]
-    run_config: Mapping[str, Any]
+    run_config: Mapping[str, Any] = field(default_factory=dict)
 
     def session(self) -> Any:
         """Create the session."""
@@ -71,17 +71,17 @@ class Variant:
 
     def candidate_elsewhere(self) -> Candidate:
         """Return a candidate that fresh processes build; this one creates no session."""
-        return Candidate(self._run, recipe=self._write)
+        return Candidate(self._run, spawn_spec=self._write)
 
     def _run(self) -> None:
         self.call(self.session())()
 
-    def recipe(self, folder: Path) -> Recipe:
+    def spawn_spec(self, folder: Path) -> SpawnSpec:
         """Write the files from which a fresh process builds the variant again."""
         written = self._write(folder)
-        return Recipe(f"{__name__}:{variant_from_files.__name__}", written.arguments)
+        return SpawnSpec(f"{__name__}:{variant_from_files.__name__}", written.arguments)
 
-    def _write(self, folder: Path) -> Recipe:
+    def _write(self, folder: Path) -> SpawnSpec:
         options = {**self.settings, "provider": str(self.settings["provider"])}
         options["run_config"] = dict(self.run_config)
         return _write_recipe(self.model, self.feeds, options, folder)
@@ -93,7 +93,7 @@ def model_variants(
     *,
     run_config: _Settings = None,
     **settings: Any,
-) -> dict[str, Variant]:
+) -> dict[str, SessionSpec]:
     """Combine models and settings; name each variant by what distinguishes it.
 
     Parameters
@@ -105,7 +105,7 @@ def model_variants(
 
     Returns
     -------
-    dict of str to Variant
+    dict of str to SessionSpec
         Every combination.
 
     Raises
@@ -147,7 +147,7 @@ def model_variants(
         run = nested.pop("run_config")
         plain = {key: value for (group, key), value in chosen.items() if not group}
         given = {group: values for group, values in nested.items() if values}
-        variants[name] = Variant(named[model], inputs[model], {**plain, **given}, run)
+        variants[name] = SessionSpec(named[model], inputs[model], {**plain, **given}, run)
     return variants
 
 
@@ -240,8 +240,10 @@ def session_candidate(
     opened = (open_session if bound else HostSession)(session, feeds, run_config)
     plain = {"bound": bound, "flop": flop, "bytes_moved": bytes_moved, **options}
     plain |= {"run_config": dict(run_config)} if run_config else {}
-    recipe = functools.partial(_write_recipe, model, feeds, {**plain, "provider": str(resolved)})
-    return Candidate(opened.run, flop=flop, bytes_moved=bytes_moved, recipe=recipe)
+    spawn_spec = functools.partial(
+        _write_recipe, model, feeds, {**plain, "provider": str(resolved)}
+    )
+    return Candidate(opened.run, flop=flop, bytes_moved=bytes_moved, spawn_spec=spawn_spec)
 
 
 def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candidate:
@@ -278,8 +280,8 @@ def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candid
     text = _standing_alone(build)
     built = build(**arguments)
     candidate = built if isinstance(built, Candidate) else Candidate(built)
-    recipe = Recipe(SOURCE, {"text": text, "name": build.__name__, "arguments": arguments})
-    return dataclasses.replace(candidate, recipe=lambda _folder: recipe)
+    spawn_spec = SpawnSpec(SOURCE, {"text": text, "name": build.__name__, "arguments": arguments})
+    return dataclasses.replace(candidate, spawn_spec=lambda _folder: spawn_spec)
 
 
 def _standing_alone(build: Callable[..., Any]) -> str:
@@ -317,10 +319,10 @@ def variant_from_files(
     provider: str,
     run_config: Mapping[str, Any],
     **settings: Any,
-) -> Variant:
+) -> SessionSpec:
     """Make the variant again in a fresh process, from what its recipe wrote."""
     settings["provider"] = Provider.parse(provider)
-    return Variant(model, _read_feeds(feeds), settings, run_config)
+    return SessionSpec(model, _read_feeds(feeds), settings, run_config)
 
 
 def _read_feeds(files: Mapping[str, str]) -> dict[str, Any]:
@@ -331,7 +333,7 @@ def _read_feeds(files: Mapping[str, str]) -> dict[str, Any]:
 
 def _write_recipe(
     model: ModelLike, feeds: Mapping[str, Any], options: Mapping[str, Any], folder: Path
-) -> Recipe:
+) -> SpawnSpec:
     path = Path(model).resolve() if is_path(model) else folder / "model.onnx"
     if not is_path(model):
         path.write_bytes(load_model(model).SerializeToString())
@@ -339,4 +341,4 @@ def _write_recipe(
     for name, file in files.items():
         onnx.save_tensor(onnx.numpy_helper.from_array(as_numpy(feeds[name])), str(file))
     arguments = {"model": str(path), "feeds": {name: str(f) for name, f in files.items()}}
-    return Recipe("ortmeter.timing.candidates:candidate_from_files", {**arguments, **options})
+    return SpawnSpec("ortmeter.timing.candidates:candidate_from_files", {**arguments, **options})

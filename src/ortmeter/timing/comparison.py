@@ -1,7 +1,6 @@
 """Measurements taken together, and the claims that follow from them."""
 
 import dataclasses
-import importlib
 import itertools
 import math
 from abc import abstractmethod
@@ -16,7 +15,6 @@ from ortmeter.timing.statistics import estimate_ratio, log_ratio
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
 
 def speedup(
@@ -71,11 +69,11 @@ def speedup(
         raise InvalidArgumentError(f"confidence={confidence!r}. Accepted: between 0 and 1")
     if min(baseline.seconds.min(), candidate.seconds.min()) <= 0:
         raise InvalidArgumentError("A sample of zero seconds: the clock is too coarse to compare")
-    processes, apart = baseline.processes, baseline.apart
+    processes, isolated = baseline.processes, baseline.isolated
     how = f"{processes} processes" if processes > 1 else "in one process"
-    how = f"{how} each" if apart else how
+    how = f"{how} each" if isolated else how
     found = estimate_ratio(baseline.seconds, candidate.seconds, confidence, how)
-    if apart and processes == 1:  # its rounds are not those of the other
+    if isolated and processes == 1:  # its rounds are not those of the other
         found = dataclasses.replace(found, low=None, high=None)
     return Speedup(candidate.name, baseline.name, found, min_effect=min_effect)
 
@@ -170,7 +168,7 @@ class _Measured:
         baseline : str, optional
             Candidate of speedup 1, the first one by default.
         unit : {"s", "ms", "µs"}, optional
-            Unit of the latencies, by default that of :meth:`plot`.
+            Unit of the latencies, by default :attr:`unit`.
 
         Returns
         -------
@@ -247,33 +245,13 @@ class _Measured:
         measured = [next(iter(group.values())) for group in self._comparisons().values()]
         processes, rounds = ({getattr(m, n) for m in measured} for n in ("processes", "repeat"))
         several = "in one process," if processes == {1} else f"{_range(processes)} processes of"
-        if any(one.apart for one in measured):
+        if any(one.isolated for one in measured):
             several = f"each alone in {several.removeprefix('in ')}"
         # A budget that was spent anywhere is said.
         reason = min(group.stopped for group in self._comparisons().values())
         why = {"precision": ", precision reached", "budget": ", budget spent"}.get(reason, "")
         unit = "round" if rounds == {1} else "rounds"
         return f"{several} {_range(rounds)} {unit}{why}"
-
-    def plot(self, *, title: str, caption: str = "") -> "Axes":
-        """Plot medians and quartiles, with a line per candidate along an axis of sizes."""
-        import pandas as pd
-
-        rows = [
-            (key, m.name, m.median, *m.quartiles)
-            for key, group in self._comparisons().items()
-            for m in group.values()
-        ]
-        frame = pd.DataFrame(rows, columns=[self.axis, "candidate", "median", "q1", "q3"])
-        return _draw("latency_plot", frame, x=self.axis, title=title, caption=caption)
-
-    def speedup_plot(self, baseline: str | None = None, *, title: str, caption: str = "") -> "Axes":
-        """Plot the speedups over a candidate, by default the first one.
-
-        The band around 1 is the minimum effect. A point without whiskers has too few samples.
-        """
-        claims = self.speedups(baseline)
-        return _draw("speedup_plot", claims, title=title, caption=caption)
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html())
@@ -289,8 +267,8 @@ class Comparison(_Measured, Mapping[str, Measurement]):
     stopped : str
         What ended the measurement: ``precision`` was reached, ``budget`` was spent, or all the
         requested ``repeat`` rounds were taken.
-    control : Measurement, optional
-        A fixed product timed in the same rounds, which says how much the machine itself moved. It
+    reference_workload : Measurement, optional
+        A fixed product timed in the same rounds, which says how much the machine itself drifted. It
         is not one of the candidates.
 
     Examples
@@ -305,7 +283,7 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         measurements: Iterable[Measurement],
         stopped: str = "repeat",
         *,
-        control: Measurement | None = None,
+        reference_workload: Measurement | None = None,
     ) -> None:
         found = list(measurements) if isinstance(measurements, Iterable) else [measurements]
         if not found or not all(isinstance(measured, Measurement) for measured in found):
@@ -315,7 +293,7 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         if len(self._by_name) < len(found):
             raise InvalidArgumentError("two measurements share a name. Accepted: distinct names")
         self.stopped = stopped
-        self.control = control
+        self.reference_workload = reference_workload
 
     def __getitem__(self, name: str) -> Measurement:
         try:
@@ -474,10 +452,3 @@ def _row(measured: Measurement, unit: str) -> dict[str, Any]:
         "rounds": measured.repeat,
         "calls": measured.number,
     }
-
-
-def _draw(function: str, what: Any, **options: Any) -> "Axes":
-    """Call the module that draws; it stands above this one and is loaded for a plot only."""
-    latency = importlib.import_module("ortmeter.plotting.latency")
-    axes: Axes = getattr(latency, function)(what, **options)
-    return axes

@@ -20,8 +20,8 @@ from ortmeter.optional import import_optional
 from ortmeter.progress import progress_bar
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.comparison import Comparison
-from ortmeter.timing.control import control_candidate
-from ortmeter.timing.measurement import Candidate, Measurement, Recipe
+from ortmeter.timing.drift import make_reference
+from ortmeter.timing.measurement import Candidate, Measurement, SpawnSpec
 from ortmeter.timing.statistics import MIN_ROUNDS
 
 _MIN_SAMPLE_S = 2e-4
@@ -33,7 +33,7 @@ _STABLE_CHANGE = 0.05
 _MAX_WARMUP_CALLS = 100
 _MAX_WARMUP_S = 1.0
 _WARMUP_SHARE = 0.3  # of the budget, for all candidates together
-# A sample of the control: long enough to be interrupted by other processes as candidates are.
+# A sample of the reference workload: as long as it takes to be interrupted as candidates are.
 _CONTROL_S = 4e-3
 
 _Function = Callable[[], object]
@@ -49,20 +49,20 @@ def measure_here(
     budget_s: float = 10.0,
     sync: str | None = None,
     seed: int = 0,
-    control: bool = False,
+    reference_workload: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
     """Take samples of each candidate in turn, until they are precise or the budget is spent."""
     deadline = timer() + budget_s
     timed = [(n, c, _synchronized(c.function, sync)) for n, c in candidates.items()]
-    if control:  # the last one; it waits for no device
-        product = control_candidate()
-        timed.append(("control", product, product.function))
+    if reference_workload:  # the last one; it waits for no device
+        product = make_reference()
+        timed.append(("reference", product, product.function))
     most = min(_MAX_WARMUP_S, _WARMUP_SHARE * budget_s / len(timed))
     with collector_off():
         warmups = [_warm_up(n, call, warmup, most, deadline, timer) for n, _, call in timed]
         numbers = [_calibrate(call, timer, deadline) for *_, call in timed]
-        if control and all(warmups):  # the budget may be spent before
+        if reference_workload and all(warmups):  # the budget may be spent before
             longest = max(w[-1] * n for w, n in zip(warmups[:-1], numbers[:-1], strict=True))
             enough = min(longest, _CONTROL_S) / max(warmups[-1][-1], 1e-9)
             numbers[-1] = max(numbers[-1], min(math.ceil(enough), _MAX_NUMBER))
@@ -77,7 +77,9 @@ def measure_here(
         for i, (name, c, _) in enumerate(timed)
     ]
     return Comparison(
-        measured[: len(candidates)], stopped, control=measured[-1] if control else None
+        measured[: len(candidates)],
+        stopped,
+        reference_workload=measured[-1] if reference_workload else None,
     )
 
 
@@ -85,7 +87,7 @@ class Measured(msgspec.Struct):
     """What a child tells its parent: its measurements by group, and what it was warned of."""
 
     groups: list[list[Measurement]]
-    controls: list[Measurement | None]
+    reference_workloads: list[Measurement | None]
     warned: list[str]
 
 
@@ -104,20 +106,20 @@ def main(question: str, answer: str) -> None:
 
 def _measure_task(task: dict[str, Any]) -> Measured:
     groups, asked_at, budget = (task.pop(name) for name in ("groups", "asked_at", "budget_s"))
-    rows, controls = [], []
-    for i, recipes in enumerate(groups):
+    rows, reference_workloads = [], []
+    for i, spawn_specs in enumerate(groups):
         # The order gives each one its place in memory: it changes from one process to the next.
-        order = np.random.default_rng(task["seed"]).permutation(list(recipes)).tolist()
-        candidates = as_candidates({name: Recipe(**recipes[name]).build() for name in order})
+        order = np.random.default_rng(task["seed"]).permutation(list(spawn_specs)).tolist()
+        candidates = as_candidates({name: SpawnSpec(**spawn_specs[name]).build() for name in order})
         left = budget - max(time.time() - asked_at, 0.0)
         share = max(left, 0.0) / (len(groups) - i)
         results = measure_here(candidates, precision=None, budget_s=share, **task)
-        rows.append([results[name] for name in recipes])
-        controls.append(results.control)
+        rows.append([results[name] for name in spawn_specs])
+        reference_workloads.append(results.reference_workload)
         del candidates  # the memory of a group is free for the next one
     # Where no session was made, the module is not there.
     placement = sys.modules.get("ortmeter.runtime.placement")
-    return Measured(rows, controls, placement.warned if placement else [])
+    return Measured(rows, reference_workloads, placement.warned if placement else [])
 
 
 @contextmanager

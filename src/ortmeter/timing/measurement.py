@@ -23,7 +23,7 @@ _NOISY = 0.2
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SpawnSpec:
     """How a fresh process builds a candidate again.
 
     Parameters
@@ -66,13 +66,13 @@ class Candidate:
         Bytes that a call must read and write.
     recipe : callable, optional
         Called with a folder, writes the files that a fresh process needs and returns the
-        :class:`Recipe`. Required by ``measure(..., processes=...)``.
+        :class:`SpawnSpec`. Required by ``measure(..., processes=...)``.
     """
 
     function: Callable[[], object]
     flop: float | None = None
     bytes_moved: float | None = None
-    recipe: Callable[[Path], Recipe] | None = None
+    spawn_spec: Callable[[Path], SpawnSpec] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class Measurement:
         initialization.
     flop, bytes_moved : float, optional
         Work of a call, as declared by the candidate.
-    apart : bool
+    isolated : bool
         Whether the processes measured this candidate only.
 
     Examples
@@ -107,7 +107,7 @@ class Measurement:
     warmup: tuple[float, ...] = ()
     flop: float | None = None
     bytes_moved: float | None = None
-    apart: bool = False
+    isolated: bool = False
 
     def __post_init__(self) -> None:
         seconds = np.array(self.seconds, dtype=np.float64)

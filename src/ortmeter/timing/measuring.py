@@ -19,7 +19,7 @@ from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.timing.comparison import Comparison, Comparisons
 from ortmeter.timing.loop import Measured, as_candidates, measure_here
 from ortmeter.timing.measurement import Candidate
-from ortmeter.timing.processes import collect, measure_apart
+from ortmeter.timing.processes import collect, measure_isolated
 from ortmeter.timing.statistics import MIN_PROCESSES
 
 _ROUNDS_OF_A_PROCESS = 12
@@ -38,10 +38,10 @@ def measure(
     precision: float | None = 0.02,
     budget_s: float = 10.0,
     processes: int = 1,
-    apart: bool = False,
+    isolated: bool = False,
     sync: str | None = None,
     seed: int = 0,
-    control: bool = False,
+    reference_workload: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparison:
     """Time candidates in turn inside the same loop.
@@ -81,9 +81,9 @@ def measure(
         inside the timed region.
     seed : int
         Seed of the orders in which candidates are built and called.
-    control : bool
-        Also time a fixed product of NumPy in each round, as ``Comparison.control``: it says how
-        much the machine itself moved, see :func:`~ortmeter.timing.control.movement`.
+    reference_workload : bool
+        Also time a fixed product of NumPy in each round, as ``Comparison.reference_workload``: it
+        says how much the machine itself drifted, see :func:`~ortmeter.timing.drift.drift`.
     timer : callable
         Clock, in seconds.
 
@@ -112,10 +112,10 @@ def measure(
         precision=precision,
         budget_s=budget_s,
         processes=processes,
-        apart=apart,
+        isolated=isolated,
         sync=sync,
         seed=seed,
-        control=control,
+        reference_workload=reference_workload,
         timer=timer,
     )
     return found[""]
@@ -130,10 +130,10 @@ def measure_each(
     precision: float | None = 0.02,
     budget_s: float = 10.0,
     processes: int = 1,
-    apart: bool = False,
+    isolated: bool = False,
     sync: str | None = None,
     seed: int = 0,
-    control: bool = False,
+    reference_workload: bool = False,
     timer: _Timer = time.perf_counter,
 ) -> Comparisons:
     """Time groups of candidates, one group after the other, such as one group per size.
@@ -144,7 +144,7 @@ def measure_each(
         For each value of the axis, candidates as in :func:`measure`.
     axis : str
         Name of the axis: ``size``.
-    repeat, warmup, precision, budget_s, processes, apart, sync, seed, control, timer
+    repeat, warmup, precision, budget_s, processes, isolated, sync, seed, reference_workload, timer
         As in :func:`measure`. The groups share the budget. Each fresh process measures all groups,
         unless candidates are measured apart.
 
@@ -162,22 +162,33 @@ def measure_each(
     """
     options: dict[str, Any] = {"repeat": repeat, "warmup": warmup, "precision": precision}
     _check(groups, processes=processes, budget_s=budget_s, **options)
-    if apart and processes == 1:
+    if isolated and processes == 1:
         raise InvalidArgumentError(
             "processes=1 with apart=True. Accepted: processes from 2; an interval needs "
             f"{MIN_PROCESSES}"
         )
     prepared = {key: as_candidates(group) for key, group in groups.items()}
     if processes > 1:
-        options |= {"budget_s": budget_s, "sync": sync, "seed": seed, "control": control}
-        found = _measure_in_processes(prepared, processes, apart=apart, **options)
+        options |= {
+            "budget_s": budget_s,
+            "sync": sync,
+            "seed": seed,
+            "reference_workload": reference_workload,
+        }
+        found = _measure_in_processes(prepared, processes, isolated=isolated, **options)
         return Comparisons(found, axis)
     deadline = timer() + budget_s
     results: dict[Any, Comparison] = {}
     for key, group in prepared.items():
         share = max(deadline - timer(), 0.0) / (len(groups) - len(results))
         results[key] = measure_here(
-            group, budget_s=share, sync=sync, seed=seed, control=control, timer=timer, **options
+            group,
+            budget_s=share,
+            sync=sync,
+            seed=seed,
+            reference_workload=reference_workload,
+            timer=timer,
+            **options,
         )
     return Comparisons(results, axis)
 
@@ -209,12 +220,12 @@ def _measure_in_processes(
     groups: Mapping[_Key, Mapping[str, Candidate]],
     processes: int,
     *,
-    apart: bool,
+    isolated: bool,
     repeat: int | None,
     warmup: int | None,
     sync: str | None,
     seed: int,
-    control: bool,
+    reference_workload: bool,
     **limits: Any,
 ) -> dict[_Key, Comparison]:
     """Measure groups of candidates in processes that build them again from their recipes."""
@@ -222,44 +233,49 @@ def _measure_in_processes(
         folder = Path(temporary)
         tasks = {
             key: {
-                name: _recipe(name, candidate, folder / f"candidate-{g}-{i}")
+                name: _spawn_spec(name, candidate, folder / f"candidate-{g}-{i}")
                 for i, (name, candidate) in enumerate(candidates.items())
             }
             for g, (key, candidates) in enumerate(groups.items())
         }
-        usual = _ROUNDS_APART if apart else _ROUNDS_OF_A_PROCESS
-        rounds = {"repeat": repeat or usual, "warmup": warmup, "sync": sync, "control": control}
+        usual = _ROUNDS_APART if isolated else _ROUNDS_OF_A_PROCESS
+        rounds = {
+            "repeat": repeat or usual,
+            "warmup": warmup,
+            "sync": sync,
+            "reference_workload": reference_workload,
+        }
 
         def ask(i: int, asked: list[dict[str, Any]], budget: float) -> list[Comparison]:
             limits = {"groups": asked, "budget_s": budget, "seed": seed + i}
             return _ask({**limits, **rounds}, folder)
 
-        def alone(i: int, recipes: dict[str, Any], budget: float) -> Comparison:
-            return ask(i, [recipes], budget)[0]
+        def alone(i: int, spawn_specs: dict[str, Any], budget: float) -> Comparison:
+            return ask(i, [spawn_specs], budget)[0]
 
         def run(i: int, keys: Sequence[_Key], budget: float) -> Mapping[_Key, Comparison]:
-            if not apart:
+            if not isolated:
                 return dict(zip(keys, ask(i, [tasks[key] for key in keys], budget), strict=True))
             ends = time.perf_counter() + budget
             found = {}
             for rank, key in enumerate(keys):
                 share = max(ends - time.perf_counter(), 0.0) / (len(keys) - rank)
                 each = {n: functools.partial(alone, i, {n: r}) for n, r in tasks[key].items()}
-                found[key] = measure_apart(each, budget_s=share, seed=seed + i)
+                found[key] = measure_isolated(each, budget_s=share, seed=seed + i)
             return found
 
         return collect(list(groups), run, processes=processes, **limits)
 
 
-def _recipe(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]:
-    if candidate.recipe is None:
+def _spawn_spec(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]:
+    if candidate.spawn_spec is None:
         raise InvalidArgumentError(
             f"Candidate {name!r} has no recipe: a fresh process cannot build it. "
             "Accepted with processes > 1: Candidate(..., recipe=...), for example "
             "ortmeter.session_candidate(model, feeds) or ortmeter.function_candidate(build)"
         )
     folder.mkdir()
-    return dataclasses.asdict(candidate.recipe(folder))
+    return dataclasses.asdict(candidate.spawn_spec(folder))
 
 
 def _ask(task: Mapping[str, Any], folder: Path) -> list[Comparison]:
@@ -278,5 +294,8 @@ def _ask(task: Mapping[str, Any], folder: Path) -> list[Comparison]:
         from ortmeter.runtime.placement import warn_again
 
         warn_again(found.warned)
-    groups = zip(found.groups, found.controls, strict=True)
-    return [Comparison(group, control=control) for group, control in groups]
+    groups = zip(found.groups, found.reference_workloads, strict=True)
+    return [
+        Comparison(group, reference_workload=reference_workload)
+        for group, reference_workload in groups
+    ]

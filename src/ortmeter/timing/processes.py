@@ -21,7 +21,7 @@ _Key = TypeVar("_Key")
 _Results = Mapping[_Key, Mapping[str, Measurement]]
 
 
-def measure_apart(
+def measure_isolated(
     candidates: Mapping[str, Callable[[float], Comparison]], *, budget_s: float, seed: int
 ) -> Comparison:
     """Measure candidates one after the other, in random order, and put them side by side.
@@ -35,14 +35,18 @@ def measure_apart(
         parts[name] = candidates[name](share)
     measured = [parts[name][name] for name in candidates]
     least = min(one.repeat for one in measured)
-    controls = [part.control for part in parts.values() if part.control]
-    control = None
-    if controls:  # a round of each, then the next: the first rounds are those of all
-        seconds = np.stack([one.seconds[0, :least] for one in controls], axis=1).reshape(1, -1)
-        control = dataclasses.replace(controls[0], seconds=seconds)
+    reference_workloads = [
+        part.reference_workload for part in parts.values() if part.reference_workload
+    ]
+    reference_workload = None
+    if reference_workloads:  # a round of each, then the next: the first rounds are those of all
+        seconds = np.stack([one.seconds[0, :least] for one in reference_workloads], axis=1).reshape(
+            1, -1
+        )
+        reference_workload = dataclasses.replace(reference_workloads[0], seconds=seconds)
     return Comparison(
-        [dataclasses.replace(m, seconds=m.seconds[:, :least], apart=True) for m in measured],
-        control=control,
+        [dataclasses.replace(m, seconds=m.seconds[:, :least], isolated=True) for m in measured],
+        reference_workload=reference_workload,
     )
 
 
@@ -96,10 +100,18 @@ def _why_enough(parts: list[Mapping[str, Measurement]], precision: float | None)
 
 
 def _join(parts: Sequence[Mapping[str, Measurement]], stopped: str = "repeat") -> Comparison:
-    """Put the processes of each candidate together, and those of the control if they have one."""
+    """Put the processes of each candidate together, and those of the reference workload."""
     measured = [_stack([part[name] for part in parts]) for name in parts[0]]
-    controls = [part.control for part in parts if isinstance(part, Comparison) and part.control]
-    return Comparison(measured, stopped, control=_stack(controls) if controls else None)
+    reference_workloads = [
+        part.reference_workload
+        for part in parts
+        if isinstance(part, Comparison) and part.reference_workload
+    ]
+    return Comparison(
+        measured,
+        stopped,
+        reference_workload=_stack(reference_workloads) if reference_workloads else None,
+    )
 
 
 def _stack(measured: Sequence[Measurement]) -> Measurement:

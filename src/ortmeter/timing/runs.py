@@ -4,7 +4,7 @@ import math
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup
-from ortmeter.timing.control import STEADY
+from ortmeter.timing.drift import STEADY
 from ortmeter.timing.measurement import Measurement
 from ortmeter.timing.statistics import exponential, log_ratio_apart
 
@@ -42,8 +42,8 @@ def compare_runs(
     -------
     Speedup
         The ratio, its interval and the verdict. The interval is Welch's, over processes, widened
-        on both sides by how far the machine itself moved. There is none, and the verdict is
-        undecided, with fewer than 3 processes in a run, or if the machine moved by more than 5%.
+        on both sides by how far the machine itself drifted. There is none, and the verdict is
+        undecided, with fewer than 3 processes in a run, or if the machine drifted by more than 5%.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def compare_runs(
     return Speedup(candidate.name, name, found, min_effect=min_effect)
 
 
-def control_ratio(before: Measurement, after: Measurement) -> float:
+def drift_ratio(before: Measurement, after: Measurement) -> float:
     """Return how many times slower the machine became: the ratio of the medians of the controls."""
     check_latencies(before, after)
     return math.exp(-log_ratio_apart(before.seconds, after.seconds, 0.99)[0])

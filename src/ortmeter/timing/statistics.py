@@ -62,7 +62,7 @@ def log_ratio_apart(
     Each process gives the logarithm of its median; the interval is Welch's, over the processes of
     both, whose numbers may differ (Welch, *The generalization of Student's problem when several
     different population variances are involved*, 1947). It holds how far processes differ, not how
-    far the machine moved between the two. Welch's falls a little short with few processes of
+    far the machine drifted between the two. Welch's falls a little short with few processes of
     unequal spread: a part of the error pays for it.
     """
     from scipy.special import stdtrit

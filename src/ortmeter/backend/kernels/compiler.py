@@ -22,7 +22,7 @@ from typing import Any
 from ortmeter.backend.errors import KernelError
 from ortmeter.errors import OrtMeterError
 from ortmeter.files import cache_folder
-from ortmeter.runtime.environment import cpu_flags
+from ortmeter.runtime.cpu import cpu_flags
 from ortmeter.runtime.providers import nvidia_folders
 
 _NAMES = ("g++", "c++", "clang++")

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortmeter.backend.rules.attention import read_scores
 from ortmeter.backend.rules.heads import before_repeat, before_split
 from ortmeter.backend.rules.indices import Affine, affine, window
-from ortmeter.backend.rules.rule import MICROSOFT, Refused, known, optional, require
+from ortmeter.backend.rules.rule import MICROSOFT, NoMatch, known, optional, require
 from ortmeter.backend.rules.values import SWAP, dimensions, from_operator, producer
 
 # What the kernel asks of the size of a head that it rotates.
@@ -113,7 +113,7 @@ def _group_query(
     batch, length, hidden = known(dimensions(q, rank=3), why)
     require(q_heads, why)
     if not isinstance(length, int):
-        raise Refused("the length of the sequences is not known")
+        raise NoMatch("the length of the sequences is not known")
     why = f"{length} positions: below {shortest}, Attention of the standard is faster"
     require(length >= shortest, why)
     same = dimensions(v) == keys and keys[:2] == (batch, length)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.rules.rule import Refused, known, require
+from ortmeter.backend.rules.rule import NoMatch, known, require
 from ortmeter.backend.rules.values import (
     constant,
     copy_type,
@@ -104,7 +104,7 @@ def _constant_tables(
     batch, _, length, size = dimensions(x, rank=_HEADS) or ()
     graph = known(y.graph, "the result is in no graph")
     if not isinstance(length, int) or not isinstance(size, int):
-        raise Refused("the length of the sequences is not known")
+        raise NoMatch("the length of the sequences is not known")
     tables = []
     for value in (cos, sin):
         half = _first_half(constant(value), (1, 1, length, size))

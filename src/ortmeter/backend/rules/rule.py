@@ -42,20 +42,20 @@ _ON_CPU = {
 _OLDEST = 18
 
 
-class Refused(Exception):  # noqa: N818 - it says no, it is not an error
+class NoMatch(Exception):  # noqa: N818 - it says no, it is not an error
     """Nodes match a pattern, and its replacement would not stand for them: here is why."""
 
 
 def require(holds: object, reason: str) -> None:
     """Refuse a match, with its reason, unless a condition holds."""
     if not holds:
-        raise Refused(reason)
+        raise NoMatch(reason)
 
 
 def known(found: T | None, reason: str) -> T:
     """Refuse a match, with its reason, when what it needs is not known."""
     if found is None:
-        raise Refused(reason)
+        raise NoMatch(reason)
     return found
 
 
@@ -149,7 +149,7 @@ class Rule:
         def rewrite(op: Any, **values: Any) -> Any:
             try:
                 replacement = fusion.rewrite(op, **values)
-            except Refused as refusal:
+            except NoMatch as refusal:
                 refused.setdefault(place[0], str(refusal))
                 return None
             if replacement is not None:

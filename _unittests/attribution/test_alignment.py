@@ -1,0 +1,145 @@
+"""Tests of ortmeter.attribution.alignment."""
+
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter.attribution.alignment import align
+from ortmeter.discrepancy import Tolerance
+from ortmeter.errors import FeedError
+from ortmeter.runtime.models import sample_cnn
+from ortmeter.runtime.sessions import optimized_model
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+
+
+def renamed(model):
+    """Copy a model whose nodes, results and initializers have other names."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    inputs = {value.name for value in copy.graph.input}
+    for rank, node in enumerate(copy.graph.node):
+        node.name = f"other_{rank}"
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                names[i] = f"other/{name}" if name and name not in inputs else name
+    for value in (*copy.graph.output, *copy.graph.initializer):
+        value.name = f"other/{value.name}"
+    del copy.graph.value_info[:]
+    return copy
+
+
+def change(model, name, moved):
+    (tensor,) = (tensor for tensor in model.graph.initializer if tensor.name == name)
+    array = onnx.numpy_helper.to_array(tensor) + np.float32(moved)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, name))
+
+
+def names(found):
+    return [(pair.expected.node, pair.got.node) for pair in found.pairs]
+
+
+def test_names_do_not_count():
+    model = sample_cnn(size=16)
+    other = renamed(model)
+    found = align(model, other, provider="cpu")
+    nodes = zip(model.graph.node, other.graph.node, strict=True)
+    assert names(found) == [(first.name, second.name) for first, second in nodes]
+    assert found.first is None
+    assert str(found) == "14 results aligned of 14 and 14: none differs"
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_graphs_part_at_the_weight_that_was_changed(rank):
+    model = sample_cnn(size=16)
+    other = renamed(model)
+    readers = [node for node in other.graph.node if node.op_type == "Conv"]
+    change(other, readers[rank].input[1], 0.1)
+    found = align(model, other, provider="cpu")
+    assert len(found.pairs) == 14
+    assert found.first.got.node == readers[rank].name
+    assert found.largest_jump is found.first
+    assert found.first.before == 0
+    error = np.abs(found.first.got.value - found.first.expected.value).max()
+    assert found.first.error.abs == pytest.approx(error)
+    assert found.first.size == pytest.approx(error / np.abs(found.first.expected.value).max())
+
+
+def test_a_tolerance_tells_a_small_change_from_a_large_one():
+    model = sample_cnn(size=16)
+    other = renamed(model)
+    convolutions = [node for node in other.graph.node if node.op_type == "Conv"]
+    change(other, convolutions[0].input[1], 1e-7)
+    change(other, convolutions[2].input[1], 0.1)
+    found = align(model, other, provider="cpu")
+    assert found.first.got.node == convolutions[0].name
+    assert found.largest_jump.got.node == convolutions[2].name
+    found = align(model, other, provider="cpu", tolerance=Tolerance(atol=1e-4))
+    assert found.first.got.node == convolutions[2].name
+    assert "beyond atol=0.0001 at" in str(found)
+
+
+def test_fused_nodes_leave_the_others_aligned():
+    model = sample_cnn(size=16)
+    fused = renamed(optimized_model(model, provider="cpu", optimization="extended"))
+    assert len(fused.graph.node) < len(model.graph.node)
+    found = align(model, fused, provider="cpu")
+    assert len(found.pairs) == found.n_got == len(fused.graph.node)
+    assert found.first is None
+
+
+def test_branches_in_another_order_are_aligned():
+    text = f"""{HEADER} g (float[8] X) => (float[8] Z) {{
+        [a] A = Exp(X) [b] B = Sin(A) [c] C = Cos(X) [d] D = Neg(C) [e] Z = Add(B, D) }}"""
+    other = f"""{HEADER} g (float[8] X) => (float[8] z) {{
+        [k] k = Cos(X) [l] l = Neg(k) [m] m = Exp(X) [n] n = Sin(m) [o] z = Add(n, l) }}"""
+    found = align(text, other, provider="cpu")
+    assert dict(names(found)) == {"a": "m", "b": "n", "c": "k", "d": "l", "e": "o"}
+
+
+def test_a_result_that_one_graph_computes_twice_is_aligned_once():
+    text = f"{HEADER} g (float[8] X) => (float[8] Z) {{ [a] A = Exp(X) [e] Z = Neg(A) }}"
+    other = f"""{HEADER} g (float[8] X) => (float[8] Z) {{
+        [a] A = Exp(X) [b] B = Identity(A) [e] Z = Neg(B) }}"""
+    found = align(text, other, provider="cpu")
+    assert (found.n_expected, found.n_got) == (2, 3)
+    assert ("e", "e") in names(found)
+    assert len(found.pairs) == 2
+
+
+def test_what_a_body_reads_is_an_input_of_its_node():
+    text = f"""{HEADER} g (bool C, float[8] X) => (float[8] Z) {{
+        [abs] A = Abs(X)  [exp] B = Exp(A)
+        [if] Z = If(C) <then_branch = t () => (float[8] T) {{ T = Neg(B) }},
+                        else_branch = e () => (float[8] E) {{ E = Identity(B) }}> }}"""
+    other = text.replace("Exp(A)", "Exp(X)")
+    feeds = {"C": np.array(True), "X": -np.ones(8, np.float32)}
+    pair = align(text, other, feeds, provider="cpu").pairs[-1]
+    assert pair.got.node == "if"
+    assert pair.before == pytest.approx((np.e - 1 / np.e) / np.e, rel=1e-5)
+
+
+def test_the_jump_of_numbers_that_overflow():
+    text = f"{HEADER} g (float[2] X) => (float[2] Z) {{ [a] A = Exp(X) [e] Z = Mul(A, A) }}"
+    other = text.replace("Mul(A, A)", "Div(A, A)")
+    found = align(text, other.replace("[e]", "[f]"), {"X": np.float32([88, 88])}, provider="cpu")
+    assert names(found) == [("a", "a"), ("e", "f")]
+    assert found.largest_jump.size == np.inf
+    assert "inf of the largest value" in str(found)
+
+
+def test_results_in_16_bits_are_aligned_with_those_in_32():
+    text = f"""{HEADER} g (float[64] X) => (float[64] Z) {{
+        [a] A = Tanh(X) [b] B = Sigmoid(A) [c] Z = Sqrt(B) }}"""
+    narrow = text.replace("float[64] Z", "float16[64] Z").replace("A = Tanh(X)", "A = Tanh(H)")
+    narrow = narrow.replace("[a]", "[h] H = Cast<to = 10>(X) [a]")
+    found = align(text, narrow, provider="cpu")
+    assert names(found) == [("a", "a"), ("b", "b"), ("c", "c")]
+    assert 0 < found.largest_jump.size < 1e-2
+    assert found.largest_jump.jump < 4  # roundings to 16 bits
+
+
+def test_models_that_share_no_input_need_feeds():
+    text = f"{HEADER} g (float[n] X) => (float[n] Z) {{ Z = Exp(X) }}"
+    with pytest.raises(FeedError):
+        align(text, text, provider="cpu")

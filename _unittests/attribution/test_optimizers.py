@@ -1,0 +1,139 @@
+"""Tests of ortmeter.attribution.optimizers."""
+
+import itertools
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from ortmeter.attribution import optimizers
+from ortmeter.attribution.optimizers import _changed_nodes, explain_optimization
+from ortmeter.attribution.result import differing
+from ortmeter.discrepancy import Tolerance
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.runtime.feeds import random_feeds
+from ortmeter.runtime.models import layer_norm_matmul
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+
+
+def run_without(model, feeds, names, level=onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL):
+    """Run a session without our code; the keyword of ONNX Runtime is another way to disable."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, disabled_optimizers=names
+    )
+    return session.run(None, feeds)
+
+
+@pytest.fixture(scope="module")
+def normalized():
+    """A batch normalization that a rule fuses, and a Gelu that an optimizer fuses."""
+    text = f"""{HEADER} g (float[1,3,8,8] X, float[16,16] M) =>
+    (float[1,4,6,6] Z, float[16,16] P) {{
+        [conv] C = Conv(X, W)  [bn] N = BatchNormalization(C, S, B, E, V)  [relu] Z = Relu(N)
+        [product] Q = MatMul(M, M)
+        half = Constant<value_float = 0.5>()  one = Constant<value_float = 1.0>()
+        root = Constant<value_float = 1.4142135>()
+        [div] D = Div(Q, root)  [erf] F = Erf(D)  [add] A = Add(F, one)
+        [mul] T = Mul(Q, A)  [last] P = Mul(T, half) }}"""
+    model = onnx.parser.parse_model(text)
+    generator = np.random.default_rng(0)
+    sizes = {"W": (4, 3, 3, 3)} | dict.fromkeys("SBEV", (4,))
+    for name, shape in sizes.items():
+        array = np.abs(generator.normal(size=shape)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model, random_feeds(model)
+
+
+def test_optimizers_are_a_minimal_set(normalized):
+    model, feeds = normalized
+    found = explain_optimization(model, feeds, provider="cpu")
+    assert found.level == "basic"
+    levels = {effect.name: effect.level for effect in found.optimizers}
+    assert levels["ConvBNFusion"] == "basic"
+    assert levels["GeluFusionL1"] == "basic"
+    nodes = {effect.name: effect.nodes for effect in found.optimizers}
+    assert any(node.startswith("Gelu (") and "erf" in node for node in nodes["GeluFusionL1"])
+    assert any(node.startswith("Conv (conv") for node in nodes["ConvBNFusion"])
+
+    level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    expected = run_without(model, feeds, None, level)
+
+    def restores(names):
+        got = run_without(model, feeds, list(names))
+        return all(map(np.array_equal, expected, got))
+
+    assert restores(levels)
+    for name in levels:
+        assert not restores(set(levels) - {name})
+    alone = run_without(model, feeds, [name for name in levels if name != "ConvBNFusion"])
+    worst = max(np.abs(a - b).max() for a, b in zip(expected, alone, strict=True))
+    effects = {effect.name: effect.alone.abs for effect in found.optimizers}
+    assert effects["ConvBNFusion"] == pytest.approx(worst)
+    assert str(found).endswith("without them, the outputs are those of the unoptimized graph")
+    assert list(effects.values()) == sorted(effects.values(), reverse=True)
+    assert found.to_frame()["optimizer"].tolist() == list(effects)
+
+
+def test_a_tolerance_says_what_is_the_same(normalized):
+    model, feeds = normalized
+    found = explain_optimization(model, feeds, provider="cpu", tolerance=Tolerance(atol=1e-2))
+    assert found.level is None
+    assert found.optimizers == ()
+    assert str(found) == "no optimization changes the outputs"
+
+
+def test_a_lower_level_runs_fewer_optimizers(normalized):
+    model, feeds = normalized
+    found = explain_optimization(model, feeds, provider="cpu", optimization="basic")
+    assert list(found.levels) == ["basic"]
+    assert {effect.level for effect in found.optimizers} == {"basic"}
+
+
+def test_levels_that_agree_need_no_search():
+    model = layer_norm_matmul(16)
+    found = explain_optimization(model, random_feeds(model, dims={"a": 2, "b": 3}), provider="cpu")
+    assert found.level is None
+    assert found.n_candidates == 0
+    assert found.to_frame().empty
+
+
+def test_a_search_ends_with_its_time(normalized):
+    model, feeds = normalized
+    found = explain_optimization(model, feeds, provider="cpu", budget_s=1e-9)
+    assert (found.level, found.optimizers) == ("basic", ())
+    assert {"ConvBNFusion", "Level1_RuleBasedTransformer"} & set(found.undecided)
+    assert not differing(found.remaining)
+    assert f"the time was up when {len(found.undecided)} of {found.n_candidates} " in str(found)
+    found = explain_optimization(model, feeds, provider="cpu", budget_s=0)
+    assert str(found) == "the outputs change from level basic on; optimizers are not searched"
+    for wrong in -1, float("inf"), float("nan"):
+        with pytest.raises(InvalidArgumentError, match="budget_s"):
+            explain_optimization(model, feeds, provider="cpu", budget_s=wrong)
+
+
+def test_a_session_that_differs_from_itself_concludes_nothing(monkeypatch):
+    runs = itertools.count()
+    monkeypatch.setattr(optimizers, "run_session", lambda *_: {"Y": np.float32([next(runs)])})
+    found = explain_optimization(layer_norm_matmul(4), {}, provider="cpu")
+    assert found.optimizers == ()
+    assert "nothing can be concluded" in str(found)
+
+
+def test_the_unoptimized_level_is_not_compared_with_itself():
+    with pytest.raises(InvalidArgumentError, match="'none'"):
+        explain_optimization(layer_norm_matmul(4), {}, optimization="none")
+
+
+def test_nodes_that_an_optimizer_adds_or_removes():
+    text = f"""{HEADER} g (float[2] X) => (float[2] Y) {{
+        [two] two = Constant<value_float = 2.0>()  [exp] e = Exp(two)
+        [same] I = Identity(X)  [mul] Y = Mul(I, e) }}"""
+    session = {"provider": "cpu", "optimization": "all"}
+    names = ["ConstantFolding", "EliminateIdentity", "ConvBNFusion"]
+    changed = [("no Exp (exp)",), ("Mul (same, mul)",), ()]
+    assert _changed_nodes(text, session, names) == dict(zip(names, changed, strict=True))

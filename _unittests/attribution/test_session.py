@@ -1,0 +1,286 @@
+"""Tests of ortmeter.attribution.session."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import ortmeter
+from ortmeter.attribution import explain_session
+from ortmeter.attribution import intermediates as with_intermediate_outputs
+from ortmeter.attribution import session as attribution_session
+from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.runtime.feeds import random_feeds
+from ortmeter.runtime.models import layer_norm_matmul
+
+HEADER = '<ir_version: 11, opset_import: ["": 23]>'
+SOURCES = ("reference",)
+
+
+def ulp(error, largest):
+    return np.abs(error).max() / np.spacing(np.float32(np.abs(largest).max()))
+
+
+@pytest.fixture(scope="module")
+def norm():
+    model = layer_norm_matmul(16)
+    return model, random_feeds(model, dims={"a": 2, "b": 3})
+
+
+def test_own_errors_and_effects_against_numpy(norm):
+    """A product then a sum: what the product adds to the outputs is its own error."""
+    model, feeds = norm
+    with_intermediate_outputs = onnx.ModelProto()
+    with_intermediate_outputs.CopyFrom(model)
+    names = [node.output[0] for node in model.graph.node]
+    with_intermediate_outputs.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in names[:-1]
+    )
+    session = onnxruntime.InferenceSession(with_intermediate_outputs.SerializeToString())
+    normed, product, total = (v.astype(np.float64) for v in session.run(names, feeds))
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    wide = {name: value.astype(np.float64) for name, value in weights.items()}
+    matmul_w, add_b = (wide[node.input[1]] for node in model.graph.node[1:])
+
+    found = explain_session(model, feeds, provider="cpu")
+    assert found.same_outputs
+    assert found.session == found.exposed
+    rows = {node.name: node for node in found.nodes}
+    own = product - normed @ matmul_w
+    assert rows["matmul"].own.abs == pytest.approx(np.abs(own).max(), rel=1e-6)
+    assert rows["add"].own.abs == pytest.approx(np.abs(total - (product + add_b)).max(), rel=1e-6)
+    assert rows["matmul"].effect.abs == pytest.approx(np.abs(own).max(), rel=1e-6)
+    assert rows["matmul"].effect.ulp_at_max == pytest.approx(ulp(own, total), rel=1e-6)
+    moved_by_norm = np.abs(rows["norm"].effect.abs)
+    assert 0 < moved_by_norm < 1e-5
+    # The last total is the discrepancy of the session, and the effects add up to it.
+    assert rows["add"].total.abs == found.session.abs
+    effects = sum(node.effect.mean_abs for node in found.nodes)
+    assert found.session.mean_abs <= effects * (1 + 1e-6)
+
+
+def test_a_rounding_to_16_bits_comes_first():
+    text = f"""{HEADER} g (float[8, 8] X) => (float[8, 8] Z) {{
+        [product] Y = MatMul(X, X)  [narrow] H = Cast<to = 10>(Y)  [wide] W = Cast<to = 1>(H)
+        [exp] Z = Tanh(W)
+    }}"""
+    feeds = {"X": np.random.default_rng(0).standard_normal((8, 8), np.float32)}
+    found = explain_session(text, feeds, provider="cpu", optimization="none", sources=SOURCES)
+    for by in ("mean", "ulp", "abs"):
+        assert found.ranking(by)[0].name == "narrow"
+    assert str(found).endswith(
+        f"largest effect: narrow (Cast), {found.nodes[1].effect.mean_abs:.3g} alone of "
+        f"{found.exposed.mean_abs:.3g} (mean absolute error)"
+    )
+    with pytest.raises(InvalidArgumentError, match="by='size'"):
+        found.ranking("size")
+
+
+def test_fused_nodes_are_explained_together():
+    model = ortmeter.sample_cnn(size=16)
+    feeds = random_feeds(model)
+    fused, plain = (
+        explain_session(model, feeds, provider="cpu", optimization=level, sources=SOURCES)
+        for level in ("all", "none")
+    )
+    assert fused.same_outputs
+    assert plain.same_outputs
+    assert [node.name for node in plain.nodes] == [node.name for node in model.graph.node]
+    assert not any(node.fused for node in plain.nodes)
+    merged = {node.name: node.fused for node in fused.nodes if node.fused}
+    missing = {node.name for node in plain.nodes} - {node.name for node in fused.nodes}
+    assert missing
+    assert {name for names in merged.values() for name in names} == missing
+
+
+def test_it_is_said_when_another_session_is_explained(monkeypatch):
+    model = ortmeter.sample_cnn(size=16)
+    monkeypatch.setattr(  # every result becomes an output: nothing is fused
+        attribution_session,
+        "with_intermediate_outputs",
+        lambda proto, _: with_intermediate_outputs.with_intermediate_outputs(proto),
+    )
+    found = explain_session(model, random_feeds(model), provider="cpu", sources=SOURCES)
+    assert not found.same_outputs
+    assert found.session != found.exposed
+    assert "reading its intermediate results changes its outputs" in str(found)
+    assert f"the session is {found.session.ulp_at_max:.3g} ulp from float64" in str(found)
+    assert f"explained here is {found.exposed.ulp_at_max:.3g} ulp away" in str(found)
+
+
+@pytest.mark.parametrize("expected", ["torch", "reference"])
+def test_other_expected_kernels(norm, expected):
+    model, feeds = norm
+    found = explain_session(model, feeds, expected, provider="cpu")
+    session = ortmeter.make_session(model, provider="cpu")
+    wanted = ortmeter.evaluator.Evaluator(model, sources=(expected,)).run(None, feeds)
+    got = session.run(None, feeds)
+    assert found.session == ortmeter.max_diff(wanted, got)
+    assert found.outputs.outputs == {"Z": ortmeter.max_diff(wanted[0], got[0])}
+    assert len(found.nodes) == 3
+    assert found.nodes[-1].total.abs == found.session.abs
+
+
+def test_graphs_inside_nodes_and_integers():
+    text = f"""{HEADER} g (float[4] X, bool c) => (float[4] Z, int64[1] K) {{
+        [exp] E = Exp(X)
+        [choose] Y = If (c) <
+            then_branch = yes () => (float[4] A) {{ A = Mul(E, E) }},
+            else_branch = no () => (float[4] B) {{ B = Neg(E) }}
+        >
+        [size] K = Shape(Y)  [root] Z = Sqrt(Y)
+    }}"""
+    feeds = {"X": np.float32([1, 2, 3, 4]), "c": np.array(True)}
+    found = explain_session(text, feeds, provider="cpu", optimization="none", sources=SOURCES)
+    assert [node.name for node in found.nodes] == ["exp", "choose", "size", "root"]
+    squared = np.exp(np.float64([1, 2, 3, 4]))
+    assert found.nodes[0].total.largest == pytest.approx(squared.max())
+    assert found.nodes[2].own.abs == 0
+    assert found.same_outputs
+
+
+def test_not_a_number_of_the_session_comes_first():
+    text = f"""{HEADER} g (float[3] X) => (float[3] Z) {{
+        [exp] E = Exp(X)  [large] L = Mul(E, E)  [zero] Z = Sub(L, L)
+    }}"""
+    feeds = {"X": np.float32([1, 2, 60])}  # exp(60) fits in float32, its square does not
+    found = explain_session(text, feeds, provider="cpu", optimization="none", sources=SOURCES)
+    assert found.session.n_nan == 1
+    assert found.ranking()[0].name == "large"
+
+
+def many(n):
+    """A chain of n matrix products: each one adds an error of its own."""
+    body = " ".join(f"[p{i}] V{i + 1} = MatMul(V{i}, W)" for i in range(n))
+    model = onnx.parser.parse_model(
+        f"{HEADER} g (float[4, 8] V0) => (float[4, 8] V{n}) {{ {body} }}"
+    )
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.standard_normal((8, 8)))[0].astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(turn, "W"))
+    return model, {"V0": rng.standard_normal((4, 8)).astype(np.float32)}
+
+
+def test_effects_are_those_of_numpy():
+    """The effect of a node against numpy in float64, for every node of a chain."""
+    n = 6
+    model, feeds = many(n)
+    found = explain_session(model, feeds, provider="cpu", optimization="none", sources=SOURCES)
+    assert (found.searched, found.remaining, found.explained) == (n, (), 1.0)
+    with_intermediate_outputs = onnx.ModelProto()
+    with_intermediate_outputs.CopyFrom(model)
+    names = [node.output[0] for node in model.graph.node]
+    with_intermediate_outputs.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in names[:-1]
+    )
+    session = onnxruntime.InferenceSession(with_intermediate_outputs.SerializeToString())
+    results = [feeds["V0"], *session.run(names, feeds)]
+    weight = onnx.numpy_helper.to_array(model.graph.initializer[0]).astype(np.float64)
+    after = [v.astype(np.float64) @ np.linalg.matrix_power(weight, n - i) for i, v in
+             enumerate(results)]  # fmt: skip
+    for i, node in enumerate(found.nodes):
+        assert node.effect.abs == pytest.approx(np.abs(after[i + 1] - after[i]).max(), rel=1e-6)
+
+
+def test_what_the_budget_leaves_is_told(monkeypatch):
+    model, feeds = many(12)
+    ticks = iter(range(100))
+    monkeypatch.setattr(
+        attribution_session,
+        "find_effects",
+        lambda *given, **options: FIND(*given, **options, clock=lambda: next(ticks)),
+    )
+    found = explain_session(
+        model, feeds, provider="cpu", optimization="none", sources=SOURCES, budget_s=50
+    )
+    left = [name for group in found.remaining for name in group.nodes]
+    assert 0 < found.searched < 12
+    assert {node.name for node in found.nodes if node.effect is None} == set(left)
+    assert len(left) == len(set(left)) == 12 - found.searched
+    assert 0 < found.explained < 1
+    assert f"{found.searched} of 12 nodes are searched, " in str(found)
+    assert f"{len(left)} are not, in {len(found.remaining)} group" in str(found)
+    ranked = found.ranking()
+    assert [node.effect is None for node in ranked] == [False] * found.searched + [True] * len(left)
+    frame = found.to_frame()
+    assert frame["effect_mean"].isna().sum() == len(left)
+    row = found.remaining[0].to_row()
+    assert (row["first"], row["nodes"]) == (left[0], len(found.remaining[0].nodes))
+    nothing = explain_session(
+        model, feeds, provider="cpu", optimization="none", sources=SOURCES, budget_s=0
+    )
+    assert nothing.searched == 0
+    assert len(nothing.remaining) == 1
+    assert "0 of 12 nodes are searched" in str(nothing)
+    assert nothing.remaining[0].effect.abs == nothing.exposed.abs > 0
+
+
+FIND = attribution_session.find_effects
+
+
+def test_what_no_output_needs_is_not_computed_again(monkeypatch):
+    """The dead node reads Y after the living one does: Y stays there for the search."""
+    text = f"""{HEADER} g (float[4, 4] X) => (float[4, 4] Z) {{
+        [one] Y = MatMul(X, X)  [two] U = MatMul(Y, X)  [three] Z = MatMul(U, Y)
+        [dead] D = MatMul(Y, Y)  [shape] S = Shape(Y)
+    }}"""
+    feeds = {"X": np.random.default_rng(0).standard_normal((4, 4), np.float32)}
+    ran = []
+    monkeypatch.setattr(
+        attribution_session._Walk,
+        "_mixed",
+        lambda walk, count, is_late: ran.append(count) or MIXED(walk, count, is_late),
+    )
+    found = explain_session(text, feeds, provider="cpu", optimization="none", sources=SOURCES)
+    rows = {node.name: node for node in found.nodes}
+    assert set(rows) == {"one", "two", "three", "dead", "shape"}
+    assert rows["dead"].own.abs > 0
+    assert rows["dead"].effect.abs == rows["shape"].effect.abs == 0
+    assert len(ran) == 2  # three suspects
+    assert all(rows[name].effect.abs > 0 for name in ("one", "two", "three"))
+
+
+MIXED = attribution_session._Walk._mixed
+
+
+def test_results_that_do_not_fit_are_refused(monkeypatch):
+    model, feeds = many(3)
+    size = 4 * 8 * 4
+    monkeypatch.setattr(with_intermediate_outputs, "half_of_memory", lambda: 2 * 3 * size)
+    assert explain_session(model, feeds, provider="cpu", optimization="none").searched == 3
+    monkeypatch.setattr(with_intermediate_outputs, "half_of_memory", lambda: 2 * 3 * size - 1)
+    with pytest.raises(ModelError, match="results of the nodes take .* Accepted: smaller inputs"):
+        explain_session(model, feeds, provider="cpu", optimization="none")
+
+
+def test_settings_of_the_session_reach_it(monkeypatch):
+    model, feeds = many(2)
+    asked = []
+    monkeypatch.setattr(
+        attribution_session,
+        "make_session",
+        lambda *given, **settings: asked.append(settings) or ortmeter.make_session(
+            *given, **settings
+        ),
+    )  # fmt: skip
+    settings = {"spinning": "off", "session_options": {"enable_mem_pattern": 0}}
+    found = explain_session(model, feeds, provider="cpu", run_config=SHRINK, **settings)
+    assert found.searched == 2
+    assert all(settings.items() <= given.items() for given in asked)
+    assert len(asked) == 2
+    with pytest.raises(InvalidArgumentError, match="is not read by the installed"):
+        explain_session(model, feeds, provider="cpu", run_config={"no.such.key": 1})
+
+
+SHRINK = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+
+
+def test_what_is_refused(norm):
+    model, feeds = norm
+    for wrong in (-1, float("nan"), float("inf")):
+        with pytest.raises(InvalidArgumentError, match="budget_s=.*Accepted: a finite number"):
+            explain_session(model, feeds, provider="cpu", budget_s=wrong)
+    with pytest.raises(InvalidArgumentError, match="by='size'"):
+        explain_session(model, feeds, provider="cpu", by="size")
+    with pytest.raises(InvalidArgumentError, match="expected='exact'. Accepted: float64, torch"):
+        explain_session(model, feeds, "exact", provider="cpu")

@@ -1,0 +1,125 @@
+import json
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from ortmeter.machine import environment as module
+from ortmeter.machine.environment import Gpu, environment
+from ortmeter.runtime.cpu import cache_bytes, cpu_flags
+
+
+def test_the_machine_is_described():
+    got = environment()
+    assert got.python == platform.python_version()
+    assert 1 <= got.cores <= os.cpu_count()
+    assert got.cpu
+    assert {"onnx", "numpy"} <= got.packages.keys()
+    assert got.packages.keys() & {"onnxruntime", "onnxruntime-gpu"}
+    assert got.providers["cpu"] == "usable"
+
+
+def test_it_is_one_line_a_table_and_json():
+    got = environment()
+    assert "\n" not in str(got)
+    assert got.cpu in str(got)
+    assert json.loads(json.dumps(got.to_dict()))["cpu"] == got.cpu
+    rows = got.to_rows()
+    assert got._repr_html_().count("<tr>") == len(rows)
+
+
+def test_the_table_escapes_what_a_driver_says(monkeypatch):
+    monkeypatch.setattr(module, "_cpu_model", lambda: "<b>CPU</b>")
+    assert "<b>" not in environment()._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("listing", "expected"),
+    [
+        (None, ()),
+        ("", ()),
+        ("NVIDIA H200, 143771, 580.1\n", (Gpu("NVIDIA H200", 143771, "580.1"),)),
+        ("GB10, [N/A], 580\nA, 1024, 1\n", (Gpu("GB10", None, "580"), Gpu("A", 1024, "1"))),
+    ],
+)
+def test_the_list_of_gpus_is_read(monkeypatch, listing, expected):
+    monkeypatch.setattr(module, "_output", lambda *command: listing)
+    assert module._gpus() == expected
+    assert all("driver" in str(gpu) for gpu in expected)
+
+
+def test_threads_set_by_the_user_are_shown(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("MKL_NUM_THREADS", "many")
+    assert module._thread_settings()["OMP_NUM_THREADS"] == 3
+    assert "MKL_NUM_THREADS" not in module._thread_settings()
+
+
+def test_variables_that_choose_kernels_are_kept(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("ORT_", "CUDA_", "NVIDIA_"))]:
+        monkeypatch.delenv(name)
+    assert dict(environment().to_rows())["Variables"] == "none"
+    monkeypatch.setenv("ORT_DISABLE_FLASH_ATTENTION", "1")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    monkeypatch.setenv("NVIDIA_API_KEY", "secret")
+    expected = {"NVIDIA_TF32_OVERRIDE": "0", "ORT_DISABLE_FLASH_ATTENTION": "1"}
+    assert environment().variables == expected
+
+
+def test_a_variable_that_changes_no_measurement_is_not_kept(monkeypatch):
+    kept = ["ORT_INTRA_OP_NUM_THREADS", "ORT_MLAS_QKGEMM_S8_APPROX_VNNI", "ORT_TRANSFORMER_OPTIONS"]
+    for name in kept:
+        monkeypatch.setenv(name, "1")
+    for name in ("ORT_API_KEY", "ORT_TOKEN", "ORT_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(name, "s3cr3t")
+    got = environment()
+    assert {*kept} <= got.variables.keys()
+    assert "s3cr3t" not in json.dumps(got.to_dict()) + got._repr_html_() + str(got)
+
+
+def test_torch_is_described_when_loaded_and_never_imported():
+    code = (
+        "import sys; from ortmeter.machine.environment import environment; "
+        "assert 'torch' not in environment().precision; assert 'torch' not in sys.modules; "
+        "import torch; assert 'highest' in environment().precision['torch']; "
+        "assert \"convolutions on CUDA in 'tf32'\" in environment().precision['torch']; "
+        "torch.backends.cudnn.allow_tf32 = False; "
+        "assert 'tf32' not in environment().precision['torch']; "
+        "assert environment().threads['torch'] == torch.get_num_threads()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_commit_is_the_one_of_our_checkout_only(monkeypatch, tmp_path):
+    package = tmp_path / "site-packages" / "ortmeter"
+    package.mkdir(parents=True)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-qm", "theirs", "--allow-empty"], check=True)
+    monkeypatch.setattr(module, "__file__", str(package / "runtime" / "environment.py"))
+    assert module._git_commit() is None
+    ours = tmp_path / "src" / "ortmeter"
+    ours.mkdir(parents=True)
+    monkeypatch.setattr(module, "__file__", str(ours / "runtime" / "environment.py"))
+    assert len(module._git_commit()) == 12
+
+
+def test_cpu_flags_are_sorted():
+    assert list(cpu_flags()) == sorted(cpu_flags())
+
+
+def test_a_program_that_fails_gives_nothing():
+    assert module._output(sys.executable, "-c", "raise SystemExit(3)") is None
+    assert module._output("not-a-program-of-this-machine") is None
+
+
+def test_the_largest_cache_is_read(monkeypatch, tmp_path):
+    for i, size in enumerate(["48K", "1024K", "32M"]):
+        (tmp_path / f"index{i}").mkdir()
+        (tmp_path / f"index{i}" / "size").write_text(f"{size}\n")
+    monkeypatch.setattr(module, "_CACHES", tmp_path)
+    assert cache_bytes() == 32 * 2**20
+    monkeypatch.setattr(module, "_CACHES", tmp_path / "none")
+    assert cache_bytes() == 0

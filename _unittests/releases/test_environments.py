@@ -1,0 +1,249 @@
+import json
+import os
+import stat
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.releases import environments as releases
+from ortmeter.releases.environments import kept_releases, parse_release, prepare, remove_releases
+
+NUMPY = f"numpy=={np.__version__}"
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "runtimes"
+
+
+@pytest.fixture
+def uv(monkeypatch, tmp_path):
+    """Put a program named uv first on the path; return how to write what it does."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def write(code):
+        log = tmp_path / "calls"
+        text = (
+            f"#!{sys.executable}\nimport sys, time\n"
+            f"open({str(log)!r}, 'a').write(repr(sys.argv[1:]) + '\\n')\n{code}\n"
+        )
+        file = folder / "uv"
+        file.write_text(text)
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+        return log
+
+    return write
+
+
+def wheel(path, content="x"):
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("onnxruntime/__init__.py", content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "provider", "name", "requirements"),
+    [
+        # versions
+        ("1.24.1", "cpu", "1.24.1", ("onnxruntime==1.24.1", NUMPY)),
+        ("1.31.0rc1", "cpu", "1.31.0rc1", ("onnxruntime==1.31.0rc1", NUMPY)),
+        ("1.31.1", "cuda", "1.31.1", ("onnxruntime-gpu[cuda,cudnn]==1.31.1", NUMPY)),
+        # built for NumPy 1
+        ("1.17.3", "cpu", "1.17.3", ("onnxruntime==1.17.3", "numpy<2")),
+        # the libraries of CUDA were not in wheels
+        ("1.20.1", "cuda", "1.20.1", ("onnxruntime-gpu==1.20.1", NUMPY)),
+        # distributions
+        (
+            "onnxruntime-gpu==1.30.0",
+            "cpu",
+            "onnxruntime-gpu 1.30.0",
+            ("onnxruntime-gpu==1.30.0", NUMPY),
+        ),
+        (
+            "onnxruntime-gpu==1.30.0",
+            "cuda",
+            "onnxruntime-gpu 1.30.0",
+            ("onnxruntime-gpu[cuda,cudnn]==1.30.0", NUMPY),
+        ),
+        ("onnxruntime-openvino", "cpu", "onnxruntime-openvino", ("onnxruntime-openvino", NUMPY)),
+        ("nightly", "cpu", "nightly", ("onnxruntime", NUMPY)),
+        ("installed", "cpu", "installed", ()),
+    ],
+)
+def test_what_names_a_release(text, provider, name, requirements):
+    found = parse_release(text, provider)
+    assert (found.name, found.requirements) == (name, requirements)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # options of the installer, addresses
+        "--index-url=http://example.com",
+        "-r requirements.txt",
+        "onnxruntime @ https://example.com/onnxruntime-1.0-py3-none-any.whl",
+        "git+https://example.com/x.git",
+        # other packages, other forms
+        "requests==2.0",
+        "onnxruntime>=1.20",
+        "onnxruntime==1.*",
+        "onnxruntime==1.20,!=1.21",
+        "onnxruntime[x]==1.20",
+        "onnxruntime==1.20; python_version > '3'",
+        "onnxruntime==1.20 --pre",
+        "; rm -rf /",
+        # an epoch, which no release has
+        "1!1.31",
+        "onnxruntime==1!1.31",
+        "",
+    ],
+)
+def test_anything_else_is_refused(text):
+    with pytest.raises(InvalidArgumentError, match="Accepted: a version"):
+        parse_release(text)
+
+
+def test_an_environment_with_the_libraries_of_cuda_is_another_one():
+    keys = {parse_release("onnxruntime-gpu==1.30.0", p).key for p in ("cpu", "cuda")}
+    assert len(keys) == 2
+
+
+def test_a_wheel_is_known_by_its_content(tmp_path):
+    file = wheel(tmp_path / "onnxruntime-1.20.1-py3-none-any.whl")
+    before = parse_release(str(file))
+    assert before.requirements == (str(file), NUMPY)
+    assert before.name.startswith("onnxruntime 1.20.1 (wheel ")
+    wheel(file, "y")
+    assert parse_release(str(file)).key != before.key
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("x.whl", "is not the name of a wheel"),
+        ("requests-1.0-py3-none-any.whl", "is a wheel of requests"),
+        ("onnxruntime-1.0-py3-none-any.whl", "is not a file"),
+    ],
+)
+def test_a_wheel_that_is_refused(name, message, tmp_path):
+    with pytest.raises(InvalidArgumentError, match=message):
+        parse_release(str(tmp_path / name))
+
+
+def test_an_environment_is_made_once_told_listed_and_removed(uv, cache):
+    calls, told = uv("print('Resolved 2 packages')"), []
+    release = prepare(parse_release("1.24.1"), told.append)
+    assert release.python.exists()
+    assert release.folder.parent == cache
+    assert str(release.folder) in told[0]
+    assert "MiB" in told[1]
+    (command,) = map(eval, calls.read_text().splitlines())
+    assert command[:2] == ["pip", "install"]
+    assert {"--only-binary=:all:", "--no-deps"} <= {*command}
+    assert command[-2:] == ["onnxruntime==1.24.1", NUMPY]
+    prepare(release, told.append)
+    assert len(calls.read_text().splitlines()) == 1
+    (kept,) = kept_releases()
+    assert (kept.name, kept.folder) == ("1.24.1", release.folder)
+    assert kept.size > 0
+    assert remove_releases() == [kept]
+    assert kept_releases() == []
+
+
+def test_the_libraries_of_cuda_come_with_the_release(uv):
+    calls = uv("")
+    prepare(parse_release("1.31.1", "cuda"))
+    assert "--no-deps" not in calls.read_text()
+
+
+def test_an_installer_that_fails_says_why_and_leaves_nothing(uv, cache):
+    uv("print('error: there is no version 1.99')\nprint('hint: try')\nsys.exit(1)")
+    with pytest.raises(OrtMeterError, match="1.99: onnxruntime==1.99 and .* no version 1.99 hint"):
+        prepare(parse_release("1.99"))
+    assert list(cache.iterdir()) == []
+
+
+def test_a_registry_that_does_not_answer_is_given_up(uv, cache, monkeypatch):
+    monkeypatch.setattr(releases, "_ANSWER_S", 0.3)
+    uv("time.sleep(60)")
+    start = time.monotonic()
+    with pytest.raises(OrtMeterError, match="no registry of packages answered within 0.3 s"):
+        prepare(parse_release("1.24.1"))
+    assert time.monotonic() - start < 30
+    assert list(cache.iterdir()) == []
+
+
+def test_a_registry_that_answered_has_more_time(uv, monkeypatch):
+    monkeypatch.setattr(releases, "_ANSWER_S", 0.3)
+    uv("print('Resolved 2 packages', flush=True)\ntime.sleep(0.6)")
+    assert prepare(parse_release("1.24.1")).python.exists()
+
+
+def test_the_errors_of_pip_say_what_was_not_reached():
+    lines = [
+        "Could not fetch URL https://r/simple/onnxruntime/: connection error: x - skipping",
+        "ERROR: No matching distribution found for onnxruntime==1.27.0",
+    ]
+    assert releases._errors(lines) == lines[:1]
+    assert releases._errors(["Collecting", *lines[1:], "Traceback"]) == lines[1:]
+
+
+def test_an_interruption_leaves_nothing_that_looks_complete(cache, monkeypatch):
+    def interrupted(release, folder):
+        (folder / "bin").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(releases, "_install", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(parse_release("1.24.1"))
+    assert list(cache.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_listed_and_removed(cache):
+    (cache / ".incomplete-x").mkdir(parents=True)
+    assert [kept.name for kept in kept_releases()] == ["incomplete"]
+    remove_releases()
+    assert list(cache.iterdir()) == []
+
+
+def test_another_process_may_make_it_at_the_same_time(uv, cache, monkeypatch):
+    release = parse_release("1.24.1")
+
+    def install(_release, folder):
+        for made in (folder, release.folder):
+            made.mkdir()
+            (made / "release.json").write_text(json.dumps({"name": "1.24.1"}))
+
+    monkeypatch.setattr(releases, "_install", install)
+    assert prepare(release) == release
+    assert [kept.name for kept in kept_releases()] == ["1.24.1"]
+
+
+def test_a_stable_release_is_no_nightly(uv, cache):
+    uv("")
+    with pytest.raises(OrtMeterError, match="nightly: .* a stable release only"):
+        prepare(parse_release("nightly"))
+    assert list(cache.iterdir()) == []
+
+
+def test_the_environment_of_this_process_needs_nothing(cache):
+    assert prepare(parse_release("installed")).python == Path(sys.executable)
+    assert not cache.exists()
+
+
+@pytest.mark.slow
+def test_a_real_release():
+    try:
+        release = prepare(parse_release("1.24.1"))
+    except OrtMeterError as error:
+        pytest.skip(f"there is no registry of packages: {error}")
+    assert release.python.exists()
+    assert any(release.folder.glob("**/onnxruntime-1.24.1.dist-info"))

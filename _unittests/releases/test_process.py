@@ -1,0 +1,202 @@
+import stat
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from ortmeter.errors import InvalidArgumentError, ModelError, OrtMeterError
+from ortmeter.releases import child as release_child
+from ortmeter.releases.environments import Release
+from ortmeter.releases.process import ReleaseProcess, write_questions
+from ortmeter.timing.candidates import model_variants
+
+HEADER = '<ir_version: 10, opset_import: ["": 21]>'
+HERE = Release("here")  # this interpreter stands for any release
+
+
+def question(tmp_path, body, feeds, **settings):
+    variants = model_variants(f"{HEADER} g {body}", feeds, provider="cpu", **settings)
+    (found,) = write_questions(variants, tmp_path).values()
+    return found
+
+
+def outputs(tmp_path, asked):
+    with ReleaseProcess(HERE) as child:
+        child.open(asked)
+        child.sample(2)
+        names = child.ask("outputs", file=str(tmp_path / "outputs.npz"))
+        with np.load(tmp_path / "outputs.npz") as file:
+            return {name: file[key] for name, key in names.items()}
+
+
+def stand_in(folder, code):
+    """Write a program that stands for the interpreter of release 1.0."""
+    file = folder / "python"
+    file.write_text(f"#!{sys.executable}\nimport sys, time\n{code}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return SimpleNamespace(name="1.0", key="1.0", python=file)
+
+
+@pytest.mark.parametrize(
+    ("body", "feeds", "expected"),
+    [
+        # bound
+        (
+            "(float[n] X, float[n] file) => (float[n] Y) { Y = Sub(X, file) }",
+            {"X": np.float32([1, 2]), "file": np.float32([5, 7])},
+            [-4, -5],
+        ),
+        # large: their memory would be used again if nobody held them
+        (
+            "(float[n] X) => (float[n] Y) { Y = Neg(X) }",
+            {"X": np.arange(1 << 20, dtype=np.float32)},
+            -np.arange(1 << 20),
+        ),
+        # texts are not
+        (
+            "(string[n] X) => (string[n] S, bool[n] Y) { S = Identity(X) Y = Equal(X, S) }",
+            {"X": np.array(["é", "a b"], object)},
+            [True, True],
+        ),
+        (
+            "(string[n] X, float[n] Z) => (string[n] S, float[n] Y) { S = Identity(X) Y = Neg(Z) }",
+            {"X": np.array(["é", "a b"], object), "Z": np.float32([1, 2])},
+            [-1, -2],
+        ),
+    ],
+)
+def test_inputs_reach_the_process(tmp_path, body, feeds, expected):
+    found = outputs(tmp_path, question(tmp_path, body, feeds))
+    assert list(found) == ["Y"]  # of those that are numbers
+    np.testing.assert_array_equal(found["Y"], expected)
+
+
+def test_types_that_numpy_lacks_are_refused(tmp_path):
+    feeds = {"X": np.array([1, 2], ml_dtypes.bfloat16)}
+    with pytest.raises(InvalidArgumentError, match="'X' is bfloat16. Accepted between releases"):
+        question(tmp_path, "(bfloat16[n] X) => (bfloat16[n] Y) { Y = Identity(X) }", feeds)
+
+
+def test_outputs_that_numpy_lacks_are_not_compared(tmp_path):
+    body = "(float[n] X) => (bfloat16[n] B, float[n] Y) { B = Cast<to = 16>(X) Y = Neg(X) }"
+    assert list(outputs(tmp_path, question(tmp_path, body, FEEDS))) == ["Y"]
+
+
+ABS = "(float[n] X) => (float[n] Y) { Z = Identity(X) Y = Abs(Z) }"
+FEEDS = {"X": np.float32([-1, 2])}
+
+
+def test_a_sample_is_the_mean_of_calls(tmp_path):
+    with ReleaseProcess(HERE) as child:
+        versions = child.ask("describe")
+        child.open(question(tmp_path, ABS, FEEDS))
+        assert 0 < child.sample(3) < 60
+    assert versions["numpy"] == np.__version__
+
+
+@pytest.mark.parametrize(("level", "nodes"), [("none", 2), ("all", 1)])
+def test_settings_reach_the_process(tmp_path, level, nodes):
+    options = {"execution_mode": "parallel", "enable_mem_pattern": "0"}
+    asked = question(
+        tmp_path,
+        ABS,
+        FEEDS,
+        optimization=level,
+        session_options=options,
+        session_config={"session.set_denormal_as_zero": 1},
+        run_config={"memory.enable_memory_arena_shrinkage": "cpu:0"},
+    )
+    assert asked["attributes"]["execution_mode"] == ["ExecutionMode", "ORT_PARALLEL"]
+    assert asked["attributes"]["enable_mem_pattern"] is False
+    with ReleaseProcess(HERE) as child:
+        child.open(asked)
+        graph = tmp_path / "optimized.onnx"
+        child.ask("record", prefix=str(tmp_path / "p"), optimized=str(graph))
+        child.sample(1)
+        file = child.ask("end")
+    assert Path(file).exists()
+    assert len(onnx.load(tmp_path / "optimized.onnx").graph.node) == nodes
+
+
+def test_a_run_has_options_only_if_some_are_asked_for(tmp_path):
+    found = question(tmp_path, ABS, FEEDS)
+    assert release_child.SessionRunner(found).bound.run.args[-1] is None
+    asked = {"run_config": {"memory.enable_memory_arena_shrinkage": "cpu:0"}}
+    assert release_child.SessionRunner(found | asked).bound.run.args[-1] is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "/no/such/file.onnx"}, "here: Load model from /no/such/file.onnx failed"),
+        ({"session_config": {"session.no_such": "1"}}, "does not read the configuration key"),
+        ({"run_config": {"no_such": "1"}}, "does not read the configuration key no_such"),
+        ({"attributes": {"no_such": 1}}, "has no session option no_such"),
+        (
+            {"attributes": {"graph_optimization_level": ["GraphOptimizationLevel", "ORT_X"]}},
+            "has no GraphOptimizationLevel ORT_X, but ORT_DISABLE_ALL",
+        ),
+        ({"provider": ["XExecutionProvider", {}]}, "has no XExecutionProvider, but"),
+    ],
+)
+def test_what_a_release_lacks_is_said(tmp_path, change, message):
+    asked = question(tmp_path, ABS, FEEDS) | change
+    with (
+        ReleaseProcess(HERE) as child,
+        pytest.raises(ModelError, match=message),
+    ):
+        child.open(asked)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"spinning": "often"},
+        {"optimization": "most"},
+        {"session_options": {"enable_mem_patern": 0}},
+        {"session_config": {"session.set_denormal_as_zeros": 1}},
+    ],
+)
+def test_a_wrong_setting_is_refused_before_any_process(tmp_path, settings):
+    with pytest.raises(InvalidArgumentError, match="Accepted"):
+        question(tmp_path, ABS, FEEDS, **settings)
+
+
+def test_a_process_that_dies_says_its_last_words(tmp_path):
+    python = stand_in(tmp_path, "sys.exit('no module named onnxruntime')")
+    with (
+        ReleaseProcess(python) as child,
+        pytest.raises(OrtMeterError, match="1.0: its process stopped with exit code 1: no module"),
+    ):
+        child.ask("describe")
+
+
+def test_a_process_that_hangs_is_killed(tmp_path):
+    with (
+        ReleaseProcess(stand_in(tmp_path, "time.sleep(60)"), patience_s=0.3) as child,
+        pytest.raises(OrtMeterError, match="did not answer within 0.3 s and was killed"),
+    ):
+        child.ask("describe")
+
+
+def test_no_process_is_left_after_an_interruption():
+    with pytest.raises(KeyboardInterrupt), ReleaseProcess(HERE) as child:  # noqa: PT012
+        child.ask("describe")
+        assert not child.is_dead
+        raise KeyboardInterrupt
+    assert child.is_dead
+
+
+def test_a_process_of_this_environment_imports_what_its_parent_can(tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("NAME = 'found'\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, only_here\ninput()\nprint(json.dumps({'answer': only_here.NAME}))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with ReleaseProcess(HERE, script) as child:
+        assert child.ask("describe") == "found"

@@ -1,0 +1,142 @@
+import time
+
+import numpy as np
+import pytest
+from fakes import FakeClock
+
+from ortmeter.timing import Candidate, Measurement, loop, measure, measure_each
+from ortmeter.timing.candidates import function_candidate
+from ortmeter.timing.drift import STEADY, drift, make_reference
+
+
+def seconds(*medians, rounds=12):
+    return Measurement("control", [[median] * rounds for median in medians])
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the product advances by 3 ms, unless a test says otherwise."""
+    clock = FakeClock()
+    clock.product = clock.candidate("product", 3e-3)
+    monkeypatch.setattr(loop, "control_candidate", lambda: Candidate(clock.product))
+    return clock
+
+
+def test_the_control_is_timed_in_the_same_rounds_and_is_no_candidate(clock):
+    call = clock.candidate("a", 1e-3)
+    found = measure(
+        {"a": call}, repeat=7, warmup=1, precision=None, reference_workload=True, timer=clock
+    )
+    assert list(found) == ["a"]
+    assert found.reference_workload.seconds == pytest.approx(np.full((1, 7), 3e-3))
+    assert found["a"].seconds == pytest.approx(np.full((1, 7), 1e-3))
+    rounds = ["".join(sorted(clock.calls[-14:][i : i + 2])) for i in range(0, 14, 2)]
+    assert rounds == ["aproduct"] * 7
+    assert measure({"a": call}, repeat=1, precision=None, timer=clock).reference_workload is None
+
+
+@pytest.mark.parametrize(("candidate", "number"), [(1e-4, 1), (2.5e-3, 2), (1.0, 3)])
+def test_a_sample_of_the_control_is_interrupted_as_those_of_the_candidates_are(
+    clock, candidate, number
+):
+    """As long as the longest candidate, 4 ms at most: shorter ones see no other process."""
+    clock.product = clock.candidate("product", 1.5e-3)
+    pair = {"a": clock.candidate("a", candidate), "b": clock.candidate("b", 1e-4)}
+    found = measure(
+        pair, repeat=3, precision=None, budget_s=1e3, reference_workload=True, timer=clock
+    )
+    assert found.reference_workload.number == number
+
+
+def test_the_control_does_not_decide_when_to_stop(clock):
+    """The control is wild, the two candidates are not: the rounds end at once."""
+    wild = np.exp(np.random.default_rng(0).standard_normal(10_000)) * 1e-3
+    clock.product = clock.candidate("product", wild)
+    pair = {name: clock.candidate(name, 1e-3) for name in "ab"}
+    found = measure(pair, precision=0.02, budget_s=1e3, reference_workload=True, timer=clock)
+    assert (found.stopped, found["a"].repeat) == ("precision", 100)
+    assert found.reference_workload.relative_iqr > 0.5
+
+
+def test_the_product_counts_its_operations():
+    # 80 products of matrices of 48 rows and columns, an addition for each multiplication
+    assert make_reference().flop == 80 * 2 * 48 * 48 * 48
+
+
+def test_a_control_beside_a_candidate_of_the_same_name(clock):
+    mine = {"control": clock.candidate("control", 2e-3)}
+    found = measure(mine, repeat=3, precision=None, reference_workload=True, timer=clock)
+    assert found["control"].median == pytest.approx(2e-3)
+    assert found.reference_workload.median == pytest.approx(3e-3)
+
+
+def build():
+    return lambda: None
+
+
+@pytest.mark.slow
+def test_processes_keep_their_controls():
+    groups = {n: {"a": function_candidate(build)} for n in (1, 2)}
+    found = measure_each(
+        groups, axis="n", processes=2, repeat=3, warmup=1, precision=None, reference_workload=True
+    )
+    for group in found.values():
+        assert group.reference_workload.seconds.shape == group["a"].seconds.shape == (2, 3)
+        assert group.reference_workload.median > 0
+
+
+def others_share(function):
+    """CPU time of the other threads of this process, beside that of this one."""
+    function()
+    process, thread = time.process_time(), time.thread_time()
+    for _ in range(200):
+        function()
+    thread = time.thread_time() - thread
+    return (time.process_time() - process - thread) / thread
+
+
+def test_the_product_wakes_no_other_thread():
+    """A product on several threads would be disturbed by the threads of a session."""
+    assert others_share(make_reference().function) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("control", "share"),
+    [
+        (seconds(1.0, 1.0, 1.1), 0.1),  # by process
+        (seconds(1.0, 1.3, rounds=12), 0.3),
+        (Measurement("control", [[1.0] * 60 + [2.0] * 40]), 1.0),  # by part of one process
+        (Measurement("control", [[1.0] * 30 + [1.2] * 30] * 2), 0.2),  # of several
+    ],
+)
+def test_drift(reference_workload, share):
+    assert drift(reference_workload).share == pytest.approx(share)
+
+
+def test_drift_needs_two_parts():
+    assert drift(None) is None
+    assert drift(seconds(1.0)) is None
+    assert drift(seconds(1.0, rounds=20)).share == 0
+
+
+def test_a_long_sample_is_no_drift():
+    spiky = np.ones((1, 100))
+    spiky[0, ::15] = 9.0
+    assert drift(Measurement("control", spiky)).share == 0
+
+
+def test_a_machine_that_moved_too_much_is_said():
+    calm, wild = (drift(seconds(1e-3, 1e-3 * (1 + s))) for s in (0.9 * STEADY, 2 * STEADY))
+    assert calm.is_steady
+    assert not wild.is_steady
+    assert "trust" not in str(calm)
+    assert "drifted by 10% during the measurement" in str(wild)
+    assert "not their latencies" in str(wild)
+    assert not drift(seconds(0.0, 1.0)).is_steady
+
+
+def test_a_budget_that_is_spent_before_the_warm_up_leaves_one_sample():
+    found = loop.measure_here(
+        {"a": Candidate(time.perf_counter)}, budget_s=0, reference_workload=True
+    )
+    assert found["a"].seconds.size == found.reference_workload.seconds.size == 1

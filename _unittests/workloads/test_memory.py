@@ -1,0 +1,104 @@
+import subprocess
+
+import numpy as np
+import pytest
+
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.timing.candidates import SessionSpec
+from ortmeter.workloads import memory
+from ortmeter.workloads.memory import measure_memory
+
+CPU = resolve_provider("cpu")
+ROWS, COLUMNS = 8, 1 << 17  # 4 MiB, and half a MiB per row
+TEXT = f"""<ir_version: 10, opset_import: ["": 21]>
+g (float[n, {COLUMNS}] X) => (float[n, 1] Y) <int64[1] axis = {{1}}>
+{{ Z = Exp(X)  Y = ReduceMax(Z, axis) }}"""
+
+
+def variant(**settings):
+    feeds = {"X": np.zeros((ROWS, COLUMNS), np.float32)}
+    return SessionSpec(TEXT, feeds, {"provider": CPU, "threads": 1, **settings})
+
+
+@pytest.fixture(scope="module")
+def found():
+    plain = variant()
+    variants = {"bound": plain, "unbound": plain}
+    sequences = {"one large": [ROWS, 1], "small": [1]}
+    return measure_memory(variants, sequences, processes=2, unbound=["unbound"])
+
+
+def test_a_row_per_run_and_two_at_the_end(found):
+    assert len(found) == 2 * 2 * (4 + 3)
+    first = found[(found["candidate"] == "bound") & (found["process"] == 0)]
+    assert first["sequence"].tolist() == ["one large"] * 4 + ["small"] * 3
+    assert first["run"].tolist() == ["0", "1", "trimmed", "closed", "0", "trimmed", "closed"]
+    assert first["batch"].tolist()[:2] == [ROWS, 1]
+    assert (found["seconds"].notna() == found["batch"].notna()).all()
+
+
+@pytest.mark.parametrize("candidate", ["bound", "unbound"])
+def test_memory_grows_by_the_intermediate_result_and_is_kept(found, candidate):
+    whole = 4 * ROWS * COLUMNS / 2**20
+    own = found[(found["candidate"] == candidate) & (found["sequence"] == "one large")]
+    medians = own.groupby("run")["memory (MiB)"].median()
+    assert whole <= medians["0"] < 3 * whole
+    assert medians["1"] == pytest.approx(medians["0"], abs=0.4 * whole)
+    assert medians["closed"] < 0.4 * whole
+    small = found[(found["candidate"] == candidate) & (found["sequence"] == "small")]
+    assert small["memory (MiB)"].max() < 0.6 * whole
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"variants": {}}, "0 candidates"),
+        ({"sequences": {}}, "0 sequences"),
+        ({"sequences": {"none": []}}, "positive batches"),
+        ({"sequences": {"one": [1], "none": []}}, "positive batches"),
+        ({"sequences": {"zero": [0]}}, "positive batches"),
+        ({"processes": 0}, "0 processes"),
+        ({"unbound": ["other"]}, "unbound: other. Accepted: one"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(options, match):
+    asked = {"variants": {"one": variant()}, "sequences": {"one": [1]}, "processes": 1, **options}
+    variants, sequences = asked.pop("variants"), asked.pop("sequences")
+    with pytest.raises(InvalidArgumentError, match=match):
+        measure_memory(variants, sequences, **asked)
+
+
+def test_a_process_that_fails_is_named(monkeypatch):
+    failed = subprocess.CompletedProcess([], 3, "", "no kernel\n")
+    monkeypatch.setattr(memory, "run_child", lambda *_: failed)
+    with pytest.raises(OrtMeterError, match="'one' failed in a fresh process: no kernel"):
+        measure_memory({"one": variant()}, {"one": [1]}, processes=1)
+
+
+def test_on_cuda_the_memory_is_that_of_the_device(monkeypatch):
+    """A device whose memory follows the batch, which a stand-in counts."""
+    used = [100.0]
+
+    def run(_session, feeds, _config):
+        used.append(100.0 + len(feeds["X"]))
+
+    monkeypatch.setattr(memory, "used_memory", lambda provider: used[-1] * (provider.index + 1))
+    monkeypatch.setattr(memory, "run_session", run)
+    monkeypatch.setattr(SessionSpec, "session", lambda _: object())
+    told = memory._watch(variant(provider=Provider("cuda", 1)), [ROWS, 2], is_bound=True)
+    assert told.grown == [2 * ROWS, 4, 4, 4]
+
+
+def test_a_memory_that_is_not_told_is_an_error(monkeypatch):
+    monkeypatch.setattr(memory, "resident_memory", lambda: None)
+    with pytest.raises(OrtMeterError, match="the memory of cpu is not told"):
+        memory._watch(variant(), [1], is_bound=True)
+
+
+@pytest.mark.cuda
+def test_a_device_tells_its_memory():
+    pytest.importorskip("pynvml")
+    large = variant(provider=resolve_provider("cuda"))
+    found = measure_memory({"one": large}, {"one": [ROWS]}, processes=1)
+    assert found["memory (MiB)"].iloc[0] > 0

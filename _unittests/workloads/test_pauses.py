@@ -1,0 +1,114 @@
+"""Latency after a pause, with a clock that only sleeps and runs move."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.workloads.pauses import AfterPause, measure_pauses
+
+
+class Clock:
+    def __init__(self):
+        self.now = self.rested = 0.0
+        self.pauses = []
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.pauses.append(seconds)
+
+    def call(self):
+        """A run that is slower by a tenth of the time since the previous one."""
+        self.now += 0.001 + 0.1 * (self.now - self.rested)
+        self.rested = self.now
+
+
+def test_each_run_follows_its_pause():
+    clock = Clock()
+    found = measure_pauses(
+        {"a": clock.call}, [0, 0.1, 1], seconds=20, clock=clock, sleep=clock.sleep
+    )
+    rounds = {len(one.seconds) for one in found.values()}
+    assert len(rounds) == 1
+    assert clock.pauses.count(0.1) == clock.pauses.count(1) == rounds.pop()
+    assert clock.pauses[:12] != [0.1, 1] * 6  # in random orders
+    for (_, pause), one in found.items():
+        np.testing.assert_allclose(one.seconds, 0.001 + 0.1 * pause)
+    claim = found["a", 0.1].compare(found["a", 0], "gap=0.1", "gap=0")
+    assert claim.verdict == "slower"
+    assert 1 / claim.ratio == pytest.approx(11)
+
+
+def test_the_cpu_time_is_that_of_a_pause_and_its_run():
+    clock = Clock()
+
+    def spinning():  # two threads for 2 ms after a run, and a run of 1 ms
+        return 2 * min(clock.now - clock.rested, 0.002) + spent
+
+    spent = 0.0
+
+    def call():
+        nonlocal spent
+        spent = spinning() + 0.001
+        clock.now += 0.001
+        clock.rested = clock.now
+
+    found = measure_pauses(
+        {"a": call},
+        [0, 0.001, 1],
+        seconds=10,
+        clock=clock,
+        cpu_clock=spinning,
+        sleep=clock.sleep,
+    )
+    assert [one.cpu for one in found.values()] == pytest.approx([0.001, 0.003, 0.005])
+    assert {one.cpu_seconds.shape for one in found.values()} == {found["a", 0].seconds.shape}
+
+
+def test_the_mean_counts_the_ticks_of_the_system():
+    assert AfterPause(0, np.ones(4), np.array([0, 0, 0, 0.004])).cpu == pytest.approx(0.001)
+
+
+def test_a_neighbour_runs_before_each_pause():
+    clock, calls = Clock(), []
+    found = measure_pauses(
+        {"a": lambda: calls.append("a")},
+        [0.5],
+        seconds=10,
+        rounds=4,
+        before=lambda: calls.append("b"),
+        clock=clock,
+        sleep=clock.sleep,
+    )
+    assert "".join(calls) == "aaabbb" + "ba" * 4
+    assert found["a", 0.5].seconds.shape == (4,)
+    assert clock.pauses == [0.5] * 4
+
+
+def test_a_round_is_whole():
+    clock = Clock()
+    found = measure_pauses({"a": clock.call}, [0, 5], seconds=0.01, clock=clock, sleep=clock.sleep)
+    assert [len(one.seconds) for one in found.values()] == [1, 1]
+    assert not found["a", 5].compare(found["a", 0], "gap=5", "gap=0").has_interval
+
+
+def test_few_rounds_have_the_interval_of_student():
+    rng = np.random.default_rng(0)
+    first, second = np.exp(0.1 * rng.standard_normal((2, 12)))
+    claim = AfterPause(1, second, second).compare(AfterPause(0, first, first), "gap=1", "gap=0")
+    logs = np.log(first / second)
+    # 99.4%: the rest of the error is spent on stopping when the interval is narrow
+    low, high = np.exp(stats.t.interval(0.994, 11, logs.mean(), stats.sem(logs)))
+    assert (claim.low, claim.high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize(
+    ("calls", "pauses", "seconds"),
+    [({}, [0], 1), ({"a": int}, [], 1), ({"a": int}, [-1], 1), ({"a": int}, [0], float("nan"))],
+)
+def test_what_cannot_be_measured_is_refused(calls, pauses, seconds):
+    with pytest.raises(InvalidArgumentError, match="Accepted"):
+        measure_pauses(calls, pauses, seconds=seconds)

@@ -1,0 +1,195 @@
+"""Sessions measured alone in fresh processes, and their neighbours."""
+
+import os
+import subprocess
+
+import numpy as np
+import pytest
+from claim_samples import compare_ratio
+
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.evidence import Estimate
+from ortmeter.runtime.cpu import usable_cores
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing.candidates import SessionSpec
+from ortmeter.workloads import threads
+from ortmeter.workloads.threads import (
+    Scenario,
+    find_beyond,
+    find_threshold,
+    measure_threads,
+    wake_seconds,
+)
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n, 64] X) => (float[n, 64] Y) { Y = Softmax(X) }"""
+OTHER = TEXT.replace("Softmax", "Tanh")
+CPU = Provider("cpu")
+
+
+def variant(text=TEXT, rows=8, **settings):
+    feeds = {"X": np.ones((rows, 64), np.float32)}
+    return SessionSpec(text, feeds, {"provider": CPU, "threads": 2, **settings})
+
+
+def test_each_situation_has_its_samples_in_each_process():
+    spin, sleep = variant(spinning="on"), variant(OTHER, spinning="off")
+    found = measure_threads(
+        {
+            "paused": Scenario(spin, (0.002, 0.0), 3),
+            "near": Scenario(spin, (0.0,), 4, before=sleep, background=sleep),
+        },
+        processes=2,
+    )
+    assert list(found.latency) == list(found.cpu) == ["paused", "near"]
+    assert list(found.latency["paused"]) == [0.002, 0.0]
+    shapes = {name: one[0.0].seconds.shape for name, one in found.latency.items()}
+    assert shapes == {"paused": (2, 3), "near": (2, 4)}
+    assert {one.seconds.shape for row in found.cpu.values() for one in row.values()} == {(2, 1)}
+    assert found.wake.seconds.shape == (2, 1)
+    # Two processes: their samples are not the same ones.
+    first, second = found.latency["near"][0.0].seconds
+    assert (first != second).any()
+
+
+def test_a_variant_is_written_once(tmp_path):
+    one, other = variant(), variant(OTHER)
+    asked = threads._write(
+        {"a": Scenario(one, before=other), "b": Scenario(other, background=one)}, tmp_path
+    )
+    assert asked["a"].variant == asked["b"].background
+    assert asked["a"].before == asked["b"].variant
+    assert asked["a"].variant != asked["b"].variant
+    assert asked["a"].background is None is asked["b"].before
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_a_recipe_asks_reaches_the_session(tmp_path, monkeypatch):
+    """On CUDA as on the CPU: provider, threads and spinning, for the model and its neighbour."""
+    made, runs = [], []
+
+    class Session:
+        def __init__(self, settings):
+            self.name = settings["spinning"]
+
+    monkeypatch.setattr(SessionSpec, "session", lambda self: Session(self.settings))
+
+    def call(self, session):
+        made.append((str(self.settings["provider"]), self.settings["threads"], session.name))
+        return lambda: runs.append(session.name)
+
+    monkeypatch.setattr(SessionSpec, "call", call)
+    settings = {"provider": Provider("cuda", 1), "threads": 3}
+    spin, sleep = (variant(**settings, spinning=word) for word in ("on", "off"))
+    asked = threads._write({"a": Scenario(spin, (0.0, 0.001), 2, before=sleep)}, tmp_path)["a"]
+    rows = threads._measure(asked, 0, tmp_path / "task.json")
+    assert made == [("cuda:1", 3, "on"), ("cuda:1", 3, "off")]
+    warm = ["on"] * 3 + ["off"] * 3
+    assert runs == 2 * [*warm, "off", "on", "off", "on"]  # one pause, then the other
+    assert [len(seconds) for seconds, _ in rows] == [2, 2]
+
+
+def test_a_neighbour_ends_with_its_situation(tmp_path, monkeypatch):
+    started = []
+
+    class Watched(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            started.append(self)
+
+    monkeypatch.setattr(threads.subprocess, "Popen", Watched)
+    spawn_spec = variant().spawn_spec(tmp_path)
+    with threads._neighbour(spawn_spec, tmp_path / "beside.json"):
+        (child,) = started
+        assert child.poll() is None  # it runs
+    assert child.poll() is not None
+
+
+def test_a_model_that_cannot_run_is_told_in_one_line():
+    wrong = variant(TEXT.replace("Softmax", "Softmaxx"))
+    for scenario in (Scenario(wrong), Scenario(variant(), background=wrong)):
+        with pytest.raises(OrtMeterError, match=r"^A measuring process stopped with code") as error:
+            measure_threads({"wrong": scenario}, processes=1)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("situations", "processes"),
+    [
+        ({}, 1),
+        ({"a": Scenario(variant())}, 0),
+        ({"a": Scenario(variant(), ())}, 1),
+        ({"a": Scenario(variant(), rounds=0)}, 1),
+        ({"a": Scenario(variant(), (-1.0,))}, 1),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(scenarios, processes):
+    with pytest.raises(InvalidArgumentError, match="Accepted"):
+        measure_threads(scenarios, processes=processes)
+
+
+def judged(verdict):
+    ratio = {"faster": 1.5, "slower": 0.5, "equivalent": 1.0, "undecided": 1.0}[verdict]
+    width = 2.0 if verdict == "undecided" else 1.01
+    return compare_ratio("2", "1", ratio, (ratio / width, ratio * width))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (("slower", "undecided", "faster", "faster"), (3, 1)),
+        (("faster", "faster", "faster", "faster"), (1, 0)),
+        (("faster", "equivalent", "undecided", "faster"), (4, 2)),
+        (("undecided", "undecided", "undecided", "faster"), (4, 0)),
+        (("faster", "faster", "faster", "undecided"), None),
+        ((), None),
+    ],
+)
+def test_a_threshold_has_an_interval(verdicts, expected):
+    claims = {float(work): judged(verdict) for work, verdict in enumerate(verdicts, start=1)}
+    found = find_threshold(dict(reversed(claims.items())))  # in any order
+    assert found == (expected and Estimate(expected[0], expected[1], expected[0]))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "pays", "outcomes"),
+    [
+        (("slower", "undecided", "faster", "faster"), True, (True, True)),
+        (("faster", "faster", "slower", "equivalent"), True, (False, False)),
+        (("undecided", "faster", "faster", "undecided"), True, (None, None)),
+        (("slower", "faster", "faster", "equivalent"), False, (True, True)),
+        (("slower", "slower", "slower", "faster"), False, (True, False)),
+    ],
+)
+def test_work_beyond_a_bound_pays_and_work_below_does_not(verdicts, pays, outcomes):
+    """Those within a factor of 2 of the bound do not count."""
+    works = (1e-5, 6e-5, 2e-4, 9e-4)
+    claims = zip(works, map(judged, verdicts), strict=True)
+    found = find_beyond(claims, 1e-4, pays=pays)
+    assert found.outcomes == outcomes
+    agree = f"{outcomes.count(True)} of 2 operators that are a factor of 2 away from 100 µs agree"
+    assert found.evidence == agree
+
+
+def test_a_bound_without_work_is_undecided():
+    assert find_beyond([(1.5, judged("faster"))], 1.0).verdict == "undecided"
+    assert find_beyond([(1.5, judged("faster"))], 1.0, factor=1.2).verdict == "right"
+
+
+def test_a_wake_leaves_nothing_open():
+    read, write = os.pipe()
+    os.close(read)
+    os.close(write)
+    cores = usable_cores()
+    assert wake_seconds(5) > 0
+    assert usable_cores() == cores
+    assert os.pipe() == (read, write)  # the lowest numbers that are free
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.cuda
+def test_sessions_on_cuda_are_measured():
+    scenario = Scenario(variant(provider=Provider("cuda")), (0.0,), 3)
+    found = measure_threads({"cuda": scenario}, processes=1)
+    assert found.latency["cuda"][0.0].seconds.shape == (1, 3)

@@ -1,0 +1,46 @@
+"""Find which node makes two results differ.
+
+``kernels`` compares two evaluators to find the kernels that are responsible, ``session`` an
+evaluator with a session: ``search`` bisects their nodes. ``optimizers`` finds the graph
+optimizations that change the outputs of a session, ``alignment`` where two graphs part
+(``matching`` pairs the results that ``intermediates`` reads), ``program`` the step of a program of
+torch that its model does otherwise.
+"""
+
+from ortmeter.attribution.alignment import Aligned, Alignment, align
+from ortmeter.attribution.kernels import attribute
+from ortmeter.attribution.matching import Result
+from ortmeter.attribution.optimizers import (
+    OptimizerEffect,
+    OptimizerExplanation,
+    explain_optimization,
+)
+from ortmeter.attribution.program import ProgramExplanation, ProgramStep, explain_program
+from ortmeter.attribution.result import (
+    Attribution,
+    NodeAttribution,
+    SessionExplanation,
+    SessionGroup,
+    SessionNode,
+)
+from ortmeter.attribution.session import explain_session
+
+__all__ = [
+    "Aligned",
+    "Alignment",
+    "Attribution",
+    "NodeAttribution",
+    "OptimizerEffect",
+    "OptimizerExplanation",
+    "ProgramExplanation",
+    "ProgramStep",
+    "Result",
+    "SessionExplanation",
+    "SessionGroup",
+    "SessionNode",
+    "align",
+    "attribute",
+    "explain_optimization",
+    "explain_program",
+    "explain_session",
+]

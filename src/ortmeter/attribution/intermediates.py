@@ -1,0 +1,152 @@
+"""Make outputs of the intermediate results of a model, and inputs of those that are known."""
+
+import contextlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import google.protobuf.message
+import numpy as np
+import onnx
+
+from ortmeter.attribution.matching import Result
+from ortmeter.dtypes import numpy_dtype, onnx_type
+from ortmeter.errors import ModelError
+from ortmeter.evaluator.node import domain_name
+from ortmeter.runtime.arrays import as_numpy
+from ortmeter.runtime.graphs import bodies, walk_nodes, with_intermediate_outputs
+from ortmeter.runtime.inputs import half_of_memory
+from ortmeter.runtime.iobinding import run_session
+from ortmeter.runtime.sessions import make_session
+
+_NOT_INFERRED = (
+    *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError),
+    *(ValueError, google.protobuf.message.EncodeError),
+)
+_NUMERIC = "biufcV"  # V: bfloat16 and float8
+
+
+def run_exposed(
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Any],
+    run_config: Mapping[str, Any] | None = None,
+    **session: Any,
+) -> dict[str, Any]:
+    """Run a model, and return all the results of its nodes, unless they would not fit."""
+    exposed = with_intermediate_outputs(model)
+    refuse_too_large(exposed, feeds)
+    return run_session(make_session(exposed, **session), feeds, run_config)
+
+
+def results_of(model: onnx.ModelProto, values: Mapping[str, Any]) -> list[Result]:
+    """List the results of the nodes of a model that are numbers, in its order."""
+    found: list[Result] = []
+    sources: dict[str, frozenset[int]] = {}  # name -> nearest results that it is computed from
+    for node in model.graph.node:
+        parents = frozenset().union(*(sources.get(name, frozenset()) for name in read_by(node)))
+        computed = node.op_type != "Constant"
+        for name in filter(None, node.output):
+            value = values.get(name)
+            sources[name] = parents
+            if computed and isinstance(value, np.ndarray) and value.dtype.kind in _NUMERIC:
+                sources[name] = frozenset([len(found)])
+                found.append(Result(name, node.name or name, operator_of(node), value, parents))
+    return found
+
+
+def operator_of(node: onnx.NodeProto) -> str:
+    return ".".join(filter(None, (domain_name(node.domain), node.op_type)))
+
+
+def read_by(node: onnx.NodeProto) -> set[str]:
+    """Names that a node reads, itself or in its bodies."""
+    return {*node.input, *(name for _, body in bodies(node) for name in _captured(body))}
+
+
+def _captured(body: onnx.GraphProto) -> set[str]:
+    """Names that a body reads in the graph around it."""
+    known = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+    read: set[str] = set()
+    for node in body.node:
+        read |= read_by(node) - known
+        known |= set(node.output)
+    return (read | {value.name for value in body.output} - known) - {""}
+
+
+def refuse_too_large(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
+    """Refuse outputs that would not fit, as far as their shapes follow from those of the inputs."""
+    graph = onnx.GraphProto()
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for value in copy.graph.input:
+        if value.name in feeds and value.type.HasField("tensor_type"):
+            sizes = as_numpy(feeds[value.name]).shape
+            shape = value.type.tensor_type.shape
+            del shape.dim[:]
+            shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=size) for size in sizes)
+    with contextlib.suppress(*_NOT_INFERRED):
+        graph = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph
+    kinds = [value.type.tensor_type for value in graph.output]
+    total = sum(
+        math.prod(dim.dim_value for dim in kind.shape.dim) * numpy_dtype(kind.elem_type).itemsize
+        for kind in kinds
+        if kind.HasField("shape")  # a size that is not known counts for 0
+    )
+    if 2 * total > half_of_memory():  # ONNX Runtime has them too while they are copied
+        raise ModelError(
+            f"The results of the nodes take {total / 2**30:.1f} GiB, more than a quarter of the "
+            "memory. Accepted: smaller inputs"
+        )
+
+
+def restarted(
+    model: onnx.ModelProto, values: Mapping[str, np.ndarray]
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Copy a model whose nodes read these results in new inputs; the results are outputs.
+
+    Return the names of the inputs too.
+    """
+    nodes = walk_nodes(model.graph.node)
+    taken = {name for node in nodes for name in (*node.input, *node.output)}
+    suffix = "_given"
+    while any(f"{name}{suffix}" in taken for name in values):
+        suffix += "_"
+    renamed = {name: f"{name}{suffix}" for name in values}
+    cut = onnx.ModelProto()
+    cut.CopyFrom(model)
+    del cut.graph.value_info[:]
+    for node in cut.graph.node:
+        _rename(node, renamed)
+    outputs = {value.name for value in model.graph.output}
+    for name, value in values.items():
+        kind = onnx_type(value.dtype)
+        info = onnx.helper.make_tensor_value_info(renamed[name], kind, value.shape)
+        cut.graph.input.append(info)
+        if name not in outputs:
+            cut.graph.output.append(onnx.ValueInfoProto(name=name))
+    return cut, renamed
+
+
+def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
+    """Rename what a node reads, and what its bodies read around them."""
+    for rank, name in enumerate(node.input):
+        node.input[rank] = renamed.get(name, name)
+    for _, body in bodies(node):
+        outer = {name: renamed[name] for name in _captured(body) if name in renamed}
+        for inner in body.node:
+            _rename(inner, outer)
+        for value in body.output:
+            value.name = outer.get(value.name, value.name)
+
+
+def nodes_between(model: onnx.ModelProto, name: str, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Nodes that compute a result from the steps before."""
+    producer = {name: node for node in model.graph.node for name in node.output if name}
+    found: dict[str, str] = {}
+    pending = [name]
+    while pending:
+        node = producer.get(pending.pop())
+        if node is not None and node.output[0] not in found and node.op_type != "Constant":
+            found[node.output[0]] = f"{node.op_type} ({node.name or node.output[0]})"
+            pending += sorted(read_by(node) - given.keys())
+    return tuple(reversed(found.values()))

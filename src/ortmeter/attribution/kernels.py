@@ -1,0 +1,360 @@
+"""Find the kernels that make two runs of a model differ."""
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import onnx
+
+from ortmeter.attribution.result import Attribution, NodeAttribution, compare, differing
+from ortmeter.discrepancy import Discrepancy
+from ortmeter.errors import InvalidArgumentError, ModelError
+from ortmeter.evaluator.evaluation import Evaluator, parts
+from ortmeter.evaluator.float64 import exact_feeds, is_added, to_float64, widen
+from ortmeter.evaluator.kernels import KernelKey, Swap
+from ortmeter.evaluator.plan import Plan, Step, Watch
+from ortmeter.evaluator.values import element_type, fed_library
+from ortmeter.progress import progress_bar
+from ortmeter.runtime.iobinding import run_session
+from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.providers import Provider, resolve_provider
+from ortmeter.runtime.sessions import make_session
+
+Side: TypeAlias = str | Mapping[KernelKey, Swap]
+#: Sees each node that ran: its rank, its inputs, the outputs that have a name.
+Visit: TypeAlias = Callable[[int, tuple[Any, ...], list[Any]], None]
+
+BASELINE, CANDIDATE = 0, 1
+_SESSIONS = ("all", "none")
+
+
+def attribute(
+    model: ModelLike,
+    feeds: Mapping[str, Any],
+    baseline: Side = "torch",
+    candidate: Side = "ort",
+    *,
+    provider: str | Provider = "auto",
+    tf32: bool | Mapping[str, bool] = False,
+    sources: Sequence[str] = ("torch", "ort", "reference"),
+    exact_kernels: Mapping[KernelKey, Swap] | None = None,
+) -> Attribution:
+    """Find the nodes responsible for the difference between a candidate and a baseline.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs of the model, see :meth:`~ortmeter.evaluator.Evaluator.run`.
+    baseline : str or mapping
+        A source for every node, ``torch``, ``ort`` or ``reference``; or the kernels of some nodes,
+        as in :class:`~ortmeter.evaluator.Evaluator`, where other nodes use the first of *sources*.
+    candidate : str or mapping
+        A source for every node; or the kernels of some nodes, where other nodes keep the kernel of
+        the baseline.
+    provider : str or Provider
+        ``auto``, ``cpu``, ``cuda`` or ``cuda:1``: where every kernel runs.
+    tf32 : bool or mapping of str to bool
+        Whether float32 products may round their operands to TF32 on CUDA, for all the sources or
+        by source: ``{"ort": True}``.
+    sources : sequence of str
+        Fallback sources, in order, for nodes without a kernel in the chosen source. Such a node may
+        have the same kernel on both sides.
+    exact_kernels : mapping, optional
+        Kernels of the evaluation in float64, for operators that no source supports.
+
+    Returns
+    -------
+    Attribution
+        One row per node that the outputs need, the whole runs, and the controls.
+
+    Raises
+    ------
+    InvalidArgumentError
+        A source is unknown, or a key of the kernels matches no node, or a constant.
+    ModelError
+        The model has no node, or no kernel runs one of its nodes, in float64 included.
+    FeedError
+        An input is missing, unknown, or has a wrong type.
+    ProviderUnavailableError
+        The provider does not work on this machine.
+
+    Notes
+    -----
+    The model runs once on each side. At each node, the other kernel and the float64 kernel run on
+    the same inputs. If their results differ, the model runs again with this node alone swapped, and
+    with all nodes but this one swapped, each time from this node on: a model of *n* nodes runs at
+    most :math:`2n` times from its middle on average, and 7 times from its start. Results are
+    released after their last use.
+
+    Swapping a local function, or a node that executes graphs, swaps the kernels of all its nodes. A
+    constant has no row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Z) { [exp] Y = Exp(X)  [abs] Z = Abs(Y) }'''
+    >>> biased = {"node:exp": lambda x: np.exp(x) * np.float32(1.001)}
+    >>> found = attribute(text, {"X": np.float32([1, 2])}, "reference", biased, provider="cpu")
+    >>> [node.name for node in found.ranking()]
+    ['exp', 'abs']
+    """
+    proto = load_model(model)
+    if not proto.graph.node:
+        raise ModelError("This model has no node to compare. Accepted: a model with nodes")
+    device = resolve_provider(provider)
+    allowed = _tf32_by_library(tf32)
+    order = list(
+        dict.fromkeys(
+            [*sources, *(side for side in (baseline, candidate) if isinstance(side, str))]
+        )
+    )
+    sides = [
+        Evaluator(proto, kernels, names, device, tf32=allowed["ort"])
+        for kernels, names in _settings(baseline, candidate, order)
+    ]
+    double = to_float64(proto)
+    exact = Evaluator(double, exact_kernels, order, device)
+    hybrid = _Hybrid(sides, exact, feeds, exact_feeds(proto, double, feeds))
+    with hybrid.memory.policy(tf32=allowed["torch"]):
+        study = _Study(hybrid)
+        study.run_twice()
+    if "ort" in (baseline, candidate):
+        side = study.candidate if candidate == "ort" else study.baseline
+        for level in _SESSIONS:
+            make = functools.partial(
+                make_session, model, provider=device, optimization=level, tf32=allowed["ort"]
+            )
+            study.add_session(level, make, feeds, side)
+    return study.attribution(str(device))
+
+
+class _Hybrid:
+    """Runs of one model whose nodes have the kernel of the baseline or of the candidate."""
+
+    def __init__(
+        self,
+        sides: Sequence[Evaluator],
+        exact: Evaluator,
+        feeds: Mapping[str, Any],
+        exact_feeds: Mapping[str, Any],
+    ) -> None:
+        *opened, (self._exact, exact_checker, context) = map(parts, (*sides, exact))
+        self._plans = tuple(plan for plan, _, _ in opened)
+        self.memory = context.memory
+        self._steps = tuple(plan.steps for plan in self._plans)
+        self._exact_steps = [s for s in self._exact.steps if not is_added(s.node.proto)]
+        if len({len(steps) for steps in (*self._steps, self._exact_steps)}) > 1:
+            raise InvalidArgumentError(
+                "A kernel replaces a Constant, which has no discrepancy to attribute. Accepted: "
+                "kernels of the other nodes"
+            )
+        for _, _, shared in opened:
+            shared.library = fed_library(feeds.values())
+        self._given = opened[BASELINE][1].take(feeds)
+        self._exact_given = exact_checker.take(exact_feeds)
+        self._is_wide: dict[int, list[bool]] = {}
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self._steps[BASELINE]
+
+    def sources(self, rank: int) -> tuple[str, str]:
+        """Name what ran a node last, on each side."""
+        baseline, candidate = (steps[rank].used for steps in self._steps)
+        return baseline, candidate
+
+    def run(self, side: int, visit: Visit | None = None) -> list[Any]:
+        """Run the model with the kernels of one side."""
+        watch = None if visit is None else _watch(self._steps[side], visit)
+        return self._plan(side).run(self._given, watch)
+
+    def swap_each(self, side: int, ranks: Collection[int]) -> Iterator[tuple[int, list[Any]]]:
+        """Run the model with the kernels of one side, and that of the other for one node in turn.
+
+        What comes before the node is computed once: each run starts at the node.
+        """
+        plan, steps = self._plan(side), self._steps[side]
+        rank_of, values = {step: rank for rank, step in enumerate(steps)}, plan.start(self._given)
+        left = len(ranks)
+        for step in plan.walk(values) if left else ():
+            if (rank := rank_of[step]) in ranks:
+                others = [self._steps[1 - side][rank], *steps[rank + 1 :]]
+                yield rank, plan.resume(others, values.copy())
+                if not (left := left - 1):
+                    return
+
+    def _plan(self, side: int) -> Plan:
+        return self._plans[BASELINE].with_steps(self._steps[side])
+
+    def run_exact(self) -> list[Any]:
+        def remember(rank: int, inputs: tuple[Any, ...], outputs: list[Any]) -> None:
+            del outputs
+            self._is_wide[rank] = [_is_double(value) for value in inputs]
+
+        return self._exact.run(self._exact_given, _watch(self._exact_steps, remember))
+
+    def apply(self, side: int, rank: int, inputs: Sequence[Any]) -> list[Any]:
+        return _applied(self._steps[side][rank], inputs)
+
+    def apply_exact(self, rank: int, inputs: Sequence[Any]) -> list[Any]:
+        """Run one node in float64, once :meth:`run_exact` told which inputs have this type."""
+        flags = self._is_wide[rank]
+        wide = [widen(v) if flag else v for v, flag in zip(inputs, flags, strict=True)]
+        return _applied(self._exact_steps[rank], wide)
+
+
+def _is_double(value: Any) -> bool:
+    if value is None or isinstance(value, list):
+        return any(map(_is_double, value or ()))
+    return element_type(value.dtype) == onnx.TensorProto.DOUBLE
+
+
+def _watch(steps: Sequence[Step], visit: Visit) -> Watch:
+    """See the nodes of the main graph by rank; those of subgraphs belong to their owner."""
+    ranks = {step.node: rank for rank, step in enumerate(steps)}
+
+    def watch(node: Any, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        rank = ranks.get(node)
+        if rank is not None:
+            visit(rank, inputs, _named(steps[rank], outputs))
+
+    return watch
+
+
+def _applied(step: Step, inputs: Sequence[Any]) -> list[Any]:
+    result = step.apply(tuple(inputs))
+    return _named(step, result if isinstance(result, tuple) else (result,))
+
+
+def _named(step: Step, results: Sequence[Any]) -> list[Any]:
+    """Keep the results that have a name."""
+    return [value for slot, value in zip(step.outputs, results, strict=False) if slot]
+
+
+class _Study:
+    """What the runs of a hybrid tell about each node."""
+
+    def __init__(self, hybrid: _Hybrid) -> None:
+        self._hybrid = hybrid
+        self._exact = hybrid.run_exact()
+        self._local: dict[int, tuple[Discrepancy, Discrepancy, Discrepancy]] = {}
+        self._idle: set[int] = set()
+        self._controls: dict[str, Discrepancy] = {}
+        self._missing: dict[str, str] = {}
+        with progress_bar("attribution", total=4 * len(hybrid.steps)) as bar:
+            self.baseline = hybrid.run(BASELINE, self._beside_baseline(bar))
+            self.candidate = hybrid.run(CANDIDATE, self._beside_candidate(bar))
+            self._of_baseline = self._compare_run(self.baseline)
+            self._of_candidate = self._compare_run(self.candidate)
+            self._nodes = self._swap_each(bar)
+        self._errors = {"baseline": self._of_baseline[1], "candidate": self._of_candidate[1]}
+
+    def run_twice(self) -> None:
+        """Compare each side with itself, run a second time."""
+        again = self._hybrid.run(BASELINE), self._hybrid.run(CANDIDATE)
+        self._controls["baseline, run twice"] = compare(self.baseline, again[BASELINE])
+        self._controls["candidate, run twice"] = compare(self.candidate, again[CANDIDATE])
+
+    def add_session(
+        self, level: str, make: Callable[[], Any], feeds: Mapping[str, Any], kernels: list[Any]
+    ) -> None:
+        """Compare a session on the whole model with its kernels run one by one."""
+        try:
+            outputs = list(run_session(make(), feeds).values())
+        except ModelError as refusal:
+            self._missing[f"session, {level}"] = str(refusal)
+            return
+        self._errors[f"session, {level}"] = compare(self._exact, outputs)
+        self._controls[f"ort kernels against session, {level}"] = compare(outputs, kernels)
+
+    def attribution(self, provider: str) -> Attribution:
+        if not self._nodes:
+            raise ModelError("No output of this model needs a node: no kernel is responsible")
+        change, _ = self._of_candidate
+        return Attribution(
+            self._nodes, change, self._errors, self._controls, self._missing, provider
+        )
+
+    def _beside_baseline(self, bar: Any) -> Visit:
+        """Run the kernel of the candidate and the one in float64 beside that of the baseline."""
+        hybrid = self._hybrid
+
+        def visit(rank: int, inputs: tuple[Any, ...], outputs: list[Any]) -> None:
+            other = hybrid.apply(CANDIDATE, rank, inputs)
+            exact = hybrid.apply_exact(rank, inputs)
+            errors = compare(exact, outputs), compare(exact, other)
+            self._local[rank] = compare(outputs, other), *errors
+            bar.update()
+
+        return visit
+
+    def _beside_candidate(self, bar: Any) -> Visit:
+        """Find the nodes whose two kernels give the same values in both runs."""
+
+        def visit(rank: int, inputs: tuple[Any, ...], outputs: list[Any]) -> None:
+            if not differing(self._local[rank][0]):
+                other = self._hybrid.apply(BASELINE, rank, inputs)
+                if not differing(compare(other, outputs)):
+                    self._idle.add(rank)
+            bar.update()
+
+        return visit
+
+    def _swap_each(self, bar: Any) -> tuple[NodeAttribution, ...]:
+        """Swap each node, then all the others; where the kernels agree, nothing is run again."""
+        only = dict.fromkeys(self._local, self._of_baseline)
+        all_but = dict.fromkeys(self._local, self._of_candidate)
+        apart = {rank for rank, (change, *_) in self._local.items() if differing(change)}
+        for side, found, ranks in (
+            (BASELINE, only, apart),
+            (CANDIDATE, all_but, self._local.keys() - self._idle),
+        ):
+            bar.update(len(found) - len(ranks))
+            for rank, outputs in self._hybrid.swap_each(side, ranks):
+                found[rank] = self._compare_run(outputs)
+                bar.update()
+        nodes = [(rank, self._hybrid.steps[rank].node) for rank in sorted(self._local)]
+        return tuple(
+            NodeAttribution(
+                node.label,
+                node.operator,
+                *self._hybrid.sources(rank),
+                *self._local[rank],
+                *only[rank],
+                *all_but[rank],
+            )
+            for rank, node in nodes
+        )
+
+    def _compare_run(self, outputs: list[Any]) -> tuple[Discrepancy, Discrepancy]:
+        return compare(self.baseline, outputs), compare(self._exact, outputs)
+
+
+def _tf32_by_library(tf32: bool | Mapping[str, bool]) -> dict[str, bool]:
+    """Read by library whether products may use TF32."""
+    accepted = ("torch", "ort")
+    if not isinstance(tf32, Mapping):
+        return dict.fromkeys(accepted, bool(tf32))
+    if unknown := set(tf32) - set(accepted):
+        raise InvalidArgumentError(
+            f"tf32={dict(tf32)!r}: unknown {sorted(unknown)}. Accepted: True, False, or a mapping "
+            "with the keys 'torch' and 'ort'"
+        )
+    return {name: bool(tf32.get(name, False)) for name in accepted}
+
+
+def _settings(
+    baseline: Side, candidate: Side, order: Sequence[str]
+) -> list[tuple[dict[KernelKey, Swap], list[str]]]:
+    """Write the kernels and the sources of both sides, whose values go from one to the other."""
+    settings: list[tuple[dict[KernelKey, Swap], list[str]]] = [({}, list(order))]
+    for side in (baseline, candidate):
+        kernels, names = settings[-1]
+        if isinstance(side, str):
+            settings.append(({}, list(dict.fromkeys((side, *order)))))
+        else:
+            settings.append(({**kernels, **side}, names))
+    return settings[1:]

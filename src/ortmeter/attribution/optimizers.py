@@ -1,0 +1,338 @@
+"""Find the graph optimizations that make the outputs of a session differ from the unoptimized."""
+
+import functools
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from ortmeter.attribution.result import differing
+from ortmeter.attribution.search import minimal
+from ortmeter.discrepancy import Discrepancy, Tolerance, max_diff
+from ortmeter.discrepancy.models import ModelDiff, compare_outputs
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.profiling.graph import find_origins, name_nodes
+from ortmeter.progress import progress_bar
+from ortmeter.runtime.graphs import walk_nodes
+from ortmeter.runtime.iobinding import run_session
+from ortmeter.runtime.loading import ModelLike, load_model
+from ortmeter.runtime.optimizers import Optimizer, optimizers_of, rewriting_rules, without
+from ortmeter.runtime.sessions import make_session, optimized_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NAMED = 5  # optimizers in a sentence
+_LEVELS = ("basic", "extended", "layout", "all")
+
+
+@dataclass(frozen=True)
+class OptimizerEffect:
+    """An optimizer of ONNX Runtime that changes the outputs.
+
+    Parameters
+    ----------
+    name : str
+        Name in ONNX Runtime, which ``optimization.disable_specified_optimizers`` takes.
+    level : str
+        Level that enables it.
+    alone : Discrepancy
+        Outputs when it is the only one that runs of those that are responsible, compared with the
+        unoptimized ones.
+    without : Discrepancy
+        Outputs when it is the only one that does not run, compared with the unoptimized ones.
+    nodes : tuple of str
+        Nodes of the optimized graph that are there only when it runs, as ``op (original nodes)``;
+        if none, those that are there only without it, as ``no op (node)``.
+    """
+
+    name: str
+    level: str
+    alone: Discrepancy
+    without: Discrepancy
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OptimizerExplanation:
+    """Graph optimizations responsible for a discrepancy.
+
+    Parameters
+    ----------
+    levels : mapping of str to ModelDiff
+        Outputs at each level up to the requested one, compared with the unoptimized ones.
+    level : str or None
+        First level whose outputs differ, None if all give the same.
+    optimizers : tuple of OptimizerEffect
+        Minimal set, the largest effect first: without them the outputs are the unoptimized ones,
+        and with any of them they are not. Empty when the levels do not differ, or when the search
+        had no time to end.
+    remaining : Discrepancy
+        Outputs without them, compared with the unoptimized ones.
+    repeated : Discrepancy
+        Outputs of the unoptimized session created and run twice: 0 if it is deterministic.
+    n_candidates : int
+        Optimizers that ran.
+    undecided : tuple of str
+        Optimizers among which some are responsible, when the search had no time to tell which.
+    """
+
+    levels: Mapping[str, ModelDiff]
+    level: str | None
+    optimizers: tuple[OptimizerEffect, ...]
+    remaining: Discrepancy
+    repeated: Discrepancy
+    n_candidates: int
+    undecided: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> ModelDiff:
+        """Outputs at the requested level, the last one, compared with the unoptimized ones."""
+        return list(self.levels.values())[-1]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per optimizer that is responsible.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: *optimizer*, *level*, *alone* and *without* (largest absolute error), *nodes*
+            (how many depend on it), *example* (the first).
+        """
+        import pandas as pd
+
+        rows = [
+            (o.name, o.level, o.alone.abs, o.without.abs, len(o.nodes), "".join(o.nodes[:1]))
+            for o in self.optimizers
+        ]
+        columns = ["optimizer", "level", "alone", "without", "nodes", "example"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def __str__(self) -> str:
+        if differing(self.repeated):
+            return "the unoptimized session differs from itself: nothing can be concluded"
+        if self.level is None:
+            return "no optimization changes the outputs"
+        since = f"the outputs change from level {self.level} on"
+        if not self.n_candidates:
+            return f"{since}; optimizers are not searched"
+        if self.undecided:
+            named = ", ".join(self.undecided[:_NAMED])
+            more = len(self.undecided) - _NAMED
+            others = f" and {more} more" if more > 0 else ""
+            return (
+                f"{since}; the time was up when {len(self.undecided)} of {self.n_candidates} "
+                f"optimizers were left: {named}{others}"
+            )
+        if not self.optimizers:
+            return (
+                f"{since}, but none of the {self.n_candidates} optimizers that can be disabled is "
+                "responsible"
+            )
+        named = ", ".join(f"{o.name} ({o.level})" for o in self.optimizers)
+        told, rest = ("is", "it") if len(self.optimizers) == 1 else ("are", "them")
+        unoptimized = "the outputs are those of the unoptimized graph"
+        left = str(self.remaining) if differing(self.remaining) else unoptimized
+        return f"{named} {told} responsible: without {rest}, {left}"
+
+
+def explain_optimization(
+    model: ModelLike,
+    feeds: Mapping[str, Any],
+    *,
+    optimization: str = "all",
+    tolerance: Tolerance | None = None,
+    budget_s: float = 20.0,
+    run_config: Mapping[str, Any] | None = None,
+    **session: Any,
+) -> OptimizerExplanation:
+    """Find the graph optimizations that make the outputs differ from the unoptimized ones.
+
+    Parameters
+    ----------
+    model : ModelProto, bytes, path or text
+        See :func:`~ortmeter.runtime.loading.load_model`.
+    feeds : mapping of str to array
+        Inputs of the model.
+    optimization : {"basic", "extended", "layout", "all"}
+        Level that is compared with the unoptimized graph.
+    tolerance : Tolerance, optional
+        Outputs within it are the same. By default, all values must be equal.
+    budget_s : float
+        Seconds for the search of the optimizers at most, once each level has run; 0 for none.
+    run_config : mapping, optional
+        Configuration entries of a run, see :class:`~ortmeter.runtime.iobinding.BoundSession`.
+    **session
+        Other settings of both sessions, see :func:`~ortmeter.runtime.sessions.make_session`.
+
+    Returns
+    -------
+    OptimizerExplanation
+        Each level compared with none, the optimizers responsible, the nodes that they change.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The level, or *budget_s*, is not accepted.
+    ModelError, FeedError, ProviderUnavailableError
+        As for :func:`~ortmeter.runtime.sessions.make_session`.
+
+    Notes
+    -----
+    The optimizers that ran are read in the log of ONNX Runtime. Those that can be enabled again
+    without a difference are removed, by halves, then quarters [1]_: the set that is left is
+    minimal. When it has the optimizer of small rules, the search goes on among its rules.
+
+    References
+    ----------
+    .. [1] Zeller and Hildebrandt, *Simplifying and isolating failure-inducing input*, IEEE
+       Transactions on Software Engineering 28(2), 2002.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n] X) => (float[n] Y) { Z = Identity(X)  Y = Abs(Z) }'''
+    >>> found = explain_optimization(text, {"X": np.float32([1])}, provider="cpu")
+    >>> found.level is None, print(found)
+    no optimization changes the outputs
+    (True, None)
+    """
+    if optimization not in _LEVELS:
+        raise InvalidArgumentError(
+            f"optimization={optimization!r} is compared with none. Accepted: {', '.join(_LEVELS)}"
+        )
+    if not 0 <= budget_s < math.inf:
+        raise InvalidArgumentError(f"budget_s={budget_s!r}. Accepted: a finite number >= 0")
+    search = _Search(model, feeds, tolerance or Tolerance(), session, run_config)
+    reached = _LEVELS[: _LEVELS.index(optimization) + 1]
+    outputs = {name: search.run(optimization=name) for name in reached}
+    levels = {
+        name: compare_outputs(search.expected, found, tolerance) for name, found in outputs.items()
+    }
+    level = next((name for name, found in outputs.items() if not search.same(found)), None)
+    repeated = search.discrepancy(search.run(optimization="none"))
+    found: list[OptimizerEffect] = []
+    undecided: tuple[str, ...] = ()
+    remaining = search.discrepancy(outputs[optimization])
+    candidates: Sequence[Optimizer] = ()
+    if not search.same(outputs[optimization]) and not differing(repeated) and budget_s > 0:
+        asked = {**session, "optimization": optimization}
+        candidates = optimizers_of(model, **asked)
+        responsible = search.responsible(candidates, optimization, budget_s)
+        names = list(responsible)
+        remaining = search.disabled(names, optimization)
+        if search.is_late:
+            undecided, responsible = tuple(names), {}
+        changed = _changed_nodes(model, asked, list(responsible)) if responsible else {}
+        found = [
+            OptimizerEffect(
+                name,
+                level,
+                search.disabled([n for n in names if n != name], optimization),
+                search.disabled([name], optimization),
+                changed[name],
+            )
+            for name, level in responsible.items()
+        ]
+        found.sort(key=lambda effect: effect.alone.abs, reverse=True)
+    return OptimizerExplanation(
+        levels, level, tuple(found), remaining, repeated, len(candidates), undecided
+    )
+
+
+class _Search:
+    """Outputs of sessions without some optimizers, compared with the unoptimized ones."""
+
+    def __init__(
+        self,
+        model: ModelLike,
+        feeds: Mapping[str, Any],
+        tolerance: Tolerance,
+        session: Mapping[str, Any],
+        run_config: Mapping[str, Any] | None,
+    ) -> None:
+        self._model, self._feeds, self._run_config = model, feeds, run_config
+        self._tolerance, self._session = tolerance, session
+        self.is_late = False
+        self.expected = self.run(optimization="none")
+
+    def run(self, disabled: Collection[str] = (), *, optimization: str) -> dict[str, Any]:
+        settings = without({**self._session, "optimization": optimization}, disabled)
+        return run_session(make_session(self._model, **settings), self._feeds, self._run_config)
+
+    def same(self, outputs: Mapping[str, Any]) -> bool:
+        return self._tolerance.check(self.discrepancy(outputs)).passed
+
+    def discrepancy(self, outputs: Mapping[str, Any]) -> Discrepancy:
+        expected = [self.expected[name] for name in outputs]
+        return max_diff(
+            expected, list(outputs.values()), tolerance=self._tolerance, on_mismatch="report"
+        )
+
+    def disabled(self, names: Collection[str], optimization: str) -> Discrepancy:
+        return self.discrepancy(self.run(names, optimization=optimization))
+
+    def responsible(
+        self, candidates: Sequence[Optimizer], optimization: str, budget_s: float
+    ) -> dict[str, str]:
+        """Find a set of optimizers without which the outputs are the unoptimized ones.
+
+        It is minimal, unless the time is up before.
+        """
+        end = time.perf_counter() + budget_s
+        levels = {optimizer.name: optimizer.level for optimizer in candidates}
+        ran = [optimizer.name for optimizer in candidates]
+
+        def restores(names: Sequence[str]) -> bool:
+            bar.update()
+            return self.same(self.run(names, optimization=optimization))
+
+        def still_restores(names: Sequence[str], kept: Sequence[str] = ()) -> bool:
+            self.is_late = self.is_late or time.perf_counter() >= end
+            return not self.is_late and restores([*kept, *names])
+
+        with progress_bar("optimizers", total=0) as bar:
+            changed = [optimizer.name for optimizer in candidates if optimizer.changed]
+            # Without those that changed the graph, others may change it.
+            suspects = next((names for names in (changed, ran) if restores(names)), [])
+            found = minimal(suspects, still_restores)
+            for group in [o.name for o in candidates if o.has_rules and o.name in found]:
+                others = [name for name in found if name != group]
+                rules = [rule for rule in rewriting_rules() if rule not in levels]
+                if still_restores([*others, *rules]):
+                    rules = minimal(rules, functools.partial(still_restores, kept=others))
+                    levels |= dict.fromkeys(rules, levels[group])
+                    found = [*others, *rules]
+        return {name: levels[name] for name in found}
+
+
+def _changed_nodes(
+    model: ModelLike, session: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Describe the nodes of the optimized graph that are not there without each optimizer."""
+    original, full = name_nodes(load_model(model)), optimized_model(model, **session)
+    constants = {node.name for node in original.graph.node if node.op_type == "Constant"}
+    origins = find_origins(full, original)
+    done = {}
+    for node in walk_nodes(full.graph.node):
+        own = ", ".join(name for name in origins.get(node.name, ()) if name not in constants)
+        done[_key(node)] = f"{node.op_type} ({own or node.name})"
+    found = {}
+    for name in names:
+        reduced = optimized_model(model, **without(session, (name,)))
+        left = {
+            _key(node): f"no {node.op_type} ({node.name or node.output[0]})"
+            for node in walk_nodes(reduced.graph.node)
+        }
+        added = [told for key, told in done.items() if key not in left]
+        removed = [told for key, told in left.items() if key not in done]
+        found[name] = tuple(added or removed)
+    return found
+
+
+def _key(node: onnx.NodeProto) -> tuple[Any, ...]:
+    return node.domain, node.op_type, tuple(node.input), tuple(node.output)

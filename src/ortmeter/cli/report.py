@@ -1,0 +1,310 @@
+"""Report of a command: title, tables and plots, computed conclusion, machine."""
+
+import json
+import math
+import os
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Claim
+from ortmeter.files import replaceable, write_atomically
+from ortmeter.machine.environment import Environment, environment
+from ortmeter.machine.preflight import Preflight
+from ortmeter.plotting.pictures import freeze
+from ortmeter.study.rendering import as_html, bullets, digits, flatten
+from ortmeter.study.writer import sentences
+
+if TYPE_CHECKING:  # pandas takes longer to import than `ortmeter env` to run
+    import pandas as pd
+
+__all__ = ["Report"]
+
+INTERRUPTED = "This report is partial: the command was interrupted."
+_GAP = "  "
+_NARROWEST = 12
+_LINES = 2  # of a cell
+
+#: Larger graphs take too long to lay out, and cannot be read.
+MAX_DRAWN = 300
+
+_UNITS: Mapping[str, str] = {
+    "median": "median (µs)",
+    "q1": "q1 (µs)",
+    "q3": "q3 (µs)",
+    "gflop_per_s": "GFLOP/s",
+    "gb_per_s": "GB/s",
+}
+
+
+class Rows(NamedTuple):
+    """A small table, without pandas."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+class Section(NamedTuple):
+    """A part of a report: tables and texts, and plots and drawings for the HTML page."""
+
+    title: str
+    items: tuple[Any, ...]
+
+
+@dataclass
+class Report:
+    r"""A report filled step by step, so that an interrupted command can still write it.
+
+    Parameters
+    ----------
+    title : str
+        The command.
+    machine : Environment
+        Environment of the measurements, by default this machine.
+    session : str
+        Settings of the sessions, as they were asked for, where there are some.
+    preflight : dict of str to Preflight
+        Whether the machine was fit to measure, ``before``, ``during`` or ``now``.
+    draws : bool
+        Whether an HTML page is wanted: plots are drawn for it alone.
+
+    Examples
+    --------
+    >>> report = Report("two plus two")
+    >>> report.add("Sum", Rows(("sum",), ((4,),)))
+    >>> report.conclude("the sum is 4.")
+    >>> print("\n".join(report.to_text().splitlines()[:3]))
+    Conclusion
+    ----------
+    - the sum is 4.
+    """
+
+    title: str
+    machine: Environment = field(default_factory=environment)
+    sections: list[Section] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
+    session: str = ""
+    preflight: dict[str, Preflight] = field(default_factory=dict)
+    interrupted: bool = False
+    draws: bool = True
+
+    def add(self, title: str, *items: Any) -> None:
+        """Add a section of tables and texts, and of functions that draw what an HTML page shows."""
+        shown = [item for item in items if self.draws or not callable(item)]
+        made = [item() if callable(item) else item for item in shown]
+        self.sections.append(Section(title, tuple(freeze(i) for i in made if i is not None)))
+
+    def conclude(self, *said: str | Claim) -> None:
+        """Add sentences to the conclusion, and claims, computed from what the sections show."""
+        self.sentences += [f"{told.removesuffix('.')}." for told in sentences(said)]
+
+    @property
+    def told_preflight(self) -> str:
+        """Whether the machine was fit to measure, in a few words; empty if nobody looked."""
+        known: set[str] = set()
+        told = []
+        for when, found in self.preflight.items():
+            if new := [finding for finding in found.findings if finding not in known]:
+                told.append(f"{when.capitalize()}: {'; '.join(new)}.")
+            known.update(found.findings)
+        if told:
+            return f"This machine was not fit to measure. {' '.join(told)}"
+        return f"This machine was {found}." if self.preflight else ""
+
+    def to_text(self, width: int = 80) -> str:
+        """Return the report for a terminal, the conclusion first, without plots."""
+        blocks = [INTERRUPTED] if self.interrupted else []
+        if self.sentences:
+            blocks.append("\n".join(["Conclusion", "----------", *bullets(self.sentences, width)]))
+        blocks.append(textwrap.fill(f"Measured on {self.machine}", width))
+        if self.session:
+            blocks.append(textwrap.fill(f"Sessions: {self.session}", width))
+        if told := self.told_preflight:
+            blocks.append(textwrap.fill(told, width))
+        for title, items in self.sections:
+            shown = [_fitted(i, width) for i in items if isinstance(i, str) or _is_table(i)]
+            if shown:
+                heading = shorten(title, width)
+                blocks.append("\n".join([heading, "-" * len(heading), *shown]))
+        return "\n\n".join(blocks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values for JSON: no plot, missing numbers are None."""
+        return {
+            "title": self.title,
+            "conclusion": list(self.sentences),
+            "environment": self.machine.to_dict(),
+            "session": self.session,
+            "preflight": {when: found.to_dict() for when, found in self.preflight.items()},
+            "sections": [
+                {"title": title, "tables": [_records(i) for i in items if _is_table(i)]}
+                for title, items in self.sections
+            ],
+            "interrupted": self.interrupted,
+        }
+
+    def to_html(self) -> str:
+        """Return one HTML page that needs no network."""
+        import jinja2
+
+        writer = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        writer.filters["shown"] = _shown
+        page = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+        return writer.from_string(page).render(
+            title=self.title,
+            notice=INTERRUPTED if self.interrupted else "",
+            sentences=self.sentences,
+            sections=self.sections,
+            machine=self.machine,
+            session=self.session,
+            preflight=self.told_preflight,
+        )
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the HTML page atomically; an existing file is replaced only with *overwrite*."""
+        file = Path(path)
+        check_writable(file, overwrite=overwrite)
+        write_atomically(file, self.to_html().encode())
+        return file
+
+
+def check_writable(file: Path, *, overwrite: bool) -> None:
+    """Refuse a file that cannot be written, before the work starts."""
+    target = replaceable(file)
+    if target.exists() and not overwrite:
+        raise InvalidArgumentError(
+            f"{file} exists: choose another name, or replace it with --force"
+        )
+    if not os.access(target.parent, os.W_OK):
+        raise InvalidArgumentError(f"{file} cannot be written: choose a file in a writable folder")
+
+
+def _fitted(item: Any, width: int) -> str:
+    """Write a table within a width: texts are broken at spaces, or shortened in the middle."""
+    if isinstance(item, str):
+        return textwrap.fill(item, width)
+    table = _rows(item)
+    columns = [
+        _Column(header, [row[rank] for row in table.rows])
+        for rank, header in enumerate(table.columns)
+    ]
+    room = width - len(_GAP) * (len(columns) - 1)
+    for least in ("words", "least"):  # between words first, inside of them if need be
+        while sum(column.width for column in columns) > room:
+            widest = max(columns, key=lambda column: column.width - getattr(column, least))
+            if widest.width <= getattr(widest, least):
+                break
+            widest.width -= 1
+    title = textwrap.wrap(str(getattr(item.columns, "name", None) or ""), width)
+    rows = [[column.cell(rank) for column in columns] for rank in range(-1, len(table.rows))]
+    lines = [line for row in rows for line in _lines(row, columns)]
+    return "\n".join([*title, *lines])
+
+
+class _Column:
+    """Texts of a column of a table, and the width that it is given."""
+
+    def __init__(self, header: str, values: Sequence[Any]) -> None:
+        self.texts = [_written(value) for value in values]
+        self.header = header
+        self.is_text = any(isinstance(value, str) for value in values)
+        self.width = max(map(len, [self.header, *self.texts]), default=0)
+        whole = [self.header, *self.texts] if self.is_text else [self.header]
+        longest = max((len(word) for text in whole for word in text.split()), default=0)
+        number = 0 if self.is_text else max(map(len, self.texts), default=0)
+        kept = min(self.width, _NARROWEST) if self.is_text else 0
+        self.words = max(longest, number, kept)
+        self.least = kept or self.words
+
+    def cell(self, rank: int) -> list[str]:
+        """Return the lines of a cell, the header for -1."""
+        text = self.header if rank < 0 else self.texts[rank]
+        room = _LINES * self.width
+        while True:
+            lines = textwrap.wrap(
+                shorten(text, room), self.width, break_long_words=False, break_on_hyphens=False
+            )
+            if len(lines) <= _LINES or room <= self.width:
+                return [shorten(line, self.width) for line in lines] or [""]
+            room -= 1
+
+
+def _lines(row: list[list[str]], columns: list[_Column]) -> list[str]:
+    height = max(map(len, row), default=0)
+    padded = [[*cell, *[""] * (height - len(cell))] for cell in row]
+    return [
+        _GAP.join(
+            line.ljust(column.width) if column.is_text else line.rjust(column.width)
+            for line, column in zip(parts, columns, strict=True)
+        ).rstrip()
+        for parts in zip(*padded, strict=True)
+    ]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, float) and math.isfinite(value):
+        return digits(value)
+    text = str(value)
+    # A name may be "nan"; of what is not a text, only what is missing is written so.
+    missing = not isinstance(value, str) and text in {"None", "nan", "<NA>", "NaT"}
+    return "-" if missing else text
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text in its middle: the beginning and the end of a name or of a signature matter."""
+    if len(text) <= width:
+        return text
+    kept = max(width - 1, 0)
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+
+
+def _is_table(item: Any) -> bool:
+    return isinstance(item, Rows) or hasattr(item, "to_string")
+
+
+def _rows(item: Any) -> Rows:
+    if isinstance(item, Rows):
+        return item
+    table = flatten(item)
+    columns = [list(table.iloc[:, rank]) for rank in range(table.shape[1])]
+    return Rows(tuple(map(str, table.columns)), tuple(zip(*columns, strict=True)))
+
+
+def _records(item: Any) -> list[dict[str, Any]]:
+    if isinstance(item, Rows):
+        return [dict(zip(item.columns, row, strict=True)) for row in item.rows]
+    rows: list[dict[str, Any]] = json.loads(flatten(item).to_json(orient="records"))
+    return rows
+
+
+def _shown(item: Any) -> str:
+    """Write an item as HTML; a table whose index is made of columns: any of them sorts."""
+    if not _is_table(item):
+        return as_html(item)
+    import pandas as pd
+
+    table = pd.DataFrame(item.rows, columns=item.columns) if isinstance(item, Rows) else item
+    return str(
+        flatten(table).to_html(
+            index=False, border=0, na_rep="", classes="sortable", float_format=digits, escape=True
+        )
+    )
+
+
+def readable(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Prepare a table of a profile or of errors for reading."""
+    import pandas as pd
+
+    first, *others = table.columns
+    shown = {_UNITS.get(name, name): _plain(table[name]) for name in others}
+    return pd.DataFrame({first: table[first].astype(object), **shown}).set_index(first)
+
+
+def _plain(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Forget categories and nullable types, which print their missing values in their own way."""
+    if column.name == "provider":
+        return column.astype(object).str.removesuffix("ExecutionProvider")
+    return column.astype(float) if column.dtype.kind == "f" else column.astype(object)

@@ -1,0 +1,247 @@
+"""Describe the machine, the versions and the policies behind a number."""
+
+import dataclasses
+import html
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortmeter.runtime.cpu import cpu_info, usable_cores
+from ortmeter.runtime.providers import probe_providers
+
+__all__ = ["environment"]
+
+_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch", "ortmeter")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# What ONNX Runtime 1.31 reads on CPU and CUDA, and the libraries of NVIDIA, that chooses kernels,
+# threads or settings of a session. Other variables are not kept: they may hold secrets.
+_VARIABLES = (
+    "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
+    "ORT_BEAM_SEARCH_USE_FAST_TOPK", "ORT_CUDA_GEMM_AUTO_TUNE",
+    "ORT_CUDA_GEMM_GRAPH_REPLAY_TUNING", "ORT_CUDA_GEMM_OPTIONS", "ORT_CUDA_TUNABLE_OP_ENABLE",
+    "ORT_CUDA_TUNABLE_OP_TUNING_ENABLE", "ORT_DECODER_MASKED_ATTENTION_LOAD_KV_DATA_IN_FLIGHT",
+    "ORT_DISABLE_DECODER_ATTENTION", "ORT_DISABLE_FLASH_ATTENTION", "ORT_DISABLE_FLASH_DECODE",
+    "ORT_DISABLE_FUSED_ATTENTION", "ORT_DISABLE_FUSED_CROSS_ATTENTION",
+    "ORT_DISABLE_FUSED_KV_DEQUANT", "ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION",
+    "ORT_DISABLE_MOE_GEMV", "ORT_DISABLE_MOE_GEMV_FUSED_FINALIZE",
+    "ORT_DISABLE_SPARSE_ATTENTION_INPUT_VALIDATION", "ORT_DISABLE_TRT_FLASH_ATTENTION",
+    "ORT_ENABLE_CUDNN_FLASH_ATTENTION", "ORT_ENABLE_FP4_CUTLASS_GEMM",
+    "ORT_ENABLE_FP4_CUTLASS_UNSAFE", "ORT_ENABLE_FP4_GEMV", "ORT_ENABLE_LEAN_ATTENTION",
+    "ORT_ENABLE_NVFP4_CUTLASS_GEMM", "ORT_ENABLE_PDL", "ORT_ENABLE_QMOE_INT2_PREFILL",
+    "ORT_ENABLE_SMALL_N_GEMV", "ORT_ENABLE_XQA", "ORT_ENABLE_XQA_NATIVE_KV",
+    "ORT_ENABLE_XQA_PER_CHANNEL_KV", "ORT_FORCE_DETERMINISTIC_MOE", "ORT_FP4_GEMV_AUTOTUNE",
+    "ORT_FP4_GEMV_COL_TILES", "ORT_FP4_GEMV_KSPLIT", "ORT_FP4_GEMV_MATCH_K",
+    "ORT_FP4_GEMV_MATCH_N", "ORT_FP4_GEMV_MAX_M", "ORT_FP4_NATIVE_MAX_TOKENS_PER_EXPERT",
+    "ORT_FP4_PREFILL_MIN_TOKENS", "ORT_FP4_SM80_GEMM", "ORT_FP8_DEQUANT_SCRATCH_MIB",
+    "ORT_FP8_GEMV_DISABLE_GB10_TUNING", "ORT_FP8_GEMV_KSPLIT", "ORT_FP8_GEMV_MATCH_K",
+    "ORT_FP8_GEMV_MATCH_N", "ORT_FP8_GEMV_MAX_M", "ORT_FP8_GEMV_MMA", "ORT_FPA_INTB_GEMM",
+    "ORT_FPA_INTB_GEMV_PAIRED_K", "ORT_FPA_INTB_PROFILE_M", "ORT_GDN_PLAN",
+    "ORT_GQA_DISABLE_FLASH_ATTENTION", "ORT_INTER_OP_NUM_THREADS", "ORT_INTRA_OP_NUM_THREADS",
+    "ORT_LINEAR_ATTENTION_COL_SEQ_THRESHOLD", "ORT_LINEAR_ATTENTION_ROW_SPLIT",
+    "ORT_LOAD_CONFIG_FROM_MODEL", "ORT_MATMULNBITS_CHUNK_SIZE", "ORT_MATMULNBITS_FORCE_CHUNKED",
+    "ORT_MATMULNBITS_M_CHUNK_SIZE", "ORT_MIN_SEQ_LEN_EFFICIENT_ATTENTION_FP32",
+    "ORT_MIN_SEQ_LEN_FLASH_ATTENTION_PACKED_QKV", "ORT_MLAS_QKGEMM_S8_APPROX_VNNI",
+    "ORT_NVFP4_GEMV_RAW_LAYOUT", "ORT_QMOE_CPU_QNBIT_GEMM", "ORT_QMOE_FP4_DEEPGEMM",
+    "ORT_QMOE_INT_DEQUANT_MAX_SCRATCH_BYTES", "ORT_QMOE_ROW_TILE_SIZE", "ORT_TRANSFORMER_OPTIONS",
+    "ORT_USE_MLAS_Q4_GEMM_MOE",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as its driver describes it; the memory may be unknown."""
+
+    name: str
+    memory_mib: int | None
+    driver: str
+
+    def __str__(self) -> str:
+        memory = f"{self.memory_mib / 1024:.0f} GiB, " if self.memory_mib else ""
+        return f"{self.name} ({memory}driver {self.driver})"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a measurement depends on besides the model."""
+
+    system: str
+    cpu: str
+    cores: int
+    threads: Mapping[str, int]  # limits that were found, by their origin
+    python: str
+    packages: Mapping[str, str]
+    providers: Mapping[str, str]
+    gpus: tuple[Gpu, ...]
+    precision: Mapping[str, str]  # of float32 products
+    commit: str | None  # None when the package is not run from its own checkout
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)  # that choose kernels
+
+    def __str__(self) -> str:
+        versions = (f"{name} {version}" for name, version in self.packages.items())
+        machine = [f"{self.cpu} ({self.cores} cores)", *map(str, self.gpus)]
+        return ", ".join([*machine, self.system, f"Python {self.python}", *versions])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON accepts."""
+        return dataclasses.asdict(self)
+
+    def to_rows(self) -> list[tuple[str, str]]:
+        """Return the fields as (name, text), for tables."""
+        return [
+            ("CPU", f"{self.cpu}, {self.cores} cores"),
+            ("GPU", "; ".join(map(str, self.gpus)) or "none"),
+            ("System", self.system),
+            ("Threads", _join(self.threads) or "no limit set in the environment"),
+            ("Python", self.python),
+            ("Packages", _join(self.packages)),
+            ("Providers", _join(self.providers)),
+            ("Precision", _join(self.precision)),
+            ("Variables", _join(self.variables) or "none"),
+            ("Commit", self.commit or "not a checkout"),
+        ]
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>'
+            for name, text in self.to_rows()
+        )
+        return f'<table class="ortmeter-environment"><tbody>{rows}</tbody></table>'
+
+
+def environment() -> Environment:
+    """Describe the machine that runs this process.
+
+    Returns
+    -------
+    Environment
+        Attributes ``system``, ``cpu``, ``cores``, ``threads``, ``python``, ``packages``,
+        ``providers``, ``gpus``, ``precision`` of float32 products, ``commit`` and environment
+        ``variables`` that choose kernels. torch is described only if it is already imported.
+
+    Examples
+    --------
+    >>> environment().cores >= 1
+    True
+    """
+    return Environment(
+        system=f"{_system_name()} {platform.machine()}",
+        cpu=_cpu_model(),
+        cores=usable_cores(),
+        threads=_thread_settings(),
+        python=platform.python_version(),
+        packages=_package_versions(),
+        providers={
+            name: f"not usable ({reason})" if reason else "usable"
+            for name, reason in probe_providers().items()
+        },
+        gpus=_gpus(),
+        precision=_precision_policy(),
+        commit=_git_commit(),
+        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    )
+
+
+def _cpu_model() -> str:
+    if model := cpu_info().get("model name"):
+        return model
+    if sys.platform == "darwin":
+        return _first_line("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
+    return platform.processor() or platform.machine()
+
+
+def _system_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.release()}"
+
+
+def _thread_settings() -> dict[str, int]:
+    set_by_user = {name: os.environ.get(name, "") for name in _THREAD_VARIABLES}
+    threads = {name: int(text) for name, text in set_by_user.items() if text.isdecimal()}
+    if torch := sys.modules.get("torch"):
+        threads["torch"] = torch.get_num_threads()
+    return threads
+
+
+def _package_versions() -> dict[str, str]:
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    for name in versions.keys() & {"onnxruntime", "onnxruntime-gpu"}:
+        versions[name] += _onnxruntime_build()
+    return versions
+
+
+def _onnxruntime_build() -> str:
+    import onnxruntime
+
+    pairs = (item.strip().partition("=") for item in onnxruntime.get_build_info().split(","))
+    commit = {name.rpartition(" ")[2]: text for name, _, text in pairs}.get("git-commit-id")
+    cuda = getattr(onnxruntime, "cuda_version", None)
+    parts = [f"commit {commit}" if commit else "", f"CUDA {cuda}" if cuda else ""]
+    return f" ({', '.join(filter(None, parts))})" if any(parts) else ""
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    listing = _output(
+        "nvidia-smi",
+        "--query-gpu=name,memory.total,driver_version",
+        "--format=csv,noheader,nounits",
+    )
+    rows = (line.split(", ") for line in (listing or "").splitlines())
+    return tuple(
+        Gpu(name, int(memory) if memory.isdecimal() else None, driver)
+        for name, memory, driver in rows
+    )
+
+
+def _precision_policy() -> dict[str, str]:
+    policy = {"onnxruntime": "TF32 off unless a session asks for it"}
+    if torch := sys.modules.get("torch"):
+        # TF32 is off for products and on for convolutions, unless somebody changes it.
+        policy["torch"] = (
+            f"float32 products in {torch.get_float32_matmul_precision()!r} precision, "
+            f"convolutions on CUDA in {torch.backends.cudnn.conv.fp32_precision!r}"
+        )
+    return policy
+
+
+def _git_commit() -> str | None:
+    package = Path(__file__).parents[1]
+    root = _first_line("git", "-C", str(package), "rev-parse", "--show-toplevel")
+    # Installed in an environment inside somebody else's checkout, the commit would be theirs.
+    if not root or Path(root) / "src" / "ortmeter" != package:
+        return None
+    commit = _first_line("git", "-C", root, "rev-parse", "--short=12", "HEAD")
+    changes = _first_line("git", "-C", root, "status", "--porcelain", "--untracked-files=no")
+    return commit and commit + ("+changes" if changes else "")
+
+
+def _first_line(*command: str) -> str | None:
+    lines = (_output(*command) or "").splitlines()
+    return lines[0].strip() if lines else None
+
+
+def _output(*command: str) -> str | None:
+    """Run a program of the system, return what it printed, None when it failed or is missing."""
+    try:
+        child = subprocess.run(  # noqa: S603 - fixed commands, no shell
+            command, capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return child.stdout
+
+
+def _join(pairs: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in pairs.items())

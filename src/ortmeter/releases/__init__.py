@@ -1,0 +1,1 @@
+"""Other releases of ONNX Runtime: their environments, their processes, what is compared."""

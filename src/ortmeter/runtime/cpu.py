@@ -1,0 +1,100 @@
+"""Read what the processors are, and how many of them this process may use."""
+
+import functools
+import os
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+__all__ = ["cache_bytes", "cpu_flags", "usable_cores"]
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+@functools.cache
+def cpu_flags() -> tuple[str, ...]:
+    """List the instruction sets of the CPU.
+
+    Returns
+    -------
+    tuple of str
+        Names of the system (``avx2``), sorted; empty if unknown.
+
+    Examples
+    --------
+    >>> cpu_flags() == tuple(sorted(cpu_flags()))
+    True
+    """
+    return tuple(sorted(cpu_info().get("flags", cpu_info().get("Features", "")).split()))
+
+
+@functools.cache
+def cpu_info() -> dict[str, str]:
+    """First processor of ``/proc/cpuinfo``, empty on other systems."""
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return {}
+    first = path.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): text.strip() for name, _, text in pairs}
+
+
+def usable_cores() -> int:
+    """Count the logical cores that this process may use.
+
+    Returns
+    -------
+    int
+        One at least.
+
+    Examples
+    --------
+    >>> usable_cores() >= 1
+    True
+    """
+    return len(core_numbers())
+
+
+def core_numbers() -> Collection[int]:
+    """Numbers of the logical cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return range(os.cpu_count() or 1)
+
+
+def cache_bytes() -> int:
+    """Read the size of the largest cache of the first core.
+
+    Returns
+    -------
+    int
+        Bytes, 0 if the system does not say.
+
+    Examples
+    --------
+    >>> cache_bytes() >= 0
+    True
+    """
+    texts = [file.read_text().strip() for file in _CACHES.glob("index*/size")]
+    return max((_UNITS[text[-1]] * int(text[:-1]) for text in texts), default=0)
+
+
+def group_files(file: str, kind: str, older: str, *, root: Path = Path("/")) -> Iterator[Path]:
+    """List a file of the groups of this process and of those above; some may not exist.
+
+    It is *file* where all kinds of limits share one tree (version 2), *older* in the tree of
+    *kind*, ``memory`` or ``cpu`` (version 1).
+    """
+    groups = root / "sys/fs/cgroup"
+    with suppress(OSError):
+        told = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace")
+        for line in told.splitlines():
+            rank, kinds, path = [*line.split(":", 2), "", ""][:3]
+            group = PurePosixPath(path.strip("/"))
+            # A container often sees its own group as the root, under a path that it cannot see.
+            for folder in (group, *group.parents):
+                if rank == "0" and not kinds:
+                    yield groups / folder / file
+                elif kind in kinds.split(","):
+                    yield groups / kind / folder / older

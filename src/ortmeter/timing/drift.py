@@ -1,0 +1,98 @@
+"""A fixed small work timed beside the candidates: it says how much the machine itself drifts."""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ortmeter.timing.measurement import Candidate, Measurement, format_seconds
+
+__all__ = ["Drift", "drift"]
+
+#: Beyond this share, the machine was not steady.
+STEADY = 0.05
+
+# Products of this size run on one thread whatever the threads of the BLAS are, in the first cache.
+_SIZE, _PRODUCTS = 48, 80
+_WINDOWS, _ROUNDS_OF_A_WINDOW = 10, 10
+
+
+@functools.cache
+def make_reference() -> Candidate:
+    """Make the reference workload: 80 products of two float32 matrices of 48 x 48."""
+    left = np.linspace(-1, 1, _SIZE * _SIZE, dtype=np.float32).reshape(_SIZE, _SIZE)
+    right, out = left.T.copy(), np.empty_like(left)
+
+    def multiply() -> None:
+        for _ in range(_PRODUCTS):
+            np.matmul(left, right, out=out)
+
+    return Candidate(multiply, flop=2.0 * _PRODUCTS * _SIZE**3)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How much the machine itself drifted, seen by the reference workload.
+
+    Parameters
+    ----------
+    low, high : float
+        Least and largest median of a part of the measurement, in seconds.
+
+    Examples
+    --------
+    >>> print(Drift(200e-6, 204e-6))
+    the machine drifted by 2% during the measurement (a fixed product on the CPU: 200 µs to 204 µs)
+    """
+
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        """Relative distance of the two, 0.02 for 2%."""
+        return self.high / self.low - 1 if self.low > 0 else math.inf
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether latencies can be compared with those of another run."""
+        return self.share <= STEADY
+
+    def __str__(self) -> str:
+        span = f"{format_seconds(self.low)} to {format_seconds(self.high)}"
+        text = (
+            f"the machine drifted by {self.share:.0%} during the measurement (a fixed product on "
+            f"the CPU: {span})"
+        )
+        if self.is_steady:
+            return text
+        return f"{text}: trust the comparison of candidates, not their latencies"
+
+
+def drift(reference_workload: Measurement | None) -> Drift | None:
+    """Compare the medians of the parts of a measurement: its processes, or ten parts of one.
+
+    Parameters
+    ----------
+    reference_workload : Measurement, optional
+        That of a :class:`~ortmeter.timing.Comparison`.
+
+    Returns
+    -------
+    Drift or None
+        None without one, or when there are too few rounds for two parts.
+
+    Examples
+    --------
+    >>> drift(Measurement("reference", [[1.0] * 50 + [1.5] * 50])).share
+    0.5
+    """
+    if reference_workload is None:
+        return None
+    parts = min(
+        _WINDOWS // reference_workload.processes, reference_workload.repeat // _ROUNDS_OF_A_WINDOW
+    )
+    windows = [w for row in reference_workload.seconds for w in np.array_split(row, max(parts, 1))]
+    medians = [float(np.median(window)) for window in windows]
+    return Drift(min(medians), max(medians)) if len(medians) > 1 else None

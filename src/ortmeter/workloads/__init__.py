@@ -1,0 +1,1 @@
+"""How fast in a situation: at the start, under load, after a pause, with threads, in memory."""

@@ -1,0 +1,211 @@
+"""Resident memory and latency of a session over a sequence of batches, in fresh processes."""
+
+import ctypes
+import gc
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import numpy as np
+
+from ortmeter.child import run_child
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.machine.gpu import used_memory
+from ortmeter.progress import progress_bar
+from ortmeter.runtime.iobinding import HostSession, run_session
+from ortmeter.runtime.placement import warn_again, warned
+from ortmeter.runtime.providers import Provider
+from ortmeter.timing.measurement import SpawnSpec
+from ortmeter.workloads.startup import resident_memory
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ortmeter.timing.candidates import SessionSpec
+
+__all__ = ["measure_memory"]
+
+_COLUMNS = ["candidate", "sequence", "process", "run", "batch", "memory (MiB)", "seconds"]
+
+
+class _Told(msgspec.Struct):
+    """Growth of the memory (MiB) after each run, then once trimmed and closed; seconds."""
+
+    grown: list[float]
+    seconds: list[float]
+    warned: list[str]
+
+
+def measure_memory(
+    variants: "Mapping[str, SessionSpec]",
+    sequences: Mapping[str, Sequence[int]],
+    *,
+    processes: int = 3,
+    unbound: Collection[str] = (),
+    seed: int = 0,
+) -> "pd.DataFrame":
+    """Watch the memory of a process that runs a session on one batch after the other.
+
+    Parameters
+    ----------
+    variants : mapping of str to SessionSpec
+        Candidates by name. Their inputs have the largest batch along the first axis; a run takes
+        the first rows.
+    sequences : mapping of str to sequence of int
+        Sizes of the batches, in the order of the runs.
+    processes : int
+        Fresh processes for each candidate and sequence.
+    unbound : collection of str
+        Candidates that run without IOBinding.
+    seed : int
+        Seed of the order of the processes.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per candidate, sequence, process and run: *batch*, its size, *memory (MiB)*, by how
+        much the memory has grown since the session was created, and
+        *seconds* of the run, its copies and the binding of its inputs included. The memory is the
+        resident one of the process, or, on CUDA, that in use on the device. Two more rows have
+        no batch: run ``trimmed``, once the allocator of the system has returned what it can
+        (``malloc_trim`` of glibc), and ``closed``, once the session is closed too.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no candidate, sequence, batch or process, or *unbound* has another name.
+    OrtMeterError
+        A process failed, or the system does not tell the memory of a process.
+
+    Examples
+    --------
+    >>> from ortmeter.timing.candidates import model_variants
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[n, 4] X) => (float[n, 4] Y) { Y = Abs(X) }'''
+    >>> variants = model_variants({"abs": text}, [{"X": np.ones((8, 4), "f")}], provider="cpu")
+    >>> found = measure_memory(variants, {"growing": [1, 8]}, processes=1)
+    >>> found["run"].tolist()
+    ['0', '1', 'trimmed', 'closed']
+    """
+    import pandas as pd
+
+    batches = [size for sizes in sequences.values() for size in sizes]
+    if not (variants and sequences and all(sequences.values()) and min(batches) > 0 < processes):
+        raise InvalidArgumentError(
+            f"{len(variants)} candidates, {len(sequences)} sequences, {processes} processes. "
+            "Accepted: one or more of each, positive batches"
+        )
+    if unknown := {*unbound} - variants.keys():
+        raise InvalidArgumentError(
+            f"unbound: {', '.join(sorted(unknown))}. Accepted: {', '.join(variants)}"
+        )
+    turns = list(itertools.product(range(processes), variants, sequences))
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
+        spawn_specs = {}
+        for rank, (name, variant) in enumerate(variants.items()):
+            folder = Path(temporary, str(rank))
+            folder.mkdir()
+            spawn_specs[name] = variant.spawn_spec(folder)
+        with progress_bar("processes", total=len(turns)) as bar:
+            for turn in np.random.default_rng(seed).permutation(len(turns)).tolist():
+                process, name, sequence = turns[turn]
+                sizes = [int(size) for size in sequences[sequence]]
+                task = {
+                    "recipe": spawn_specs[name],
+                    "sizes": sizes,
+                    "is_bound": name not in unbound,
+                }
+                told = _ask(name, task, Path(temporary))
+                runs = [*map(str, range(len(sizes))), "trimmed", "closed"]
+                end = [np.nan, np.nan]
+                columns = (runs, [*sizes, *end], told.grown, [*told.seconds, *end])
+                rows += [(name, sequence, process, *row) for row in zip(*columns, strict=True)]
+                bar.update()
+    frame = pd.DataFrame(rows, columns=_COLUMNS)
+    order = {key: rank for rank, key in enumerate(itertools.product(variants, sequences))}
+    keys = [order[pair] for pair in zip(frame["candidate"], frame["sequence"], strict=True)]
+    ranked = frame.assign(rank=keys).sort_values(["rank", "process"], kind="stable")
+    return ranked.drop(columns="rank").reset_index(drop=True)
+
+
+def _ask(name: str, asked: Mapping[str, Any], folder: Path) -> _Told:
+    task, answer = folder / "task.json", folder / "answer.json"
+    task.write_bytes(msgspec.json.encode(asked))
+    child = run_child("ortmeter.workloads.memory", task, answer)
+    if child.returncode:
+        raise OrtMeterError(f"{name!r} failed in a fresh process: {child.stderr.strip()[-600:]}")
+    told = msgspec.json.decode(answer.read_bytes(), type=_Told)
+    warn_again(told.warned)
+    return told
+
+
+def main(task: str, answer: str) -> None:
+    """Run the sequence: the child's part."""
+    asked = json.loads(Path(task).read_text(encoding="utf-8"))
+    try:
+        spawn_spec = msgspec.convert(asked["recipe"], SpawnSpec)
+        found = _watch(
+            cast("SessionSpec", spawn_spec.build()), asked["sizes"], is_bound=asked["is_bound"]
+        )
+    except OrtMeterError as error:
+        sys.exit(str(error))
+    Path(answer).write_bytes(msgspec.json.encode(found))
+
+
+def _watch(variant: "SessionSpec", sizes: Sequence[int], *, is_bound: bool) -> _Told:
+    for feed in variant.feeds.values():
+        np.asarray(feed).sum()  # a file is mapped: its pages count from now on
+    memory = _reader(variant.settings["provider"])
+    session = variant.session()
+    run = run_session if is_bound else _run_unbound
+    before = memory()
+    grown, seconds = [], []
+    for size in sizes:
+        feeds = {name: feed[:size] for name, feed in variant.feeds.items()}
+        start = time.perf_counter()
+        run(session, feeds, variant.run_config)
+        seconds.append(time.perf_counter() - start)
+        grown.append(memory() - before)
+    _trim()
+    grown.append(memory() - before)
+    del session
+    gc.collect()
+    _trim()
+    grown.append(memory() - before)
+    return _Told(grown, seconds, warned)
+
+
+def _run_unbound(session: Any, feeds: Mapping[str, Any], run_config: Mapping[str, Any]) -> None:
+    HostSession(session, feeds, run_config).run()
+
+
+def _reader(provider: Provider) -> Callable[[], float]:
+    """Return what reads the memory, in MiB."""
+
+    def read() -> float:
+        if provider.name == "cuda":
+            used = used_memory(provider)
+        else:
+            resident = resident_memory()
+            used = None if resident is None else resident[0]
+        if used is None:
+            raise OrtMeterError(
+                f"the memory of {provider} is not told. Accepted: Linux, and nvidia-ml-py for CUDA"
+            )
+        return used
+
+    return read
+
+
+def _trim() -> None:
+    """Let the allocator return what it keeps, where it can be asked."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

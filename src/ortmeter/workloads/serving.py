@@ -1,0 +1,323 @@
+"""What theory expects of a load, and whether it holds: tails of a queue, knee of a roofline."""
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ortmeter.errors import InvalidArgumentError
+from ortmeter.evidence import Estimate, Finding, Speedup
+from ortmeter.machine.peaks import Peaks
+from ortmeter.workloads.load import Load, Point, compare_throughput
+
+__all__ = [
+    "GROWTH",
+    "Knee",
+    "expected_knee",
+    "expected_latencies",
+    "find_knee",
+    "find_lost_batches",
+    "find_lost_growth",
+    "find_tails",
+    "find_won_split",
+]
+
+#: A doubling of the batch pays when it adds this share of throughput.
+GROWTH = 0.1
+
+_DOUBLINGS = 40
+_WON, _LOST = (1.05, math.inf), (0.0, 1 / 1.05)  # speedups that matter
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Knee:
+    """The batch from which no doubling pays: at least *low*, at most *high*, None if unknown.
+
+    Examples
+    --------
+    >>> print(Knee(8, 8), Knee(8, 32), Knee(8, None), sep=", ")
+    8, between 8 and 32, 8 or more
+    """
+
+    low: int
+    high: int | None
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return f"{self.low} or more"
+        return f"{self.low}" if self.low == self.high else f"between {self.low} and {self.high}"
+
+    @property
+    def measured(self) -> str:
+        """The same of a measurement, which says when it is undecided."""
+        return str(self) if self.high in {self.low, None} else f"undecided {self}"
+
+    def within(self, expected: "Knee") -> Finding:
+        """Find whether a measured knee lies where it is expected."""
+        top, most = self.high or math.inf, expected.high or math.inf
+        apart = top < expected.low or self.low > most
+        held = False if apart else (self.low >= expected.low and top <= most) or None
+        return Finding((held,), f"predicted {expected}, measured {self.measured}")
+
+
+def find_knee(loads: Mapping[int, Load], *, confidence: float = 0.99) -> Knee:
+    """Find the batch from which throughput grows by less than 10% per doubling.
+
+    Parameters
+    ----------
+    loads : mapping of int to Load
+        By batch, points of one call of :func:`~ortmeter.workloads.load.measure_load`.
+    confidence : float
+        Level of the whole interval: that of each step is higher (Bonferroni).
+
+    Returns
+    -------
+    Knee
+        *low* is the batch after the last step that is known to pay, *high* the first one from which
+        no step pays for sure.
+
+    Examples
+    --------
+    >>> from ortmeter.workloads.load import Turn
+    >>> def planted(speed):
+    ...     turns = [Turn(*np.zeros((3, 1)), speed * x) for x in (0.99, 1.0, 1.01)]
+    ...     return Load(Point([int]), tuple(turns))
+    >>> print(find_knee({1: planted(10), 2: planted(20), 4: planted(21), 8: planted(21)}))
+    2
+    """
+    batches = sorted(loads)
+    if len(batches) < 2:  # noqa: PLR2004 - a step
+        raise InvalidArgumentError(f"got batches {batches}. Accepted: two or more")
+    steps = list(itertools.pairwise(batches))
+    level = 1 - (1 - confidence) / len(steps)
+    pays = [
+        compare_throughput(str(b), loads[b], str(a), loads[a], confidence=level).exceeds(
+            (1 + GROWTH) ** math.log2(b / a)
+        )
+        for a, b in steps
+    ]
+    low = max((b for (_, b), known in zip(steps, pays, strict=True) if known), default=batches[0])
+    flat = len(list(itertools.takewhile(lambda known: known is False, reversed(pays))))
+    return Knee(low, steps[-flat][0] if flat else None)
+
+
+def find_lost_growth(loads: Mapping[int, Load]) -> Finding:
+    """Find whether the largest batch serves less than the best of the others.
+
+    Parameters
+    ----------
+    loads : mapping of int to Load
+        By batch, points of one call of :func:`~ortmeter.workloads.load.measure_load`.
+
+    Returns
+    -------
+    Finding
+        Its interval holds whichever batch is the best (Bonferroni).
+
+    Examples
+    --------
+    >>> from ortmeter.workloads.load import Turn
+    >>> def planted(speed):
+    ...     return Load(Point([int]), (Turn(*np.zeros((3, 1)), speed),) * 3)
+    >>> print(find_lost_growth({1: planted(10), 2: planted(20), 4: planted(15)}).evidence)
+    speedup, 4 over 2: 0.75 [0.75, 0.75]
+    """
+    *others, last = sorted(loads)
+    best = max(others, key=lambda batch: loads[batch].throughput().value)
+    pair = f"{last} over {best}", loads[last], "best", loads[best]
+    return _find_each([compare_throughput(*pair, confidence=1 - 0.01 / len(loads))], _LOST)
+
+
+def find_lost_batches(loads: Mapping[str, Mapping[int, Load]], most: int = 8) -> Finding:
+    """Find whether every batch of a few requests serves less than single requests.
+
+    Parameters
+    ----------
+    loads : mapping of str to mapping of int to Load
+        By model and batch, from 1.
+    most : int
+        The largest batch that counts.
+
+    Returns
+    -------
+    Finding
+        All its intervals hold together (Bonferroni); the extremes are told.
+
+    Examples
+    --------
+    >>> from ortmeter.workloads.load import Turn
+    >>> def planted(speed):
+    ...     return Load(Point([int]), (Turn(*np.zeros((3, 1)), speed),) * 3)
+    >>> found = find_lost_batches({"cnn": {1: planted(10), 2: planted(5), 4: planted(15)}})
+    >>> found.outcomes, found.evidence
+    ((True, False), 'speedup, cnn, batch 2: 0.50 [0.50, 0.50]; cnn, batch 4: 1.50 [1.50, 1.50]')
+    """
+    few = {(name, b): loads[name][b] for name in loads for b in loads[name] if b <= most}
+    level = 1 - 0.01 / len(few)
+    claims = [
+        compare_throughput(f"{name}, batch {b}", load, "apart", few[name, 1], confidence=level)
+        for (name, b), load in few.items()
+        if b > 1
+    ]
+    ranked = sorted(claims, key=lambda claim: claim.ratio)
+    return _find_each(claims, _LOST, ranked[:: max(len(ranked) - 1, 1)])
+
+
+def find_won_split(
+    whole: Mapping[str, Mapping[int, Load]], parts: Mapping[str, Mapping[int, Load]]
+) -> Finding:
+    """Find whether the largest batch is served faster when callers share it.
+
+    Parameters
+    ----------
+    whole : mapping of str to mapping of int to Load
+        By model and batch, one call at a time.
+    parts : mapping of str to mapping of int to Load
+        Several callers: each one takes the largest batch that makes no more than the whole.
+
+    Returns
+    -------
+    Finding
+        A case per model.
+
+    Examples
+    --------
+    >>> from ortmeter.workloads.load import Turn
+    >>> def planted(speed, callers):
+    ...     return Load(Point([int] * callers), (Turn(*np.zeros((3, 1)), speed),) * 3)
+    >>> whole = {"cnn": {1: planted(10, 1), 2: planted(20, 1)}}
+    >>> parts = {"cnn": {1: planted(30, 2), 2: planted(40, 2)}}
+    >>> print(find_won_split(whole, parts).evidence)
+    speedup, cnn: 1.50 [1.50, 1.50]
+    """
+    claims = []
+    for name, loads in whole.items():
+        shared, last = parts[name], max(loads)
+        share = max((b for b in shared if b * len(shared[b].point.calls) <= last), default=1)
+        claims.append(compare_throughput(name, shared[share], "whole", loads[last]))
+    return _find_each(claims, _WON)
+
+
+def _find_each(
+    claims: Sequence[Speedup], bounds: tuple[float, float], told: Sequence[Speedup] = ()
+) -> Finding:
+    outcomes = tuple(held for c in claims for held in c.estimate.within(*bounds).outcomes)
+    listed = "; ".join(f"{claim.subject}: {claim.interval}" for claim in told or claims)
+    return Finding(outcomes, f"speedup, {listed}")
+
+
+def expected_knee(flop: float, bytes_read: float, peaks: Peaks) -> Knee:
+    """Return the batch where a roofline no longer grows, from the work of a model.
+
+    Parameters
+    ----------
+    flop : float
+        Operations of a request.
+    bytes_read : float
+        Bytes that a call reads once for all its requests: the weights, unless a cache keeps them.
+    peaks : Peaks
+        Of the machine, see :func:`~ortmeter.machine.peaks.measured_peaks`.
+
+    Returns
+    -------
+    Knee
+        *low* if operations and bytes overlap perfectly, *high* if they do not at all.
+
+    Examples
+    --------
+    >>> print(expected_knee(flop=2e6, bytes_read=4e6, peaks=Peaks(gflop_per_s=80, gb_per_s=20)))
+    between 8 and 64
+    """
+    work, reading = flop / peaks.gflop_per_s, bytes_read / peaks.gb_per_s
+    batches = 2.0 ** np.arange(_DOUBLINGS)
+    ends = []
+    for times in (np.maximum(batches * work, reading), batches * work + reading):
+        gains = 2 * times[:-1] / times[1:]
+        ends.append(int(batches[np.argmax(gains < 1 + GROWTH)]))
+    return Knee(*ends)
+
+
+def expected_latencies(load: Load, seconds: float) -> _Array:
+    """Return the latencies of the same requests if every run lasted as long: the queue M/D/c.
+
+    Parameters
+    ----------
+    load : Load
+        Requests at a rate.
+    seconds : float
+        Time of a run.
+
+    Returns
+    -------
+    array of shape (requests,)
+        Seconds, of the requests that :meth:`~ortmeter.workloads.load.Load.settled` counts. A server
+        starts as soon as it is free and its requests are there; there are as many servers as
+        threads.
+
+    Examples
+    --------
+    >>> from ortmeter.workloads.load import Turn
+    >>> arrivals = np.array([0.0, 1.0, 1.5, 9.0])
+    >>> load = Load(Point([int], rate=0.4), (Turn(arrivals, arrivals, arrivals, 0.4),))
+    >>> expected_latencies(load, 2.0).tolist()  # the first one found an empty queue
+    [2.0]
+    """
+    rows = [
+        (_starts(turn.arrivals, load.point, seconds) + seconds - turn.arrivals)[load.settled(turn)]
+        for turn in load.turns
+    ]
+    return np.concatenate(rows)
+
+
+def find_tails(pairs: Iterable[tuple[Estimate | None, float]], factor: float) -> Finding:
+    """Find whether percentiles of latencies are within a factor of what a queue predicts.
+
+    Parameters
+    ----------
+    pairs : iterable of tuple of Estimate and float
+        What is measured, None when the queue has no percentile, and what is predicted: seconds.
+    factor : float
+        Largest ratio of one to the other.
+
+    Returns
+    -------
+    Finding
+        A case without interval does not tell.
+
+    Examples
+    --------
+    >>> found = find_tails([(Estimate(0.012, 0.011, 0.013), 0.010), (None, 0.010)], 1.5)
+    >>> found.outcomes, found.evidence
+    ((True, None), 'measured over predicted: 1.20 to 1.20')
+    """
+    outcomes: list[bool | None] = []
+    ratios = []
+    for one, seconds in pairs:
+        if one is None or one.interval is None:
+            outcomes.append(None)
+        else:
+            outcomes += one.within(seconds / factor, factor * seconds).outcomes
+            ratios.append(one.value / seconds)
+    ends = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "none"
+    return Finding(tuple(outcomes), f"measured over predicted: {ends}")
+
+
+def _starts(arrivals: _Array, point: Point, seconds: float) -> _Array:
+    """Start each run as soon as a server is free and its requests are there."""
+    free = [0.0] * len(point.calls)
+    starts = np.empty_like(arrivals)
+    first = 0
+    while first < len(arrivals):
+        last = min(first + point.batch, len(arrivals))
+        start = max(heapq.heappop(free), arrivals[last - 1 if point.full else first])
+        if not point.full:
+            last = first + int(np.searchsorted(arrivals[first:last], start, side="right"))
+        starts[first:last] = start
+        heapq.heappush(free, start + seconds)
+        first = last
+    return starts

@@ -1,0 +1,415 @@
+"""Latency and CPU time of sessions by their threads, beside the neighbours that they meet.
+
+Threads that spin slow whatever runs next: each session is created, measured and closed alone, one
+after the other in random order, in fresh processes. The process is the unit of replication.
+"""
+
+import dataclasses
+import gc
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import numpy as np
+
+from ortmeter.child import child_command, run_child
+from ortmeter.errors import InvalidArgumentError, OrtMeterError
+from ortmeter.evidence import Estimate, Finding, Speedup
+from ortmeter.progress import progress_bar
+from ortmeter.runtime.placement import warn_again, warned
+from ortmeter.timing.candidates import SessionSpec
+from ortmeter.timing.measurement import Measurement, SpawnSpec
+from ortmeter.workloads.pauses import measure_pauses
+
+__all__ = [
+    "Scenario",
+    "ThreadTimings",
+    "find_beyond",
+    "find_threshold",
+    "measure_threads",
+    "wake_seconds",
+]
+
+#: Seconds between two runs of the neighbour of another process: shorter than threads spin.
+NEIGHBOUR_PAUSE_S = 1e-2
+_MOST_S = 60.0  # of one scenario in one process
+_WAKES = 200
+_LINES = 5  # of the errors of a child
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A session, what runs around it, and when it runs.
+
+    Parameters
+    ----------
+    variant : SessionSpec
+        Model, inputs and settings of the session that is measured.
+    pauses : tuple of float
+        Seconds between the end of a run and the beginning of the one that is timed.
+    rounds : int
+        Timed runs after each pause, in each process.
+    before : SessionSpec, optional
+        Session of the same process that runs before each pause, instead of *variant*.
+    beside : SessionSpec, optional
+        Session of another process, which runs every ten milliseconds meanwhile.
+    """
+
+    variant: SessionSpec
+    pauses: tuple[float, ...] = (0.0,)
+    rounds: int = 20
+    before: SessionSpec | None = None
+    background: SessionSpec | None = None
+
+
+@dataclass(frozen=True)
+class ThreadTimings:
+    """What sessions take, by name of scenario and pause, see :func:`measure_threads`.
+
+    Parameters
+    ----------
+    latency : mapping
+        Seconds of a run after a pause, samples of shape (processes, rounds).
+    cpu : mapping
+        CPU seconds of the pause and the run, all threads of the process together: the mean of each
+        process, of shape (processes, 1).
+    wake : Measurement
+        Seconds that a thread takes to wake another one that sleeps, one sample per process.
+    """
+
+    latency: Mapping[str, Mapping[float, Measurement]]
+    cpu: Mapping[str, Mapping[float, Measurement]]
+    wake: Measurement
+
+
+class _Asked(msgspec.Struct):
+    """A scenario as a child reads it: recipes in place of variants."""
+
+    variant: SpawnSpec
+    pauses: list[float]
+    rounds: int
+    before: SpawnSpec | None = None
+    background: SpawnSpec | None = None
+
+
+# Latencies of a process after a pause, and its mean CPU time.
+_Row = tuple[list[float], float]
+
+
+class _Told(msgspec.Struct):
+    """What a child tells: one row per scenario and pause."""
+
+    found: dict[str, list[_Row]]
+    wake: float
+    warned: list[str]
+
+
+def measure_threads(
+    scenarios: Mapping[str, Scenario], *, processes: int = 5, seed: int = 0
+) -> ThreadTimings:
+    """Measure the latency and the CPU time of each scenario, alone, in fresh processes.
+
+    Parameters
+    ----------
+    scenarios : mapping of str to Scenario
+        By name.
+    processes : int
+        Fresh processes, each of which measures every scenario; an interval needs three.
+    seed : int
+        Seed of the orders.
+
+    Returns
+    -------
+    ThreadTimings
+        Latencies, CPU time, and the cost of waking a thread.
+
+    Raises
+    ------
+    InvalidArgumentError
+        There is no scenario, process, pause or round.
+    OrtMeterError
+        A process failed, for instance because a model cannot run.
+
+    Examples
+    --------
+    >>> from ortmeter.timing.candidates import model_variants
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... g (float[4] X) => (float[4] Y) { Y = Abs(X) }'''
+    >>> found = model_variants({"one": text}, provider="cpu", threads=1)
+    >>> usage = measure_threads({"one": Scenario(found["one"], rounds=3)}, processes=1)
+    >>> usage.latency["one"][0.0].seconds.shape, usage.cpu["one"][0.0].seconds.shape
+    ((1, 3), (1, 1))
+    """
+    for name, one in scenarios.items():
+        if not one.pauses or one.rounds < 1 or not all(0 <= p < math.inf for p in one.pauses):
+            raise InvalidArgumentError(
+                f"{name!r}: pauses {one.pauses}, {one.rounds} rounds. Accepted: one pause and one "
+                "round at least, numbers from 0"
+            )
+    if not scenarios or processes < 1:
+        raise InvalidArgumentError(
+            f"{len(scenarios)} scenarios in {processes} processes. Accepted: one or more of each"
+        )
+    told = []
+    with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
+        folder = Path(temporary)
+        asked = _write(scenarios, folder)
+        with progress_bar("processes", total=processes) as bar:
+            for i in range(processes):
+                told.append(_ask(asked, seed + i, folder))
+                bar.update()
+    rows = {
+        (name, pause): [one.found[name][rank] for one in told]
+        for name, scenario in scenarios.items()
+        for rank, pause in enumerate(scenario.pauses)
+    }
+    latency, cpu = (
+        {
+            name: {p: Measurement(name, np.array(take(rows[name, p]))) for p in one.pauses}
+            for name, one in scenarios.items()
+        }
+        for take in (_latencies, _means)
+    )
+    return ThreadTimings(latency, cpu, Measurement("wake", np.array([[one.wake] for one in told])))
+
+
+def _latencies(row: list[_Row]) -> list[list[float]]:
+    return [seconds for seconds, _ in row]
+
+
+def _means(row: list[_Row]) -> list[list[float]]:
+    return [[cpu] for _, cpu in row]
+
+
+def find_threshold(claims: Mapping[float, Speedup]) -> Estimate | None:
+    """Find the work from which a candidate is always faster.
+
+    Parameters
+    ----------
+    claims : mapping of float to Speedup
+        By work, such as the seconds that the baseline takes. The intervals should hold together.
+
+    Returns
+    -------
+    Estimate or None
+        The smallest work from which every claim is ``faster``. Its interval begins at the largest
+        work with another verdict than ``undecided``, 0 if there is none. None when the candidate is
+        not faster at the largest work.
+
+    Examples
+    --------
+    >>> from ortmeter.evidence import Speedup
+    >>> lost, won = (Speedup("2", "1", Estimate(r, r - 0.1, r + 0.1)) for r in (0.5, 1.5))
+    >>> tie = Speedup("2", "1", Estimate(1.1, 0.5, 2))
+    >>> find_threshold({10.0: lost, 20.0: tie, 40.0: won, 80.0: won}).text
+    '40 [10, 40]'
+    """
+    found = [(work, claims[work].verdict) for work in sorted(claims)]
+    lost = [work for work, verdict in found if verdict not in {"faster", "undecided"}]
+    won = [w for w, _ in itertools.takewhile(lambda row: row[1] == "faster", reversed(found))]
+    return Estimate(won[-1], max(lost, default=0.0), won[-1]) if won else None
+
+
+def find_beyond(
+    claims: Iterable[tuple[float, Speedup]],
+    bound: float,
+    *,
+    factor: float = 2.0,
+    pays: bool = True,
+) -> Finding:
+    """Find whether a candidate is faster where the work is above a bound, and only there.
+
+    Parameters
+    ----------
+    claims : iterable of float and Speedup
+        The work of each case, in seconds, and what is measured of it.
+    bound : float
+        Predicted work from which the candidate is faster, in seconds.
+    factor : float
+        Cases whose work is that close to the bound are left out.
+    pays : bool
+        False to predict that it is nowhere faster.
+
+    Returns
+    -------
+    Finding
+        Whether each case is as predicted.
+
+    Examples
+    --------
+    >>> won = Speedup("2", "1", Estimate(1.5, 1.4, 1.6))
+    >>> found = find_beyond([(1e-5, won), (9e-5, won), (4e-4, won)], 1e-4)
+    >>> found.outcomes, found.evidence
+    ((False, True), '1 of 2 operators that are a factor of 2 away from 100 µs agree')
+    """
+    outcomes: list[bool | None] = []
+    for work, claim in claims:
+        if max(work / bound, bound / work) > factor:
+            held = claim.is_a("faster")
+            outcomes.append(None if held is None else held == (pays and work > bound))
+    agree = f"{outcomes.count(True)} of {len(outcomes)} operators"
+    away = f"a factor of {factor:g} away from {Estimate(bound).seconds}"
+    return Finding(tuple(outcomes), f"{agree} that are {away} agree")
+
+
+def wake_seconds(count: int = _WAKES) -> float:
+    """Measure how long a thread takes to wake another one.
+
+    The two threads wait for a byte in a pipe, which puts them to sleep, on two cores if the system
+    lets choose: on one core, a wake is a mere switch.
+
+    Parameters
+    ----------
+    count : int
+        Number of round trips.
+
+    Returns
+    -------
+    float
+        Seconds, half of the median round trip.
+
+    Examples
+    --------
+    >>> 0 < wake_seconds(10) < 1
+    True
+    """
+    (there, send), (back, answer) = os.pipe(), os.pipe()
+
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+    def reply() -> None:
+        if cores:
+            os.sched_setaffinity(0, cores[-1:])  # of this thread
+        while os.read(there, 1) == b"x":
+            os.write(answer, b"x")
+
+    thread = threading.Thread(target=reply)
+    thread.start()
+    trips = []
+    try:
+        if cores:
+            os.sched_setaffinity(0, cores[:1])
+        for _ in range(count):
+            start = time.perf_counter()
+            os.write(send, b"x")
+            os.read(back, 1)
+            trips.append(time.perf_counter() - start)
+    finally:
+        if cores:
+            os.sched_setaffinity(0, cores)
+        os.write(send, b"q")
+        thread.join()
+        for end in (there, send, back, answer):
+            os.close(end)
+    return float(np.median(trips)) / 2
+
+
+def _write(scenarios: Mapping[str, Scenario], folder: Path) -> dict[str, _Asked]:
+    """Write the files of each variant once: several scenarios share some."""
+    spawn_specs: dict[int, SpawnSpec] = {}
+
+    def spawn_spec(variant: SessionSpec) -> SpawnSpec:
+        if id(variant) not in spawn_specs:
+            mine = folder / str(len(spawn_specs))
+            mine.mkdir()
+            spawn_specs[id(variant)] = variant.spawn_spec(mine)
+        return spawn_specs[id(variant)]
+
+    return {
+        name: _Asked(
+            spawn_spec(one.variant),
+            [*one.pauses],
+            one.rounds,
+            spawn_spec(one.before) if one.before else None,
+            spawn_spec(one.background) if one.background else None,
+        )
+        for name, one in scenarios.items()
+    }
+
+
+def _ask(asked: Mapping[str, _Asked], seed: int, folder: Path) -> _Told:
+    question, answer = folder / "task.json", folder / "answer.json"
+    question.write_bytes(msgspec.json.encode({"scenarios": asked, "seed": seed}))
+    child = run_child("ortmeter.workloads.threads", question, answer)
+    if child.returncode:
+        tail = " ".join(child.stderr.splitlines()[-_LINES:])
+        raise OrtMeterError(f"A measuring process stopped with code {child.returncode}: {tail}")
+    told = msgspec.json.decode(answer.read_bytes(), type=_Told)
+    warn_again(told.warned)
+    return told
+
+
+def main(question: str, answer: str) -> None:
+    """Measure every scenario, or run as the neighbour of one: the child's part."""
+    task = json.loads(Path(question).read_text(encoding="utf-8"))
+    try:
+        if not answer:
+            _run_beside(msgspec.convert(task, SpawnSpec))
+        asked = msgspec.convert(task["scenarios"], dict[str, _Asked])
+        names = np.random.default_rng(task["seed"]).permutation(list(asked)).tolist()
+        found = {name: _measure(asked[name], task["seed"], Path(question)) for name in names}
+    except OrtMeterError as error:
+        sys.exit(str(error))
+    Path(answer).write_bytes(msgspec.json.encode(_Told(found, wake_seconds(), warned)))
+
+
+def _measure(asked: _Asked, seed: int, question: Path) -> list[_Row]:
+    """Create the sessions of a scenario, time it, and close them: their threads end."""
+    rows: dict[float, _Row] = {}
+    with _neighbour(asked.background, question.with_name("beside.json")):
+        call = _open(asked.variant)
+        before = _open(asked.before) if asked.before else None
+        # One pause after the other: a long one would also slow the runs that follow.
+        for pause in np.random.default_rng(seed).permutation(asked.pauses).tolist():
+            (found,) = measure_pauses(
+                {"": call}, [pause], seconds=_MOST_S, rounds=asked.rounds, before=before
+            ).values()
+            rows[pause] = found.seconds.round(9).tolist(), found.cpu  # ns: records are short
+        del call, before
+        gc.collect()
+    return [rows[pause] for pause in asked.pauses]
+
+
+def _open(spawn_spec: SpawnSpec) -> Callable[[], object]:
+    variant = spawn_spec.build()
+    return cast("SessionSpec", variant).call(variant.session())
+
+
+@contextmanager
+def _neighbour(spawn_spec: SpawnSpec | None, question: Path) -> Iterator[None]:
+    """Let a session of another process run meanwhile."""
+    if spawn_spec is None:
+        yield
+        return
+    question.write_bytes(msgspec.json.encode(dataclasses.asdict(spawn_spec)))
+    command = child_command("ortmeter.workloads.threads", question, "")
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:  # noqa: S603 - our own module
+        try:
+            if not (child.stdout and child.stdout.readline()):
+                raise OrtMeterError("the neighbour cannot run its model")
+            yield
+        finally:
+            child.kill()
+
+
+def _run_beside(spawn_spec: SpawnSpec) -> None:
+    """Run again and again, until the parent ends this process."""
+    call = _open(spawn_spec)
+    call()
+    print(flush=True)  # noqa: T201 - the parent waits for it
+    parent = os.getppid()
+    while os.getppid() == parent:
+        call()
+        time.sleep(NEIGHBOUR_PAUSE_S)
