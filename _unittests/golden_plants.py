@@ -92,7 +92,11 @@ class Plant:
 
     def rebuild(self, value, path):
         if isinstance(value, Comparison):
-            return Comparison(self.change(value.values()), value.stopped, control=value.control)
+            return Comparison(
+                self.change(value.values()),
+                value.stopped,
+                reference_workload=value.reference_workload,
+            )
         if isinstance(value, Comparisons):
             groups = {key: self.rebuild(group, path) for key, group in value.items()}
             return Comparisons(groups, value.axis)
@@ -181,7 +185,7 @@ def slow(compared, **factors):
         dataclasses.replace(m, seconds=m.seconds * factors.get(m.name, 1.0))
         for m in compared.values()
     ]
-    return Comparison(found, compared.stopped, control=compared.control)
+    return Comparison(found, compared.stopped, reference_workload=compared.reference_workload)
 
 
 def level(compared, medians):

@@ -322,7 +322,10 @@ def test_the_machine_that_moved_is_told(bench):
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({"control": None}, "a run has no reference workload"), ({"numpy": "0.1"}, "NumPy differs")],
+    [
+        ({"reference_workload": None}, "a run has no reference workload"),
+        ({"numpy": "0.1"}, "NumPy differs"),
+    ],
 )
 def test_controls_that_cannot_be_compared(bench, options, why):
     bench("--save", bench.file)

@@ -8,7 +8,6 @@ import pytest
 
 from ortmeter.machine import environment as module
 from ortmeter.machine.environment import Gpu, environment
-from ortmeter.runtime.cpu import cache_bytes, cpu_flags
 
 
 def test_the_machine_is_described():
@@ -106,20 +105,6 @@ def test_the_commit_is_the_one_of_our_checkout_only(monkeypatch, tmp_path):
     assert len(module._git_commit()) == 12
 
 
-def test_cpu_flags_are_sorted():
-    assert list(cpu_flags()) == sorted(cpu_flags())
-
-
 def test_a_program_that_fails_gives_nothing():
     assert module._output(sys.executable, "-c", "raise SystemExit(3)") is None
     assert module._output("not-a-program-of-this-machine") is None
-
-
-def test_the_largest_cache_is_read(monkeypatch, tmp_path):
-    for i, size in enumerate(["48K", "1024K", "32M"]):
-        (tmp_path / f"index{i}").mkdir()
-        (tmp_path / f"index{i}" / "size").write_text(f"{size}\n")
-    monkeypatch.setattr(module, "_CACHES", tmp_path)
-    assert cache_bytes() == 32 * 2**20
-    monkeypatch.setattr(module, "_CACHES", tmp_path / "none")
-    assert cache_bytes() == 0

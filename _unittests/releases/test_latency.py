@@ -33,7 +33,7 @@ def test_releases_are_measured_in_turn_in_fresh_processes(variants):
     assert found.versions["old"]["numpy"] == np.__version__
 
 
-@pytest.mark.parametrize(("spinning", "apart"), [("on", True), ("stop", False)])
+@pytest.mark.parametrize(("spinning", "isolated"), [("on", True), ("stop", False)])
 def test_releases_whose_threads_spin_are_measured_apart(spinning, isolated, monkeypatch):
     alive, most = set(), []
 
@@ -49,7 +49,13 @@ def test_releases_whose_threads_spin_are_measured_apart(spinning, isolated, monk
 
     monkeypatch.setattr(releases, "ReleaseProcess", Process)
     variants = model_variants(ABS, FEEDS, provider="cpu", threads=2, spinning=spinning)
-    options = {"processes": 2, "repeat": 3, "precision": None, "budget_s": 60, "control": True}
+    options = {
+        "processes": 2,
+        "repeat": 3,
+        "precision": None,
+        "budget_s": 60,
+        "reference_workload": True,
+    }
     found = measure_releases([Release("old"), Release("new")], variants, **options)
     (comparison,) = found.comparisons.values()
     assert max(most) == (1 if isolated else 2)

@@ -11,8 +11,8 @@ import pytest
 from matplotlib import pyplot as plt
 
 from ortmeter.errors import InvalidArgumentError
+from ortmeter.pictures import freeze
 from ortmeter.plotting import speedup_plot
-from ortmeter.plotting.pictures import freeze
 from ortmeter.runtime import placement
 from ortmeter.study import Speedups, Study
 from ortmeter.study.records import load

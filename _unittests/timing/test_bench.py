@@ -79,7 +79,7 @@ def test_who_disturbs_the_next(settings, why, monkeypatch):
         monkeypatch.setattr("ortmeter.timing.candidates.make_session", None)
     assert len(bench(MATMUL, FEEDS, provider="cpu", **settings)) == len(variants)
     usual = {"processes": 5, "budget_s": 30} if why else {"processes": 1, "budget_s": 10}
-    assert asked == [{**usual, "apart": bool(why)}]
+    assert asked == [{**usual, "isolated": bool(why)}]
 
 
 def test_one_process_is_refused_where_several_are_needed():

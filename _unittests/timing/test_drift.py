@@ -10,7 +10,7 @@ from ortmeter.timing.drift import STEADY, drift, make_reference
 
 
 def seconds(*medians, rounds=12):
-    return Measurement("control", [[median] * rounds for median in medians])
+    return Measurement("reference", [[median] * rounds for median in medians])
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def clock(monkeypatch):
     """A clock that the product advances by 3 ms, unless a test says otherwise."""
     clock = FakeClock()
     clock.product = clock.candidate("product", 3e-3)
-    monkeypatch.setattr(loop, "control_candidate", lambda: Candidate(clock.product))
+    monkeypatch.setattr(loop, "make_reference", lambda: Candidate(clock.product))
     return clock
 
 
@@ -101,12 +101,12 @@ def test_the_product_wakes_no_other_thread():
 
 
 @pytest.mark.parametrize(
-    ("control", "share"),
+    ("reference_workload", "share"),
     [
         (seconds(1.0, 1.0, 1.1), 0.1),  # by process
         (seconds(1.0, 1.3, rounds=12), 0.3),
-        (Measurement("control", [[1.0] * 60 + [2.0] * 40]), 1.0),  # by part of one process
-        (Measurement("control", [[1.0] * 30 + [1.2] * 30] * 2), 0.2),  # of several
+        (Measurement("reference", [[1.0] * 60 + [2.0] * 40]), 1.0),  # by part of one process
+        (Measurement("reference", [[1.0] * 30 + [1.2] * 30] * 2), 0.2),  # of several
     ],
 )
 def test_drift(reference_workload, share):
@@ -122,7 +122,7 @@ def test_drift_needs_two_parts():
 def test_a_long_sample_is_no_drift():
     spiky = np.ones((1, 100))
     spiky[0, ::15] = 9.0
-    assert drift(Measurement("control", spiky)).share == 0
+    assert drift(Measurement("reference", spiky)).share == 0
 
 
 def test_a_machine_that_moved_too_much_is_said():

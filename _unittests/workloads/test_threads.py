@@ -114,7 +114,7 @@ def test_a_model_that_cannot_run_is_told_in_one_line():
 
 
 @pytest.mark.parametrize(
-    ("situations", "processes"),
+    ("scenarios", "processes"),
     [
         ({}, 1),
         ({"a": Scenario(variant())}, 0),

@@ -14,7 +14,7 @@ from ortmeter.evidence import Claim
 from ortmeter.files import replaceable, write_atomically
 from ortmeter.machine.environment import Environment, environment
 from ortmeter.machine.preflight import Preflight
-from ortmeter.plotting.pictures import freeze
+from ortmeter.pictures import freeze
 from ortmeter.study.rendering import as_html, bullets, digits, flatten
 from ortmeter.study.writer import sentences
 

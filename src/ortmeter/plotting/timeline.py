@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ortmeter.pictures import freeze
 from ortmeter.plotting.axes import (
     GREY,
     OTHER,
@@ -20,7 +21,6 @@ from ortmeter.plotting.axes import (
     shorten,
 )
 from ortmeter.plotting.interactive import InteractiveFigure, escape, layout
-from ortmeter.plotting.pictures import freeze
 from ortmeter.profiling import Profile
 
 if TYPE_CHECKING:

@@ -1,20 +1,15 @@
 """What a page is: parameters, what it measures, shows and concludes, here and from records."""
 
-from ortmeter.evidence import Estimate, Finding, Speedups
-from ortmeter.study.args import Param
-from ortmeter.study.rendering import show, table, to_frame
-from ortmeter.study.study import Study
-from ortmeter.study.writer import Writer, enumerate_items
+import lazy_loader  # type: ignore[import-untyped]
 
-__all__ = [
-    "Estimate",
-    "Finding",
-    "Param",
-    "Speedups",
-    "Study",
-    "Writer",
-    "enumerate_items",
-    "show",
-    "table",
-    "to_frame",
-]
+from ortmeter.evidence import Estimate, Finding, Speedups
+
+# The arguments of a page are read before anything heavy is imported.
+_NAMES = {
+    "args": ["Param"],
+    "rendering": ["show", "table", "to_frame"],
+    "study": ["Study"],
+    "writer": ["Writer", "enumerate_items"],
+}
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_NAMES)
+__all__ += [kind.__name__ for kind in (Estimate, Finding, Speedups)]

@@ -19,7 +19,7 @@ from ortmeter.errors import InvalidArgumentError, RecordError
 from ortmeter.evidence import COMPARED, JUDGED, Claim, fact
 from ortmeter.files import write_atomically
 from ortmeter.machine.environment import Environment, environment
-from ortmeter.plotting.pictures import freeze
+from ortmeter.pictures import freeze
 from ortmeter.runtime import placement
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.args import Arguments

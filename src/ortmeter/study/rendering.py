@@ -18,7 +18,7 @@ import numpy as np
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Claim, Prediction
 from ortmeter.optional import import_optional
-from ortmeter.plotting.pictures import freeze
+from ortmeter.pictures import freeze
 from ortmeter.study.args import in_ipython
 from ortmeter.study.writer import Answer, sentences
 

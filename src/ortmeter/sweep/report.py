@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ortmeter.evidence import Speedup, rounded
-from ortmeter.plotting.pictures import freeze
+from ortmeter.pictures import freeze
 from ortmeter.plotting.sweep import is_number, sweep_plot
 from ortmeter.study.rendering import Conclusion, as_html, as_text
 from ortmeter.sweep.comparison import (

@@ -72,7 +72,7 @@ def measure(
     processes : int
         Above 1, the measurement is repeated in this number of fresh processes, with different
         memory layouts, threads and orders of construction. Every candidate needs a ``recipe``.
-    apart : bool
+    isolated : bool
         Measure each candidate alone in this number of processes, one candidate after the other in
         random order: for those that disturb what runs next, such as sessions whose threads spin
         after a run. Needs several processes.
