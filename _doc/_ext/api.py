@@ -40,7 +40,7 @@ MODULES = {
         "timing",
         *(
             f"timing.{name}"
-            for name in ("bench", "candidates", "control", "percentiles", "runs", "statistics")
+            for name in ("bench", "candidates", "drift", "percentiles", "runs", "statistics")
         ),
         "evidence",
     ),
@@ -105,14 +105,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def public_modules() -> dict[str, list[str]]:
-    """List the full names of the public modules that exist, by group."""
-    groups = {
-        group: [
-            f"ortmeter.{name}" for name in names if importlib.util.find_spec(f"ortmeter.{name}")
-        ]
-        for group, names in MODULES.items()
-    }
-    return {group: names for group, names in groups.items() if names}
+    """List the full names of the public modules, by group."""
+    return {group: [f"ortmeter.{name}" for name in names] for group, names in MODULES.items()}
 
 
 def public_names(module: ModuleType) -> list[str]:
