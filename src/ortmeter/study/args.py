@@ -129,7 +129,8 @@ def get_parsed_args(
     **params : bool, int, float, str, None, sequence, (default, help) or Param
         Declaration of each parameter. ``num_layers`` is set by ``--num-layers`` or
         ``--num_layers``. A tuple of two elements, the second one a text, means
-        ``(default, help)``: for a sequence of two texts, use a list or a :class:`~ortmeter.study.Param`.
+        ``(default, help)``: for a sequence of two texts, use a list or a
+        :class:`~ortmeter.study.Param`.
 
     Returns
     -------
