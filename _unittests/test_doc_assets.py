@@ -175,20 +175,19 @@ def test_without_npm_the_site_is_static_and_says_so_once(site, monkeypatch):
     assert config.html_static_path == ["_static"]
     assert config.ortmeter_scripts == []
     assert len(told) == 1
-    assert told[0].startswith("tables and figures are static: npm was not found")
+    assert told[0].startswith("tables are static: npm was not found")
 
 
 @pytest.mark.parametrize(
     ("body", "published", "scripts"),
     [
-        ("<p>text</p>", ["lib/simple-datatables.js", "lib/plotly.js"], []),
+        ("<p>text</p>", ["lib/simple-datatables.js", "lib/other.js"], []),
         (
             '<table border="1" class="dataframe">',
-            ["lib/simple-datatables.js", "lib/plotly.js"],
+            ["lib/simple-datatables.js", "lib/other.js"],
             ["lib/simple-datatables.js", "tables.js", "sorting.js"],
         ),
         ('<table class="dataframe table">', [], ["tables.js", "sorting.js"]),
-        ('<div class="ortmeter-figure">', ["lib/plotly.js"], ["lib/plotly.js", "figures.js"]),
     ],
 )
 def test_a_page_loads_the_scripts_it_needs_in_order(body, published, scripts):

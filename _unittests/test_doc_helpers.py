@@ -208,7 +208,6 @@ def test_first_cell_knows_where_the_site_is(base):
         ("from ortmeter.observatory.networks import NETWORKS", "pages,learn,torch"),
         ("from sklearn.cluster import KMeans", "pages,learn"),
         ("from ortmeter.sweep import run_sweep", "pages,sweep"),
-        ("from ortmeter.plotting import draw_model, timeline_figure", "pages,explore"),
         ("from transformers import LlamaConfig\nimport torch", "pages,torch,transformers"),
         ("import torchless", "pages"),
         ("# torch is not needed", "pages"),

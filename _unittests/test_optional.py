@@ -31,7 +31,7 @@ def test_a_missing_module_names_the_extras(extras):
 # As in an environment that has no extra: what cannot be imported, what is called, what is said.
 ABSENT = [
     *("onnxruntime", "pygraphviz", "openpyxl", "dask", "distributed", "torch", "onnx_ir"),
-    *("onnxscript", "sklearn", "skl2onnx", "transformers", "onnx_array_api", "plotly"),
+    *("onnxscript", "sklearn", "skl2onnx", "transformers", "onnx_array_api"),
 ]
 CALLS = {
     "ortmeter.make_session(cnn)": "cpu",

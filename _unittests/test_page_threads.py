@@ -149,5 +149,5 @@ def test_a_session_is_made_for_each_number_of_threads_and_each_way_to_wait(page)
     assert settings["1 thread"] == (1, "off")
     for n in (2, 4):
         ways = [settings[f"{n} threads, {word}"] for word in WORDS]
-        assert ways == [(n, "on"), (n, "stop"), (n, "off")]
+        assert ways == [(n, "on"), (n, "during-run"), (n, "off")]
     assert len(settings) == 7

@@ -1,7 +1,7 @@
 """Scripts of other projects: fetched by npm, pinned by their hashes, published with the site.
 
-``assets/package.json`` names them. Without npm, or without network the first time, tables and
-figures of the site are static.
+``assets/package.json`` names them. Without npm, or without network the first time, tables of the
+site are static.
 """
 
 import base64
@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 #: What a page loads when it holds a text: the script of another project, then ours.
 SCRIPTS = {
     'class="dataframe': ("lib/simple-datatables.js", "tables.js", "sorting.js"),
-    'class="ortmeter-figure': ("lib/plotly.js", "figures.js"),
 }
 _MANIFEST = ("package.json", "package-lock.json", ".npmrc")
 _NPM_OPTIONS = ("--prefer-offline", "--fetch-retries=1", "--fetch-retry-mintimeout=1000")
@@ -80,7 +79,7 @@ def publish_assets(app: Sphinx, config: Config) -> None:
     try:
         names = fetch_assets(Path(app.confdir, "assets"), cache / "lib")
     except UnavailableError as error:
-        logger.info("tables and figures are static: %s", error)
+        logger.info("tables are static: %s", error)
         return
     config.html_static_path.append(str(cache))
     config.ortmeter_scripts = [f"lib/{name}" for name in names]

@@ -55,7 +55,6 @@ pip("install", "--force-reinstall", "--no-deps", "--no-cache-dir", f"ortmeter @ 
 _IMPORT = r"^\s*(?:import|from)"
 #: Extras that few pages need, and the code that needs them.
 _EXTRAS = {
-    "explore": r"\btimeline_figure\b",
     "learn": r"\b(?:sklearn|skl2onnx|threadpoolctl|observatory\.networks)\b",
     "sweep": r"\bortmeter\.sweep\b",
     "torch": rf"{_IMPORT} (?:torch|ortmeter\.(?:evaluator|backend|observatory\.networks))\b",

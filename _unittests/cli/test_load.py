@@ -232,7 +232,7 @@ def test_a_candidate_that_disturbs_the_next_is_refused(option):
     with pytest.raises(
         InvalidArgumentError, match="'spinning=on' spin.* one candidate, or several"
     ):
-        fill(option, threads=2, spinning=["on", "stop"])
+        fill(option, threads=2, spinning=["on", "during-run"])
 
 
 @pytest.mark.parametrize("option", ["--batch", "--sessions", "--workers", "--target-ms"])

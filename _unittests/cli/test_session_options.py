@@ -33,7 +33,7 @@ def model(tmp_path):
         (["--run-config", "a=1", "--run-config", "a=2"], "--run-config is given twice for 'a'"),
         (["--run-config", "gpu_graph=1"], "Accepted: gpu_graph_id"),
         (["--provider-option", "use_tf32=1"], "given for the CPU, which has none"),
-        (["--spinning", "maybe"], "spinning='maybe'. Accepted: stop, on, off"),
+        (["--spinning", "maybe"], "spinning='maybe'. Accepted: during-run, on, off"),
     ],
 )
 def test_what_would_be_ignored_is_refused_in_one_line(model, command, given, message, capsys):
@@ -69,7 +69,7 @@ def test_bench_compares_values_separated_by_commas(model, capsys):
     sections = json.loads(capsys.readouterr().out)["sections"]
     assert [row["candidate"] for row in sections[0]["tables"][0]] == [
         f"spinning={a}, inter_op_num_threads={b}, session.disable_prepacking={c}"
-        for a in ("stop", "off")
+        for a in ("during-run", "off")
         for b in "12"
         for c in "01"
     ]
@@ -88,4 +88,4 @@ def test_threads_that_spin_are_measured_apart(model, capsys):
 def test_profiles_in_turn_of_threads_that_spin_are_refused(model, capsys):
     options = ["--provider", "cpu", "--threads", "2", "--spinning", "on"]
     assert main(["profile", model, *options]) == 2
-    assert "Accepted: spinning='stop' or 'off', threads=1, or" in capsys.readouterr().err
+    assert "Accepted: spinning='during-run' or 'off', threads=1," in capsys.readouterr().err

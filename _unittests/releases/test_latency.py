@@ -33,7 +33,7 @@ def test_releases_are_measured_in_turn_in_fresh_processes(variants):
     assert found.versions["old"]["numpy"] == np.__version__
 
 
-@pytest.mark.parametrize(("spinning", "isolated"), [("on", True), ("stop", False)])
+@pytest.mark.parametrize(("spinning", "isolated"), [("on", True), ("during-run", False)])
 def test_releases_whose_threads_spin_are_measured_apart(spinning, isolated, monkeypatch):
     alive, most = set(), []
 

@@ -53,7 +53,7 @@ def test_whole_microseconds_decide_nothing():
     assert found.loc["Sqrt", "low"] < 1.6 / 3.4 < 2.5 / 2.5 <= found.loc["Sqrt", "high"]
 
 
-@pytest.mark.parametrize(("spinning", "in_turn"), [("on", False), ("stop", True)])
+@pytest.mark.parametrize(("spinning", "in_turn"), [("on", False), ("during-run", True)])
 def test_threads_that_spin_have_one_turn(spinning, in_turn, monkeypatch):
     asked = []
     sample = ReleaseProcess.sample

@@ -75,6 +75,7 @@ def test_a_configuration_entry_changes_what_the_session_does(values, zeros, mess
 @pytest.mark.parametrize(
     ("spinning", "entries"),
     [
+        ("during-run", {"session.force_spinning_stop": "1"}),
         ("stop", {"session.force_spinning_stop": "1"}),
         ("on", {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"}),
         ("off", {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}),
@@ -88,7 +89,7 @@ def test_spinning_is_a_choice(spinning, entries):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"spinning": "fast"}, "spinning='fast'. Accepted: stop, on, off"),
+        ({"spinning": "fast"}, "spinning='fast'. Accepted: during-run, on, off"),
         ({"session_options": {"mem_pattern": 1}}, "session option 'mem_pattern' is not known"),
         ({"session_options": {"execution_mode": "fast"}}, "Accepted: sequential, parallel"),
         ({"session_options": {"enable_mem_pattern": "maybe"}}, "Accepted: 0, 1, false, true"),
@@ -160,7 +161,7 @@ def test_bench_compares_any_of_them():
     found = ortmeter.bench(
         sample_cnn(size=8),
         provider="cpu",
-        spinning=("stop", "off"),
+        spinning=("during-run", "off"),
         session_options={"enable_mem_pattern": (0, 1), "execution_mode": "parallel"},
         session_config={"session.disable_prepacking": ["0", "1"]},
         run_config={"memory.enable_memory_arena_shrinkage": "cpu:0"},
@@ -169,7 +170,7 @@ def test_bench_compares_any_of_them():
     )
     names = [
         f"spinning={a}, enable_mem_pattern={b}, session.disable_prepacking={c}"
-        for a in ("stop", "off")
+        for a in ("during-run", "off")
         for b in (0, 1)
         for c in (0, 1)
     ]
@@ -209,11 +210,11 @@ PARALLEL = {"execution_mode": "parallel", "inter_op_num_threads": 2}
     ("asked", "expected"),
     [
         ({"spinning": "on", "threads": 2}, True),
-        ({"spinning": "stop", "threads": 2}, False),
+        ({"spinning": "during-run", "threads": 2}, False),
         ({"spinning": "off", "threads": 2}, False),
         ({"spinning": "on", "threads": 1}, False),
         ({"spinning": "on", "session_options": PARALLEL}, True),
-        ({"spinning": "stop", "session_options": PARALLEL}, False),
+        ({"spinning": "during-run", "session_options": PARALLEL}, False),
         ({"threads": 2, "session_config": {"session.force_spinning_stop": 0}}, True),
         (
             {"threads": 2, "spinning": "on", "session_config": {"session.force_spinning_stop": 1}},

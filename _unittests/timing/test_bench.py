@@ -40,7 +40,7 @@ PARALLEL = {"session_options": {"execution_mode": "parallel"}}
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"spinning": ["stop", "on", "off"], "threads": 2}, "threads of 'spinning=on' spin"),
+        ({"spinning": ["during-run", "on", "off"], "threads": 2}, "threads of 'spinning=on' spin"),
         ({"spinning": "on", "threads": [1, 0]}, "threads of 'threads=0' spin"),
         ({"optimization": ["none", "all"], "threads": 2, "spinning": "on"}, "threads of 'optimiz"),
         (
@@ -55,11 +55,11 @@ PARALLEL = {"session_options": {"execution_mode": "parallel"}}
             {"session_config": {DENORMALS: ["0", "1"]}},
             f"session of a process decides for {DENORMALS}",
         ),
-        ({"spinning": ["stop", "off"], "threads": [1, 2]}, ""),
+        ({"spinning": ["during-run", "off"], "threads": [1, 2]}, ""),
         ({"spinning": ["on", "off"]}, ""),  # one thread
         ({"spinning": "on", "threads": 2}, ""),  # one candidate
-        ({"spinning": ["on", "stop"], "threads": 2, **STOPPED}, ""),
-        ({"spinning": ["stop", "off"], **PARALLEL}, ""),
+        ({"spinning": ["on", "during-run"], "threads": 2, **STOPPED}, ""),
+        ({"spinning": ["during-run", "off"], **PARALLEL}, ""),
         ({"session_config": {DENORMALS: 0}, "threads": [1, 2]}, ""),
     ],
 )
@@ -80,6 +80,11 @@ def test_who_disturbs_the_next(settings, why, monkeypatch):
     assert len(bench(MATMUL, FEEDS, provider="cpu", **settings)) == len(variants)
     usual = {"processes": 5, "budget_s": 30} if why else {"processes": 1, "budget_s": 10}
     assert asked == [{**usual, "isolated": bool(why)}]
+
+
+def test_the_former_name_of_a_spinning_is_accepted():
+    found = bench(MATMUL, FEEDS, spinning=["stop", "during-run", "off"], **QUICK)
+    assert list(found) == ["spinning=during-run", "spinning=off"]
 
 
 def test_one_process_is_refused_where_several_are_needed():

@@ -120,7 +120,7 @@ for name, batch in itertools.product(networks, (1, 4)):
 #
 # One call at a time whose operators use all the cores; as many callers as cores on one session
 # whose operators use one thread; or a session for each caller, with its own copy of the weights.
-# Threads that wait for work stop when a run ends (``spinning="stop"``, the default of
+# Threads that wait for work stop when a run ends (``spinning="during-run"``, the default of
 # ``make_session``): spinning would slow the next.
 
 WAYS = ONE, CALLERS, SESSIONS = "one call", "callers", "sessions"

@@ -26,7 +26,7 @@ import ortmeter
 from ortmeter.machine.peaks import Peaks, measured_peaks
 from ortmeter.observatory.bounds import weight_bounds
 from ortmeter.observatory.reference import reference
-from ortmeter.plotting import comparison_plot, profile_notes, speedup_plot, timeline_figure
+from ortmeter.plotting import comparison_plot, profile_notes, speedup_plot, timeline_plot
 from ortmeter.profiling import ProfileCheck, find_headroom, profile_together
 from ortmeter.study import Param, Speedups, Study, show, table
 from ortmeter.study.rendering import fold
@@ -330,7 +330,7 @@ study.conclude(conclude)
 #
 # One run of the rewritten network. The time outside of kernels is between the bars.
 
-timeline_figure(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=legend)
+timeline_plot(after, title=f"One run, {REWRITTEN}, {provider.label}", caption=legend)
 
 # %%
 # ``ortmeter.profile`` profiles one model, and :func:`~ortmeter.profiling.read_profile` reads a file

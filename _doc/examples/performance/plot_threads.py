@@ -124,7 +124,7 @@ for name, (model, feeds) in models.items():
 # and closed alone, in random order, in fresh processes, and each process gives one number. The CPU
 # time is that of a pause and of the run that follows it.
 
-SPINNING = {"spin": "on", "stop": "stop", "sleep": "off"}  # between runs, within a run, never
+SPINNING = {"spin": "on", "stop": "during-run", "sleep": "off"}
 
 
 def make_variants(model, feeds, counts):
@@ -375,7 +375,7 @@ def conclude(data, say):
     at = ", ".join(f"from {work:,.0f} µs if it {word}s" for word, work in works.items() if work)
     say.add(f"A second thread {f'pays {at}' if at else 'is not shown to pay at large sizes'}.")
     say.bars("speedup over threads that sleep", {"sleep": 1.0, "stop": stopped, "spin": gain})
-    say.command("ortmeter bench model.onnx --threads 2 --spinning on,stop,off")
+    say.command("ortmeter bench model.onnx --threads 2 --spinning on,during-run,off")
     predict(data, say, gain, near, spent)
     believe(data, say)
 

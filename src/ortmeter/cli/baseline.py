@@ -1,13 +1,14 @@
 """Keep the samples of ``bench``, and read those of another run to compare with."""
 
+import dataclasses
 import datetime as dt
 import hashlib
 import json
 import math
+import re
 import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def is_asked(options: Namespace) -> bool:
     return options.save is not None or options.baseline is not None
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Baseline:
     """What is done with the samples of a run: they are kept, compared with stored ones, or both."""
 
@@ -190,6 +191,7 @@ def _read(file: Path, variants: Mapping[str, SessionSpec]) -> Record:
         described = {}
     if stored.page != _PAGE or not isinstance(found, Comparison) or {*found} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
+    found, described = _renamed(found, described)
     check_latencies(
         *found.values(), *([found.reference_workload] if found.reference_workload else [])
     )
@@ -198,7 +200,25 @@ def _read(file: Path, variants: Mapping[str, SessionSpec]) -> Record:
             f"{file.name} has other candidates than this run: {_listed(found)}. This run has "
             f"{_listed(variants)}. Accepted: the models and options of the run that was saved"
         )
-    return stored
+    return dataclasses.replace(
+        stored, data={**stored.data, "comparison": found, "candidates": described}
+    )
+
+
+def _renamed(
+    found: Comparison, described: Mapping[str, Description]
+) -> tuple[Comparison, dict[str, Description]]:
+    """Replace ``spinning=stop`` by its current name, ``during-run``, in files of before."""
+
+    def current(name: str) -> str:
+        return re.sub(r"\bspinning=stop\b", "spinning=during-run", name)
+
+    measured = [dataclasses.replace(one, name=current(name)) for name, one in found.items()]
+    renamed = {current(name): dict(one) for name, one in described.items()}
+    for one in renamed.values():
+        if one.get("spinning") == "stop":
+            one["spinning"] = "during-run"
+    return Comparison(measured, found.stopped, reference_workload=found.reference_workload), renamed
 
 
 def _save(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ortmeter.cli import baseline, cold, load, machine, precision, regression, releases
+from ortmeter.cli import baseline, bench_releases, cold, load, machine, precision, regression
 from ortmeter.cli.inputs import add_feeds, make_feeds
 from ortmeter.cli.options import add_session, number, session_axes
 from ortmeter.cli.report import Report
@@ -23,7 +23,7 @@ from ortmeter.timing.percentiles import NONE, percentile_table
 from ortmeter.timing.statistics import MIN_PROCESSES, MIN_ROUNDS, PROCESSES
 
 #: Ways to measure other than the latency of runs in turn.
-_MODES = (load, cold, releases)
+_MODES = (load, cold, bench_releases)
 
 
 def register(parser: ArgumentParser) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 from ortmeter.cli.options import number
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.feed_files import read_feeds, read_input
+from ortmeter.runtime.feed_values import parse_value
 from ortmeter.runtime.feeds import shared_feeds
 from ortmeter.runtime.inputs import Input, declared_inputs
 from ortmeter.runtime.loading import load_model
 from ortmeter.runtime.shapes import lacks_size, symbols
-from ortmeter.runtime.values import parse_value
 
 _Known = Mapping[str, Input]
 

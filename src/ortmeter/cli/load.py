@@ -100,7 +100,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
     if why := why_isolated(variants):
         raise InvalidArgumentError(
             f"{why}. Accepted with --callers, --rate and --gap: one candidate, or several with "
-            f"--threads 1, or --spinning stop or off, and one value of {DENORMALS}"
+            f"--threads 1, or --spinning during-run or off, and one value of {DENORMALS}"
         )
     callers = _numbers("--callers", options.callers, int, 1, _MAX_CALLERS)
     rates = [] if options.rate == "auto" else _numbers("--rate", options.rate, float, 1e-3, 1e6)

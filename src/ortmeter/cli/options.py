@@ -30,10 +30,10 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
     )
     group.add_argument(
         "--spinning",
-        default="stop",
-        help="threads that wait for work: on (they spin, the default of onnxruntime), off (they "
-        "sleep), or stop (they spin during a run, and sleep after it; the default); bench measures "
-        "candidates apart where threads of one spin after its runs",
+        default="during-run",
+        help="when threads that wait for work spin: during-run (the default), on (after a run too, "
+        "the default of onnxruntime) or off (they sleep); bench measures candidates apart where "
+        "threads of one spin after its runs",
     )
     for name, what in (
         ("session-option", "attribute of SessionOptions, inter_op_num_threads=2"),

@@ -5,15 +5,13 @@ from ortmeter.plotting.drawing import Drawing
 from ortmeter.plotting.errors import effect_plot, error_plot
 from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.heatmap import change_map
-from ortmeter.plotting.interactive import InteractiveFigure
 from ortmeter.plotting.latency import latency_plot, speedup_plot
 from ortmeter.plotting.load import load_plot
 from ortmeter.plotting.profile import comparison_plot, node_plot, operator_plot, profile_notes
-from ortmeter.plotting.timeline import timeline_figure
+from ortmeter.plotting.timeline import timeline_plot
 
 __all__ = [
     "Drawing",
-    "InteractiveFigure",
     "NodeNote",
     "change_map",
     "cold_plot",
@@ -27,5 +25,5 @@ __all__ = [
     "operator_plot",
     "profile_notes",
     "speedup_plot",
-    "timeline_figure",
+    "timeline_plot",
 ]

@@ -202,8 +202,8 @@ def _profile(
     if spinning is not None and (overhead or len(variants) > 1):
         raise InvalidArgumentError(
             f"threads of {spinning!r} spin after a run, and sessions that are profiled run in "
-            "turn: they would slow the next. Accepted: spinning='stop' or 'off', threads=1, or "
-            "overhead=False for one profile; ortmeter bench compares spinning"
+            "turn: they would slow the next. Accepted: spinning='during-run' or 'off', threads=1, "
+            "or overhead=False for one profile; ortmeter bench compares spinning"
         )
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
         with ExitStack() as stack:

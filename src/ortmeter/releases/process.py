@@ -20,7 +20,7 @@ from ortmeter.runtime.arrays import as_numpy
 from ortmeter.runtime.loading import holds_text, is_path, load_model
 from ortmeter.runtime.ortvalues import is_known_to_numpy
 from ortmeter.runtime.sessions import LEVELS, check_settings
-from ortmeter.runtime.settings import SPINNING, apply_options, checked_config
+from ortmeter.runtime.settings import SPINNING, apply_options, checked_config, spinning_name
 from ortmeter.timing.candidates import SessionSpec
 
 _SCRIPT = Path(__file__).with_name("child.py")
@@ -140,13 +140,14 @@ def write_questions(variants: Mapping[str, SessionSpec], folder: Path) -> dict[s
 
 
 def _question(variant: SessionSpec, base: Path) -> dict[str, Any]:
-    settings = {"threads": 1, "optimization": "all", "spinning": "stop", **variant.settings}
+    settings = {"threads": 1, "optimization": "all", "spinning": "during-run", **variant.settings}
     plain = {name: settings[name] for name in ("threads", "optimization", "spinning")}
     check_settings(**plain)
     # Values are checked as those of a session are, and travel by name.
     attributes = SimpleNamespace()
     apply_options(attributes, settings.get("session_options") or {})
-    config = {**SPINNING[plain["spinning"]], **checked_config(settings.get("session_config") or {})}
+    usual = SPINNING[spinning_name(plain["spinning"])]
+    config = {**usual, **checked_config(settings.get("session_config") or {})}
     provider = settings["provider"]
     device = {"device_id": str(provider.index), "use_tf32": str(int(settings.get("tf32", False)))}
     device |= {k: str(v) for k, v in (settings.get("provider_options") or {}).items()}

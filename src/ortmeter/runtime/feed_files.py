@@ -11,10 +11,10 @@ import onnx
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 from ortmeter.errors import FeedError
+from ortmeter.runtime.feed_values import as_declared, decode_json, refuse_misfit
 from ortmeter.runtime.feeds import random_feeds
 from ortmeter.runtime.inputs import Input, declared_inputs, half_of_memory
 from ortmeter.runtime.loading import ModelLike, load_model
-from ortmeter.runtime.values import as_declared, decode_json, refuse_misfit
 
 __all__ = ["read_feeds"]
 

@@ -10,10 +10,10 @@ import ml_dtypes
 import numpy as np
 
 from ortmeter.errors import FeedError, InvalidArgumentError
+from ortmeter.runtime.feed_values import as_declared
 from ortmeter.runtime.inputs import Input, declared_inputs, half_of_memory, index_bounds
 from ortmeter.runtime.loading import ModelLike, load_model
 from ortmeter.runtime.shapes import refuse_unknown, resolve_shapes, symbols
-from ortmeter.runtime.values import as_declared
 
 __all__ = ["random_feeds"]
 

@@ -27,6 +27,7 @@ from ortmeter.runtime.settings import (
     apply_config,
     apply_options,
     refuse_options_of_cpu,
+    spinning_name,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def make_session(
     initializers: Mapping[str, "onnxruntime.OrtValue"] | None = None,
     stream: int | None = None,
     custom_ops: Iterable[str | os.PathLike[str]] = (),
-    spinning: str = "stop",
+    spinning: str = "during-run",
     session_options: Mapping[str, Any] | None = None,
     session_config: Mapping[str, Any] | None = None,
     provider_options: Mapping[str, Any] | None = None,
@@ -93,11 +94,11 @@ def make_session(
         Handle of the CUDA stream to run on, by default one of ONNX Runtime.
     custom_ops : iterable of path
         Libraries of custom operators. Their native code runs in this process.
-    spinning : {"stop", "on", "off"}
-        What the threads of an operator do between two pieces of work. ``stop`` lets them spin, as
-        ONNX Runtime does by default, and stops them when a run ends: idle threads of one session
-        would otherwise take the time of another that is measured in turn. ``on`` lets them spin
-        after a run too, ``off`` makes them sleep.
+    spinning : {"during-run", "on", "off"}
+        What the threads of an operator do between two pieces of work. ``during-run`` lets them
+        spin until the run ends: idle threads of one session would otherwise take the time of
+        another that is measured in turn. ``on`` lets them spin after a run too, as ONNX Runtime
+        does by default, ``off`` makes them sleep. ``stop`` is the former name of ``during-run``.
     session_options : mapping, optional
         Attributes of ``onnxruntime.SessionOptions``: ``inter_op_num_threads``, ``execution_mode``
         (sequential, parallel), ``enable_mem_pattern``, ``enable_cpu_mem_arena``...
@@ -135,7 +136,7 @@ def make_session(
     refuse_options_of_cpu(provider_options or {}, [resolved])
     options = _session_options(threads, optimization, spinning)
     apply_options(options, session_options or {})
-    apply_config(options, session_config or {}, SPINNING[spinning])
+    apply_config(options, session_config or {}, SPINNING[spinning_name(spinning)])
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = os.fspath(profile)
@@ -219,8 +220,7 @@ def check_settings(threads: int, optimization: str, spinning: str) -> None:
         raise InvalidArgumentError(
             f"threads={threads!r}. Accepted: an integer from 0 (automatic) to {MAX_THREADS}"
         )
-    if spinning not in list(SPINNING):
-        raise InvalidArgumentError(f"spinning={spinning!r}. Accepted: {', '.join(SPINNING)}")
+    spinning_name(spinning)
 
 
 def _session_options(threads: int, optimization: str, spinning: str) -> Any:

@@ -15,12 +15,14 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.optional import import_optional
 from ortmeter.runtime.providers import Provider
 
-#: What threads of a pool do when a run ends: stop spinning at once, spin for a while, never spin.
+#: When threads that wait for work spin: until the run ends, for a while after it too, never.
 SPINNING: Mapping[str, Mapping[str, str]] = {
-    "stop": {"session.force_spinning_stop": "1"},
+    "during-run": {"session.force_spinning_stop": "1"},
     "on": {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"},
     "off": {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"},
 }
+#: Former names, which scripts and baselines have.
+_SPINNING_BEFORE = {"stop": "during-run"}
 #: The first session of a process decides for its main thread, and for good.
 DENORMALS = "session.set_denormal_as_zero"
 
@@ -77,6 +79,14 @@ def apply_options(options: Any, given: Mapping[str, Any]) -> None:
             raise InvalidArgumentError(f"session option {name}={value!r}. Accepted: {expected}")
 
 
+def spinning_name(spinning: object) -> str:
+    """Return the current name of a value of ``spinning``, refuse what is none."""
+    name = _SPINNING_BEFORE.get(str(spinning), str(spinning))
+    if name not in SPINNING:
+        raise InvalidArgumentError(f"spinning={spinning!r}. Accepted: {', '.join(SPINNING)}")
+    return name
+
+
 def checked_config(given: Mapping[str, Any]) -> dict[str, str]:
     """Refuse configuration entries that ONNX Runtime would ignore."""
     return _checked("session", given, session_keys()) if given else {}
@@ -108,7 +118,7 @@ def apply_config(options: Any, given: Mapping[str, Any], usual: Mapping[str, str
 def spins(settings: Mapping[str, Any]) -> bool:
     """Whether threads of a session with these settings go on spinning for a while after a run."""
     options = settings.get("session_options") or {}
-    usual = SPINNING.get(str(settings.get("spinning", "stop")), {})
+    usual = SPINNING[spinning_name(settings.get("spinning", "during-run"))]
     config = {**usual, **(settings.get("session_config") or {})}
     in_parallel = str(options.get("execution_mode")).lower() == "parallel"
     several = {

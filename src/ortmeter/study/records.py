@@ -23,8 +23,8 @@ from ortmeter.pictures import freeze
 from ortmeter.runtime import placement
 from ortmeter.runtime.providers import Provider
 from ortmeter.study.args import Arguments
+from ortmeter.study.encoding import Count, Kind, MappingValue, encode
 from ortmeter.study.rendering import Conclusion, Table, as_html, as_text
-from ortmeter.study.values import Count, Kind, MappingValue, encode
 from ortmeter.study.writer import Answer
 from ortmeter.timing import Comparison, Comparisons
 

@@ -28,7 +28,7 @@ def bench(
     provider: str | Provider | Sequence[str | Provider] = "auto",
     optimization: str | Sequence[str] = "all",
     threads: int | Sequence[int] = 1,
-    spinning: str | Sequence[str] = "stop",
+    spinning: str | Sequence[str] = "during-run",
     session_options: _Settings = None,
     session_config: _Settings = None,
     provider_options: _Settings = None,

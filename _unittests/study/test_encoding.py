@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortmeter.errors import InvalidArgumentError, RecordError
-from ortmeter.study.values import decode, encode
+from ortmeter.study.encoding import decode, encode
 from ortmeter.timing import Comparison, Measurement
 from ortmeter.workloads.load import Point, measure_load
 

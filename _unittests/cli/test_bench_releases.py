@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from claim_samples import compare_ratio
 
-from ortmeter.cli import main, releases
+from ortmeter.cli import bench_releases, main
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.releases.environments import Release
 from ortmeter.releases.latency import compare_releases
@@ -32,8 +32,8 @@ def model(monkeypatch, tmp_path):
             raise InvalidArgumentError(f"release {text!r} is not known. Accepted: a version")
         return STAND_INS[text]
 
-    monkeypatch.setattr(releases, "parse_release", parse)
-    monkeypatch.setattr(releases, "_PROFILED_S", 0.01)
+    monkeypatch.setattr(bench_releases, "parse_release", parse)
+    monkeypatch.setattr(bench_releases, "_PROFILED_S", 0.01)
     monkeypatch.setenv("ORTMETER_CACHE", str(tmp_path / "cache"))
     onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "wave.onnx")
     return tmp_path / "wave.onnx"
@@ -131,7 +131,7 @@ def compared(noise=0.001, **seconds):
     ],
 )
 def test_since_which_release(seconds, starts, ends):
-    told = releases._since(compare_releases(compared(**seconds)))
+    told = bench_releases._since(compare_releases(compared(**seconds)))
     assert len(told) == len(starts)
     for sentence, start, end in zip(told, starts, ends, strict=True):
         assert sentence.startswith(start)
@@ -159,7 +159,7 @@ def test_operators_say_nothing_that_latencies_deny(latency, run, operator, told)
     table = pd.DataFrame({**rows, "a (µs)": [30.0, 10.0], "b (µs)": [40.0, 20.0], "low": 0.9})
     claim = compare_ratio("b", "a", *LATENCIES[latency])
     assert claim.verdict == latency
-    assert told in releases._operators_sentence(table.set_index("operator"), claim)
+    assert told in bench_releases._operators_sentence(table.set_index("operator"), claim)
 
 
 def test_operators_of_too_few_processes_ask_for_more():
@@ -168,7 +168,9 @@ def test_operators_of_too_few_processes_ask_for_more():
         {"a (µs)": [3.0, 1.0], "b (µs)": [4.0, 2.0], "low": np.nan, "verdict": "undecided"}, names
     )
     table.columns.name = "2 processes"
-    told = releases._operators_sentence(table, compare_ratio("b", "a", *LATENCIES["undecided"]))
+    told = bench_releases._operators_sentence(
+        table, compare_ratio("b", "a", *LATENCIES["undecided"])
+    )
     assert told.startswith("operators have no interval in 2 processes, which needs 3: ask for more")
 
 
@@ -176,7 +178,7 @@ def test_an_environment_that_cannot_be_made_measures_nothing(model, monkeypatch,
     def fail(release, _tell):
         raise OrtMeterError(f"{release.name}: no registry of packages answered")
 
-    monkeypatch.setattr(releases, "prepare", fail)
+    monkeypatch.setattr(bench_releases, "prepare", fail)
     assert bench(model, "--runtime", "old,new") == 2
     assert "old: no registry of packages answered" in capsys.readouterr().err
 
