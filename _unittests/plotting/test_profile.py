@@ -9,7 +9,6 @@ from ortmeter.plotting import (
     axes,
     comparison_plot,
     draw_model,
-    node_plot,
     operator_plot,
     profile_notes,
 )
@@ -96,15 +95,6 @@ def test_a_group_of_one_would_hide_a_name_for_nothing():
             return super().by_operator().assign(median=medians, q1=medians, q3=medians)
 
     assert rows(operator_plot(Wide(), title="t"))[-1] == "Not (0.5)"
-
-
-def test_nodes_are_plotted_and_may_be_filtered():
-    assert rows(node_plot(Ran(), title="t"))[:2] == ["Exp second", "Exp third"]
-    ax = node_plot(Ran(), op="Exp", title="t")
-    assert rows(ax) == ["Exp second", "Exp third"]
-    assert lengths(ax) == [600.0, 300.0]
-    with pytest.raises(InvalidArgumentError, match=r"op='Conv' did not run\. Accepted: Abs, Exp"):
-        node_plot(Ran(), op="Conv", title="t")
 
 
 def test_long_times_are_in_milliseconds():
@@ -208,7 +198,6 @@ def test_a_real_profile_is_plotted(recorded, monkeypatch):
     monkeypatch.setattr(axes, "_SMALL", 0)
     ax = operator_plot(after, title="t")
     assert lengths(ax)[0] == pytest.approx(operators["median"].max())
-    assert len(rows(node_plot(before, title="t"))) == 14
     assert len(rows(comparison_plot(merge_profiles(before, after), title="t"))) > 14
 
 

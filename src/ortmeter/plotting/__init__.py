@@ -7,7 +7,7 @@ from ortmeter.plotting.graph import NodeNote, draw_model
 from ortmeter.plotting.heatmap import change_map
 from ortmeter.plotting.latency import latency_plot, speedup_plot
 from ortmeter.plotting.load import load_plot
-from ortmeter.plotting.profile import comparison_plot, node_plot, operator_plot, profile_notes
+from ortmeter.plotting.profile import comparison_plot, operator_plot, profile_notes
 from ortmeter.plotting.timeline import timeline_plot
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "error_plot",
     "latency_plot",
     "load_plot",
-    "node_plot",
     "operator_plot",
     "profile_notes",
     "speedup_plot",

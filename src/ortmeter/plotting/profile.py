@@ -101,57 +101,18 @@ def operator_plot(profile: Profile, *, title: str, caption: str = "") -> "Axes":
     >>> plt.close(ax.figure)
     """
     frame = profile.by_operator()
+    if frame.empty:
+        raise InvalidArgumentError("No node ran in this profile: there is nothing to plot")
     labels = [f"{op} ({calls:g})" for op, calls in zip(frame["op"], frame["calls"], strict=True)]
-    ax, rows = _bars(frame.set_axis(labels))
-    ax.set_ylabel("operator (kernels per run)")
-    return finish_rows(ax, rows, title, caption)
-
-
-def node_plot(profile: Profile, *, title: str, op: str | None = None, caption: str = "") -> "Axes":
-    """Plot the time of each node, with whiskers at the quartiles.
-
-    Parameters
-    ----------
-    profile : Profile
-        What to plot.
-    op : str, optional
-        Keep the nodes of that operator.
-    title, caption
-        As in :func:`operator_plot`.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-        The axes, with small nodes in one bar as in :func:`operator_plot`.
-
-    Raises
-    ------
-    InvalidArgumentError
-        There is no such operator, or no node ran.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from matplotlib import pyplot as plt
-    >>> from ortmeter.profiling import profile
-    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
-    ... g (float[2] X) => (float[2] Y) { Z = Abs(X) Y = Exp(Z) }'''
-    >>> found = profile(text, {"X": np.ones(2, np.float32)}, provider="cpu")
-    >>> ax = node_plot(found, title="Time of Exp", op="Exp")
-    >>> len(ax.get_yticklabels())
-    1
-    >>> plt.close(ax.figure)
-    """
-    frame = profile.by_node()
-    if op is not None:
-        operators = sorted(set(frame["op"]))
-        if op not in operators:
-            raise InvalidArgumentError(f"op={op!r} did not run. Accepted: {', '.join(operators)}")
-        frame = frame[frame["op"] == op]
-    labels = [node_label(o, n) for o, n in zip(frame["op"], frame["name"], strict=True)]
-    ax, rows = _bars(frame.set_axis(labels))
-    ax.set_ylabel("node")
-    return finish_rows(ax, rows, title, caption)
+    shown = group_small(frame[["median", "q1", "q3"]].set_axis(labels).astype(float), ["median"])
+    scale, unit = choose_unit(shown["median"].to_numpy())
+    medians, q1, q3 = (shown[name].to_numpy() * scale for name in ("median", "q1", "q3"))
+    ax = new_axes(1.4 + 0.3 * len(shown))
+    places, whiskers = range(len(shown)), [medians - q1, q3 - medians]
+    ax.barh(places, medians, color=series_style(0)["color"])
+    ax.errorbar(medians, places, xerr=whiskers, fmt="none", ecolor=GREY, capsize=3)
+    ax.set(xlabel=_per_run(frame["provider"], unit), ylabel="operator (kernels per run)")
+    return finish_rows(ax, list(shown.index), title, caption)
 
 
 def comparison_plot(
@@ -224,21 +185,6 @@ def _note(row: Any) -> NodeNote:
     throughputs = {"GFLOP/s": row.gflop_per_s, "GB/s": row.gb_per_s}
     lines += [f"{value:.3g} {unit}" for unit, value in throughputs.items() if pd.notna(value)]
     return NodeNote("\n".join(lines), share=float(row.share))
-
-
-def _bars(frame: pd.DataFrame) -> tuple["Axes", list[str]]:
-    """Plot one bar per row of a frame with median, q1 and q3 (µs); return the labels too."""
-    if frame.empty:
-        raise InvalidArgumentError("No node ran in this profile: there is nothing to plot")
-    shown = group_small(frame[["median", "q1", "q3"]].astype(float), ["median"])
-    scale, unit = choose_unit(shown["median"].to_numpy())
-    medians, q1, q3 = (shown[name].to_numpy() * scale for name in ("median", "q1", "q3"))
-    ax = new_axes(1.4 + 0.3 * len(shown))
-    places, whiskers = range(len(shown)), [medians - q1, q3 - medians]
-    ax.barh(places, medians, color=series_style(0)["color"])
-    ax.errorbar(medians, places, xerr=whiskers, fmt="none", ecolor=GREY, capsize=3)
-    ax.set_xlabel(_per_run(frame["provider"], unit))
-    return ax, list(shown.index)
 
 
 def _per_run(providers: "pd.Series[str]", unit: str) -> str:
