@@ -79,8 +79,8 @@ batch, sequence, *sizes = SIZES[config]
 dimensions = dict(zip(DIMENSIONS, sizes, strict=True))
 threads_before = torch.get_num_threads()
 torch.set_num_threads(args.threads)
-torch.set_float32_matmul_precision("highest")  # no TF32
 torch.manual_seed(0)
+torch.set_float32_matmul_precision("highest")  # no TF32
 
 # %%
 # Without ``return_dict``, the model returns a tuple, whose only item is the last hidden state.
