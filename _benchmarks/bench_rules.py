@@ -121,8 +121,8 @@ def candidate(graph: Any) -> Any:
     return ortmeter.session_candidate(model, tokens, provider="cpu", threads=1)
 
 
-def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
-    """Measure a model with every rule, and without each of those that it goes through."""
+def compile_model(name: str, backend: Callable[..., Any]) -> None:
+    """Build a model and call it once, compiled with a backend."""
     architecture, attention, options, dynamic = MODELS[name]
     model, inputs = ARCHITECTURES[architecture].build(attention, **options)
     if "max_position_embeddings" in options:
@@ -131,11 +131,16 @@ def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
     for axis in (1, 0)[:dynamic]:
         torch._dynamo.mark_dynamic(inputs["input_ids"], axis)  # noqa: SLF001 - torch documents it
     torch._dynamo.reset()  # noqa: SLF001 - the same
-    variants = Variants()
     with torch.no_grad():
-        torch.compile(model, backend=variants, fullgraph=True, dynamic=None if dynamic else False)(
+        torch.compile(model, backend=backend, fullgraph=True, dynamic=None if dynamic else False)(
             **inputs
         )
+
+
+def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
+    """Measure a model with every rule, and without each of those that it goes through."""
+    variants = Variants()
+    compile_model(name, variants)
     candidates = {key: candidate(graph) for key, graph in variants.graphs.items()}
     budget_s *= len(candidates)
     results = ortmeter.measure(candidates, processes=processes, budget_s=budget_s)

@@ -87,7 +87,12 @@ def two_arrays(dtype):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @hypothesis.given(data=st.data(), equal_nan=st.booleans())
 @hypothesis.settings(
-    deadline=None, max_examples=50, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[
+        hypothesis.HealthCheck.too_slow,
+        hypothesis.HealthCheck.filter_too_much,
+    ],
 )
 def test_floats_against_rational_numbers(dtype, data, equal_nan):
     expected, got = data.draw(two_arrays(dtype))

@@ -24,8 +24,8 @@ from ortmeter.backend.kernels.expression import (
 )
 from ortmeter.backend.kernels.library import build_library
 from ortmeter.backend.kernels.sources import DOMAIN
+from ortmeter.backend.rules.graph_values import constant, dimensions
 from ortmeter.backend.rules.rule import Refusal
-from ortmeter.backend.rules.values import constant, dimensions
 from ortmeter.runtime.providers import Provider
 
 _MAX_INPUTS, _MAX_OUTPUTS, _MAX_NODES = 16, 4, 64

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.rules.indices import window
-from ortmeter.backend.rules.rule import F32, known, require
-from ortmeter.backend.rules.values import (
+from ortmeter.backend.rules.graph_values import (
     SWAP,
     Shape,
     copy_type,
@@ -19,6 +17,8 @@ from ortmeter.backend.rules.values import (
     read_once,
     scalar,
 )
+from ortmeter.backend.rules.indices import window
+from ortmeter.backend.rules.rule import F32, known, require
 from ortmeter.dtypes import float_info
 
 # Exchanges the positions and the features of the keys.

@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortmeter.backend.rules.attention import read_scores
+from ortmeter.backend.rules.graph_values import SWAP, dimensions, from_operator, producer
 from ortmeter.backend.rules.heads import before_repeat, before_split
 from ortmeter.backend.rules.indices import Affine, affine, window
 from ortmeter.backend.rules.rule import MICROSOFT, NoMatch, known, optional, require
-from ortmeter.backend.rules.values import SWAP, dimensions, from_operator, producer
 
 # What the kernel asks of the size of a head that it rotates.
 _HEAD_MULTIPLE = 16

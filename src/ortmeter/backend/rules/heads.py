@@ -7,14 +7,14 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortmeter.backend.rules.rule import REALS, Types, known, optional, require
-from ortmeter.backend.rules.values import (
+from ortmeter.backend.rules.graph_values import (
     SWAP,
     copy_type,
     dimensions,
     input_of,
     producer,
 )
+from ortmeter.backend.rules.rule import REALS, Types, known, optional, require
 
 
 class NormalizedHeads:

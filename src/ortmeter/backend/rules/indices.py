@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.rules.values import constant, dimensions, from_operator, integers, scalar
+from ortmeter.backend.rules.graph_values import (
+    constant,
+    dimensions,
+    from_operator,
+    integers,
+    scalar,
+)
 from ortmeter.dtypes import float_info
 from ortmeter.errors import InvalidArgumentError
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortmeter.backend.rules.rule import known, optional, require
-from ortmeter.backend.rules.values import (
+from ortmeter.backend.rules.graph_values import (
     Shape,
     copy_type,
     dimensions,
@@ -14,6 +13,7 @@ from ortmeter.backend.rules.values import (
     producer,
     vector,
 )
+from ortmeter.backend.rules.rule import known, optional, require
 
 # A batch of sequences; with one axis less, there is nothing to merge.
 _BATCHED = 3

@@ -7,8 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.polynomial import Polynomial
 
-from ortmeter.backend.rules.rule import BF16, F16, F32, F64, MICROSOFT, known, optional, require
-from ortmeter.backend.rules.values import (
+from ortmeter.backend.rules.graph_values import (
     constant,
     depends_on,
     dimensions,
@@ -16,6 +15,7 @@ from ortmeter.backend.rules.values import (
     producer,
     scalar,
 )
+from ortmeter.backend.rules.rule import BF16, F16, F32, F64, MICROSOFT, known, optional, require
 
 # Relative error of a product of constants: two roundings and as much again, for the digits that
 # models do not write. More bits than 32 do not make them more precise.

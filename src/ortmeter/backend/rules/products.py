@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.rules.rule import MICROSOFT, known, require
-from ortmeter.backend.rules.values import (
+from ortmeter.backend.rules.graph_values import (
     constant,
     copy_type,
     dimensions,
@@ -16,6 +15,7 @@ from ortmeter.backend.rules.values import (
     sizes,
     vector,
 )
+from ortmeter.backend.rules.rule import MICROSOFT, known, require
 
 #: Most rows for which it should be worth it: with more, each product keeps the device busy. On CPU
 #: one product takes as long as several, for 1 to 512 rows.

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.rules.rule import NoMatch, known, require
-from ortmeter.backend.rules.values import (
+from ortmeter.backend.rules.graph_values import (
     constant,
     copy_type,
     depends_on,
@@ -19,6 +18,7 @@ from ortmeter.backend.rules.values import (
     scalar,
     sizes,
 )
+from ortmeter.backend.rules.rule import NoMatch, known, require
 
 _HEADS = 4
 
