@@ -277,7 +277,7 @@ def _told(lead: str, effects: Speedups, brief: bool = False) -> str:
 def _bar(label: str, length: float | Estimate | Speedup) -> Bar:
     found = length.estimate if isinstance(length, Speedup) else length
     if not isinstance(found, Estimate):
-        found = Estimate(found)
+        found = Estimate(found if isinstance(found, int) else float(found))  # of NumPy or not
     return Bar(found.value, found.low, found.high, found.confidence, label=label[:LABEL])
 
 
