@@ -121,7 +121,7 @@ def test_the_box_has_what_to_copy_and_what_to_know_before(tmp_path):
     }
     conclusion = Conclusion(Answer("Two.", **asked), (), "CPU", concluded().origin)
     written = answers.box(answers.read_page(write_page(tmp_path, conclusion), tmp_path / "results"))
-    parts = ["Weights &lt; 2 GB.", "<p>Two.</p>", "<pre>threads=2</pre>", "<pre>ortmeter bench"]
+    parts = ["<p>Two.</p>", "Weights &lt; 2 GB.", "<pre>threads=2</pre>", "<pre>ortmeter bench"]
     places = [written.index(part) for part in parts]
     assert places == sorted(places)
     assert "answer-warning" not in answers.box(

@@ -149,7 +149,7 @@ def box(found: Answers) -> str:
     if not found.on_cuda:
         lines += "<li><b>CUDA</b>: not recorded yet.</li>"
     return (
-        f'<div class="answer">{_warned(first)}<p>{emphasize(first["answer"])}</p>{_to_copy(first)}'
+        f'<div class="answer"><p>{emphasize(first["answer"])}</p>{_warned(first)}{_to_copy(first)}'
         f'<p class="answer-source">{keep_whole(html.escape(details))}</p>'
         f"{f'<ul>{lines}</ul>' if lines else ''}</div>"
     )
