@@ -57,8 +57,8 @@ _IMPORT = r"^\s*(?:import|from)"
 _EXTRAS = {
     "learn": r"\b(?:sklearn|skl2onnx|threadpoolctl|observatory\.networks)\b",
     "sweep": r"\bortmeter\.sweep\b",
-    "torch": rf"{_IMPORT} (?:torch|ortmeter\.(?:attribution|backend|evaluator|observatory\.networks))"
-    r"\b|\bortmeter\.Evaluator\b",
+    "torch": rf"{_IMPORT} (?:torch|ortmeter\.(?:attribution|backend|evaluator))\b"
+    r"|\bortmeter\.(?:Evaluator|observatory\.networks)\b",
     "transformers": rf"{_IMPORT} transformers\b",
 }
 _TITLED = re.compile(r":(?:[\w.+-]+:)*[\w.+-]+:`(?P<text>[^`<>]+?)\s+<[^`<>]+>`")
