@@ -1,10 +1,11 @@
 """Our rewriting rules beside the fusions of onnxscript, on the models of ``bench_rules.py``.
 
 ``bench_ort_fusions.py`` takes the 13 models, ``bench_ort_fusions.py phi3 t5`` some of them. The
-graph is the one that the backend exports. It prints two tables:
+graph is the one that the backend exports. It prints rows of two kinds:
 
-* a row for each model and each way to rewrite it: fusions, nodes that ONNX Runtime executes, the
-  time of the rewriting, the error and the latency divided by that of our rules;
+* a row for each model and each way to rewrite it: fusions, nodes that ONNX Runtime executes (or
+  *refused*, where it does not run the graph), the time of the rewriting, the error, and the latency
+  divided by that of our rules;
 * a row for each model and each of our rules that onnxscript may stand for: the same rules but this
   one, with the fusions of onnxscript. ``onnx_fusions`` writes operators of the standard and comes
   first; ``ort_fusions`` writes those of ONNX Runtime and comes last.
@@ -17,6 +18,7 @@ Models are small, one thread, float32. Rules for CUDA are not compared.
 import argparse
 import copy
 import csv
+import math
 import sys
 import time
 from collections import Counter
@@ -68,13 +70,13 @@ class Captured(NamedTuple):
 
 
 class Rewritten(NamedTuple):
-    """What a rewriting made."""
+    """What a rewriting made; there is no candidate when ONNX Runtime refuses the graph."""
 
     fusions: Counter[str]
-    nodes: int
     seconds: float
-    ulp: float
-    candidate: ortmeter.Candidate
+    nodes: int | str = "refused"
+    ulp: float = math.nan
+    candidate: ortmeter.Candidate | None = None
 
 
 def capture(name: str) -> Captured:
@@ -167,15 +169,18 @@ def rewrite(
             value = torch.as_tensor(captured.arguments[given.position]).detach().numpy()
             (weight if given.is_weight else feeds)[given.name] = value
     model = ortmeter.freeze_inputs(model, weight) if weight else model
-    session = ortmeter.make_session(model, provider="cpu", threads=1)
-    got: Any = [torch.from_numpy(array) for array in session.run(None, feeds)]
+    try:
+        session = ortmeter.make_session(model, provider="cpu", threads=1)
+        got: Any = [torch.from_numpy(array) for array in session.run(None, feeds)]
+    except Exception:  # noqa: BLE001 - ONNX Runtime has an error of its own for each reason
+        return Rewritten(fusions, seconds)
     if exported.make_outputs is not None:
         got = exported.make_outputs(*captured.arguments, *got[: len(exported.computed)])
     error = ortmeter.max_diff(captured.expected, tensors_of(got))
     nodes = len(optimized_model(model, provider="cpu").graph.node)
     candidate = ortmeter.session_candidate(model, feeds, provider="cpu", threads=1)
-    ulp = float("nan") if error.n_nan or error.n_inf else float(error.ulp_at_max)
-    return Rewritten(fusions, nodes, seconds, ulp, candidate)
+    ulp = math.nan if error.n_nan or error.n_inf else float(error.ulp_at_max)
+    return Rewritten(fusions, seconds, nodes, ulp, candidate)
 
 
 def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
@@ -200,8 +205,10 @@ def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
             way = f"{by} for {rule}"
             done[way] = made = rewrite(captured, swap(rule, by))
             counted[way] = f"{sum(made.fusions[k] for k in kinds)} of {ours.fusions[rule]}"
-    # what finds nothing for a rule is not worth a measurement
-    candidates = {w: made.candidate for w, made in done.items() if counted[w][:2] != "0 "}
+    # What finds nothing for a rule is not worth a measurement.
+    candidates = {
+        w: made.candidate for w, made in done.items() if made.candidate and counted[w][:2] != "0 "
+    }
     results = ortmeter.measure(candidates, processes=processes, budget_s=budget_s * len(candidates))
     rows = []
     for way, made in done.items():

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortmeter.attribution import intermediates as with_intermediate_outputs
+from ortmeter.attribution import intermediates
 from ortmeter.attribution.intermediates import nodes_between, restarted, results_of, run_exposed
 from ortmeter.errors import ModelError
 from ortmeter.runtime.sessions import make_session
@@ -48,7 +48,7 @@ def test_steps_start_from_what_is_given(chain):
 
 
 def test_results_that_do_not_fit_are_refused(chain, monkeypatch):
-    monkeypatch.setattr(with_intermediate_outputs, "half_of_memory", lambda: 10)
+    monkeypatch.setattr(intermediates, "half_of_memory", lambda: 10)
     with pytest.raises(ModelError, match="Accepted: smaller inputs"):
         run_exposed(chain, {"X": np.float32([0, 1])}, provider="cpu")
 

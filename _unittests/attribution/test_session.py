@@ -6,8 +6,7 @@ import onnxruntime
 import pytest
 
 import ortmeter
-from ortmeter.attribution import explain_session
-from ortmeter.attribution import intermediates as with_intermediate_outputs
+from ortmeter.attribution import explain_session, intermediates
 from ortmeter.attribution import session as attribution_session
 from ortmeter.errors import InvalidArgumentError, ModelError
 from ortmeter.runtime.feeds import random_feeds
@@ -27,17 +26,19 @@ def norm():
     return model, random_feeds(model, dims={"a": 2, "b": 3})
 
 
+def run_every_node(model, feeds):
+    """Return the first output of each node, in a session of all of them."""
+    watched = onnx.ModelProto()
+    watched.CopyFrom(model)
+    names = [node.output[0] for node in model.graph.node]
+    watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names[:-1])
+    return onnxruntime.InferenceSession(watched.SerializeToString()).run(names, feeds)
+
+
 def test_own_errors_and_effects_against_numpy(norm):
     """A product then a sum: what the product adds to the outputs is its own error."""
     model, feeds = norm
-    with_intermediate_outputs = onnx.ModelProto()
-    with_intermediate_outputs.CopyFrom(model)
-    names = [node.output[0] for node in model.graph.node]
-    with_intermediate_outputs.graph.output.extend(
-        onnx.ValueInfoProto(name=name) for name in names[:-1]
-    )
-    session = onnxruntime.InferenceSession(with_intermediate_outputs.SerializeToString())
-    normed, product, total = (v.astype(np.float64) for v in session.run(names, feeds))
+    normed, product, total = (v.astype(np.float64) for v in run_every_node(model, feeds))
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     wide = {name: value.astype(np.float64) for name, value in weights.items()}
     matmul_w, add_b = (wide[node.input[1]] for node in model.graph.node[1:])
@@ -98,7 +99,7 @@ def test_it_is_said_when_another_session_is_explained(monkeypatch):
     monkeypatch.setattr(  # every result becomes an output: nothing is fused
         attribution_session,
         "with_intermediate_outputs",
-        lambda proto, _: with_intermediate_outputs.with_intermediate_outputs(proto),
+        lambda proto, _: intermediates.with_intermediate_outputs(proto),
     )
     found = explain_session(model, random_feeds(model), provider="cpu", sources=SOURCES)
     assert not found.same_outputs
@@ -167,14 +168,7 @@ def test_effects_are_those_of_numpy():
     model, feeds = many(n)
     found = explain_session(model, feeds, provider="cpu", optimization="none", sources=SOURCES)
     assert (found.searched, found.remaining, found.explained) == (n, (), 1.0)
-    with_intermediate_outputs = onnx.ModelProto()
-    with_intermediate_outputs.CopyFrom(model)
-    names = [node.output[0] for node in model.graph.node]
-    with_intermediate_outputs.graph.output.extend(
-        onnx.ValueInfoProto(name=name) for name in names[:-1]
-    )
-    session = onnxruntime.InferenceSession(with_intermediate_outputs.SerializeToString())
-    results = [feeds["V0"], *session.run(names, feeds)]
+    results = [feeds["V0"], *run_every_node(model, feeds)]
     weight = onnx.numpy_helper.to_array(model.graph.initializer[0]).astype(np.float64)
     after = [v.astype(np.float64) @ np.linalg.matrix_power(weight, n - i) for i, v in
              enumerate(results)]  # fmt: skip
@@ -246,9 +240,9 @@ MIXED = attribution_session._Walk._mixed
 def test_results_that_do_not_fit_are_refused(monkeypatch):
     model, feeds = many(3)
     size = 4 * 8 * 4
-    monkeypatch.setattr(with_intermediate_outputs, "half_of_memory", lambda: 2 * 3 * size)
+    monkeypatch.setattr(intermediates, "half_of_memory", lambda: 2 * 3 * size)
     assert explain_session(model, feeds, provider="cpu", optimization="none").searched == 3
-    monkeypatch.setattr(with_intermediate_outputs, "half_of_memory", lambda: 2 * 3 * size - 1)
+    monkeypatch.setattr(intermediates, "half_of_memory", lambda: 2 * 3 * size - 1)
     with pytest.raises(ModelError, match="results of the nodes take .* Accepted: smaller inputs"):
         explain_session(model, feeds, provider="cpu", optimization="none")
 

@@ -49,7 +49,7 @@ def test_types_that_numpy_lacks_run_bound_and_from_the_host(tmp_path, name, boun
 def test_a_recipe_refers_to_a_file_instead_of_copying_it(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(load_model(MATMUL).SerializeToString())
-    folder = tmp_path / "recipe"
+    folder = tmp_path / "spawn_spec"
     folder.mkdir()
     spawn_spec = session_candidate(path, FEEDS, provider="cpu").spawn_spec(folder)
     assert spawn_spec.arguments["model"] == str(path)

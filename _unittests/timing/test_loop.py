@@ -236,7 +236,7 @@ def test_an_error_names_the_candidate():
         ({"repeat": 0}, "repeat=0"),
         ({"warmup": -1}, "warmup=-1"),
         ({"processes": 0}, "processes=0"),
-        ({"processes": 2}, "'a' has no recipe"),
+        ({"processes": 2}, "'a' has no spawn_spec"),
         ({"repeat": 1.5}, "repeat=1.5"),
         ({"candidates": {"a": 3}}, "candidate 'a' is a int"),
         ({"candidates": [1]}, "candidates is a list"),

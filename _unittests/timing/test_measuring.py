@@ -112,7 +112,9 @@ def test_candidates_apart_have_their_own_processes(module, tmp_path):
 
 
 def test_candidates_apart_need_several_processes(module):
-    with pytest.raises(InvalidArgumentError, match="processes=1 with apart=True. Accepted: proc"):
+    with pytest.raises(
+        InvalidArgumentError, match="processes=1 with isolated=True. Accepted: proc"
+    ):
         measure({"a": candidate(f"{module}:build")}, isolated=True)
 
 

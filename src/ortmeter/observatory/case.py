@@ -144,9 +144,7 @@ class Case:
 
     def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
         """Return what a process needs to run the case."""
-        return SessionSpec(
-            self.model(), self.feeds(), {"provider": provider, "threads": threads}, {}
-        )
+        return SessionSpec(self.model(), self.feeds(), {"provider": provider, "threads": threads})
 
     @functools.cached_property
     def _inputs(self) -> dict[str, "_Tensor"]:

@@ -359,13 +359,14 @@ def network_candidate(
     threads : int
         Threads of torch, for the whole process, or of scikit-learn.
     compiled : bool
-        Whether inductor compiles the model for the shapes of these inputs. Its recipe compiles,
+        Whether inductor compiles the model for the shapes of these inputs. Its spawn spec compiles,
         and fresh processes find what it compiled.
 
     Returns
     -------
     Candidate
-        For :func:`~ortmeter.timing.measure`, with a recipe. The model is copied at the first call.
+        For :func:`~ortmeter.timing.measure`, with a spawn spec. The model is copied at the first
+        call.
 
     Examples
     --------
@@ -392,7 +393,7 @@ def network_candidate(
 
 
 def open_network(file: str, **settings: Any) -> Callable[[], Any]:
-    """Prepare a call in a fresh process, from what its recipe wrote."""
+    """Prepare a call in a fresh process, from what its spawn spec wrote."""
     return _start(*torch.load(file, weights_only=False), **settings)  # our own file
 
 

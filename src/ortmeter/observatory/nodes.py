@@ -99,9 +99,7 @@ class NodeCase:
 
     def prepared(self, provider: Provider, threads: int = 1) -> SessionSpec:
         """Return what a process needs to run the case."""
-        return SessionSpec(
-            self.model(), self.feeds(), {"provider": provider, "threads": threads}, {}
-        )
+        return SessionSpec(self.model(), self.feeds(), {"provider": provider, "threads": threads})
 
 
 def node_cases(

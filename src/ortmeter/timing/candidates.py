@@ -84,7 +84,7 @@ class SessionSpec:
     def _write(self, folder: Path) -> SpawnSpec:
         options = {**self.settings, "provider": str(self.settings["provider"])}
         options["run_config"] = dict(self.run_config)
-        return _write_recipe(self.model, self.feeds, options, folder)
+        return _write_spawn_spec(self.model, self.feeds, options, folder)
 
 
 def model_variants(
@@ -224,7 +224,7 @@ def session_candidate(
     Returns
     -------
     Candidate
-        For :func:`~ortmeter.timing.measure`, with a recipe.
+        For :func:`~ortmeter.timing.measure`, with a spawn spec.
 
     Examples
     --------
@@ -243,7 +243,7 @@ def session_candidate(
     plain = {"bound": bound, "flop": flop, "bytes_moved": bytes_moved, **options}
     plain |= {"run_config": dict(run_config)} if run_config else {}
     spawn_spec = functools.partial(
-        _write_recipe, model, feeds, {**plain, "provider": str(resolved)}
+        _write_spawn_spec, model, feeds, {**plain, "provider": str(resolved)}
     )
     return Candidate(opened.run, flop=flop, bytes_moved=bytes_moved, spawn_spec=spawn_spec)
 
@@ -264,7 +264,7 @@ def function_candidate(build: Callable[..., Any], /, **arguments: Any) -> Candid
     Returns
     -------
     Candidate
-        For :func:`~ortmeter.timing.measure`, with a recipe.
+        For :func:`~ortmeter.timing.measure`, with a spawn spec.
 
     Raises
     ------
@@ -309,7 +309,7 @@ def _standing_alone(build: Callable[..., Any]) -> str:
 def candidate_from_files(
     model: str, feeds: Mapping[str, str], *, provider: str, **options: Any
 ) -> Candidate:
-    """Make the candidate again in a fresh process, from what its recipe wrote."""
+    """Make the candidate again in a fresh process, from what its spawn spec wrote."""
     found = _read_feeds(feeds)
     return session_candidate(model, found, provider=Provider.parse(provider), **options)
 
@@ -322,7 +322,7 @@ def variant_from_files(
     run_config: Mapping[str, Any],
     **settings: Any,
 ) -> SessionSpec:
-    """Make the variant again in a fresh process, from what its recipe wrote."""
+    """Make the variant again in a fresh process, from what its spawn spec wrote."""
     settings["provider"] = Provider.parse(provider)
     return SessionSpec(model, _read_feeds(feeds), settings, run_config)
 
@@ -333,7 +333,7 @@ def _read_feeds(files: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _write_recipe(
+def _write_spawn_spec(
     model: ModelLike, feeds: Mapping[str, Any], options: Mapping[str, Any], folder: Path
 ) -> SpawnSpec:
     path = Path(model).resolve() if is_path(model) else folder / "model.onnx"

@@ -15,7 +15,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Estimate
 from ortmeter.timing.statistics import geometric_mean
 
-#: Target of a recipe whose function travels as source.
+#: Target of a spawn spec whose function travels as source.
 SOURCE = "source"
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -64,7 +64,7 @@ class Candidate:
         Floating-point operations of a call.
     bytes_moved : float, optional
         Bytes that a call must read and write.
-    recipe : callable, optional
+    spawn_spec : callable, optional
         Called with a folder, writes the files that a fresh process needs and returns the
         :class:`SpawnSpec`. Required by ``measure(..., processes=...)``.
     """

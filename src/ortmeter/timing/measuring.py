@@ -71,7 +71,7 @@ def measure(
         even below *repeat* rounds, with at least one sample per candidate.
     processes : int
         Above 1, the measurement is repeated in this number of fresh processes, with different
-        memory layouts, threads and orders of construction. Every candidate needs a ``recipe``.
+        memory layouts, threads and orders of construction. Every candidate needs a ``spawn_spec``.
     isolated : bool
         Measure each candidate alone in this number of processes, one candidate after the other in
         random order: for those that disturb what runs next, such as sessions whose threads spin
@@ -96,7 +96,7 @@ def measure(
     Raises
     ------
     InvalidArgumentError
-        *candidates* is empty, a number is out of range, or a recipe is missing.
+        *candidates* is empty, a number is out of range, or a spawn spec is missing.
 
     Examples
     --------
@@ -164,32 +164,19 @@ def measure_each(
     _check(groups, processes=processes, budget_s=budget_s, **options)
     if isolated and processes == 1:
         raise InvalidArgumentError(
-            "processes=1 with apart=True. Accepted: processes from 2; an interval needs "
+            "processes=1 with isolated=True. Accepted: processes from 2; an interval needs "
             f"{MIN_PROCESSES}"
         )
     prepared = {key: as_candidates(group) for key, group in groups.items()}
+    options |= {"sync": sync, "seed": seed, "reference_workload": reference_workload}
     if processes > 1:
-        options |= {
-            "budget_s": budget_s,
-            "sync": sync,
-            "seed": seed,
-            "reference_workload": reference_workload,
-        }
-        found = _measure_in_processes(prepared, processes, isolated=isolated, **options)
-        return Comparisons(found, axis)
+        options |= {"budget_s": budget_s, "isolated": isolated}
+        return Comparisons(_measure_in_processes(prepared, processes, **options), axis)
     deadline = timer() + budget_s
     results: dict[Any, Comparison] = {}
     for key, group in prepared.items():
         share = max(deadline - timer(), 0.0) / (len(groups) - len(results))
-        results[key] = measure_here(
-            group,
-            budget_s=share,
-            sync=sync,
-            seed=seed,
-            reference_workload=reference_workload,
-            timer=timer,
-            **options,
-        )
+        results[key] = measure_here(group, budget_s=share, timer=timer, **options)
     return Comparisons(results, axis)
 
 
@@ -228,7 +215,7 @@ def _measure_in_processes(
     reference_workload: bool,
     **limits: Any,
 ) -> dict[_Key, Comparison]:
-    """Measure groups of candidates in processes that build them again from their recipes."""
+    """Measure groups of candidates in processes that build them again from their spawn specs."""
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as temporary:
         folder = Path(temporary)
         tasks = {
@@ -270,8 +257,8 @@ def _measure_in_processes(
 def _spawn_spec(name: str, candidate: Candidate, folder: Path) -> dict[str, Any]:
     if candidate.spawn_spec is None:
         raise InvalidArgumentError(
-            f"Candidate {name!r} has no recipe: a fresh process cannot build it. "
-            "Accepted with processes > 1: Candidate(..., recipe=...), for example "
+            f"Candidate {name!r} has no spawn_spec: a fresh process cannot build it. "
+            "Accepted with processes > 1: Candidate(..., spawn_spec=...), for example "
             "ortmeter.session_candidate(model, feeds) or ortmeter.function_candidate(build)"
         )
     folder.mkdir()

@@ -35,18 +35,14 @@ def measure_isolated(
         parts[name] = candidates[name](share)
     measured = [parts[name][name] for name in candidates]
     least = min(one.repeat for one in measured)
-    reference_workloads = [
-        part.reference_workload for part in parts.values() if part.reference_workload
-    ]
-    reference_workload = None
-    if reference_workloads:  # a round of each, then the next: the first rounds are those of all
-        seconds = np.stack([one.seconds[0, :least] for one in reference_workloads], axis=1).reshape(
-            1, -1
-        )
-        reference_workload = dataclasses.replace(reference_workloads[0], seconds=seconds)
+    references = [part.reference_workload for part in parts.values() if part.reference_workload]
+    joined = None
+    if references:  # a round of each, then the next: the first rounds are those of all
+        seconds = np.stack([one.seconds[0, :least] for one in references], axis=1)
+        joined = dataclasses.replace(references[0], seconds=seconds.reshape(1, -1))
     return Comparison(
         [dataclasses.replace(m, seconds=m.seconds[:, :least], isolated=True) for m in measured],
-        reference_workload=reference_workload,
+        reference_workload=joined,
     )
 
 
@@ -102,15 +98,10 @@ def _why_enough(parts: list[Mapping[str, Measurement]], precision: float | None)
 def _join(parts: Sequence[Mapping[str, Measurement]], stopped: str = "repeat") -> Comparison:
     """Put the processes of each candidate together, and those of the reference workload."""
     measured = [_stack([part[name] for part in parts]) for name in parts[0]]
-    reference_workloads = [
-        part.reference_workload
-        for part in parts
-        if isinstance(part, Comparison) and part.reference_workload
-    ]
+    compared = (part.reference_workload for part in parts if isinstance(part, Comparison))
+    references = [reference for reference in compared if reference]
     return Comparison(
-        measured,
-        stopped,
-        reference_workload=_stack(reference_workloads) if reference_workloads else None,
+        measured, stopped, reference_workload=_stack(references) if references else None
     )
 
 

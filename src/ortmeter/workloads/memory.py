@@ -118,7 +118,7 @@ def measure_memory(
                 process, name, sequence = turns[turn]
                 sizes = [int(size) for size in sequences[sequence]]
                 task = {
-                    "recipe": spawn_specs[name],
+                    "spawn_spec": spawn_specs[name],
                     "sizes": sizes,
                     "is_bound": name not in unbound,
                 }
@@ -150,7 +150,7 @@ def main(task: str, answer: str) -> None:
     """Run the sequence: the child's part."""
     asked = json.loads(Path(task).read_text(encoding="utf-8"))
     try:
-        spawn_spec = msgspec.convert(asked["recipe"], SpawnSpec)
+        spawn_spec = msgspec.convert(asked["spawn_spec"], SpawnSpec)
         found = _watch(
             cast("SessionSpec", spawn_spec.build()), asked["sizes"], is_bound=asked["is_bound"]
         )

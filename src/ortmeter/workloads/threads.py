@@ -63,7 +63,7 @@ class Scenario:
         Timed runs after each pause, in each process.
     before : SessionSpec, optional
         Session of the same process that runs before each pause, instead of *variant*.
-    beside : SessionSpec, optional
+    background : SessionSpec, optional
         Session of another process, which runs every ten milliseconds meanwhile.
     """
 
@@ -95,7 +95,7 @@ class ThreadTimings:
 
 
 class _Asked(msgspec.Struct):
-    """A scenario as a child reads it: recipes in place of variants."""
+    """A scenario as a child reads it: spawn specs in place of session specs."""
 
     variant: SpawnSpec
     pauses: list[float]

@@ -79,7 +79,7 @@ class Fusion(Protocol):
     def rewrite(self) -> Callable[..., Any]:
         """Checks the match and writes its replacement, ``rewrite(op, *, x, y...)``.
 
-        It raises `Refused` with the reason when the replacement would compute something else, and
+        It raises `NoMatch` with the reason when the replacement would compute something else, and
         returns None when the nodes only look alike: that is not worth a word. New intermediate
         results need a shape and a type, or the rules that follow ignore them.
         """
