@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.observatory.case import Case, expand
+from ortmeter.observatory.case import Case, call, expand
 from ortmeter.runtime.providers import Provider
 
 _ABS = Case("Abs", "Y = Abs(X)", "T[64] X")
@@ -152,6 +152,37 @@ def test_expand_varies_the_last_field_first():
         "Abs-two-f32-L1",
         "Abs-two-i8-L1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (call("Abs", "T[64] X"), _ABS),
+        (
+            call('com.microsoft.CDist<metric = "a.b">', "T[4,2] X, T[] Z", "far", opset=17),
+            Case(
+                "CDist",
+                'Y = com.microsoft.CDist<metric = "a.b">(X, Z)',
+                "T[4,2] X, T[] Z",
+                "far",
+                opset=17,
+            ),
+        ),
+        (
+            call("TopK", "T[8] X, i64[1] K", "", "i8", "T Y, i64[2] I", values={"K": 2}),
+            Case(
+                "TopK",
+                "Y, I = TopK(X, K)",
+                "T[8] X, i64[1] K",
+                type="i8",
+                outputs="T Y, i64[2] I",
+                values={"K": 2},
+            ),
+        ),
+    ],
+)
+def test_a_call_is_a_case_of_one_node(case, expected):
+    assert case == expected
 
 
 def _build(case):

@@ -20,7 +20,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.providers import Provider
 from ortmeter.timing.candidates import SessionSpec
 
-__all__ = ["Case", "expand"]
+__all__ = ["Case", "call", "expand"]
 
 #: What the values of an input are: a distribution, or these numbers.
 Values: TypeAlias = str | int | float | Sequence[float]
@@ -257,6 +257,42 @@ def _last_line(error: onnx.parser.ParseError) -> str:
     return (message.decode() if isinstance(message, bytes) else str(message)).splitlines()[-1]
 
 
+def call(
+    operator: str,
+    inputs: str,
+    variant: str = "",
+    type: str = "f32",  # noqa: A002 - the field of the case
+    outputs: str = "T Y",
+    **fields: Any,
+) -> Case:
+    """Write a case of one node, which reads all the inputs in their order.
+
+    Parameters
+    ----------
+    operator : str
+        With its domain and its attributes: ``Softmax<axis = 1>``, ``com.microsoft.QuickGelu``.
+    inputs, variant, type, outputs, **fields
+        Those of a :class:`Case`.
+
+    Returns
+    -------
+    Case
+        Its operator is named without domain.
+
+    Examples
+    --------
+    >>> call("Softmax<axis = 1>", "T[16,10] X", "few classes").body
+    'Y = Softmax<axis = 1>(X)'
+    """
+    op = operator.partition("<")[0].rpartition(".")[2]
+    body = f"{_names(outputs)} = {operator}({_names(inputs)})"
+    return Case(op, body, inputs, variant, type, outputs, **fields)
+
+
+def _names(tensors: str) -> str:
+    return ", ".join(tensor.split()[-1] for tensor in tensors.split(", "))
+
+
 def expand(case: Case, **axes: Sequence[Any]) -> Iterator[Case]:
     """Yield a case for each value of a field.
 
@@ -279,5 +315,5 @@ def expand(case: Case, **axes: Sequence[Any]) -> Iterator[Case]:
     """
     (name, values), *others = axes.items()
     for value in values:
-        one = dataclasses.replace(case, **{name: value})
-        yield from expand(one, **dict(others)) if others else (one,)
+        changed = dataclasses.replace(case, **{name: value})
+        yield from expand(changed, **dict(others)) if others else (changed,)

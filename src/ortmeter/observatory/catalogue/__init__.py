@@ -1,7 +1,7 @@
 """The cases, in one table per kind of operator.
 
-To add a case, write a line in the tuple ``CASES`` of a module here: a ``Case``, or ``*expand(...)``
-for several types.
+To add a case, write a line in a table of a module here: ``call(...)`` for one node, ``Case(...)``
+for a few, ``*expand(...)`` for several types.
 """
 
 import functools

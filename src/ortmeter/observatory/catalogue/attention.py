@@ -1,6 +1,6 @@
 """What transformers are made of: attention, rotary embeddings, sums that are normalized."""
 
-from ortmeter.observatory.case import Case
+from ortmeter.observatory.case import Case, call
 
 _QUERY = "T[1,8,64,64] Q"
 
@@ -8,10 +8,7 @@ _QUERY = "T[1,8,64,64] Q"
 def _attention(
     variant: str, inputs: str, attributes: str = "is_causal = 0", kind: str = "f32"
 ) -> Case:
-    names = ", ".join(part.split()[-1] for part in inputs.split(", "))
-    return Case(
-        "Attention", f"Y = Attention<{attributes}>({names})", inputs, variant, kind, opset=23
-    )
+    return call(f"Attention<{attributes}>", inputs, variant, kind, opset=23)
 
 
 _STANDARD = (
@@ -36,20 +33,16 @@ _ROTATIONS = "T[128,32] C, T[128,32] S"
 _CIRCLE = {"C": "unit", "S": "unit"}
 _ROTARY = (
     *(
-        Case(
-            "RotaryEmbedding", f"Y = RotaryEmbedding<interleaved = {interleaved}>(X, C, S, I)",
-            f"T[1,8,64,64] X, {_ROTATIONS}, i64[1,64] I", variant, kind, weights="C S", opset=23,
-            values={**_CIRCLE, "I": "below 128"},
+        call(
+            f"RotaryEmbedding<interleaved = {interleaved}>",
+            f"T[1,8,64,64] X, {_ROTATIONS}, i64[1,64] I", variant,
+            weights="C S", opset=23, values={**_CIRCLE, "I": "below 128"},
         )
-        for variant, interleaved, kind in (
-            ("halves", 0, "f32"),
-            ("interleaved", 1, "f32"),
-        )
+        for interleaved, variant in enumerate(("halves", "interleaved"))
     ),
     *(
-        Case(
-            "RotaryEmbedding",
-            f"Y = com.microsoft.RotaryEmbedding<interleaved = {interleaved}>(X, I, C, S)",
+        call(
+            f"com.microsoft.RotaryEmbedding<interleaved = {interleaved}>",
             f"T[1,8,64,64] X, i64[1,64] I, {_ROTATIONS}", f"contrib {variant}", kind,
             weights="C S", values={**_CIRCLE, "I": "below 128"},
         )
@@ -84,15 +77,13 @@ _CONTRIBUTED = (
     _grouped("one row after 255", 1, 255),
     _grouped("one row after 255 rotary", 1, 255, "do_rotary = 1"),
     _grouped("one row after 255", 1, 255, kind="f16"),
-    Case(
-        "MultiHeadAttention",
-        "Y = com.microsoft.MultiHeadAttention<num_heads = 8, unidirectional = 1>(Q, K, V, B)",
+    call(
+        "com.microsoft.MultiHeadAttention<num_heads = 8, unidirectional = 1>",
         f"{_HIDDEN} Q, {_HIDDEN} K, {_HIDDEN} V, T[1536] B", "causal with bias", weights="B",
     ),
-    Case(
-        "Attention", "Y = com.microsoft.Attention<num_heads = 4>(X, W, B)",
-        "T[1,32,256] X, T[256,768] W, T[768] B", "contrib with its products",
-        outputs="T[1,32,256] Y", weights="W B",
+    call(
+        "com.microsoft.Attention<num_heads = 4>", "T[1,32,256] X, T[256,768] W, T[768] B",
+        "contrib with its products", outputs="T[1,32,256] Y", weights="W B",
     ),
     Case(
         "EmbedLayerNormalization",
@@ -102,26 +93,23 @@ _CONTRIBUTED = (
     ),
 )  # fmt: skip
 
-
-def _skip(variant: str, body: str, rows: int = 128, bias: str = "") -> Case:
-    op = "SkipSimplifiedLayerNormalization" if "Simplified" in body else "SkipLayerNormalization"
-    return Case(
-        op, body, f"T[1,{rows},512] X, T[1,{rows},512] Z, T[512] S{bias}", variant,
-        weights="S B C" if bias else "S",
-    )  # fmt: skip
-
-
+_TWO = "T[1,128,512] X, T[1,128,512] Z"
 _SUMS = (
-    _skip(
-        "128 rows", "Y = com.microsoft.SkipLayerNormalization(X, Z, S, B, C)",
-        bias=", T[512] B, T[512] C",
+    call(
+        "com.microsoft.SkipLayerNormalization", f"{_TWO}, T[512] S, T[512] B, T[512] C",
+        "128 rows", weights="S B C",
     ),
-    _skip("one row", "Y = com.microsoft.SkipLayerNormalization(X, Z, S)", 1),
-    _skip("128 rows", "Y = com.microsoft.SkipSimplifiedLayerNormalization(X, Z, S)"),
+    call(
+        "com.microsoft.SkipLayerNormalization", "T[1,1,512] X, T[1,1,512] Z, T[512] S", "one row",
+        weights="S",
+    ),
+    call(
+        "com.microsoft.SkipSimplifiedLayerNormalization", f"{_TWO}, T[512] S", "128 rows",
+        weights="S",
+    ),
     Case(
         "SkipLayerNormalization", "A = Add(X, Z) Y = LayerNormalization(A, S, B)",
-        "T[1,128,512] X, T[1,128,512] Z, T[512] S, T[512] B", "of two nodes", weights="S B",
-        opset=17,
+        f"{_TWO}, T[512] S, T[512] B", "of two nodes", weights="S B", opset=17,
     ),
 )  # fmt: skip
 

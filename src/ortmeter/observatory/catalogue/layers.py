@@ -2,7 +2,7 @@
 
 import math
 
-from ortmeter.observatory.case import Case
+from ortmeter.observatory.case import Case, call
 
 
 def _conv(variant: str, x: str, w: str, attributes: str = "group = 1", after: str = "") -> Case:
@@ -28,7 +28,7 @@ _CONVOLUTIONS = (
     _conv("1-D", "1,64,400", "64,64,3", "pads = [1,1]"),
     _conv("1-D depthwise 31", "1,128,200", "128,1,31", "group = 128, pads = [15,15]"),
     _conv("3-D", "1,8,8,16,16", "8,8,3,3,3", "pads = [1,1,1,1,1,1]"),
-    Case("Conv", f"Y = Conv<{_SAME}>(X, W)", "T[1,32,14,14] X, T[32,32,3,3] W", "3x3 variable"),
+    call(f"Conv<{_SAME}>", "T[1,32,14,14] X, T[32,32,3,3] W", "3x3 variable"),
     Case(
         "Conv", f"C = Conv<{_SAME}>(X, W, B) D = Add(C, Z) Y = Relu(D)",
         "T[1,32,28,28] X, T[32,32,3,3] W, T[32] B, T[1,32,28,28] Z", "3x3 residual", weights="W B",
@@ -39,9 +39,9 @@ _CONVOLUTIONS = (
         "3x3 with BatchNormalization", weights="W S B M V", values={"V": "positive"},
     ),
     *(
-        Case(
-            "ConvTranspose", f"Y = ConvTranspose<{attributes}>(X, W, B)",
-            f"T[{x}] X, T[{w}] W, T[{bias}] B", variant, weights="W B",
+        call(
+            f"ConvTranspose<{attributes}>", f"T[{x}] X, T[{w}] W, T[{bias}] B", variant,
+            weights="W B",
         )
         for variant, x, w, bias, attributes in (
             ("2x2 strided", "1,32,14,14", "32,16,2,2", 16, "strides = [2,2]"),
@@ -54,25 +54,18 @@ _CONVOLUTIONS = (
 _IMAGES, _FEW_IMAGES = "T[1,64,28,28] X", "T[1,16,28,28] X"
 _2X2, _3X3 = "kernel_shape = [2,2], strides = [2,2]", "kernel_shape = [3,3], pads = [1,1,1,1]"
 _POOLS = (
-    *(
-        Case(op, f"Y = {op}<{attributes}>(X)", inputs, variant)
-        for op, variant, inputs, attributes in (
-            ("MaxPool", "2x2", _IMAGES, _2X2),
-            ("AveragePool", "3x3", _FEW_IMAGES, _3X3),
-            ("AveragePool", "3x3 borders counted", _FEW_IMAGES, f"{_3X3}, count_include_pad = 1"),
-            ("LpPool", "2x2", _FEW_IMAGES, _2X2),
-        )
-    ),
-    Case("MaxPool", f"Y = MaxPool<{_3X3}, strides = [2,2]>(X)", "T[1,16,56,56] X", "3x3 strided"),
-    Case("MaxPool", f"Y, I = MaxPool<{_2X2}>(X)", _IMAGES, "2x2 and indices", outputs="T Y, i64 I"),
-    Case("MaxPool", f"Y = MaxPool<{_2X2}>(X)", _IMAGES, "2x2", "u8"),
-    *(
-        Case(op, f"Y = {op}(X)", "T[1,256,14,14] X")
-        for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-    ),
-    Case(
-        "MaxUnpool", "Y = MaxUnpool<kernel_shape = [2,2], strides = [2,2]>(P, I)",
-        "T[1,16,14,14] P, i64[1,16,14,14] I",
+    call(f"MaxPool<{_2X2}>", _IMAGES, "2x2"),
+    call(f"AveragePool<{_3X3}>", _FEW_IMAGES, "3x3"),
+    call(f"AveragePool<{_3X3}, count_include_pad = 1>", _FEW_IMAGES, "3x3 borders counted"),
+    call(f"LpPool<{_2X2}>", _FEW_IMAGES, "2x2"),
+    call(f"MaxPool<{_3X3}, strides = [2,2]>", "T[1,16,56,56] X", "3x3 strided"),
+    call(f"MaxPool<{_2X2}>", _IMAGES, "2x2 and indices", outputs="T Y, i64 I"),
+    call(f"MaxPool<{_2X2}>", _IMAGES, "2x2", "u8"),
+    call("GlobalAveragePool", "T[1,256,14,14] X"),
+    call("GlobalMaxPool", "T[1,256,14,14] X"),
+    call("GlobalLpPool", "T[1,256,14,14] X"),
+    call(
+        "MaxUnpool<kernel_shape = [2,2], strides = [2,2]>", "T[1,16,14,14] P, i64[1,16,14,14] I",
         values={"I": [
             4 * 14 * 14 * c + 2 * 28 * i + 2 * j
             for c in range(16) for i in range(14) for j in range(14)
@@ -85,8 +78,8 @@ def _recurrent(op: str, gates: int, variant: str, x: str, attributes: str = "") 
     """Write a layer of 64 units over inputs of 64 features."""
     ways = 2 if "bidirectional" in attributes else 1
     rows = gates * 64
-    return Case(
-        op, f"Y = {op}<hidden_size = 64, {attributes}>(X, W, R, B)",
+    return call(
+        f"{op}<hidden_size = 64, {attributes}>",
         f"T[{x}] X, T[{ways},{rows},64] W, T[{ways},{rows},64] R, T[{ways},{2 * rows}] B",
         variant, weights="W R B",
     )  # fmt: skip
@@ -103,15 +96,10 @@ _RECURRENT = (
 
 _ROWS = "T[1,64,1024] X"
 _ACTIVATIONS = (
-    *(
-        Case(op, f"Y = com.microsoft.{op}({names})", inputs, variant, weights=weights)
-        for op, variant, inputs, names, weights in (
-            ("Gelu", "contrib", _ROWS, "X", ""),
-            ("QuickGelu", "", _ROWS, "X", ""),
-            ("FastGelu", "", _ROWS, "X", ""),
-            ("BiasGelu", "", f"{_ROWS}, T[1024] B", "X, B", "B"),
-        )
-    ),
+    call("com.microsoft.Gelu", _ROWS, "contrib"),
+    call("com.microsoft.QuickGelu", _ROWS),
+    call("com.microsoft.FastGelu", _ROWS),
+    call("com.microsoft.BiasGelu", f"{_ROWS}, T[1024] B", weights="B"),
     Case(
         "FastGelu",
         "C = Pow(X, N) D = Mul(C, K) A = Add(X, D) E = Mul(A, R) G = Tanh(E) P = Add(G, O) "
@@ -123,7 +111,7 @@ _ACTIVATIONS = (
         "QuickGelu", "A = Mul(X, K) G = Sigmoid(A) Y = Mul(X, G)", f"{_ROWS}, T[] K",
         "of three nodes", values={"K": 1.702},
     ),
-    Case("Dropout", "Y = Dropout(X)", _ROWS, "inference"),
+    call("Dropout", _ROWS, "inference"),
 )  # fmt: skip
 
 CASES = (*_CONVOLUTIONS, *_POOLS, *_RECURRENT, *_ACTIVATIONS)

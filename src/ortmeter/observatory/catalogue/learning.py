@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ortmeter.observatory.case import Case
+from ortmeter.observatory.case import call
 
 
 def _trees(op: str, trees: int, depth: int, *, classes: int = 1) -> str:
@@ -31,8 +31,8 @@ def _trees(op: str, trees: int, depth: int, *, classes: int = 1) -> str:
     }
     attributes = ", ".join(f"{name} = {_list(values)}" for name, values in lists.items())
     if classes > 1:
-        return f"Y, P = ai.onnx.ml.{op}<{attributes}, classlabels_int64s = [0,1,2]>(X)"
-    return f"Y = ai.onnx.ml.{op}<{attributes}, n_targets = 1>(X)"
+        return f"ai.onnx.ml.{op}<{attributes}, classlabels_int64s = [0,1,2]>"
+    return f"ai.onnx.ml.{op}<{attributes}, n_targets = 1>"
 
 
 def _list(values: Iterable[object]) -> str:
@@ -42,27 +42,25 @@ def _list(values: Iterable[object]) -> str:
 _COEFFICIENTS = np.random.default_rng(0).normal(size=3 * 20).round(3)
 CASES = (
     *(
-        Case(
-            "TreeEnsembleRegressor", _trees("TreeEnsembleRegressor", 100, 6),
-            f"T[{rows},20] X", f"100 trees {variant}", outputs=f"T[{rows},1] Y",
+        call(
+            _trees("TreeEnsembleRegressor", 100, 6), f"T[{rows},20] X", f"100 trees {variant}",
+            outputs=f"T[{rows},1] Y",
         )
         for rows, variant in ((1, "one row"), (256, "256 rows"))
     ),
-    Case(
-        "TreeEnsembleClassifier", _trees("TreeEnsembleClassifier", 50, 6, classes=3),
-        "T[256,20] X", "50 trees 256 rows", outputs="i64[256] Y, T[256,3] P",
+    call(
+        _trees("TreeEnsembleClassifier", 50, 6, classes=3), "T[256,20] X", "50 trees 256 rows",
+        outputs="i64[256] Y, T[256,3] P",
     ),
-    Case(
-        "Scaler",
-        f"Y = ai.onnx.ml.Scaler<offset = {_list(_COEFFICIENTS[:20])}, "
-        f"scale = {_list(_COEFFICIENTS[20:40])}>(X)",
+    call(
+        f"ai.onnx.ml.Scaler<offset = {_list(_COEFFICIENTS[:20])}, "
+        f"scale = {_list(_COEFFICIENTS[20:40])}>",
         "T[1024,20] X",
     ),
-    Case("Normalizer", 'Y = ai.onnx.ml.Normalizer<norm = "L2">(X)', "T[1024,20] X", "L2"),
-    Case(
-        "LinearClassifier",
-        f"Y, P = ai.onnx.ml.LinearClassifier<coefficients = {_list(_COEFFICIENTS)}, "
-        'intercepts = [0.1,-0.2,0.3], classlabels_ints = [0,1,2], post_transform = "SOFTMAX">(X)',
+    call('ai.onnx.ml.Normalizer<norm = "L2">', "T[1024,20] X", "L2"),
+    call(
+        f"ai.onnx.ml.LinearClassifier<coefficients = {_list(_COEFFICIENTS)}, "
+        'intercepts = [0.1,-0.2,0.3], classlabels_ints = [0,1,2], post_transform = "SOFTMAX">',
         "T[1024,20] X", outputs="i64 Y, T P",
     ),
 )  # fmt: skip

@@ -1,19 +1,15 @@
 """Products of matrices and what is made of them."""
 
-from ortmeter.observatory.case import Case, expand
-
-_PRODUCT = "Y = MatMul(X, Z)"
+from ortmeter.observatory.case import Case, call, expand
 
 
 def _einsum(equation: str, inputs: str, variant: str, outputs: str = "T Y") -> Case:
-    names = ", ".join(part.split()[-1] for part in inputs.split(", "))
-    body = f'Y = Einsum<equation = "{equation}">({names})'
-    return Case("Einsum", body, inputs, variant, outputs=outputs)
+    return call(f'Einsum<equation = "{equation}">', inputs, variant, outputs=outputs)
 
 
 _MATMUL = (
     *(
-        Case("MatMul", _PRODUCT, f"T[{x}] X, T[{z}] Z", f"{variant} by a constant", weights="Z")
+        call("MatMul", f"T[{x}] X, T[{z}] Z", f"{variant} by a constant", weights="Z")
         for variant, x, z in (
             ("square", "256,256", "256,256"),
             ("tall", "2048,64", "64,64"),
@@ -22,13 +18,13 @@ _MATMUL = (
             ("one row", "1,2048", "2048,2048"),
         )
     ),
-    Case("MatMul", _PRODUCT, "T[256,256] X, T[256,256] Z", "square"),
-    Case("MatMul", _PRODUCT, "T[1,512] X, T[512,512] Z", "one row"),
-    Case("MatMul", _PRODUCT, "T[16,16] X, T[16,16] Z", "tiny"),
-    Case("MatMul", _PRODUCT, "T[127,129] X, T[129,131] Z", "odd sizes"),
-    Case("MatMul", _PRODUCT, "T[8,64,64] X, T[8,64,64] Z", "batch"),
-    Case("MatMul", _PRODUCT, "T[256,8,8] X, T[256,8,8] Z", "batch of small ones"),
-    Case("MatMul", _PRODUCT, "T[8,1,64,64] X, T[1,4,64,64] Z", "broadcast batches"),
+    call("MatMul", "T[256,256] X, T[256,256] Z", "square"),
+    call("MatMul", "T[1,512] X, T[512,512] Z", "one row"),
+    call("MatMul", "T[16,16] X, T[16,16] Z", "tiny"),
+    call("MatMul", "T[127,129] X, T[129,131] Z", "odd sizes"),
+    call("MatMul", "T[8,64,64] X, T[8,64,64] Z", "batch"),
+    call("MatMul", "T[256,8,8] X, T[256,8,8] Z", "batch of small ones"),
+    call("MatMul", "T[8,1,64,64] X, T[1,4,64,64] Z", "broadcast batches"),
     Case(
         "MatMul", "P = MatMul(X, Z) Y = Add(P, B)", "T[1,64,256] X, T[256,256] Z, T[256] B",
         "with bias", weights="Z B",
@@ -37,29 +33,29 @@ _MATMUL = (
         "MatMul", "V = Transpose<perm = [0,1,3,2]>(Z) P = MatMul(X, V) Y = Mul(P, S)",
         "T[1,8,64,64] X, T[1,8,64,64] Z, T[] S", "transposed and scaled", values={"S": 0.125},
     ),
-    *expand(Case("MatMul", _PRODUCT, "T[128,128] X, T[128,128] Z", "square"), type=["f64", "f16"]),
-    Case(
-        "MatMul", _PRODUCT, "T[64,64] X, T[64,64] Z", "square", "i64",
+    *expand(call("MatMul", "T[128,128] X, T[128,128] Z", "square"), type=("f64", "f16")),
+    call(
+        "MatMul", "T[64,64] X, T[64,64] Z", "square", "i64",
         values={"X": "below 1000", "Z": "below 1000"},
     ),
 )  # fmt: skip
 
 _GEMM = (
     *(
-        Case(
-            "Gemm", f"Y = Gemm<{attributes}>(X, W, B)",
-            f"T[{left}] X, T[{right}] W, T[{right.split(',')[rank]}] B", variant, weights="W B",
+        call(
+            f"Gemm<{attributes}>", f"T[{rows},{n}] X, T[{n},{n}] W, T[{n}] B", variant,
+            weights="W B",
         )
-        for variant, attributes, left, right, rank in (
-            ("with bias", "transB = 0", "64,256", "256,256", 1),
-            ("transB", "transB = 1", "64,256", "256,256", 0),
-            ("transB one row", "transB = 1", "1,512", "512,512", 0),
-            ("alpha and beta", "alpha = 0.5, beta = 2.0, transB = 1", "64,256", "256,256", 0),
+        for variant, attributes, rows, n in (
+            ("with bias", "transB = 0", 64, 256),
+            ("transB", "transB = 1", 64, 256),
+            ("transB one row", "transB = 1", 1, 512),
+            ("alpha and beta", "alpha = 0.5, beta = 2.0, transB = 1", 64, 256),
         )
     ),
-    Case(
-        "Gemm", "Y = Gemm<transA = 1, transB = 1>(X, W, B)",
-        "T[128,128] X, T[128,128] W, T[128,128] B", "transA and transB",
+    call(
+        "Gemm<transA = 1, transB = 1>", "T[128,128] X, T[128,128] W, T[128,128] B",
+        "transA and transB",
     ),
     Case(
         "Gemm", "P = Gemm<transB = 1>(X, W, B) Y = Relu(P)",
@@ -77,24 +73,23 @@ _EINSUM = (
 )
 
 _FUSED = (
-    Case(
-        "FusedMatMul", "Y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>(X, Z)",
-        "T[1,8,64,64] X, T[1,8,64,64] Z", "transB",
+    call(
+        "com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>", "T[1,8,64,64] X, T[1,8,64,64] Z",
+        "transB",
     ),
-    Case(
-        "FusedGemm", 'Y = com.microsoft.FusedGemm<activation = "Relu", transB = 1>(X, W, B)',
+    call(
+        'com.microsoft.FusedGemm<activation = "Relu", transB = 1>',
         "T[64,256] X, T[256,256] W, T[256] B", "Relu", weights="W B",
     ),
-    Case(
-        "CDist", 'Y = com.microsoft.CDist<metric = "euclidean">(X, Z)',
-        "T[256,32] X, T[64,32] Z", "euclidean",
+    call(
+        'com.microsoft.CDist<metric = "euclidean">', "T[256,32] X, T[64,32] Z", "euclidean"
     ),
-    Case("Inverse", "Y = com.microsoft.Inverse(X)", "T[64,8,8] X"),
-    Case("Det", "Y = Det(X)", "T[64,8,8] X"),
-    Case("DFT", "Y = DFT<axis = 1>(X)", "T[8,256,1] X", "256 points", opset=17),
-    Case(
-        "STFT", "Y = STFT<onesided = 1>(X, H, W)", "T[1,2048,1] X, i64[] H, T[256] W",
-        "256 points", values={"H": 128, "W": "positive"}, weights="W", opset=17,
+    call("com.microsoft.Inverse", "T[64,8,8] X"),
+    call("Det", "T[64,8,8] X"),
+    call("DFT<axis = 1>", "T[8,256,1] X", "256 points", opset=17),
+    call(
+        "STFT<onesided = 1>", "T[1,2048,1] X, i64[] H, T[256] W", "256 points",
+        values={"H": 128, "W": "positive"}, weights="W", opset=17,
     ),
 )  # fmt: skip
 
@@ -105,8 +100,8 @@ def _few_bits(
     """Write a product of *rows* rows by a constant of 512 x 1024 elements of a few bits."""
     blocks, bytes_per_block = 512 // block, block * bits // 8
     attributes = f"K = 512, N = 1024, bits = {bits}, block_size = {block}, accuracy_level = {level}"
-    return Case(
-        "MatMulNBits", f"Y = com.microsoft.MatMulNBits<{attributes}>(X, W, S)",
+    return call(
+        f"com.microsoft.MatMulNBits<{attributes}>",
         f"T[1,{rows},512] X, u8[1024,{blocks},{bytes_per_block}] W, T[{1024 * blocks}] S",
         f"{bits} bits by {block} {variant}", kind,
         outputs=f"T[1,{rows},1024] Y", weights="W S", values={"S": "positive"},

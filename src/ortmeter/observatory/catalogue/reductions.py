@@ -1,6 +1,6 @@
 """Reductions, softmaxes, normalizations, and what looks for the largest values."""
 
-from ortmeter.observatory.case import Case, expand
+from ortmeter.observatory.case import Case, call, expand
 
 _AXES = {
     "last axis": "2",
@@ -15,19 +15,21 @@ _INPUT = "T[8,64,128] X"
 
 
 def _reduce(op: str, where: str, inputs: str = _INPUT, values: str = "normal") -> Case:
-    if op == "ReduceSum":  # its axes are an input
-        axes = [int(axis) for axis in _AXES[where].split(",")]
-        inputs = f"{inputs}, i64[{len(axes)}] A"
-        return Case(op, "Y = ReduceSum(X, A)", inputs, where, values={"X": values, "A": axes})
-    return Case(op, f"Y = {op}<axes = [{_AXES[where]}]>(X)", inputs, where, values={"X": values})
+    return call(f"{op}<axes = [{_AXES[where]}]>", inputs, where, values={"X": values})
 
 
-def _by_axis(op: str, where: str, inputs: str = _INPUT, outputs: str = "T Y") -> Case:
-    return Case(op, f"Y = {op}<axis = {_AXES[where]}>(X)", inputs, where, outputs=outputs)
+def _reduce_sum(where: str) -> Case:
+    axes = [int(axis) for axis in _AXES[where].split(",")]  # its axes are an input
+    values = {"X": "normal", "A": axes}
+    return call("ReduceSum", f"{_INPUT}, i64[{len(axes)}] A", where, values=values)
+
+
+def _by_axis(op: str, where: str, outputs: str = "T Y") -> Case:
+    return call(f"{op}<axis = {_AXES[where]}>", _INPUT, where, outputs=outputs)
 
 
 _REDUCTIONS = (
-    *(_reduce("ReduceSum", where) for where in _AXES),
+    *map(_reduce_sum, _AXES),
     *(_reduce("ReduceMean", where) for where in ("last axis", "first axis", "last two axes")),
     *(_reduce(op, where) for op in ("ReduceMax", "ReduceL1", "ReduceLogSumExp") for where in _TWO),
     *(_reduce(op, "middle axis") for op in ("ReduceMin", "ReduceL2")),
@@ -35,19 +37,16 @@ _REDUCTIONS = (
     _reduce("ReduceLogSum", "middle axis", values="positive"),
     # Short axes: products stay finite.
     _reduce("ReduceProd", "last axis", "T[32,64,64] X", "above one"),
-    Case("ReduceMax", "Y = ReduceMax<axes = [1]>(X)", "T[4096,16] X", "rows of 16", "i8"),
-    Case(
-        "ReduceSum", "Y = ReduceSum(X, A)", "T[4,64,128] X, i64[1] A", "last axis", "i64",
-        values={"A": 2},
-    ),
-    Case("ReduceMean", "Y = ReduceMean<axes = [2,3]>(X)", "T[1,128,28,28] X", "of images"),
-)  # fmt: skip
+    call("ReduceMax<axes = [1]>", "T[4096,16] X", "rows of 16", "i8"),
+    call("ReduceSum", "T[4,64,128] X, i64[1] A", "last axis", "i64", values={"A": 2}),
+    call("ReduceMean<axes = [2,3]>", "T[1,128,28,28] X", "of images"),
+)
 
 _SOFTMAXES = (
     *(_by_axis(op, where) for op in ("Softmax", "LogSoftmax") for where in _TWO),
     _by_axis("Hardmax", "last axis"),
-    Case("Softmax", "Y = Softmax<axis = 1>(X)", "T[1,32000] X", "one long row"),
-    Case("Softmax", "Y = Softmax<axis = 1>(X)", "T[16,10] X", "few classes"),
+    call("Softmax<axis = 1>", "T[1,32000] X", "one long row"),
+    call("Softmax<axis = 1>", "T[16,10] X", "few classes"),
     Case(
         "Softmax", "M = Add(X, B) Y = Softmax<axis = 3>(M)",
         "T[1,8,96,96] X, T[1,1,96,96] B", "masked scores",
@@ -58,9 +57,9 @@ _LARGEST = (
     *(_by_axis("ArgMax", where, outputs="i64 Y") for where in _TWO),
     _by_axis("ArgMin", "middle axis", outputs="i64 Y"),
     *(
-        Case(
-            "TopK", f"Y, I = TopK<axis = {axis}, largest = {largest}>(X, K)",
-            f"{inputs}, i64[1] K", variant, outputs="T Y, i64 I", values={"K": count},
+        call(
+            f"TopK<axis = {axis}, largest = {largest}>", f"{inputs}, i64[1] K", variant,
+            outputs="T Y, i64 I", values={"K": count},
         )
         for variant, inputs, axis, largest, count in (
             ("10 of 128", _INPUT, 2, 1, 10),
@@ -70,8 +69,8 @@ _LARGEST = (
             ("sort of 4096", "T[2,4096] X", 1, 0, 4096),
         )
     ),
-    Case(
-        "TopK", "Y, I = TopK(X, K)", "T[64,128] X, i64[1] K", "10 of 128", "i64",
+    call(
+        "TopK", "T[64,128] X, i64[1] K", "10 of 128", "i64",
         outputs="T Y, i64 I", values={"K": 10, "X": "below 100000"},
     ),
 )  # fmt: skip
@@ -79,22 +78,23 @@ _LARGEST = (
 _IMAGES = "T[1,64,28,28] X"
 _SCALE_AND_BIAS = "T[64] S, T[64] B"
 
+
+def _layer_norm(variant: str, rows: int, columns: int) -> Case:
+    inputs = f"T[1,{rows},{columns}] X, T[{columns}] S, T[{columns}] B"
+    return call("LayerNormalization", inputs, variant, weights="S B", opset=17)
+
+
+def _batch_norm(variant: str, inputs: str) -> Case:
+    return call(
+        "BatchNormalization", f"{inputs}, {_SCALE_AND_BIAS}, T[64] M, T[64] V", variant,
+        weights="S B M V", values={"V": "positive"},
+    )  # fmt: skip
+
+
 _NORMALIZATIONS = (
-    *expand(
-        Case(
-            "LayerNormalization", "Y = LayerNormalization(X, S, B)",
-            "T[1,128,768] X, T[768] S, T[768] B", "128 rows", weights="S B", opset=17,
-        ),
-        type=["f32", "f16"],
-    ),
-    Case(
-        "LayerNormalization", "Y = LayerNormalization(X, S, B)",
-        "T[1,1,768] X, T[768] S, T[768] B", "one row", weights="S B", opset=17,
-    ),
-    Case(
-        "LayerNormalization", "Y = LayerNormalization(X, S, B)",
-        "T[1,2048,1152] X, T[1152] S, T[1152] B", "2048 rows", weights="S B", opset=17,
-    ),
+    *expand(_layer_norm("128 rows", 128, 768), type=("f32", "f16")),
+    _layer_norm("one row", 1, 768),
+    _layer_norm("2048 rows", 2048, 1152),
     Case(
         "LayerNormalization",
         "M = ReduceMean<axes = [-1]>(X) D = Sub(X, M) Q = Pow(D, P) V = ReduceMean<axes = [-1]>(Q) "
@@ -103,11 +103,10 @@ _NORMALIZATIONS = (
         values={"P": 2, "Z": 1e-5},
     ),
     *expand(
-        Case(
-            "RMSNormalization", "Y = RMSNormalization(X, S)", "T[1,128,768] X, T[768] S",
-            "128 rows", weights="S", opset=23,
+        call(
+            "RMSNormalization", "T[1,128,768] X, T[768] S", "128 rows", weights="S", opset=23
         ),
-        type=["f32", "f16"],
+        type=("f32", "f16"),
     ),
     Case(
         "RMSNormalization",
@@ -116,29 +115,16 @@ _NORMALIZATIONS = (
         "T[1,128,768] X, T[] P, T[] Z, T[768] S", "of six nodes", weights="S",
         values={"P": 2, "Z": 1e-6},
     ),
-    Case(
-        "InstanceNormalization", "Y = InstanceNormalization(X, S, B)",
-        f"{_IMAGES}, {_SCALE_AND_BIAS}", weights="S B",
+    call("InstanceNormalization", f"{_IMAGES}, {_SCALE_AND_BIAS}", weights="S B"),
+    call(
+        "GroupNormalization<num_groups = 8>", f"{_IMAGES}, {_SCALE_AND_BIAS}", "8 groups",
+        weights="S B", opset=21,
     ),
-    Case(
-        "GroupNormalization", "Y = GroupNormalization<num_groups = 8>(X, S, B)",
-        f"{_IMAGES}, {_SCALE_AND_BIAS}", "8 groups", weights="S B", opset=21,
-    ),
-    Case(
-        "BatchNormalization", "Y = BatchNormalization(X, S, B, M, V)",
-        f"{_IMAGES}, {_SCALE_AND_BIAS}, T[64] M, T[64] V", "of images", weights="S B M V",
-        values={"V": "positive"},
-    ),
-    Case(
-        "BatchNormalization", "Y = BatchNormalization(X, S, B, M, V)",
-        f"T[512,64] X, {_SCALE_AND_BIAS}, T[64] M, T[64] V", "of rows", weights="S B M V",
-        values={"V": "positive"},
-    ),
-    Case("LRN", "Y = LRN<size = 5>(X)", _IMAGES, "size 5"),
-    Case("LpNormalization", "Y = LpNormalization<axis = 1, p = 2>(X)", "T[256,256] X", "L2"),
-    Case(
-        "MeanVarianceNormalization", "Y = MeanVarianceNormalization<axes = [0,2,3]>(X)", _IMAGES
-    ),
+    _batch_norm("of images", _IMAGES),
+    _batch_norm("of rows", "T[512,64] X"),
+    call("LRN<size = 5>", _IMAGES, "size 5"),
+    call("LpNormalization<axis = 1, p = 2>", "T[256,256] X", "L2"),
+    call("MeanVarianceNormalization<axes = [0,2,3]>", _IMAGES),
 )  # fmt: skip
 
 CASES = (*_REDUCTIONS, *_SOFTMAXES, *_LARGEST, *_NORMALIZATIONS)
