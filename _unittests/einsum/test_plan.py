@@ -9,9 +9,9 @@ from einsum_cases import CASES, EQUATIONS, assert_same, operands_of, oracle
 
 from ortmeter.einsum import EinsumError, decompose_einsum
 from ortmeter.einsum.cost import estimate_steps, merge_axes
-from ortmeter.einsum.emit import absorb_transposes
 from ortmeter.einsum.parse import read_operands
 from ortmeter.einsum.plan import make_plan
+from ortmeter.einsum.steps import absorb_transposes
 from ortmeter.errors import FeedError, InvalidArgumentError
 
 ATTENTION = "bsnh,btnh->bnts"

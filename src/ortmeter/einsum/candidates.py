@@ -11,9 +11,10 @@ import onnx
 
 from ortmeter.dtypes import onnx_type
 from ortmeter.einsum.cost import estimate_einsum, estimate_steps
-from ortmeter.einsum.emit import FUSED, absorb_transposes, einsum_model, emit_model
+from ortmeter.einsum.emit import FUSED, einsum_model, emit_model
 from ortmeter.einsum.parse import Operands
 from ortmeter.einsum.plan import EinsumPlan, make_plan
+from ortmeter.einsum.steps import absorb_transposes
 
 #: Name of the candidate that is the operator alone.
 PLAIN = "Einsum"
@@ -72,16 +73,16 @@ def list_candidates(
     Without *every_order*, only the plan chooses the order, which is a hundred times shorter.
     """
     plain = make_plan(operands)
-    found: dict[object, EinsumCandidate] = {}
+    distinct: dict[object, EinsumCandidate] = {}
     orders = distinct_orders(operands, np.random.default_rng(seed)) if every_order else []
     for planned in _plans(plain, orders, paths=every_order):
         for candidate in _variants(planned, threads):
             key = (candidate.plan.steps, candidate.contrib, candidate.split)
-            found.setdefault(key, candidate)
+            distinct.setdefault(key, candidate)
     # The plan of the plain operator only describes the equation.
     seconds = estimate_einsum(operands)
     einsum = EinsumCandidate(PLAIN, plain, seconds, decomposed=False, threads=threads)
-    return sorted([einsum, *found.values()], key=lambda c: c.cost)
+    return sorted([einsum, *distinct.values()], key=lambda c: c.cost)
 
 
 def distinct_orders(operands: Operands, rng: np.random.Generator) -> list[str]:

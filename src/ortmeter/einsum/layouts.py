@@ -75,10 +75,10 @@ def choose_layouts(
             sources = [left, right, output, *others] if order is None else [order]
             # With the same letters, these would be matrices of one element.
             if letters <= kept or set(left) == set(right) or empty or elementwise:
-                found = _by_elements(left, right, sources)
+                choices = _by_elements(left, right, sources)
             else:
-                found = _by_matrices(left, right, kept, sources, imposed=order is not None)
-            for layout in found:
+                choices = _by_matrices(left, right, kept, sources, imposed=order is not None)
+            for layout in choices:
                 batch, rows, columns, summed, swapped, elements = layout
                 a, b = (right, left) if swapped else (left, right)
                 if elements:

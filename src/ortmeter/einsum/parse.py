@@ -283,11 +283,11 @@ def _size(dimension: Any) -> int:
 
 
 def _dtype(operands: Sequence[Any]) -> np.dtype[Any]:
-    found = {numpy_dtype(x.dtype) for x in operands if hasattr(x, "dtype")}
-    if len(found) > 1:
-        names = ", ".join(sorted(kind.name for kind in found))
+    types = {numpy_dtype(x.dtype) for x in operands if hasattr(x, "dtype")}
+    if len(types) > 1:
+        names = ", ".join(sorted(kind.name for kind in types))
         raise InvalidArgumentError(f"Operands have several types: {names}. Accepted: one")
-    return found.pop() if found else np.dtype(np.float32)
+    return types.pop() if types else np.dtype(np.float32)
 
 
 def _letter_sizes(equation: Equation, shapes: Sequence[Shape]) -> Sizes:
@@ -295,7 +295,7 @@ def _letter_sizes(equation: Equation, shapes: Sequence[Shape]) -> Sizes:
 
     Sizes that are not known are supposed to be equal: only a known 1 is stretched.
     """
-    found: dict[str, Dim] = {}
+    sizes: dict[str, Dim] = {}
     owned: list[dict[str, Dim]] = []
     for letters, shape, places in zip(equation.inputs, shapes, equation.places, strict=True):
         own: dict[str, Dim] = {}
@@ -303,16 +303,16 @@ def _letter_sizes(equation: Equation, shapes: Sequence[Shape]) -> Sizes:
             # Along a diagonal nothing is stretched.
             own[letter] = _unify(equation, letter, own.get(letter, size), size, place)
         for letter, size in own.items():
-            known = found.get(letter, size)
+            known = sizes.get(letter, size)
             if known == 1:
-                found[letter] = size
+                sizes[letter] = size
             elif size != 1:
                 place = places[letters.index(letter)]
-                found[letter] = _unify(equation, letter, known, size, place)
+                sizes[letter] = _unify(equation, letter, known, size, place)
         owned.append(own)
     return Sizes(
-        found,
-        tuple("".join(x for x, size in own.items() if size == 1 != found[x]) for own in owned),
+        sizes,
+        tuple("".join(x for x, size in own.items() if size == 1 != sizes[x]) for own in owned),
     )
 
 
