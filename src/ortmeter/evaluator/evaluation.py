@@ -272,20 +272,17 @@ def _compiled(kind: onnx.TypeProto) -> Callable[[Any], bool]:
 
 
 def _compiled_tensor(declared: onnx.TypeProto.Tensor) -> Callable[[Any], bool]:
-    wanted, sizes = declared.elem_type, None
-    if declared.HasField("shape"):
-        dims = declared.shape.dim
-        sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+    wanted, has_any_rank = declared.elem_type, not declared.HasField("shape")
+    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in declared.shape.dim]
 
     def fits(value: Any) -> bool:
         if value is None or isinstance(value, list):
             return False
         if wanted and element_type(value.dtype) != wanted:
             return False
-        shape = value.shape
-        return sizes is None or (
-            len(sizes) == len(shape)
-            and all(size in {None, n} for size, n in zip(sizes, shape, strict=True))
+        pairs = zip(sizes, value.shape, strict=False)
+        return has_any_rank or (
+            len(sizes) == len(value.shape) and all(size in {None, n} for size, n in pairs)
         )
 
     return fits

@@ -1,6 +1,14 @@
 """Convert a model to float64, as a reference to measure discrepancies."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import (
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableSequence,
+    Sequence,
+)
 from typing import Any
 
 import numpy as np
@@ -36,19 +44,6 @@ _TYPE_ATTRIBUTES = {
     "softmax_precision",
     "stash_type",
     "to",
-}
-# Operators whose result is float32 unless an attribute says otherwise.
-_FLOAT_BY_DEFAULT = {
-    "BlackmanWindow": "output_datatype",
-    "HammingWindow": "output_datatype",
-    "HannWindow": "output_datatype",
-    "LayerNormalization": "stash_type",
-    "GroupNormalization": "stash_type",
-    "MelWeightMatrix": "output_datatype",
-    "RMSNormalization": "stash_type",
-    "RandomNormal": "dtype",
-    "RandomUniform": "dtype",
-    "SequenceEmpty": "dtype",
 }
 # Arithmetic whose definition holds in any type, though ONNX lists the narrow ones.
 _OF_ANY_FLOAT = {"CausalConvWithState", "LinearAttention", "RotaryEmbedding"}
@@ -123,8 +118,8 @@ class _Rules:
         formal = formals[min(position, len(formals) - 1)]
         # What a later opset takes, such as Celu of opset 28, is defined as well in an earlier one.
         later = getattr(onnx.defs.get_schema(node.op_type, domain=schema.domain), side)
-        same = [formal, *(one for one in later if one.name == formal.name)]
-        return not any("double" in kind for one in same for kind in one.types)
+        same = [formal, *(other for other in later if other.name == formal.name)]
+        return not any("double" in kind for each in same for kind in each.types)
 
     def type_attributes(self, node: onnx.NodeProto) -> set[str]:
         """Name the attributes of a node that hold an element type."""
@@ -183,6 +178,7 @@ def _is_float_of_a_function(node: onnx.NodeProto) -> bool:
 
 def _convert_node(node: onnx.NodeProto, rules: _Rules) -> None:
     types = rules.type_attributes(node)
+    _add_defaults(node, rules.schema(node), types)
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.TENSOR:
             _convert_tensor(attribute.t)
@@ -192,29 +188,25 @@ def _convert_node(node: onnx.NodeProto, rules: _Rules) -> None:
             _convert_type(attribute.tp)
         elif attribute.name in types and attribute.i in _FLOATS:
             attribute.i = _DOUBLE
-    _add_defaults(node)
-    _add_numbers(node, rules.schema(node))
+    if domain_name(node.domain) == "":
+        _convert_values(node)
 
 
-def _add_numbers(node: onnx.NodeProto, schema: Any) -> None:
-    """Write the defaults that are numbers of float32: 0.01 in float64 is another one."""
+def _add_defaults(node: onnx.NodeProto, schema: Any, types: Container[str]) -> None:
+    """Write the defaults that are floats, since 0.01 in float64 is another number, or types."""
     given = {attribute.name for attribute in node.attribute}
-    known = schema.attributes.values() if schema else ()
-    node.attribute.extend(
-        attribute.default_value
-        for attribute in known
-        if attribute.name not in given and attribute.default_value.type == onnx.AttributeProto.FLOAT
-    )
+    for name, attribute in schema.attributes.items() if schema else ():
+        default = attribute.default_value
+        is_number = default.type == onnx.AttributeProto.FLOAT
+        if name not in given and (is_number or (name in types and default.i in _FLOATS)):
+            node.attribute.append(default)
 
 
-def _add_defaults(node: onnx.NodeProto) -> None:
-    """Add a type to the operators that make float32 when nothing is said."""
+def _convert_values(node: onnx.NodeProto) -> None:
+    """Give float64 to what makes float32 when no attribute that holds a type says otherwise."""
     given = {attribute.name: attribute for attribute in node.attribute}
-    if node.domain not in {"", "ai.onnx"}:
-        return
-    default = _FLOAT_BY_DEFAULT.get(node.op_type)
-    if default is not None and default not in given:
-        node.attribute.append(onnx.helper.make_attribute(default, int(_DOUBLE)))
+    if node.op_type == "SequenceEmpty" and "dtype" not in given:
+        node.attribute.append(onnx.helper.make_attribute("dtype", int(_DOUBLE)))
     elif node.op_type == "ConstantOfShape" and "value" not in given:
         node.attribute.append(onnx.helper.make_attribute("value", _tensor(np.zeros(1))))
     elif node.op_type == "Constant":

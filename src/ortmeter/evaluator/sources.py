@@ -47,16 +47,16 @@ class TorchSource:
         self._memory = memory
 
     def kernel(self, node: Node) -> Kernel:
-        found = self._find(node.domain, node.op_type, node.opset)
-        if found is None:
+        function = self._find(node.domain, node.op_type, node.opset)
+        if function is None:
             raise RefusedError(f"no kernel for {node.op_type} of opset {node.opset}")
-        parameters = inspect.signature(found).parameters
+        parameters = inspect.signature(function).parameters
         options = {name: self._convert(value) for name, value in node.attributes.items()}
         if unknown := options.keys() - parameters.keys():
             raise RefusedError(f"attributes {', '.join(sorted(unknown))} are not supported")
         if "n_outputs" in parameters:
             options["n_outputs"] = node.n_outputs
-        return functools.partial(found, **options) if options else found
+        return functools.partial(function, **options) if options else function
 
     def _convert(self, value: Any) -> Any:
         is_array = hasattr(value, "dtype") or (
@@ -101,8 +101,8 @@ class OrtSource:
             if key not in models:
                 _refuse_packed(_element_types(inputs))
                 models[key] = _one_node_model(node, inputs)
-            found = self._run(self._session(models[key]), inputs)
-            return tuple(found.get(f"y{i}") for i in range(node.n_outputs))
+            outputs = self._run(self._session(models[key]), inputs)
+            return tuple(outputs.get(f"y{i}") for i in range(node.n_outputs))
 
         return run
 
@@ -123,15 +123,15 @@ class OrtSource:
             if is_bindable(session):
                 with BoundSession(session, feeds) as bound:
                     bound.run()
-                    found = bound.outputs(memory.library)
+                    outputs = bound.outputs(memory.library)
             else:
                 arrays = {name: memory.export(value, "numpy") for name, value in feeds.items()}
-                found = dict(zip(names, session.run(names, arrays), strict=True))
+                outputs = dict(zip(names, session.run(names, arrays), strict=True))
         except Exception as cause:
             if "NOT_IMPLEMENTED" in str(cause):
                 raise RefusedError(str(cause)) from cause
             raise
-        return {name: memory.hold(value) for name, value in found.items()}
+        return {name: memory.hold(value) for name, value in outputs.items()}
 
 
 def _one_node_model(node: Node, inputs: Sequence[Any]) -> bytes:
@@ -186,8 +186,8 @@ def _element_types(values: Iterable[Any]) -> Iterable[int]:
 
 
 def _refuse_packed(types: Iterable[int | str]) -> None:
-    if found := _PACKED.intersection(map(short_name, types)):
-        raise RefusedError(f"{', '.join(sorted(found))} is not exchanged with ONNX Runtime")
+    if packed := _PACKED.intersection(map(short_name, types)):
+        raise RefusedError(f"{', '.join(sorted(packed))} is not exchanged with ONNX Runtime")
 
 
 class ReferenceSource:
@@ -253,12 +253,13 @@ def _output_types(node: Node, inputs: Sequence[Any]) -> list[int]:
     }
     imports = [onnx.helper.make_opsetid(*item) for item in node.imports.items()]
     try:
-        found = onnx.shape_inference.infer_node_outputs(
+        inferred = onnx.shape_inference.infer_node_outputs(
             node.schema, node.proto, given, opset_imports=imports
         )
     except Exception:  # noqa: BLE001 - inference is a help, not a condition
         return []
-    return [found[name].tensor_type.elem_type if name in found else 0 for name in node.proto.output]
+    unknown = onnx.TypeProto()
+    return [inferred.get(name, unknown).tensor_type.elem_type for name in node.proto.output]
 
 
 def _check_types(results: Sequence[Any], expected: Sequence[int]) -> None:
@@ -333,7 +334,7 @@ def _body(
 
 
 def _latest(versions: Sequence[int], opset: int) -> int:
-    found = [version for version in versions if version <= opset]
-    if not found:
+    older = [version for version in versions if version <= opset]
+    if not older:
         raise RefusedError(f"the schema of ONNX has no body for opset {opset}")
-    return max(found)
+    return max(older)

@@ -36,6 +36,13 @@ _KIB = 1 << 10
 _SIZES = {"L1": 32 * _KIB, "L2": 1024 * _KIB, "L3": 16 * 1024 * _KIB}
 _MEMORY = "memory"
 _TENSOR = r"(\w+)(?:\[([\d,]*)\])? (\w+)"
+#: Ends of the distributions of floats, and all the values of integers by kind of type.
+RANGES: dict[str, tuple[float, float]] = {
+    "positive": (0.1, 2),
+    "unit": (-1, 1),
+    "above one": (1, 3),
+}
+INTEGERS = {"i": (-128, 127), "u": (0, 255), "b": (0, 1)}
 _DISTRIBUTIONS = "normal, positive, unit, above one, denormal, below N, order, or numbers"
 
 
@@ -148,18 +155,18 @@ class Case:
 
     @functools.cached_property
     def _inputs(self) -> dict[str, "_Tensor"]:
-        found = self._tensors(self.inputs)
-        if unknown := {*self.values, *self.weights.split()} - {*found}:
+        tensors = self._tensors(self.inputs)
+        if unknown := {*self.values, *self.weights.split()} - {*tensors}:
             raise InvalidArgumentError(
                 f"values or weights of {', '.join(sorted(unknown))}, in a case of {self.op} whose "
-                f"inputs are {self.inputs!r}. Accepted: {', '.join(found)}"
+                f"inputs are {self.inputs!r}. Accepted: {', '.join(tensors)}"
             )
-        if any(tensor.shape is None for tensor in found.values()):
+        if any(tensor.shape is None for tensor in tensors.values()):
             raise InvalidArgumentError(
                 f"inputs {self.inputs!r} of a case of {self.op} lack a shape. Accepted: "
                 "'T[1,64,28,28] X', and 'T[] X' for a scalar"
             )
-        return found
+        return tensors
 
     @functools.cached_property
     def _outputs(self) -> dict[str, "_Tensor"]:
@@ -189,7 +196,7 @@ class Case:
         rng = np.random.default_rng(self.seed(name))
         try:
             drawn = _random(values, shape, dtype, rng) if isinstance(values, str) else values
-            found = np.asarray(drawn).astype(dtype).reshape(shape)
+            array = np.asarray(drawn).astype(dtype).reshape(shape)
         except (KeyError, ValueError) as error:
             raise InvalidArgumentError(
                 f"values of {name!r}, {self._inputs[name].declared(name)}, are {values!r} in a "
@@ -197,8 +204,8 @@ class Case:
             ) from error
         if name in self.weights.split() and dtype.kind not in "iub" and len(shape) > 1:
             # The outputs of products stay near 1: float16 does not overflow.
-            found = np.asarray(found * math.prod(shape[1:]) ** -0.5).astype(dtype)
-        return found
+            array = np.asarray(array * math.prod(shape[1:]) ** -0.5).astype(dtype)
+        return array
 
 
 @dataclass(frozen=True)
@@ -239,7 +246,7 @@ def _random(
         ranks = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
         return rng.permuted(np.broadcast_to(ranks, shape), axis=0)
     if dtype.kind in "iub":
-        least, most = {"i": (-128, 127), "u": (0, 255), "b": (0, 1)}[dtype.kind]
+        least, most = INTEGERS[dtype.kind]
         least = {"normal": least, "positive": 1}[values]
         return rng.integers(least, most, shape, endpoint=True)
     if values == "normal":
@@ -247,8 +254,7 @@ def _random(
     if values == "denormal":
         tiny = float(float_info(dtype).tiny)
         return rng.uniform(-tiny, tiny, shape)
-    low, high = {"positive": (0.1, 2), "unit": (-1, 1), "above one": (1, 3)}[values]
-    return rng.uniform(low, high, shape)
+    return rng.uniform(*RANGES[values], shape)
 
 
 def _last_line(error: onnx.parser.ParseError) -> str:

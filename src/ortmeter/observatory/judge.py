@@ -56,19 +56,19 @@ class Judge:
         if not pairs:
             return dict.fromkeys(COLUMNS, np.nan) | told
         expected, got = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
-        found = max_diff(expected, got, on_mismatch="report")
+        diff = max_diff(expected, got, on_mismatch="report")
         same = [name for name in pairs if got[name].shape == expected[name].shape]
         others = sum(got[name].size for name in pairs if name not in same)
         bounded = [name for name in same if name in self.bounds]
         shares = [_share(*pairs[name], self.bounds[name]) for name in bounded]
         numbers = {
-            "ulp": found.ulp,
-            "largest": found.ulp_at_max,
-            "abs": found.abs,
-            "mean": found.mean_abs,
+            "ulp": diff.ulp,
+            "largest": diff.ulp_at_max,
+            "abs": diff.abs,
+            "mean": diff.mean_abs,
             "bound": max(shares, default=np.nan),
             "differing": np.mean([_differing(*pairs[name]) for name in same] or [1.0]),
-            "mismatched": found.n_nan + found.n_inf + others,
+            "mismatched": diff.n_nan + diff.n_inf + others,
         }
         # The reference is rounded too: the last digits of a share of a bound say nothing.
         return told | {name: rounded(float(value), _DIGITS) for name, value in numbers.items()}
@@ -128,10 +128,10 @@ def digest(outputs: Mapping[str, np.ndarray]) -> str:
     >>> digest({"Y": zero}) == digest({"Y": -zero})
     False
     """
-    found = hashlib.blake2b(digest_size=4)
+    hasher = hashlib.blake2b(digest_size=4)
     for name, array in sorted(outputs.items()):
         plain = np.array(array)
         if plain.dtype.kind == "f":
             plain[np.isnan(plain)] = np.nan
-        found.update(f"{name} {plain.dtype} {plain.shape}".encode() + plain.tobytes())
-    return found.hexdigest()
+        hasher.update(f"{name} {plain.dtype} {plain.shape}".encode() + plain.tobytes())
+    return hasher.hexdigest()

@@ -84,7 +84,7 @@ class NodeCase:
         known = {(function.domain, function.name) for function in self.source.functions}
         calls = any((node.domain, node.op_type) in known for node in inside)
         domains = {node.domain for node in inside} | {""}
-        opsets = [one for one in self.source.opset_import if calls or one.domain in domains]
+        opsets = [v for v in self.source.opset_import if calls or v.domain in domains]
         functions = self.source.functions if calls else ()
         return onnx.helper.make_model(
             graph,
@@ -144,7 +144,7 @@ def node_cases(
     values = {name: as_numpy(value) if _is_tensor(value) else value for name, value in run.items()}
     tensors = (tensor for tensor in proto.graph.initializer if tensor.name not in feeds)
     weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
-    found: dict[Any, NodeCase] = {}
+    cases: dict[Any, NodeCase] = {}
     names: set[str] = set()
     left_out: dict[str, str] = {}
     for node in proto.graph.node:
@@ -159,13 +159,13 @@ def node_cases(
                 continue
             kept = {n: weights[n] for n in read if n in weights}
             key = _signature(node, {**values, **weights}, kept, outputs)
-            if key in found:
-                found[key] = dataclasses.replace(found[key], nodes=found[key].nodes + 1)
+            if key in cases:
+                cases[key] = dataclasses.replace(cases[key], nodes=cases[key].nodes + 1)
             else:
                 name = _free(_name(node, {**inputs, **kept}), names)
                 types = {n: array.dtype for n, array in outputs.items()}
-                found[key] = NodeCase(name, node, inputs, kept, types, proto)
-    return {case.name: case for case in found.values()}, left_out
+                cases[key] = NodeCase(name, node, inputs, kept, types, proto)
+    return {case.name: case for case in cases.values()}, left_out
 
 
 def _is_tensor(value: Any) -> bool:
@@ -220,7 +220,7 @@ def _name(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> str:
 def _free(name: str, taken: set[str]) -> str:
     """Return a name that no other case has, and take it."""
     rank = 1
-    while (one := f"{name}-{rank}" if rank > 1 else name) in taken:
+    while (free := f"{name}-{rank}" if rank > 1 else name) in taken:
         rank += 1
-    taken.add(one)
-    return one
+    taken.add(free)
+    return free

@@ -87,5 +87,5 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, np.ndarr
     }
     torch = ("torch",) if importlib.util.find_spec("torch") else ()
     evaluator = Evaluator(model, kernels, sources=(*torch, "reference"))
-    found = evaluator.run(None, feeds)
-    return dict(zip(evaluator.output_names, map(as_numpy, found), strict=True))
+    outputs = evaluator.run(None, feeds)
+    return dict(zip(evaluator.output_names, map(as_numpy, outputs), strict=True))

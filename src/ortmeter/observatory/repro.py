@@ -12,7 +12,7 @@ import numpy as np
 import onnx.numpy_helper
 
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.observatory.case import Case
+from ortmeter.observatory.case import INTEGERS, RANGES, Case
 from ortmeter.observatory.nodes import NodeCase
 from ortmeter.runtime.ortvalues import is_known_to_numpy
 from ortmeter.runtime.providers import Provider
@@ -178,8 +178,8 @@ def _make(case: AnyCase, name: str, array: np.ndarray, drawn: list[str]) -> list
         return [f"{made}.reshape({array.shape}).copy()"]
     drawn.append(_quoted(name))
     finite = np.nan_to_num(array).astype(np.float64)
-    found = np.quantile(finite, np.linspace(0, 1, _QUANTILES), method="nearest")
-    quantiles = [round(q) if is_integer else float(f"{q:.6g}") for q in found]
+    drawn_from = np.quantile(finite, np.linspace(0, 1, _QUANTILES), method="nearest")
+    quantiles = [round(q) if is_integer else float(f"{q:.6g}") for q in drawn_from]
     points = f"np.linspace(0, 1, {_QUANTILES})"
     return [
         _generator(zlib.crc32(name.encode()), array),
@@ -203,11 +203,11 @@ def _distribution(case: Case, name: str, array: np.ndarray) -> str:
     if values == "order":
         return "rng.permuted(np.indices(shape)[0], axis=0)"
     if kind in "iub":
-        least, most = {"i": (-128, 127), "u": (0, 255), "b": (0, 1)}[kind]
+        least, most = INTEGERS[kind]
         least = 1 if values == "positive" else least
         return f"rng.integers({least}, {most}, shape, endpoint=True)"
     if values == "normal":
         return "np.where(rng.random(shape) < 1 / 16, 0, rng.standard_normal(shape))"
     tiny = float(np.finfo(array.dtype).tiny)
-    ranges = {"positive": (0.1, 2), "unit": (-1, 1), "above one": (1, 3), "denormal": (-tiny, tiny)}
+    ranges = {**RANGES, "denormal": (-tiny, tiny)}
     return "rng.uniform({}, {}, shape)".format(*ranges[values]) if values in ranges else ""

@@ -116,7 +116,7 @@ def _direct(step: Step, inputs: tuple[Any, ...], expected: Any) -> Callable[...,
         got = function(*inputs)
     except Exception:  # noqa: BLE001 - it was written for other inputs
         return None
-    pair = _tensors(got), _tensors(expected)
+    pair = _flat(got), _flat(expected)
     agrees = len(pair[0]) == len(pair[1]) and all(map(_agree, *pair))
     return function if agrees else None
 
@@ -132,19 +132,15 @@ def _agree(got: Tensor, expected: Tensor) -> bool:
     return torch.allclose(got, expected, rtol=close, atol=close * most, equal_nan=True)
 
 
-def _tensors(result: Any) -> list[Tensor]:
-    return [result] if isinstance(result, Tensor) else list(result)
-
-
 def _views(results: Sequence[Any], others: Sequence[Any]) -> list[bool]:
     """Find the results that share memory with what was there, or that are not contiguous."""
     seen = {*map(_place, _flat(list(others)))}
-    found = []
+    views = []
     for result in results:
         place = _place(result)
-        found.append(place in seen or not result.is_contiguous())
+        views.append(place in seen or not result.is_contiguous())
         seen.add(place)
-    return found
+    return views
 
 
 def _runner(
@@ -155,12 +151,12 @@ def _runner(
     def walk() -> list[Tensor]:
         return plan.compute(plan.outputs, plan.start(given))
 
-    def one() -> list[Tensor]:
+    def call() -> list[Tensor]:
         result = kernel(*inputs)
         return [result] if type(result) is Tensor else result
 
     if len(plan.steps) == 1 and plan.outputs == tuple(plan.steps[0].node.proto.output):
-        kernel, inputs, run = plan.steps[0].kernel, taken[0], one
+        kernel, inputs, run = plan.steps[0].kernel, taken[0], call
     else:
         run = walk
     if not any(copied):

@@ -101,14 +101,14 @@ def compare_cells(
     table = times[list(order)].reindex(pd.MultiIndex.from_product(axes, names=ROWS))
     logs = np.log(table.to_numpy(float)).reshape(*map(len, axes), len(order))
     pairs = [_Pairs(logs[..., :j], logs[..., j]) for j in range(1, len(order))]
-    p = np.stack([found.p_value(math.log1p(min_effect), error) for found in pairs], axis=-1)
+    p = np.stack([pair.p_value(math.log1p(min_effect), error) for pair in pairs], axis=-1)
     if level is None:
         level = _level(p, error)
-    bounds = [found.interval(level) for found in pairs]
+    bounds = [pair.interval(level) for pair in pairs]
     with np.errstate(over="ignore"):
         low, high = (np.exp(np.stack(side, axis=-1)) for side in zip(*bounds, strict=True))
-    best = np.stack([found.best for found in pairs], axis=-1)
-    speedup = np.exp(np.stack([found.lowest for found in pairs], axis=-1))
+    best = np.stack([pair.best for pair in pairs], axis=-1)
+    speedup = np.exp(np.stack([pair.lowest for pair in pairs], axis=-1))
     medians = table.groupby(level=["threads", "case"], sort=False).median().to_numpy()
     medians = medians.reshape(logs.shape[0], *logs.shape[3:])
     before = np.take_along_axis(medians, best, axis=-1)
@@ -285,8 +285,8 @@ def gains(cells: pd.DataFrame, release: str) -> pd.DataFrame:
     >>> gains(compare_cells(times, list(times)), "1.31")["since"].tolist()
     ['1.31']
     """
-    found = _claimed(cells, release, "faster")
-    return found.sort_values("speedup", ascending=False, kind="stable")
+    faster = _claimed(cells, release, "faster")
+    return faster.sort_values("speedup", ascending=False, kind="stable")
 
 
 def estimates(cells: pd.DataFrame, *, slower: bool = False) -> "pd.Series[Any]":
@@ -319,8 +319,8 @@ def estimates(cells: pd.DataFrame, *, slower: bool = False) -> "pd.Series[Any]":
 
 def _claimed(cells: pd.DataFrame, release: str, verdict: str) -> pd.DataFrame:
     first = since(cells, release)
-    found = cells.xs(release, level="candidate")
-    return found[found["verdict"] == verdict].join(first)
+    of_release = cells.xs(release, level="candidate")
+    return of_release[of_release["verdict"] == verdict].join(first)
 
 
 @dataclass(frozen=True)
@@ -334,16 +334,13 @@ class _Student:
     @classmethod
     def of(cls, logs: _Array, axes: tuple[int, ...]) -> "_Student":
         """Summarize what is known along some axes."""
-        known = np.isfinite(logs)
-        logs = np.where(known, logs, 0.0)
-        count = known.sum(axes)
-        means = logs.sum(axes, keepdims=True) / np.maximum(known.sum(axes, keepdims=True), 1)
-        squares = np.where(known, logs - means, 0.0) ** 2
-        variance = squares.sum(axes) / np.maximum(count - 1, 1) / np.maximum(count, 1)
+        known = np.ma.masked_invalid(logs)
+        count = known.count(axes)
+        errors = np.ma.sqrt(known.var(axes, ddof=1) / count).filled(np.nan)
         # Equal ratios have no error: it stays positive, so that there is a quotient.
-        errors = np.maximum(np.sqrt(variance), np.finfo(float).tiny)
-        means = np.where(count > 0, means.squeeze(axes), np.nan)
-        return cls(means, np.where(count >= MIN_PROCESSES, errors, np.nan), count - 1.0)
+        errors = np.maximum(errors, np.finfo(float).tiny)
+        means = known.mean(axes).filled(np.nan)
+        return cls(means, np.where(count >= MIN_PROCESSES, errors, np.nan), np.asarray(count - 1.0))
 
     def tails(self, effect: float) -> _Array:
         """Test that the means are within an effect: the p-values of below, and of above."""
@@ -385,8 +382,8 @@ class _Pairs:
         return self._least(self.all.means)
 
     def _least(self, values: _Array) -> _Array:
-        found = np.where(self.runs, values, np.inf).min(axis=-1)
-        return np.where(self.count > 0, found, np.nan)
+        least = np.where(self.runs, values, np.inf).min(axis=-1)
+        return np.where(self.count > 0, least, np.nan)
 
     def p_value(self, effect: float, error: float) -> _Array:
         """Test that the speedup over the best one is within an effect; NaN where there is none."""

@@ -114,9 +114,9 @@ def measure_variants(
             f"processes from 2; an interval needs {MIN_PROCESSES}"
         )
     if isolated := isolated or bool(why):
-        candidates = {name: one.candidate_elsewhere() for name, one in variants.items()}
+        candidates = {name: variant.candidate_elsewhere() for name, variant in variants.items()}
     else:
-        candidates = {name: one.candidate() for name, one in variants.items()}
+        candidates = {name: variant.candidate() for name, variant in variants.items()}
     usual = (PROCESSES, LONG_BUDGET_S) if isolated else (1, BUDGET_S)
     return measure(
         candidates,
@@ -131,8 +131,8 @@ def why_isolated(variants: Mapping[str, SessionSpec]) -> str:
     """Say why variants cannot be measured in turn, nothing if they can."""
     if len(variants) == 1:
         return ""
-    configs = [one.settings.get("session_config") or {} for one in variants.values()]
+    configs = [variant.settings.get("session_config") or {} for variant in variants.values()]
     if len({str(config.get(DENORMALS, 0)) for config in configs}) > 1:
         return f"the first session of a process decides for {DENORMALS}"
-    name = next((name for name, one in variants.items() if spins(one.settings)), None)
+    name = next((name for name, variant in variants.items() if spins(variant.settings)), None)
     return "" if name is None else f"threads of {name!r} spin after a run and would slow the next"

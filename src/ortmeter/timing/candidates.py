@@ -172,22 +172,22 @@ def _axes(settings: Mapping[str, Any]) -> dict[tuple[str, str], list[Any]]:
 
 
 def _several(given: Any) -> list[Any]:
-    one = isinstance(given, (str, bytes, int, float, os.PathLike, Provider, onnx.ModelProto))
-    return [given] if one else list(given)
+    is_single = isinstance(given, (str, bytes, int, float, os.PathLike, Provider, onnx.ModelProto))
+    return [given] if is_single else list(given)
 
 
 def _named(models: Any) -> dict[str, ModelLike]:
     """Name models by their file, or by their graph when they have none; a path wins over a tie."""
     if isinstance(models, Mapping):
         return dict(models)
-    found = _several(models)
-    short = [Path(m).name if is_path(m) else load_model(m).graph.name for m in found]
+    given = _several(models)
+    short = [Path(m).name if is_path(m) else load_model(m).graph.name for m in given]
     shared = Counter(short)
     names = [
         name if shared[name] == 1 else str(model) if is_path(model) else f"{name} {i}"
-        for i, (name, model) in enumerate(zip(short, found, strict=True))
+        for i, (name, model) in enumerate(zip(short, given, strict=True))
     ]
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, given, strict=True))
 
 
 def session_candidate(
@@ -290,7 +290,7 @@ def _standing_alone(build: Callable[..., Any]) -> str:
     name = getattr(build, "__name__", repr(build))
     try:
         text = textwrap.dedent(inspect.getsource(build))
-        found = inspect.getclosurevars(build)
+        closure = inspect.getclosurevars(build)
     except (OSError, TypeError) as error:
         raise InvalidArgumentError(
             f"the source of {name!r} is not available ({error}). Accepted: a function defined in a "
@@ -298,7 +298,7 @@ def _standing_alone(build: Callable[..., Any]) -> str:
         ) from error
     # getclosurevars also lists attributes, and names that the function imports itself.
     read = {i.argval for i in dis.get_instructions(build) if i.opname == "LOAD_GLOBAL"}
-    if outside := sorted({*found.nonlocals, *(read & {*found.globals})}):
+    if outside := sorted({*closure.nonlocals, *(read & {*closure.globals})}):
         raise InvalidArgumentError(
             f"{name!r} uses {', '.join(outside)}, defined outside. Accepted: a function that "
             "imports what it needs and takes the rest as arguments"
@@ -310,8 +310,8 @@ def candidate_from_files(
     model: str, feeds: Mapping[str, str], *, provider: str, **options: Any
 ) -> Candidate:
     """Make the candidate again in a fresh process, from what its spawn spec wrote."""
-    found = _read_feeds(feeds)
-    return session_candidate(model, found, provider=Provider.parse(provider), **options)
+    arrays = _read_feeds(feeds)
+    return session_candidate(model, arrays, provider=Provider.parse(provider), **options)
 
 
 def variant_from_files(

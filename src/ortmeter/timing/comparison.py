@@ -72,10 +72,10 @@ def speedup(
     processes, isolated = baseline.processes, baseline.isolated
     how = f"{processes} processes" if processes > 1 else "in one process"
     how = f"{how} each" if isolated else how
-    found = estimate_ratio(baseline.seconds, candidate.seconds, confidence, how)
+    estimate = estimate_ratio(baseline.seconds, candidate.seconds, confidence, how)
     if isolated and processes == 1:  # its rounds are not those of the other
-        found = dataclasses.replace(found, low=None, high=None)
-    return Speedup(candidate.name, baseline.name, found, min_effect=min_effect)
+        estimate = dataclasses.replace(estimate, low=None, high=None)
+    return Speedup(candidate.name, baseline.name, estimate, min_effect=min_effect)
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class _Measured:
             first = next(iter(group)) if baseline is None else baseline
             level = 1 - (1 - together) / max(len(group) - 1, 1) if together else 0.99
             others = (name for name in group if name != first)
-            found = [group.speedup(first, name, confidence=level) for name in others]
-            claims += [claim.at(**{self.axis: key}) for claim in found] if self.axis else found
+            there = [group.speedup(first, name, confidence=level) for name in others]
+            claims += [claim.at(**{self.axis: key}) for claim in there] if self.axis else there
         return Speedups(claims)
 
     def to_frame(self, unit: str = "ms") -> "pd.DataFrame":
@@ -182,9 +182,9 @@ class _Measured:
             raise InvalidArgumentError(f"unit={unit!r}. Accepted: {', '.join(UNITS)}")
         table = self.to_frame("s").iloc[:, :3] * UNITS[unit]  # rounded once, when it is shown
         table.columns = [f"{name} ({unit})" for name in ("median", "q1", "q3")]
-        found = {(*map(str, c.where.values()), c.subject): c for c in self.speedups(baseline)}
+        by_place = {(*map(str, c.where.values()), c.subject): c for c in self.speedups(baseline)}
         places = [key if isinstance(key, tuple) else (key,) for key in table.index]
-        claims = [found.get(tuple(map(str, place))) for place in places]
+        claims = [by_place.get(tuple(map(str, place))) for place in places]
         table["speedup"] = [1.0 if c is None else c.ratio for c in claims]
         table["99% interval"] = ["" if c is None else c.brackets for c in claims]
         return table
@@ -245,7 +245,7 @@ class _Measured:
         measured = [next(iter(group.values())) for group in self._comparisons().values()]
         processes, rounds = ({getattr(m, n) for m in measured} for n in ("processes", "repeat"))
         several = "in one process," if processes == {1} else f"{_range(processes)} processes of"
-        if any(one.isolated for one in measured):
+        if any(candidate.isolated for candidate in measured):
             several = f"each alone in {several.removeprefix('in ')}"
         # A budget that was spent anywhere is said.
         reason = min(group.stopped for group in self._comparisons().values())
@@ -285,12 +285,12 @@ class Comparison(_Measured, Mapping[str, Measurement]):
         *,
         reference_workload: Measurement | None = None,
     ) -> None:
-        found = list(measurements) if isinstance(measurements, Iterable) else [measurements]
-        if not found or not all(isinstance(measured, Measurement) for measured in found):
-            kinds = ", ".join(sorted({type(measured).__name__ for measured in found})) or "nothing"
+        given = list(measurements) if isinstance(measurements, Iterable) else [measurements]
+        if not given or not all(isinstance(measured, Measurement) for measured in given):
+            kinds = ", ".join(sorted({type(measured).__name__ for measured in given})) or "nothing"
             raise InvalidArgumentError(f"got {kinds}. Accepted: at least one Measurement")
-        self._by_name = {measured.name: measured for measured in found}
-        if len(self._by_name) < len(found):
+        self._by_name = {measured.name: measured for measured in given}
+        if len(self._by_name) < len(given):
             raise InvalidArgumentError("two measurements share a name. Accepted: distinct names")
         self.stopped = stopped
         self.reference_workload = reference_workload
@@ -390,13 +390,13 @@ class Comparisons(_Measured, Mapping[Any, Comparison]):
     """
 
     def __init__(self, groups: Mapping[Any, Comparison], axis: str) -> None:
-        found = dict(groups) if isinstance(groups, Mapping) else {"": groups}
-        if not found or not all(isinstance(group, Comparison) for group in found.values()):
-            kinds = ", ".join(sorted({type(group).__name__ for group in found.values()}))
+        given = dict(groups) if isinstance(groups, Mapping) else {"": groups}
+        if not given or not all(isinstance(group, Comparison) for group in given.values()):
+            kinds = ", ".join(sorted({type(group).__name__ for group in given.values()}))
             raise InvalidArgumentError(
                 f"got {kinds or 'nothing'}. Accepted: a mapping with at least one Comparison"
             )
-        self._groups = found
+        self._groups = given
         self.axis = axis
 
     def __getitem__(self, key: Any) -> Comparison:

@@ -114,7 +114,7 @@ def percentiles(
         raise InvalidArgumentError(f"{wrong[0]:g}%. Accepted: between 0 and 100, both excluded")
     ordered = np.sort(np.concatenate(rows))
     effective = _effective_size(rows, confidence)
-    found = {}
+    by_level = {}
     for level in sorted({*LEVELS, *wanted}):
         value = float(np.percentile(ordered, level))
         # A queue is more correlated than its tail shows, and a slow spell shows in the tail alone:
@@ -122,8 +122,8 @@ def percentiles(
         effective = min(effective, _effective_size([row <= value for row in rows], confidence))
         ranks = _ranks(len(ordered), effective, level / 100, confidence)
         low, high = (float(ordered[rank - 1]) for rank in ranks) if ranks else (None, None)
-        found[level] = Percentile(value, low, high, confidence, unit="s", level=level)
-    return tuple(found[level] for level in wanted)
+        by_level[level] = Percentile(value, low, high, confidence, unit="s", level=level)
+    return tuple(by_level[level] for level in wanted)
 
 
 def _rows(seconds: Any) -> list[_Array]:
@@ -227,7 +227,7 @@ def explain_dashes(table: "pd.DataFrame", why: str = TOO_FEW) -> "pd.DataFrame":
     return table.rename_axis(columns=why) if (table == NONE).any(axis=None) else table
 
 
-def percentile_texts(found: Iterable[Percentile], unit: str) -> dict[str, str]:
+def percentile_texts(row: Iterable[Percentile], unit: str) -> dict[str, str]:
     """Write the cells of a row: an interval or a dash for each level that is shown."""
-    texts = {one.level: one.cell(UNITS[unit]) for one in found}
+    texts = {percentile.level: percentile.cell(UNITS[unit]) for percentile in row}
     return {f"p{level:g} ({unit})": texts.get(level, NONE) for level in LEVELS}

@@ -174,11 +174,11 @@ def estimate_mean(values: npt.ArrayLike, confidence: float = 0.99, unit: str = "
     >>> print(estimate_mean([1.0, 3.0, 2.0], 0.5))
     2 [1.2, 2.8]
     """
-    found = np.asarray(values, dtype=np.float64)
-    mean, how = float(found.mean()), f"{len(found)} values"
-    if len(found) < MIN_PROCESSES:
+    array = np.asarray(values, dtype=np.float64)
+    mean, how = float(array.mean()), f"{len(array)} values"
+    if len(array) < MIN_PROCESSES:
         return Estimate(mean, None, None, confidence, how, unit)
-    half = _half_width(found, 1.0, confidence)
+    half = _half_width(array, 1.0, confidence)
     return Estimate(mean, mean - half, mean + half, confidence, how, unit)
 
 

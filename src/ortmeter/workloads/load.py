@@ -143,11 +143,11 @@ class Load:
 
     def state(self) -> str:
         """Return ``stable``, ``overloaded``, or ``undecided`` when the interval does not tell."""
-        found = self.utilization()
-        if found.low is not None and found.low > 1:
+        share = self.utilization()
+        if share.low is not None and share.low > 1:
             return "overloaded"
         served = not any(turn.left for turn in self.turns)
-        return "stable" if served and found.high is not None and found.high < 1 else "undecided"
+        return "stable" if served and share.high is not None and share.high < 1 else "undecided"
 
     def settled(self, turn: Turn) -> npt.NDArray[np.bool_]:
         """Return which requests count: the first ones of a turn found an empty queue."""
@@ -156,7 +156,7 @@ class Load:
 
 
 def compare_throughput(
-    subject: str, found: Load, baseline: str, other: Load, *, confidence: float = 0.99
+    subject: str, load: Load, baseline: str, other: Load, *, confidence: float = 0.99
 ) -> Speedup:
     """Compare two points of one call of :func:`measure_load`: more per second is faster.
 
@@ -164,7 +164,7 @@ def compare_throughput(
     ----------
     subject, baseline : str
         Names of the points.
-    found, other : Load
+    load, other : Load
         What was measured of the subject and of the baseline.
     confidence : float
         Level of the interval.
@@ -183,7 +183,7 @@ def compare_throughput(
     >>> compare_throughput("two callers", point(190.0), "one", point(100.0)).effect
     '1.90 times faster [1.90, 1.90]'
     """
-    ours, theirs = ([[turn.requests_per_s] for turn in load.turns] for load in (found, other))
+    ours, theirs = ([[turn.requests_per_s] for turn in each.turns] for each in (load, other))
     ratio = estimate_ratio(ours, theirs, confidence, f"{len(ours)} turns")
     return Speedup(subject, baseline, ratio)
 
@@ -289,7 +289,7 @@ def measure_load(
             bar.update()
             if clock() >= deadline:
                 break
-    return {key: Load(points[key], tuple(found)) for key, found in turns.items()}
+    return {key: Load(points[key], tuple(taken)) for key, taken in turns.items()}
 
 
 def _check(points: Mapping[Any, Point], seconds: float) -> None:
@@ -333,10 +333,10 @@ class _Turn:
 
     def callers(self, pool: ThreadPoolExecutor, seconds: float) -> Turn:
         """Call again and again: the last run of each thread begins before the end."""
-        found = self._together(pool, lambda call: self._again(call, int(1e9 * seconds)))
-        times = np.concatenate(found) / 1e9
+        by_thread = self._together(pool, lambda call: self._again(call, int(1e9 * seconds)))
+        times = np.concatenate(by_thread) / 1e9
         times = times[np.argsort(times[:, 0], kind="stable")]
-        speed = sum(len(one) / (one[-1, 1] - one[0, 0]) * 1e9 for one in found)
+        speed = sum(len(rows) / (rows[-1, 1] - rows[0, 0]) * 1e9 for rows in by_thread)
         return Turn(times[:, 0], times[:, 0], times[:, 1], float(speed) * self._point.batch)
 
     def requests(self, pool: ThreadPoolExecutor, arrivals: _Array, seconds: float) -> Turn:
@@ -345,8 +345,8 @@ class _Turn:
         asked = len(arrivals) - (len(arrivals) % point.batch if point.full else 0)
         due, until = (1e9 * arrivals[:asked]).astype(np.int64), int(_PATIENCE * 1e9 * seconds)
         line = due.tolist()
-        found = self._together(pool, lambda call: self._serve(call, line, until))
-        times = np.concatenate([one.reshape(-1, 4) for one in found])
+        by_thread = self._together(pool, lambda call: self._serve(call, line, until))
+        times = np.concatenate([rows.reshape(-1, 4) for rows in by_thread])
         times = times[np.argsort(times[:, 0])]
         counts = times[:, 1] - times[:, 0]
         served = np.repeat(times[:, 1] - np.cumsum(counts), counts) + np.arange(counts.sum())
@@ -364,11 +364,11 @@ class _Turn:
 
         barrier = threading.Barrier(len(self._point.calls), begin, _START_S)
 
-        def one(call: _Call) -> list[Any]:
+        def wait_and_work(call: _Call) -> list[Any]:
             barrier.wait()
             return work(call)
 
-        futures = [pool.submit(one, call) for call in self._point.calls]
+        futures = [pool.submit(wait_and_work, call) for call in self._point.calls]
         try:
             return [np.array(future.result(), np.int64) for future in futures]
         finally:  # of an interruption, or of a call that failed: the others stop

@@ -53,18 +53,18 @@ def optimized_variants(variants: Mapping[str, SessionSpec], folder: Path) -> dic
     ...     list(optimized_variants(found, Path(folder)))
     ['saved optimized']
     """
-    found = {}
+    optimized = {}
     for i, (name, variant) in enumerate(variants.items()):
         if level_of(variant) == _NONE:
             continue
         saved = _save(variant, folder / f"optimized-{i}.onnx")
-        found[_SAVED if len(variants) == 1 else f"{name}, {_SAVED}"] = saved
-    if not found:
+        optimized[_SAVED if len(variants) == 1 else f"{name}, {_SAVED}"] = saved
+    if not optimized:
         raise InvalidArgumentError(
             "no candidate is optimized, there is nothing to save. Accepted: optimization basic, "
             "extended, layout or all"
         )
-    return found
+    return optimized
 
 
 def shorter_starts(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]:
@@ -102,23 +102,23 @@ def shorter_starts(variant: SessionSpec, folder: Path) -> dict[str, SessionSpec]
     ...     list(shorter_starts(abs, Path(folder)))[:4]
     ['no optimization', 'saved optimized', 'ORT format', 'external']
     """
-    found = {}
+    starts = {}
     if level_of(variant) != _NONE:
-        found["no optimization"] = _replace(variant, optimization=_NONE)
-        found[_SAVED] = _save(variant, folder / "optimized.onnx")
+        starts["no optimization"] = _replace(variant, optimization=_NONE)
+        starts[_SAVED] = _save(variant, folder / "optimized.onnx")
         if variant.settings["provider"].name == "cpu" and not _is_beside(variant):
             config = {"session.save_model_format": "ORT"}
-            found["ORT format"] = _save(variant, folder / "optimized.ort", config)
+            starts["ORT format"] = _save(variant, folder / "optimized.ort", config)
     outside = dataclasses.replace(variant, model=_move_weights(variant, folder / "external.onnx"))
     config = {**variant.settings.get("session_config", {}), "session.disable_prepacking": "1"}
-    found["external"] = outside
-    found["external unpacked"] = _replace(outside, session_config=config)
+    starts["external"] = outside
+    starts["external unpacked"] = _replace(outside, session_config=config)
     packed = {
         **_weights_in("prepacked.data"),
         "session.save_external_prepacked_constant_initializers": "1",
     }
-    found["external prepacked"] = _save(variant, folder / "prepacked.onnx", packed)
-    return found
+    starts["external prepacked"] = _save(variant, folder / "prepacked.onnx", packed)
+    return starts
 
 
 def _save(variant: SessionSpec, file: Path, config: Mapping[str, str] | None = None) -> SessionSpec:

@@ -61,8 +61,8 @@ class AfterPause:
         rounds = len(self.seconds)
         shape = (1, rounds) if rounds >= MIN_ROUNDS else (rounds, 1)
         theirs, ours = other.seconds.reshape(shape), self.seconds.reshape(shape)
-        found = estimate_ratio(theirs, ours, confidence, f"{rounds} rounds")
-        return Speedup(subject, baseline, found)
+        ratio = estimate_ratio(theirs, ours, confidence, f"{rounds} rounds")
+        return Speedup(subject, baseline, ratio)
 
 
 def measure_pauses(

@@ -297,12 +297,12 @@ def find_tails(pairs: Iterable[tuple[Estimate | None, float]], factor: float) ->
     """
     outcomes: list[bool | None] = []
     ratios = []
-    for one, seconds in pairs:
-        if one is None or one.interval is None:
+    for measured, seconds in pairs:
+        if measured is None or measured.interval is None:
             outcomes.append(None)
         else:
-            outcomes += one.within(seconds / factor, factor * seconds).outcomes
-            ratios.append(one.value / seconds)
+            outcomes += measured.within(seconds / factor, factor * seconds).outcomes
+            ratios.append(measured.value / seconds)
     ends = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "none"
     return Finding(tuple(outcomes), f"measured over predicted: {ends}")
 
