@@ -20,7 +20,7 @@ _LANES = 16  # columns that a product computes together
 _PACKED = 8e-11  # element of the second operand of a product
 _REDUCED = 5e-11  # element that is summed
 _SUM, _BLOCK = 1.8e-9, 7e-8  # a sum along the last axis, a block of sums along another one
-_SPAN = 8.5e-9  # elements in a row of a product where no operand starts to repeat or stops
+_SPAN = 8.5e-9  # start of a run of elements along which each operand advances, or stays in place
 _BYTE = 7e-12  # read or written in order
 _RUN = 6e-9  # start of a run of contiguous elements
 _TILED, _TILED_FAR = 1.4e-11, 4.5e-11  # byte of a matrix that is transposed by tiles
@@ -101,7 +101,7 @@ def _seconds(
 
 
 def spans_seconds(left: Sequence[int], right: Sequence[int]) -> float:
-    """Time to start the spans of a product in which an operand is read in order, or repeats one."""
+    """Time to start the spans of a product: along each, an operand advances or stays in place."""
     sizes = itertools.zip_longest(reversed(left), reversed(right), fillvalue=1)
     axes = [(max(a, b), a == 1, b == 1) for a, b in sizes if max(a, b) > 1]
     repeats = [axis[1:] for axis in axes]

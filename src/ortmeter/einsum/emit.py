@@ -81,7 +81,7 @@ def einsum_model(
     # nor does it sort the letters of an implicit result as NumPy does.
     text = equation if "->" in equation and "..." not in equation else parsed.with_letters()
     writer.node("Einsum", operands.names, "Y", equation=text)
-    # Nor does the inference of shapes know that a size of 1 is broadcast.
+    # The inference of shapes does not know that a size of 1 is broadcast.
     stretched = "".join(operands.sizes.stretched)
     shape = [None if x in stretched else operands.sizes.of[x] for x in parsed.output]
     return writer.model(onnx_type(operands.dtype), opset, tuple(shape))

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 from ortmeter.einsum.cost import LAUNCH, product_seconds, spans_seconds, transpose_seconds
 from ortmeter.einsum.parse import Sizes
 
-# Runtimes absorb into a product the swap of the rows and columns of an operand: it moves nothing
-# for the second one, packed anyway, and takes as long per byte as here for the first one.
+# A product may read an operand whose rows and columns are swapped. It costs nothing for the second
+# operand, which is packed anyway, and so many seconds per byte for the first one.
 _SWAP, _ABSORBED = 1e-7, 4e-11
 _WAYS = 8  # orders that a product keeps
 

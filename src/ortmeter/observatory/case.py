@@ -28,7 +28,8 @@ Values: TypeAlias = str | int | float | Sequence[float]
 # Beside those of ONNX, all at version 1.
 _DOMAINS = ("com.microsoft", "ai.onnx.ml")
 _FIRST_OPSET = 13
-# The format of that opset: a release that lacks a later one then says so, not that of a format.
+# Version of the format with that opset. A release that lacks a later opset then says so, instead of
+# refusing the format.
 _FORMAT = 7
 _ZEROS = 1 / 16
 _KIB = 1 << 10

@@ -26,7 +26,8 @@ _RANDOM = ("Random", "Multinomial", "Bernoulli")
 _TEXT = "OSUT"
 _INTEGERS = ("int32", "int64")
 _SHAPES = 2  # in a name
-# Versions of the format: initializers are no inputs, and old releases read it, functions included.
+# Versions of the format: since 4 initializers need not be inputs; 8 has functions, and old releases
+# read it.
 _FEWEST, _FORMAT = 4, 8
 _LISTED = 64  # integers that say what to do: axes, a shape
 

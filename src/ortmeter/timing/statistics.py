@@ -22,8 +22,8 @@ _MIN_BATCHES = 10
 _MOST_CORRELATED = 0.95
 # Half-width of a logarithm: an interval beyond ten times the ratio says nothing.
 _USELESS = math.log(10)
-# Sampling stops when an interval is narrow, which favours those that are so by chance: a part of
-# the error that is allowed pays for it.
+# Sampling stops when an interval is narrow, and some are narrow by chance: intervals are made for
+# this share of the error that is allowed.
 _ERROR_LEFT = 0.6
 _Array = npt.NDArray[np.float64]
 
@@ -62,8 +62,8 @@ def log_ratio_apart(
     Each process gives the logarithm of its median; the interval is Welch's, over the processes of
     both, whose numbers may differ (Welch, *The generalization of Student's problem when several
     different population variances are involved*, 1947). It holds how far processes differ, not how
-    far the machine drifted between the two. Welch's falls a little short with few processes of
-    unequal spread: a part of the error pays for it.
+    far the machine drifted between the two. With few processes of unequal spread, Welch's is a
+    little too narrow: it is made for a smaller error than the one that is allowed.
     """
     from scipy.special import stdtrit
 

@@ -401,14 +401,14 @@ class _Turn:
 
     def _take(self, due: Sequence[int]) -> tuple[int, int]:
         """Take the next requests of the line, when the first one or the last one is there."""
-        with self._line:  # the others wait for those that follow
+        with self._line:  # one thread at a time
             first = self._first
             last = min(first + self._point.batch, len(due))
             if first == last:
                 return first, last
             begins = due[last - 1 if self._point.full else first]
             while (wait := begins - self._now()) > 0 and not self._stopped:
-                # The core is free until shortly before, and the interpreter all the time.
+                # Sleep until shortly before, then spin; sleep(0) lets other threads run.
                 self._sleep(max(wait - _SPIN_NS, 0) / 1e9)
             if not self._point.full:
                 last = max(bisect.bisect_right(due, self._now(), first, last), first + 1)
