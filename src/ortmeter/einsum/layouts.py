@@ -1,7 +1,7 @@
 """Choose the layouts of all the products of a path together: those that cost the least."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
@@ -53,15 +53,7 @@ def choose_layouts(
     Operands have numbers from 0, products from the number of operands; *order* imposes that of
     every letter, *elementwise* makes no product of matrices.
     """
-
-    @functools.cache
-    def move(source: str, wanted: str, swapped: str = "", byte: float = 0.0) -> float:
-        if source in {wanted, swapped}:
-            return 0.0 if source == wanted else _SWAP + sizes.weight(source) * itemsize * byte
-        shape = [sizes.weight(letter) for letter in source]
-        places = [source.index(letter) for letter in wanted]
-        return LAUNCH + transpose_seconds(shape, places, itemsize)
-
+    move, cost = _costs(sizes, itemsize)
     live: dict[int, _Ways] = {i: {letters: _Way(0.0, {})} for i, letters in enumerate(inputs)}
     for number, (i, j) in enumerate(products, len(inputs)):
         lefts, rights = live.pop(i), live.pop(j)
@@ -70,7 +62,6 @@ def choose_layouts(
         letters = set(next(iter(lefts)) + next(iter(rights)))
         empty = sizes.count("".join(letters)) == 0  # products of matrices may refuse it
         ways: _Ways = {}
-        products_s: dict[bool, float] = {}
         for (left, first), (right, second) in product(lefts.items(), rights.items()):
             sources = [left, right, output, *others] if order is None else [order]
             # With the same letters, these would be matrices of one element.
@@ -79,29 +70,50 @@ def choose_layouts(
             else:
                 choices = _by_matrices(left, right, kept, sources, imposed=order is not None)
             for layout in choices:
-                batch, rows, columns, summed, swapped, elements = layout
-                a, b = (right, left) if swapped else (left, right)
-                if elements:
-                    cost = move(a, _sorted(set(a), batch)) + move(b, _sorted(set(b), batch))
-                    shapes = ([sizes.weight(x) if x in y else 1 for x in batch] for y in (a, b))
-                    cost += spans_seconds(*shapes)
-                else:
-                    cost = move(a, batch + rows + summed, batch + summed + rows, _ABSORBED)
-                    cost += move(b, batch + summed + columns, batch + columns + summed)
-                    if swapped not in products_s:  # whatever the order of the letters
-                        *matrix, depth = map(sizes.weight, (batch, rows, columns, summed))
-                        products_s[swapped] = product_seconds(matrix, depth, itemsize)
-                    cost += products_s[swapped]
-                result = _sorted(kept, batch + rows + columns)
-                seconds = first.seconds + second.seconds + cost
+                result = _sorted(kept, layout.batch + layout.rows + layout.columns)
+                seconds = first.seconds + second.seconds + cost(layout, left, right)
                 if result not in ways or seconds < ways[result].seconds:
-                    ways[result] = _Way(
-                        seconds, {**first.layouts, **second.layouts, number: layout}
-                    )
+                    chosen = {**first.layouts, **second.layouts, number: layout}
+                    ways[result] = _Way(seconds, chosen)
         live[number] = dict(sorted(ways.items(), key=lambda item: item[1].seconds)[:_WAYS])
     (ways,) = live.values()
     last = min(ways, key=lambda letters: ways[letters].seconds + move(letters, output))
     return ways[last].layouts
+
+
+def _costs(
+    sizes: Sizes, itemsize: int
+) -> tuple[Callable[[str, str], float], Callable[[Layout, str, str], float]]:
+    """Return the functions that estimate the seconds of a move, and of a product with its moves."""
+    weight = sizes.weight
+
+    @functools.cache
+    def move(source: str, wanted: str, swapped: str = "", byte: float = 0.0) -> float:
+        if source in {wanted, swapped}:
+            return 0.0 if source == wanted else _SWAP + weight(source) * itemsize * byte
+        places = [source.index(letter) for letter in wanted]
+        return LAUNCH + transpose_seconds([*map(weight, source)], places, itemsize)
+
+    @functools.cache
+    def matrices(batch: frozenset[str], *sides: frozenset[str]) -> float:
+        *output, depth = map(weight, (batch, *sides))
+        return product_seconds(output, depth, itemsize)
+
+    def cost(layout: Layout, left: str, right: str) -> float:
+        batch, rows, columns, summed, swapped, elements = layout
+        if swapped:
+            left, right = right, left
+        if elements:
+            moves = move(left, _sorted(set(left), batch)) + move(right, _sorted(set(right), batch))
+            shapes = ([weight(x) if x in y else 1 for x in batch] for y in (left, right))
+            return moves + spans_seconds(*shapes)
+        return (
+            move(left, batch + rows + summed, batch + summed + rows, _ABSORBED)
+            + move(right, batch + summed + columns, batch + columns + summed)
+            + matrices(*map(frozenset, (batch, rows, columns, summed)))
+        )
+
+    return move, cost
 
 
 def _by_elements(left: str, right: str, sources: Sequence[str]) -> Iterator[Layout]:
