@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 import zlib
@@ -320,7 +321,5 @@ def expand(case: Case, **axes: Sequence[Any]) -> Iterator[Case]:
     >>> [case.name for case in expand(Case("Abs", "Y = Abs(X)", "T[8] X"), type=["f32", "i8"])]
     ['Abs-f32-L1', 'Abs-i8-L1']
     """
-    (name, values), *others = axes.items()
-    for value in values:
-        changed = dataclasses.replace(case, **{name: value})
-        yield from expand(changed, **dict(others)) if others else (changed,)
+    for values in itertools.product(*axes.values()):
+        yield dataclasses.replace(case, **dict(zip(axes, values, strict=True)))

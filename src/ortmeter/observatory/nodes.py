@@ -1,6 +1,7 @@
 """Cases made of the nodes of a model: each one with the shapes and the values of a run."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -220,8 +221,7 @@ def _name(node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> str:
 
 def _free(name: str, taken: set[str]) -> str:
     """Return a name that no other case has, and take it."""
-    rank = 1
-    while (free := f"{name}-{rank}" if rank > 1 else name) in taken:
-        rank += 1
+    names = itertools.chain([name], (f"{name}-{rank}" for rank in itertools.count(2)))
+    free = next(name for name in names if name not in taken)
     taken.add(free)
     return free

@@ -41,6 +41,10 @@ def _gather(operator: str, variant: str, inputs: str, output: str, below: int) -
     return call(operator, inputs, variant, outputs=f"T[{output}] Y", values=values)
 
 
+def _scatter(operator: str, variant: str, inputs: str, indices: str, opset: int = 13) -> Case:
+    return call(operator, inputs, variant, values={"I": indices}, opset=opset)
+
+
 def _resize(variant: str, attributes: str, scale: float = 2, **fields: Any) -> Case:
     side = int(28 * scale)
     return Case(
@@ -86,6 +90,7 @@ _LAYOUT = (
     call("Flatten", _ROWS),
 )  # fmt: skip
 
+_UPDATES = f"{_TABLE}, i64[256,1] I, T[256,128] U"
 _INDICES = (
     # Reading.
     *expand(
@@ -108,30 +113,16 @@ _INDICES = (
         outputs="i64[64,3] Y", values={"B": "unit", "S": "positive", "M": 64, "I": 0.5},
     ),
     # Writing.
-    call(
-        "ScatterElements", f"{_MATRIX}, i64[128,128] I, T[128,128] U", "axis 0",
-        values={"I": "order"},
+    _scatter("ScatterElements", "axis 0", f"{_MATRIX}, i64[128,128] I, T[128,128] U", "order"),
+    _scatter(
+        'ScatterElements<axis = 1, reduction = "add">', "add axis 1",
+        f"{_MATRIX}, i64[256,64] I, T[256,64] U", "below 128", opset=16,
     ),
-    call(
-        'ScatterElements<axis = 1, reduction = "add">',
-        f"{_MATRIX}, i64[256,64] I, T[256,64] U", "add axis 1", values={"I": "below 128"}, opset=16,
-    ),
-    *expand(
-        call(
-            "ScatterND", f"{_TABLE}, i64[256,1] I, T[256,128] U", "rows", values={"I": "order"}
-        ),
-        type=("f32", "f16"),
-    ),
-    *(
-        call(
-            f'ScatterND<reduction = "{how}">', f"{_TABLE}, i64[256,1] I, T[256,128] U",
-            f"{how} rows", values={"I": "below 1024"}, opset=opset,
-        )
-        for how, opset in (("add", 16), ("max", 18))
-    ),
-    call(
-        "TensorScatter", "T[2,8,64,64] X, T[2,8,1,64] U, i64[2] I",
-        values={"I": "below 64"}, opset=24,
+    *expand(_scatter("ScatterND", "rows", _UPDATES, "order"), type=("f32", "f16")),
+    _scatter('ScatterND<reduction = "add">', "add rows", _UPDATES, "below 1024", opset=16),
+    _scatter('ScatterND<reduction = "max">', "max rows", _UPDATES, "below 1024", opset=18),
+    _scatter(
+        "TensorScatter", "", "T[2,8,64,64] X, T[2,8,1,64] U, i64[2] I", "below 64", opset=24
     ),
 )  # fmt: skip
 
@@ -143,12 +134,12 @@ _REPETITIONS = (
         )
         for variant, shape in (("rows", "128"), ("columns", "512,1"))
     ),
-    *expand(
+    *(
         call(
-            "Tile", "T[128,128] X, i64[2] S", "both axes", values={"S": (2, 2)},
-            outputs="T[256,256] Y",
-        ),
-        type=("f32", "u8"),
+            "Tile", "T[128,128] X, i64[2] S", "both axes", kind, "T[256,256] Y",
+            values={"S": (2, 2)},
+        )
+        for kind in ("f32", "u8")
     ),
     call(
         "OneHot", "i64[512] I, i64[] D, T[2] V",

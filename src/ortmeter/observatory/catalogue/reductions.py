@@ -75,7 +75,7 @@ _LARGEST = (
     ),
 )  # fmt: skip
 
-_IMAGES = "T[1,64,28,28] X"
+_IMAGES, _TOKENS = "T[1,64,28,28] X", "T[1,128,768] X"
 _SCALE_AND_BIAS = "T[64] S, T[64] B"
 
 
@@ -99,20 +99,18 @@ _NORMALIZATIONS = (
         "LayerNormalization",
         "M = ReduceMean<axes = [-1]>(X) D = Sub(X, M) Q = Pow(D, P) V = ReduceMean<axes = [-1]>(Q) "
         "E = Add(V, Z) R = Sqrt(E) N = Div(D, R) C = Mul(N, S) Y = Add(C, B)",
-        "T[1,128,768] X, T[] P, T[] Z, T[768] S, T[768] B", "of nine nodes", weights="S B",
+        f"{_TOKENS}, T[] P, T[] Z, T[768] S, T[768] B", "of nine nodes", weights="S B",
         values={"P": 2, "Z": 1e-5},
     ),
-    *expand(
-        call(
-            "RMSNormalization", "T[1,128,768] X, T[768] S", "128 rows", weights="S", opset=23
-        ),
-        type=("f32", "f16"),
+    *(
+        call("RMSNormalization", f"{_TOKENS}, T[768] S", "128 rows", kind, weights="S", opset=23)
+        for kind in ("f32", "f16")
     ),
     Case(
         "RMSNormalization",
         "Q = Pow(X, P) V = ReduceMean<axes = [-1]>(Q) E = Add(V, Z) R = Sqrt(E) N = Div(X, R) "
         "Y = Mul(N, S)",
-        "T[1,128,768] X, T[] P, T[] Z, T[768] S", "of six nodes", weights="S",
+        f"{_TOKENS}, T[] P, T[] Z, T[768] S", "of six nodes", weights="S",
         values={"P": 2, "Z": 1e-6},
     ),
     call("InstanceNormalization", f"{_IMAGES}, {_SCALE_AND_BIAS}", weights="S B"),
