@@ -212,16 +212,16 @@ def accuracy_changes(errors: pd.DataFrame, *, least: float = 2.0) -> pd.DataFram
     >>> accuracy_changes(errors).reset_index()[["candidate", "unit", "error_ratio"]].values.tolist()
     [['1.24.4', 'ulp', 4.0]]
     """
-    found = comparable_errors(errors).dropna().reset_index(level="candidate")
-    before = found.groupby(level="case").shift()
+    comparable = comparable_errors(errors).dropna().reset_index(level="candidate")
+    before = comparable.groupby(level="case").shift()
     steps = pd.DataFrame(
         {
-            "candidate": found["candidate"],
+            "candidate": comparable["candidate"],
             "previous": before["candidate"],
-            "unit": found["unit"],
+            "unit": comparable["unit"],
             "before": before["error"],
-            "after": found["error"],
-            "error_ratio": found["error"] / before["error"],
+            "after": comparable["error"],
+            "error_ratio": comparable["error"] / before["error"],
         }
     ).set_index("candidate", append=True)
     ratio = steps["error_ratio"]

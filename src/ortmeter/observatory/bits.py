@@ -126,14 +126,14 @@ def _run_elsewhere(
 
 
 def _compare(
-    variant: SessionSpec, found: Mapping[str, Sequence[_Outputs]]
+    variant: SessionSpec, runs: Mapping[str, Sequence[_Outputs]]
 ) -> Iterator[dict[str, Any]]:
     """Compare results with the first one; the reference is computed if one of them differs."""
-    digests = {what: [digest(outputs) for outputs in results] for what, results in found.items()}
-    first = next(iter(found[AGAIN]), {})
+    digests = {what: [digest(outputs) for outputs in results] for what, results in runs.items()}
+    first = next(iter(runs[AGAIN]), {})
     same = digest(first)
     judge = Judge(variant) if any({*several} - {same} for several in digests.values()) else None
-    for what, results in found.items():
+    for what, results in runs.items():
         other = {d: r for d, r in zip(digests[what], results, strict=True) if d != same}
         apart = {d: max_diff(first, r, on_mismatch="report").ulp_at_max for d, r in other.items()}
         farthest = max(apart, key=apart.__getitem__, default=same)

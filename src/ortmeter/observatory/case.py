@@ -280,7 +280,7 @@ def call(
     operator : str
         With its domain and its attributes: ``Softmax<axis = 1>``, ``com.microsoft.QuickGelu``.
     inputs, variant, type, outputs, **fields
-        Those of a :class:`Case`.
+        Those of a :class:`~ortmeter.observatory.case.Case`.
 
     Returns
     -------
