@@ -69,7 +69,7 @@ def test_every_option_works_on_it(models, name, case, tmp_path, capsys):
 def test_the_samples_are_kept_and_compared(models, tmp_path, capsys):
     file = tmp_path / "kept.json"
     line = ["bench", str(models["pipeline"]), "--provider", "cpu", *INPUTS["pipeline"]]
-    assert main([*line, "--budget", "5", "--save", str(file)]) == 0, capsys.readouterr().err
-    again = [*line, "--budget", "5", "--baseline", str(file), "--fail-if", "slower:50"]
+    assert main([*line, "--budget", "20", "--save", str(file)]) == 0, capsys.readouterr().err
+    again = [*line, "--budget", "20", "--baseline", str(file), "--fail-if", "slower:50"]
     assert main(again) == 0, capsys.readouterr().err
     assert "Conclusion" in capsys.readouterr().out
