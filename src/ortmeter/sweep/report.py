@@ -54,7 +54,7 @@ class SweepReport:
     @property
     def comparisons(self) -> list[RunComparison]:
         """Every candidate compared with the first of its group, at every place of the grid."""
-        return [comparison for _, found in self._cells for comparison in found]
+        return [comparison for _, own in self._cells for comparison in own]
 
     @functools.cached_property
     def table(self) -> pd.DataFrame:
@@ -65,9 +65,9 @@ class SweepReport:
         interval, ``verdict``. What all the rows share is the name of the columns.
         """
         rows = []
-        for cell, found in self._cells:
-            compared = {c.overall.subject: _verdict(c.overall) for c in found}
-            compared |= {c.overall.baseline: _BASELINE for c in found}
+        for cell, own in self._cells:
+            compared = {c.overall.subject: _verdict(c.overall) for c in own}
+            compared |= {c.overall.baseline: _BASELINE for c in own}
             rows += [
                 {
                     **_place(cell),
@@ -235,7 +235,7 @@ def _verdict(claim: Speedup) -> dict[str, Any]:
 def _shared(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Find which of page, group and machine are the same everywhere; a row may have none."""
     values = {name: {row[name] for row in rows if row.get(name)} for name in _CONSTANTS}
-    return {name: str(*found) for name, found in values.items() if len(found) <= 1}
+    return {name: str(*shared) for name, shared in values.items() if len(shared) <= 1}
 
 
 def _legend(rows: Sequence[Mapping[str, Any]]) -> str:
