@@ -51,31 +51,20 @@ class SweepWorker(_Quiet, Worker):
         super().__init__(*args, resources=resources or describe_machine().resources, **kwargs)
 
 
-def serve_scheduler(
-    *, host: str, port: int, tls: Security | None, retries: int, announce: Announce
-) -> None:
+def serve_scheduler(announce: Announce, *, host: str, **options: Any) -> None:
     """Run a scheduler until it is interrupted; *announce* takes the address, once it listens."""
-    _serve(
-        lambda: SweepScheduler(host=host, port=port, allowed_failures=retries, security=tls),
-        announce,
-    )
+    _serve(lambda: SweepScheduler(host=host, **options), announce)
 
 
 def serve_worker(
-    scheduler: str,
-    *,
-    host: str,
-    name: str | None,
-    cores: str | None,
-    tls: Security | None,
-    announce: Announce,
+    announce: Announce, scheduler: str, *, host: str, cores: str | None, **options: Any
 ) -> None:
     """Run a worker until it is interrupted; a process that dies is replaced."""
     if cores is not None:
         os.sched_setaffinity(0, read_cores(cores))
-    with _worker_options() as options:
-        options |= {"host": host, "name": name, "security": tls, "death_timeout": _PATIENCE_S}
-        _serve(lambda: Nanny(scheduler, worker_class=SweepWorker, **options), announce)
+    with _worker_options() as chosen:
+        options |= {**chosen, "worker_class": SweepWorker, "death_timeout": _PATIENCE_S}
+        _serve(lambda: Nanny(scheduler, host=host, **options), announce)
 
 
 @contextmanager
