@@ -155,8 +155,7 @@ def _cases(options: Namespace) -> tuple[dict[str, AnyCase], dict[str, str]]:
     if not models:
         return {**catalogue()}, {}
     (model,) = models
-    provider, *_ = split("--provider", options.provider, resolve_provider)
-    cases, left_out = node_cases(model, feeds[model], provider=provider)
+    cases, left_out = node_cases(model, feeds[model], provider=_providers(options)[0])
     if not cases:
         why = next((f"{name}, {reason}" for name, reason in left_out.items()), "all is constant")
         raise InvalidArgumentError(f"{model.name} has no node to measure: {why}")
@@ -205,14 +204,11 @@ def _write_script(options: Namespace, report: Report, cases: Mapping[str, AnyCas
         raise InvalidArgumentError(
             f"--repro: case {options.repro!r} is not known. {_close(options.repro, cases)}"
         )
-    provider, *_ = split("--provider", options.provider, resolve_provider)
     script = repro_script(
         cases[options.repro],
-        provider=provider,
+        provider=_providers(options)[0],
         threads=split("--threads", options.threads, thread_count)[0],
-        requirements=[
-            release.requirements[0] for release in _releases(options) if release.requirements
-        ],
+        requirements=[r.requirements[0] for r in _releases(options) if r.requirements],
     )
     if options.output is None:
         if len(script) > _LONGEST:
@@ -228,15 +224,19 @@ def _write_script(options: Namespace, report: Report, cases: Mapping[str, AnyCas
     return None
 
 
+def _providers(options: Namespace) -> list[Provider]:
+    return split("--provider", options.provider, resolve_provider)
+
+
 def _releases(options: Namespace) -> list[Release]:
-    names = {provider.name for provider in split("--provider", options.provider, resolve_provider)}
+    names = {provider.name for provider in _providers(options)}
     default = "cuda" if "cuda" in names else "cpu"
     return [parse_release(text, default) for text in split("--runtime", options.runtime)]
 
 
 def _candidates(options: Namespace) -> list[RuntimeCandidate]:
     """List what runs the cases, torch first; the environments of releases are made."""
-    providers: list[Provider] = split("--provider", options.provider, resolve_provider)
+    providers = _providers(options)
     runners = [torch_candidate()] if options.against else []
     for release in _releases(options):
         prepare(release, lambda line: tell(f"ortmeter operators: {line}"))

@@ -266,8 +266,7 @@ def _rows(item: Any) -> Rows:
     if isinstance(item, Rows):
         return item
     table = flatten(item)
-    columns = [list(table.iloc[:, rank]) for rank in range(table.shape[1])]
-    return Rows(tuple(map(str, table.columns)), tuple(zip(*columns, strict=True)))
+    return Rows(tuple(map(str, table.columns)), tuple(table.itertuples(index=False, name=None)))
 
 
 def _records(item: Any) -> list[dict[str, Any]]:

@@ -52,17 +52,14 @@ def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix)
         cells = compare_cells(matrix.times, names, min_effect=_EFFECT)
         report.conclude(*_sentences(cells, names, matrix, place))
         slower = losses(cells, names[-1]).index.get_level_values("case")
-        if len(slower) and all(
-            candidate.script is None for candidate in candidates
-        ):  # torch has no script
+        if len(slower) and all(c.script is None for c in candidates):  # torch has no script
             report.conclude(f"a script for an issue: ortmeter operators --repro {slower[0]}.")
-        beside = (
-            f"{names[1]} beside {names[0]}" if len(names) == _PAIR else "Beside the best before"
-        )
+        is_pair = len(names) == _PAIR
+        beside = f"{names[1]} beside {names[0]}" if is_pair else "Beside the best before"
         plots = [partial(_plot, cells, report)] if cells["verdict"].isin(_CLAIMED).any() else []
         for count in counts:
             own = cells[cells.index.get_level_values("threads") == count]
-            table = _cells_table(own, several=len(names) > _PAIR)
+            table = _cells_table(own, several=not is_pair)
             report.add(f"{beside}{place[count]}", *plots, table)
             plots.clear()  # it has all the numbers of threads
     else:
