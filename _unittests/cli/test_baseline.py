@@ -69,8 +69,10 @@ def bench(tmp_path, machine):
         packages = {**machine.packages, **({"numpy": numpy} if numpy else {})}
         here = dataclasses.replace(machine, packages=packages, cpu=cpu or machine.cpu)
         report = Report("ortmeter bench", machine=here)
+        busy = SimpleNamespace(findings=["other processes use 2 cores"], to_dict=dict)
+        report.preflight["before"] = busy
         kept = baseline.check(options, variants)
-        code = kept.finish(report, found, ["other processes use 2 cores"]) if kept else None
+        code = kept.finish(report, found) if kept else None
         return SimpleNamespace(code=code, told=report.sentences, report=report, found=found)
 
     run.model, run.file = model, tmp_path / "base.json"

@@ -49,35 +49,35 @@ def open_program(options: Namespace) -> "ExportedProgram | None":
     return load_program(program, trusted=options.trust_program)
 
 
-def tell(report: Report, found: OptimizerExplanation | ProgramExplanation, top: int) -> None:
+def tell(report: Report, explained: OptimizerExplanation | ProgramExplanation, top: int) -> None:
     """Say what is responsible, with its table and its plot."""
-    report.conclude(f"{found}.")
-    if isinstance(found, OptimizerExplanation):
-        _tell_optimizers(report, found)
+    report.conclude(f"{explained}.")
+    if isinstance(explained, OptimizerExplanation):
+        _tell_optimizers(report, explained)
     else:
-        _tell_steps(report, found, top)
+        _tell_steps(report, explained, top)
 
 
-def _tell_optimizers(report: Report, found: OptimizerExplanation) -> None:
-    levels = [(name, diff.outputs[diff.worst]) for name, diff in found.levels.items()]
+def _tell_optimizers(report: Report, explained: OptimizerExplanation) -> None:
+    levels = [(name, diff.outputs[diff.worst]) for name, diff in explained.levels.items()]
     rows = [(name, d.abs, d.ulp_at_max, d.mean_abs) for name, d in levels]
     columns = ["level", "absolute", "ulp", "mean"]
     table = readable(pd.DataFrame(rows, columns=columns))
     report.add("Levels against the unoptimized graph, the worst output", table)
-    if not found.optimizers:
+    if not explained.optimizers:
         return
-    errors = [(o.name, "it alone", float(o.alone.abs)) for o in found.optimizers]
-    errors += [(o.name, "without it", float(o.without.abs)) for o in found.optimizers]
+    errors = [(o.name, "it alone", float(o.alone.abs)) for o in explained.optimizers]
+    errors += [(o.name, "without it", float(o.without.abs)) for o in explained.optimizers]
     report.add(
         "Optimizers that change the outputs: absolute error of each alone, and without it",
-        readable(found.to_frame()),
+        readable(explained.to_frame()),
         _plot(errors, "Errors of the optimizers", "absolute"),
     )
 
 
-def _tell_steps(report: Report, found: ProgramExplanation, top: int) -> None:
-    ranked = found.ranking()[:top]
-    table = found.to_frame().set_index("step").loc[[step.name for step in ranked]].reset_index()
+def _tell_steps(report: Report, explained: ProgramExplanation, top: int) -> None:
+    ranked = explained.ranking()[:top]
+    table = explained.to_frame().set_index("step").loc[[step.name for step in ranked]].reset_index()
     table["calls"] = table["calls"].str.removeprefix("aten.").str.removesuffix(".default")
     report.add(
         "Steps of the program by own error, from the values of torch",
@@ -86,13 +86,13 @@ def _tell_steps(report: Report, found: ProgramExplanation, top: int) -> None:
     )
 
 
-def tell_alignment(report: Report, found: Alignment, names: tuple[str, str], top: int) -> None:
+def tell_alignment(report: Report, aligned: Alignment, names: tuple[str, str], top: int) -> None:
     """Say where two graphs part: the first results that differ, and where the error grows."""
-    report.conclude(f"{found}.")
-    if found.first is None:
+    report.conclude(f"{aligned}.")
+    if aligned.first is None:
         return
-    growing = sorted(found.pairs, key=lambda pair: pair.jump, reverse=True)[:top]
-    ranks = [i for i, pair in enumerate(found.pairs) if pair is found.first or pair in growing]
+    growing = sorted(aligned.pairs, key=lambda pair: pair.jump, reverse=True)[:top]
+    ranks = [i for i, pair in enumerate(aligned.pairs) if pair is aligned.first or pair in growing]
     columns = {
         "expected": f"node of {names[0]}",
         "got": f"node of {names[1]}",
@@ -100,12 +100,13 @@ def tell_alignment(report: Report, found: Alignment, names: tuple[str, str], top
         "before": "of inputs",
         "jump": "growth",
     }
-    pairs = [found.pairs[rank] for rank in ranks]
+    pairs = [aligned.pairs[rank] for rank in ranks]
+    table = aligned.to_frame().iloc[ranks].drop(columns="expected op").rename(columns=columns)
     errors = [(pair.expected.node, "its inputs", pair.before) for pair in pairs]
     errors += [(pair.expected.node, "this result", pair.size) for pair in pairs]
     report.add(
         "Where the graphs part: the first results that differ, and the largest growths",
-        readable(found.to_frame().iloc[ranks].drop(columns="expected op").rename(columns=columns)),
+        readable(table),
         _plot(errors, "Errors where they grow the most", _UNIT),
     )
 

@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +91,15 @@ class Baseline:
     described: Mapping[str, Description]
     stored: Record | None
 
-    def finish(self, report: Report, found: Comparison, preflight: Sequence[str]) -> int:
+    def finish(self, report: Report, results: Comparison) -> int:
         """Compare and keep, as asked; not 0 when ``--fail-if`` refuses a candidate."""
         code = 0
         if self.stored is not None:
-            code = compare(self.options, report, found, self.described, self.stored)
+            code = compare(self.options, report, results, self.described, self.stored)
         if code and self.options.save is not None:  # the next run would pass
             report.conclude(f"samples are not kept in {self.options.save}: this run fails.")
         elif self.options.save is not None:
-            _save(self.options, report, found, self.described, preflight)
+            _save(self.options, report, results, self.described)
         return code
 
 
@@ -183,61 +183,61 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 def _read(file: Path, variants: Mapping[str, SessionSpec]) -> Record:
     stored = load(file)
-    found = stored.data.get("comparison")
+    measured = stored.data.get("comparison")
     try:
         described = msgspec.convert(stored.data.get("candidates"), dict[str, Description])
         msgspec.convert(stored.data.get("fitness"), list[str])
     except msgspec.ValidationError:
         described = {}
-    if stored.page != _PAGE or not isinstance(found, Comparison) or {*found} - {*described}:
+    if stored.page != _PAGE or not isinstance(measured, Comparison) or {*measured} - {*described}:
         raise RecordError(f"{file.name} was not written by ortmeter bench --save")
-    found, described = _renamed(found, described)
-    check_latencies(
-        *found.values(), *([found.reference_workload] if found.reference_workload else [])
-    )
-    if not {*found} & {*variants}:
+    measured, described = _renamed(measured, described)
+    check_latencies(*filter(None, [*measured.values(), measured.reference_workload]))
+    if not {*measured} & {*variants}:
         raise InvalidArgumentError(
-            f"{file.name} has other candidates than this run: {_listed(found)}. This run has "
+            f"{file.name} has other candidates than this run: {_listed(measured)}. This run has "
             f"{_listed(variants)}. Accepted: the models and options of the run that was saved"
         )
     return dataclasses.replace(
-        stored, data={**stored.data, "comparison": found, "candidates": described}
+        stored, data={**stored.data, "comparison": measured, "candidates": described}
     )
 
 
 def _renamed(
-    found: Comparison, described: Mapping[str, Description]
+    stored: Comparison, described: Mapping[str, Description]
 ) -> tuple[Comparison, dict[str, Description]]:
     """Replace ``spinning=stop`` by its current name, ``during-run``, in files of before."""
 
     def current(name: str) -> str:
         return re.sub(r"\bspinning=stop\b", "spinning=during-run", name)
 
-    measured = [dataclasses.replace(one, name=current(name)) for name, one in found.items()]
-    renamed = {current(name): dict(one) for name, one in described.items()}
-    for one in renamed.values():
-        if one.get("spinning") == "stop":
-            one["spinning"] = "during-run"
-    return Comparison(measured, found.stopped, reference_workload=found.reference_workload), renamed
+    measured = [dataclasses.replace(m, name=current(name)) for name, m in stored.items()]
+    renamed = {current(name): dict(description) for name, description in described.items()}
+    for description in renamed.values():
+        if description.get("spinning") == "stop":
+            description["spinning"] = "during-run"
+    workload = stored.reference_workload
+    return Comparison(measured, stored.stopped, reference_workload=workload), renamed
 
 
 def _save(
-    options: Namespace,
-    report: Report,
-    found: Comparison,
-    described: Mapping[str, Description],
-    preflight: Sequence[str],
+    options: Namespace, report: Report, results: Comparison, described: Mapping[str, Description]
 ) -> None:
-    models = dict.fromkeys(one["model"] for one in described.values())
+    models = dict.fromkeys(description["model"] for description in described.values())
+    fitness = [text for looked in report.preflight.values() for text in looked.findings]
     record = Record(
         page=_PAGE,
         configuration={"model": ", ".join(models), "provider": options.provider},
         environment=report.machine,
         date=dt.datetime.now(dt.UTC).replace(microsecond=0),
-        data={"comparison": found, "candidates": described, "fitness": list(preflight)},
+        data={
+            "comparison": results,
+            "candidates": described,
+            "fitness": list(dict.fromkeys(fitness)),
+        },
         on_cpu=tuple(placement.warned),
     )
     write_atomically(Path(options.save), record.to_json())
-    processes = next(iter(found.values())).processes
+    processes = next(iter(results.values())).processes
     few = f"; {need(processes)}" if processes < MIN_PROCESSES else ""
     report.conclude(f"samples are kept in {options.save}{few}.")

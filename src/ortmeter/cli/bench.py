@@ -2,10 +2,8 @@
 
 import math
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-
-import pandas as pd
 
 from ortmeter.cli import baseline, bench_releases, cold, load, machine, precision, regression
 from ortmeter.cli.inputs import add_feeds, make_feeds
@@ -17,7 +15,7 @@ from ortmeter.plotting import latency_plot
 from ortmeter.study.writer import rank
 from ortmeter.timing import Comparison
 from ortmeter.timing.bench import BUDGET_S, LONG_BUDGET_S, measure_variants, why_isolated
-from ortmeter.timing.candidates import SessionSpec, model_variants
+from ortmeter.timing.candidates import model_variants
 from ortmeter.timing.drift import drift
 from ortmeter.timing.percentiles import NONE, percentile_table
 from ortmeter.timing.statistics import MIN_PROCESSES, MIN_ROUNDS, PROCESSES
@@ -57,50 +55,42 @@ def register(parser: ArgumentParser) -> None:
 def run(options: Namespace, report: Report) -> int:
     """Fill the report with latencies, memory and verdicts; 1 or 2 when ``--fail-if`` says so."""
     asked = [mode for mode in _MODES if mode.is_asked(options)]
-    if len(asked) > 1 or (asked and baseline.is_asked(options)):
+    keeps = baseline.is_asked(options)
+    if len(asked) > 1 or (asked and keeps):
         raise InvalidArgumentError(
             "one way to measure at a time. Accepted: --callers, --rate and --gap; --cold; "
             "--runtime; or --save and --baseline"
         )
     models = list(dict.fromkeys(map(Path, options.models)))
     feeds = list(make_feeds(options, models).values())
-    axes = session_axes(options)
-    found = precision.add_converted(options, report, model_variants(models, feeds, **axes))
-    with cold.saved_optimized(options, report, found) as variants:
+    given = model_variants(models, feeds, **session_axes(options))
+    converted = precision.add_converted(options, report, given)
+    with cold.saved_optimized(options, report, converted) as variants:
         kept = baseline.check(options, variants)
         with machine.watched(options, report):
             if asked:
                 return int(asked[0].fill(options, report, variants) or 0)
-            results = _measure(options, variants)
-        _fill(report, results, _budget_s(options, variants))
-        if why := why_isolated(variants):
+            why, budget_s = why_isolated(variants), options.budget
+            if budget_s is None:
+                budget_s = LONG_BUDGET_S if keeps or why else BUDGET_S
+            results = measure_variants(
+                variants,
+                repeat=options.repeat or (regression.REPEAT if keeps else None),
+                processes=options.processes or (PROCESSES if keeps else None),
+                budget_s=budget_s,
+                reference_workload=True,
+            )
+        _fill(report, results, budget_s)
+        if why:
             report.conclude(f"{why}: each candidate was measured apart, in its own processes.")
         report.add("Memory of a fresh process", cold.memory_table(variants))
-        if kept is None:
-            return 0
-        findings = [text for found in report.preflight.values() for text in found.findings]
-        return kept.finish(report, results, list(dict.fromkeys(findings)))
-
-
-def _measure(options: Namespace, variants: Mapping[str, SessionSpec]) -> Comparison:
-    kept = baseline.is_asked(options)
-    return measure_variants(
-        variants,
-        repeat=options.repeat or (regression.REPEAT if kept else None),
-        processes=options.processes or (PROCESSES if kept else None),
-        budget_s=_budget_s(options, variants),
-        reference_workload=True,
-    )
-
-
-def _budget_s(options: Namespace, variants: Mapping[str, SessionSpec]) -> float:
-    if options.budget is not None:
-        return float(options.budget)
-    return LONG_BUDGET_S if baseline.is_asked(options) or why_isolated(variants) else BUDGET_S
+        return 0 if kept is None else kept.finish(report, results)
 
 
 def _fill(report: Report, results: Comparison, budget_s: float) -> None:
-    table = _latency_table(results).rename_axis(columns=results.how)
+    table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
+    table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
+    table = table.rename_axis(columns=results.how)
     report.add("Latency", table, lambda: latency_plot(results, title="Latency of a run"))
     tails = percentile_table(results)
     if (tails != NONE).any(axis=None):  # dashes alone say nothing
@@ -125,9 +115,3 @@ def _why_undecided(results: Comparison, budget_s: float) -> Iterator[str]:
     if got < least:
         enough = math.ceil(1.2 * (budget_s or BUDGET_S) * least / got)
         yield f"{results.how}: a verdict needs {what}. Ask for --budget {enough}{other}."
-
-
-def _latency_table(results: Comparison) -> pd.DataFrame:
-    table = results.to_frame().drop(columns=["processes", "rounds", "calls"])
-    table.insert(3, "runs/s", [rounded(1 / m.median) for m in results.values()])
-    return table

@@ -67,7 +67,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
         prepare(release, lambda line: tell(f"ortmeter bench: {line}"))
     budget_s = _BUDGET_S if options.budget is None else options.budget
     deadline = time.perf_counter() + budget_s
-    found = measure_releases(
+    results = measure_releases(
         releases,
         variants,
         processes=options.processes or PROCESSES,
@@ -75,8 +75,8 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
         budget_s=budget_s * (_MEASURED if len(releases) > 1 else 1),
         reference_workload=True,
     )
-    report.add("Releases", _releases_table(releases, found))
-    for rank, (name, comparison) in enumerate(found.comparisons.items()):
+    report.add("Releases", _releases_table(releases, results))
+    for rank, (name, comparison) in enumerate(results.comparisons.items()):
         where, several = (f", {name}", f"{name}: ") if len(variants) > 1 else ("", "")
         table = _latency_table(comparison)
         if (claims := compare_releases(comparison)) is None:
@@ -91,7 +91,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
                 variants[name],
                 processes=next(iter(comparison.values())).processes,
                 repeat=min(max(int(_PROFILED_S / slowest), 10), 200),
-                budget_s=(deadline - time.perf_counter()) / (len(found.comparisons) - rank),
+                budget_s=(deadline - time.perf_counter()) / (len(results.comparisons) - rank),
             )
             title = f"Operators of {names[1]} beside {names[0]}, time in a profiled run{where}"
             report.add(title, operators.head(_TOP))
@@ -99,7 +99,7 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
             report.conclude(*(f"{several}{sentence}" for sentence in told))
         if moved := drift(comparison.reference_workload):
             report.conclude(f"{several}{moved}.")
-    for (name, _), reason in found.left_out.items():
+    for (name, _), reason in results.left_out.items():
         report.conclude(f"left out: {f'{name}, ' if len(variants) > 1 else ''}{reason}.")
 
 
@@ -126,8 +126,8 @@ def _since(claims: ReleaseClaims) -> list[str]:
 
 
 def _step(claim: Speedup) -> str:
-    found = claim if claim.verdict == "faster" else claim.reversed
-    return f"{found.ratio:.2f} times {claim.verdict} than {claim.baseline} {found.brackets}"
+    told = claim if claim.verdict == "faster" else claim.reversed
+    return f"{told.ratio:.2f} times {claim.verdict} than {claim.baseline} {told.brackets}"
 
 
 def _operators_sentence(table: pd.DataFrame, latency: Speedup) -> str:
@@ -170,18 +170,18 @@ def _latency_table(comparison: Comparison) -> pd.DataFrame:
     return table.drop(columns=["processes", "rounds", "calls"])
 
 
-def _releases_table(releases: Sequence[Release], found: ReleaseResults) -> pd.DataFrame:
+def _releases_table(releases: Sequence[Release], results: ReleaseResults) -> pd.DataFrame:
     """Say what each release is made of, and how far its outputs are from those of the first."""
-    first = {name: outputs for (name, _), outputs in reversed([*found.outputs.items()])}
+    first = {name: outputs for (name, _), outputs in reversed([*results.outputs.items()])}
     rows = []
     for release in releases:
         changes = [
             max_diff(first[name][output], got).abs
-            for (name, ran), outputs in found.outputs.items()
+            for (name, ran), outputs in results.outputs.items()
             for output, got in outputs.items()
             if ran == release.name and outputs is not first[name] and output in first[name]
         ]
-        row = {"release": release.name, **found.versions[release.name]}
+        row = {"release": release.name, **results.versions[release.name]}
         row |= {"provider": release.provider} if any(r.provider for r in releases) else {}
         rows.append({**row, "largest change of outputs": rounded(max(changes, default=None), 3)})
     return pd.DataFrame(rows).set_index("release")

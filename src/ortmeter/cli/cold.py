@@ -71,12 +71,12 @@ def saved_optimized(
         yield variants
         return
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        found = dict(variants)
+        candidates = dict(variants)
         if options.save_optimized:
-            found |= optimized_variants(variants, Path(folder))
+            candidates |= optimized_variants(variants, Path(folder))
         if options.shorten:
-            found |= _shorter(variants, Path(folder))
-        yield found
+            candidates |= _shorter(variants, Path(folder))
+        yield candidates
     levels = set(map(level_of, variants.values()))
     if shared := sorted(levels & {"layout", "all"}):
         report.conclude(
@@ -87,32 +87,32 @@ def saved_optimized(
 
 def _shorter(variants: Mapping[str, SessionSpec], folder: Path) -> dict[str, SessionSpec]:
     """Name the other ways to start after the candidate, if there are several."""
-    found = {}
+    starts = {}
     for i, (name, variant) in enumerate(variants.items()):
         place = folder / f"ways-{i}"
         place.mkdir()
         for way, other in shorter_starts(variant, place).items():
-            found[way if len(variants) == 1 else f"{name}, {way}"] = other
-    return found
+            starts[way if len(variants) == 1 else f"{name}, {way}"] = other
+    return starts
 
 
 def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]) -> None:
     """Fill the report with the phases of each start, their memory and verdicts."""
-    found = cold_start(
+    starts = cold_start(
         variants,
         processes=options.processes or _PROCESSES,
         budget_s=_BUDGET_S if options.budget is None else options.budget,
     )
-    times = found.to_frame().rename_axis(columns=found.times.how)
-    several = len(found.names) > 1
-    plot = partial(cold_plot, found, title="Time to the first result")
+    times = starts.to_frame().rename_axis(columns=starts.times.how)
+    several = len(starts.names) > 1
+    plot = partial(cold_plot, starts, title="Time to the first result")
     report.add("Cold start", times if several else times.droplevel("candidate"), plot)
     if several:
-        claims = [claim for claim in found.times.speedups() if claim.where["phase"] in _JUDGED]
+        claims = [claim for claim in starts.times.speedups() if claim.where["phase"] in _JUDGED]
         report.add("Speedup over the first", speedup_table(claims))
-        report.conclude(*(f"{phase}: {rank(found.times[phase].ranking())}." for phase in _JUDGED))
+        report.conclude(*(f"{phase}: {rank(starts.times[phase].ranking())}." for phase in _JUDGED))
     else:
-        report.conclude(_sentence(found))
+        report.conclude(_sentence(starts))
     report.conclude(
         "files were in the page cache: after a boot, they are read from the disk first."
     )
@@ -140,10 +140,10 @@ def speedup_table(claims: Sequence[Speedup]) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index([*claims[0].where, "candidate"])
 
 
-def _sentence(found: ColdStart) -> str:
-    (name,) = found.names
+def _sentence(starts: ColdStart) -> str:
+    (name,) = starts.names
     result, steady, *parts = (
-        found.typical(name, phase) for phase in (RESULT, STEADY, IMPORT, SESSION, FIRST)
+        starts.typical(name, phase) for phase in (RESULT, STEADY, IMPORT, SESSION, FIRST)
     )
     texts = zip((IMPORT, SESSION, FIRST), parts, strict=True)
     listed = ", ".join(f"{phase} {part.seconds}" for phase, part in texts)

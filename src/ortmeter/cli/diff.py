@@ -79,11 +79,11 @@ def run(options: Namespace, report: Report) -> int:
             _comparable(Path(model), Path(folder, str(rank)), told)
             for rank, model in enumerate(options.models)
         ]
-        found = _compare(options, report)
-    report.conclude(*(f"{sentence}." for sentence in found.conclusions()), *told)
-    if found.passed and found.tolerance is None:
+        compared = _compare(options, report)
+    report.conclude(*compared.conclusions(), *told)
+    if compared.passed and compared.tolerance is None:
         report.conclude("no tolerance was asked: nothing is judged (--atol, --rtol).")
-    return int(not found.passed)
+    return int(not compared.passed)
 
 
 def _comparable(path: Path, folder: Path, told: list[str]) -> Path:
@@ -102,43 +102,32 @@ def _compare(options: Namespace, report: Report) -> ModelDiff:
     limits = options.atol, options.rtol
     tolerance = None if limits == (None, None) else Tolerance(*limits)
     options.against_torch_program = alternatives.open_program(options)
-    models, against = _sides(options)
+    first, *others = options.models
+    if len(others) > 1 or (others and options.against):
+        raise InvalidArgumentError(
+            f"got {len(options.models)} models and --against {options.against}. "
+            "Accepted: one model, or two models without --against"
+        )
     session = session_settings(options) | {"provider": resolve_provider(options.provider)}
-    feeds = make_feeds(options, models)
-    if against is not None:
-        (arrays,) = feeds.values()
-        return _compare_ways(options, report, against, arrays, tolerance=tolerance, session=session)
-    given = [feeds[model] for model in models]
-    found = diff(models[0], models[1], given, tolerance=tolerance, **session)
-    _add_outputs(report, found, models[1].name, models[0].name)
-    report.conclude(*_pairing(found))
+    feeds = make_feeds(options, options.models)
+    if not others:
+        return _compare_ways(options, report, feeds[first], tolerance=tolerance, session=session)
+    second, given = others[0], [feeds[model] for model in options.models]
+    compared = diff(first, second, given, tolerance=tolerance, **session)
+    _add_outputs(report, compared, got=second.name, expected=first.name)
+    report.conclude(*_pairing(compared))
     try:
-        aligned = align(models[0], models[1], given, tolerance=tolerance, **session)
+        aligned = align(first, second, given, tolerance=tolerance, **session)
     except ModelError as error:  # too many results, or a type of its own
-        report.conclude(f"intermediate results are not aligned: {str(error).removesuffix('.')}.")
+        report.conclude(f"intermediate results are not aligned: {error}")
     else:
-        alternatives.tell_alignment(report, aligned, (models[0].name, models[1].name), options.top)
-    return found
-
-
-def _sides(options: Namespace) -> tuple[list[Path], str | None]:
-    """Return two models, or one with what it is compared to."""
-    models = [Path(model) for model in options.models]
-    if len(models) == 1:
-        program = alternatives.PROGRAM if options.against_torch_program else None
-        return models, program or options.against or "float64"
-    if len(models) == 2 and not options.against:  # noqa: PLR2004 - two sides
-        return models, None
-    raise InvalidArgumentError(
-        f"got {len(models)} models and --against {options.against}. "
-        "Accepted: one model, or two models without --against"
-    )
+        alternatives.tell_alignment(report, aligned, (first.name, second.name), options.top)
+    return compared
 
 
 def _compare_ways(
     options: Namespace,
     report: Report,
-    against: str,
     feeds: Mapping[str, np.ndarray],
     *,
     tolerance: Tolerance | None,
@@ -146,24 +135,27 @@ def _compare_ways(
 ) -> ModelDiff:
     """Compare a session with another way to run its model, and say what is responsible."""
     (path,) = options.models
+    program = alternatives.PROGRAM if options.against_torch_program else None
+    against = program or options.against or "float64"
     explained, why = _explain(options, against, feeds, {**session, "tolerance": tolerance})
     if explained is not None:
-        found = explained.outputs
+        compared = explained.outputs
     else:
         got = _run(path, feeds, **session)
         if against in _EVALUATIONS:
             expected = _evaluate(load_model(path), feeds, against, session["provider"])
         else:
             expected = _run(path, feeds, **_on(against, session))
-        found = compare_outputs(expected, got, tolerance, typed=against != "float64")
-    _add_outputs(report, found, f"ONNX Runtime on {session['provider'].label}", against)
+        compared = compare_outputs(expected, got, tolerance, typed=against != "float64")
+    ours = f"ONNX Runtime on {session['provider'].label}"
+    _add_outputs(report, compared, got=ours, expected=against)
     if isinstance(explained, SessionExplanation):
         _tell(options, report, load_model(path), explained)
     elif explained is not None:
         alternatives.tell(report, explained, options.top)
     elif why:
-        report.conclude(f"nodes are not searched: {why}.")
-    return found
+        report.conclude(f"nodes are not searched: {why}")
+    return compared
 
 
 def _explain(
@@ -183,13 +175,13 @@ def _explain(
     try:
         return explain_session(path, feeds, against, **asked), ""
     except (OrtMeterError, MemoryError) as error:  # too many results for instance
-        return None, str(error).removesuffix(".") or type(error).__name__
+        return None, str(error) or type(error).__name__
 
 
-def _add_outputs(report: Report, found: ModelDiff, got: str, expected: str) -> None:
-    title = f"{got} against {expected}"
-    report.add(f"{title}, the worst output first", readable(found.to_frame()))
-    report.conclude(f"{title}, output {found.worst}: {found.outputs[found.worst]}.")
+def _add_outputs(report: Report, compared: ModelDiff, *, got: str, expected: str) -> None:
+    title, worst = f"{got} against {expected}", compared.worst
+    report.add(f"{title}, the worst output first", readable(compared.to_frame()))
+    report.conclude(f"{title}, output {worst}: {compared.outputs[worst]}.")
 
 
 def _run(
@@ -219,11 +211,9 @@ def _evaluate(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], how: str, provider: Provider
 ) -> dict[str, Any]:
     names = [output.name for output in model.graph.output]
-    given: Mapping[str, Any] = feeds
-    if how == "float64":
-        double = to_float64(model)
-        model, given = double, exact_feeds(model, double, feeds)
-    evaluator = Evaluator(model, sources=_sources(how), device=provider)
+    evaluated = to_float64(model) if how == "float64" else model
+    given = feeds if evaluated is model else exact_feeds(model, evaluated, feeds)
+    evaluator = Evaluator(evaluated, sources=_sources(how), device=provider)
     return dict(zip(names, evaluator.run(names, given), strict=True))
 
 
@@ -235,54 +225,53 @@ def _sources(how: str) -> tuple[str, ...]:
     return (*torch, "reference", "ort")
 
 
-def _pairing(found: ModelDiff) -> tuple[str, str]:
+def _pairing(compared: ModelDiff) -> tuple[str, str]:
     """Name the inputs and the outputs of the two models that go together."""
-    shared = f"inputs shared by both models: {', '.join(found.shared_inputs) or 'none'}"
-    left = f"; in one model only: {', '.join(found.other_inputs)}" if found.other_inputs else ""
-    pairs = (("name", found.by_name), ("rank", found.by_rank))
+    shared = f"inputs shared by both models: {', '.join(compared.shared_inputs) or 'none'}"
+    others = ", ".join(compared.other_inputs)
+    left = f"; in one model only: {others}" if others else ""
+    pairs = (("name", compared.by_name), ("rank", compared.by_rank))
     told = [f"by {how}: {', '.join(labels)}" for how, labels in pairs if labels]
     return f"{shared}{left}.", f"outputs are paired {'; '.join(told)}."
 
 
 def _tell(
-    options: Namespace, report: Report, model: onnx.ModelProto, found: SessionExplanation
+    options: Namespace, report: Report, model: onnx.ModelProto, explained: SessionExplanation
 ) -> None:
     """Say which nodes of the session are responsible."""
-    by, searched = options.by, [n for n in found.ranking(options.by) if n.effect is not None]
+    by, searched = options.by, [n for n in explained.ranking(options.by) if n.effect is not None]
     # While nodes are left, those that are exact tell nothing.
-    known = [node for node in searched if differing(node.own) or not found.remaining]
+    known = [node for node in searched if differing(node.own) or not explained.remaining]
     effect = f"effect_{by}"
     columns = {"node": "node", "op": "op", "fused": "fused with"}
     columns |= {f"own_{by}": "own", f"total_{by}": "total", effect: "effect"}
     ranked = pd.DataFrame([node.to_row() for node in known[: options.top]], columns=list(columns))
-    which = "the session" if found.same_outputs else "the session that exposes them"
+    which = "the session" if explained.same_outputs else "the session that exposes them"
     title = f"Nodes of {which} by effect on outputs ({RANKED_BY[by]})"
-    plot = partial(_plot, found, by)
+    plots = [partial(_plot, explained, by)]
     if known:
-        report.add(title, readable(ranked.rename(columns=columns)), plot)
-    if found.remaining:
+        report.add(title, readable(ranked.rename(columns=columns)), plots.pop())
+    if explained.remaining:
         columns = {"first": "first node", "last": "last node", "nodes": "nodes", effect: "effect"}
-        left = pd.DataFrame([group.to_row() for group in found.remaining], columns=list(columns))
-        left = left.sort_values(effect, ascending=False, na_position="first").head(options.top)
-        report.add(
-            f"Groups of nodes that are not told apart ({RANKED_BY[by]})",
-            readable(left.rename(columns=columns)),
-            *([] if known else [plot]),
+        left = pd.DataFrame(
+            [group.to_row() for group in explained.remaining], columns=list(columns)
         )
+        left = left.sort_values(effect, ascending=False, na_position="first").head(options.top)
+        title = f"Groups of nodes that are not told apart ({RANKED_BY[by]})"
+        report.add(title, readable(left.rename(columns=columns)), *plots)
     if len(model.graph.node) <= MAX_DRAWN:
-        report.add("The graph, coloured by effect on outputs", partial(_draw, model, found, by))
-    report.conclude(f"{found}.")
+        report.add("The graph, coloured by effect on outputs", partial(_draw, model, explained, by))
+    report.conclude(f"{explained}.")
 
 
-def _plot(found: SessionExplanation, by: str) -> Any:
+def _plot(explained: SessionExplanation, by: str) -> Any:
     """Plot effects along the graph, if there is one."""
-    place = {node.name: rank for rank, node in enumerate(found.nodes)}
+    place = {node.name: rank for rank, node in enumerate(explained.nodes)}
+    nodes = [(node.name, [node.name], node.to_row()) for node in explained.nodes]
+    groups = [(f"{len(g.nodes)} nodes", g.nodes, g.to_row()) for g in explained.remaining]
     rows = [
-        (node.name, place[node.name], place[node.name], node.to_row()[f"effect_{by}"])
-        for node in found.nodes
-    ] + [
-        (f"{row['nodes']} nodes", place[row["first"]], place[row["last"]], row[f"effect_{by}"])
-        for row in (group.to_row() for group in found.remaining)
+        (name, place[names[0]], place[names[-1]], row[f"effect_{by}"])
+        for name, names, row in (*nodes, *groups)
     ]
     frame = pd.DataFrame(rows, columns=["name", "first", "last", "effect"])
     if not (np.isfinite(frame["effect"]) & (frame["effect"] > 0)).any():
@@ -291,9 +280,11 @@ def _plot(found: SessionExplanation, by: str) -> Any:
     return effect_plot(frame, title="Effects of the nodes on the outputs", what=what).figure
 
 
-def _draw(model: onnx.ModelProto, found: SessionExplanation, by: str) -> Any:
+def _draw(model: onnx.ModelProto, explained: SessionExplanation, by: str) -> Any:
     moved = {
-        node.name: node.to_row()[f"effect_{by}"] for node in found.nodes if node.effect is not None
+        node.name: node.to_row()[f"effect_{by}"]
+        for node in explained.nodes
+        if node.effect is not None
     }
     total = sum(value for value in moved.values() if np.isfinite(value)) or 1.0
     notes: dict[str | int, NodeNote] = {

@@ -31,8 +31,8 @@ def run(options: Namespace, report: Report) -> None:
 def _fill_runtimes(report: Report, *, remove: bool) -> None:
     from ortmeter.releases.environments import kept_releases, releases_folder, remove_releases
 
-    found = remove_releases() if remove else kept_releases()
-    rows = [(kept.name, round(kept.size / _MIB), kept.folder.name) for kept in found]
+    releases = remove_releases() if remove else kept_releases()
+    rows = [(kept.name, round(kept.size / _MIB), kept.folder.name) for kept in releases]
     if rows:
         report.add("Releases", Rows(("release", "size (MiB)", "folder"), tuple(rows)))
     many = f"{len(rows)} environment{'' if len(rows) == 1 else 's'}"

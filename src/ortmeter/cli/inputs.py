@@ -2,13 +2,13 @@
 
 import shlex
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ortmeter.cli.options import number
+from ortmeter.cli.options import number, read_pairs
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.feed_files import read_feeds, read_input
 from ortmeter.runtime.feed_values import parse_value
@@ -43,31 +43,33 @@ def make_feeds(options: Namespace, models: Sequence[Path]) -> dict[Path, dict[st
 
     A size, a shape or a value is for the models that have such a dimension or such an input.
     """
-    dims = _pairs("--dim", options.dim, _size, "NAME=SIZE")
-    shapes = _pairs("--shape", options.shape, _shape, "NAME=1x3x224")
+    dims = read_pairs("--dim", options.dim, "NAME=SIZE", _size, at_last=True)
+    shapes = read_pairs("--shape", options.shape, "NAME=1x3x224", _shape, at_last=True)
     loaded = {model: load_model(model) for model in models}
     inputs = {model: declared_inputs(proto) for model, proto in loaded.items()}
-    every = [one for group in inputs.values() for one in group]
+    every = [declared for group in inputs.values() for declared in group]
     known: dict[str, Input] = {}
-    for one in every:
-        known.setdefault(one.name, one)
+    for declared in every:
+        known.setdefault(declared.name, declared)
     whole, values = _given(options, known)
     if whole is not None:
         if dims or shapes or options.size:
             raise InvalidArgumentError(
                 "--dim, --shape and --size describe random inputs: remove them or --feeds"
             )
-        given = {
-            model: {one.name: values[one.name] for one in group if one.name in values}
-            for model, group in inputs.items()
+        own = {
+            model: [i.name for i in group if i.name in values] for model, group in inputs.items()
         }
-        return {model: read_feeds(loaded[model], whole, values=given[model]) for model in models}
+        return {
+            model: read_feeds(proto, whole, values={name: values[name] for name in own[model]})
+            for model, proto in loaded.items()
+        }
     _refuse_unknown("--dim", dims, symbols(every))
     _refuse_unknown("--shape", shapes, known)
     if options.size is not None:
         shaped = {*shapes, *(n for n, v in values.items() if isinstance(v, list | np.ndarray))}
         waiting = [
-            [one for one in group if one.name not in shaped and lacks_size(one, dims)]
+            [i for i in group if i.name not in shaped and lacks_size(i, dims)]
             for group in inputs.values()
         ]
         shapes |= _sized(options.size, waiting, values)
@@ -88,28 +90,23 @@ def _given(options: Namespace, known: _Known) -> tuple[str | None, dict[str, Any
     values: dict[str, Any] = {}
     for option, texts, read in (
         ("--value", options.value, parse_value),
-        ("--feeds", options.feeds, lambda one, file: read_input(one, Path(file))),
+        ("--feeds", options.feeds, lambda declared, file: read_input(declared, Path(file))),
     ):
-        for name, text in _by_input(option, [t for t in texts if t not in whole], known):
+        for text in (text for text in texts if text not in whole):
+            if (name := _name(text, known)) is None:
+                raise InvalidArgumentError(
+                    f"{option}: got {text!r}. Accepted: NAME=VALUE for one of "
+                    f"{', '.join(map(str, known.values())) or 'the inputs, there is none'}"
+                )
             if name in values:
                 raise InvalidArgumentError(f"{option}: {name!r} has a value already")
-            values[name] = read(known[name], text)
+            values[name] = read(known[name], text.removeprefix(f"{name}="))
     return (whole[0] if whole else None), values
 
 
 def _name(text: str, known: _Known) -> str | None:
     """Find the input of ``NAME=...``: a name may have any character."""
     return max((name for name in known if text.startswith(f"{name}=")), key=len, default=None)
-
-
-def _by_input(option: str, texts: Iterable[str], known: _Known) -> Iterator[tuple[str, str]]:
-    for text in texts:
-        if (name := _name(text, known)) is None:
-            raise InvalidArgumentError(
-                f"{option}: got {text!r}. Accepted: NAME=VALUE for one of "
-                f"{', '.join(map(str, known.values())) or 'the inputs, there is none'}"
-            )
-        yield name, text.removeprefix(f"{name}=")
 
 
 def _sized(
@@ -120,19 +117,19 @@ def _sized(
         shape = _shape(text)
     except ValueError:
         raise InvalidArgumentError(f"--size: got {text!r}, expected 1x3x224x224") from None
-    found: dict[str, tuple[int, ...]] = {}
+    sized: dict[str, tuple[int, ...]] = {}
     for group in waiting:
-        lacking = [one for one in group if one.name not in filled] or group
+        lacking = [declared for declared in group if declared.name not in filled] or group
         if len(lacking) > 1:
-            options = " ".join(f"--shape {shlex.quote(f'{one.name}=...')}" for one in lacking)
+            options = " ".join(f"--shape {shlex.quote(f'{i.name}=...')}" for i in lacking)
             raise InvalidArgumentError(
                 f"--size {text}: {len(lacking)} inputs lack a size, "
                 f"{', '.join(map(str, lacking))}. Accepted: {options}"
             )
-        found |= {one.name: shape for one in lacking}
-    if not found:
+        sized |= {declared.name: shape for declared in lacking}
+    if not sized:
         raise InvalidArgumentError(f"--size {text}: no input lacks a size. Accepted: none")
-    return found
+    return sized
 
 
 def _refuse_unknown(option: str, given: Mapping[str, object], known: Collection[str]) -> None:
@@ -141,24 +138,6 @@ def _refuse_unknown(option: str, given: Mapping[str, object], known: Collection[
             f"{option}: got {', '.join(map(repr, unknown))}. "
             f"Accepted: {', '.join(map(repr, sorted(known))) or 'none, all sizes are fixed'}"
         )
-
-
-def _pairs(
-    option: str, texts: Iterable[str], read: Callable[[str], Any], form: str
-) -> dict[str, Any]:
-    pairs = {}
-    for text in texts:
-        name, _, value = text.rpartition("=")
-        try:
-            size = read(value)
-        except ValueError:
-            name = ""
-        if not name:
-            raise InvalidArgumentError(f"{option}: got {text!r}, expected {form}")
-        if name in pairs:
-            raise InvalidArgumentError(f"{option} is given twice for {name!r}")
-        pairs[name] = size
-    return pairs
 
 
 def _shape(text: str) -> tuple[int, ...]:

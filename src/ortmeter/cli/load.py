@@ -2,7 +2,7 @@
 
 import math
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 from ortmeter.cli.options import number, split
 from ortmeter.cli.report import Report
 from ortmeter.errors import InvalidArgumentError
-from ortmeter.evidence import Claim, Speedup, common_unit, fact, rounded
+from ortmeter.evidence import Claim, Estimate, common_unit, fact, rounded
 from ortmeter.plotting.load import load_plot
 from ortmeter.runtime.settings import DENORMALS
 from ortmeter.study.writer import enumerate_items
@@ -79,10 +79,9 @@ def is_asked(options: Namespace) -> bool:
     """Whether an option of this mode is given; check those that go together."""
     if options.rate is None and not (options.workers is None and options.target_ms is None):
         raise InvalidArgumentError("--workers and --target-ms need --rate")
-    if options.sessions and options.rate is None and options.callers is None:
-        raise InvalidArgumentError("--sessions needs --callers or --rate")
-    if options.batch is not None and options.rate is None and options.callers is None:
-        raise InvalidArgumentError("--batch needs --callers or --rate")
+    for name in ("sessions", "batch"):
+        if getattr(options, name) and options.callers is options.rate is None:
+            raise InvalidArgumentError(f"--{name} needs --callers or --rate")
     if options.callers is options.rate is options.gap is None:
         if options.seconds is not None:
             raise InvalidArgumentError("--seconds needs --callers, --rate or --gap")
@@ -111,10 +110,13 @@ def fill(options: Namespace, report: Report, variants: Mapping[str, SessionSpec]
     workers, batch = options.workers or 1, options.batch or 1
     calls = _calls(variants, max([1, workers, *callers]), several=options.sessions)
     if callers:
-        _fill_callers(report, calls, callers, seconds, batch)
+        points = {(n, k): Point(calls[n][:k], batch=batch) for n in calls for k in callers}
+        _fill_callers(report, measure_load(points, seconds=seconds), list(calls), callers)
     if options.rate is not None:
-        rates = rates or _auto_rates(calls, workers, seconds, batch)
-        _fill_rates(report, calls, rates, workers, seconds, options.target_ms, batch)
+        served = {name: own[:workers] for name, own in calls.items()}
+        rates = rates or _auto_rates(Point(next(iter(served.values())), batch=batch), seconds)
+        points = {(n, rate): Point(served[n], rate, batch) for n in served for rate in rates}
+        _fill_rates(report, measure_load(points, seconds=seconds), workers, options.target_ms)
     if gaps:
         _fill_gaps(report, calls, gaps, seconds)
 
@@ -123,114 +125,107 @@ def _calls(variants: Mapping[str, SessionSpec], threads: int, *, several: bool) 
     """Make a call for each thread, each with its own binding; the first run of each is over."""
     calls = {}
     for name, variant in variants.items():
-        one = None if several else variant.session()
-        calls[name] = [
-            variant.call(variant.session() if one is None else one) for _ in range(threads)
-        ]
+        sessions = [variant.session() for _ in range(threads if several else 1)]
+        calls[name] = [variant.call(sessions[rank % len(sessions)]) for rank in range(threads)]
         for call in calls[name]:
             call()
     return calls
 
 
 def _fill_callers(
-    report: Report, calls: _Calls, callers: list[int], seconds: float, batch: int
+    report: Report, loads: Mapping[tuple[str, int], Load], names: list[str], callers: list[int]
 ) -> None:
-    points = {(name, k): Point(calls[name][:k], batch=batch) for name in calls for k in callers}
-    found = measure_load(points, seconds=seconds)
-    speeds = {key: load.throughput() for key, load in found.items()}
-    extra = {
-        key: _bounds("requests/s", one.value, one.low, one.high) for key, one in speeds.items()
-    }
+    extra = {key: _bounds("requests/s", load.throughput()) for key, load in loads.items()}
     rows = [{"series": name, "callers": k, **row} for (name, k), row in extra.items()]
-    turns = len(found[next(iter(found))].turns)
+    turns = len(loads[names[0], callers[0]].turns)
     title = "Throughput of callers that wait for their results"
     report.add(
         f"Callers: {turns} turn{'s' if turns > 1 else ''} each",
         partial(load_plot, pd.DataFrame(rows), x="callers", y="requests/s", title=title),
-        *_items(found, "callers", extra, "Latency of a run with several callers"),
+        *_items(loads, "callers", extra, "Latency of a run with several callers"),
     )
-    report.conclude(*_compare_callers(found, list(calls), callers))
+    report.conclude(*_compare_callers(loads, names, callers))
 
 
 def _compare_callers(
-    found: Mapping[tuple[str, int], Load], names: list[str], callers: list[int]
+    loads: Mapping[tuple[str, int], Load], names: list[str], callers: list[int]
 ) -> Iterator[Claim]:
     """Compare the best number of callers with the first one, then candidates at that number."""
     first, *others = callers
     for name in names:
         place = {"candidate": name} if len(names) > 1 else {}
-        if not others:
+        if others:
+            several, label = {k: loads[name, k] for k in others}, f"callers={first}"
+            best = compare_best("throughput, callers={}", several, label, loads[name, first])
+            yield best.at(**place)
+        else:
             text = "{speed} requests/s with callers={first} (99%)"
-            yield fact(text, place, speed=found[name, first].throughput().text, first=first)
-            continue
-        several = {k: found[name, k] for k in others}
-        baseline = f"callers={first}", found[name, first]
-        yield compare_best("throughput, callers={}", several, *baseline).at(**place)
+            yield fact(text, place, speed=loads[name, first].throughput().text, first=first)
     last = callers[-1]
-    each = 1 - (1 - _CONFIDENCE) / max(len(names) - 1, 1)
+    each = _level_of_each(len(names) - 1)
     for name in names[1:]:
-        pair = found[name, last], found[names[0], last]
-        subject = f"throughput, {name}"
-        claim = compare_throughput(subject, pair[0], names[0], pair[1], confidence=each)
+        subject, pair = f"throughput, {name}", (names[0], loads[names[0], last])
+        claim = compare_throughput(subject, loads[name, last], *pair, confidence=each)
         yield claim.at(callers=last)
 
 
-def _auto_rates(calls: _Calls, workers: int, seconds: float, batch: int) -> list[float]:
-    """Take shares of what the first candidate serves when requests never end."""
-    first = next(iter(calls.values()))
-    point = Point(first[:workers], batch=batch)
-    found = measure_load({"": point}, seconds=_CAPACITY_SHARE * seconds)
-    return [rounded(share * found[""].throughput().value, 3) for share in _AUTO]
+def _level_of_each(claims: int) -> float:
+    """Return the level of each interval, so that all of them hold together (Bonferroni)."""
+    return 1 - (1 - _CONFIDENCE) / max(claims, 1)
 
 
-def _fill_rates(  # noqa: PLR0917 - private, called once with everything
+def _auto_rates(point: Point, seconds: float) -> list[float]:
+    """Take shares of what a candidate serves when requests never end."""
+    capacity = measure_load({"": point}, seconds=_CAPACITY_SHARE * seconds)[""].throughput()
+    return [rounded(share * capacity.value, 3) for share in _AUTO]
+
+
+def _fill_rates(
     report: Report,
-    calls: _Calls,
-    rates: list[float],
+    loads: Mapping[tuple[str, float], Load],
     workers: int,
-    seconds: float,
     target_ms: float | None,
-    batch: int,
 ) -> None:
-    points = {
-        (name, rate): Point(calls[name][:workers], rate, batch) for name in calls for rate in rates
-    }
-    found = measure_load(points, seconds=seconds)
     extra = {
         key: {
             "requests": load.requests,
             "busy": rounded(load.utilization().value, 2),
             "queue": load.state(),
         }
-        for key, load in found.items()
+        for key, load in loads.items()
     }
     report.add(
         f"Requests at a rate: latency from the arrival, {workers} at a time",
-        *_items(found, "rate", extra, "Latency from the arrival of a request", _NO_QUEUE),
+        *_items(loads, "rate", extra, "Latency from the arrival of a request", _NO_QUEUE),
     )
-    for name in calls:
-        mine = {rate: found[name, rate] for rate in rates}
-        report.conclude(f"{_prefix(name, list(calls))}{_rate_sentence(mine, target_ms)}")
+    by_name: dict[str, dict[float, Load]] = {}
+    for (name, rate), load in loads.items():
+        by_name.setdefault(name, {})[rate] = load
+    for name, own in by_name.items():
+        report.conclude(f"{_prefix(name, by_name)}{_rate_sentence(own, target_ms)}")
 
 
-def _rate_sentence(found: Mapping[float, Load], target_ms: float | None) -> str:
-    reasons = {rate: _why_not(load, target_ms) for rate, load in found.items()}
+def _rate_sentence(loads: Mapping[float, Load], target_ms: float | None) -> str:
+    reasons = {rate: _why_not(load, target_ms) for rate, load in loads.items()}
     kept = max((rate for rate, reason in reasons.items() if not reason), default=0.0)
     rest: dict[str, list[str]] = {}
     for rate, reason in reasons.items():
         if reason and rate > kept:
             rest.setdefault(reason, []).append(f"{rate:g}")
-    others = "".join(f"; {why} at {enumerate_items(some)}/s" for why, some in rest.items())
+    others = "".join(f"; {why} at {enumerate_items(own)}/s" for why, own in rest.items())
     if target_ms is None:
         if not kept:
             return f"no queue is stable{others}."
-        known = [one for one in found[kept].percentiles() if one.interval]
+        known = [percentile for percentile in loads[kept].percentiles() if percentile.interval]
         tail = f": {known[-1].name} is {known[-1].seconds} (99%)" if known else ""
         return f"the queue is stable up to {kept:g}/s{tail}{others}."
-    more = f" Ask for --seconds {_enough(found)} or more." if _FEW_REQUESTS in rest else ""
+    more = ""
+    if _FEW_REQUESTS in rest:  # the interval of p99, and twice what did not do
+        requests = max(_REQUESTS_OF_P99, 2 * loads[min(loads)].requests)
+        more = f" Ask for --seconds {math.ceil(requests / min(loads))} or more."
     if not kept:
         return f"no rate is known to keep p99 below {target_ms:g} ms{others}.{more}"
-    p99 = found[kept].percentiles([_P99])[0].seconds
+    p99 = loads[kept].percentiles([_P99])[0].seconds
     return (
         f"{kept:g}/s is the highest rate asked that keeps p99 below {target_ms:g} ms: {p99} (99%)"
         f"{others}.{more}"
@@ -244,7 +239,7 @@ def _why_not(load: Load, target_ms: float | None) -> str:
         return "not known to be stable"
     if state != "stable" or target_ms is None:
         return {"stable": "", "undecided": _FEW_REQUESTS}.get(state, state)
-    known = {one.level: ends for one in load.percentiles() if (ends := one.interval)}
+    known = {p.level: ends for p in load.percentiles() if (ends := p.interval)}
     level = max(known, default=0.0)
     low, high = known.get(level, (0.0, math.inf))
     if 1e3 * low > target_ms:
@@ -254,79 +249,62 @@ def _why_not(load: Load, target_ms: float | None) -> str:
     return "" if 1e3 * high <= target_ms else "undecided"
 
 
-def _enough(found: Mapping[float, Load]) -> int:
-    """Return seconds that may do: the interval of p99, and twice what did not."""
-    rate = min(found)
-    return math.ceil(max(_REQUESTS_OF_P99, 2 * found[rate].requests) / rate)
-
-
 def _fill_gaps(report: Report, calls: _Calls, gaps: list[float], seconds: float) -> None:
-    firsts = {name: some[0] for name, some in calls.items()}
-    found = measure_pauses(firsts, gaps, seconds=seconds * len(gaps) * len(calls))
+    firsts = {name: own[0] for name, own in calls.items()}
+    pauses = measure_pauses(firsts, gaps, seconds=seconds * len(gaps) * len(calls))
     first, *others = gaps
-    each = 1 - (1 - _CONFIDENCE) / max(len(others), 1)
-    claims = {
-        (name, gap): found[name, gap].compare(
-            found[name, first], f"gap={gap:g}", f"gap={first:g}", confidence=each
-        )
-        for name, gap in found
-        if gap != first
-    }
-    extra = {
-        key: {
-            **(_claim_row(claims.get(key), f"speedup over gap={first:g}") if others else {}),
-            "CPU (ms)": rounded(1e3 * found[key].cpu, 3),
-        }
-        for key in found
-    }
-    items = _items(found, "gap", extra, "Latency of a run after a pause")
-    rounds = len(found[next(iter(calls)), first].seconds)
-    title = f"After a pause of gap seconds, CPU time of the pause and the run: {rounds} rounds"
-    report.add(title, *items)
-    names = list(calls)
-    for (name, gap), pause in found.items():
-        if claim := claims.get((name, gap)):
-            report.conclude(f"{_prefix(name, names)}after a pause, {claim}.")
-        elif not others:
+    baseline, each = f"gap={first:g}", _level_of_each(len(others))
+    extra: dict[tuple[str, float], dict[str, object]] = {}
+    for (name, gap), pause in pauses.items():
+        extra[name, gap] = {}
+        if gap != first:
+            shortest = pauses[name, first]
+            claim = pause.compare(shortest, f"gap={gap:g}", baseline, confidence=each)
+            bounds = _bounds(f"speedup over {baseline}", claim.estimate)
+            extra[name, gap] = {**bounds, "verdict": claim.verdict}
+            report.conclude(f"{_prefix(name, calls)}after a pause, {claim}.")
+        elif others:
+            bounds = _bounds(f"speedup over {baseline}", Estimate(1.0))
+            extra[name, gap] = {**bounds, "verdict": ""}
+        else:
             median = pause.percentiles([50])[0]
             told = f"{median.seconds} (99%)" if median.interval else "undecided, too few rounds"
-            report.conclude(f"{_prefix(name, names)}median after a pause of {gap:g} s: {told}.")
+            report.conclude(f"{_prefix(name, calls)}median after a pause of {gap:g} s: {told}.")
+        extra[name, gap]["CPU (ms)"] = rounded(1e3 * pause.cpu, 3)
+    rounds = len(pauses[next(iter(calls)), first].seconds)
+    report.add(
+        f"After a pause of gap seconds, CPU time of the pause and the run: {rounds} rounds",
+        *_items(pauses, "gap", extra, "Latency of a run after a pause"),
+    )
 
 
-def _claim_row(claim: Speedup | None, column: str) -> dict[str, object]:
-    if claim is None:
-        return {**_bounds(column, 1.0, None, None), "verdict": ""}
-    return {**_bounds(column, claim.ratio, claim.low, claim.high), "verdict": claim.verdict}
-
-
-def _bounds(
-    column: str, value: float | None, low: float | None, high: float | None
-) -> dict[str, float]:
-    return {column: rounded(value), "low": rounded(low), "high": rounded(high)}
+def _bounds(column: str, estimate: Estimate) -> dict[str, float]:
+    ends = {"low": rounded(estimate.low), "high": rounded(estimate.high)}
+    return {column: rounded(estimate.value), **ends}
 
 
 def _items(
-    found: Mapping[tuple[str, Any], Load] | Mapping[tuple[str, Any], AfterPause],
+    measured: Mapping[tuple[str, Any], Load] | Mapping[tuple[str, Any], AfterPause],
     axis: str,
     extra: Mapping[tuple[str, Any], Mapping[str, object]],
     title: str,
     dash: str = TOO_FEW,
 ) -> list[Any]:
     """Return a table of these columns, that of the percentiles, and their plot if it has a dot."""
-    values = {key: one.percentiles() for key, one in found.items()}
+    values = {key: taken.percentiles() for key, taken in measured.items()}
     unit = common_unit([v[0].value for v in values.values() if v] or [1e-3])
-    names = list(dict.fromkeys(name for name, _ in found))
-    texts = {key: percentile_texts(several, unit) for key, several in values.items()}
+    names = {name for name, _ in measured}
+    texts = {key: percentile_texts(levels, unit) for key, levels in values.items()}
+    index = pd.MultiIndex.from_tuples(measured, names=["candidate", axis])
     items: list[Any] = []
     for cells in (extra, texts):  # side by side, they would not fit in a terminal
-        table = pd.DataFrame([*cells.values()], pd.MultiIndex.from_tuples(found))
-        table.index.names = ["candidate", axis]
+        table = pd.DataFrame([*cells.values()], index)
         items.append(explain_dashes(table if len(names) > 1 else table.droplevel(0), dash))
     dots = [
-        (f"{name}, {one.name}" if len(names) > 1 else one.name, place, one.value, *ends)
-        for (name, place), several in values.items()
-        for one in several
-        if one.level in {50, _P99} and (ends := one.interval)
+        (f"{_prefix(name, names, ', ')}{level.name}", place, level.value, *ends)
+        for (name, place), levels in values.items()
+        for level in levels
+        if level.level in {50, _P99} and (ends := level.interval)
     ]
     if dots:
         frame = pd.DataFrame(dots, columns=["series", axis, "seconds", "low", "high"])
@@ -334,8 +312,8 @@ def _items(
     return items
 
 
-def _prefix(name: str, names: list[str]) -> str:
-    return f"{name}: " if len(names) > 1 else ""
+def _prefix(name: str, names: Collection[str], mark: str = ": ") -> str:
+    return f"{name}{mark}" if len(names) > 1 else ""
 
 
 def _numbers(option: str, text: str | None, kind: type, least: float, most: float) -> list[Any]:

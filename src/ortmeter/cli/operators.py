@@ -155,12 +155,11 @@ def _cases(options: Namespace) -> tuple[dict[str, AnyCase], dict[str, str]]:
     if not models:
         return {**catalogue()}, {}
     (model,) = models
-    provider, *_ = split("--provider", options.provider, resolve_provider)
-    found, left_out = node_cases(model, feeds[model], provider=provider)
-    if not found:
+    cases, left_out = node_cases(model, feeds[model], provider=_providers(options)[0])
+    if not cases:
         why = next((f"{name}, {reason}" for name, reason in left_out.items()), "all is constant")
         raise InvalidArgumentError(f"{model.name} has no node to measure: {why}")
-    return {**found}, left_out
+    return {**cases}, left_out
 
 
 def _filtered(cases: Mapping[str, AnyCase], text: str | None) -> dict[str, AnyCase]:
@@ -168,16 +167,16 @@ def _filtered(cases: Mapping[str, AnyCase], text: str | None) -> dict[str, AnyCa
     if text is None:
         return dict(cases)
     asked = [part.split() for part in split("--filter", text, str.casefold)]
-    found = {
+    kept = {
         name: case
         for name, case in cases.items()
         if any(all(word in name.casefold() for word in words) for words in asked)
     }
-    if not found:
+    if not kept:
         raise InvalidArgumentError(
             f"--filter: got {text!r}, which no name has. {_close(text, cases)}"
         )
-    return found
+    return kept
 
 
 def _close(text: str, cases: Mapping[str, AnyCase]) -> str:
@@ -185,7 +184,7 @@ def _close(text: str, cases: Mapping[str, AnyCase]) -> str:
     names = {name.partition("-")[0].casefold(): name for name in reversed(list(cases))}
     names |= {name.casefold(): name for name in cases}
     close = difflib.get_close_matches(text.casefold(), names, _SHOWN)
-    shown = dict.fromkeys([names[one] for one in close] or list(cases)[:_SHOWN])
+    shown = dict.fromkeys([names[name] for name in close] or list(cases)[:_SHOWN])
     return f"Accepted: {', '.join(shown)}... (--list shows all {len(cases)})"
 
 
@@ -205,12 +204,11 @@ def _write_script(options: Namespace, report: Report, cases: Mapping[str, AnyCas
         raise InvalidArgumentError(
             f"--repro: case {options.repro!r} is not known. {_close(options.repro, cases)}"
         )
-    provider, *_ = split("--provider", options.provider, resolve_provider)
     script = repro_script(
         cases[options.repro],
-        provider=provider,
+        provider=_providers(options)[0],
         threads=split("--threads", options.threads, thread_count)[0],
-        requirements=[one.requirements[0] for one in _releases(options) if one.requirements],
+        requirements=[r.requirements[0] for r in _releases(options) if r.requirements],
     )
     if options.output is None:
         if len(script) > _LONGEST:
@@ -226,25 +224,29 @@ def _write_script(options: Namespace, report: Report, cases: Mapping[str, AnyCas
     return None
 
 
+def _providers(options: Namespace) -> list[Provider]:
+    return split("--provider", options.provider, resolve_provider)
+
+
 def _releases(options: Namespace) -> list[Release]:
-    names = {one.name for one in split("--provider", options.provider, resolve_provider)}
+    names = {provider.name for provider in _providers(options)}
     default = "cuda" if "cuda" in names else "cpu"
     return [parse_release(text, default) for text in split("--runtime", options.runtime)]
 
 
 def _candidates(options: Namespace) -> list[RuntimeCandidate]:
     """List what runs the cases, torch first; the environments of releases are made."""
-    providers: list[Provider] = split("--provider", options.provider, resolve_provider)
-    found = [torch_candidate()] if options.against else []
+    providers = _providers(options)
+    runners = [torch_candidate()] if options.against else []
     for release in _releases(options):
         prepare(release, lambda line: tell(f"ortmeter operators: {line}"))
-        found.append(RuntimeCandidate(release.name, release))
+        runners.append(RuntimeCandidate(release.name, release))
     several = len(providers) > 1
     return [
         dataclasses.replace(
-            one, name=f"{one.name} {provider}" if several else one.name, provider=provider
+            runner, name=f"{runner.name} {provider}" if several else runner.name, provider=provider
         )
-        for one, provider in itertools.product(found, providers)
+        for runner, provider in itertools.product(runners, providers)
     ]
 
 

@@ -2,18 +2,18 @@
 
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.runtime.sessions import MAX_THREADS
 
-# Option -> argument in Python.
-_GROUPS = {
-    "session_option": "session_options",
-    "session_config": "session_config",
-    "provider_option": "provider_options",
-    "run_config": "run_config",
+# Argument in Python -> option of KEY=VALUE.
+_PAIRS = {
+    "session_options": "--session-option",
+    "session_config": "--session-config",
+    "provider_options": "--provider-option",
+    "run_config": "--run-config",
 }
 
 
@@ -35,14 +35,15 @@ def add_session(parser: ArgumentParser, *, several: bool) -> None:
         "the default of onnxruntime) or off (they sleep); bench measures candidates apart where "
         "threads of one spin after its runs",
     )
-    for name, what in (
-        ("session-option", "attribute of SessionOptions, inter_op_num_threads=2"),
-        ("session-config", "configuration entry, session.set_denormal_as_zero=1"),
-        ("provider-option", "option of the CUDA provider, cudnn_conv_algo_search=HEURISTIC"),
-        ("run-config", "configuration entry of a run, memory.enable_memory_arena_shrinkage=cpu:0"),
+    for argument, what in (
+        ("session_options", "attribute of SessionOptions, inter_op_num_threads=2"),
+        ("session_config", "configuration entry, session.set_denormal_as_zero=1"),
+        ("provider_options", "option of the CUDA provider, cudnn_conv_algo_search=HEURISTIC"),
+        ("run_config", "configuration entry of a run, memory.enable_memory_arena_shrinkage=cpu:0"),
     ):
         group.add_argument(
-            f"--{name}",
+            _PAIRS[argument],
+            dest=argument,
             metavar="KEY=VALUE",
             action="append",
             default=[],
@@ -54,18 +55,12 @@ def describe_session(options: Namespace) -> str:
     """Write the settings of the sessions, those that nobody asked for too."""
     plain = ("provider", "optimization", "threads", "spinning")
     given = [f"{name}={getattr(options, name)}" for name in plain]
-    return ", ".join([*given, *(text for group in _GROUPS for text in getattr(options, group))])
+    return ", ".join([*given, *(text for name in _PAIRS for text in getattr(options, name))])
 
 
 def session_axes(options: Namespace) -> dict[str, Any]:
     """Read the options of the sessions to compare, as :func:`~ortmeter.bench` takes them."""
-    return {
-        "provider": split("--provider", options.provider),
-        "optimization": split("--optimization", options.optimization),
-        "threads": split("--threads", options.threads, thread_count),
-        "spinning": split("--spinning", options.spinning),
-        **_settings(options, split),
-    }
+    return _settings(options, split)
 
 
 def session_settings(options: Namespace) -> dict[str, Any]:
@@ -73,31 +68,43 @@ def session_settings(options: Namespace) -> dict[str, Any]:
 
     ``run_config`` is for :class:`~ortmeter.runtime.iobinding.BoundSession`.
     """
-    return {
-        "provider": options.provider,
-        "optimization": options.optimization,
-        "threads": thread_count(options.threads),
-        "spinning": options.spinning,
-        **_settings(options, lambda _option, text: text),
+    return _settings(options, lambda _option, text, convert=str: convert(text))
+
+
+def _settings(options: Namespace, read: Callable[..., Any]) -> dict[str, Any]:
+    """Read the options of a session; those of ``KEY=VALUE`` that are not given are left out."""
+    settings: dict[str, Any] = {
+        "provider": read("--provider", options.provider),
+        "optimization": read("--optimization", options.optimization),
+        "threads": read("--threads", options.threads, thread_count),
+        "spinning": read("--spinning", options.spinning),
     }
+    for argument, option in _PAIRS.items():
+        if pairs := read_pairs(option, getattr(options, argument), "KEY=VALUE"):
+            settings[argument] = {key: read(option, text) for key, text in pairs.items()}
+    return settings
 
 
-def _settings(options: Namespace, read: Callable[[str, str], Any]) -> dict[str, Any]:
-    """Read ``KEY=VALUE`` options by group; a group that is not given is left out."""
-    found: dict[str, Any] = {}
-    for group, argument in _GROUPS.items():
-        option = f"--{group.replace('_', '-')}"
-        pairs: dict[str, Any] = {}
-        for text in getattr(options, group):
-            name, equal, value = text.partition("=")
-            if not (name and equal and value):
-                raise InvalidArgumentError(f"{option}: got {text!r}, expected KEY=VALUE")
-            if name in pairs:
-                raise InvalidArgumentError(f"{option} is given twice for {name!r}")
-            pairs[name] = read(option, value)
-        if pairs:
-            found[argument] = pairs
-    return found
+def read_pairs(
+    option: str, texts: Iterable[str], form: str, convert: Any = str, *, at_last: bool = False
+) -> dict[str, Any]:
+    """Read texts such as ``NAME=VALUE``, each name once; the first sign, or the last, is between.
+
+    What *convert* refuses with a ValueError is not of this form.
+    """
+    pairs = {}
+    for text in texts:
+        name, _, value = text.rpartition("=") if at_last else text.partition("=")
+        try:
+            if not (name and value):
+                raise ValueError(text)
+            converted = convert(value)
+        except ValueError:
+            raise InvalidArgumentError(f"{option}: got {text!r}, expected {form}") from None
+        if name in pairs:
+            raise InvalidArgumentError(f"{option} is given twice for {name!r}")
+        pairs[name] = converted
+    return pairs
 
 
 def add_host(parser: ArgumentParser) -> None:

@@ -18,12 +18,12 @@ def check_outputs(options: Namespace) -> None:
     outputs = list(_given(options, _OUTPUTS))
     # What does not exist is not read, and the files of a model are long to list.
     inputs = list(_inputs(options)) if any(Path(text).exists() for _, text in outputs) else []
-    pairs = [*combinations(outputs, 2), *((one, other) for one in outputs for other in inputs)]
-    for (option, text), (what, other) in pairs:
+    pairs = [*combinations(outputs, 2), *((output, path) for output in outputs for path in inputs)]
+    for (option, text), (what, path) in pairs:
         # The samples are read before they are replaced.
-        if (option, what) != ("--save", "--baseline") and _is_same(text, other):
+        if (option, what) != ("--save", "--baseline") and _is_same(text, path):
             raise InvalidArgumentError(
-                f"{option}: got {text!r}, which is also {what} {other!r} and would replace it. "
+                f"{option}: got {text!r}, which is also {what} {path!r} and would replace it. "
                 "Accepted: a file of its own"
             )
 
@@ -45,7 +45,7 @@ def _inputs(options: Namespace) -> Iterator[tuple[str, str]]:
         for file in filter(None, ("=".join(parts[i:]) for i in range(len(parts)))):
             yield "--feeds", file
             with suppress(OSError, ValueError):
-                yield from (("--feeds", str(one)) for one in Path(file).iterdir())
+                yield from (("--feeds", str(inside)) for inside in Path(file).iterdir())
     for model in getattr(options, "models", ()):
         yield "the page" if options.command == "sweep" else "the model", model
         yield from (("the external data", file) for file in _external_files(model))
@@ -59,9 +59,9 @@ def _external_files(model: str) -> list[str]:
     return []
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same(path: str, other: str) -> bool:
     with suppress(OSError, ValueError):
-        return Path(one).samefile(other)
+        return Path(path).samefile(other)
     with suppress(OSError, ValueError):
-        return os.path.realpath(one) == os.path.realpath(other)
+        return os.path.realpath(path) == os.path.realpath(other)
     return False

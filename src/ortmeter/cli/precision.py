@@ -47,7 +47,7 @@ def add_converted(
         raise InvalidArgumentError(
             f"--precision: got {', '.join(map(repr, unknown))}. Accepted: {', '.join(PRECISIONS)}"
         )
-    found, rows = dict(variants), []
+    candidates, rows = dict(variants), []
     for name, variant in variants.items():
         expected = _run(variant)
         rows.append((name, _mib(variant), 0.0))
@@ -56,7 +56,7 @@ def add_converted(
             model = convert_precision(variant.model, precision, [feeds])
             other = dataclasses.replace(variant, model=model)
             label = precision if len(variants) == 1 else f"{name}, {precision}"
-            found[label] = other
+            candidates[label] = other
             try:
                 difference = _difference(_run(other), expected)
             except ModelError as error:
@@ -64,7 +64,7 @@ def add_converted(
             rows.append((label, _mib(other), 100 * difference))
     columns = ["candidate", "size (MiB)", "largest difference (rms, %)"]
     report.add("Converted models", pd.DataFrame(rows, columns=columns).set_index("candidate"))
-    return found
+    return candidates
 
 
 def _mib(variant: SessionSpec) -> float:

@@ -59,31 +59,31 @@ def run(options: Namespace, report: Report) -> None:
     repeat = options.repeat or (100 if options.baseline else 50)
     with machine.watched(options, report):
         profiles = profile_together(asked, repeat=repeat)
-    found = profiles[_MODEL]
+    profile = profiles[_MODEL]
     if options.baseline:
-        _compare(options, report, profiles[_BASELINE], found)
-    if found.steady.empty:
+        _compare(options, report, profiles[_BASELINE], profile)
+    if profile.steady.empty:
         report.conclude(
             "no node is left to run: every output is an input, or a constant that the optimizer "
             "computed."
         )
     else:
-        _describe(report, found, options.top)
-        _advise(report, advise(found, feeds=feeds[model], **settings))
-        report.conclude(f"{found!r}.", *found.caveats)
-    _place_beside_bench(report, found)
+        _describe(report, profile, options.top)
+        _advise(report, advise(profile, feeds=feeds[model], **settings))
+        report.conclude(f"{profile!r}.", *profile.caveats)
+    _place_beside_bench(report, profile)
 
 
-def _describe(report: Report, found: Profile, top: int) -> None:
+def _describe(report: Report, profile: Profile, top: int) -> None:
     """Show what takes the time, operators first."""
-    operators = found.by_operator()
+    operators = profile.by_operator()
     longest = operators.groupby("op", observed=True)["share"].sum().nlargest(3)
     longest = longest[longest >= min(longest.max(), LEAST_SHARE)]
     report.conclude(
         f"longest operators: {enumerate_items([f'{op} {s:.0%}' for op, s in longest.items()])} of "
-        f"the {'launch' if found.devices else 'kernel'} time."
+        f"the {'launch' if profile.devices else 'kernel'} time."
     )
-    if found.overhead is not None and (found.overhead.ratio or 1) < _PROFILER_MOST:
+    if profile.overhead is not None and (profile.overhead.ratio or 1) < _PROFILER_MOST:
         report.conclude(
             "the profiler itself takes most of a profiled run: short kernels, and nodes with a "
             "body, look longer than they are."
@@ -95,15 +95,17 @@ def _describe(report: Report, found: Profile, top: int) -> None:
     report.add(
         "Time by operator",
         _table(operators[columns]),
-        partial(operator_plot, found, title="Time by operator"),
+        partial(operator_plot, profile, title="Time by operator"),
     )
-    nodes = found.by_node().sort_values("median", ascending=False)
+    nodes = profile.by_node().sort_values("median", ascending=False)
     columns = ["name", "op", "median", "share", "gflop_per_s", "gb_per_s", "signature"]
     report.add(f"The {min(top, len(nodes))} slowest nodes", _table(nodes[columns].head(top)))
-    if found.model is not None and len(found.model.graph.node) <= MAX_DRAWN:
-        drawing = partial(draw_model, found.model, title="The graph that ran")
-        title = "The graph that ran, coloured by time"
-        report.add(title, lambda: drawing(notes=profile_notes(found)))
+    if profile.model is not None and len(profile.model.graph.node) <= MAX_DRAWN:
+        model, title = profile.model, "The graph that ran"
+        report.add(
+            f"{title}, coloured by time",
+            lambda: draw_model(model, title=title, notes=profile_notes(profile)),
+        )
 
 
 def _table(frame: pd.DataFrame) -> pd.DataFrame:
@@ -111,32 +113,32 @@ def _table(frame: pd.DataFrame) -> pd.DataFrame:
     return readable(frame.assign(share=percent).rename(columns={"share": "share (%)"}))
 
 
-def _advise(report: Report, found: Sequence[Finding]) -> None:
+def _advise(report: Report, findings: Sequence[Finding]) -> None:
     """Say what to try; the table has the nodes."""
-    if not found:
+    if not findings:
         report.conclude(f"no advice: {len(CHECKS)} checks found nothing.")
         return
-    report.conclude(*(f"{finding}." for finding in found))
-    if rows := [(f.topic, f.bound, some(f.nodes)) for f in found if f.nodes]:
+    report.conclude(*(f"{finding}." for finding in findings))
+    if rows := [(f.topic, f.bound, some(f.nodes)) for f in findings if f.nodes]:
         columns = ["finding", "saves", "nodes"]
         report.add("Nodes of the advice", pd.DataFrame(rows, columns=columns).set_index("finding"))
 
 
-def _place_beside_bench(report: Report, found: Profile) -> None:
+def _place_beside_bench(report: Report, profile: Profile) -> None:
     """Show the latencies that ``bench`` measures too, and say why it may find others."""
-    if found.latencies is None:
+    if profile.latencies is None:
         return
-    table = found.latencies.to_frame().drop(columns=_SAMPLING, errors="ignore")
+    table = profile.latencies.to_frame().drop(columns=_SAMPLING, errors="ignore")
     report.add("Latency without the profiler", table)
-    low, high = map(format_seconds, found.latencies[found.name].quartiles)
+    low, high = map(format_seconds, profile.latencies[profile.name].quartiles)
     report.conclude(
         f"bench measures the unprofiled latency, here {low} to {high} in half of the runs: compare "
         "numbers of one command, the speed of a machine changes from one to the next."
     )
 
 
-def _compare(options: Namespace, report: Report, baseline: Profile, found: Profile) -> None:
-    merged = merge_profiles(baseline, found)
+def _compare(options: Namespace, report: Report, baseline: Profile, profile: Profile) -> None:
+    merged = merge_profiles(baseline, profile)
     if not merged.empty:
         sides = {"median_baseline": "baseline (µs)", "median_candidate": "candidate (µs)"}
         longest = merged[[*sides]].max(axis=1).nlargest(options.top).index
@@ -146,4 +148,4 @@ def _compare(options: Namespace, report: Report, baseline: Profile, found: Profi
             readable(shown),
             partial(comparison_plot, merged, title="Baseline and candidate"),
         )
-    report.conclude(*baseline.compare(found).claims)
+    report.conclude(*baseline.compare(profile).claims)

@@ -44,19 +44,19 @@ class _Outcome(NamedTuple):
 def compare(
     options: Namespace,
     report: Report,
-    found: Comparison,
+    results: Comparison,
     described: Mapping[str, Description],
     stored: Record,
 ) -> int:
     """Fill the report with claims; 1 when one is slower than allowed, 2 when one is not judged."""
     before: Comparison = stored.data["comparison"]
-    same = [name for name in found if name in before]
+    same = [name for name in results if name in before]
     changes = {n: _differences(stored.data["candidates"][n], described[n]) for n in same}
-    shared, told, pace = _machine(options, report, found, stored)
+    shared, told, pace = _machine(options, report, results, stored)
     is_other = _hardware(stored.environment) != _hardware(report.machine)
     outcomes = []
     for name in same:
-        pair = before[name], found[name]
+        pair = before[name], results[name]
         lacking = [*(shared if is_other else []), *_unlike(options, name, changes[name])]
         if (least := min(m.processes for m in pair)) < MIN_PROCESSES:
             lacking.append(need(least))
@@ -68,8 +68,8 @@ def compare(
             nothing = dataclasses.replace(claim.estimate, low=None, high=None)
             claim = Speedup(claim.subject, claim.baseline, nothing)
         outcomes.append(_Outcome(claim, (pair[0].median, pair[1].median), reasons, lacking))
-    left = [f"{name!r} is not in the baseline." for name in found if name not in before]
-    left += [f"{name!r} was not measured again." for name in before if name not in found]
+    left = [f"{name!r} is not in the baseline." for name in results if name not in before]
+    left += [f"{name!r} was not measured again." for name in before if name not in results]
     code, judged = _judge(options, outcomes, left)
     reasons = list(dict.fromkeys(reason for outcome in outcomes for reason in outcome.reasons))
     sentences = [
@@ -102,7 +102,7 @@ def need(processes: int) -> str:
 
 
 def _machine(
-    options: Namespace, report: Report, found: Comparison, stored: Record
+    options: Namespace, report: Report, results: Comparison, stored: Record
 ) -> tuple[list[str], list[str], float]:
     """Compare the machines: why nothing is concluded, what to tell, how much slower this one is."""
     then, now = stored.environment, report.machine
@@ -113,7 +113,7 @@ def _machine(
         if options.other_machine:
             return [], [f"{text}.", *told], 1.0
         return [f"{text} (--other-machine compares)"], told, 1.0
-    first, second = stored.data["comparison"].reference_workload, found.reference_workload
+    first, second = stored.data["comparison"].reference_workload, results.reference_workload
     if first is None or second is None or then.packages.get("numpy") != now.packages.get("numpy"):
         why = "NumPy differs" if first and second else "a run has no reference workload"
         unknown = f"how far the machine drifted between the two runs is not known: {why}."

@@ -1,5 +1,6 @@
 """Report of a command: title, tables and plots, computed conclusion, machine."""
 
+import itertools
 import json
 import math
 import os
@@ -106,13 +107,13 @@ class Report:
         """Whether the machine was fit to measure, in a few words; empty if nobody looked."""
         known: set[str] = set()
         told = []
-        for when, found in self.preflight.items():
-            if new := [finding for finding in found.findings if finding not in known]:
+        for when, looked in self.preflight.items():
+            if new := [finding for finding in looked.findings if finding not in known]:
                 told.append(f"{when.capitalize()}: {'; '.join(new)}.")
-            known.update(found.findings)
+            known.update(looked.findings)
         if told:
             return f"This machine was not fit to measure. {' '.join(told)}"
-        return f"This machine was {found}." if self.preflight else ""
+        return f"This machine was {looked}." if self.preflight else ""
 
     def to_text(self, width: int = 80) -> str:
         """Return the report for a terminal, the conclusion first, without plots."""
@@ -138,7 +139,7 @@ class Report:
             "conclusion": list(self.sentences),
             "environment": self.machine.to_dict(),
             "session": self.session,
-            "preflight": {when: found.to_dict() for when, found in self.preflight.items()},
+            "preflight": {when: looked.to_dict() for when, looked in self.preflight.items()},
             "sections": [
                 {"title": title, "tables": [_records(i) for i in items if _is_table(i)]}
                 for title, items in self.sections
@@ -199,7 +200,7 @@ def _fitted(item: Any, width: int) -> str:
                 break
             widest.width -= 1
     title = textwrap.wrap(str(getattr(item.columns, "name", None) or ""), width)
-    rows = [[column.cell(rank) for column in columns] for rank in range(-1, len(table.rows))]
+    rows = [[column.cell(rank) for column in columns] for rank in range(len(table.rows) + 1)]
     lines = [line for row in rows for line in _lines(row, columns)]
     return "\n".join([*title, *lines])
 
@@ -208,21 +209,19 @@ class _Column:
     """Texts of a column of a table, and the width that it is given."""
 
     def __init__(self, header: str, values: Sequence[Any]) -> None:
-        self.texts = [_written(value) for value in values]
-        self.header = header
+        numbers = [_written(value) for value in values]
+        self.texts = [header, *numbers]
         self.is_text = any(isinstance(value, str) for value in values)
-        self.width = max(map(len, [self.header, *self.texts]), default=0)
-        whole = [self.header, *self.texts] if self.is_text else [self.header]
-        longest = max((len(word) for text in whole for word in text.split()), default=0)
-        number = 0 if self.is_text else max(map(len, self.texts), default=0)
+        self.width = max(map(len, self.texts))
+        # A number is never broken, nor shortened.
+        words = " ".join(self.texts).split() if self.is_text else [*header.split(), *numbers]
         kept = min(self.width, _NARROWEST) if self.is_text else 0
-        self.words = max(longest, number, kept)
+        self.words = max([kept, *map(len, words)])
         self.least = kept or self.words
 
     def cell(self, rank: int) -> list[str]:
-        """Return the lines of a cell, the header for -1."""
-        text = self.header if rank < 0 else self.texts[rank]
-        room = _LINES * self.width
+        """Return the lines of a cell, of the header for 0."""
+        text, room = self.texts[rank], _LINES * self.width
         while True:
             lines = textwrap.wrap(
                 shorten(text, room), self.width, break_long_words=False, break_on_hyphens=False
@@ -233,14 +232,12 @@ class _Column:
 
 
 def _lines(row: list[list[str]], columns: list[_Column]) -> list[str]:
-    height = max(map(len, row), default=0)
-    padded = [[*cell, *[""] * (height - len(cell))] for cell in row]
     return [
         _GAP.join(
             line.ljust(column.width) if column.is_text else line.rjust(column.width)
             for line, column in zip(parts, columns, strict=True)
         ).rstrip()
-        for parts in zip(*padded, strict=True)
+        for parts in itertools.zip_longest(*row, fillvalue="")
     ]
 
 
@@ -269,8 +266,7 @@ def _rows(item: Any) -> Rows:
     if isinstance(item, Rows):
         return item
     table = flatten(item)
-    columns = [list(table.iloc[:, rank]) for rank in range(table.shape[1])]
-    return Rows(tuple(map(str, table.columns)), tuple(zip(*columns, strict=True)))
+    return Rows(tuple(map(str, table.columns)), tuple(table.itertuples(index=False, name=None)))
 
 
 def _records(item: Any) -> list[dict[str, Any]]:

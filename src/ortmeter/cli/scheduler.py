@@ -29,9 +29,9 @@ def run(options: Namespace) -> None:
     from ortmeter.sweep.cluster import serve_scheduler
 
     serve_scheduler(
+        lambda address: tell(f"scheduler at {address}"),
         host=options.host,
         port=options.port,
-        retries=options.retries,
-        tls=tls,
-        announce=lambda address: tell(f"scheduler at {address}"),
+        allowed_failures=options.retries,
+        security=tls,
     )

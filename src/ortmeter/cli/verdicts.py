@@ -45,22 +45,21 @@ _CLAIMED = ("faster", "slower")
 
 def fill(report: Report, candidates: Sequence[RuntimeCandidate], matrix: Matrix) -> None:
     """Fill the report with the times of the candidates, and with verdicts if there are several."""
-    names = [one.name for one in candidates]
+    names = [candidate.name for candidate in candidates]
     counts = list(matrix.times.index.unique("threads"))
     place = {count: f", {_threads(count)}" if len(counts) > 1 else "" for count in counts}
     if len(names) > 1:
         cells = compare_cells(matrix.times, names, min_effect=_EFFECT)
         report.conclude(*_sentences(cells, names, matrix, place))
         slower = losses(cells, names[-1]).index.get_level_values("case")
-        if len(slower) and all(one.script is None for one in candidates):  # torch has no script
+        if len(slower) and all(c.script is None for c in candidates):  # torch has no script
             report.conclude(f"a script for an issue: ortmeter operators --repro {slower[0]}.")
-        beside = (
-            f"{names[1]} beside {names[0]}" if len(names) == _PAIR else "Beside the best before"
-        )
+        is_pair = len(names) == _PAIR
+        beside = f"{names[1]} beside {names[0]}" if is_pair else "Beside the best before"
         plots = [partial(_plot, cells, report)] if cells["verdict"].isin(_CLAIMED).any() else []
         for count in counts:
-            found = cells[cells.index.get_level_values("threads") == count]
-            table = _cells_table(found, several=len(names) > _PAIR)
+            own = cells[cells.index.get_level_values("threads") == count]
+            table = _cells_table(own, several=not is_pair)
             report.add(f"{beside}{place[count]}", *plots, table)
             plots.clear()  # it has all the numbers of threads
     else:
@@ -100,15 +99,15 @@ def _sentences(
         )
     else:
         yield _nothing(tested, last, before, matrix.times)
-    for found, word in ((lost, "slower"), (won, "faster")):
-        told = found.reset_index().drop_duplicates("case").head(_TOLD).to_dict("records")
+    for moved, word in ((lost, "slower"), (won, "faster")):
+        told = moved.reset_index().drop_duplicates("case").head(_TOLD).to_dict("records")
         for row in told:
             since = {} if row["since"] == last else {"since": row["since"]}
             speed = Estimate(row["speedup"], row["low"], row["high"])
             where = {"case": f"{row['case']}{place[row['threads']]}", **since}
             yield Speedup(last, row["baseline"], speed, where)
-        if len(found) > len(told):
-            yield f"{len(found) - len(told)} more {word}: the tables have them."
+        if len(moved) > len(told):
+            yield f"{len(moved) - len(told)} more {word}: the tables have them."
     for name in others[1:]:
         verdicts = cells["verdict"][cells.index.get_level_values("candidate") == name]
         counts = [f"{(verdicts == word).sum()} {word}" for word in ("slower", "faster")]

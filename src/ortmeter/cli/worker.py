@@ -24,10 +24,10 @@ def run(options: Namespace) -> None:
     from ortmeter.sweep.cluster import serve_worker
 
     serve_worker(
+        lambda address: tell(f"worker at {address}"),
         options.scheduler,
         host=options.host,
-        name=options.name,
         cores=options.cores,
-        tls=tls,
-        announce=lambda address: tell(f"worker at {address}"),
+        name=options.name,
+        security=tls,
     )

@@ -20,9 +20,8 @@ _PATIENCE_S = 60
 
 _CONNECT_S = 10
 
-# Dask chooses threads and memory for its workers, and for the pages that they would run.
+# Dask chooses threads for its workers, and for the pages that they would run.
 _SETTINGS: dict[str, Any] = {"distributed.nanny.pre-spawn-environ": {}}
-_ONE_TASK = {"nthreads": 1, "memory_limit": 0}
 
 Announce = Callable[[str], object]
 
@@ -52,41 +51,34 @@ class SweepWorker(_Quiet, Worker):
         super().__init__(*args, resources=resources or describe_machine().resources, **kwargs)
 
 
-def serve_scheduler(
-    *, host: str, port: int, tls: Security | None, retries: int, announce: Announce
-) -> None:
+def serve_scheduler(announce: Announce, *, host: str, **options: Any) -> None:
     """Run a scheduler until it is interrupted; *announce* takes the address, once it listens."""
-    _serve(
-        lambda: SweepScheduler(host=host, port=port, allowed_failures=retries, security=tls),
-        announce,
-    )
+    _serve(lambda: SweepScheduler(host=host, **options), announce)
 
 
 def serve_worker(
-    scheduler: str,
-    *,
-    host: str,
-    name: str | None,
-    cores: str | None,
-    tls: Security | None,
-    announce: Announce,
+    announce: Announce, scheduler: str, *, host: str, cores: str | None, **options: Any
 ) -> None:
     """Run a worker until it is interrupted; a process that dies is replaced."""
     if cores is not None:
         os.sched_setaffinity(0, read_cores(cores))
+    with _worker_options() as chosen:
+        options |= {**chosen, "worker_class": SweepWorker, "death_timeout": _PATIENCE_S}
+        _serve(lambda: Nanny(scheduler, host=host, **options), announce)
+
+
+@contextmanager
+def _worker_options() -> Iterator[dict[str, Any]]:
+    """What dask would choose for a worker; its files live as long as this block."""
+    # Before it starts: a driver that is slow to answer is not taken for a worker that is dead.
+    resources = describe_machine().resources
     with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder:
-        options: dict[str, Any] = {
-            **_ONE_TASK,
-            # Here, where a driver that is slow to answer is not taken for a worker that is dead.
-            "resources": describe_machine().resources,
-            "host": host,
-            "name": name,
-            "worker_class": SweepWorker,
+        yield {
+            "nthreads": 1,
+            "memory_limit": 0,
+            "resources": resources,
             "local_directory": folder,
-            "death_timeout": _PATIENCE_S,
-            "security": tls,
         }
-        _serve(lambda: Nanny(scheduler, **options), announce)
 
 
 def _serve(make: Callable[[], Awaitable[Any]], announce: Announce) -> None:
@@ -109,26 +101,19 @@ def _serve(make: Callable[[], Awaitable[Any]], announce: Announce) -> None:
 @contextmanager
 def connect(scheduler: str | None, tls: Security | None) -> Iterator[Client]:
     """Open a client of a scheduler, by default of one worker in this process, without any port."""
-    if scheduler is None:
-        with _local_client() as client:
+    if scheduler is not None:
+        try:
+            client = Client(scheduler, timeout=_CONNECT_S, security=tls)
+        except OSError as error:
+            raise OrtMeterError(f"no scheduler answers at {scheduler}: {error}") from error
+        with client:
             yield client
         return
-    try:
-        client = Client(scheduler, timeout=_CONNECT_S, security=tls)
-    except OSError as error:
-        raise OrtMeterError(f"no scheduler answers at {scheduler}: {error}") from error
-    with client:
-        yield client
-
-
-@contextmanager
-def _local_client() -> Iterator[Client]:
-    inside, resources = {"protocol": "inproc"}, describe_machine().resources
-    with tempfile.TemporaryDirectory(prefix="ortmeter-") as folder, dask.config.set(_SETTINGS):
-        worker = {**_ONE_TASK, **inside, "resources": resources, "local_directory": folder}
+    inside = {"protocol": "inproc"}
+    with _worker_options() as options, dask.config.set(_SETTINGS):
         cluster = SpecCluster(
             scheduler={"cls": SweepScheduler, "options": inside},
-            workers={0: {"cls": SweepWorker, "options": worker}},
+            workers={0: {"cls": SweepWorker, "options": {**options, **inside}}},
             silence_logs=logging.ERROR,
         )
         with cluster, Client(cluster) as client:
@@ -137,25 +122,24 @@ def _local_client() -> Iterator[Client]:
 
 def describe_workers(client: Client, code: str) -> dict[str, Machine]:
     """Ask every worker what it has, refuse them when one has another version of the code."""
-    found = client.run(describe_machine, on_error="return")
-    if not found:
+    answers = client.run(describe_machine, on_error="return")
+    if not answers:
         raise OrtMeterError(
             "the scheduler has no worker. Start some: ortmeter worker tcp://host:8786"
         )
     listed = client.scheduler_info(n_workers=-1)["workers"]
-    names = {address: f"{listed[address]['name']} ({address})" for address in found}
-    if other := [f"{names[a]} has {_code(m)}" for a, m in found.items() if _code(m) != code]:
+    names = {address: f"{listed[address]['name']} ({address})" for address in answers}
+    if other := [f"{names[a]} has {_code(m)}" for a, m in answers.items() if _code(m) != code]:
         raise OrtMeterError(
             f"workers have other code than this client, ortmeter {code}: {'; '.join(other)}. "
             "Install the same sources everywhere"
         )
-    if bare := [
-        names[a] for a, m in found.items() if not fits(m.resources, listed[a]["resources"])
-    ]:
+    announced = {address: listed[address]["resources"] for address in answers}
+    if bare := [names[a] for a, m in answers.items() if not fits(m.resources, announced[a])]:
         raise OrtMeterError(
             f"workers announce no device: {', '.join(bare)}. Start them with ortmeter worker"
         )
-    return {names[address]: found[address] for address in sorted(found, key=names.__getitem__)}
+    return {names[address]: answers[address] for address in sorted(answers, key=names.__getitem__)}
 
 
 def _code(answer: Machine | BaseException) -> str:

@@ -69,8 +69,8 @@ class RunComparison:
         first = next(iter(self.runs.values()))
         if len(self.runs) == 1:
             return first
-        found = dataclasses.replace(geometric_mean(self.ratios), how=f"{len(self.runs)} runs")
-        return msgspec.structs.replace(first, estimate=found)
+        together = dataclasses.replace(geometric_mean(self.ratios), how=f"{len(self.runs)} runs")
+        return msgspec.structs.replace(first, estimate=together)
 
     @property
     def coordinates(self) -> Mapping[str, Any]:
@@ -105,8 +105,8 @@ class RunComparison:
     @property
     def stability(self) -> str:
         """What becomes of the verdict from run to run, ``faster in 2, no interval in 1``."""
-        found = (c.label if c.has_interval else "no interval" for c in self.runs.values())
-        return ", ".join(f"{label} in {count}" for label, count in Counter(found).most_common())
+        labels = (c.label if c.has_interval else "no interval" for c in self.runs.values())
+        return ", ".join(f"{label} in {count}" for label, count in Counter(labels).most_common())
 
     @property
     def between(self) -> float | None:
@@ -116,8 +116,8 @@ class RunComparison:
     @property
     def within(self) -> float | None:
         """Half-width of the interval of a run, in logarithm, None when one has no interval."""
-        found = self._intervals
-        return statistics.mean(math.log(high / low) / 2 for low, high in found) if found else None
+        ends = self._intervals
+        return statistics.mean(math.log(high / low) / 2 for low, high in ends) if ends else None
 
     @property
     def runs_differ(self) -> bool | None:
@@ -129,8 +129,8 @@ class RunComparison:
     def _intervals(self) -> list[tuple[float, float]]:
         """Those of all the runs, none when a run has too few samples."""
         runs = self.runs.values()
-        found = [(c.low, c.high) for c in runs if c.low is not None and c.high is not None]
-        return found if len(found) == len(runs) else []
+        known = [(c.low, c.high) for c in runs if c.low is not None and c.high is not None]
+        return known if len(known) == len(runs) else []
 
 
 @dataclass(frozen=True)
@@ -156,17 +156,17 @@ class Cell:
     def compare(self) -> list[RunComparison]:
         """Compare the candidates with the first one."""
         baseline, *others = self.candidates or ("",)
-        found = (
+        compared = (
             {run: m.speedup(baseline, name).at(**self.coordinates) for run, m in self.runs.items()}
             for name in others
             if self._meet(baseline, name)
         )
-        return [RunComparison(runs, self.page, self.group) for runs in found]
+        return [RunComparison(runs, self.page, self.group) for runs in compared]
 
     def _meet(self, baseline: str, candidate: str) -> bool:
         """Whether they were taken in the same rounds, by a clock that is fine enough."""
         pairs = [(run[baseline].seconds, run[candidate].seconds) for run in self.runs.values()]
-        return all(one.shape == two.shape and min(one.min(), two.min()) > 0 for one, two in pairs)
+        return all(old.shape == new.shape and min(old.min(), new.min()) > 0 for old, new in pairs)
 
 
 def make_cells(outcomes: Sequence[Outcome]) -> list[Cell]:
@@ -174,10 +174,10 @@ def make_cells(outcomes: Sequence[Outcome]) -> list[Cell]:
     varying = varying_options(outcome.task for outcome in outcomes)
     cells: dict[tuple[Any, ...], Cell] = {}
     for outcome in outcomes:
-        for group, where, found in outcome.record.comparisons() if outcome.record else ():
+        for group, where, measured in outcome.record.comparisons() if outcome.record else ():
             page, place = outcome.task.page, make_coordinates(outcome, varying, where)
             cell = cells.setdefault((page, group, *place.items()), Cell(page, group, place))
-            cell.runs[outcome.task.run] = found
+            cell.runs[outcome.task.run] = measured
     by_group = group_by(cells.values(), lambda cell: (cell.page, cell.group))
     return [cell for own in by_group.values() for cell in own]
 
@@ -193,9 +193,9 @@ def varying_options(tasks: Iterable[Task]) -> dict[str, bool]:
         for name, text in task.options.items():
             texts.setdefault(name, set()).add(text)
     return {
-        name: all(_number(text) is not None for text in found)
-        for name, found in texts.items()
-        if len(found) > 1
+        name: all(_number(text) is not None for text in values)
+        for name, values in texts.items()
+        if len(values) > 1
     }
 
 
@@ -270,11 +270,11 @@ def _say_what_holds(
         pairs = [own for own in by_pair.values() if any(c.is_decided for c in own)]
         steady = sum(len({v for c in own for v in c.verdicts}) == 1 for own in pairs)
         held, total = sum(c.holds for c in decided), len(decided)
-        found = [f"{held} of {total} verdicts hold in all runs"] if repeated else []
+        counts = [f"{held} of {total} verdicts hold in all runs"] if repeated else []
         if len(comparisons) > len(by_pair):
-            verdicts = "" if found else " verdicts hold"
-            found.append(f"{steady} of {len(pairs)}{verdicts} over the whole grid")
-        text = ", ".join(found) or f"One run of one configuration decides {total} comparisons"
+            verdicts = "" if counts else " verdicts hold"
+            counts.append(f"{steady} of {len(pairs)}{verdicts} over the whole grid")
+        text = ", ".join(counts) or f"One run of one configuration decides {total} comparisons"
         undecided = len(repeated or comparisons) - total
         say.add(f"{text}; undecided: {undecided}." if undecided else f"{text}.")
 
@@ -327,10 +327,10 @@ def varying_names(places: Sequence[Mapping[str, Any]]) -> list[str]:
 def _count_verdicts(own: Sequence[RunComparison]) -> Note:
     values: dict[str, Any] = {"total": len(own)}
     parts = []
-    for verdict, found in group_by(own, lambda c: c.overall.verdict).items():
+    for verdict, alike in group_by(own, lambda c: c.overall.verdict).items():
         low, high = f"{verdict}_low", f"{verdict}_high"
-        ratios = [c.overall.ratio for c in found]
-        values |= {verdict: len(found), low: min(ratios), high: max(ratios)}
+        ratios = [c.overall.ratio for c in alike]
+        values |= {verdict: len(alike), low: min(ratios), high: max(ratios)}
         parts.append(f"{verdict} in {{{verdict}}} ({{{low}:.2f}} to {{{high}:.2f}})")
     return fact(f"of {{total}} cases, {', '.join(parts)}", **values)
 
@@ -339,7 +339,7 @@ def _judge_runs(several: Sequence[RunComparison]) -> Iterator[Claim]:
     """Say which verdicts change from run to run, reversals first, and how far ratios move."""
     placed = zip(several, _places(several, several), strict=True)
     changed = [(c, place) for c, place in placed if c.is_decided and not c.holds]
-    changed.sort(key=lambda found: not {"faster", "slower"} <= set(found[0].verdicts))
+    changed.sort(key=lambda change: not {"faster", "slower"} <= set(change[0].verdicts))
     for c, place in changed[:_MANY]:
         counts = dict(Counter(c.verdicts))
         text = ", ".join(f"{verdict} in {{{verdict}}}" for verdict in counts)
@@ -421,7 +421,7 @@ def _describe(own: _Places, everyone: _Places) -> str:
     """Say where that is: by one coordinate when it tells these places apart, or one by one."""
     if len(own) == len(everyone):
         return _EVERYWHERE
-    runs, all_runs = (Counter(place for place, _ in found) for found in (own, everyone))
+    runs, all_runs = (Counter(place for place, _ in places) for places in (own, everyone))
     names = varying_names([dict(place) for place in all_runs])
     others = [dict(place) for place in all_runs if place not in runs]
     if all(runs[place] == all_runs[place] for place in runs):

@@ -10,8 +10,9 @@ import threading
 import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ortmeter.errors import InvalidArgumentError, OrtMeterError
 from ortmeter.optional import import_optional
@@ -137,8 +138,8 @@ def run_sweep(
         _check_needs(tasks, machines)
         outcomes = store.done(tasks, machines.values())
         store.begin(tasks)
-        shared = {"script": script, "code": code, "timeout": timeout, "cores": cores}
-        _Run(client, store, shared, tell).drive(tasks, outcomes)
+        job = Job(uuid.uuid4().hex, script, (), code, timeout, cores)
+        _Run(client, store, job, tell or (lambda _: None)).drive(tasks, outcomes)
     for outcome in outcomes.values():
         warn_again(outcome.record.on_cpu if outcome.record else ())
     return SweepResult(tuple(outcomes[task.key] for task in tasks), Path(output))
@@ -185,23 +186,16 @@ def _check_needs(tasks: Iterable[Task], machines: Mapping[str, Machine]) -> None
             )
 
 
+@dataclass
 class _Run:
-    """Tasks on their way to the workers and back."""
+    """Tasks on their way to the workers and back; *job* is what they share."""
 
-    def __init__(
-        self,
-        client: "Client",
-        store: Store,
-        shared: Mapping[str, Any],
-        tell: Callable[[str], object] | None,
-    ) -> None:
-        self._client = client
-        self._store = store
-        self._shared = shared
-        self._tell = tell or (lambda _: None)
-        self._sweep = uuid.uuid4().hex
-        self._ended: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._flying: dict[str, tuple[Task, Future[Attempt]]] = {}
+    client: "Client"
+    store: Store
+    job: Job
+    tell: Callable[[str], object]
+    ended: "queue.SimpleQueue[str]" = field(default_factory=queue.SimpleQueue)
+    flying: "dict[str, tuple[Task, Future[Attempt]]]" = field(default_factory=dict)
 
     def drive(self, tasks: Sequence[Task], outcomes: dict[str, Outcome]) -> None:
         """Run the tasks that have no outcome, add what becomes of each one by its key."""
@@ -211,57 +205,56 @@ class _Run:
             if task.key not in outcomes:
                 waiting[tuple(needs(task).items())].append(task)
         if outcomes:
-            self._tell(f"{len(outcomes)} of {len(tasks)} done already")
+            self.tell(f"{len(outcomes)} of {len(tasks)} done already")
         try:
             with progress_bar("sweep", total=len(tasks)) as bar:
                 bar.update(len(outcomes))
-                while (left := sum(map(len, waiting.values()))) or self._flying:
+                while (left := sum(map(len, waiting.values()))) or self.flying:
                     self._submit(waiting)
-                    if not self._flying:
+                    if not self.flying:
                         _logger.warning(
                             "no worker is left for %d tasks; waiting for another one", left
                         )
                     if outcome := self._next_outcome():
                         outcomes[outcome.task.key] = outcome
-                        bar.set_postfix(Counter(one.state for one in outcomes.values()))
+                        bar.set_postfix(Counter(known.state for known in outcomes.values()))
                         bar.update()
-                        self._tell(f"[{len(outcomes)}/{len(tasks)}] {outcome}")
+                        self.tell(f"[{len(outcomes)}/{len(tasks)}] {outcome}")
         except BaseException:
             self._cancel()
             raise
 
     def _submit(self, waiting: Mapping[_Needs, deque[Task]]) -> None:
         """Send each worker one task at a time: when it dies, no other task is suspected."""
-        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
-        flying = Counter(tuple(needs(task).items()) for task, _ in self._flying.values())
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        flying = Counter(tuple(needs(task).items()) for task, _ in self.flying.values())
         for taken, tasks in waiting.items():
             able = sum(fits(dict(taken), worker["resources"]) for worker in workers)
             for _ in range(min(able - flying[taken], len(tasks))):
                 self._send(tasks.popleft(), dict(taken))
 
     def _send(self, task: Task, resources: Mapping[str, float]) -> None:
-        arguments = tuple(command_line(task.options))
-        job = Job(self._sweep, arguments=arguments, **self._shared)
-        key = f"{task.page}-{task.key}-{self._sweep}"
-        future = self._client.submit(run_job, job, key=key, pure=False, resources=resources)
-        self._flying[task.key] = (task, future)
-        future.add_done_callback(lambda _: self._ended.put(task.key))
+        job = replace(self.job, arguments=tuple(command_line(task.options)))
+        key = f"{task.page}-{task.key}-{job.sweep}"
+        future = self.client.submit(run_job, job, key=key, pure=False, resources=resources)
+        self.flying[task.key] = (task, future)
+        future.add_done_callback(lambda _: self.ended.put(task.key))
 
     def _next_outcome(self) -> Outcome | None:
         """Wait for a task to end; None when it is time to look for workers that joined."""
         try:
-            task, future = self._flying.pop(self._ended.get(timeout=_LOOK_S))
+            task, future = self.flying.pop(self.ended.get(timeout=_LOOK_S))
         except queue.Empty:
-            if self._client.status != "running":
-                raise _lost(self._client) from None
+            if self.client.status != "running":
+                raise _lost(self.client) from None
             return None
-        return self._store.keep(task, self._attempt(future))
+        return self.store.keep(task, self._attempt(future))
 
     def _attempt(self, future: "Future[Attempt]") -> Attempt:
         from distributed import KilledWorker
 
         if future.status not in {"finished", "error"}:
-            raise _lost(self._client)
+            raise _lost(self.client)
         try:
             return future.result()
         except KilledWorker as error:
@@ -272,10 +265,10 @@ class _Run:
 
     def _cancel(self) -> None:
         """Kill what runs, forget what waits."""
-        if self._client.status != "running":
+        if self.client.status != "running":
             return
-        self._client.cancel([future for _, future in self._flying.values()])
-        self._client.run(stop_jobs, self._sweep, on_error="ignore")
+        self.client.cancel([future for _, future in self.flying.values()])
+        self.client.run(stop_jobs, self.job.sweep, on_error="ignore")
 
 
 def _lost(client: "Client") -> OrtMeterError:

@@ -33,6 +33,7 @@ _MS = 1e3
 _CONSTANTS = ("page", "group", MACHINE)
 _BASELINE = {"speedup": 1.0, "low": 1.0, "high": 1.0, "verdict": "baseline"}
 _TIMES = ["median (ms)", "q1 (ms)", "q3 (ms)"]
+_SPREAD = ["between runs (%)", "one run (± %)", "runs differ", "verdicts"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class SweepReport:
     @property
     def comparisons(self) -> list[RunComparison]:
         """Every candidate compared with the first of its group, at every place of the grid."""
-        return [comparison for _, found in self._cells for comparison in found]
+        return [comparison for _, own in self._cells for comparison in own]
 
     @functools.cached_property
     def table(self) -> pd.DataFrame:
@@ -65,16 +66,11 @@ class SweepReport:
         interval, ``verdict``. What all the rows share is the name of the columns.
         """
         rows = []
-        for cell, found in self._cells:
-            compared = {c.overall.subject: _verdict(c.overall) for c in found}
-            compared |= {c.overall.baseline: _BASELINE for c in found}
+        for cell, own in self._cells:
+            compared = {c.overall.subject: _verdict(c.overall) for c in own}
+            compared |= {c.overall.baseline: _BASELINE for c in own}
             rows += [
-                {
-                    **_place(cell),
-                    "candidate": name,
-                    **_latency(cell, name),
-                    **compared.get(name, {}),
-                }
+                (_place(cell, name), _latency(cell, name) | compared.get(name, {}))
                 for name in cell.candidates
             ]
         return _readable(rows, [*_TIMES, *_BASELINE])
@@ -87,22 +83,17 @@ class SweepReport:
         deviation and the half-width of the interval of one run, in percent; whether two of these
         intervals do not meet; the verdicts.
         """
-        rows = [
-            {
-                **_place(c),
-                "candidate": c.overall.subject,
-                **{f"run {run}": rounded(claim.ratio) for run, claim in c.runs.items()},
-                "between runs (%)": _percent(c.between),
-                "one run (± %)": _percent(c.within),
-                "runs differ": {True: "yes", False: "no", None: ""}[c.runs_differ],
-                "verdicts": c.stability,
-            }
-            for c in self.comparisons
-            if len(c.runs) > 1
-        ]
-        runs = dict.fromkeys(name for row in rows for name in row if name.startswith("run "))
-        columns = ["between runs (%)", "one run (± %)", "runs differ", "verdicts"]
-        return _readable(rows, [*runs, *columns])
+        rows = []
+        runs: dict[str, None] = {}
+        for c in self.comparisons:
+            if len(c.runs) > 1:
+                ratios = {f"run {run}": rounded(claim.ratio) for run, claim in c.runs.items()}
+                differ = {True: "yes", False: "no", None: ""}[c.runs_differ]
+                values = _percent(c.between), _percent(c.within), differ, c.stability
+                spread = dict(zip(_SPREAD, values, strict=True))
+                rows.append((_place(c, c.overall.subject), ratios | spread))
+                runs |= dict.fromkeys(ratios)
+        return _readable(rows, [*runs, *_SPREAD])
 
     @property
     def claims(self) -> pd.DataFrame:
@@ -217,8 +208,9 @@ def _default_size(own: Sequence[RunComparison]) -> str | None:
     return max(inside or numeric, key=lambda name: len(values[name]), default=None)
 
 
-def _place(place: Cell | RunComparison) -> dict[str, Any]:
-    return {"page": place.page, "group": place.group, **place.coordinates}
+def _place(place: Cell | RunComparison, candidate: str = "") -> dict[str, Any]:
+    where = {"page": place.page, "group": place.group, **place.coordinates}
+    return {**where, "candidate": candidate}
 
 
 def _latency(cell: Cell, candidate: str) -> dict[str, float]:
@@ -235,23 +227,26 @@ def _verdict(claim: Speedup) -> dict[str, Any]:
 def _shared(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Find which of page, group and machine are the same everywhere; a row may have none."""
     values = {name: {row[name] for row in rows if row.get(name)} for name in _CONSTANTS}
-    return {name: str(*found) for name, found in values.items() if len(found) <= 1}
+    return {name: str(*shared) for name, shared in values.items() if len(shared) <= 1}
 
 
 def _legend(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(filter(None, _shared(rows).values()))
 
 
-def _readable(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """Index rows by what distinguishes them; what all of them share becomes the legend."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    index = [n for n in names if n not in {*columns, *_shared(rows), "candidate"}] + ["candidate"]
+def _readable(
+    rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], columns: Sequence[str]
+) -> pd.DataFrame:
+    """Index values by what distinguishes their places; what all of these share is the legend."""
+    places = [place for place, _ in rows]
+    names = dict.fromkeys(name for place in places for name in place)
+    index = [n for n in names if n not in {*_shared(places), "candidate"}] + ["candidate"]
     # Objects: a row without a value must not turn sizes into floats.
-    keys = pd.DataFrame(
-        [[row.get(n, "") for n in index] for row in rows], columns=index, dtype=object
-    )
-    table = keys.join(pd.DataFrame(rows, columns=list(columns))).set_index(index)
-    return table.rename_axis(columns=_legend(rows) or None)
+    keys = [[place.get(name, "") for name in index] for place in places]
+    labels = pd.DataFrame(keys, columns=index, dtype=object)
+    values = pd.DataFrame([values for _, values in rows], columns=list(columns))
+    table = labels.join(values).set_index(index)
+    return table.rename_axis(columns=_legend(places) or None)
 
 
 def _percent(deviation: float | None) -> float:

@@ -71,15 +71,14 @@ class Store:
         packages: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
         for machine in machines:
             packages[machine.name].append(machine.packages)
-        found = {task.key: self.read(task) for task in tasks}
-        return {
-            key: outcome
-            for key, outcome in found.items()
-            if outcome is not None
-            and outcome.record is not None
-            and outcome.record.environment.packages
-            in packages.get(outcome.machine, [outcome.record.environment.packages])
-        }
+        outcomes = {}
+        for task in tasks:
+            outcome = self.read(task)
+            if outcome is not None and outcome.record is not None:
+                own = outcome.record.environment.packages
+                if own in packages.get(outcome.machine, [own]):
+                    outcomes[task.key] = outcome
+        return outcomes
 
     def refuse_existing(self) -> None:
         """Refuse a folder that has results of the page."""
@@ -99,10 +98,10 @@ class Store:
         except RecordError as cause:
             record, error = None, str(cause)
         place = file.relative_to(self._output).as_posix() if file else None
-        found = machine, attempt.seconds, place, error, attempt.output
-        kept = _Kept(self._script, self._code, task, *found)
+        seconds, output = attempt.seconds, attempt.output
+        kept = _Kept(self._script, self._code, task, machine, seconds, place, error, output)
         _write(self._folder / f"{task.key}.json", kept)
-        return Outcome(task, machine, attempt.seconds, record, file, error, attempt.output)
+        return Outcome(task, machine, seconds, record, file, error, output)
 
     def _write_record(self, record: Record) -> Path:
         packages = sorted(record.environment.packages.items())
@@ -171,9 +170,9 @@ def load_sweep(folder: str | os.PathLike[str]) -> SweepResult:
         raise InvalidArgumentError(f"{output} has no sweep. Accepted: the output of a sweep")
     outcomes: list[Outcome] = []
     for listed in lists:
-        if found := _read(listed, _Tasks):
-            store = Store(output, listed.parent.name, script=found.script, code=found.code)
-            outcomes += [store.read(task) or Outcome(task) for task in found.tasks]
+        if begun := _read(listed, _Tasks):
+            store = Store(output, listed.parent.name, script=begun.script, code=begun.code)
+            outcomes += [store.read(task) or Outcome(task) for task in begun.tasks]
     return SweepResult(tuple(outcomes), output)
 
 

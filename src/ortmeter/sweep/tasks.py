@@ -122,11 +122,10 @@ def read_grid(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
     >>> read_grid(["config=small,medium", "batch=1,32;64,128"])
     {'config': ('small', 'medium'), 'batch': ('1,32', '64,128')}
     """
-    axes = {}
-    for name, text in read_options(texts, "NAME=VALUE,VALUE...").items():
-        parts = text.split(";" if ";" in text else ",")
-        axes[name] = tuple(part.strip() for part in parts if part.strip())
-    return axes
+    return {
+        name: tuple(filter(None, map(str.strip, text.split(";" if ";" in text else ","))))
+        for name, text in read_options(texts, "NAME=VALUE,VALUE...").items()
+    }
 
 
 def read_options(texts: Iterable[str], form: str = "NAME=VALUE") -> dict[str, str]:
@@ -186,15 +185,15 @@ def read_script(path: str | os.PathLike[str]) -> Script:
     """Read the script of a page, refuse what is no Python."""
     file = Path(path)
     try:
-        found = file.stat()
-        if file.suffix != ".py" or not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
-            raise InvalidArgumentError(f"{file} is not the script of a page (plot_x.py)")
-        text = file.read_text(encoding="utf-8")
+        status = file.stat()
+        is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
+        is_script = is_small and file.suffix == ".py"
+        text = file.read_text(encoding="utf-8") if is_script else ""
         compile(text, file.name, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        if isinstance(error, InvalidArgumentError):
-            raise
         raise InvalidArgumentError(f"the page {file} cannot be read: {error}") from None
+    if not is_script:
+        raise InvalidArgumentError(f"{file} is not the script of a page (plot_x.py)")
     return Script(file.name, text)
 
 
@@ -243,11 +242,8 @@ def _ask(script: Script, lines: Sequence[Sequence[str]]) -> dict[str, Any]:
         )
         if ended.code is not None and answer.exists():
             return dict(json.loads(answer.read_text(encoding="utf-8")))
+    why = f"does not declare its parameters with get_parsed_args ({ended})"
     if ended.code is None:
-        raise InvalidArgumentError(
-            f"{script.file_name} did not declare its parameters in {_CHECK_TIMEOUT_S} s: "
-            "a page starts with get_parsed_args"
-        )
-    raise InvalidArgumentError(
-        f"{script.file_name} does not declare its parameters with get_parsed_args ({ended})"
-    )
+        why = f"did not declare its parameters in {_CHECK_TIMEOUT_S} s: a page starts with "
+        why += "get_parsed_args"
+    raise InvalidArgumentError(f"{script.file_name} {why}")

@@ -55,15 +55,13 @@ class Machine:
 
 
 def describe_machine() -> Machine:
-    found = _environment()
+    own = _environment()
     devices = ["cpu"]
-    if found.providers.get("cuda") == "usable":
+    if own.providers.get("cuda") == "usable":
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        count = len(found.gpus) if visible is None else len(visible.split(","))
+        count = len(own.gpus) if visible is None else len(visible.split(","))
         devices += [f"cuda:{i}" for i in range(max(count, 1))]
-    return Machine(
-        machine_name(found), tuple(devices), found.cores, code_version(), dict(found.packages)
-    )
+    return Machine(machine_name(own), tuple(devices), own.cores, code_version(), dict(own.packages))
 
 
 @cache
@@ -244,7 +242,7 @@ class Ended:
             return "stopped"
         if self.code < 0:
             # Signals for real time have no name.
-            names = {one.value: one.name for one in signal.Signals}
+            names = {known.value: known.name for known in signal.Signals}
             name = names.get(-self.code, f"signal {-self.code}")
             memory = " (the system does this when memory runs out)" if name == "SIGKILL" else ""
             return f"killed by {name}{memory}"
