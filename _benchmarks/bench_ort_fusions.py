@@ -3,9 +3,9 @@
 ``bench_ort_fusions.py`` takes the 13 models, ``bench_ort_fusions.py phi3 t5`` some of them. The
 graph is the one that the backend exports. It prints rows of two kinds:
 
-* a row for each model and each way to rewrite it: fusions, nodes that ONNX Runtime executes (or
-  *refused*, where it does not run the graph), the time of the rewriting, the error, and the latency
-  divided by that of our rules;
+* a row for each model and each way to rewrite it: fusions, nodes that ONNX Runtime executes (or why
+  it refuses the graph), the time of the rewriting, the error, and the latency divided by that of
+  our rules;
 * a row for each model and each of our rules that onnxscript may stand for: the same rules but this
   one, with the fusions of onnxscript. ``onnx_fusions`` writes operators of the standard and comes
   first; ``ort_fusions`` writes those of ONNX Runtime and comes last.
@@ -20,6 +20,7 @@ import copy
 import csv
 import math
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ from torch.fx.node import map_aggregate
 import ortmeter
 from ortmeter.backend import weights
 from ortmeter.backend.errors import quiet
-from ortmeter.backend.export import export_graph
+from ortmeter.backend.export import ExportedGraph, export_graph
 from ortmeter.backend.levels import optimize_model, parse_level
 from ortmeter.backend.rules import DEFAULT
 from ortmeter.backend.session import OPSET
@@ -61,10 +62,9 @@ COLUMNS = ("model", "rewriting", "found", "nodes", "seconds", "ulp", "latency / 
 
 
 class Captured(NamedTuple):
-    """A graph of dynamo, the arguments of its trace and of a call, what it returns in float64."""
+    """A graph as the backend exports it, the arguments of a call, what it returns in float64."""
 
-    module: Any
-    examples: Sequence[Any]
+    exported: ExportedGraph
     arguments: Sequence[Any]
     expected: list[torch.Tensor]
 
@@ -74,19 +74,21 @@ class Rewritten(NamedTuple):
 
     fusions: Counter[str]
     seconds: float
-    nodes: int | str = "refused"
+    nodes: int | str
     ulp: float = math.nan
     candidate: ortmeter.Candidate | None = None
 
 
 def capture(name: str) -> Captured:
-    """Trace a model as torch.compile does, and compute in float64 what it returns."""
+    """Export a model under torch.compile, and compute in float64 what it returns."""
     captured: list[Captured] = []
 
     def backend(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
+        exported = export_graph(module, examples, OPSET)
+        assert exported is not None
+
         def run(*arguments: Any) -> Any:
-            expected = run_in_float64(module, arguments)
-            captured.append(Captured(module, examples, arguments, expected))
+            captured.append(Captured(exported, arguments, run_in_float64(module, arguments)))
             return module.forward(*arguments)
 
         return run
@@ -149,18 +151,15 @@ def swap(rule: str, by: str) -> Callable[[ir.Model], Counter[str]]:
     return apply
 
 
-def rewrite(
-    captured: Captured, apply: Callable[[ir.Model], Counter[str]], opset: int = OPSET
-) -> Rewritten:
+def rewrite(captured: Captured, apply: Callable[[ir.Model], Counter[str]]) -> Rewritten:
     """Rewrite a graph, and measure the error of what it becomes."""
-    exported = export_graph(captured.module, captured.examples, opset)
-    assert exported is not None
+    exported, rewritten = captured.exported, captured.exported.model.clone()
     small, _ = weights.split_weights(exported, captured.arguments)
-    weights.take_constants(exported.model, small, captured.arguments)
+    weights.take_constants(rewritten, small, captured.arguments)
     start = time.perf_counter()
-    fusions = apply(exported.model)
+    fusions = apply(rewritten)
     seconds = time.perf_counter() - start
-    model = ir.to_proto(exported.model)
+    model = ir.to_proto(rewritten)
     left = {value.name for value in model.graph.input}
     weight: dict[str, Any] = {}
     feeds: dict[str, Any] = {}
@@ -172,8 +171,8 @@ def rewrite(
     try:
         session = ortmeter.make_session(model, provider="cpu", threads=1)
         got: Any = [torch.from_numpy(array) for array in session.run(None, feeds)]
-    except Exception:  # noqa: BLE001 - ONNX Runtime has an error of its own for each reason
-        return Rewritten(fusions, seconds)
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime has a class for each reason
+        return Rewritten(fusions, seconds, f"refused: {short(error)}")
     if exported.make_outputs is not None:
         got = exported.make_outputs(*captured.arguments, *got[: len(exported.computed)])
     error = ortmeter.max_diff(captured.expected, tensors_of(got))
@@ -181,6 +180,12 @@ def rewrite(
     candidate = ortmeter.session_candidate(model, feeds, provider="cpu", threads=1)
     ulp = math.nan if error.n_nan or error.n_inf else float(error.ulp_at_max)
     return Rewritten(fusions, seconds, nodes, ulp, candidate)
+
+
+def short(error: Exception) -> str:
+    """Cut an error of ONNX Runtime to its reason."""
+    *_, reason = str(error).strip().splitlines()[0].rpartition(" Status Message: ")
+    return textwrap.shorten(reason, 80, placeholder="...")
 
 
 def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
@@ -193,9 +198,6 @@ def compare(name: str, budget_s: float, processes: int) -> list[dict[str, Any]]:
         CONTROL: ours,
         "onnx_fusions": rewrite(captured, lambda model: apply_theirs(model, "onnx_fusions")),
         "ort_fusions": rewrite(captured, lambda model: apply_theirs(model, "ort_fusions")),
-        "ort_fusions, opset 18": rewrite(
-            captured, lambda model: apply_theirs(model, "ort_fusions"), 18
-        ),
     }
     counted = {
         way: " ".join(f"{k}:{n}" for k, n in made.fusions.items()) for way, made in done.items()

@@ -10,12 +10,12 @@ import onnx_ir as ir
 from ortmeter.backend.rules.graph_values import (
     SWAP,
     Shape,
-    copy_type,
     dimensions,
     from_operator,
     producer,
     read_once,
     scalar,
+    typed,
 )
 from ortmeter.backend.rules.indices import window
 from ortmeter.backend.rules.rule import F32, known, require
@@ -61,8 +61,7 @@ class EagerAttention:
         require(covers, "the mask is broadcast over queries or keys")
         k = found.k
         if found.merged:  # split the keys into heads again
-            k = op.Transpose(k, perm=SWAP)
-            copy_type(k, found.k, keys)
+            k = typed(op.Transpose(k, perm=SWAP), found.k, keys)
         inputs = (found.q, k, v, _whole(op, found.mask)) if found.mask else (found.q, k, v)
         return op.Attention(*inputs, scale=found.scale)
 
@@ -161,9 +160,7 @@ def _whole(op: Any, mask: ir.Value) -> ir.Value:
     # The kernels that follow exist for 32 bits everywhere.
     row = op.ReduceMax(op.Cast(mask, to=int(F32)), op.Constant(value_ints=[-1]), keepdims=1)
     hidden = op.IsInf(row, detect_positive=0)
-    whole: ir.Value = op.Where(hidden, nan, op.Max(mask, above))
-    copy_type(whole, mask)
-    return whole
+    return typed(op.Where(hidden, nan, op.Max(mask, above)), mask)
 
 
 class CausalMask:
@@ -185,9 +182,7 @@ class CausalMask:
         whole = seen >= (length if isinstance(length, int) else math.inf)
         require(whole, f"the mask is a window of {seen:g} keys")
         options = dict(producer(y).attributes) | {"is_causal": ir.AttrInt64("is_causal", 1)}
-        result = op.Attention(q, k, v, **options)
-        copy_type(result, y)
-        return result
+        return typed(op.Attention(q, k, v, **options), y)
 
 
 class WindowMask:

@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from ortmeter.backend.rules.graph_values import (
     SWAP,
-    copy_type,
     dimensions,
     input_of,
     producer,
+    typed,
 )
-from ortmeter.backend.rules.rule import REALS, Types, known, optional, require
+from ortmeter.backend.rules.rule import REALS, NoMatch, Types, known, optional, require
 
 
 class NormalizedHeads:
@@ -37,8 +37,7 @@ class NormalizedHeads:
         require(last, "more than the features of a head are normalized")
         features = all(dimensions(vector) == shape[-1:] for vector in vectors)
         require(features, "scale or shift is not a vector of the features")
-        normalized = getattr(op, self.operator)(heads, *vectors, **options)
-        copy_type(normalized, heads)
+        normalized = typed(getattr(op, self.operator)(heads, *vectors, **options), heads)
         return op.Transpose(normalized, perm=SWAP)
 
 
@@ -56,9 +55,8 @@ class RotaryBeforeSplit:
         source, heads = before_split(op, swapped)
         options = dict(producer(y).attributes) | {"num_heads": ir.AttrInt64("num_heads", heads)}
         rotated = op.RotaryEmbedding(source, *producer(y).inputs[1:], **options)
-        copy_type(rotated, source)
-        split = op.Reshape(rotated, op.Constant(value_ints=[0, 0, heads, shape[3]]))
-        copy_type(split, x)
+        sizes = op.Constant(value_ints=[0, 0, heads, shape[3]])
+        split = typed(op.Reshape(typed(rotated, source), sizes), x)
         return op.Transpose(split, perm=SWAP)
 
 
@@ -70,15 +68,15 @@ def before_split(op: Any, value: ir.Value) -> tuple[ir.Value, int]:
     why = "heads and positions were not exchanged"
     split = known(input_of(value, "Transpose", perm=SWAP), why)
     *first, heads, size = known(dimensions(split, rank=4), why)
-    require(isinstance(heads, int) and isinstance(size, int), "the number of heads is not known")
+    if not isinstance(heads, int) or not isinstance(size, int):
+        raise NoMatch("the number of heads is not known")
     source = input_of(split, "Reshape")
     if source is None:
-        merged = op.Reshape(split, op.Constant(value_ints=[0, 0, int(heads) * int(size)]))
-        copy_type(merged, split, (*first, int(heads) * int(size)))
-        return merged, int(heads)
+        merged = op.Reshape(split, op.Constant(value_ints=[0, 0, heads * size]))
+        return typed(merged, split, (*first, heads * size)), heads
     before = dimensions(source, rank=3)
     require(before and before[:2] == tuple(first), "the split into heads cuts the batch as well")
-    return source, int(heads)
+    return source, heads
 
 
 class RepeatedHeads:

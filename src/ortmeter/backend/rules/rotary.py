@@ -7,7 +7,6 @@ import onnx_ir as ir
 
 from ortmeter.backend.rules.graph_values import (
     constant,
-    copy_type,
     depends_on,
     dimensions,
     from_operator,
@@ -17,6 +16,7 @@ from ortmeter.backend.rules.graph_values import (
     readers_beside,
     scalar,
     sizes,
+    typed,
 )
 from ortmeter.backend.rules.rule import NoMatch, known, require
 
@@ -46,7 +46,7 @@ class HalfTable:
         require(len(shape) == len(dimensions(half) or ()), "the factor adds an axis")
         inputs = (half,) if factor is None else (half, factor)
         result = getattr(op, self.operator)(*inputs, **producer(y).attributes)
-        copy_type(result, y, dimensions(half))
+        result = typed(result, y, dimensions(half))
         return op.Concat(result, result, axis=-1)
 
 
@@ -164,9 +164,7 @@ def _for_each_sequence(op: Any, row: ir.Value, x: ir.Value, y: ir.Value) -> ir.V
             return found
     ones = op.Constant(value_ints=[1] * len(rest))
     shape = op.Concat(op.Shape(_upstream(x), start=0, end=1), ones, axis=0)
-    repeated: ir.Value = op.Expand(row, shape)
-    copy_type(repeated, row, (batch, *rest))
-    return repeated
+    return typed(op.Expand(row, shape), row, (batch, *rest))
 
 
 def _upstream(x: ir.Value) -> ir.Value:
