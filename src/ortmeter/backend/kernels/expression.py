@@ -130,7 +130,7 @@ class Expression:
                 nodes.append(ir.Node("", "Add", arguments))
                 arguments = list(nodes[-1].outputs)
                 operator = operator.removeprefix("Bias")
-            attributes = [_attribute(name, value) for name, value in step.attributes]
+            attributes = ir.convenience.convert_attributes(dict(step.attributes))
             nodes.append(ir.Node(step.domain, operator, arguments, attributes))
             values[f"t{i}"] = nodes[-1].outputs[0]
             values[f"t{i}"].type = ir.TensorType(step.dtype)
@@ -159,12 +159,6 @@ def _read(
     tensor = ir.tensor([argument.value], dtype=argument.dtype).numpy().reshape(())
     nodes.append(ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(tensor))]))
     return nodes[-1].outputs[0]
-
-
-def _attribute(name: str, value: float | str) -> ir.Attr:
-    if isinstance(value, str):
-        return ir.AttrString(name, value)
-    return ir.AttrFloat32(name, value) if isinstance(value, float) else ir.AttrInt64(name, value)
 
 
 def _code(argument: str | Literal | None, of: Mapping[ir.DataType, str]) -> str:

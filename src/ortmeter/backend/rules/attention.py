@@ -44,9 +44,8 @@ class EagerAttention:
         return op.MatMul(op.Cast(weights) if self.widened else weights, v)
 
     def rewrite(self, op: Any, *, scores: ir.Value, v: ir.Value) -> Any:
-        found = known(
-            read_scores(scores), "the scores are not scaled products with transposed keys"
-        )
+        why = "the scores are not scaled products with transposed keys"
+        found = known(read_scores(scores), why)
         require(not found.softcap, "the scores are capped, which the kernel does slowly")
         require(found.scale > 0, f"the scale is {found.scale:g}: the kernel takes its root")
         require(found.q.dtype == v.dtype, "queries and values have different types")
@@ -169,19 +168,17 @@ class CausalMask:
     def pattern(self, op: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
         return op.Attention(q, k, v, mask, _outputs=["y"])
 
-    def rewrite(
-        self, op: Any, *, q: ir.Value, k: ir.Value, v: ir.Value, mask: ir.Value, y: ir.Value
-    ) -> Any:
-        (*_, length, _), (*_, keys, _) = (
-            known(dimensions(x), "the shapes of queries and keys are not known") for x in (q, k)
-        )
+    def rewrite(self, op: Any, *, mask: ir.Value, y: ir.Value, **_: Any) -> Any:
+        q, k, v, *_masks = producer(y).inputs
+        why = "the shapes of queries and keys are not known"
+        length, keys = (known(dimensions(x), why)[-2] for x in (q, k))
         require(length == keys, "there are not as many queries as keys")
         shape = dimensions(mask) or ()
         require(shape[-2:] == (length, length), "the mask is not a square of positions")
         seen = known(window(mask), "the mask is not known to hide exactly the future")
         whole = seen >= (length if isinstance(length, int) else math.inf)
         require(whole, f"the mask is a window of {seen:g} keys")
-        options = dict(producer(y).attributes) | {"is_causal": ir.AttrInt64("is_causal", 1)}
+        options = {**producer(y).attributes, "is_causal": 1}
         return typed(op.Attention(q, k, v, **options), y)
 
 
@@ -200,13 +197,7 @@ class WindowMask:
         return getattr(op, self.operator)(*inputs, _outputs=["mask"])
 
     def rewrite(
-        self,
-        op: Any,
-        *,
-        mask: ir.Value,
-        shown: ir.Value,
-        hidden: ir.Value | None,
-        **_: ir.Value,
+        self, op: Any, *, mask: ir.Value, shown: ir.Value, hidden: ir.Value | None, **_: Any
     ) -> Any:
         shape = dimensions(mask)
         readers = mask.uses()

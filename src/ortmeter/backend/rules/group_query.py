@@ -32,27 +32,14 @@ class GroupQuery:
         self.shortest = shortest
 
     def pattern(self, op: Any, q: Any, k: Any, v: Any) -> Any:
-        rotated = [
-            op.RotaryEmbedding(x, _allow_other_inputs=True, _outputs=[name])
-            for x, name in ((q, "rotated_q"), (k, "rotated_k"))
-        ]
+        rotated = [op.RotaryEmbedding(x, _allow_other_inputs=True) for x in (q, k)]
         return op.Attention(*rotated, v, optional("mask"), _outputs=["y"])
 
-    def rewrite(
-        self,
-        op: Any,
-        *,
-        rotated_q: ir.Value,
-        rotated_k: ir.Value,
-        v: ir.Value,
-        mask: ir.Value | None,
-        y: ir.Value,
-        **_: ir.Value,
-    ) -> Any:
+    def rewrite(self, op: Any, *, v: ir.Value, mask: ir.Value | None, y: ir.Value, **_: Any) -> Any:
+        q, k = producer(y).inputs[:2]
         options, seen = producer(y).attributes, _keys_seen(producer(y), mask)
         kept: dict[str, Any] = {n: options[n] for n in ("scale", "softcap") if n in options}
-        tensors = (rotated_q, rotated_k, v)
-        return _group_query(op, *tensors, seen=seen, shortest=self.shortest, **kept)
+        return _group_query(op, q, k, v, seen=seen, shortest=self.shortest, **kept)
 
 
 class CappedGroupQuery:
@@ -91,8 +78,8 @@ class CappedGroupQuery:
 
 def _group_query(
     op: Any,
-    rotated_q: ir.Value,
-    rotated_k: ir.Value,
+    rotated_q: ir.Value | None,
+    rotated_k: ir.Value | None,
     v: ir.Value,
     *,
     seen: float,
@@ -100,11 +87,12 @@ def _group_query(
     **options: Any,
 ) -> ir.Value:
     """Write the kernel: without a cache, the last key of a sequence is its last query."""
-    rotations = []
-    for value in (rotated_q, rotated_k):
-        node = known(from_operator(value, "RotaryEmbedding"), "queries or keys are not rotated")
-        require(_rotates_whole_heads(node), "heads are rotated in pairs, in part or by rows")
-        rotations.append(node)
+    rotations = [
+        known(from_operator(value, "RotaryEmbedding"), "queries or keys are not rotated")
+        for value in (rotated_q, rotated_k)
+    ]
+    whole = all(map(_rotates_whole_heads, rotations))
+    require(whole, "heads are rotated in pairs, in part or by rows")
     (q, *tables), (k, *others) = (node.inputs for node in rotations)
     require(tables == others, "queries and keys have different angles")
     q_heads, kv_heads = (node.attributes.get_int("num_heads", 0) for node in rotations)
@@ -118,10 +106,8 @@ def _group_query(
     require(length >= shortest, why)
     same = dimensions(v) == keys and keys[:2] == (batch, length)
     require(same, "there are not as many queries as keys and values")
-    require(
-        isinstance(hidden, int) and not hidden // q_heads % _HEAD_MULTIPLE,
-        f"the size of a head is not a multiple of {_HEAD_MULTIPLE}",
-    )
+    multiple = isinstance(hidden, int) and not hidden // q_heads % _HEAD_MULTIPLE
+    require(multiple, f"the size of a head is not a multiple of {_HEAD_MULTIPLE}")
     cos, sin, positions = tables
     require(affine(positions) == _POSITIONS, "the positions are not known to be 0, 1, 2...")
     result, _, _ = op.GroupQueryAttention(
