@@ -4,6 +4,7 @@ The text of an expression names its kernel: it says nothing of the graph.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -97,12 +98,8 @@ class Expression:
     def cost(self) -> int:
         """Cost of an element: 1 for an access or an operation, more for a function."""
         functions = sum(bool(s.domain) or s.op_type in _FUNCTIONS for s in self.steps)
-        return (
-            len(self.inputs)
-            + len(self.results)
-            + len(self.steps)
-            + (_FUNCTION_COST - 1) * functions
-        )
+        each = len(self.inputs) + len(self.results) + len(self.steps)
+        return each + (_FUNCTION_COST - 1) * functions
 
     @property
     def name(self) -> str:
@@ -165,9 +162,9 @@ def _code(argument: str | Literal | None, of: Mapping[ir.DataType, str]) -> str:
     if not isinstance(argument, Literal):
         return argument or ""
     value, kind = argument.value, of[argument.dtype]
-    if value != value:  # noqa: PLR0124 - NaN is the only number that differs from itself
+    if math.isnan(value):
         return f"not_a_number<{kind}>()"
-    if value in {float("inf"), float("-inf")}:
+    if math.isinf(value):
         return f"{'-' if value < 0 else ''}infinity<{kind}>()"
     return f"{kind}({value.hex() if isinstance(value, float) else value})"
 

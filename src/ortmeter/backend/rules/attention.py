@@ -173,13 +173,18 @@ class CausalMask:
         why = "the shapes of queries and keys are not known"
         length, keys = (known(dimensions(x), why)[-2] for x in (q, k))
         require(length == keys, "there are not as many queries as keys")
-        shape = dimensions(mask) or ()
-        require(shape[-2:] == (length, length), "the mask is not a square of positions")
-        seen = known(window(mask), "the mask is not known to hide exactly the future")
+        seen = keys_seen(mask, length, "hide exactly the future")
         whole = seen >= (length if isinstance(length, int) else math.inf)
         require(whole, f"the mask is a window of {seen:g} keys")
         options = {**producer(y).attributes, "is_causal": 1}
         return typed(op.Attention(q, k, v, **options), y)
+
+
+def keys_seen(mask: ir.Value, length: int | str, what: str = "show exactly a window") -> float:
+    """Count the keys that a mask shows to each query, the last ones before it."""
+    square = (dimensions(mask) or ())[-2:] == (length, length)
+    require(square, "the mask is not a square of positions")
+    return known(window(mask), f"the mask is not known to {what}")
 
 
 class WindowMask:

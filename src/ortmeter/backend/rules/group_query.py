@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.rules.attention import read_scores
+from ortmeter.backend.rules.attention import keys_seen, read_scores
 from ortmeter.backend.rules.graph_values import SWAP, dimensions, from_operator, producer
 from ortmeter.backend.rules.heads import before_repeat, before_split
-from ortmeter.backend.rules.indices import Affine, affine, window
+from ortmeter.backend.rules.indices import Affine, affine
 from ortmeter.backend.rules.rule import MICROSOFT, NoMatch, known, optional, require
 
 # What the kernel asks of the size of a head that it rotates.
@@ -37,7 +37,7 @@ class GroupQuery:
 
     def rewrite(self, op: Any, *, v: ir.Value, mask: ir.Value | None, y: ir.Value, **_: Any) -> Any:
         q, k = producer(y).inputs[:2]
-        options, seen = producer(y).attributes, _keys_seen(producer(y), mask)
+        options, seen = producer(y).attributes, _seen_by(producer(y), mask)
         kept: dict[str, Any] = {n: options[n] for n in ("scale", "softcap") if n in options}
         return _group_query(op, q, k, v, seen=seen, shortest=self.shortest, **kept)
 
@@ -67,9 +67,7 @@ class CappedGroupQuery:
         shape = known(dimensions(q, rank=3), "the shape of the queries is not known")
         require(dimensions(merged, rank=3) == shape, "more than the heads is merged after")
         length = shape[1]
-        square = (dimensions(mask) or ())[-2:] == (length, length)
-        require(square, "the mask is not a square of positions")
-        seen = known(window(mask), "the mask is not known to show exactly a window")
+        seen = keys_seen(mask, length)
         narrow = not self.windows or (isinstance(length, int) and self.windows * seen <= length)
         require(narrow, f"a window of {seen:g} keys for {length} positions is not narrow enough")
         options = {"scale": found.scale, "softcap": found.softcap}
@@ -125,17 +123,15 @@ def _group_query(
     return cast("ir.Value", result)
 
 
-def _keys_seen(attention: ir.Node, mask: ir.Value | None) -> float:
+def _seen_by(attention: ir.Node, mask: ir.Value | None) -> float:
     """Count the keys that a query sees, the last ones before it; infinity for all of them."""
     causal = attention.attributes.get_int("is_causal", 0)
     if mask is None:
         require(causal, "it is not causal")
         return math.inf
     require(not causal, "it is causal and has a mask")
-    length = (dimensions(attention.inputs[0]) or (None,) * 3)[-2]
-    square = (dimensions(mask) or ())[-2:] == (length, length)
-    require(square, "the mask is not a square of positions")
-    seen = known(window(mask), "the mask is not known to show exactly a window")
+    length = known(dimensions(attention.inputs[0]), "the shape of the queries is not known")[-2]
+    seen = keys_seen(mask, length)
     require(isinstance(length, int) and seen < length, "the mask shows all of the past")
     return seen
 

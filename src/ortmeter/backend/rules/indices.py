@@ -92,17 +92,12 @@ def _affine(value: ir.Value | None) -> Affine:
 def _affine_array(array: np.ndarray[Any, Any]) -> Affine:
     _prove(array.size and array.dtype.kind in "biu")
     array = array.astype(np.int64)
-    first = (0,) * array.ndim
-    found = Affine(int(array[first]))
-    rebuilt = np.full(array.shape, found.offset)
-    for axis, size in enumerate(array.shape):
-        if size > 1:
-            slope = int(array[(*first[:axis], 1, *first[axis + 1 :])]) - found.offset
-            found = found.plus(Affine(0, {axis - array.ndim: slope}))
-            indices = np.arange(size).reshape(-1, *(1,) * (array.ndim - axis - 1))
-            rebuilt = rebuilt + slope * indices
-    _prove(np.array_equal(array, rebuilt))
-    return found
+    first = int(array.flat[0])
+    seconds = [int(array.take(size > 1, axis).flat[0]) for axis, size in enumerate(array.shape)]
+    slopes = {axis: second - first for axis, second in enumerate(seconds) if second != first}
+    indices = np.indices(array.shape, sparse=True)
+    _prove((array == first + sum(slope * indices[axis] for axis, slope in slopes.items())).all())
+    return Affine(first, {axis - array.ndim: slope for axis, slope in slopes.items()})
 
 
 def _broadcast(found: Affine, own: Sequence[Any] | None, shape: Sequence[Any] | None) -> Affine:

@@ -172,23 +172,17 @@ class PartialRotary:
     """``concat(rotate(x[..., :r]), x[..., r:])`` -> RotaryEmbedding, which copies the rest."""
 
     def pattern(  # noqa: PLR0917 - the inputs of a pattern have positions
-        self,
-        op: Any,
-        first: Any,
-        x: Any,
-        middle: Any,
-        end: Any,
-        axis: Any,
-        cos: Any,
-        sin: Any,
-        positions: Any,
+        self, op: Any, first: Any, x: Any, middle: Any, end: Any, axis: Any
     ) -> Any:
         part = op.Slice(x, first, middle, axis, [1])
         rest = op.Slice(x, middle, end, axis, [1])
-        rotated = op.RotaryEmbedding(part, cos, sin, positions, _outputs=["rotated"])
+        rotated = op.RotaryEmbedding(part, _allow_other_inputs=True, _outputs=["rotated"])
         return op.Concat(rotated, rest, axis=-1)
 
     def rewrite(self, op: Any, *, x: ir.Value, rotated: ir.Value, **values: ir.Value) -> Any:
+        _, *tables = producer(rotated).inputs
+        if len(tables) != len(("cos", "sin", "positions")):
+            return None
         shape = known(sizes(x, rank=_HEADS), _NOT_SPLIT)
         part = known(sizes(rotated, rank=_HEADS), "the shape of the part is not known")
         begin, end, axis = (integers(values[name]) or [] for name in ("first", "end", "axis"))
@@ -197,5 +191,4 @@ class PartialRotary:
         options = producer(rotated).attributes
         partial = options.get_int("rotary_embedding_dim", 0)
         require(not partial, "only a fraction of the part is rotated")
-        tables = (values[name] for name in ("cos", "sin", "positions"))
         return op.RotaryEmbedding(x, *tables, **{**options, "rotary_embedding_dim": part[-1]})
