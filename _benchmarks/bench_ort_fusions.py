@@ -1,7 +1,8 @@
 """Our rewriting rules beside the fusions of onnxscript, on the models of ``bench_rules.py``.
 
 ``bench_ort_fusions.py`` takes the 13 models, ``bench_ort_fusions.py phi3 t5`` some of them. The
-graph is the one that the backend exports. It prints rows of two kinds:
+graph is the one that the backend exports. It prints rows of two kinds, the second one with
+``--rules``, which takes twice as long:
 
 * a row for each model and each way to rewrite it: fusions, nodes that ONNX Runtime executes (or why
   it refuses the graph), the time of the rewriting, the error, and the latency divided by that of
@@ -44,8 +45,8 @@ from ortmeter.runtime.sessions import optimized_model
 
 CONTROL = f"{LEVEL}: a control"
 #: Rules for CPU that onnxscript has too, where it finds something in these models, by who has them:
-#: the names of its counts, and our rules that go as well, since ``ort_fusions`` reads the results of
-#: its own fusions only. What it may find for others (``gqa``, ``cos_sin_cache``,
+#: the names of its counts, and our rules that go as well, since ``ort_fusions`` reads the results
+#: of its own fusions only. What it may find for others (``gqa``, ``cos_sin_cache``,
 #: ``partial_rotary_embedding``) is counted in the rows of the first kind.
 SAME: dict[tuple[str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {
     ("RMSNorm", "onnx_fusions"): (("RMSNormalization",), ()),
@@ -182,12 +183,12 @@ def rewrite(captured: Captured, apply: Callable[[ir.Model], Counter[str]]) -> Re
 
 def short(error: Exception) -> str:
     """Cut an error of ONNX Runtime to its reason."""
-    *_, reason = str(error).strip().splitlines()[0].rpartition(" Status Message: ")
+    reason = str(error).rpartition(" Status Message: ")[2]
     return textwrap.shorten(reason, 80, placeholder="...")
 
 
-def compare(name: str, rounds: int) -> list[dict[str, Any]]:
-    """Make the rows of a model: one for each way to rewrite it, then one for each rule."""
+def compare(name: str, rounds: int, *, rules: bool) -> list[dict[str, Any]]:
+    """Make the rows of a model: one for each way to rewrite it, then one for each rule if asked."""
     captured = capture(name)
     ours = rewrite(captured, apply_ours)
     done: dict[str, Any] = {
@@ -201,7 +202,7 @@ def compare(name: str, rounds: int) -> list[dict[str, Any]]:
         way: " ".join(f"{k}:{n}" for k, n in made.fusions.items()) for way, made in done.items()
     }
     for (rule, by), (kinds, _) in SAME.items():
-        if rule in ours.fusions:
+        if rules and rule in ours.fusions:
             way = f"{by} for {rule}"
             done[way] = made = rewrite(captured, swap(rule, by))
             counted[way] = f"{sum(made.fusions[k] for k in kinds)} of {ours.fusions[rule]}"
@@ -224,13 +225,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", metavar="model", help=", ".join(MODELS))
     parser.add_argument("--rounds", type=int, default=100, help="samples of each candidate")
+    parser.add_argument("--rules", action="store_true", help="replace each rule as well")
     arguments = parser.parse_args()
     weights.SMALL_BYTES = 256  # as in bench_rules: the weights of small models stand for large ones
     writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     writer.writeheader()
     with torch.no_grad():
         for name in arguments.models or MODELS:
-            writer.writerows(compare(name, arguments.rounds))
+            writer.writerows(compare(name, arguments.rounds, rules=arguments.rules))
             sys.stdout.flush()
 
 
