@@ -22,27 +22,6 @@ THERE_AND_BACK = Graph(
     }""",
     {"rows": np.array([-1, 32]), "back": np.array([-1, 4, 8])},
 )
-TANH_GELU = Graph(
-    """g (real[2, 4] X) => (real[2, 4] Y) {
-        H = Mul(X, half)  C = Pow(X, three)  P = Mul(C, cubic)  S = Add(X, P)  I = Mul(S, slope)
-        T = Tanh(I)  A = Add(T, one)  Y = Mul(H, A)
-    }""",
-    {
-        "half": np.float64(0.5),
-        "three": np.float64(3),
-        "cubic": np.float64(0.044715),
-        "slope": np.float64(0.7978845608),
-        "one": np.float64(1),
-    },
-)
-# gelu_fast of transformers
-TANH_GELU_FACTORED = Graph(
-    """g (real[2, 4] X) => (real[2, 4] Y) {
-        H = Mul(X, half)  L = Mul(X, slope)  C = Mul(X, cubic)  P = Mul(C, X)  S = Add(P, one)
-        I = Mul(L, S)  T = Tanh(I)  A = Add(T, one)  Y = Mul(H, A)
-    }""",
-    {name: TANH_GELU.constants[name] for name in ("half", "cubic", "slope", "one")},
-)
 BIAS_TANH_GELU = Graph(
     """g (real[2, 4, 8] X, real[8] B) => (real[2, 4, 8] Y) {
         A = Add(B, X)  Y = Gelu<approximate="tanh">(A)
@@ -66,18 +45,14 @@ PARTIAL_ROTARY = Graph(
     },
 )
 
-_SINGLE, _WIDE, _HALF = ("float",), ("float", "double"), ("float16", "bfloat16")
-_EVERY = _WIDE + _HALF
+_EVERY = ("float", "double", "float16", "bfloat16")
 _FLAT = {"rule": "Flattening", "cpu": _EVERY, "cuda": _EVERY, "shared": frozenset("R")}
-_GELU = {"rule": "TanhGelu", "operators": ("Gelu",), "cpu": _SINGLE, "cuda": _EVERY}
 #: Fields of a pattern, by name.
 PRODUCTS = {
     "flat product": _FLAT | {"graph": FLAT_PRODUCT, "operators": ("MatMul", "Add", "Reshape")},
     "flat heads": _FLAT
     | {"graph": FLAT_HEADS, "operators": ("Reshape", "MatMul", "Add", "Reshape")},
     "there and back": _FLAT | {"graph": THERE_AND_BACK, "operators": ("Identity",)},
-    "tanh gelu": _GELU | {"graph": TANH_GELU, "shared": frozenset("HCPSI")},
-    "tanh gelu factored": _GELU | {"graph": TANH_GELU_FACTORED, "shared": frozenset("HLCPSI")},
     "bias tanh gelu": {
         "rule": "BiasFastGelu",
         "graph": BIAS_TANH_GELU,

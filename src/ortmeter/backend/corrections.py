@@ -129,31 +129,28 @@ def refuse_operators(program: torch.export.ExportedProgram) -> None:
     for node in program.graph.nodes:
         name = getattr(node.target, "_opname", "")
         if name in _TRAINING:
-            raise UnsupportedGraphError(
-                f"aten.{name}: torch.onnx exports batch normalization for inference only",
-                "Call model.eval()",
-            )
-        if name == "instance_norm" and node.args[3] is not None and node.args[5]:
-            raise UnsupportedGraphError(
-                "aten.instance_norm: torch.onnx does not update the running statistics",
-                "Call model.eval()",
-            )
-        if name == "special_erfcx":
-            raise UnsupportedGraphError("aten.special_erfcx: torch.onnx converts it to 0 times inf")
-        if name == "scatter_reduce" and node.args[4] == "mean":
-            raise UnsupportedGraphError(
-                "aten.scatter_reduce: ONNX has no mean of what is scattered"
-            )
-        if "embedding_bag" in name and node.args[0].meta["val"].dtype is torch.float64:
-            raise UnsupportedGraphError(f"aten.{name}: torch.onnx rounds its sums to 32 bits")
-        if name.endswith("_aa"):
-            x, sizes, aligned, *scales = node.args
-            before = x.meta["val"].shape[2:]
-            exact = zip(before, scales, sizes, strict=False)
-            if aligned or any(scale and size * scale != to for size, scale, to in exact):
-                raise UnsupportedGraphError(
-                    f"aten.{name}: ONNX Runtime has no antialiasing with these scales or corners"
-                )
+            reason = "torch.onnx exports batch normalization for inference only"
+        elif name == "instance_norm" and node.args[3] is not None and node.args[5]:
+            reason = "torch.onnx does not update the running statistics"
+        elif name == "special_erfcx":
+            reason = "torch.onnx converts it to 0 times inf"
+        elif name == "scatter_reduce" and node.args[4] == "mean":
+            reason = "ONNX has no mean of what is scattered"
+        elif "embedding_bag" in name and node.args[0].meta["val"].dtype is torch.float64:
+            reason = "torch.onnx rounds its sums to 32 bits"
+        elif name.endswith("_aa") and not _is_antialiased(*node.args):
+            reason = "ONNX Runtime has no antialiasing with these scales or corners"
+        else:
+            continue
+        way_out = ["Call model.eval()"] if "norm" in name else []
+        raise UnsupportedGraphError(f"aten.{name}: {reason}", *way_out)
+
+
+def _is_antialiased(x: Any, sizes: Any, aligned: bool, *scales: Any) -> bool:
+    """Whether ONNX Runtime resizes an image as torch: corners and scales must be the usual ones."""
+    before = x.meta["val"].shape[2:]
+    exact = zip(before, scales, sizes, strict=False)
+    return not aligned and all(not scale or size * scale == to for size, scale, to in exact)
 
 
 def correct_model(model: ir.Model, types: Sequence[torch.dtype]) -> None:

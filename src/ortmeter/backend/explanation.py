@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule
 
 from ortmeter.backend.ort_backend import OrtBackend
-from ortmeter.backend.record import CompiledGraph, Fallback
+from ortmeter.backend.record import CompiledGraph, Fallback, list_counts
 from ortmeter.backend.rules import Refusal
 from ortmeter.discrepancy import Discrepancy, max_diff
 
@@ -34,10 +34,11 @@ class ExplainedGraph:
         if self.compiled is None:
             return str(self.fallback or "runs on torch: nothing to compute")
         lines = [
-            f"before: {_counts(self.compiled.exported_operators)}",
-            f"after: {_counts(self.compiled.operators)}",
-            *_reasons(self.compiled.refusals),
+            f"before: {list_counts(self.compiled.exported_operators)}",
+            f"after: {list_counts(self.compiled.operators)}",
         ]
+        for (rule, reason), at in _by_reason(self.compiled.refusals).items():
+            lines.append(f"{rule} not applied {len(at)} times, first at {at[0]}: {reason}")
         if self.compiled.provider != "cpu" and self.compiled.fusions:
             # what the rules bring was measured on CPU only
             unmeasured = ", ".join(self.compiled.fusions)
@@ -76,7 +77,7 @@ class Explanation:
                     "exported_nodes": done and sum(done.exported_operators.values()),
                     "nodes": done and done.node_count,
                     "custom_nodes": done and done.custom_count,
-                    "fusions": "" if done is None else _counts(done.fusions),
+                    "fusions": "" if done is None else list_counts(done.fusions),
                     "max_ulp": error and error.ulp,
                     "ulp_at_max": error and error.ulp_at_max,
                     "reason": graph.fallback.reason if graph.fallback else "",
@@ -86,34 +87,24 @@ class Explanation:
 
     def operators(self) -> "pd.DataFrame":
         """Return one row per graph and operator: number of nodes ``before`` and ``after``."""
-        import pandas as pd
-
         rows = [
-            {
-                "graph": i,
-                "operator": name,
-                "before": graph.compiled.exported_operators.get(name, 0),
-                "after": graph.compiled.operators.get(name, 0),
-            }
-            for i, graph in enumerate(self.graphs)
-            if graph.compiled is not None
-            for name in {**graph.compiled.exported_operators, **graph.compiled.operators}
+            (i, name, done.exported_operators.get(name, 0), done.operators.get(name, 0))
+            for i, done in self._compiled()
+            for name in {**done.exported_operators, **done.operators}
         ]
-        columns = ["graph", "operator", "before", "after"]
-        return pd.DataFrame(rows, columns=columns).set_index(["graph", "operator"])
+        return _frame(rows, ["graph", "operator"], ["before", "after"])
 
     def refusals(self) -> "pd.DataFrame":
         """Return one row per graph, rule and reason why it did not apply, with a count."""
-        import pandas as pd
-
         rows = [
-            {"graph": i, "rule": rule, "reason": reason, "times": len(results), "at": results[0]}
-            for i, graph in enumerate(self.graphs)
-            if graph.compiled is not None
-            for (rule, reason), results in _by_reason(graph.compiled.refusals).items()
+            (i, rule, reason, len(results), results[0])
+            for i, done in self._compiled()
+            for (rule, reason), results in _by_reason(done.refusals).items()
         ]
-        columns = ["graph", "rule", "reason", "times", "at"]
-        return pd.DataFrame(rows, columns=columns).set_index(["graph", "rule"])
+        return _frame(rows, ["graph", "rule"], ["reason", "times", "at"])
+
+    def _compiled(self) -> list[tuple[int, CompiledGraph]]:
+        return [(i, g.compiled) for i, g in enumerate(self.graphs) if g.compiled is not None]
 
     def __str__(self) -> str:
         graphs = [f"graph {i}: {graph}" for i, graph in enumerate(self.graphs)]
@@ -180,11 +171,7 @@ class _Compared:
     def run(self, *arguments: Any) -> Any:
         if self._compiled is None or self._discrepancy is not None:
             return self._run(*arguments)
-        # Parameters are only read; anything else may be written into.
-        copies = [
-            a.clone() if isinstance(a, torch.Tensor) and not _is_parameter(a) else a
-            for a in arguments
-        ]
+        copies = [a.clone() if _may_be_written(a) else a for a in arguments]
         expected = self._module(*copies)
         got = self._run(*arguments)
         self._discrepancy = max_diff(list(expected), list(got))
@@ -194,23 +181,19 @@ class _Compared:
         return ExplainedGraph(self._compiled, self._fallback, self._discrepancy)
 
 
-def _is_parameter(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, torch.nn.Parameter)
+def _may_be_written(argument: Any) -> bool:
+    return isinstance(argument, torch.Tensor) and not isinstance(argument, torch.nn.Parameter)
 
 
-def _counts(counts: "dict[str, int] | Any") -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+def _frame(rows: list[tuple[Any, ...]], index: list[str], columns: list[str]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=[*index, *columns]).set_index(index)
 
 
 def _by_reason(refusals: Sequence[Refusal]) -> dict[tuple[str, str], list[str]]:
+    """List the results where a rule did not apply, by rule and reason."""
     found: dict[tuple[str, str], list[str]] = {}
     for refusal in refusals:
         found.setdefault((refusal.rule, refusal.reason), []).append(refusal.result)
     return found
-
-
-def _reasons(refusals: Sequence[Refusal]) -> list[str]:
-    return [
-        f"{rule} not applied {len(results)} times, first at {results[0]}: {reason}"
-        for (rule, reason), results in _by_reason(refusals).items()
-    ]

@@ -93,12 +93,11 @@ class CompiledGraph:
         return self.export_s + self.optimization_s + self.session_s
 
     def __str__(self) -> str:
-        fused = ", ".join(f"{name} {count}" for name, count in self.fusions.items()) or "none"
         return (
             f"{self.level} on {self.provider}: "
             f"{sum(self.exported_operators.values())} -> {self.node_count} nodes, "
             f"{self.custom_count} of them custom, compiled in {self.compile_s:.2f} s, "
-            f"fusions: {fused}"
+            f"fusions: {list_counts(self.fusions)}"
             + (f", no kernel compiled: {self.without_kernels}" if self.without_kernels else "")
         )
 
@@ -134,6 +133,11 @@ def count_operators(model: onnx.ModelProto) -> dict[str, int]:
     ]
     names = (n.op_type if n.domain in _STANDARD else f"{n.domain}.{n.op_type}" for n in nodes)
     return dict(Counter(names).most_common())
+
+
+def list_counts(counts: Mapping[str, int]) -> str:
+    """Write counts in one line: ``Add 2, MatMul 1``."""
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
 
 
 def dump_model(model: onnx.ModelProto, folder: str | os.PathLike[str]) -> Path:

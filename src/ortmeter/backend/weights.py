@@ -16,7 +16,7 @@ Weights are known by their name in the model and by their rank among the argumen
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir
@@ -78,29 +78,27 @@ def split_weights(
 
 def still_read(model: onnx_ir.Model, ranks: Mapping[str, int]) -> dict[str, int]:
     """Leave out the weights that are inputs of a model no longer."""
-    names = {value.name for value in model.graph.inputs}
-    return {name: rank for name, rank in ranks.items() if name in names}
+    return {str(value.name): ranks[str(value.name)] for value in _inputs(model, ranks)}
 
 
 def take_constants(
     model: onnx_ir.Model, ranks: Mapping[str, int], arguments: Sequence[Any]
 ) -> None:
     """Turn inputs of a model into constants that its optimisation may fold."""
-
-    def copied(name: str, tensor: torch.Tensor) -> onnx_ir.TensorProtocol:
+    for value in _inputs(model, ranks):
         # What is optimised must not change under the optimiser.
-        return onnx_ir.tensor_adapters.TorchTensor(tensor.detach().cpu().clone(), name=name)
-
-    _hold(model, ranks, arguments, copied)
+        copied = arguments[ranks[str(value.name)]].detach().cpu().clone()
+        _hold(model, value, onnx_ir.tensor_adapters.TorchTensor(copied, name=value.name))
 
 
 def share_initializers(
     model: onnx_ir.Model, ranks: Mapping[str, int], arguments: Sequence[Any]
 ) -> None:
     """Turn inputs of a model into initializers whose values are given to the session."""
-
-    def elsewhere(name: str, tensor: torch.Tensor) -> onnx_ir.TensorProtocol:
-        return onnx_ir.ExternalTensor(
+    for value in _inputs(model, ranks):
+        name = str(value.name)
+        tensor = arguments[ranks[name]]
+        elsewhere = onnx_ir.ExternalTensor(
             "memory",
             offset=0,
             length=tensor.nbytes,
@@ -108,21 +106,18 @@ def share_initializers(
             shape=onnx_ir.Shape(tensor.shape),
             name=name,
         )
+        _hold(model, value, elsewhere)
 
-    _hold(model, ranks, arguments, elsewhere)
+
+def _inputs(model: onnx_ir.Model, names: Container[str]) -> list[onnx_ir.Value]:
+    return [value for value in model.graph.inputs if str(value.name) in names]
 
 
-def _hold(
-    model: onnx_ir.Model,
-    ranks: Mapping[str, int],
-    arguments: Sequence[Any],
-    write: Callable[[str, torch.Tensor], onnx_ir.TensorProtocol],
-) -> None:
-    for value in [value for value in model.graph.inputs if value.name in ranks]:
-        name = str(value.name)
-        model.graph.inputs.remove(value)
-        value.const_value = write(name, arguments[ranks[name]])
-        model.graph.register_initializer(value)
+def _hold(model: onnx_ir.Model, value: onnx_ir.Value, tensor: onnx_ir.TensorProtocol) -> None:
+    """Make an initializer of an input."""
+    model.graph.inputs.remove(value)
+    value.const_value = tensor
+    model.graph.register_initializer(value)
 
 
 def merge_weights(
@@ -148,7 +143,7 @@ def merge_weights(
         merged.replace_all_uses_with(value)
         model.graph.remove(node, safe=True)
         model.graph.inputs.append(value)
-    for value in [v for v in model.graph.inputs if v.name in ranks and not v.uses()]:
-        if ranks[str(value.name)] in sources:
+    for value in _inputs(model, ranks):
+        if not value.uses() and ranks[str(value.name)] in sources:
             model.graph.inputs.remove(value)
     return tensors, sources

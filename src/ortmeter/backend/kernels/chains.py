@@ -5,7 +5,7 @@ A chain is what a kernel can compute at once: connected element-wise nodes.
 
 import heapq
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -79,11 +79,10 @@ class FusedChains:
 class ChainRule:
     """Replace each chain of element-wise nodes by one node, whose kernel is compiled.
 
-    ``name`` is what counts and levels call it, ``stage`` the part of a level that brings it.
+    ``name`` is what counts and levels call it.
     """
 
     name: str
-    stage: str
 
     def apply(
         self,
@@ -136,7 +135,7 @@ class ChainRule:
         return reason
 
 
-ELEMENT_WISE = ChainRule("ElementWise", "experimental")
+ELEMENT_WISE = ChainRule("ElementWise")
 
 
 def _replace(chain: Chain, graph: ir.Graph) -> None:
@@ -171,7 +170,7 @@ def find_chains(graph: ir.Graph, provider: str) -> list[Chain]:
             continue
         nodes = _grow(node, ranks, free)
         chain = _chain(nodes)
-        if len(nodes) > 1 and chain is not None and len(chain.expression.steps) > 1:
+        if len(nodes) > 1 and chain is not None:
             chains.append(chain)
             free.difference_update(nodes)
     return chains[::-1]
@@ -186,13 +185,8 @@ def _is_elementwise(node: ir.Node, accepted: frozenset[ir.DataType]) -> bool:
         and len(node.outputs) == 1
         and all(value is None or value.dtype in accepted for value in values)
         and operator.takes(step, [None if v is None else v.dtype for v in node.inputs])
-        and not any(_from_convolution(value) for value in node.inputs)
+        and not any(producer.op_type in _CONVOLUTIONS for producer in node.predecessors())
     )
-
-
-def _from_convolution(value: ir.Value | None) -> bool:
-    node = None if value is None else value.producer()
-    return node is not None and node.op_type in _CONVOLUTIONS
 
 
 def _is_small(value: ir.Value) -> bool:
@@ -207,7 +201,7 @@ def _grow(root: ir.Node, ranks: dict[ir.Node, int], free: set[ir.Node]) -> list[
     waiting: list[tuple[int, ir.Node]] = []
     reached = [root]
     while len(group) < _MAX_NODES:
-        for producer in (p for node in reached for p in _producers(node)):
+        for producer in (p for node in reached for p in node.predecessors()):
             if producer in free and producer not in seen:
                 seen.add(producer)
                 heapq.heappush(waiting, (-ranks[producer], producer))
@@ -226,7 +220,7 @@ def _from_result(root: ir.Node, group: set[ir.Node]) -> list[ir.Node]:
     ordered: dict[ir.Node, None] = {}
 
     def visit(node: ir.Node) -> None:
-        for producer in _producers(node):
+        for producer in node.predecessors():
             if producer in group and producer not in ordered:
                 visit(producer)
         ordered[node] = None
@@ -235,21 +229,14 @@ def _from_result(root: ir.Node, group: set[ir.Node]) -> list[ir.Node]:
     return list(ordered)
 
 
-def _producers(node: ir.Node) -> Iterator[ir.Node]:
-    for value in node.inputs:
-        producer = None if value is None else value.producer()
-        if producer is not None:
-            yield producer
-
-
-def _wanted(group: Collection[ir.Node]) -> list[ir.Node]:
+def _wanted(group: set[ir.Node]) -> set[ir.Node]:
     """Nodes whose result is used outside."""
-    return [
+    results = {node: node.outputs[0] for node in group}
+    return {
         node
-        for node in group
-        if node.outputs[0].is_graph_output()
-        or any(use.node not in group for use in node.outputs[0].uses())
-    ]
+        for node, result in results.items()
+        if result.is_graph_output() or not group.issuperset(result.consumers())
+    }
 
 
 def _may_join(node: ir.Node, root: ir.Node, group: set[ir.Node], ranks: dict[ir.Node, int]) -> bool:
@@ -258,7 +245,7 @@ def _may_join(node: ir.Node, root: ir.Node, group: set[ir.Node], ranks: dict[ir.
     The kernel runs when the last node did: nothing outside may read the result before.
     """
     (result,) = node.outputs
-    readers = {use.node for use in result.uses()}
+    readers = set(result.consumers())
     if any(ranks.get(reader, -1) < ranks[root] for reader in readers - group):
         return False
     shape = dimensions(result)
@@ -272,9 +259,8 @@ def _operands(node: ir.Node) -> list[ir.Value]:
     return [value for value in node.inputs if value is not None and _literal(value) is None]
 
 
-def _outer_values(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+def _outer_values(nodes: Collection[ir.Node]) -> list[ir.Value]:
     """What nodes read from others, constants of one element excepted, in order of first use."""
-    nodes = list(nodes)
     inside = {node.outputs[0] for node in nodes}
     values = (value for node in nodes for value in _operands(node))
     return list(dict.fromkeys(value for value in values if value not in inside))
@@ -289,9 +275,7 @@ def _chain(nodes: list[ir.Node]) -> Chain | None:
     names |= {node.outputs[0]: f"t{i}" for i, node in enumerate(nodes)}
     steps = tuple(_step(node, names) for node in nodes)
     types = tuple(value.dtype for value in inputs if value.dtype is not None)
-    if len(types) < len(inputs):
-        return None
-    wanted = set(_wanted(nodes))
+    wanted = _wanted(set(nodes))
     more = tuple(i for i, node in enumerate(nodes[:-1]) if node in wanted)
     return Chain(tuple(nodes), tuple(inputs), Expression(types, steps, more))
 

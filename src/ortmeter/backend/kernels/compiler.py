@@ -84,17 +84,20 @@ def compile_library(source: str, *, libraries: Sequence[str] = ()) -> Path:
     """Compile a source in C++ into a library, unless that was done before."""
     compiler = find_compiler()
     options = [*_FLAGS, *_WIDE, *(f"-l{name}" for name in libraries)]
-
-    def build(target: Path) -> None:
-        code = target.with_suffix(".cpp")
-        code.write_text(source, encoding="utf-8")
-        run_compiler([*compiler.command, os.fspath(code), "-o", os.fspath(target), *options])
-
+    build = functools.partial(_compile_file, compiler.command, options, source, ".cpp")
     machine = (platform.machine(), *cpu_flags())  # -march=native
     return keep((*compiler.command, compiler.version, *options, *machine, source), ".so", build)
 
 
-def keep(what: Sequence[str], suffix: str, build: Callable[[Path], None]) -> Path:
+def _compile_file(
+    command: Sequence[str], options: Sequence[str], source: str, suffix: str, target: Path
+) -> None:
+    code = target.with_suffix(suffix)
+    code.write_text(source, encoding="utf-8")
+    run_compiler([*command, os.fspath(code), "-o", os.fspath(target), *options])
+
+
+def keep(what: Sequence[str], suffix: str, build: Callable[[Path], object]) -> Path:
     """Build a file unless it is there already; its name is made of *what* it depends on.
 
     ``build(path)`` writes it into an empty folder. Several processes may do so at the same time.
@@ -155,20 +158,12 @@ def compile_device(source: str, architecture: str) -> bytes:
     library, nvcc = find_nvrtc(), shutil.which("nvcc")
     options = [f"--gpu-architecture={architecture}", *_DEVICE_FLAGS]
 
-    def with_nvrtc(target: Path) -> None:
-        assert library is not None
-        target.write_bytes(_run_nvrtc(library, source, options))
-
-    def with_nvcc(target: Path) -> None:
-        assert nvcc is not None
-        code = target.with_suffix(".cu")
-        code.write_text(source, encoding="utf-8")
-        run_compiler([nvcc, "-cubin", *options, os.fspath(code), "-o", os.fspath(target)])
-
     if library is not None:
-        version, build = _nvrtc_version(library), with_nvrtc
+        version = _nvrtc_version(library)
+        build = functools.partial(_compile_with_nvrtc, library, options, source)
     elif nvcc is not None:
-        version, build = run_compiler([nvcc, "--version"]), with_nvcc
+        version = run_compiler([nvcc, "--version"])
+        build = functools.partial(_compile_file, [nvcc, "-cubin"], options, source, ".cu")
     else:
         raise KernelError(
             "no compiler of device code works here (tried NVRTC and nvcc). Install one: "
@@ -183,7 +178,9 @@ def _nvrtc_version(library: ctypes.CDLL) -> str:
     return f"NVRTC {major.value}.{minor.value}"
 
 
-def _run_nvrtc(library: ctypes.CDLL, source: str, options: Sequence[str]) -> bytes:
+def _compile_with_nvrtc(
+    library: ctypes.CDLL, options: Sequence[str], source: str, target: Path
+) -> None:
     program = ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
     try:
@@ -194,7 +191,7 @@ def _run_nvrtc(library: ctypes.CDLL, source: str, options: Sequence[str]) -> byt
                 f"{_nvrtc_version(library)} refuses the device code for {' '.join(options)}: "
                 f"{told.decode(errors='replace').strip(_PADDING)[-_TOLD:]}"
             )
-        return _get(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
+        target.write_bytes(_get(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program))
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -4,6 +4,7 @@ The text of an expression names its kernel: it says nothing of the graph.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -97,12 +98,8 @@ class Expression:
     def cost(self) -> int:
         """Cost of an element: 1 for an access or an operation, more for a function."""
         functions = sum(bool(s.domain) or s.op_type in _FUNCTIONS for s in self.steps)
-        return (
-            len(self.inputs)
-            + len(self.results)
-            + len(self.steps)
-            + (_FUNCTION_COST - 1) * functions
-        )
+        each = len(self.inputs) + len(self.results) + len(self.steps)
+        return each + (_FUNCTION_COST - 1) * functions
 
     @property
     def name(self) -> str:
@@ -130,7 +127,7 @@ class Expression:
                 nodes.append(ir.Node("", "Add", arguments))
                 arguments = list(nodes[-1].outputs)
                 operator = operator.removeprefix("Bias")
-            attributes = [_attribute(name, value) for name, value in step.attributes]
+            attributes = ir.convenience.convert_attributes(dict(step.attributes))
             nodes.append(ir.Node(step.domain, operator, arguments, attributes))
             values[f"t{i}"] = nodes[-1].outputs[0]
             values[f"t{i}"].type = ir.TensorType(step.dtype)
@@ -161,19 +158,13 @@ def _read(
     return nodes[-1].outputs[0]
 
 
-def _attribute(name: str, value: float | str) -> ir.Attr:
-    if isinstance(value, str):
-        return ir.AttrString(name, value)
-    return ir.AttrFloat32(name, value) if isinstance(value, float) else ir.AttrInt64(name, value)
-
-
 def _code(argument: str | Literal | None, of: Mapping[ir.DataType, str]) -> str:
     if not isinstance(argument, Literal):
         return argument or ""
     value, kind = argument.value, of[argument.dtype]
-    if value != value:  # noqa: PLR0124 - NaN is the only number that differs from itself
+    if math.isnan(value):
         return f"not_a_number<{kind}>()"
-    if value in {float("inf"), float("-inf")}:
+    if math.isinf(value):
         return f"{'-' if value < 0 else ''}infinity<{kind}>()"
     return f"{kind}({value.hex() if isinstance(value, float) else value})"
 

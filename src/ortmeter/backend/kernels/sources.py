@@ -41,24 +41,19 @@ def cpu_source(expressions: Sequence[Expression]) -> str:
 
     C++17 that includes nothing but headers of the standard library.
     """
-    tiles = [f"(const void*)tile_{i}" for i in range(len(expressions))]
-    return "\n".join(
-        [
-            *_operator_source("CPUExecutionProvider"),
-            *map(_native, ("cpu_loop.h", "cpu_math.h", "functions.h")),
-            *(_tile(i, expression) for i, expression in enumerate(expressions)),
-            _registration(expressions, tiles),
-        ]
+    return _lines(
+        *_operator_source("CPUExecutionProvider"),
+        *map(_native, ("cpu_loop.h", "cpu_math.h", "functions.h")),
+        *map(_tile, range(len(expressions)), expressions),
+        _registration(expressions, "(const void*)tile_{}"),
     )
 
 
 def cuda_device_source(expressions: Sequence[Expression]) -> str:
     """Write the kernels for CUDA, ``kernel_0``, ``kernel_1``... in C++17 that includes nothing."""
-    return "\n".join(
-        [
-            *map(_native, ("layout.h", "cuda_math.h", "functions.h")),
-            *(_kernel(i, expression) for i, expression in enumerate(expressions)),
-        ]
+    return _lines(
+        *map(_native, ("layout.h", "cuda_math.h", "functions.h")),
+        *map(_kernel, range(len(expressions)), expressions),
     )
 
 
@@ -69,15 +64,16 @@ def cuda_host_source(
 
     C++17 that includes nothing of CUDA; the driver is opened when a kernel first runs.
     """
-    names = [f'(const void*)"kernel_{i}"' for i in range(len(expressions))]
-    return "\n".join(
-        [
-            *_operator_source(provider),
-            f"static const unsigned char image[] = {{{', '.join(map(str, image))}}};",
-            _native("cuda_launch.h"),
-            _registration(expressions, names),
-        ]
+    return _lines(
+        *_operator_source(provider),
+        f"static const unsigned char image[] = {_list(image)};",
+        _native("cuda_launch.h"),
+        _registration(expressions, '(const void*)"kernel_{}"'),
     )
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(lines)
 
 
 def _operator_source(provider: str) -> list[str]:
@@ -102,76 +98,61 @@ def _tile(index: int, expression: Expression) -> str:
         f"  {_STORED[t]}* __restrict y{i} = ({_STORED[t]}*)outputs[{i}];"
         for i, t in enumerate(expression.dtypes)
     ]
-    return "\n".join(
-        [
-            f"// {expression}",
-            f"static void tile_{index}(",
-            "    const void* const* inputs, void* const* outputs, int64_t size) {",
-            *pointers,
-            "#pragma GCC ivdep",
-            "  for (int64_t i = 0; i < size; ++i) {",
-            *_body(expression, [f"p{k}[i]" for k in range(len(expression.inputs))]),
-            "  }",
-            "}",
-        ]
-    )
+    return f"""// {expression}
+static void tile_{index}(
+    const void* const* inputs, void* const* outputs, int64_t size) {{
+{_lines(*pointers)}
+#pragma GCC ivdep
+  for (int64_t i = 0; i < size; ++i) {{
+{_body(expression, "p{}[i]")}
+  }}
+}}"""
 
 
 def _kernel(index: int, expression: Expression) -> str:
     """Write the kernel of an expression, each thread several elements apart."""
-    count = len(expression.inputs)
     parameters = [
         "const Layout layout",
         *(f"{_STORED[t]}* __restrict__ y{k}" for k, t in enumerate(expression.dtypes)),
         *(f"const {_STORED[t]}* __restrict__ p{k}" for k, t in enumerate(expression.inputs)),
     ]
-    return "\n".join(
-        [
-            f"// {expression}",
-            f'extern "C" __global__ void kernel_{index}({", ".join(parameters)}) {{',
-            "  const int64_t step = int64_t(gridDim.x) * blockDim.x;",
-            "  const int64_t first = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
-            "#pragma unroll 1",
-            "  for (int64_t i = first; i < layout.total; i += step) {",
-            f"    int64_t ranks[{count}];",
-            "    locate(layout, i, ranks);",
-            *_body(expression, [f"p{k}[ranks[{k}]]" for k in range(count)]),
-            "  }",
-            "}",
-        ]
-    )
+    return f"""// {expression}
+extern "C" __global__ void kernel_{index}({", ".join(parameters)}) {{
+  const int64_t step = int64_t(gridDim.x) * blockDim.x;
+  const int64_t first = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+#pragma unroll 1
+  for (int64_t i = first; i < layout.total; i += step) {{
+    int64_t ranks[{len(expression.inputs)}];
+    locate(layout, i, ranks);
+{_body(expression, "p{0}[ranks[{0}]]")}
+  }}
+}}"""
 
 
-def _body(expression: Expression, elements: Sequence[str]) -> list[str]:
+def _body(expression: Expression, element: str) -> str:
     """Load an element of each input, compute, store."""
     loads = [
-        f"    const {_HELD[t]} x{k} = {_LOAD.get(t, '{}').format(elements[k])};"
+        f"const {_HELD[t]} x{k} = {_LOAD.get(t, '{}').format(element.format(k))};"
         for k, t in enumerate(expression.inputs)
     ]
     stores = [
-        f"    y{k}[i] = {_STORE.get(expression.steps[rank].dtype, '{}').format(f't{rank}')};"
+        f"y{k}[i] = {_STORE.get(expression.steps[rank].dtype, '{}').format(f't{rank}')};"
         for k, rank in enumerate(expression.results)
     ]
-    return [
-        *loads,
-        *(f"    {statement}" for statement in expression.code(_HELD)),
-        *stores,
-    ]
+    statements = [*loads, *expression.code(_HELD), *stores]
+    return _lines(*(f"    {statement}" for statement in statements))
 
 
-def _registration(expressions: Sequence[Expression], bodies: Sequence[str]) -> str:
+def _registration(expressions: Sequence[Expression], body: str) -> str:
     """Write the table of the operators, and the function that ONNX Runtime calls to have them."""
-    return "\n".join(
-        [
-            "static Operator operators[] = {",
-            *(f"  {_entry(e, body)}," for e, body in zip(expressions, bodies, strict=True)),
-            "};",
-            "EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* o, const OrtApiBase* base) {",
-            f'  return register_operators(o, base, "{DOMAIN}", operators, {len(expressions)});',
-            "}",
-            "",
-        ]
-    )
+    entries = (f"  {_entry(e, body.format(i))}," for i, e in enumerate(expressions))
+    return f"""static Operator operators[] = {{
+{_lines(*entries)}
+}};
+EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* o, const OrtApiBase* base) {{
+  return register_operators(o, base, "{DOMAIN}", operators, {len(expressions)});
+}}
+"""
 
 
 def _entry(expression: Expression, body: str) -> str:

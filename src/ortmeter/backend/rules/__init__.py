@@ -16,12 +16,7 @@ from ortmeter.backend.rules.heads import (
     RotaryBeforeSplit,
 )
 from ortmeter.backend.rules.layout import FlatProduct, SameShape
-from ortmeter.backend.rules.normalization import (
-    BiasGelu,
-    RootMeanSquare,
-    SkipNormalization,
-    TanhGelu,
-)
+from ortmeter.backend.rules.normalization import BiasGelu, RootMeanSquare, SkipNormalization
 from ortmeter.backend.rules.products import MergedProducts, TransposedWeight
 from ortmeter.backend.rules.rotary import HalfTable, PartialRotary, Rotary
 from ortmeter.backend.rules.rule import HALF, MICROSOFT, Fusion, Refusal, Rule
@@ -71,7 +66,6 @@ DEFAULT = (
     _everywhere("AttentionBeforeSplit", AttentionBeforeSplit(), kernel="Attention"),
     _everywhere("CausalMask", CausalMask(), kernel="Attention"),
     _everywhere("WindowMask", WindowMask("And"), WindowMask("Where"), kernel="Attention"),
-    _everywhere("TanhGelu", TanhGelu(), kernel="Gelu"),
 )
 
 #: Patterns that become kernels of the domain ``com.microsoft``.

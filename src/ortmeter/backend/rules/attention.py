@@ -10,12 +10,12 @@ import onnx_ir as ir
 from ortmeter.backend.rules.graph_values import (
     SWAP,
     Shape,
-    copy_type,
     dimensions,
     from_operator,
     producer,
     read_once,
     scalar,
+    typed,
 )
 from ortmeter.backend.rules.indices import window
 from ortmeter.backend.rules.rule import F32, known, require
@@ -44,9 +44,8 @@ class EagerAttention:
         return op.MatMul(op.Cast(weights) if self.widened else weights, v)
 
     def rewrite(self, op: Any, *, scores: ir.Value, v: ir.Value) -> Any:
-        found = known(
-            read_scores(scores), "the scores are not scaled products with transposed keys"
-        )
+        why = "the scores are not scaled products with transposed keys"
+        found = known(read_scores(scores), why)
         require(not found.softcap, "the scores are capped, which the kernel does slowly")
         require(found.scale > 0, f"the scale is {found.scale:g}: the kernel takes its root")
         require(found.q.dtype == v.dtype, "queries and values have different types")
@@ -61,8 +60,7 @@ class EagerAttention:
         require(covers, "the mask is broadcast over queries or keys")
         k = found.k
         if found.merged:  # split the keys into heads again
-            k = op.Transpose(k, perm=SWAP)
-            copy_type(k, found.k, keys)
+            k = typed(op.Transpose(k, perm=SWAP), found.k, keys)
         inputs = (found.q, k, v, _whole(op, found.mask)) if found.mask else (found.q, k, v)
         return op.Attention(*inputs, scale=found.scale)
 
@@ -161,9 +159,7 @@ def _whole(op: Any, mask: ir.Value) -> ir.Value:
     # The kernels that follow exist for 32 bits everywhere.
     row = op.ReduceMax(op.Cast(mask, to=int(F32)), op.Constant(value_ints=[-1]), keepdims=1)
     hidden = op.IsInf(row, detect_positive=0)
-    whole: ir.Value = op.Where(hidden, nan, op.Max(mask, above))
-    copy_type(whole, mask)
-    return whole
+    return typed(op.Where(hidden, nan, op.Max(mask, above)), mask)
 
 
 class CausalMask:
@@ -172,22 +168,23 @@ class CausalMask:
     def pattern(self, op: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
         return op.Attention(q, k, v, mask, _outputs=["y"])
 
-    def rewrite(
-        self, op: Any, *, q: ir.Value, k: ir.Value, v: ir.Value, mask: ir.Value, y: ir.Value
-    ) -> Any:
-        (*_, length, _), (*_, keys, _) = (
-            known(dimensions(x), "the shapes of queries and keys are not known") for x in (q, k)
-        )
+    def rewrite(self, op: Any, *, mask: ir.Value, y: ir.Value, **_: Any) -> Any:
+        q, k, v, *_masks = producer(y).inputs
+        why = "the shapes of queries and keys are not known"
+        length, keys = (known(dimensions(x), why)[-2] for x in (q, k))
         require(length == keys, "there are not as many queries as keys")
-        shape = dimensions(mask) or ()
-        require(shape[-2:] == (length, length), "the mask is not a square of positions")
-        seen = known(window(mask), "the mask is not known to hide exactly the future")
+        seen = keys_seen(mask, length, "hide exactly the future")
         whole = seen >= (length if isinstance(length, int) else math.inf)
         require(whole, f"the mask is a window of {seen:g} keys")
-        options = dict(producer(y).attributes) | {"is_causal": ir.AttrInt64("is_causal", 1)}
-        result = op.Attention(q, k, v, **options)
-        copy_type(result, y)
-        return result
+        options = {**producer(y).attributes, "is_causal": 1}
+        return typed(op.Attention(q, k, v, **options), y)
+
+
+def keys_seen(mask: ir.Value, length: int | str, what: str = "show exactly a window") -> float:
+    """Count the keys that a mask shows to each query, the last ones before it."""
+    square = (dimensions(mask) or ())[-2:] == (length, length)
+    require(square, "the mask is not a square of positions")
+    return known(window(mask), f"the mask is not known to {what}")
 
 
 class WindowMask:
@@ -205,13 +202,7 @@ class WindowMask:
         return getattr(op, self.operator)(*inputs, _outputs=["mask"])
 
     def rewrite(
-        self,
-        op: Any,
-        *,
-        mask: ir.Value,
-        shown: ir.Value,
-        hidden: ir.Value | None,
-        **_: ir.Value,
+        self, op: Any, *, mask: ir.Value, shown: ir.Value, hidden: ir.Value | None, **_: Any
     ) -> Any:
         shape = dimensions(mask)
         readers = mask.uses()

@@ -111,10 +111,11 @@ def _read_by(node: ir.Node) -> Iterator[ir.Value | None]:
                 yield from _read_by(inner)
 
 
-def copy_type(value: ir.Value, like: ir.Value, shape: Iterable[int | str] | None = None) -> None:
-    """Set the type of a new value, and its shape: the rules that come next need them."""
+def typed(value: ir.Value, like: ir.Value, shape: Iterable[int | str] | None = None) -> ir.Value:
+    """Return a new value, with a type and a shape: the rules that come next need them."""
     value.type = like.type
     value.shape = like.shape if shape is None else ir.Shape(shape)
+    return value
 
 
 def vector(op: Any, *numbers: int | str) -> ir.Value:

@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 import onnx_ir as ir
 
-from ortmeter.backend.rules.attention import read_scores
+from ortmeter.backend.rules.attention import keys_seen, read_scores
 from ortmeter.backend.rules.graph_values import SWAP, dimensions, from_operator, producer
 from ortmeter.backend.rules.heads import before_repeat, before_split
-from ortmeter.backend.rules.indices import Affine, affine, window
+from ortmeter.backend.rules.indices import Affine, affine
 from ortmeter.backend.rules.rule import MICROSOFT, NoMatch, known, optional, require
 
 # What the kernel asks of the size of a head that it rotates.
@@ -32,27 +32,14 @@ class GroupQuery:
         self.shortest = shortest
 
     def pattern(self, op: Any, q: Any, k: Any, v: Any) -> Any:
-        rotated = [
-            op.RotaryEmbedding(x, _allow_other_inputs=True, _outputs=[name])
-            for x, name in ((q, "rotated_q"), (k, "rotated_k"))
-        ]
+        rotated = [op.RotaryEmbedding(x, _allow_other_inputs=True) for x in (q, k)]
         return op.Attention(*rotated, v, optional("mask"), _outputs=["y"])
 
-    def rewrite(
-        self,
-        op: Any,
-        *,
-        rotated_q: ir.Value,
-        rotated_k: ir.Value,
-        v: ir.Value,
-        mask: ir.Value | None,
-        y: ir.Value,
-        **_: ir.Value,
-    ) -> Any:
-        options, seen = producer(y).attributes, _keys_seen(producer(y), mask)
+    def rewrite(self, op: Any, *, v: ir.Value, mask: ir.Value | None, y: ir.Value, **_: Any) -> Any:
+        q, k = producer(y).inputs[:2]
+        options, seen = producer(y).attributes, _seen_by(producer(y), mask)
         kept: dict[str, Any] = {n: options[n] for n in ("scale", "softcap") if n in options}
-        tensors = (rotated_q, rotated_k, v)
-        return _group_query(op, *tensors, seen=seen, shortest=self.shortest, **kept)
+        return _group_query(op, q, k, v, seen=seen, shortest=self.shortest, **kept)
 
 
 class CappedGroupQuery:
@@ -80,9 +67,7 @@ class CappedGroupQuery:
         shape = known(dimensions(q, rank=3), "the shape of the queries is not known")
         require(dimensions(merged, rank=3) == shape, "more than the heads is merged after")
         length = shape[1]
-        square = (dimensions(mask) or ())[-2:] == (length, length)
-        require(square, "the mask is not a square of positions")
-        seen = known(window(mask), "the mask is not known to show exactly a window")
+        seen = keys_seen(mask, length)
         narrow = not self.windows or (isinstance(length, int) and self.windows * seen <= length)
         require(narrow, f"a window of {seen:g} keys for {length} positions is not narrow enough")
         options = {"scale": found.scale, "softcap": found.softcap}
@@ -91,8 +76,8 @@ class CappedGroupQuery:
 
 def _group_query(
     op: Any,
-    rotated_q: ir.Value,
-    rotated_k: ir.Value,
+    rotated_q: ir.Value | None,
+    rotated_k: ir.Value | None,
     v: ir.Value,
     *,
     seen: float,
@@ -100,11 +85,12 @@ def _group_query(
     **options: Any,
 ) -> ir.Value:
     """Write the kernel: without a cache, the last key of a sequence is its last query."""
-    rotations = []
-    for value in (rotated_q, rotated_k):
-        node = known(from_operator(value, "RotaryEmbedding"), "queries or keys are not rotated")
-        require(_rotates_whole_heads(node), "heads are rotated in pairs, in part or by rows")
-        rotations.append(node)
+    rotations = [
+        known(from_operator(value, "RotaryEmbedding"), "queries or keys are not rotated")
+        for value in (rotated_q, rotated_k)
+    ]
+    whole = all(map(_rotates_whole_heads, rotations))
+    require(whole, "heads are rotated in pairs, in part or by rows")
     (q, *tables), (k, *others) = (node.inputs for node in rotations)
     require(tables == others, "queries and keys have different angles")
     q_heads, kv_heads = (node.attributes.get_int("num_heads", 0) for node in rotations)
@@ -118,10 +104,8 @@ def _group_query(
     require(length >= shortest, why)
     same = dimensions(v) == keys and keys[:2] == (batch, length)
     require(same, "there are not as many queries as keys and values")
-    require(
-        isinstance(hidden, int) and not hidden // q_heads % _HEAD_MULTIPLE,
-        f"the size of a head is not a multiple of {_HEAD_MULTIPLE}",
-    )
+    multiple = isinstance(hidden, int) and not hidden // q_heads % _HEAD_MULTIPLE
+    require(multiple, f"the size of a head is not a multiple of {_HEAD_MULTIPLE}")
     cos, sin, positions = tables
     require(affine(positions) == _POSITIONS, "the positions are not known to be 0, 1, 2...")
     result, _, _ = op.GroupQueryAttention(
@@ -139,17 +123,15 @@ def _group_query(
     return cast("ir.Value", result)
 
 
-def _keys_seen(attention: ir.Node, mask: ir.Value | None) -> float:
+def _seen_by(attention: ir.Node, mask: ir.Value | None) -> float:
     """Count the keys that a query sees, the last ones before it; infinity for all of them."""
     causal = attention.attributes.get_int("is_causal", 0)
     if mask is None:
         require(causal, "it is not causal")
         return math.inf
     require(not causal, "it is causal and has a mask")
-    length = (dimensions(attention.inputs[0]) or (None,) * 3)[-2]
-    square = (dimensions(mask) or ())[-2:] == (length, length)
-    require(square, "the mask is not a square of positions")
-    seen = known(window(mask), "the mask is not known to show exactly a window")
+    length = known(dimensions(attention.inputs[0]), "the shape of the queries is not known")[-2]
+    seen = keys_seen(mask, length)
     require(isinstance(length, int) and seen < length, "the mask shows all of the past")
     return seen
 

@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from ortmeter.backend.rules.graph_values import (
     SWAP,
-    copy_type,
     dimensions,
     input_of,
     producer,
+    typed,
 )
-from ortmeter.backend.rules.rule import REALS, Types, known, optional, require
+from ortmeter.backend.rules.rule import REALS, NoMatch, Types, known, names, optional, require
 
 
 class NormalizedHeads:
@@ -30,15 +30,14 @@ class NormalizedHeads:
         vectors = (scale, shift) if self.shifted else (scale,)
         return getattr(op, self.operator)(op.Transpose(heads, perm=SWAP), *vectors, _outputs=["y"])
 
-    def rewrite(self, op: Any, *, heads: ir.Value, y: ir.Value, **_: ir.Value | None) -> Any:
+    def rewrite(self, op: Any, *, heads: ir.Value, y: ir.Value, **_: Any) -> Any:
         shape = known(dimensions(heads, rank=4), "the shape of the heads is not known")
         options, vectors = producer(y).attributes, producer(y).inputs[1:]
         last = options.get_int("axis", -1) in {-1, 3}
         require(last, "more than the features of a head are normalized")
         features = all(dimensions(vector) == shape[-1:] for vector in vectors)
         require(features, "scale or shift is not a vector of the features")
-        normalized = getattr(op, self.operator)(heads, *vectors, **options)
-        copy_type(normalized, heads)
+        normalized = typed(getattr(op, self.operator)(heads, *vectors, **options), heads)
         return op.Transpose(normalized, perm=SWAP)
 
 
@@ -49,20 +48,17 @@ class RotaryBeforeSplit:
         swapped = op.Transpose(x, perm=SWAP, _outputs=["swapped"])
         return op.RotaryEmbedding(swapped, cos, sin, optional("positions"), _outputs=["y"])
 
-    def rewrite(
-        self, op: Any, *, x: ir.Value, swapped: ir.Value, y: ir.Value, **_: ir.Value | None
-    ) -> Any:
+    def rewrite(self, op: Any, *, x: ir.Value, swapped: ir.Value, y: ir.Value, **_: Any) -> Any:
         shape = known(dimensions(x, rank=4), "the shape of the heads is not known")
         source, heads = before_split(op, swapped)
-        options = dict(producer(y).attributes) | {"num_heads": ir.AttrInt64("num_heads", heads)}
+        options = {**producer(y).attributes, "num_heads": heads}
         rotated = op.RotaryEmbedding(source, *producer(y).inputs[1:], **options)
-        copy_type(rotated, source)
-        split = op.Reshape(rotated, op.Constant(value_ints=[0, 0, heads, shape[3]]))
-        copy_type(split, x)
+        sizes = op.Constant(value_ints=[0, 0, heads, shape[3]])
+        split = typed(op.Reshape(typed(rotated, source), sizes), x)
         return op.Transpose(split, perm=SWAP)
 
 
-def before_split(op: Any, value: ir.Value) -> tuple[ir.Value, int]:
+def before_split(op: Any, value: ir.Value | None) -> tuple[ir.Value, int]:
     """Find what a value was before its last dimension was split into heads, and their number.
 
     Heads that something else than a Reshape computes are merged again.
@@ -70,15 +66,15 @@ def before_split(op: Any, value: ir.Value) -> tuple[ir.Value, int]:
     why = "heads and positions were not exchanged"
     split = known(input_of(value, "Transpose", perm=SWAP), why)
     *first, heads, size = known(dimensions(split, rank=4), why)
-    require(isinstance(heads, int) and isinstance(size, int), "the number of heads is not known")
+    if not isinstance(heads, int) or not isinstance(size, int):
+        raise NoMatch("the number of heads is not known")
     source = input_of(split, "Reshape")
     if source is None:
-        merged = op.Reshape(split, op.Constant(value_ints=[0, 0, int(heads) * int(size)]))
-        copy_type(merged, split, (*first, int(heads) * int(size)))
-        return merged, int(heads)
+        merged = op.Reshape(split, op.Constant(value_ints=[0, 0, heads * size]))
+        return typed(merged, split, (*first, heads * size)), heads
     before = dimensions(source, rank=3)
     require(before and before[:2] == tuple(first), "the split into heads cuts the batch as well")
-    return source, int(heads)
+    return source, heads
 
 
 class RepeatedHeads:
@@ -93,36 +89,32 @@ class RepeatedHeads:
     def pattern(self, op: Any, q: Any, k: Any, v: Any) -> Any:
         return op.Attention(q, k, v, optional("mask"), _outputs=["y"])
 
-    def rewrite(
-        self, op: Any, *, q: ir.Value, k: ir.Value, v: ir.Value, y: ir.Value, **_: ir.Value | None
-    ) -> Any:
+    def rewrite(self, op: Any, *, y: ir.Value, **_: Any) -> Any:
+        q, k, v, *masks = producer(y).inputs
         keys, values = before_repeat(k), before_repeat(v)
         if keys is None and values is None:
             return None
-        names = ", ".join(sorted(each.name.lower() for each in self.types))
-        require(
-            y.dtype in self.types, f"the kernels that share heads are slower, except for {names}"
-        )
+        why = f"the kernels that share heads are slower, except for {names(self.types)}"
+        require(y.dtype in self.types, why)
         shapes = dimensions(keys, rank=4), dimensions(values)
         require(keys and shapes[0] == shapes[1], "keys and values are not repeated in the same way")
-        return op.Attention(q, keys, values, *producer(y).inputs[3:], **producer(y).attributes)
+        return op.Attention(q, keys, values, *masks, **producer(y).attributes)
 
 
-def before_repeat(value: ir.Value) -> ir.Value | None:
+def before_repeat(value: ir.Value | None) -> ir.Value | None:
     """Find what a value was before each of its heads was repeated: a new axis, then merged."""
     expanded = input_of(value, "Reshape")
     unsqueezed = input_of(expanded, "Expand")
     source = input_of(unsqueezed, "Unsqueeze")
-    found = [dimensions(shaped) for shaped in (source, unsqueezed, expanded, value)]
-    before, one, many, merged = found
-    if before is None or one is None or many is None or merged is None:
+    before, many = dimensions(source, rank=4), dimensions(expanded, rank=5)
+    if before is None or many is None:
         return None
-    batch, heads, *rest = before
-    if one != (batch, heads, 1, *rest) or many[:2] != (batch, heads) or many[3:] != tuple(rest):
+    (batch, heads, *rest), times = before, many[2]
+    if not isinstance(heads, int) or not isinstance(times, int):
         return None
-    if not isinstance(heads, int) or not isinstance(many[2], int):
-        return None
-    return source if merged == (batch, heads * many[2], *rest) else None
+    shapes = [(batch, heads, 1, *rest), (batch, heads, times, *rest), (batch, heads * times, *rest)]
+    same = shapes == [dimensions(shaped) for shaped in (unsqueezed, expanded, value)]
+    return source if same else None
 
 
 class AttentionBeforeSplit:
@@ -132,22 +124,11 @@ class AttentionBeforeSplit:
         heads = op.Attention(q, k, v, optional("mask"), _outputs=["y"])
         return op.Reshape(op.Transpose(heads, perm=SWAP), shape, _outputs=["merged"])
 
-    def rewrite(
-        self,
-        op: Any,
-        *,
-        q: ir.Value,
-        k: ir.Value,
-        v: ir.Value,
-        y: ir.Value,
-        merged: ir.Value,
-        **_: ir.Value | None,
-    ) -> Any:
+    def rewrite(self, op: Any, *, y: ir.Value, merged: ir.Value, **_: Any) -> Any:
         heads = known(dimensions(y, rank=4), "the shape of the heads is not known")
         result = dimensions(merged, rank=3)
         require(result and result[:2] == heads[::2][:2], "more than the heads is merged after")
-        split = [before_split(op, x) for x in (q, k, v)]
-        options = dict(producer(y).attributes)
-        for name, (_source, number) in zip(("q_num_heads", "kv_num_heads"), split, strict=False):
-            options[name] = ir.AttrInt64(name, number)
-        return op.Attention(*(x for x, _ in split), *producer(y).inputs[3:], **options)
+        q, k, v, *masks = producer(y).inputs
+        (q, heads_q), (k, heads_kv), (v, _heads) = (before_split(op, x) for x in (q, k, v))
+        options = {**producer(y).attributes, "q_num_heads": heads_q, "kv_num_heads": heads_kv}
+        return op.Attention(q, k, v, *masks, **options)

@@ -1,13 +1,15 @@
 """Integers as functions of the indices of their elements, whatever the sizes; windows of masks.
 
 Masks and positions of a graph whose sizes vary are computed, often by many nodes. What is found
-here is proved, operator by operator: it holds in every run. Truth values are 0 and 1.
+here is proved, operator by operator: it holds in every run. Truth values are 0 and 1. What cannot
+be proved raises `_Unknown`, which ends at the functions that others call.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +23,8 @@ from ortmeter.backend.rules.graph_values import (
 )
 from ortmeter.dtypes import float_info
 from ortmeter.errors import InvalidArgumentError
+
+T = TypeVar("T")
 
 _EXACT = frozenset({ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64})
 
@@ -53,83 +57,97 @@ class Affine:
         return Affine(self.offset, {axes[axis]: slope for axis, slope in self.slopes.items()})
 
 
-def broadcast(
-    found: Affine | None, own: Sequence[Any] | None, shape: Sequence[Any] | None
-) -> Affine | None:
-    """Read an array as if it had a larger shape: an axis that matters must keep its size.
+class _Unknown(Exception):  # noqa: N818 - it says no, it is not an error
+    """It is not proved that an array is what is asked."""
 
-    Two dimensions are equal when their names are.
-    """
-    if found is None or not found.slopes:
-        return found
-    if own is None or shape is None or len(shape) < len(own):
-        return None
-    return found if all(own[axis] == shape[axis] for axis in found.slopes) else None
+
+def _prove(holds: object) -> None:
+    if not holds:
+        raise _Unknown
+
+
+def _known(found: T | None) -> T:
+    if found is None:
+        raise _Unknown
+    return found
 
 
 def affine(value: ir.Value | None) -> Affine | None:
     """Read the elements of an array of integers as a function of their indices, if they are one."""
+    with suppress(_Unknown):
+        return _affine(value)
+    return None
+
+
+def _affine(value: ir.Value | None) -> Affine:
     array = constant(value)
     if array is not None:
         return _affine_array(array)
-    node = None if value is None or value.dtype not in _EXACT else value.producer()
-    if node is None or node.domain or node.op_type not in _OPERATORS:
-        return None
+    _prove(_known(value).dtype in _EXACT)
+    node = _known(_known(value).producer())
+    _prove(not node.domain and node.op_type in _OPERATORS)
     return _OPERATORS[node.op_type](node)
 
 
-def _affine_array(array: np.ndarray[Any, Any]) -> Affine | None:
-    if not array.size or array.dtype.kind not in "biu":
-        return None
+def _affine_array(array: np.ndarray[Any, Any]) -> Affine:
+    _prove(array.size and array.dtype.kind in "biu")
     array = array.astype(np.int64)
-    first = (0,) * array.ndim
-    found = Affine(int(array[first]))
-    rebuilt = np.full(array.shape, found.offset)
-    for axis, size in enumerate(array.shape):
-        if size > 1:
-            slope = int(array[(*first[:axis], 1, *first[axis + 1 :])]) - found.offset
-            found = found.plus(Affine(0, {axis - array.ndim: slope}))
-            indices = np.arange(size).reshape(-1, *(1,) * (array.ndim - axis - 1))
-            rebuilt = rebuilt + slope * indices
-    return found if np.array_equal(array, rebuilt) else None
+    first = int(array.flat[0])
+    seconds = [int(array.take(size > 1, axis).flat[0]) for axis, size in enumerate(array.shape)]
+    slopes = {axis: second - first for axis, second in enumerate(seconds) if second != first}
+    indices = np.indices(array.shape, sparse=True)
+    _prove((array == first + sum(slope * indices[axis] for axis, slope in slopes.items())).all())
+    return Affine(first, {axis - array.ndim: slope for axis, slope in slopes.items()})
 
 
-def _input(node: ir.Node, rank: int = 0) -> Affine | None:
-    return affine(node.inputs[rank]) if rank < len(node.inputs) else None
+def _broadcast(found: Affine, own: Sequence[Any] | None, shape: Sequence[Any] | None) -> Affine:
+    """Read an array as if it had a larger shape: an axis that matters must keep its size.
+
+    Two dimensions are equal when their names are.
+    """
+    if found.slopes:
+        own, shape = _known(own), _known(shape)
+        _prove(len(shape) >= len(own) and all(own[axis] == shape[axis] for axis in found.slopes))
+    return found
 
 
-def _range(node: ir.Node) -> Affine | None:
+def _rank(value: ir.Value | None) -> int:
+    return len(_known(_known(value).shape))
+
+
+def _range(node: ir.Node) -> Affine:
     start, _, step = (scalar(value) for value in node.inputs)
-    if start is None or step is None or step != int(step) or start != int(start):
-        return None
+    start, step = _known(start), _known(step)
+    _prove(start == int(start) and step == int(step))
     return Affine(int(start), {-1: int(step)})
 
 
-def _sum(node: ir.Node, factor: int) -> Affine | None:
+def _sum(node: ir.Node, factor: int) -> Affine:
     shape = dimensions(node.outputs[0])
-    first, second = (broadcast(affine(v), dimensions(v), shape) for v in node.inputs)
-    return None if first is None or second is None else first.plus(second, factor)
+    first, second = (_broadcast(_affine(v), dimensions(v), shape) for v in node.inputs)
+    return first.plus(second, factor)
 
 
-def difference(node: ir.Node) -> Affine | None:
+def _difference(node: ir.Node) -> Affine:
     """Read the first input of a node minus the second one, both broadcast to its result."""
     return _sum(node, -1)
 
 
-def _equal(node: ir.Node) -> Affine | None:
+def _equal(node: ir.Node) -> Affine:
     """Compare arrays whose difference is the same everywhere."""
-    gap = difference(node)
-    return None if gap is None or gap.slopes else Affine(int(gap.offset == 0))
+    gap = _difference(node)
+    _prove(not gap.slopes)
+    return Affine(int(gap.offset == 0))
 
 
-def _not(node: ir.Node) -> Affine | None:
-    found = _input(node)
-    return None if found is None else Affine(1).plus(found, -1)
+def _not(node: ir.Node) -> Affine:
+    return Affine(1).plus(_affine(node.inputs[0]), -1)
 
 
-def _expand(node: ir.Node) -> Affine | None:
-    shape = dimensions(node.outputs[0]) or _shape_asked(node.inputs[1])
-    return broadcast(_input(node), dimensions(node.inputs[0]), shape)
+def _expand(node: ir.Node) -> Affine:
+    value, wanted = node.inputs
+    shape = dimensions(node.outputs[0]) or _shape_asked(wanted)
+    return _broadcast(_affine(value), dimensions(value), shape)
 
 
 def _shape_asked(value: ir.Value | None) -> Sequence[Any] | None:
@@ -140,33 +158,23 @@ def _shape_asked(value: ir.Value | None) -> Sequence[Any] | None:
     return dimensions(shape.inputs[0])
 
 
-def _rank(value: ir.Value | None) -> int | None:
-    return None if value is None or value.shape is None else len(value.shape)
-
-
-def _unsqueeze(node: ir.Node) -> Affine | None:
+def _unsqueeze(node: ir.Node) -> Affine:
     """Renumber the axes: some of size one are added."""
-    found, axes = _input(node), integers(node.inputs[1])
-    before, after = _rank(node.inputs[0]), _rank(node.outputs[0])
-    if found is None or axes is None or before is None or after is None:
-        return None
-    ones = {axis % after for axis in axes}
+    value, axes = node.inputs
+    before, after = _rank(value), _rank(node.outputs[0])
+    ones = {axis % after for axis in _known(integers(axes))}
     kept = [axis - after for axis in range(after) if axis not in ones]
-    if len(kept) != before:
-        return None
-    return found.moved(dict(zip(range(-before, 0), kept, strict=True)))
+    _prove(len(kept) == before)
+    return _affine(value).moved(dict(zip(range(-before, 0), kept, strict=True)))
 
 
-def _slice(node: ir.Node) -> Affine | None:
+def _slice(node: ir.Node) -> Affine:
     """Read from a constant start, one by one."""
-    if len(node.inputs) != len(("data", "starts", "ends", "axes", "steps")):
-        return None
-    found, rank = _input(node), _rank(node.inputs[0])
-    starts, axes, steps = (integers(node.inputs[i]) for i in (1, 3, 4))
-    if found is None or rank is None or starts is None or axes is None or steps is None:
-        return None
-    if any(start < 0 for start in starts) or set(steps) != {1}:
-        return None
+    _prove(len(node.inputs) == len(("data", "starts", "ends", "axes", "steps")))
+    data = node.inputs[0]
+    starts, axes, steps = (_known(integers(node.inputs[i])) for i in (1, 3, 4))
+    _prove(min(starts, default=0) >= 0 and set(steps) == {1})
+    found, rank = _affine(data), _rank(data)
     sizes = dimensions(node.outputs[0]) or (None,) * rank
     for start, axis in zip(starts, (axis % rank - rank for axis in axes), strict=True):
         shift = found.slopes.get(axis, 0) * start
@@ -174,63 +182,52 @@ def _slice(node: ir.Node) -> Affine | None:
     return found
 
 
-def _concat(node: ir.Node) -> Affine | None:
+def _concat(node: ir.Node) -> Affine:
     """Recognize the last piece in the others, whose sizes are known."""
     rank = _rank(node.outputs[0])
-    if rank is None:
-        return None
     axis = node.attributes["axis"].as_int() % rank - rank
     *firsts, last = node.inputs
-    sizes = [(dimensions(piece) or (None,) * rank)[axis] for piece in firsts]
-    whole, start = affine(last), 0
-    if whole is None or any(size != 1 for size in sizes):
-        return None
+    _prove(all((dimensions(piece) or (None,) * rank)[axis] == 1 for piece in firsts))
+    whole = _affine(last)
     whole = whole.plus(Affine(-whole.slopes.get(axis, 0) * len(firsts)))
-    for start, piece in enumerate(firsts):
-        if affine(piece) != whole.at(axis, start):
-            return None
+    _prove(all(_affine(piece) == whole.at(axis, i) for i, piece in enumerate(firsts)))
     return whole
 
 
-def _cumsum(node: ir.Node) -> Affine | None:
+def _cumsum(node: ir.Node) -> Affine:
     """Add the same number again and again."""
-    found, rank, axis = _input(node), _rank(node.inputs[0]), scalar(node.inputs[1])
-    if found is None or rank is None or axis is None or found.slopes:
-        return None
-    if any(node.attributes.get_int(name, 0) for name in ("exclusive", "reverse")):
-        return None
-    return found.plus(Affine(0, {int(axis) % rank - rank: found.offset}))
+    found, rank, axis = _affine(node.inputs[0]), _rank(node.inputs[0]), scalar(node.inputs[1])
+    options = (node.attributes.get_int(name, 0) for name in ("exclusive", "reverse"))
+    _prove(not found.slopes and not any(options))
+    return found.plus(Affine(0, {int(_known(axis)) % rank - rank: found.offset}))
 
 
-def _gather_nd(node: ir.Node) -> Affine | None:
+def _gather_nd(node: ir.Node) -> Affine:
     """Read at indices that are functions of indices, none of them negative."""
-    data, rank = _input(node), _rank(node.inputs[0])
-    concat = from_operator(node.inputs[1], "Concat")
-    if data is None or not data.slopes:
+    data, indices = _affine(node.inputs[0]), node.inputs[1]
+    if not data.slopes:
         return data
-    if rank is None or concat is None or node.attributes.get_int("batch_dims", 0) != 0:
-        return None
-    if concat.attributes["axis"].as_int() not in {-1, (_rank(concat.outputs[0]) or 0) - 1}:
-        return None
-    pieces = [affine(piece) for piece in concat.inputs]
-    if len(pieces) != rank:  # one piece for each axis
-        return None
+    rank, concat = _rank(node.inputs[0]), _known(from_operator(indices, "Concat"))
+    _prove(node.attributes.get_int("batch_dims", 0) == 0)
+    axis = concat.attributes["axis"].as_int()
+    _prove(axis == -1 or axis == _rank(indices) - 1)
+    _prove(len(concat.inputs) == rank)  # one piece for each axis
     found = Affine(data.offset)
-    for axis, piece in zip(range(-rank, 0), pieces, strict=True):
-        if axis not in data.slopes:
-            continue
-        if piece is None or -1 in piece.slopes or min([piece.offset, *piece.slopes.values()]) < 0:
-            return None
-        # the last axis of the indices tells the axes of the data
-        found = found.plus(piece.moved({a: a + 1 for a in piece.slopes}), data.slopes[axis])
+    for axis, value in zip(range(-rank, 0), concat.inputs, strict=True):
+        if axis in data.slopes:
+            piece = _affine(value)
+            _prove(-1 not in piece.slopes and min([piece.offset, *piece.slopes.values()]) >= 0)
+            # the last axis of the indices tells the axes of the data
+            found = found.plus(piece.moved({a: a + 1 for a in piece.slopes}), data.slopes[axis])
     return found
 
 
-def _cast(node: ir.Node) -> Affine | None:
-    return _input(node) if node.attributes["to"].as_int() != ir.DataType.BOOL else None
+def _cast(node: ir.Node) -> Affine:
+    _prove(node.attributes["to"].as_int() != ir.DataType.BOOL)
+    return _affine(node.inputs[0])
 
 
-_OPERATORS: Mapping[str, Callable[[ir.Node], Affine | None]] = {
+_OPERATORS: Mapping[str, Callable[[ir.Node], Affine]] = {
     "Add": lambda node: _sum(node, 1),
     "Cast": _cast,
     "Concat": _concat,
@@ -241,7 +238,7 @@ _OPERATORS: Mapping[str, Callable[[ir.Node], Affine | None]] = {
     "Not": _not,
     "Range": _range,
     "Slice": _slice,
-    "Sub": difference,
+    "Sub": _difference,
     "Unsqueeze": _unsqueeze,
 }
 
@@ -269,88 +266,73 @@ def window(mask: ir.Value) -> float | None:
     Its last axes are the queries and the keys, as many of each. Infinite when all of the past is
     seen, whatever the length; None when the mask is not known to hide nothing else.
     """
+    with suppress(_Unknown):
+        return _window(mask)
+    return None
+
+
+def _window(mask: ir.Value) -> float:
     array = constant(mask)
     if array is not None:
-        visible = _visible(array)
-        return None if visible is None else _band(visible)
+        return _band(_visible(array))
+    truth: ir.Value | None = mask
     choice = from_operator(mask, "Where")
     if choice is not None:
-        condition, shown, hidden = choice.inputs
-        same = _is_added(shown, visible=True) and _is_added(hidden, visible=False)
-        return _proved_window(condition, dimensions(mask)) if same else None
-    return _proved_window(mask, dimensions(mask))
+        truth, shown, hidden = choice.inputs
+        _prove(_visible(_known(constant(shown))).all())
+        _prove(not _visible(_known(constant(hidden))).any())
+    conditions = [c for c in _conditions(truth, dimensions(mask)) if c != _ALWAYS]
+    _prove(all(c.slopes in (_NOT_AFTER, _NOT_LONG_BEFORE) for c in conditions))
+    after = min((c.offset for c in conditions if c.slopes == _NOT_AFTER), default=None)
+    before = min((c.offset for c in conditions if c.slopes == _NOT_LONG_BEFORE), default=math.inf)
+    _prove(after == 0 and before >= 0)
+    return before + 1
 
 
-def _visible(mask: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Read what a constant mask shows; None when it is no mask, a bias for instance."""
+def _visible(mask: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Read what a constant shows, if it is a mask: a bias, for instance, is not."""
     if mask.dtype == np.bool_:
         return mask
     try:
         hidden = mask <= float_info(mask.dtype).min / 2
-    except InvalidArgumentError:
-        return None
+    except InvalidArgumentError as no_float:
+        raise _Unknown from no_float
     visible: np.ndarray[Any, Any] = mask == 0
-    return visible if bool((visible != hidden).all()) else None
+    _prove((visible != hidden).all())
+    return visible
 
 
-def _is_added(number: ir.Value | None, *, visible: bool) -> bool:
-    """Whether a constant shows every key, or hides every one."""
-    array = constant(number)
-    shown = None if array is None else _visible(array)
-    return shown is not None and bool((shown == visible).all())
-
-
-def _band(visible: np.ndarray[Any, Any]) -> int | None:
+def _band(visible: np.ndarray[Any, Any]) -> int:
     """Width of the band below the diagonal, when there is nothing else."""
-    length = visible.shape[-1]
-    if visible.ndim <= 1 or visible.shape[-2] != length or not length:
-        return None
+    length = visible.shape[-1] if visible.ndim > 1 else 0
+    _prove(length and visible.shape[-2] == length)
     width = int(visible.reshape(-1, length)[-1].sum())
     band = np.tri(length, dtype=bool) & ~np.tri(length, k=-width, dtype=bool)
-    return width if width and bool((visible == band).all()) else None
+    _prove(width and (visible == band).all())
+    return width
 
 
-def _proved_window(truth: ir.Value | None, shape: Sequence[Any] | None) -> float | None:
-    conditions = _conditions(truth, shape)
-    if conditions is None:
-        return None
-    if any(c.slopes not in (_NOT_AFTER, _NOT_LONG_BEFORE) for c in conditions if c != _ALWAYS):
-        return None
-    after = min((c.offset for c in conditions if c.slopes == _NOT_AFTER), default=None)
-    before = min((c.offset for c in conditions if c.slopes == _NOT_LONG_BEFORE), default=math.inf)
-    return before + 1 if after == 0 and before >= 0 else None
-
-
-def _conditions(truth: ir.Value | None, shape: Sequence[Any] | None) -> list[Affine] | None:
+def _conditions(truth: ir.Value | None, shape: Sequence[Any] | None) -> list[Affine]:
     """List what must be positive or zero for an element to be true, read over a larger shape."""
-    own = _own_conditions(truth)
-    found = [broadcast(c, dimensions(truth), shape) for c in own or ()]
-    return None if own is None or None in found else [c for c in found if c is not None]
+    own = dimensions(truth)
+    return [_broadcast(condition, own, shape) for condition in _own_conditions(truth)]
 
 
-def _own_conditions(truth: ir.Value | None) -> list[Affine] | None:
-    array, known = constant(truth), affine(truth)
-    if known is not None and not known.slopes:
-        return [_ALWAYS] if known.offset else None
+def _own_conditions(truth: ir.Value | None) -> list[Affine]:
+    array, everywhere = constant(truth), affine(truth)
+    if everywhere is not None and not everywhere.slopes:
+        _prove(everywhere.offset)
+        return [_ALWAYS]
     if array is not None:
-        return _conditions_of_band(array)
-    node = None if truth is None else truth.producer()
-    if node is None or node.domain:
-        return None
+        _prove(array.dtype == np.bool_)
+        width, past = _band(array), Affine(0, _NOT_AFTER)
+        whole = width == array.shape[-1]
+        return [past] if whole else [past, Affine(width - 1, _NOT_LONG_BEFORE)]
+    node = _known(_known(truth).producer())
+    _prove(not node.domain)
     if node.op_type in _COMPARISONS:
-        gap, (sign, offset) = difference(node), _COMPARISONS[node.op_type]
-        return None if gap is None else [Affine(offset).plus(gap, sign)]
-    if node.op_type not in _EACH_HOLDS:
-        return None
-    shape = dimensions(node.outputs[0])
-    each = [_conditions(node.inputs[i], shape) for i in range(_EACH_HOLDS[node.op_type])]
-    return None if None in each else [c for found in each for c in found or ()]
-
-
-def _conditions_of_band(visible: np.ndarray[Any, Any]) -> list[Affine] | None:
-    width = _band(visible) if visible.dtype == np.bool_ else None
-    if width is None:
-        return None
-    past = Affine(0, _NOT_AFTER)
-    whole = width == visible.shape[-1]
-    return [past] if whole else [past, Affine(width - 1, _NOT_LONG_BEFORE)]
+        sign, offset = _COMPARISONS[node.op_type]
+        return [Affine(offset).plus(_difference(node), sign)]
+    _prove(node.op_type in _EACH_HOLDS)
+    shape, inputs = dimensions(node.outputs[0]), node.inputs[: _EACH_HOLDS[node.op_type]]
+    return [condition for value in inputs for condition in _conditions(value, shape)]

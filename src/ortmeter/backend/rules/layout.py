@@ -6,11 +6,11 @@ import onnx_ir as ir
 
 from ortmeter.backend.rules.graph_values import (
     Shape,
-    copy_type,
     dimensions,
     from_operator,
     input_of,
     producer,
+    typed,
     vector,
 )
 from ortmeter.backend.rules.rule import known, optional, require
@@ -55,16 +55,13 @@ class FlatProduct:
         require(not linear, "the weight is transposed, as that of a Linear: Gemm is faster")
         columns = known(result, "the shape of the product is not known")[-1]
         require(isinstance(columns, int), "the number of columns is not known")
-        require(
-            bias is None or dimensions(bias) == (columns,), "the bias is not a vector of columns"
-        )
+        vectors = bias is None or dimensions(bias) == (columns,)
+        require(vectors, "the bias is not a vector of columns")
         x = _before_merge(op, rows)
         shape = (*(dimensions(x) or ())[:-1], columns)
-        product = op.MatMul(x, weight)
-        copy_type(product, y, shape)
+        product = typed(op.MatMul(x, weight), y, shape)
         if bias is not None:
-            product = op.Add(product, bias)
-            copy_type(product, y, shape)
+            product = typed(op.Add(product, bias), y, shape)
         return op.Reshape(product, vector(op, -1, columns))
 
 
@@ -78,9 +75,8 @@ def _before_merge(op: Any, value: ir.Value) -> ir.Value:
     if kept == len(before) - 1:
         return source
     # Zero copies a size of the input, known or not.
-    merged: ir.Value = op.Reshape(source, vector(op, *[0] * kept, after[-1]))
-    copy_type(merged, source, (*before[:kept], after[-1]))
-    return merged
+    merged = op.Reshape(source, vector(op, *[0] * kept, after[-1]))
+    return typed(merged, source, (*before[:kept], after[-1]))
 
 
 def _rows_of(shape: Shape, columns: int | str) -> int:

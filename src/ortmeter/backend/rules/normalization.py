@@ -1,27 +1,11 @@
 """Normalizations, by the root mean square and after a residual, and activations."""
 
-import math
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
-from numpy.polynomial import Polynomial
 
-from ortmeter.backend.rules.graph_values import (
-    constant,
-    depends_on,
-    dimensions,
-    from_operator,
-    producer,
-    scalar,
-)
-from ortmeter.backend.rules.rule import BF16, F16, F32, F64, MICROSOFT, known, optional, require
-
-# Relative error of a product of constants: two roundings and as much again, for the digits that
-# models do not write. More bits than 32 do not make them more precise.
-_ROUNDING = {F16: 2**-9, BF16: 2**-6}
-_ROUNDING_32 = 2**-22
-_DEGREE = 3
+from ortmeter.backend.rules.graph_values import depends_on, dimensions, producer, scalar
+from ortmeter.backend.rules.rule import F32, F64, MICROSOFT, known, optional, require
 
 
 class RootMeanSquare:
@@ -68,10 +52,8 @@ class SkipNormalization:
         require(dimensions(skip) == shape, "the residual is broadcast")
         require(len(shape) in {2, 3}, f"{len(shape)} dimensions: the kernel takes 2 or 3")
         given = [v for v in vectors.values() if v is not None]
-        require(
-            all(dimensions(v) == shape[-1:] for v in given),
-            "scale, shift or bias is not a vector over the last axis",
-        )
+        features = all(dimensions(v) == shape[-1:] for v in given)
+        require(features, "scale, shift or bias is not a vector over the last axis")
         same = all(v.dtype == x.dtype for v in given)
         require(same, "scale, shift or bias has another type")
         last = options.get_int("axis", -1) in {-1, len(shape) - 1}
@@ -112,63 +94,3 @@ class BiasGelu:
         require(shape and vector == shape[-1:], "the bias is not a vector over the last axis")
         kernel = op.BiasGelu if self.approximate == "none" else op.FastGelu
         return kernel(x, bias, _domain=MICROSOFT)
-
-
-class TanhGelu:
-    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`` -> Gelu.
-
-    Models write the argument of tanh in several ways: its coefficients are compared, to the
-    precision of constants.
-    """
-
-    def pattern(self, op: Any, half: Any, inner: Any, one: Any) -> Any:
-        return op.Mul(half, op.Add(op.Tanh(inner), one), _outputs=["y"])
-
-    def rewrite(
-        self, op: Any, *, half: ir.Value, inner: ir.Value, one: ir.Value, y: ir.Value
-    ) -> Any:
-        x = known(_variable(half), "the other factor is not a constant times a variable")
-        shape = known(dimensions(x), "the shape is not known")
-        require(shape == dimensions(y), "a constant adds an axis")
-        slope = math.sqrt(2 / math.pi)
-        cubic = [0.0, slope, 0.0, 0.044715 * slope]
-        expected = ((half, [0.0, 0.5]), (one, [1.0]), (inner, cubic))
-        rtol = _ROUNDING.get(x.dtype or F32, _ROUNDING_32)
-        same = all(_is_near(_polynomial(value, x), found, rtol) for value, found in expected)
-        require(same, "its coefficients are not those of the approximation of Gelu")
-        return op.Gelu(x, approximate="tanh")
-
-
-def _variable(product: ir.Value) -> ir.Value | None:
-    """Find the factor of a product of two that is not constant."""
-    node = from_operator(product, "Mul")
-    found = [value for value in node.inputs if constant(value) is None] if node else []
-    return found[0] if len(found) == 1 else None
-
-
-def _polynomial(value: ir.Value | None, x: ir.Value) -> Polynomial | None:
-    """Read a value as a polynomial of another one, to the third degree."""
-    if value is x:
-        return Polynomial([0, 1])
-    number = scalar(value)
-    if number is not None:
-        return Polynomial([number])
-    node = None if value is None else value.producer()
-    if node is None or node.domain or node.op_type not in {"Add", "Mul", "Pow"}:
-        return None
-    left, right = (_polynomial(part, x) for part in node.inputs)
-    if left is None or right is None:
-        return None
-    if node.op_type == "Pow":
-        exponent = right.coef[0]
-        whole = right.degree() == 0 and exponent in range(_DEGREE + 1)
-        result = left ** int(exponent) if whole else None
-    else:
-        result = left + right if node.op_type == "Add" else left * right
-    return result if result is not None and result.degree() <= _DEGREE else None
-
-
-def _is_near(found: Polynomial | None, expected: list[float], rtol: float) -> bool:
-    if found is None or len(found.coef) != len(expected):
-        return False
-    return bool(np.allclose(found.coef, expected, rtol=rtol, atol=0))

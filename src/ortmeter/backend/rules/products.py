@@ -8,11 +8,11 @@ import onnx_ir as ir
 
 from ortmeter.backend.rules.graph_values import (
     constant,
-    copy_type,
     dimensions,
     producer,
     readers_beside,
     sizes,
+    typed,
     vector,
 )
 from ortmeter.backend.rules.rule import MICROSOFT, known, require
@@ -72,14 +72,13 @@ class MergedProducts:
         weights = [node.inputs[1] for node in nodes]
         require(len({id(w) for w in weights}) == len(weights), "two products have the same weight")
         columns = [(sizes(w) or (0,))[0] for w in weights]
-        merged = op.Concat(*weights, axis=0)
-        copy_type(merged, weight, (sum(columns), shape[-1]))
+        merged = typed(op.Concat(*weights, axis=0), weight, (sum(columns), shape[-1]))
         product = op.FusedMatMul(x, merged, transB=1, _domain=MICROSOFT)
-        copy_type(product, y, (*shape[:-1], sum(columns)))
+        product = typed(product, y, (*shape[:-1], sum(columns)))
         cuts = vector(op, *columns)
         parts = op.Split(product, cuts, axis=len(shape) - 1, _outputs=len(columns))
         for part, node in zip(parts, nodes, strict=True):
-            copy_type(part, node.outputs[0])
+            typed(part, node.outputs[0])
         names = [str(w.name) for w in weights if w is not None]
         producer(product).meta[_PARTS] = dict(zip(names, parts, strict=True))
         return parts[weights.index(weight)]

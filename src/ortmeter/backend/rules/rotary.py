@@ -7,7 +7,6 @@ import onnx_ir as ir
 
 from ortmeter.backend.rules.graph_values import (
     constant,
-    copy_type,
     depends_on,
     dimensions,
     from_operator,
@@ -17,10 +16,12 @@ from ortmeter.backend.rules.graph_values import (
     readers_beside,
     scalar,
     sizes,
+    typed,
 )
 from ortmeter.backend.rules.rule import NoMatch, known, require
 
 _HEADS = 4
+_NOT_SPLIT = "its heads are not split, or their shape is not known"
 
 
 class HalfTable:
@@ -46,7 +47,7 @@ class HalfTable:
         require(len(shape) == len(dimensions(half) or ()), "the factor adds an axis")
         inputs = (half,) if factor is None else (half, factor)
         result = getattr(op, self.operator)(*inputs, **producer(y).attributes)
-        copy_type(result, y, dimensions(half))
+        result = typed(result, y, dimensions(half))
         return op.Concat(result, result, axis=-1)
 
 
@@ -77,18 +78,9 @@ class Rotary:
         return op.Add(op.Mul(x, cos), op.Mul(rotated, sin), _outputs=["y"])
 
     def rewrite(
-        self,
-        op: Any,
-        *,
-        x: ir.Value,
-        cos: ir.Value,
-        sin: ir.Value,
-        y: ir.Value,
-        **bounds: ir.Value,
+        self, op: Any, *, x: ir.Value, cos: ir.Value, sin: ir.Value, y: ir.Value, **bounds: ir.Value
     ) -> Any:
-        shape = known(
-            dimensions(x, rank=_HEADS), "its heads are not split, or their shape is not known"
-        )
+        shape = known(dimensions(x, rank=_HEADS), _NOT_SPLIT)
         first, cut, dim = (integers(bounds[name]) for name in ("begin", "middle", "axis"))
         halves = first == [0] and cut is not None and [2 * n for n in cut] == [shape[-1]]
         require(halves and dim in ([3], [-1]), "the slices are not the halves of a head")
@@ -145,11 +137,10 @@ def _computed_tables(
         axes = integers(unsqueeze.inputs[1]) if unsqueeze else None
         require(axes in ([1], [-3]), "the tables are not shared by the heads")
         half = known(_half(input_of(table, "Unsqueeze")), "the halves of the tables differ")
-        shape = dimensions(half, rank=3) or (0, 0)
-        require(
-            shape[0] in {1, batch} and shape[1] == length, "the tables have no row per position"
-        )
-        tables.append(half if shape[0] == batch else _for_each_sequence(op, half, x, y))
+        rows, positions, *_ = dimensions(half, rank=3) or (0, 0)
+        per_position = rows in {1, batch} and positions == length
+        require(per_position, "the tables have no row per position")
+        tables.append(half if rows == batch else _for_each_sequence(op, half, x, y))
     return tables
 
 
@@ -164,9 +155,7 @@ def _for_each_sequence(op: Any, row: ir.Value, x: ir.Value, y: ir.Value) -> ir.V
             return found
     ones = op.Constant(value_ints=[1] * len(rest))
     shape = op.Concat(op.Shape(_upstream(x), start=0, end=1), ones, axis=0)
-    repeated: ir.Value = op.Expand(row, shape)
-    copy_type(repeated, row, (batch, *rest))
-    return repeated
+    return typed(op.Expand(row, shape), row, (batch, *rest))
 
 
 def _upstream(x: ir.Value) -> ir.Value:
@@ -183,31 +172,23 @@ class PartialRotary:
     """``concat(rotate(x[..., :r]), x[..., r:])`` -> RotaryEmbedding, which copies the rest."""
 
     def pattern(  # noqa: PLR0917 - the inputs of a pattern have positions
-        self,
-        op: Any,
-        first: Any,
-        x: Any,
-        middle: Any,
-        end: Any,
-        axis: Any,
-        cos: Any,
-        sin: Any,
-        positions: Any,
+        self, op: Any, first: Any, x: Any, middle: Any, end: Any, axis: Any
     ) -> Any:
         part = op.Slice(x, first, middle, axis, [1])
         rest = op.Slice(x, middle, end, axis, [1])
-        rotated = op.RotaryEmbedding(part, cos, sin, positions, _outputs=["rotated"])
+        rotated = op.RotaryEmbedding(part, _allow_other_inputs=True, _outputs=["rotated"])
         return op.Concat(rotated, rest, axis=-1)
 
     def rewrite(self, op: Any, *, x: ir.Value, rotated: ir.Value, **values: ir.Value) -> Any:
-        shape = known(sizes(x, rank=_HEADS), "its heads are not split, or their shape is not known")
+        _, *tables = producer(rotated).inputs
+        if len(tables) != len(("cos", "sin", "positions")):
+            return None
+        shape = known(sizes(x, rank=_HEADS), _NOT_SPLIT)
         part = known(sizes(rotated, rank=_HEADS), "the shape of the part is not known")
         begin, end, axis = (integers(values[name]) or [] for name in ("first", "end", "axis"))
         whole = begin == [0] and end >= [shape[-1]] and part[:3] == shape[:3]
         require(whole and axis in ([-1], [_HEADS - 1]), "both parts are not the whole of a head")
-        options = dict(producer(rotated).attributes)
-        partial = options.get("rotary_embedding_dim")
-        require(partial is None or not partial.as_int(), "only a fraction of the part is rotated")
-        options["rotary_embedding_dim"] = ir.AttrInt64("rotary_embedding_dim", part[-1])
-        tables = (values[name] for name in ("cos", "sin", "positions"))
-        return op.RotaryEmbedding(x, *tables, **options)
+        options = producer(rotated).attributes
+        partial = options.get_int("rotary_embedding_dim", 0)
+        require(not partial, "only a fraction of the part is rotated")
+        return op.RotaryEmbedding(x, *tables, **{**options, "rotary_embedding_dim": part[-1]})

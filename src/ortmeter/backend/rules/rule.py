@@ -159,6 +159,11 @@ class Rule:
         return RewriteRule(fusion.pattern, rewrite, check, name=self.name)
 
 
+def names(types: Types) -> str:
+    """List types as a user reads them."""
+    return ", ".join(sorted(each.name.lower() for each in types))
+
+
 def kernel_types(operator: str, provider: str, opset: int) -> Types:
     """List the real types for which a provider has a kernel of an operator, at an opset."""
     domain, _, op_type = operator.rpartition(".")
@@ -174,8 +179,7 @@ def why_no_kernel(operator: str, provider: str, opset: int, element: ir.DataType
     """Tell what a provider has when it has no kernel of an operator for a type, or at an opset."""
     accepted = kernel_types(operator, provider, opset)
     if accepted:
-        names = ", ".join(sorted(each.name.lower() for each in accepted))
-        return f"no kernel for {element.name.lower()} on {provider}: {names}"
+        return f"no kernel for {element.name.lower()} on {provider}: {names(accepted)}"
     known = range(onnx.defs.onnx_opset_version() + 1)
     opsets = [each for each in known if kernel_types(operator, provider, each)]
     return (
