@@ -53,20 +53,20 @@ def test_no_interval_with_fewer_than_three_processes_on_a_side(few):
 def test_the_drift_of_the_machine_widens_the_interval():
     before, after = run(1.0, 1.001, 1.0), run(1.04, 1.041, 1.04)
     plain = compare_runs(before, after)
-    for moved in (1.03, 1 / 1.03):
-        wide = compare_runs(before, after, moved=moved)
+    for drift in (1.03, 1 / 1.03):
+        wide = compare_runs(before, after, drift=drift)
         assert math.log(wide.high / wide.low) == pytest.approx(
             math.log(plain.high / plain.low) + 2 * math.log(1.03)
         )
     assert plain.verdict == "different"
-    assert compare_runs(before, after, moved=1.045).verdict == "undecided"  # more than the effect
+    assert compare_runs(before, after, drift=1.045).verdict == "undecided"  # more than the effect
 
 
-def test_nothing_is_claimed_when_the_machine_moved_too_much():
+def test_nothing_is_claimed_when_the_machine_drifted_too_much():
     before, after = run(1.0, 1.001, 1.0), run(9.0, 9.001, 9.0)
-    for moved in (1.06, 0.94):
-        assert not is_steady(moved)
-        assert not compare_runs(before, after, moved=moved).has_interval
+    for drift in (1.06, 0.94):
+        assert not is_steady(drift)
+        assert not compare_runs(before, after, drift=drift).has_interval
     assert is_steady(1.05)
 
 

@@ -308,13 +308,13 @@ class _Study:
         only = dict.fromkeys(self._local, self._of_baseline)
         all_but = dict.fromkeys(self._local, self._of_candidate)
         apart = {rank for rank, (change, *_) in self._local.items() if differing(change)}
-        for side, found, ranks in (
+        for side, effects, ranks in (
             (BASELINE, only, apart),
             (CANDIDATE, all_but, self._local.keys() - self._idle),
         ):
-            bar.update(len(found) - len(ranks))
+            bar.update(len(effects) - len(ranks))
             for rank, outputs in self._hybrid.swap_each(side, ranks):
-                found[rank] = self._compare_run(outputs)
+                effects[rank] = self._compare_run(outputs)
                 bar.update()
         nodes = [(rank, self._hybrid.steps[rank].node) for rank in sorted(self._local)]
         return tuple(

@@ -150,10 +150,12 @@ def explain_session(
     nodes, remaining = walk.explain(exposed, by, budget_s)
     same = [_same_bits(value, exposed[name]) for name, value in outputs.items()]
     wanted = dict(zip(outputs, walk.outputs, strict=True))
-    found = compare_outputs(wanted, outputs, tolerance, typed=expected != "float64")
+    compared = compare_outputs(wanted, outputs, tolerance, typed=expected != "float64")
     asked = compare(list(walk.outputs), list(outputs.values()))
     explained = compare(list(walk.outputs), [exposed[name] for name in outputs])
-    return SessionExplanation(nodes, found, asked, explained, all(same), expected, remaining, by=by)
+    return SessionExplanation(
+        nodes, compared, asked, explained, all(same), expected, remaining, by=by
+    )
 
 
 class _Narrow(NamedTuple):
@@ -239,7 +241,7 @@ class _Walk:
         steps = self._plan.steps
         expected, beside = (self._plan.start(self._given) for _ in range(2))
         fused: dict[int, tuple[str, ...]] = {}  # by slot of what the session has not
-        found = []
+        reads = []
         with progress_bar("expected results", total=len(steps)) as bar:
             for rank, step in enumerate(steps):
                 step.execute(expected)
@@ -251,7 +253,7 @@ class _Walk:
                     got = [session[self._names[s]] for s in slots]
                     own = compare([beside[s] for s in slots], got)
                     total = compare([expected[s] for s in slots], got)
-                    found.append(_Read(rank, step.node, hidden, own, total))
+                    reads.append(_Read(rank, step.node, hidden, own, total))
                     for slot, value in zip(slots, got, strict=True):
                         beside[slot] = self._as_read(beside[slot], value)
                 else:
@@ -264,7 +266,7 @@ class _Walk:
                 bar.update()
         self.outputs = tuple(expected[slot] for slot in self._ends)
         self._beside = beside
-        return found
+        return reads
 
     def _mixed(self, count: int, is_late: Callable[[], bool]) -> tuple[Any, ...] | None:
         """Compute the outputs when the first suspects have the results of the session.
@@ -292,12 +294,12 @@ class _Walk:
 
     def _values(self, values: Sequence[Any], slots: Sequence[int]) -> tuple[Any, ...]:
         """Take what a kernel reads: results of the session are converted each time."""
-        found = (values[slot] for slot in slots)
+        taken = (values[slot] for slot in slots)
         return tuple(
             self._memory.hold(as_numpy(value.value).astype(value.dtype))
             if isinstance(value, _Narrow)
             else value
-            for value in found
+            for value in taken
         )
 
 

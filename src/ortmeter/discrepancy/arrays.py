@@ -80,30 +80,30 @@ def _array_reader(array: np.ndarray) -> Reader:
 
 
 def _read_strided(array: np.ndarray, start: int, stop: int) -> np.ndarray:
-    found: Any = np.nditer(  # its published types lack the setter of iterrange
+    pieces: Any = np.nditer(  # its published types lack the setter of iterrange
         array,
         ["external_loop", "buffered", "ranged", "refs_ok"],
         order="C",
         buffersize=stop - start,
     )
-    found.iterrange = (start, stop)
+    pieces.iterrange = (start, stop)
     out = np.empty(stop - start, array.dtype)
     end = 0
-    for piece in found:
+    for piece in pieces:
         out[end : end + piece.size] = piece
         end += piece.size
     return out
 
 
 def _read_text(read: Reader, start: int, stop: int) -> np.ndarray:
-    found = read(start, stop).tolist()
-    if not all(isinstance(text, str | bytes) for text in found):
-        types = sorted({type(value).__name__ for value in found})
+    texts = read(start, stop).tolist()
+    if not all(isinstance(text, str | bytes) for text in texts):
+        types = sorted({type(value).__name__ for value in texts})
         raise InvalidArgumentError(
             f"An array of objects ({', '.join(types)}) cannot be compared. Accepted: booleans, "
             "integers, floats, complex numbers and strings"
         )
-    decoded = [t.decode("utf-8", "backslashreplace") if isinstance(t, bytes) else t for t in found]
+    decoded = [t.decode("utf-8", "backslashreplace") if isinstance(t, bytes) else t for t in texts]
     return np.array(decoded, object)
 
 

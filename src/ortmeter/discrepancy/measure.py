@@ -160,8 +160,8 @@ class _Comparer:
         if tolerance is not None and tolerance.atol:
             options = replace(options, tolerance=replace(tolerance, atol=tolerance.atol * scale))
         error = distance(e, g)
-        one = _Comparer(self._kind, error.size, options)
-        one._fill(figures, error, e, g, worst=int(error.argmax()), places=(start, index))
+        comparer = _Comparer(self._kind, error.size, options)
+        comparer._fill(figures, error, e, g, worst=int(error.argmax()), places=(start, index))
         if scale != 1:
             largest, at = figures.worst
             figures.worst = Fraction(largest) / Fraction(scale), at

@@ -81,8 +81,8 @@ def advise(
     facts = Facts(profile, feeds, threads, usable, settings)
     if facts.nodes.empty:
         return ()
-    found = [finding for check in CHECKS for finding in check(facts)]
-    kept = [f for f in found if f.share is None or f.share >= LEAST_SHARE]
+    findings = [finding for check in CHECKS for finding in check(facts)]
+    kept = [f for f in findings if f.share is None or f.share >= LEAST_SHARE]
     return tuple(sorted(kept, key=lambda f: -1 if f.share is None else -f.share))
 
 
@@ -249,23 +249,23 @@ def _denormals(facts: Facts) -> Iterator[Finding]:
         return
     sizes = facts.profile.memory()["output_size"].sum()
     size = None if pd.isna(sizes) else int(sizes)
-    found = denormal_tensors(original, facts.feeds, size)
+    shares = denormal_tensors(original, facts.feeds, size)
     touched = {
-        name for name, node in facts.written.items() if found.keys() & {*node.input, *node.output}
+        name for name, node in facts.written.items() if shares.keys() & {*node.input, *node.output}
     }
     made_of = zip(facts.nodes["name"].astype(str), facts.nodes["origin"], strict=True)
     rows = facts.nodes[[not touched.isdisjoint((name, *origin)) for name, origin in made_of]]
     if rows.empty:
         return
-    worst = max(found, key=found.__getitem__)
+    worst = max(shares, key=shares.__getitem__)
     can_try = CAN_FLUSH and not facts.profile.devices
     told = trial(facts, "zeros instead", {}, denormals_as_zero) if can_try else ""
     if told is not None:
         yield facts.finding(
             "denormal numbers",
             rows,
-            f"{plural(len(found), 'tensor')} with numbers so small that a CPU may compute them "
-            f"slowly, {found[worst]:.1%} of {worst!r}{told}",
+            f"{plural(len(shares), 'tensor')} with numbers so small that a CPU may compute them "
+            f"slowly, {shares[worst]:.1%} of {worst!r}{told}",
             "--session-config session.set_denormal_as_zero=1, in a command of its own: the first "
             "session of a process decides",
         )

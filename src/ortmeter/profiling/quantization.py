@@ -63,15 +63,15 @@ def float_operators(
     for node in nodes:
         for name in node.input:
             readers[name].append(node)
-    found: dict[str, tuple[list[str], list[str]]] = {}
+    groups: dict[str, tuple[list[str], list[str]]] = {}
     for node in nodes:
         after = [reader for output in node.output for reader in readers[output]]
         if reason := _reason(node, made, {reader.op_type for reader in after}):
-            names, around = found.setdefault(reason, ([], []))
+            names, around = groups.setdefault(reason, ([], []))
             names.append(node.name)
             around += [made[name].name for name in node.input if name in made]
             around += [reader.name for reader in after if reader.op_type in CONVERSIONS]
-    return found
+    return groups
 
 
 def _reason(node: onnx.NodeProto, made: Collection[str], after: Collection[str]) -> str | None:

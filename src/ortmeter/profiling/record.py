@@ -387,10 +387,10 @@ class ProfileCheck:
         return "; ".join(map(str, self.claims))
 
 
-def _kernel_times(found: Profile) -> Measurement:
-    runs = found.by_iteration()
+def _kernel_times(profile: Profile) -> Measurement:
+    runs = profile.by_iteration()
     microseconds = runs["kernel_time"][runs["steady"]].to_numpy(np.float64)
-    return Measurement(found.name, _S_PER_US * microseconds[None])
+    return Measurement(profile.name, _S_PER_US * microseconds[None])
 
 
 def _are_close(first: Speedup, second: Speedup) -> bool:

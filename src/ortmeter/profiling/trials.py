@@ -48,12 +48,12 @@ def gain(
             calls = {"as it is": plain.run, "changed": changed}
             # Most changes bring nothing, which is soon seen.
             for repeat in (_FIRST_LOOK, MIN_ROUNDS):
-                found = measure(calls, repeat=repeat, precision=None, budget_s=_TRIAL_S)
-                if (found.speedups()[-1].ratio or 0) <= 1:
+                measured = measure(calls, repeat=repeat, precision=None, budget_s=_TRIAL_S)
+                if (measured.speedups()[-1].ratio or 0) <= 1:
                     break
     except OrtMeterError:
         return None
-    return found.speedups()[-1]
+    return measured.speedups()[-1]
 
 
 def _inside(context: Callable[[], Any], function: Callable[[], object]) -> Callable[[], None]:
