@@ -7,7 +7,7 @@ import scipy.stats
 from ortmeter.errors import InvalidArgumentError
 from ortmeter.timing import Measurement
 from ortmeter.timing.runs import compare_runs, drift_ratio, is_steady
-from ortmeter.timing.statistics import log_ratio_apart
+from ortmeter.timing.statistics import welch_log_ratio
 
 
 def run(*medians, name="m", rounds=3):
@@ -21,7 +21,7 @@ def test_the_interval_is_that_of_welch(first, second, confidence):
     logs = 0.02 * rng.standard_normal(first), 0.1 + 0.08 * rng.standard_normal(second)
     level = 1 - 0.6 * (1 - confidence)  # a part of the error is left
     peer = scipy.stats.ttest_ind(*logs, equal_var=False).confidence_interval(level)
-    log, half = log_ratio_apart(*(np.exp(x)[:, None] for x in logs), confidence)
+    log, half = welch_log_ratio(*(np.exp(x)[:, None] for x in logs), confidence)
     assert [log - half, log + half] == pytest.approx([peer.low, peer.high])
 
 

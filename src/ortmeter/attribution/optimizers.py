@@ -297,7 +297,7 @@ class _Search:
 
         with progress_bar("optimizers", total=0) as bar:
             changed = [optimizer.name for optimizer in candidates if optimizer.changed]
-            # Without those that changed the graph, others may change it.
+            # With those that changed the graph disabled, others may change it.
             suspects = next((names for names in (changed, ran) if restores(names)), [])
             needed = minimal(suspects, still_restores)
             for group in [o.name for o in candidates if o.has_rules and o.name in needed]:

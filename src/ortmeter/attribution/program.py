@@ -353,7 +353,7 @@ def _as_exported(model: onnx.ModelProto, results: list[Result]) -> list[Result]:
     for result in results:
         origin = written.get(result.name, "")
         target = _TARGET.search(origin)
-        # The other nodes that the exporter writes for a target are its parts.
+        # Of the nodes that the exporter writes for a target, the last one has its result.
         is_last = origin.startswith(f"%{result.name} ")
         named.append(replace(result, op=target.group(1)) if target and is_last else result)
     return named

@@ -185,9 +185,9 @@ class _Ranked(Generic[AnyNode]):
         judged: Callable[[Discrepancy], tuple[float, float]] = severity(by)
 
         def rank(node: AnyNode) -> tuple[float, ...]:
-            moved: Discrepancy | None = getattr(node, self._JUDGED[0])
+            effect: Discrepancy | None = getattr(node, self._JUDGED[0])
             own: Discrepancy = getattr(node, self._JUDGED[1])
-            return (*((-1, 0) if moved is None else judged(moved)), judged(own)[1])
+            return (*((-1, 0) if effect is None else judged(effect)), judged(own)[1])
 
         return tuple(sorted(self.nodes, key=rank, reverse=True))
 

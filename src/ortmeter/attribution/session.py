@@ -273,15 +273,15 @@ class _Walk:
 
         Only what follows from the others is computed.
         """
-        values, moved = self._beside.copy(), set[int]()
+        values, recomputed = self._beside.copy(), set[int]()
         exact = set(self._ranks[count:])
         for rank in range(self._ranks[count], len(self._plan.steps)):
             if is_late():
                 return None
             step = self._plan.steps[rank]
-            if rank in exact or (rank in self._needed and not moved.isdisjoint(step.inputs)):
+            if rank in exact or (rank in self._needed and not recomputed.isdisjoint(step.inputs)):
                 step.store(values, step.apply(self._values(values, step.inputs)))
-                moved.update(slot for slot in step.outputs if slot)
+                recomputed.update(slot for slot in step.outputs if slot)
             for slot in self._freed[rank]:
                 values[slot] = None
         return self._values(values, self._ends)
@@ -320,7 +320,7 @@ def _uses(
 
 
 def _weight(own: Discrepancy) -> float:
-    """Own error relative to the largest value, 1 at most and for what has none."""
+    """Own error relative to the largest value: 1 at most, and where there is no such value."""
     is_relative = 0 < own.abs < own.largest
     return own.abs / own.largest if is_relative else 1.0
 
@@ -330,11 +330,11 @@ def _n_bytes(values: Sequence[Any]) -> int:
 
 
 def _effect(
-    expected: Sequence[Any], moved: Sequence[Any], types: Sequence[str | None]
+    expected: Sequence[Any], changed: Sequence[Any], types: Sequence[str | None]
 ) -> Discrepancy:
-    """Compare outputs of the expected types; their ulp are those of other types."""
-    whole = compare(list(expected), list(moved))
-    each = [compare(*pair) for pair in zip(expected, moved, strict=True)]
+    """Compare outputs in the expected types; the ulp are those of the types of the session."""
+    whole = compare(list(expected), list(changed))
+    each = [compare(*pair) for pair in zip(expected, changed, strict=True)]
     units = [
         _spacing(diff.dtype_got) / _spacing(wanted) if wanted and diff.dtype_got else 1.0
         for diff, wanted in zip(each, types, strict=True)

@@ -41,8 +41,8 @@ class Figures:
 
     ulp: float
     sum: float
-    # Largest error, a fraction if float64 overflows, and the opposite of its position: the first
-    # wins.
+    # Largest error, a fraction if float64 overflows, and minus its position: the maximum of equal
+    # errors is the first one.
     worst: tuple[float | Fraction, int]
     over: tuple[float, int] = (0.0, 0)  # the same, of errors beside their limit, if beyond it
     rel: float = 0.0

@@ -239,7 +239,7 @@ def _governor(root: Path, cores: Collection[int], boost: list[str] | None) -> li
 
 
 def _boost(root: Path) -> list[str] | None:
-    """Most machines boost, and are used so: the control tells when the frequency moves."""
+    """Note a boosted frequency: most machines have it, and a reference workload shows its drift."""
     folder = root / "sys/devices/system/cpu"
     switches = {"cpufreq/boost": "1", "intel_pstate/no_turbo": "0"}
     states = {name: _read(folder / name).strip() for name in switches}

@@ -1,7 +1,7 @@
 """What to try, from a profile and its graph: findings with their evidence.
 
-Each check is a function of :class:`Facts` that yields findings. The share of the time that a
-finding could save bounds it: an operator that is removed takes no time, the others still do.
+Each check is a function of :class:`Facts` that yields findings. A finding saves at most the time of
+the nodes that it is about.
 """
 
 import dataclasses
@@ -138,7 +138,7 @@ def _casts(facts: Facts) -> Iterator[Finding]:
     elif added and facts.written:
         told += f", and prevent fusions; ONNX Runtime added {added} of them"
         advice = "the model in float32: the CPU computes most operators in float32 only"
-        # Without them, other nodes may be fused: all the time may change.
+        # Other nodes may be fused without these casts: what that saves is not bounded.
         yield dataclasses.replace(facts.finding("casts", rows, told, advice), share=None)
     else:
         yield facts.finding("casts", rows, told, "the whole model in one type")
@@ -215,8 +215,7 @@ def _launches(facts: Facts) -> Iterator[Finding]:
     if on_device:  # the host is busy with launches
         share = short["median"].sum() / run_us
     else:  # a machine that interrupts each run is in its total, and in none of the medians
-        runs = facts.profile.by_iteration()
-        total = max(runs["duration"][runs["steady"]].sum(), 1)
+        total = max(facts.profile.steady_runs["duration"].sum(), 1)
         share = 1 - max(long["median"].sum() / run_us, long["total"].sum() / total)
     share = float(np.clip(share, 0, 1))
     if many < _SHORT_COUNT or share < _SHORT_SHARE:

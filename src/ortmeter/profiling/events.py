@@ -158,7 +158,7 @@ def _refuse_value(path: str, content: bytes) -> NoReturn:
 def _split(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Cut a JSON array into arrays; each comes with its offset in the file."""
     offset, buffer, bracket = 0, b"", b""
-    # Twice as much each time that no event starts: a file in one block is not copied at each read.
+    # Read twice as much when no event starts: a file of one block is not copied each time.
     while chunk := stream.read(max(_BLOCK, len(buffer))):
         buffer += chunk
         cut = buffer.rfind(_START)

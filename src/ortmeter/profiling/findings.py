@@ -83,8 +83,7 @@ class Facts:
     @functools.cached_property
     def profiled_us(self) -> float:
         """Latency of a run with the profiler."""
-        runs = self.profile.by_iteration()
-        return float(runs["duration"][runs["steady"]].median())
+        return float(self.profile.steady_runs["duration"].median())
 
     @property
     def run_us(self) -> float:

@@ -144,7 +144,7 @@ class _Graph:
         for _ in range(after):
             level = self._kept((r for n in level for o in n.output for r in self.readers[o]), kinds)
             names.update(node.name for node in level)
-            # A factor, 0.5 x in a Gelu, may come from the side.
+            # Another node may compute a factor: 0.5 x in a Gelu.
             sides = self._kept((self.producer.get(i) for n in level for i in n.input), {"Mul"})
             names.update(n.name for n in sides if not self.constants.isdisjoint(n.input))
         return [node for node in self.nodes if node.name in names]
@@ -191,7 +191,7 @@ def _try(
         except (ValueError, OrtMeterError):  # a type is not known, or the cut is not a model
             continue
         if obstacles:
-            # A product keeps its time, as does what is at the heart of a chain.
+            # Fusing saves what is appended to a product, and all of a chain but its anchor.
             pair = anchor.op_type in _APPENDED
             saved = tuple(node.name for node in nodes if (node is anchor) == pair)
             return NearMiss(tuple(node.name for node in nodes), saved, fused, obstacles)

@@ -91,10 +91,8 @@ def merge_profiles(baseline: Profile, candidate: Profile) -> pd.DataFrame:
 
 def _steady(profile: Profile) -> tuple[pd.DataFrame, int]:
     """Kernels of the steady runs, without the columns that are not needed, and number of runs."""
-    runs = profile.by_iteration()
-    kept = runs["iteration"][runs["steady"]]
     columns = [*NODE, "signature", "iteration", "self_duration", *_TENSORS]
-    return profile.events.loc[profile.events["iteration"].isin(kept), columns], len(kept)
+    return profile.steady[columns], len(profile.steady_runs)
 
 
 def _nodes(steady: pd.DataFrame, runs: int, known: Sequence[str]) -> pd.DataFrame:

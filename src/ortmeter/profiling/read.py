@@ -138,7 +138,7 @@ def read_frames(
 
 def keep_runs(frame: pd.DataFrame, runs: Sequence[int]) -> pd.DataFrame:
     """Keep the events of some runs, which are numbered again in that order."""
-    # The last one is for what is outside of the runs.
+    # The last element is for what is outside of the runs, whose iteration is -1.
     last = np.max(frame["iteration"].to_numpy(), initial=max(runs))
     kept = np.full(last + 2, NO_RUN, np.int64)
     kept[list(runs)] = np.arange(len(runs))
@@ -151,10 +151,10 @@ def _events_frame(kernels: Columns, runs: Columns) -> pd.DataFrame:
     iteration = iterations(kernels, runs)
     parent = parents(kernels, iteration)
     inner = _inner_duration(kernels, parent)
-    # A kernel of a coarse clock may start with its body.
+    # When the clock is coarse, a kernel and its body may start at the same time.
     order = np.lexsort((kernels.position, _depth(parent), kernels.start))
     names = [name.removesuffix(KERNEL) for name in kernels.names]
-    # One more description, for no parent.
+    # The row after the descriptions stands for no parent.
     parent_row = np.where(parent < 0, len(names), kernels.row[parent])[order]
     ordered = kernels.select(order)
     columns = {

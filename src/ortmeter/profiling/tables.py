@@ -111,7 +111,7 @@ def _times(events: pd.DataFrame, codes: Ints, runs: pd.DataFrame) -> pd.DataFram
     }
     table = pd.DataFrame(columns, index=index)
     table = table.astype(dict.fromkeys((*_MEASURES, "first"), "float64"))
-    # A sum would hold the runs that the machine interrupted.
+    # Shares of medians: in a sum, a run that the machine interrupted would count.
     medians = table["median"].fillna(0)
     return table.assign(share=medians / max(medians.sum(), 1))
 

@@ -108,7 +108,7 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON accepts; :meth:`from_dict` reads them back."""
-        # Older readers accept the files that do not need these fields.
+        # These fields are left out when they say nothing, so that older readers accept the file.
         rare: dict[str, Any] = {"run": self.run} if self.run > 1 else {}
         rare |= {"on_cpu": list(self.on_cpu)} if self.on_cpu else {}
         return {

@@ -6,7 +6,7 @@ from ortmeter.errors import InvalidArgumentError
 from ortmeter.evidence import Speedup
 from ortmeter.timing.drift import STEADY
 from ortmeter.timing.measurement import Measurement
-from ortmeter.timing.statistics import exponential, log_ratio_apart
+from ortmeter.timing.statistics import exponential, welch_log_ratio
 
 __all__ = ["compare_runs"]
 
@@ -60,7 +60,7 @@ def compare_runs(
     'undecided'
     """
     check_latencies(baseline, candidate)
-    log, half = log_ratio_apart(baseline.seconds, candidate.seconds, confidence)
+    log, half = welch_log_ratio(baseline.seconds, candidate.seconds, confidence)
     half = None if half is None or not is_steady(drift) else half + abs(math.log(drift))
     how = f"{baseline.processes} and {candidate.processes} processes"
     estimate = exponential(log, half, confidence, how)
@@ -70,7 +70,7 @@ def compare_runs(
 def drift_ratio(before: Measurement, after: Measurement) -> float:
     """Return how many times slower the machine became: the ratio of the reference workloads."""
     check_latencies(before, after)
-    return math.exp(-log_ratio_apart(before.seconds, after.seconds, 0.99)[0])
+    return math.exp(-welch_log_ratio(before.seconds, after.seconds, 0.99)[0])
 
 
 def check_latencies(*measured: Measurement) -> None:
