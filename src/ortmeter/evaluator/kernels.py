@@ -57,7 +57,7 @@ class KnownError(Fact, frozen=True, kw_only=True):
         )
 
 
-KNOWN_ERRORS = read_facts("ortmeter.evaluator", "known_errors.toml", KnownError)
+KNOWN_ERRORS = read_facts(__package__, "known_errors.toml", KnownError)
 """Every known error: such a source is passed over, unless ``kernels`` asks for it."""
 
 

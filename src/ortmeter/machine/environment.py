@@ -136,7 +136,7 @@ def _system_name() -> str:
 
 
 def _known_variables() -> dict[str, str]:
-    known = read_facts("ortmeter.machine", "variables.toml", _Variables)
+    known = read_facts(__package__, "variables.toml", _Variables)
     return {name: os.environ[name] for fact in known for name in fact.names if name in os.environ}
 
 
