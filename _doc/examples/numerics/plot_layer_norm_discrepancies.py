@@ -80,8 +80,8 @@ print(f"LayerNormalization of onnxruntime in torch: {ortmeter.max_diff(of_torch,
 # -------------
 #
 # Each case runs on four choices of kernels and in a session, optimized or not. ``Add`` is never
-# swapped: one addition is rounded once, the same way in both libraries. Two controls run the same
-# kernels again.
+# swapped: one addition is rounded once, the same way in both libraries. The kernels of each library
+# also run a second time.
 
 
 def run_whole(model, feeds, optimization, *, tf32=False):
@@ -419,8 +419,8 @@ show(table(changed, f"Largest change, float32 and positive weights, {provider.la
 # How this was computed
 # ---------------------
 #
-# In the raw tables, *again* names a control: the same kernels, run twice. Columns that start with
-# ``>`` count the differences above each threshold.
+# In the raw tables, *again* compares the same kernels, run twice. Columns that start with ``>``
+# count the differences above each threshold.
 
 study.appendix({"model": model}, outputs=outputs, distances=distances)
 

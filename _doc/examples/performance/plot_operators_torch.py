@@ -57,7 +57,8 @@ rng = np.random.default_rng(0)
 # * *onnxruntime*, a session with all its optimizations, whose inputs are bound to memory.
 #
 # On CUDA, each run waits for the device. Threads of torch wait for 0.1 ms after a run, not for
-# several, since onnxruntime runs next. A control runs onnxruntime against itself.
+# several, since onnxruntime runs next. An
+# :term:`A/A control` runs onnxruntime against itself.
 
 import onnxruntime
 

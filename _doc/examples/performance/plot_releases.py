@@ -69,8 +69,9 @@ ortmeter.draw_model(case.model(), title=case.name)
 
 # %%
 # Each release is in an environment of its own. The releases run a case in turn, each in its own
-# process, and the last one runs twice: the second time is a control. A release without the operator
-# is *absent*, not slow. Errors are told against the same model in float64, on the same inputs.
+# process, and the last one runs twice: the second time is an :term:`A/A control`. A release without
+# the operator is *absent*, not slow. Errors are told against the same model in float64, on the same
+# inputs.
 
 
 def prepare_releases(names):
