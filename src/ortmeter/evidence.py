@@ -8,7 +8,7 @@ import re
 import statistics
 import string
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -173,6 +173,12 @@ class Estimate:
     def interval(self) -> tuple[float, float] | None:
         """The two ends of the interval."""
         return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def inverse(self) -> "Estimate":
+        """The inverse of a ratio."""
+        low, high = (1 / x if x else None for x in (self.high, self.low))
+        return replace(self, value=1 / self.value, low=low, high=high)
 
     def exceeds(self, bound: float) -> bool | None:
         """Whether it is at or above a bound, None when the interval does not tell."""
@@ -360,14 +366,10 @@ class Speedup(_Said, frozen=True, tag="comparison"):
     @property
     def magnitude(self) -> Estimate:
         """The ratio of the slower to the faster, at least 1."""
-        estimate = self.estimate
-        value = max(estimate.value, 1 / estimate.value)
-        if estimate.interval is None:
-            return Estimate(value, confidence=estimate.confidence, how=estimate.how)
-        low, high = estimate.interval
-        ends = sorted((max(low, 1 / low), max(high, 1 / high)))
-        least = 1.0 if low < 1 < high else ends[0]
-        return Estimate(value, least, ends[1], estimate.confidence, estimate.how)
+        above = self.estimate if self.ratio >= 1 else self.estimate.inverse
+        if above.low is None or above.high is None or above.low >= 1:
+            return above
+        return replace(above, low=1.0, high=max(above.high, 1 / above.low))
 
     @property
     def interval(self) -> str:
@@ -386,11 +388,8 @@ class Speedup(_Said, frozen=True, tag="comparison"):
     @property
     def reversed(self) -> "Speedup":
         """The same comparison, with the baseline as the subject."""
-        estimate = self.estimate
-        low, high = (1 / x if x else None for x in (estimate.high, estimate.low))
-        turned = Estimate(1 / estimate.value, low, high, estimate.confidence, estimate.how)
         named = self.named(self.baseline, self.subject)
-        return msgspec.structs.replace(named, estimate=turned)
+        return msgspec.structs.replace(named, estimate=self.estimate.inverse)
 
     @property
     def effect(self) -> str:
